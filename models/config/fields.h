@@ -1,5 +1,4 @@
-// Fields of configurations as JSON values, in both directions: numbers within the range of their type, enums by name.
-// The configurations list their fields themselves (visit_gpt_fields, visit_train_fields). Included by .cpp files only.
+// Fields of configurations as JSON values: numbers within the range of their type, enums by name. For .cpp files only.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -26,8 +25,7 @@ template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
 }
 
-// An Error for a member of the object whose key is none of these. `source` names the text and `place` the part of it
-// where the object stands, if need be.
+// Throws an Error for a key that is not in `known`. `source` names the text, `place` the object in it, if needed.
 inline void check_keys(std::string_view op, const std::string& source, const Json& object,
                        std::span<const std::string_view> known, const std::string& place = "") {
   for (const auto& [key, x] : object.items())
@@ -36,7 +34,7 @@ inline void check_keys(std::string_view op, const std::string& source, const Jso
              did_you_mean(key, known), listed(known));
 }
 
-// The value of a field. An Error when it is of another type or out of range; `to` is as it was then.
+// Throws an Error for a wrong type or range, and leaves `to` unchanged.
 template <class T>
   requires std::is_integral_v<T>
 void read_field(const FieldName& f, const Json& x, T& to) {
@@ -55,7 +53,7 @@ inline void read_field(const FieldName& f, const Json& x, bool& to) {
   expect_field(x.is_boolean(), f, x, "true or false");
   to = x.get<bool>();
 }
-// Enums have name_of() and from_name(), in namespace tg.
+// Enums have name_of() and from_name() in namespace tg.
 template <class T>
   requires std::is_enum_v<T>
 void read_field(const FieldName& f, const Json& x, T& to) {
@@ -77,8 +75,8 @@ template <class T> Json written(const T& x) {
     return x;
 }
 
-// What a machine or a network sustains: one of `known` by its name, or the file at that path, a JSON object with the
-// numbers that visit(M&, f) lists. Each must be there and above 0; those in microseconds, us_..., may be 0.
+// Figures of a machine or a network, by a name in `known` or from a JSON file. The file has every number that visit(M&,
+// f) lists, above 0 (us_... may be 0).
 template <class M, class Visit>
 M figures(std::string_view op, std::string_view what, const std::string& name, std::span<const M> known, Visit visit) {
   std::vector<std::string_view> names, keys;

@@ -4,7 +4,7 @@ namespace tg {
 
 bool glob_matches(std::string_view pattern, std::string_view name) {
   constexpr size_t kNone = std::string_view::npos;
-  size_t p = 0, n = 0, star = kNone, begin = 0;  // the last star, and where what it stands for begins
+  size_t p = 0, n = 0, star = kNone, begin = 0;  // last star, start of its match
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
       star = p++, begin = n;

@@ -7,7 +7,7 @@
 
 namespace tg {
 namespace {
-// Optimal string alignment distance, three rows of the table at a time.
+// Optimal string alignment distance in three rows.
 size_t distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -1,5 +1,5 @@
-// A masked language model like BERT (Devlin et al. 2018): a bidirectional encoder with norms after its layers, which
-// reads lines of unequal length and guesses the characters that are hidden.
+// A masked language model like BERT (Devlin et al. 2018): a bidirectional post-norm encoder, trained on lines
+// of unequal length.
 //   bert TEXT [STEPS]
 #include <tapegrad/tapegrad.h>
 
@@ -19,7 +19,7 @@ struct Bert {
           after_attention(p.at("ln_1"), width, {.bias = true}),
           after_mlp(p.at("ln_2"), width, {.bias = true}) {}
   };
-  int64_t padding;  // the id that fills a line up
+  int64_t padding;  // the id that pads a line
   tg::nn::Embedding ids, positions;
   std::vector<Block> blocks;
   tg::nn::Linear head;
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(in, line);)
     if (!line.empty()) lines.push_back(tokenizer.encode(line));
 
-  // Eight lines; of each, 15 % of the characters are hidden, and these alone are targets.
+  // Eight lines. The targets are the hidden characters, 15 % of a line.
   const auto batch = [&](tg::Rng& rng) {
     std::vector<int64_t> inputs(kBatch * kContext, padding), targets(inputs.size(), tg::Batch::kIgnoreIndex);
     for (int64_t b = 0; b < kBatch; ++b) {

@@ -1,5 +1,5 @@
-// A character model with a loop of its own: micro-batches, a schedule, and a checkpoint to go on from. A run that is
-// stopped and goes on makes the same weights, bit for bit, as one that is not.
+// A character model with a custom training loop, micro-batches, a schedule and a checkpoint. A resumed run makes the
+// same weights, bit for bit.
 //   gpt TEXT [STEPS] [CHECKPOINT]
 #include <tapegrad/tapegrad.h>
 

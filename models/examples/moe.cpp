@@ -1,4 +1,4 @@
-// Trains a mixture of experts on a text, saves it, loads it and lets it write.
+// Trains a mixture of experts on a text, saves and loads it, and samples text.
 //   moe TEXT [STEPS] [TOP_K] [FOLDER]
 #include "moe.h"
 

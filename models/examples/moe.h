@@ -1,6 +1,6 @@
-// A decoder with a mixture of experts (Shazeer et al. 2017): each token goes through the MLPs of its top_k experts. An
-// expert has room for a fixed number of tokens, as in Switch Transformers (Fedus et al. 2022); what finds no room
-// passes by on the residual stream. No value is read on the host, so the model runs lazily and compiled, too.
+// A decoder with a mixture of experts (Shazeer et al. 2017): each token runs through its top_k experts. Experts have a
+// fixed capacity (Fedus et al. 2022); dropped tokens keep only the residual stream. The host reads no value, so the
+// model also runs lazily and compiled.
 #pragma once
 #include <tapegrad/tapegrad.h>
 
@@ -9,7 +9,7 @@
 struct MoeConfig {
   int64_t vocab_size = 256, context = 32, layers = 2, heads = 4, width = 64;
   int64_t experts = 4, top_k = 1;
-  double room = 1.25;     // of an expert, in even shares of the tokens
+  double room = 1.25;     // capacity relative to an even share
   double balance = 0.01;  // weight of the load-balancing loss
 };
 template <class F> void visit_fields(MoeConfig& c, F&& f) {
@@ -28,7 +28,7 @@ struct Experts : tg::nn::Layer {
       mlps.emplace_back(p.at("mlps").at(i), c.width, tg::nn::BlockOptions{.activation = tg::Activation::silu});
   }
   // (B, T, C) -> (B, T, C). Adds to `balance` the loss of Fedus et al., equation 4: E sum(share of tokens * mean
-  // probability), which is 1 when all experts get equally many.
+  // probability), which is 1 for equal shares.
   tg::Tensor forward(const tg::Tensor& x, tg::Tensor& balance) const {
     const auto here = enter();
     const int64_t width = x.size(-1), n = x.numel() / width, experts = config.experts, k = config.top_k;
@@ -37,10 +37,10 @@ struct Experts : tg::nn::Layer {
     const auto [values, indices] = tg::topk(probability, k);                                              // (N, k)
     const tg::Tensor weights = k == 1 ? values : values / tg::sum(values, {1}, {.keepdim = true});
 
-    // Where each choice goes: first choices before second ones, and past the last row what finds no room.
+    // The slot of each choice: first choices before second ones, dropped tokens in an extra last row.
     const tg::Tensor expert = tg::flatten(tg::transpose(indices, 0, 1));            // (k N)
     const tg::Tensor chosen = tg::one_hot(expert, experts);                         // (k N, E)
-    const tg::Tensor place = tg::sum((tg::cumsum(chosen, 0) - 1.0) * chosen, {1});  // (k N), among those of its expert
+    const tg::Tensor place = tg::sum((tg::cumsum(chosen, 0) - 1.0) * chosen, {1});  // (k N), place in its expert
     const tg::Tensor row = expert.to(tg::DType::f32) * double(room) + place;
     const tg::Tensor slot = tg::where(place < double(room), row, double(experts * room)).to(tg::DType::i64);
 
@@ -95,7 +95,7 @@ struct MoeDecoder {
     tg::Tensor balance;
     return logits(tokens, balance);
   }
-  // With the load-balancing loss in training, which passes a generator.
+  // Training passes a generator, and adds the load-balancing loss.
   tg::Tensor loss(const tg::Batch& batch, const tg::ForwardOptions& o) const {
     tg::Tensor balance;
     const tg::Tensor loss = tg::cross_entropy(logits(batch.inputs, balance), batch.targets);

@@ -1,4 +1,4 @@
-// A classifier of points: three arms of a spiral, an MLP with two hidden layers, all points in each step.
+// Classifies points of a spiral's three arms: an MLP with two hidden layers, all points in each step.
 //   spiral [STEPS]
 #include <tapegrad/tapegrad.h>
 

@@ -1,5 +1,4 @@
-// A vision transformer (Dosovitskiy et al. 2020) for images of one channel: patches become tokens by reshape and
-// permute.
+// A vision transformer (Dosovitskiy et al. 2020) for images of one channel. reshape and permute make patches.
 #pragma once
 #include <tapegrad/tapegrad.h>
 
@@ -7,7 +6,7 @@
 #include <numbers>
 
 struct VitConfig {
-  int64_t size = 16, patch = 4;  // of the square images and of their patches
+  int64_t size = 16, patch = 4;  // of the square images and patches
   int64_t layers = 2, heads = 4, width = 32, classes = 4;
 };
 
@@ -52,7 +51,7 @@ struct Vit {
   }
 };
 
-// Noisy stripes in one of four directions, which are the classes; phase and noise are random.
+// Noisy stripes with random phase. The classes are their four directions.
 inline tg::Batch stripes(tg::Rng& rng, int64_t batch, int64_t size) {
   const auto uniform = [&] { return double(rng.below(1 << 20)) / (1 << 20); };
   std::vector<float> pixels;

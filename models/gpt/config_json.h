@@ -1,6 +1,5 @@
 /// @file
-/// The configuration of a Gpt as JSON text, as in the files of a model. The fields are those of GptConfig, with the
-/// same names; enums are written by name. Checkpoints and the command line use it.
+/// The configuration of a Gpt as JSON text, with the field names of GptConfig. Enums are written by name.
 #pragma once
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -9,11 +8,11 @@
 
 namespace tg {
 
-/// The configuration of a JSON text. An Error for text that is not JSON, an unknown key (with the nearest known one), a
-/// key that comes twice, a value of the wrong type, and one that GptConfig::validate() refuses.
+/// Reads a configuration. Throws an Error for text that is not JSON, an unknown key (it suggests the nearest), a
+/// duplicate key, a wrong type, or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
 
-/// Sets x to the value with this name; an Error lists the names.
+/// Sets x to the named value. An Error lists the names.
 /// @{
 inline void from_name(std::string_view name, NormKind& x) { x = norm_from_name(name); }
 inline void from_name(std::string_view name, Activation& x) { x = activation_from_name(name); }
@@ -22,7 +21,7 @@ inline void from_name(std::string_view name, RopeScalingKind& x) { x = rope_scal
 inline void from_name(std::string_view name, InitScheme& x) { x = init_from_name(name); }
 /// @}
 
-/// Calls f(name, field, help) for each field, in order. Reading, writing and flags all use this list.
+/// Calls f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("vocab_size", c.vocab_size, "token ids of the model, 0: those of the tokenizer");
   f("context", c.context, "tokens that the model sees at once");
@@ -55,7 +54,7 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
 }
 
-/// The fields, for config_json.h.
+/// For config_json.h.
 template <class F> void visit_fields(GptConfig& c, F&& f) { visit_gpt_fields(c, f); }
 
 }  // namespace tg

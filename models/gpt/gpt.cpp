@@ -26,13 +26,13 @@ struct Inits {
     }
   }
 };
-// Of the Linear layer with this name.
+// Fragments of the named Linear layer.
 int64_t fragments_of(const GptConfig& c, std::string_view name) {
   return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
 }
-constexpr int64_t kMostSize = INT32_MAX;  // beyond any memory, and products of two fit int64_t
-// A checkpoint names each parameter and its two moments in a header that may have 100 MB: up to 90 tensors a layer, of
-// up to 170 bytes each, are 63 MB.
+constexpr int64_t kMostSize = INT32_MAX;  // products of two fit int64_t
+// The header of a checkpoint, at most 100 MB, names each parameter and its two moments: up to 90 tensors a layer of up
+// to 170 bytes each are 63 MB.
 constexpr int64_t kMostLayers = 1 << 12;
 }  // namespace
 
@@ -125,7 +125,7 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   const Inits init(c);
   wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init.table);
   if (c.positions == Positions::learned) wpe_ = nn::Embedding(p.at("wpe"), c.context, c.width, init.table);
-  const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // before the names of layers
+  const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // offset of layer names
   for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c, path_of_gpt);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (!c.tied_head) {
@@ -196,7 +196,8 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   check(tokens, o);
   const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
-  KvCache grown;  // a copy of handles, so that a failure on the way leaves the caller's cache as it was
+  // A copy of handles: on failure the caller's cache is unchanged.
+  KvCache grown;
   if (o.cache) grown = *o.cache;
   nn::LayerContext context{
       .rng = o.rng, .cache = o.cache ? &grown : nullptr, .layer = 0, .position = past, .compute = o.compute};
@@ -217,7 +218,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
         c.rng = rng;
         NameScope inside = block.enter();
         const Stream made = block.forward({in[0], {}}, c);
-        return Tensors{made.x + made.branch.to(made.x.dtype())};  // one tensor to keep, not two
+        return Tensors{made.x + made.branch.to(made.x.dtype())};  // save one tensor, not two
       };
       s = {recompute(again, {&s.x, 1}, o.rng)[0], {}};
     } else {

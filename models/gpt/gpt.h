@@ -1,8 +1,7 @@
 /// @file
-/// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al. 2019) and its variants: learned or rotary
-/// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, with or without biases, and a head that shares
-/// the token table or not. It runs in bf16 with f32 parameters, and can recompute activations instead of keeping them.
-/// The loss is cross_entropy() of its logits; sampling is in generate.h, the configuration as JSON in config_json.h.
+/// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al. 2019) and variants: learned or rotary
+/// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, optional biases and tied head. It can run in
+/// bf16 with f32 parameters, and recompute activations. See also generate.h and config_json.h.
 #pragma once
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/kv_cache.h>
@@ -11,16 +10,16 @@
 
 namespace tg {
 
-/// The shape of a Gpt, and how its parameters start.
+/// Sizes, variants and initialisation of a Gpt.
 struct GptConfig {
   int64_t vocab_size = 256;
-  int64_t context = 64;  ///< the most positions; learned positions have a table of so many rows
+  int64_t context = 64;  ///< most positions; rows of the learned table
   int64_t layers = 4;
   int64_t heads = 4;
-  int64_t kv_heads = 0;  ///< heads of keys and values (GQA), which divide heads; 0 means heads
-  int64_t head_dim = 0;  ///< HS, the size of a head; 0 means width / heads, and heads must divide width then
+  int64_t kv_heads = 0;  ///< heads of keys and values (GQA); divides heads; 0: heads
+  int64_t head_dim = 0;  ///< HS; 0: width / heads, which must be whole
   int64_t width = 128;   ///< C
-  int64_t ff_width = 0;  ///< F, the hidden size of each MLP; 0 means 4 * width
+  int64_t ff_width = 0;  ///< F, hidden size of MLPs; 0: 4 * width
   Positions positions = Positions::learned;
   double rope_theta = 10000;  ///< for rotary positions
   RopeScaling rope_scaling = {};
@@ -28,63 +27,65 @@ struct GptConfig {
   bool norm_affine = true;  ///< whether norms scale, and shift with `bias`
   Activation activation = Activation::gelu;
   bool bias = false;      ///< of all Linear layers except the head, and of LayerNorm
-  bool qkv_bias = false;  ///< of queries, keys and values alone; not with `bias`
-  bool qk_norm = false;   ///< RMSNorm of each head of queries and keys, before rope, with norm_eps
+  bool qkv_bias = false;  ///< for queries, keys, values only; not with `bias`
+  bool qk_norm = false;   ///< RMSNorm (norm_eps) of query and key heads before rope
   bool tied_head = true;  ///< whether the head shares the token table
-  double dropout = 0;     ///< of embeddings and of what each layer adds; only if forward() is given a generator
+  double dropout = 0;     ///< of embeddings and layer outputs; needs a generator
   double norm_eps = 1e-5;
-  /// gpt2: all matrices are N(0, init_std^2), and both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
-  /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as matrices of their own; tables are N(0,
-  /// 1); all are cut at 3 standard deviations, and init_std is not used. Norms start at 1, biases at 0.
+  /// gpt2: matrices are N(0, init_std^2), but both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
+  /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as separate matrices; tables are N(0, 1);
+  /// all are truncated at 3 standard deviations, without init_std. Norms start at 1, biases at 0.
   InitScheme init = InitScheme::gpt2;
   double init_std = 0.02;
-  /// Fragments of the layers that `fragmented` matches: FragmentedLinear takes the place of Linear there, with its own
-  /// initialisation. 0: all layers are plain.
+  /// Fragments of each layer that `fragmented` matches, a FragmentedLinear with its own initialisation. 0: all are
+  /// plain.
   int64_t fragments = 0;
-  std::string fragmented = "h.*.mlp.*";  ///< a pattern of names of linears(), as LoraConfig::targets has them
+  std::string fragmented = "h.*.mlp.*";  ///< pattern of linears() names, like LoraConfig::targets
 
   int64_t head_size() const { return head_dim ? head_dim : width / heads; }  ///< HS
   void validate() const;  ///< throws an Error that names the first wrong field
   bool operator==(const GptConfig&) const = default;
 };
 
-/// A JSON object with every field, indented by two spaces. config_json.h reads it.
+/// A JSON object with every field, indented by two spaces.
 std::string to_json(const GptConfig&);
 
-/// The model. Its parameters are wte.weight (V, C), wpe.weight (context, C) if positions are learned, h.{i}.ln_1.weight
-/// (C), h.{i}.attn.qkv.weight ((heads + 2 kv_heads) HS, C), h.{i}.attn.q_norm.weight and k_norm.weight (HS) if qk_norm,
-/// h.{i}.attn.proj.weight (C, heads HS),
-/// h.{i}.ln_2.weight (C), h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight
-/// (C, F), ln_f.weight (C), lm_head.weight (V, C) unless tied; with biases, each but tables and head has .bias next to
-/// .weight. A fragmented layer has the tensors of nn::FragmentedLinear in the place of weight and bias: it selects
-/// softly if forward() is given a generator, as in training, else hard. A model that is made under LazyScope has shapes
-/// and no memory until its parameters are read.
+/// The model. Parameters:
+/// - wte.weight (V, C), and wpe.weight (context, C) for learned positions
+/// - h.{i}.ln_1.weight and h.{i}.ln_2.weight (C)
+/// - h.{i}.attn.qkv.weight ((heads + 2 kv_heads) HS, C), h.{i}.attn.proj.weight (C, heads HS)
+/// - h.{i}.attn.q_norm.weight and k_norm.weight (HS), if qk_norm
+/// - h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight (C, F)
+/// - ln_f.weight (C), and lm_head.weight (V, C) unless tied
+///
+/// With biases, all but tables and head have .bias next to .weight. A fragmented layer has the tensors of
+/// nn::FragmentedLinear. It selects softly if forward() gets a generator, otherwise hard. Under LazyScope a model has
+/// only shapes until its parameters are read.
 class Gpt {
  public:
-  /// It follows all ForwardOptions.
+  /// All options.
   static constexpr ForwardSupport kSupport{
       .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true};
 
-  /// Makes the model, with parameters from Params. An Error if the configuration is wrong.
+  /// Makes the model. An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
-  /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the length of the cache exceeds the context,
-  /// if a token is outside the vocabulary, or if options contradict each other. How full a fixed cache is, the device
-  /// knows: of T tokens that do not fit, the embedding of their positions or slice_update() says so when it runs,
-  /// before anything is written. On a CUDA device the next read does; clear() the cache then, whose lengths went on.
+  /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the cache length exceeds the context, if a
+  /// token is outside the vocabulary, or if options conflict. Only the device knows the fill of a fixed cache. If T
+  /// tokens do not fit, the position embedding or slice_update() throws when it runs, before any write. On CUDA the
+  /// next read throws, and the cache's lengths have advanced: clear() it.
   Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
-  /// A cache of fixed capacity for forward() of `batch` sequences; `compute` as in ForwardOptions. A capacity of 0 is
-  /// that of the context, the largest.
+  /// A fixed cache for `batch` sequences; `compute` as in ForwardOptions. Capacity 0 is the context, the largest.
   KvCache make_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
   const GptConfig& config() const { return config_; }
   int64_t context() const { return config_.context; }        ///< the most positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
   Device device() const { return wte_.table.device(); }
-  /// The Linear layers in the order of forward(). The head is one of them unless it is tied.
+  /// The Linear layers in the order of forward(), with the head unless tied.
   std::vector<NamedLinear> linears();
 
  private:
-  // The residual stream, x + branch (B, T, C) each: what a block adds last is left to the norm that reads it next.
+  // The residual stream x + branch, each (B, T, C): the next norm adds them.
   struct Stream {
     Tensor x, branch;  // an empty branch: x
   };

@@ -10,13 +10,12 @@ namespace tg {
 namespace {
 struct Text {
   std::vector<int64_t> tokens;
-  size_t prompt;  // so many of them
+  size_t prompt;  // number of prompt tokens
   Rng rng;
   bool ended = false;
 };
 
-// The logits after each text. Those that fit into the context share a cache, a row each, from the first call on; the
-// others are computed alone.
+// The logits after each text. Texts that fit the context share a cache, one row each. Longer ones are computed alone.
 class Decoder {
  public:
   Decoder(Model model, const std::vector<Text>& texts, int64_t max_tokens, const GenerateOptions& how)
@@ -63,7 +62,7 @@ class Decoder {
   bool fits(const Text& t) const { return int64_t(t.tokens.size()) <= context_; }
   Tensor to_device(std::span<const int64_t> v, const Shape& s) const { return tensor(v, s, model_.device()); }
 
-  // Rows of texts that have ended, or left the context, start again: they must not fill up.
+  // Rows of texts that ended or left the context restart empty, so that they never fill up.
   void drop_rows() {
     bool dropped = false;
     for (Row& row : rows_)
@@ -74,7 +73,7 @@ class Decoder {
     for (const Row& row : rows_) lengths.push_back(row.held);
     cache_.set_lengths(to_device(lengths, {int64_t(lengths.size())}));
   }
-  // What is not yet in the cache: the prompts, padded at the right, or a token of each.
+  // Runs tokens that are not cached: prompts padded at the right, or one token of each.
   Tensor shared_pass() {
     const auto b = int64_t(rows_.size());
     std::vector<int64_t> counts;

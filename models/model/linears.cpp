@@ -7,7 +7,7 @@
 
 namespace tg {
 namespace {
-// The name with an asterisk for each number in it: equal in all blocks.
+// Numbers become asterisks, so all blocks have equal names.
 std::string pattern_of(std::string_view name) {
   std::string s;
   for (size_t begin = 0; begin <= name.size();) {

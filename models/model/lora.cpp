@@ -39,7 +39,7 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
         "[lora] the weight of '{}' is not among the {} parameters given. All of the model's are to be frozen. Pass "
         "the Params that the model was made from.",
         l.name, all.size());
-  const DType dtype = base.dtype() == DType::f64 ? DType::f64 : DType::f32;  // an optimiser needs more than 16 bits
+  const DType dtype = base.dtype() == DType::f64 ? DType::f64 : DType::f32;  // optimisers need more than 16 bits
   Lora r(c, Params(base.device(), c.seed, dtype), base.dtype());
   for (const auto& l : layers)
     r.modules_.push_back({l.name, nn::LoraLinear(*l.layer, r.params_.at(l.name), c.options())});
@@ -61,7 +61,7 @@ void Lora::merge() {
   }
 }
 void Lora::unmerge() {
-  for (const Module& m : modules_)  // before any of them is
+  for (const Module& m : modules_)  // before any change
     TG_CHECK(m.layer.merged(), state,
              "[lora] the adapter of '{}' is not merged. There is nothing to take back. Call merge() before.", m.name);
   for (Module& m : modules_) m.layer.unmerge();

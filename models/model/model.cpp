@@ -54,7 +54,7 @@ Tensor Model::loss_of(const std::function<Tensor()>& logits, const Tensor& targe
     const ProfileRange range(Phase::loss);
     return cross_entropy(scores, targets, {.ignore_index = Batch::kIgnoreIndex});
   };
-  return loss(forward());  // the scores end here
+  return loss(forward());  // frees the scores on return
 }
 
 }  // namespace tg

@@ -1,7 +1,6 @@
 /// @file
-/// Model: a handle to any model with a forward(). Trainer, evaluate(), generate(), compare(), plan_memory() and
-/// save_model() take it, so they work with Gpt and with models of one's own. A model is a plain struct; it inherits
-/// from nothing. What it has beside forward() decides what it can be used for.
+/// Model: a handle to any model with a forward(), Gpt or user-defined: a plain struct without a base class. Trainer,
+/// evaluate(), generate(), compare(), plan_memory() and save_model() take it.
 #pragma once
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/batch.h>
@@ -17,8 +16,8 @@
 
 namespace tg {
 
-/// A type with forward(inputs, ForwardOptions), or with forward(inputs) alone. It returns logits: (B, T, V) of tokens
-/// (B, T), or (B, classes).
+/// A type with forward(inputs, ForwardOptions) or forward(inputs), which returns logits: (B, T, V) of tokens (B, T), or
+/// (B, classes).
 template <class M>
 concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardOptions& o) {
   { m.forward(inputs, o) } -> std::convertible_to<Tensor>;
@@ -26,42 +25,44 @@ concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardO
   { m.forward(inputs) } -> std::convertible_to<Tensor>;
 };
 
-/// Any model. Copies are handles to the same one. A model may have these members beside forward():
+/// Any model. Copies are handles to the same one. Optional members:
 ///
 /// | member | is for |
 /// |---|---|
-/// | `static constexpr ForwardSupport kSupport` | the ForwardOptions that it follows |
-/// | `Tensor loss(const Batch&, const ForwardOptions&) const` | another loss than cross_entropy() of the logits |
-/// | `int64_t context() const` | the most positions of its inputs: training on TokenData, generate() |
+/// | `static constexpr ForwardSupport kSupport` | the ForwardOptions that it supports |
+/// | `Tensor loss(const Batch&, const ForwardOptions&) const` | a loss other than cross_entropy() of the logits |
+/// | `int64_t context() const` | the most positions: training on TokenData, generate() |
 /// | `int64_t vocab_size() const` | messages about tokens outside of it |
-/// | `KvCache make_cache(int64_t batch, int64_t capacity) const` | generate() with a cache: also context(), and in
-/// kSupport cache and lengths | | `Device device() const` | generate() on another device than the CPU | | `const
-/// Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() | |
-/// `std::vector<NamedLinear> linears()` | apply_lora(), replace_linears() |
+/// | `KvCache make_cache(int64_t batch, int64_t capacity) const` | generate() with a cache (1) |
+/// | `Device device() const` | generate() on another device than the CPU |
+/// | `const Config& config() const`, with visit_fields() (config_json.h) | save_model(), load_model() |
+/// | `std::vector<NamedLinear> linears()` | apply_lora(), replace_linears() |
+///
+/// (1) also needs context(), and cache and lengths in kSupport.
 class Model {
  public:
-  /// A copy of `model`, which shares its tensors.
+  /// Copies `model`, which shares its tensors.
   template <ForwardModel M>
     requires(!std::same_as<M, Model>)
   Model(M model) : own_(std::make_shared<Of<M>>(std::move(model))) {}
 
-  /// What the model's forward() returns. With last_only it is always the last position only. An Error for an option
-  /// that the model does not follow.
+  /// The logits of forward(), with last_only only the last position's. An Error for an option that the model does not
+  /// support.
   Tensor forward(const Tensor& inputs, const ForwardOptions& = {}) const;
-  /// The loss of a batch, a scalar: what the model's loss() returns, or the mean of cross_entropy() over the targets
-  /// that are not Batch::kIgnoreIndex. Logits of any shape (..., V) meet targets (...).
+  /// The scalar loss of a batch: the model's loss(), or the mean of cross_entropy() of logits (..., V) over targets
+  /// (...) other than Batch::kIgnoreIndex.
   Tensor loss(const Batch&, const ForwardOptions& = {}) const;
 
-  /// Which options it follows.
+  /// Options that it supports.
   ForwardSupport support() const { return own_->support(); }
-  int64_t context() const { return own_->context(); }        ///< the most positions; 0: no limit is known
-  int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: not known
-  /// A cache for so many sequences of up to `capacity` positions. An Error if it has no make_cache().
+  int64_t context() const { return own_->context(); }        ///< the most positions; 0: no known limit
+  int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: unknown
+  /// A cache for `batch` sequences of up to `capacity` positions. An Error without make_cache().
   KvCache make_cache(int64_t batch, int64_t capacity) const { return own_->make_cache(batch, capacity); }
-  Device device() const { return own_->device(); }  ///< where generate() puts tokens
-  /// Its configuration as a JSON object. An Error if it has no config().
+  Device device() const { return own_->device(); }  ///< of the tokens in generate()
+  /// The configuration as a JSON object. An Error without config().
   std::string config() const { return own_->config(); }
-  /// Its Linear layers. An Error if it has no linears().
+  /// The Linear layers. An Error without linears().
   std::vector<NamedLinear> linears() { return own_->linears(); }
 
  private:

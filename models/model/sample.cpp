@@ -8,7 +8,7 @@
 
 namespace tg {
 namespace {
-// The logits of the tokens that may be drawn, after the penalties.
+// Logits of drawable tokens, after penalties.
 class Logits {
  public:
   Logits(std::span<const float> all, const SampleOptions& o, std::span<const int64_t> before) : logits_(all) {
@@ -38,14 +38,14 @@ class Logits {
     }
     changed_.assign(logits_.begin(), logits_.end());
     for (const auto& [token, n] : times) {
-      if (size_t(token) >= changed_.size()) continue;  // none that may be drawn
+      if (size_t(token) >= changed_.size()) continue;  // not drawable
       float& logit = changed_[size_t(token)];
       const double x = logit, repeated = x > 0 ? x / o.repetition_penalty : x * o.repetition_penalty;
       logit = float(repeated - double(n) * o.frequency_penalty - o.presence_penalty);
     }
     logits_ = changed_;
   }
-  // In lanes, since a large vocabulary is seen for each token. NaN is no maximum, and is not below infinity.
+  // In SIMD lanes, since the vocabulary may be large. NaN is neither a maximum nor below infinity.
   void find_most_likely() {
     constexpr size_t kLanes = 16;
     float lane[kLanes];
@@ -77,7 +77,7 @@ class Logits {
   int64_t most_likely_ = 0;
 };
 
-// What may be drawn, and how likely each is relative to the most likely token.
+// Drawable tokens, with likelihoods relative to the likeliest.
 struct Candidates {
   std::vector<int64_t> tokens;
   std::vector<double> weights;
@@ -90,7 +90,7 @@ Candidates candidates(const Logits& logits, const SampleOptions& o) {
   std::vector<int64_t>& t = c.tokens;
   t.resize(logits.size());
   std::iota(t.begin(), t.end(), 0);
-  size_t in_order = 0;  // so many at the front
+  size_t in_order = 0;  // sorted ones in front
   const auto order = [&](size_t n) {
     constexpr size_t kFew = 2048;
     const auto likelier = [&](int64_t a, int64_t b) { return logits.likelier(a, b); };
@@ -109,7 +109,8 @@ Candidates candidates(const Logits& logits, const SampleOptions& o) {
     for (const int64_t token : t) all += weight(token);
     size_t n = 0;
     while (n < t.size() && reached < o.top_p * all) {
-      if (n == in_order) order(std::max<size_t>(128, 4 * n));  // a sharp distribution needs few of a large vocabulary
+      // a sharp distribution needs few tokens
+      if (n == in_order) order(std::max<size_t>(128, 4 * n));
       reached += weight(t[n++]);
     }
     t.resize(n);
@@ -143,7 +144,7 @@ int64_t sample(std::span<const float> all, const SampleOptions& o, Rng& rng, std
   if (o.temperature == 0) return logits.most_likely();
   const Candidates c = candidates(logits, o);
   const double u = double(rng.below(uint64_t(1) << 53)) * 0x1p-53 * c.sum;  // in [0, sum)
-  // The first whose sum is above u: a candidate of weight 0 adds nothing and is never the first.
+  // Takes the first cumulative weight above u, so never a weight of 0.
   double sum = 0;
   for (size_t i = 0; i + 1 < c.tokens.size(); ++i)
     if ((sum += c.weights[i]) > u) return c.tokens[i];
