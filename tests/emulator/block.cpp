@@ -1,4 +1,4 @@
-// A grid: its blocks one after the other, the threads of a block by turns; barriers, warp collectives and cp.async.
+// A grid: its blocks one after the other, the threads of a block in turns; barriers, warp collectives and cp.async.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -40,21 +40,21 @@ void release(Thread& t) { t.state = Thread::ready; }
 namespace {
 
 struct Named {
-  std::vector<unsigned> arrived, blocked;  // the blocked are among the arrived
+  std::vector<unsigned> arrived, blocked;  // blocked is a subset of arrived
   Site first;
   unsigned expected = 0;
-  Clock known;  // what those who arrived had done
+  Clock known;  // the work of those who arrived
 };
 std::array<Named, 16> barriers;  // 0 is __syncthreads
 
-struct Meeting {  // of lanes of a warp, for one operation
+struct Meeting {  // lanes of a warp in one operation
   unsigned mask, arrived;
   Combine combine;
   Site site;
 };
 std::array<std::vector<Meeting>, max_threads / 32> meetings;  // per warp
 
-// Who arrives tells what it did; who blocks learns it from all. The last to come goes on without waiting.
+// Every arrival releases; every blocked thread acquires when the last one arrives, which does not wait.
 void arrive(Named& b, bool blocks, const char* what, Site at) {
   const bool whole = &b == &barriers[0];
   const unsigned self = current->index;
@@ -81,7 +81,7 @@ unsigned lanes_of(unsigned warp) {
   return n >= 32 ? ~0U : (1U << n) - 1;
 }
 
-// The last lane of a meeting has come: runs the operation and lets the others go on.
+// The last lane has arrived: runs the operation and releases the others.
 void conclude(unsigned warp, const Meeting& m, bool orders) {
   void* frames[32] = {};
   unsigned index[32], n = 0;
@@ -99,7 +99,7 @@ void conclude(unsigned warp, const Meeting& m, bool orders) {
 
 }  // namespace
 
-// A thread has returned: nobody may wait for it.
+// A thread has returned; a wait for it is a fault.
 void finish_thread() {
   Thread& t = *current;
   const unsigned w = t.index / 32;
@@ -274,7 +274,7 @@ void store(void* to, const void* from, unsigned bytes, bool shared) {
 }
 
 // --- cp.async ------------------------------------------------------------------------------------
-// The bytes arrive at the wait that covers them; until then the destination holds a NaN pattern.
+// The bytes arrive at the wait that covers them. Until then the destination holds a NaN pattern.
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid) {
   const void* pc = __builtin_return_address(0);
   char* to = static_cast<char*>(shared);

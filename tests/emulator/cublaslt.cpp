@@ -1,5 +1,5 @@
-// The functions of the cuBLASLt API: handles and descriptors, algorithms that remember what they were promised, and the
-// product as an operation of a stream.
+// The cuBLASLt API: handles and descriptors, algorithms that store their assumptions, and the GEMM as an operation of a
+// stream.
 #include <tapegrad/emulator/cublaslt.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ cublasStatus_t unknown(int attribute) {
   return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute " + std::to_string(attribute) + " is not known here");
 }
 
-// An algorithm: which of the candidates, for what kind of problem, with which alignments, and its workspace.
+// An algorithm: the candidate, the kind of problem, its alignments and its workspace.
 enum Field { kMagic, kRank, kKind, kAlignment, kWorkspace, kSum };
 constexpr std::uint64_t magic = 0x6c74616c676f3131;
 
@@ -72,7 +72,7 @@ std::uint64_t sum_of(const cublasLtMatmulAlgo_t& a) {
   return s;
 }
 
-// The first candidate wants 16-byte alignment and workspace, as the library's fastest do; the second wants neither.
+// The first candidate needs 16-byte alignment and workspace, like the library's fastest; the second needs neither.
 struct Candidate {
   std::uint64_t alignment, workspace;
 };
@@ -120,7 +120,7 @@ const char* cublasLtGetStatusName(cublasStatus_t s) {
   }
   return "an unknown status";
 }
-// The library's texts, with the reason that only the emulator knows.
+// The library's texts plus the emulator's reason.
 const char* cublasLtGetStatusString(cublasStatus_t s) {
   static std::string text;
   text = s == CUBLAS_STATUS_SUCCESS         ? "success"

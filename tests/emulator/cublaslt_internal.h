@@ -1,4 +1,4 @@
-// What the sources of the stand-in for cuBLASLt share: the descriptors behind its handles, and one checked product.
+// Shared by the sources of the emulated cuBLASLt: the objects behind its handles, and one checked GEMM.
 #pragma once
 #include <optional>
 
@@ -14,7 +14,7 @@ struct Layout {
   std::int32_t order = CUBLASLT_ORDER_COL, batch = 1;
   std::int64_t stride = 0;
   std::uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
-  // Elements between neighbours in a row and in a column.
+  // Elements from column to column, and from row to row.
   std::int64_t across() const { return order == CUBLASLT_ORDER_COL ? ld : 1; }
   std::int64_t down() const { return order == CUBLASLT_ORDER_COL ? 1 : ld; }
   bool operator==(const Layout&) const = default;
@@ -43,7 +43,7 @@ struct Preference {
 struct Problem {
   Desc desc;
   Layout a, b, c, d;
-  // D is m x n, and k is summed over.
+  // D is m x n; k is the inner size.
   std::uint64_t m() const { return d.rows; }
   std::uint64_t n() const { return d.cols; }
   std::uint64_t k() const { return desc.trans_a == CUBLAS_OP_N ? a.cols : a.rows; }
@@ -64,15 +64,14 @@ struct Refusal {
   cublasStatus_t status;
   std::string why;
 };
-// The rules, in the order of the library's documentation. No value: accepted.
+// The rules, in the order of the library's documentation; nullopt: accepted.
 std::optional<Refusal> refuses_problem(const Problem&);
 std::optional<Refusal> refuses_operands(const Problem&, const Operands&);
 
 std::size_t bytes_of(cudaDataType);
 const char* name_of(cudaDataType);
-// As an operation of a stream.
 void run_product(const Problem&, const Operands&, double alpha, double beta, const engine::Operation&);
-// The value of a host or device scalar of the scale type; the latter is read by the operation that uses it.
+// A host or device scalar of the scale type; the operation that uses a device scalar reads it.
 double scalar(cudaDataType, const void*);
 
 }  // namespace simt::lt

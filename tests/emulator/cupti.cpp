@@ -1,5 +1,5 @@
-// Records are kept as they happen, and leave at a flush in buffers of the client's. Driver calls are those of
-// libraries, which launch kernels without the runtime.
+// Records are kept until a flush delivers them in the client's buffers. Driver calls are those of libraries, which
+// launch kernels without the runtime.
 #include <tapegrad/emulator/cupti.h>
 #include <tapegrad/emulator/queue.h>
 #include <tapegrad/emulator/symbolize.h>
@@ -21,7 +21,7 @@ using Record = std::variant<CUpti_ActivityKernel9, CUpti_ActivityMemcpy5, CUpti_
 
 struct State {
   CUptiResult answer = CUPTI_SUCCESS;
-  std::string refuser;  // the function whose answer that is
+  std::string refuser;  // the function that returns `answer`
   std::set<CUpti_ActivityKind> kinds;
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;
@@ -48,7 +48,7 @@ struct Call {
 thread_local Call call;
 thread_local std::vector<std::uint64_t> external;
 
-// "cudaError_t simt::engine::launch(...)": launch
+// "cudaError_t simt::engine::launch(...)" -> launch
 std::string function_of(std::string_view pretty) {
   pretty = pretty.substr(0, pretty.find('('));
   return std::string(pretty.substr(pretty.find_last_of(" :*&") + 1));
@@ -80,7 +80,8 @@ const char* kernel_name(const Work& w) {
 std::uint32_t call_now() { return call.depth ? call.number : 0; }
 std::uint64_t activity_clock() {
   if (state().clock) return state().clock();
-  const auto t = std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // no other clock's
+  const auto t =
+      std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // differs from every other clock
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(t).count());
 }
 void call_begins(const std::source_location& site) {
@@ -136,14 +137,14 @@ std::uint64_t clone_of(std::uint64_t original) {
 }
 
 namespace {
-// Into buffers of the client's, each record at a multiple of 8.
+// Fills the client's buffers; each record is 8-byte aligned.
 class Delivery {
  public:
   void add(const Record& r) {
     std::visit(
         [&](const auto& x) {
           if (used_ + sizeof x > size_) renew();
-          if (used_ + sizeof x > size_) return;  // not even an empty buffer has room
+          if (used_ + sizeof x > size_) return;  // an empty buffer is too small
           std::memcpy(buffer_ + used_, &x, sizeof x);
           used_ += sizeof x;
         },

@@ -1,6 +1,5 @@
-// The subset of CUPTI's API that the emulator provides, under its own names: what a call means is in CUPTI's manual.
-// Records have the fields that are named here; counts, names and numbers are true, times are the host's and say nothing
-// of a GPU. Kernels of one stream never overlap. For cuda/profile/profiler.cpp, through cupti_api.h.
+// The emulator's subset of CUPTI, with its names; CUPTI's manual documents the calls. Records have the fields named
+// here. Counts, names and numbers are true; times are the host's, not a GPU's. Kernels of one stream never overlap.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -107,7 +106,7 @@ CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last);
 
 namespace simt {
-// For tests: `function` returns this result from now on, and all others succeed. It is cuptiSubscribe,
-// cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or cuptiActivityEnable.
+// For tests: `function` returns this result from now on. It is cuptiSubscribe, cuptiEnableCallback,
+// cuptiActivityRegisterTimestampCallback or cuptiActivityEnable.
 void set_cupti(CUptiResult, const char* function = "cuptiSubscribe");
 }  // namespace simt

@@ -1,4 +1,4 @@
-// The device of the runtime API: its properties, what fits on it, and the texts of errors.
+// The device of the runtime API: properties, limits and error texts.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -8,16 +8,16 @@
 namespace simt::engine {
 namespace {
 
-// An H100's, but for the number of multiprocessors, which is small so that grids loop, and for the L2 cache, which is
-// small so that what does not fit in it takes little time.
+// An H100, except two values that are small for speed: the number of multiprocessors, so that grids loop, and the L2
+// cache, so that data exceeds it.
 constexpr int multiprocessors = 4, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 1024, shared_default = 48 * 1024;
 
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t why_no_device = cudaSuccess;
-int device_count = 1, opened = -1;  // the one that this process uses, once it has chosen
+int device_count = 1, opened = -1;  // opened: this process's device
 bool exists(int device) { return device >= 0 && device < device_count; }
-auto& opted_in = *new std::map<const void*, std::size_t>;  // per kernel: dynamic shared memory above the default
+auto& opted_in = *new std::map<const void*, std::size_t>;  // per kernel, bytes above the default
 
 struct ErrorText {
   cudaError_t error;

@@ -1,9 +1,9 @@
-// Threads of a block as fibers: each has a stack of its own, and a switch costs some nanoseconds.
+// Threads of a block as fibers, each with its stack; a switch costs nanoseconds.
 #include <sys/mman.h>
 
 #include <tapegrad/emulator/internal.h>
 
-// Kernels read these; their section tells them from shared variables.
+// Kernels read these; their section distinguishes them from shared variables.
 #define SIMT_BUILTIN __attribute__((section("simt_builtin")))
 SIMT_BUILTIN uint3 threadIdx, blockIdx;
 SIMT_BUILTIN dim3 blockDim, gridDim;
@@ -11,7 +11,7 @@ SIMT_BUILTIN dim3 blockDim, gridDim;
 #ifndef __x86_64__
 #error "write simt_switch for this processor"
 #endif
-// Saves what a callee must preserve, takes the other stack and returns there.
+// Saves callee-saved registers, switches stacks and returns there.
 extern "C" void simt_switch(void** save, void* load);
 asm(R"(
 .text
@@ -48,7 +48,7 @@ void fiber_main() {
   __builtin_unreachable();
 }
 
-char* new_stack() {  // below it a page that catches an overflow
+char* new_stack() {  // above a guard page
   constexpr std::size_t guard = 4096;
   void* p =
       mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -60,7 +60,7 @@ char* new_stack() {  // below it a page that catches an overflow
 
 void prepare(Thread& t, unsigned index) {
   if (!t.stack) t.stack = new_stack();
-  // Stacks begin at different cache sets.
+  // Stacks begin in different cache sets.
   void** top = reinterpret_cast<void**>(t.stack + stack_bytes - index % 32 * 128);
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(fiber_main);

@@ -1,6 +1,6 @@
-// Stream capture and graphs. Captured work is kept as it would be queued; a launch queues it, so a replay runs under
-// the same checks as the calls that were captured. Branches that the capture did not order are streams of their own
-// then. An executable graph has the nodes of its child graphs in their place.
+// Stream capture and graphs. Captured work is stored as it would be queued. A launch queues it, so a replay gets the
+// checks of the captured calls. Branches that the capture did not order become separate streams. Executable graphs
+// contain the nodes of child graphs inline.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -11,12 +11,12 @@ namespace simt::engine {
 namespace {
 
 struct Executable {
-  cudaGraph_t source = nullptr;   // whose nodes name its own
-  std::vector<unsigned> first;    // per node of the source: where its nodes begin; at last, their number
+  cudaGraph_t source = nullptr;   // whose nodes identify its own
+  std::vector<unsigned> first;    // per source node: its first node here; then the total
   Graph graph;                    // without child graphs
-  std::vector<std::size_t> lane;  // per node: 0 is the stream it is launched in
+  std::vector<std::size_t> lane;  // per node; 0 is the launch stream
   std::vector<Stream*> lanes;     // of the others, from 1
-  OperationPtr last;              // a launch waits for the one before
+  OperationPtr last;              // a launch waits for the previous one
 };
 
 auto& graphs = *new Handles<Graph, cudaGraph_t>;
@@ -62,11 +62,11 @@ void leave(const std::shared_ptr<Capture>& c) {
   std::erase(captures, c);
 }
 
-// Appends the nodes of a graph, all after `before`, and those of its child graphs in their place, between two empty
-// ones. `first`: where those of each node begin, and where they end.
+// Appends a graph's nodes after `before`, with child graphs inline between two empty nodes. `first`: where each node's
+// nodes begin, and the end.
 void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std::vector<unsigned>* first = nullptr) {
   const auto size = [&] { return static_cast<unsigned>(to.nodes.size()); };
-  std::vector<unsigned> last;  // per node, what others follow
+  std::vector<unsigned> last;  // per node, the one that dependents follow
   for (const Graph::Node& n : g.nodes) {
     if (first) first->push_back(size());
     std::vector<unsigned> after;
@@ -84,27 +84,26 @@ void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std:
   if (first) first->push_back(size());
 }
 
-// Whether the nodes of an executable graph may take the work of others; `at` is the number of the first.
+// Whether an executable graph's nodes can take the work of others; `at` is the number of the first.
 cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph& now, unsigned at = 0) {
   if (old.size() != now.nodes.size()) return cudaGraphExecUpdateErrorTopologyChanged;
   for (std::size_t i = 0; i < old.size(); ++i) {
     const Graph::Node& n = now.nodes[i];
     if (n.work.kind != old[i].work.kind) return cudaGraphExecUpdateErrorNodeTypeChanged;
     const auto same = [at](unsigned a, unsigned b) { return a == b + at; };
-    // The first of a child graph follows what it did.
+    // A child graph's first node keeps its dependencies.
     if ((i || !at) && !std::ranges::equal(old[i].after, n.after, same)) return cudaGraphExecUpdateErrorTopologyChanged;
     if (n.work.detail != old[i].work.detail) return cudaGraphExecUpdateErrorParametersChanged;
   }
   return cudaGraphExecUpdateSuccess;
 }
 
-// Of a graph that is a copy: its nodes have numbers of their own.
 void clone_nodes(Graph& g) {
   for (Graph::Node& n : g.nodes)
     if (n.work.node) n.work.node = clone_of(n.work.node);
 }
 
-// A node goes on in the lane of a node before it that nothing else continues.
+// A node continues the lane of a predecessor that has no other successor yet.
 bool assign_lanes(Executable& x) {
   std::vector<unsigned> tail;  // per lane: its last node
   for (unsigned i = 0; i < x.graph.nodes.size(); ++i) {
@@ -132,11 +131,11 @@ Graph* find(cudaGraph_t g) {
   if (!found) fail(Fault::usage, {}, "use of a graph that was destroyed, or never made");
   return found;
 }
-// A node's handle has its graph's in it.
+// A node's handle contains its graph's.
 cudaGraphNode_t node_of(cudaGraph_t g, std::size_t i) {
   return reinterpret_cast<cudaGraphNode_t>(reinterpret_cast<std::uintptr_t>(g) << 24 | (i + 1));
 }
-// The number of a node in a graph; none if it is not one of it, or the graph is gone.
+// The index of a node in a graph; none if it is not in it, or the graph is gone.
 std::size_t find(cudaGraph_t g, cudaGraphNode_t node) {
   const auto h = reinterpret_cast<std::uintptr_t>(node);
   const std::size_t i = (h & 0xffffff) - 1;
@@ -356,8 +355,8 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraph
   const Graph* const c = x ? find(child) : nullptr;
   const std::size_t i = c ? find(x->source, node) : none;
   if (i == none) return status();
-  if (i + 1 >= x->first.size()) return status(cudaErrorInvalidValue);  // it was added since
-  Graph part;                                                          // as append() has it
+  if (i + 1 >= x->first.size()) return status(cudaErrorInvalidValue);  // added after instantiation
+  Graph part;                                                          // as append() arranges it
   append(part, {{{{}, {}, std::make_shared<const Graph>(*c)}}}, {});
   const unsigned begin = x->first[i];
   const std::span old(x->graph.nodes.begin() + begin, x->graph.nodes.begin() + x->first[i + 1]);

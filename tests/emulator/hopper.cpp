@@ -1,5 +1,5 @@
-// mbarrier, TMA and wgmma.  A transfer writes its bytes and signals its barrier when the schedule
-// says so, at the latest when no thread can run; a product reads its operands when it is waited for.
+// mbarrier, TMA and wgmma. A TMA transfer writes its bytes and signals its barrier when the schedule says so, at the
+// latest when no thread can run. A wgmma reads its operands when it is waited for.
 #include <tapegrad/cuda/device/hopper.h>
 
 #include <cstring>
@@ -69,14 +69,13 @@ void complete(std::size_t index) {
   advance(p);
 }
 
-// Where byte k of a row of an operand lies in shared memory.
+// Address of byte k of an operand's row in shared memory.
 const char* element(std::uint64_t operand, unsigned row, unsigned k) {
   const std::size_t start = (operand & 0x3fff) << 4, stride = (operand >> 32 & 0x3fff) << 4;
   return dynamic_arena + swizzled(start + row / 8 * stride + row % 8 * 128 + k);
 }
 
-// d (64, N) of products of elements E, 32 bytes of k. Products and sums of int8 are exact; those of bf16 are summed in
-// double and rounded once.
+// d (64, N) += a b over 32 bytes of k. int8 is exact; bf16 is accumulated in double and rounded once.
 template <unsigned N, class E, class D, class Sum>
 void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
   constexpr unsigned K = 32 / sizeof(E);
@@ -106,7 +105,7 @@ void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
   }
 }
 
-// A product begins: its accumulators are not to be read before the wait.
+// Starts a wgmma: its accumulators hold NaNs until the wait.
 void begin(Product p, std::size_t bytes, Site at) {
   Thread& t = *current;
   if (!t.fenced) fail(Fault::usage, at, "wgmma without wgmma_fence");
@@ -201,7 +200,7 @@ void mbarrier_wait(mbarrier* b, int parity, Site at) {
 void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b, Site at) {
   const void* pc = __builtin_return_address(0);
   char* to = static_cast<char*>(shared);
-  const Transfer t{to, *map, row, column, b};  // the parameter lies on the stack of its thread
+  const Transfer t{to, *map, row, column, b};  // the parameter is on its thread's stack
   if (to < dynamic_arena || (to - dynamic_arena) % 1024)
     fail(Fault::misaligned, at, "TMA with the 128-byte swizzle to %p, not a multiple of 1024", shared);
   touch(to, t.bytes(), Access::write, pc);

@@ -1,5 +1,5 @@
-// What the emulator's own sources share: the threads of the running block, launches and faults. order.h has the order
-// of threads, queue.h that of streams, memory.h the card's memory. Nobody outside tests/emulator includes it.
+// Shared by the emulator's sources: threads of the running block, launches and faults. order.h orders threads, queue.h
+// orders streams, memory.h is the card's memory.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <tapegrad/emulator/activity.h>
 #include <tapegrad/emulator/emulator.h>
 
-// What kernels see of themselves.
+// CUDA's built-in variables.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
@@ -22,7 +22,7 @@ inline constexpr std::size_t stack_bytes = 256 * 1024;
 
 struct Operation;
 
-// Every entry from the host: calls of several threads run one after the other, and so do kernels.
+// Taken by every call from the host: calls of several threads, and kernels, run one after the other.
 inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
 class Entry {
  public:
@@ -49,21 +49,21 @@ struct Product {  // a wgmma in flight
   bool operator==(const Product& o) const { return a == o.a && b == o.b && integers == o.integers; }
 };
 
-struct Thread {  // of the running block, as a fiber
+struct Thread {  // a fiber of the running block
   enum State : std::uint8_t { ready, waiting, done, stopped };
   void* sp = nullptr;
   char* stack = nullptr;
   unsigned index = 0;
   uint3 id;
   State state = ready;
-  // what it waits for
+  // its current wait
   const char* waits = "";
   Site site;
   void* frame = nullptr;
-  // its asynchronous copies
+  // asynchronous copies
   std::vector<Copy> copies;
   unsigned group = 0;
-  // its warpgroup's products, and the accumulators as they were before them
+  // its warpgroup's wgmma, and the accumulators before them
   std::vector<Product> products;
   std::vector<std::pair<void*, std::vector<unsigned char>>> saved;
   bool fenced = false;
@@ -76,30 +76,30 @@ struct Launch {
   const Operation* op;
 };
 
-// The grid in progress.
+// The running grid.
 extern const Launch* launch_now;
-extern thread_local Thread* current;  // null outside kernels, and always in threads that run none
+extern thread_local Thread* current;  // null outside kernels
 extern unsigned block_now;            // linear index
-extern bool engine_busy;              // a combine is running: its accesses are not the kernel's
+extern bool engine_busy;              // a combine runs: its accesses are not the kernel's
 extern std::array<Thread, max_threads> threads;
 extern unsigned thread_count;
 extern char* const dynamic_arena;
 
 void run(const Launch&);
 
-// Fibers: prepare() makes one that will run the kernel, resume() runs it until it waits, fails or ends.
+// Fibers: prepare() creates one for the kernel, resume() runs it until it waits, fails or ends.
 void prepare(Thread&, unsigned index);
 void resume(Thread&);
 void to_scheduler();
-void finish_thread();  // in the fiber, when the kernel has returned
+void finish_thread();  // in the fiber, after the kernel returned
 
 void wait(const char* what, Site);
 void release(Thread&);
 
-// Asynchronous shared-memory work of the block (TMA) and its reset.
+// The block's asynchronous work on shared memory (TMA).
 void hopper_block();
-bool hopper_progress(bool must);  // may complete a transfer; must, if no thread can run
-void hopper_end();                // of the block: what is in flight is a fault
+bool hopper_progress(bool must);  // may complete a transfer; must: no thread can run
+void hopper_end();                // transfers in flight are a fault
 
 struct Where {
   const void* pc = nullptr;
@@ -111,8 +111,9 @@ struct Where {
 };
 // Records a fault; inside a kernel, stops the launch and does not return.
 [[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
-bool failed();                // has a fault been recorded since the last reset?
-void report_kernel(Thread&);  // says the fault that stopped this thread, on the scheduler's stack
+bool failed();  // a fault since the last reset
+// Reports the fault that stopped this thread, on the scheduler's stack.
+void report_kernel(Thread&);
 void report_deadlock(const char* text, const Thread*);
 std::string coordinates(const uint3&);
 const char* base_name(const char* path);
@@ -125,18 +126,19 @@ struct Policy {
 extern Policy policy;
 extern Statistics counters;
 
-// Shadow memory of what kernels may touch.
+// Shadow memory of everything that kernels may touch.
 void shadow_launch(const Launch&);
-void shadow_block();          // a block begins
-std::size_t static_shared();  // bytes of static shared memory that a block of the launch wrote so far, at most
-bool is_global(const void*);  // device memory, or pinned memory of the host
+void shadow_block();  // a block begins
+// Most bytes of static shared memory that a block of the launch wrote so far.
+std::size_t static_shared();
+bool is_global(const void*);  // device or pinned memory
 bool is_shared(const void* p);
 void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
 void async_end(char* to, unsigned bytes, unsigned unit);
-// A read of shared memory by an unit, on behalf of the current thread.
+// A unit's read of shared memory for the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
-// An access by a library call: faults name the library, and reading uninitialised memory is one.
+// An access by a library call: faults name the library; reading unwritten memory is a fault.
 void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

@@ -1,5 +1,4 @@
-// CUDA's kernel language for a host compiler: qualifiers, built-in variables and functions, and the launch. For kernel
-// sources, through device.h.
+// CUDA's kernel language for a host compiler: qualifiers, built-in variables and functions, launches.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -15,8 +14,7 @@
 #define __host__
 #define __constant__ static const
 #define __grid_constant__
-// Plain statics: a block runs alone, and the engine takes every kernel access to writable static
-// storage for shared memory.
+// Plain statics: blocks run one at a time, and kernel accesses to writable statics count as shared memory.
 #define __shared__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
@@ -144,7 +142,6 @@ inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 
 // --- launch --------------------------------------------------------------------------------------
 namespace simt {
-// kernel<<<grid, block, shared_bytes, stream>>>(args...)
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
                    A&&... args) {

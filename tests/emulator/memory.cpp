@@ -17,14 +17,14 @@ Arena arena;
 namespace {
 
 constexpr std::size_t card = std::size_t{4} << 30;
-constexpr std::size_t page = 4096, gap = 16 * 1024;        // an overrun of less than a gap lands in no allocation
-constexpr std::size_t quarantine = std::size_t{64} << 20;  // addresses that were freed rest before they are used again
+constexpr std::size_t page = 4096, gap = 16 * 1024;        // smaller overruns hit no allocation
+constexpr std::size_t quarantine = std::size_t{64} << 20;  // freed bytes that are not reused yet
 
 struct Free {
   std::size_t bytes;
-  Counts after;  // who uses it again comes after these
+  Counts after;  // the reuse comes after these
 };
-// Never destroyed: device memory may be freed by static objects that end last.
+// Leaked: static objects may free device memory last.
 struct Memory {
   std::map<const char*, std::size_t> allocations, pinned;
   std::map<char*, Free> free;
@@ -35,8 +35,8 @@ Memory& memory = *new Memory;
 
 std::size_t room_of(std::size_t n) { return (n + page - 1) / page * page + gap; }
 
-// With protection keys opening costs nothing; else the pages' protection is changed, and as huge pages, where the
-// system has them: of 16 MiB in small ones that takes a hundred times as long.
+// With protection keys opening is free. Else page protection changes, on huge pages if available: small pages take a
+// hundred times as long for 16 MiB.
 int key = -1;
 constexpr std::size_t huge = 2 << 20;
 
@@ -65,7 +65,7 @@ bool known(const Counts& after, const Counts& seen) {
   return true;
 }
 
-// One of the quarantine's ranges may be used again: joined with its neighbours.
+// Ends the quarantine of one range: merges it with adjacent free ranges.
 void wake() {
   auto [p, range] = std::move(memory.resting.front());
   memory.resting.pop_front();
@@ -105,7 +105,7 @@ bool inside(const std::map<const char*, std::size_t>& m, const char* p, std::siz
   return it != m.begin() && p + n <= (--it)->first + it->second;
 }
 
-// Forgets the history and returns pages to the system, in 2 MiB units where protection is set per huge page.
+// Forgets the history and returns pages to the system, in units of 2 MiB if protection is per huge page.
 void clear(char* p, std::size_t n) {
   const std::size_t at = static_cast<std::size_t>(p - arena.base), whole = (n + page - 1) / page * page;
   const std::size_t from = key < 0 ? up_to_huge(at) : at, to = key < 0 ? (at + whole) / huge * huge : at + whole;

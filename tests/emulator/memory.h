@@ -1,6 +1,5 @@
-// The card's memory: one range of addresses with a state for every byte, closed to the host except while an operation
-// runs. Addresses of freed memory are used again late, and only by what comes after the free. For the emulator's own
-// sources.
+// The card's memory: one address range with a state per byte, inaccessible to the host except while an operation runs.
+// Freed addresses are reused late, and only by work that comes after the free.
 #pragma once
 #include <tapegrad/emulator/queue.h>
 
@@ -20,7 +19,7 @@ inline bool in_arena(const void* p) {
 }
 void mark(const void*, std::size_t, Byte);
 
-// Device memory may be touched during its life.
+// Device memory is accessible while it lives.
 class Open {
  public:
   Open();
@@ -29,12 +28,12 @@ class Open {
   Open& operator=(const Open&) = delete;
 };
 
-// Null if the card is full. For an operation that comes after `seen`.
+// For an operation that comes after `seen`; null if the card is full.
 char* allocate(std::size_t, const Counts& seen);
 bool is_allocation(const void*);
-void open_memory(char*, std::size_t, const Operation*);  // it exists and is unwritten; null: at once
+void open_memory(char*, std::size_t, const Operation*);  // it exists, unwritten; null: at once
 void close_memory(char*, const Operation*);
-std::string where_is(const void*);  // of a byte that does not exist: what is known of it
+std::string where_is(const void*);  // describes a byte that does not exist
 
 void* allocate_pinned(std::size_t);
 void free_pinned(void*);

@@ -1,7 +1,7 @@
-// Ranks are processes of one machine. The memory that they share has a box for each rank and each rank that it sends
-// to, which holds a piece of a message; an operation of a stream moves pieces until all its messages are through. It
-// runs when it is queued, at every schedule: the others wait in theirs. The watch of an application calls CommAbort and
-// CommGetAsyncError while an operation waits, so these take no lock of the emulator.
+// Ranks are processes of one machine. Shared memory has a box for each ordered pair of ranks, which holds one segment
+// of a message. An operation of a stream moves segments until its messages are complete. It runs when it is queued, on
+// every schedule, because other ranks wait for it. An application's watch calls CommAbort and CommGetAsyncError
+// meanwhile, so these take no lock of the emulator.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <tapegrad/emulator/memory.h>
@@ -32,10 +32,10 @@ constexpr std::size_t element_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};  // by n
 enum class Function : std::uint32_t { point_to_point, all_gather, broadcast };
 constexpr const char* names[] = {"ncclSend or ncclRecv", "ncclAllGather", "ncclBroadcast"};
 
-// What is on its way from one rank to another. Pieces are numbered; at most one is there.
+// Data in flight from one rank to another: numbered segments, at most one present.
 struct Box {
   std::atomic<std::uint64_t> sent, taken;
-  Function function;  // of the message that the piece is of
+  Function function;  // the segment's message
   std::size_t bytes;
   char data[piece];
 };
@@ -55,7 +55,7 @@ struct Message {
 
 thread_local std::string why;
 int version = 22809;
-std::atomic<Result> told = kSuccess;  // what a test wants
+std::atomic<Result> told = kSuccess;  // set by a test
 std::atomic<const char*> told_function = "";
 
 Result refuse(Result r, std::string text) {
@@ -98,7 +98,7 @@ struct ncclComm {
     ++b.taken;
     return true;
   }
-  // Messages between the same two ranks go one after the other.
+  // Messages between the same two ranks are sequential.
   void exchange(std::vector<Message> all, const Operation& op) {
     for (const Message& m : all)
       library_access(m.data, m.bytes, m.send ? Access::read : Access::write, op, names[int(m.function)]);
@@ -117,7 +117,7 @@ struct ncclComm {
 
 namespace simt::engine {
 namespace {
-// Known to CommAbort, which takes no lock but this.
+// Known to CommAbort, which takes only this lock.
 auto& comms_mutex = *new std::mutex;
 auto& comms = *new std::set<Comm>;
 bool is_live(Comm c) {
@@ -149,7 +149,7 @@ Result end_group() {
     return refuse(kUnhandledCudaError, "the stream takes no work");
   return kSuccess;
 }
-// Adds messages to the group, which is of this call alone if none is open.
+// Adds messages to the open group, or makes a group of them.
 Result add(Comm c, cudaStream_t stream, std::vector<Message> messages) {
   Group& g = group;
   if (g.comm && (g.comm != c || g.stream != stream))
@@ -163,7 +163,7 @@ Result refuse_in_group(Result r, std::string text) {
   if (group.depth > 0) group.result = r;
   return refuse(r, std::move(text));
 }
-// What all calls that move bytes demand.
+// Argument checks of all calls that move bytes.
 Result check(const char* name, Comm c, DataType type, int rank, std::size_t count, const void* data) {
   if (const Result r = answer(name); r != kSuccess) return refuse_in_group(r, "as a test wants");
   if (!is_live(c)) return refuse_in_group(kInvalidArgument, "no communicator, or one that was aborted");
@@ -185,11 +185,11 @@ Room* join(const UniqueId& id, int size, int rank, int device) {
                                                      : MAP_FAILED;
   close(file);
   if (p == MAP_FAILED) return nullptr;
-  auto* const room = static_cast<Room*>(p);  // of zeros
+  auto* const room = static_cast<Room*>(p);  // zeros
   room->device[rank] = device;
   ++room->joined;
   while (room->joined < size) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  shm_unlink(path_of(id).c_str());  // all have it
+  shm_unlink(path_of(id).c_str());  // all have it mapped
   return room;
 }
 }  // namespace
@@ -226,7 +226,7 @@ Result CommInitRank(Comm* comm, int size, UniqueId id, int rank) {
   if (!room) return refuse(kSystemError, "there is no memory that processes share");
   if (std::ranges::count(room->device, room->device + size, device) > 1)
     return refuse(kInvalidUsage, "two ranks have device " + std::to_string(device));
-  *comm = new ncclComm{room, rank, size};  // never freed: what is queued may use it
+  *comm = new ncclComm{room, rank, size};  // leaked: queued work may use it
   const std::lock_guard lock(comms_mutex);
   comms.insert(*comm);
   return kSuccess;
@@ -242,7 +242,7 @@ Result CommGetAsyncError(Comm c, Result* r) {
   *r = answer("CommGetAsyncError");
   return kSuccess;
 }
-// The library's texts, with the reason that only the emulator knows.
+// The library's texts plus the emulator's reason.
 const char* GetErrorString(Result r) {
   constexpr const char* texts[] = {"no error",
                                    "unhandled cuda error",

@@ -1,4 +1,4 @@
-// Compiling kernels at run time, and loading them.
+// Compiles kernels at run time and loads them.
 #include <tapegrad/emulator/nvrtc.h>
 
 #include <dlfcn.h>
@@ -58,7 +58,7 @@ class Folder {  // for the files of one compilation
   fs::path path_;
 };
 
-// Of a whole ELF file that begins here.
+// The size of an ELF file that begins here.
 std::size_t elf_bytes(const void* image) {
   Elf64_Ehdr h;
   std::memcpy(&h, image, sizeof h);
@@ -125,7 +125,7 @@ nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* to) {
   return NVRTC_SUCCESS;
 }
 
-// What was loaded stays: queued kernels run its code.
+// The library is never unloaded: queued kernels run its code.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned) {
   const Entry entry;
@@ -133,7 +133,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJ
   const int file = bytes ? memfd_create("kernels", 0) : -1;
   if (file < 0 || ::write(file, image, bytes) != static_cast<ssize_t>(bytes))
     return status(cudaErrorSharedObjectInitFailed);
-  // Left open, and by this process's number: no other library has the name, and addr2line finds it.
+  // The file stays open under this process's number: the name is unique, and addr2line finds it.
   const std::string name = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
   *library = static_cast<cudaLibrary_t>(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
   return status(*library ? cudaSuccess : cudaErrorSharedObjectInitFailed);

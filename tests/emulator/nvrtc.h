@@ -1,7 +1,6 @@
-// The subset of NVRTC's API that the emulator provides, under its own names: it compiles by the host compiler that
-// built the emulator, or the one that TG_EMULATE_COMPILER names, with the flags of kernel sources; options are not
-// read. An image is a shared object, which finds the emulator in the program that loads it: one linked with its symbols
-// exported.
+// The emulator's subset of NVRTC, with its names. It compiles with the host compiler that built the emulator, or
+// TG_EMULATE_COMPILER, and the flags of kernel sources; options are ignored. An image is a shared object that needs the
+// emulator's symbols exported by the program that loads it.
 #pragma once
 #include <cstddef>
 
@@ -9,7 +8,7 @@ enum nvrtcResult { NVRTC_SUCCESS = 0, NVRTC_ERROR_COMPILATION = 6, NVRTC_ERROR_I
 using nvrtcProgram = struct _nvrtcProgram*;
 
 const char* nvrtcGetErrorString(nvrtcResult);
-nvrtcResult nvrtcVersion(int* major, int* minor);  // another one after every build of the program
+nvrtcResult nvrtcVersion(int* major, int* minor);  // changes with every build of the program
 nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char* source, const char* name, int headers,
                                const char* const* texts, const char* const* names);
 nvrtcResult nvrtcDestroyProgram(nvrtcProgram*);

@@ -1,25 +1,39 @@
-// What is known to have happened before what, among the threads and asynchronous units of the running block: vector
-// clocks within an epoch, which ends when all threads of the block meet. For the emulator's own sources.
+// The happens-before order of accesses within the running block. Two accesses of the same bytes, one of them a write
+// and neither atomic, are a fault unless one happens before the other.
+//
+// Each thread u has a clock, clocks[u], and a vector clock, known_to[u]. An access of u is stamped with the epoch, u
+// and clocks[u]. It happens before an access of thread t if its epoch is over, if u is t, or if known_to[t][u] is above
+// its clock. These operations order accesses:
+// - __syncthreads ends the epoch: every thread knows all earlier accesses of the block;
+// - __syncwarp: the lanes tick their clocks and join their vector clocks (shuffles and votes order nothing);
+// - named barriers and mbarriers: an arriving thread releases (ticks, and joins its vector clock into the barrier's),
+//   a waiting thread acquires (joins the barrier's into its own);
+// - cp.async: the bytes belong to the "thread" in_flight until the wait;
+// - TMA and wgmma are units with separate clocks; fence.proxy.async publishes a thread's writes to them.
+//
+// Blocks of one launch are unordered, except that another block's write may be read or overwritten after its thread's
+// __threadfence, and another block's read may be overwritten after an atomic (shadow.cpp). Operations of streams have a
+// vector clock each, Operation::seen in queue.h.
 #pragma once
 #include <tapegrad/emulator/internal.h>
 
 namespace simt::engine {
 
-// Asynchronous units take part in the order under thread numbers of their own.
+// Asynchronous units have separate thread numbers.
 inline constexpr unsigned tma_unit = max_threads, warpgroup_unit = max_threads + 1;
 inline constexpr unsigned max_units = max_threads + 32;
 inline constexpr std::uint16_t in_flight = 0x7ff;  // the "thread" of an asynchronous copy
 
-struct Stamp {  // when a thread did something
+struct Stamp {  // time of an access
   std::uint32_t epoch = 0;
   std::uint16_t thread = 0, clock = 0;
   bool operator==(const Stamp&) const = default;
 };
 
-// What is known of each thread's work since the last barrier of the block; empty beforehand.
+// A vector clock of the current epoch; earlier epochs are known to all.
 struct Clock {
   std::uint32_t epoch = 0;
-  std::uint64_t chunks = 0;  // of 32 threads, with any knowledge
+  std::uint64_t chunks = 0;  // groups of 32 threads with a nonzero entry
   std::array<std::uint16_t, max_units> seen;
 
   void refresh(std::uint32_t now);
@@ -29,16 +43,16 @@ struct Clock {
   void join(const Clock&);
 };
 
-extern std::uint32_t epoch;        // grows at each barrier of a block and at each block's begin
-extern std::uint32_t block_epoch;  // the epoch at which this block began
+extern std::uint32_t epoch;        // grows at each __syncthreads and each block's begin
+extern std::uint32_t block_epoch;  // of this block's begin
 
 extern std::array<Clock, max_units> known_to;
-extern std::array<std::uint16_t, max_units> clocks;  // each thread's own time, from 1 in each epoch
+extern std::array<std::uint16_t, max_units> clocks;  // from 1 in each epoch
 
-// Before every access: inline.
+// Inline, since every access calls it.
 inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
 inline Stamp now() { return now(current->index); }
-// Is work of this block with that stamp known to the unit?
+// Whether the stamped work happens before the unit's next access.
 inline bool before(const Stamp& s, unsigned unit) {
   if (s.epoch < epoch || s.thread == unit) return true;
   const Clock& k = known_to[unit];
@@ -47,12 +61,14 @@ inline bool before(const Stamp& s, unsigned unit) {
 inline bool before(const Stamp& s) { return before(s, current->index); }
 
 void order_begin();                                     // a block begins
-void order_block();                                     // all its threads met
-void order_threads(const unsigned* index, unsigned n);  // these met
-void order_release(Clock&, unsigned unit);              // the unit's work is known to who acquires
+void order_block();                                     // __syncthreads
+void order_threads(const unsigned* index, unsigned n);  // __syncwarp of these
+void order_release(Clock&, unsigned unit);              // publishes the unit's work
 void order_acquire(unsigned unit, const Clock&);
-void order_async_fence();  // the current thread's writes so far are visible to asynchronous units
+// Publishes the current thread's writes to asynchronous units.
+void order_async_fence();
 bool async_fenced(const Stamp&);
-bool order_restart();  // between launches: begins the count of epochs again if it grew long; true: old stamps are void
+// Between launches: restarts the count of epochs if it grew long; true: old stamps are void.
+bool order_restart();
 
 }  // namespace simt::engine

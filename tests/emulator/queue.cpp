@@ -9,9 +9,9 @@ namespace simt::engine {
 namespace {
 
 constexpr std::size_t max_streams = 1024;   // of a mark
-constexpr std::size_t queue_length = 1024;  // a launch waits for room, as on a card
+constexpr std::size_t queue_length = 1024;  // a full queue blocks launches, as on a card
 
-// Never destroyed: device memory may be freed by static objects that end last.
+// Leaked: static objects may free device memory last.
 auto& undone = *new std::vector<OperationPtr>;  // in order of submission
 auto& streams = *new std::vector<std::unique_ptr<Stream>>;
 auto& retired = *new std::vector<std::unique_ptr<Stream>>;
@@ -41,7 +41,7 @@ void perform(const OperationPtr& o) {
   std::erase(undone, o);
 }
 
-// Every operation to come, and every one that is queued, comes after all of this stream.
+// Whether all queued and future operations come after all of this stream.
 bool is_known(const Stream& s) {
   const std::uint64_t mark = mark_of(s.index, s.count);
   return comes_before(mark, seen_by_host) &&
@@ -52,7 +52,7 @@ unsigned free_index() {
   for (auto& s : retired) {
     if (s->count && !is_known(*s)) continue;
     const unsigned index = s->index;
-    // The next stream of this index goes on counting.
+    // The next stream of this index continues the count.
     streams[index] = std::make_unique<Stream>();
     streams[index]->count = s->count;
     s = std::move(retired.back());
@@ -107,7 +107,7 @@ bool refuse_in_host_function() {
 }  // namespace
 
 namespace {
-// Runs operations until `o` is done: only what it needs, or, shuffled, others as well.
+// Runs operations until `o` is done: only those it needs, or, shuffled, others as well.
 void run_until(const OperationPtr& o) {
   while (!o->done) {
     std::unordered_set<const Operation*> needed{o.get()};
@@ -145,11 +145,11 @@ bool poll(const OperationPtr& o) {
 }
 
 namespace {
-// What the stream's next operation waits for.
+// Direct predecessors of the stream's next operation.
 std::vector<OperationPtr> befores(const Stream& s) {
   std::vector<OperationPtr> r = s.waits;
   if (s.last) r.push_back(s.last);
-  if (s.blocking)  // the null stream waits for the blocking streams, and they for it
+  if (s.blocking)  // legacy: null and blocking streams wait for each other
     for (const auto* list : {&streams, &retired})
       for (const auto& o : *list)
         if (o && o.get() != &s && o->blocking && o->last && (s.index == 0 || o->index == 0)) r.push_back(o->last);

@@ -1,5 +1,8 @@
-// Streams as a graph of operations: what is queued, what comes before what, and when each operation runs. Captures and
-// graphs (graph.cpp) build on it. For the emulator's own sources.
+// Streams as a graph of operations: the queue, the order, and the time when each operation runs. graph.cpp builds
+// captures and graphs on it.
+// Operation::seen is a vector clock with one entry per stream: the number of that stream's operations that come before.
+// It joins those of the stream's previous operation, of the events that the stream waits for, of the null stream's
+// rule, and of everything that the host has waited for.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -11,7 +14,7 @@
 
 namespace simt::engine {
 
-using Counts = std::vector<std::uint64_t>;  // per stream: how many of its operations come before
+using Counts = std::vector<std::uint64_t>;  // vector clock: operations per stream
 void join(Counts& into, const Counts& from);
 
 struct Operation;
@@ -21,29 +24,31 @@ enum class Kind { kernel, copy, set, host, memory, empty };
 struct Work {
   Kind kind = Kind::empty;
   std::function<void(const Operation&)> run = {};
-  std::function<void()> queued = {};  // when it is queued, at each launch of a graph again; may be empty
-  unsigned detail = 0;                // of a copy: which sides are of the device
-  const void* kernel = nullptr;       // of a kernel: the function
-  std::size_t bytes = 0;              // of a copy or fill
-  std::uint64_t node = 0;             // of a graph, that it is the work of
-  bool meets = false;                 // other processes in theirs: it runs when it is queued, as they wait
+  // Called when it is queued, again at each launch of a graph; may be empty.
+  std::function<void()> queued = {};
+  unsigned detail = 0;           // of a copy: which sides are device memory
+  const void* kernel = nullptr;  // of a kernel: the function
+  std::size_t bytes = 0;         // of a copy or fill
+  std::uint64_t node = 0;        // the graph node whose work it is
+  // Other processes wait for it, so it runs when it is queued.
+  bool meets = false;
 };
 
-// Names an operation by its stream and its number there: 48 bits, not 0.
+// Identifies an operation by its stream and number in it: 48 bits, not 0.
 inline std::uint64_t mark_of(unsigned stream, std::uint64_t number) { return std::uint64_t{stream} << 38 | number; }
 inline bool comes_before(std::uint64_t mark, const Counts& seen) {
   const std::uint64_t stream = mark >> 38;
   return stream < seen.size() && seen[stream] >= (mark & ((std::uint64_t{1} << 38) - 1));
 }
 
-// An operation is forgotten when nothing waits for it. What it touched remembers only its mark.
+// Forgotten once nothing waits for it; the bytes that it touched keep only its mark.
 struct Operation {
   unsigned stream = 0;
   std::uint64_t number = 0;  // in its stream, from 1
   Counts seen;               // with itself
   std::vector<OperationPtr> after;
   Work work;
-  std::uint32_t call = 0;  // of the API, that queued it
+  std::uint32_t call = 0;  // the API call that queued it
   bool done = false;
   std::uint64_t mark() const { return mark_of(stream, number); }
 };
@@ -56,13 +61,13 @@ struct Stream {
   bool blocking = true;
   std::vector<OperationPtr> waits;  // for its next operation
   std::shared_ptr<Capture> capture;
-  std::vector<unsigned> tips;  // nodes of the capture that its next one follows
+  std::vector<unsigned> tips;  // capture nodes that its next one follows
 };
 struct Event {
   bool timed = true;
   OperationPtr op;
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
-  std::shared_ptr<Capture> capture;  // that it was recorded in
+  std::shared_ptr<Capture> capture;  // that recorded it
   std::vector<unsigned> tips;
 };
 
@@ -70,7 +75,7 @@ struct Graph {
   struct Node {
     Work work;
     std::vector<unsigned> after;
-    std::shared_ptr<const Graph> child = nullptr;  // which is the node's work
+    std::shared_ptr<const Graph> child = nullptr;  // the node's work
   };
   std::vector<Node> nodes;
 };
@@ -83,40 +88,42 @@ struct Capture {
 };
 
 Stream* new_stream(bool blocking);
-void retire(Stream*);  // its operations go on
+void retire(Stream*);  // its operations still run
 Stream& null_stream();
 const std::vector<std::unique_ptr<Stream>>& all_streams();
 
 OperationPtr enqueue(Stream&, Work, std::vector<OperationPtr> after = {});
-void finish(const OperationPtr&);  // runs it and all before it; the host knows then. Null: nothing to do
+// Runs it and all before it, and lets the host know. A null pointer is ignored.
+void finish(const OperationPtr&);
 void finish_all();
-bool poll(const OperationPtr&);  // is it done? then the host knows
+bool poll(const OperationPtr&);  // whether it is done; the host then knows
 const Counts& host_seen();
-Counts next_seen(const Stream&);  // what the stream's next operation comes after
+Counts next_seen(const Stream&);  // predecessors of the stream's next operation
 std::uint64_t pending_operations();
 void queue_reset();
 
 // Queues work on a stream, or records it in the stream's capture.
 cudaError_t submit(Stream&, Work);
-// Invalidates the captures that forbid the calling thread what could synchronise; an error if there is one.
+// Invalidates the captures that forbid the calling thread a possible synchronisation; an error if there is one.
 cudaError_t forbid_while_capturing();
-// The same for what waits for the whole device: every capture, of any thread and mode.
+// Like forbid_while_capturing() for waits for the whole device: every capture, of any thread and mode.
 cudaError_t forbid_device_wide();
-cudaError_t forbid_on(Stream&);          // synchronisation of a stream that captures, or that a capture excludes
+// Synchronisation of a stream that captures, or that a capture excludes.
+cudaError_t forbid_on(Stream&);
 cudaError_t forbid_event(const Event&);  // that was captured
 cudaError_t wait_in_capture(Stream&, const Event&);
 std::size_t dynamic_shared_limit(const void* kernel);
-// Static shared memory counts too: whether the kernel may have both.
+// Whether the kernel may have both kinds of shared memory.
 bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes);
 void graph_reset();
 void device_reset();
 void reset_handles();
 
-cudaError_t status(cudaError_t e = cudaSuccess);  // to be returned by a call of the API
+cudaError_t status(cudaError_t e = cudaSuccess);  // the return value of an API call
 Stream* find(cudaStream_t);                       // null and a fault if there is none
 Event* find(cudaEvent_t);
 
-// Handles are numbers that are never used again, so that one which was destroyed is known as such.
+// Handles are never reused, so that a destroyed one is recognised.
 template <class T, class Handle> class Handles {
  public:
   Handle add(T v) {

@@ -1,4 +1,4 @@
-// Faults: their names and reports, and the functions by which tests choose a schedule and begin again.
+// Faults: names and reports; schedules and resets.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -16,7 +16,7 @@ Statistics counters;
 
 namespace {
 
-auto& all_reports = *new std::vector<Report>;  // never destroyed, as the operations of queue.cpp
+auto& all_reports = *new std::vector<Report>;  // leaked, as the operations of queue.cpp
 std::uint64_t random_state = 1, chosen_schedule = 0;
 struct {  // of the thread that stopped
   Fault fault;
@@ -70,7 +70,8 @@ void fail(Fault fault, Where where, const char* format, ...) {
   failure.where = where;
   engine_busy = false;
   current->state = Thread::stopped;
-  to_scheduler();  // the scheduler reports on its own stack and abandons the grid
+  // The scheduler reports on its own stack and abandons the grid.
+  to_scheduler();
 }
 void report_kernel(Thread& t) { add_report(failure.fault, failure.where, failure.text, &t); }
 void report_deadlock(const char* text, const Thread* t) { add_report(Fault::deadlock, {}, text, t); }

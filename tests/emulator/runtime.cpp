@@ -1,5 +1,4 @@
-// The runtime API's calls for memory, streams and events, and the launch of kernels. The device's own are in
-// device.cpp, graphs in graph.cpp.
+// Runtime API: memory, streams, events and kernel launches. device.cpp has the device, graph.cpp the graphs.
 #include <algorithm>
 #include <cstring>
 
@@ -45,7 +44,7 @@ cudaError_t copy(Block b, cudaMemcpyKind kind, Stream* s, bool sync) {
     return status(cudaErrorInvalidValue);
   }
   if (!b.width || !b.rows) return status();
-  // Pageable memory is staged: read now, or complete on return; pinned memory is used when the copy runs.
+  // Pageable memory is staged: read now, or complete on return. Pinned memory is accessed when the copy runs.
   const std::size_t to_bytes = (b.rows - 1) * b.to_pitch + b.width, from_bytes = (b.rows - 1) * b.from_pitch + b.width;
   const bool late_to = !to_device && is_pinned(b.to, to_bytes);
   const bool late_from = !from_device && is_pinned(b.from, from_bytes);
@@ -63,7 +62,7 @@ cudaError_t copy(Block b, cudaMemcpyKind kind, Stream* s, bool sync) {
     if (late_from) check_pinned(b.from, from_bytes);
     if (!failed()) run_copy(b, staged.empty() ? nullptr : staged.data(), to_device, from_device, op);
   };
-  if (late_to)  // what the host reads too early is no number
+  if (late_to)  // early reads by the host see NaNs
     w.queued = [=] {
       for (std::size_t r = 0; is_pinned(b.to, to_bytes) && r < b.rows; ++r)
         std::memset(b.to + r * b.to_pitch, 0xff, b.width);

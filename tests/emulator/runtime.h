@@ -1,5 +1,4 @@
-// The subset of the CUDA runtime API that the emulator provides, under its own names: what a call means, and which
-// error it returns, is in CUDA's manual. For host code, through api.h.
+// The emulator's subset of the CUDA runtime API, with its names; CUDA's manual documents calls and errors.
 #pragma once
 #include <cstddef>
 
@@ -118,7 +117,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
-// Capture and graphs. Not provided: nodes that are made by hand, other than child graphs; memory nodes.
+// Capture and graphs. Not provided: nodes made by hand, except child graphs; memory nodes.
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,
@@ -156,8 +155,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t, cudaGraph_t, cudaGraphExecUpdat
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, cudaGraph_t child);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
-// Kernels that were compiled at run time: an image is what nvrtc.h makes. Only they are launched by this call, with one
-// argument of any size.
+// Kernels compiled at run time: nvrtc.h makes the images. This call launches only them, with one argument of any size.
 using cudaLibrary_t = struct CUlib_st*;
 using cudaKernel_t = struct CUkern_st*;
 enum cudaJitOption : int;
@@ -168,8 +166,8 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name)
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes,
                              cudaStream_t);
 
-// Kernels. Above 48 KiB of dynamic shared memory a kernel must be opted in. Occupancy is by threads and dynamic shared
-// memory alone: the emulator knows no registers, and static shared memory only once a kernel has used it.
+// Kernels need an opt-in above 48 KiB of dynamic shared memory. Occupancy depends on threads and dynamic shared memory
+// only: registers are unknown, and static shared memory is known only after a kernel used it.
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9

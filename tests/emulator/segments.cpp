@@ -1,4 +1,4 @@
-// What an allocator of ours says of the blocks that it cuts from segments: accesses are checked against the blocks.
+// An allocator's blocks within segments: accesses are checked against the blocks.
 #include <tapegrad/emulator/memory.h>
 
 namespace simt {

@@ -1,5 +1,5 @@
-// Checks of every access of a kernel: which bytes exist and are written, who touched them last, and whether that comes
-// before the access at hand.
+// Checks every access of a kernel: which bytes exist and are written, who touched them last, and whether that happens
+// before this access (order.h, queue.h).
 #include <tapegrad/emulator/shadow.h>
 
 #include <link.h>
@@ -22,7 +22,7 @@ template <class T> T* reserve(std::size_t n) {
   return static_cast<T*>(p);
 }
 
-// Of two readers that are not ordered, both are kept; of more, the last two.
+// Keeps the last two unordered readers.
 template <class T, class Before> void remember_read(T (&reads)[2], const T& me, bool again, Before is_before) {
   if (!again && !is_before(reads[0])) reads[1] = reads[0];
   reads[0] = me;
@@ -41,9 +41,10 @@ struct Object {  // a program or shared library with kernels
   Range constants, statics;
   Cell* cells = nullptr;
 };
-const Object* object;      // that holds the running kernel
-std::size_t static_bytes;  // of static shared memory that the running block has written,
-std::size_t static_most;   // and the most that a block of the launch has
+const Object* object;  // with the running kernel
+// Static shared memory written by the running block, and the most of any block of the launch.
+std::size_t static_bytes;
+std::size_t static_most;
 std::map<std::uintptr_t, Object>& objects = *new std::map<std::uintptr_t, Object>;
 Cell* dynamic_cells;
 
@@ -73,7 +74,7 @@ void shared_byte(Cell& c, std::size_t bytes, std::size_t nth, Access a, Where w,
   }
 }
 void shared_access(Cell* cell, std::size_t bytes, Access a, Where w, const Stamp me) {
-  Cell before_it, after_it;  // of the last byte: the others mostly have the same history
+  Cell before_it, after_it;  // the last byte's; others mostly have the same history
   for (std::size_t i = 0; i < bytes; ++i) {
     if (i > 0 && cell[i] == before_it) {
       cell[i] = after_it;
@@ -115,9 +116,9 @@ struct Granule {  // of four bytes
 };
 Granule* granules;
 
-bool block_atomics;                                     // the running block has used a global atomic
+bool block_atomics;                                     // the running block used a global atomic
 std::vector<std::pair<std::uint32_t, unsigned>> began;  // epoch and index of each block so far
-// How often each thread called __threadfence: of the running block, and of those that ended and had called it.
+// __threadfence calls per thread: of the running block, and of ended blocks that made any.
 using Fences = std::array<std::uint16_t, max_threads>;
 Fences fences;
 bool fenced;
@@ -150,7 +151,8 @@ void check_pair(const Touch& old, Access a, unsigned bytes, bool old_wrote, cons
     if (!old.atomic && a != Access::atomic && !before(stamp_of(old)))
       fail(Fault::race, w, "%s of global memory %s by thread %u of this block, no barrier between", verb, did,
            static_cast<unsigned>(old.thread));
-  } else if (!old_wrote) {  // after an atomic of its own, the block may know that the reader is done
+    // After its own atomic, the block may know that the reader is done.
+  } else if (!old_wrote) {
     if (!block_atomics)
       fail(Fault::block_race, w, "write of memory read by block %u in this launch", block_of(old.epoch));
   } else if (!old.atomic) {
@@ -176,7 +178,7 @@ bool check_state(const char* p, std::size_t n, Access a, Where w) {
   return false;
 }
 
-// False once something has failed.
+// False after a fault.
 bool granule_access(Granule& x, Access a, unsigned bytes, const Touch& me, const Operation& op, Where w) {
   check_pair(x.write, a, bytes, true, op, me.op, w);
   if (failed()) return false;
@@ -186,7 +188,7 @@ bool granule_access(Granule& x, Access a, unsigned bytes, const Touch& me, const
     const bool again = x.reads[0].same(me);
     if (again) mine.bytes |= x.reads[0].bytes;
     remember_read(x.reads, mine, again, [&](const Touch& t) {
-      if (t.bytes & ~bytes) return false;  // it says of other bytes as well
+      if (t.bytes & ~bytes) return false;  // it covers other bytes too
       return t.op != me.op ? comes_before(t.op, op.seen) : current && t.epoch >= block_epoch && before(stamp_of(t));
     });
     return true;
@@ -216,7 +218,7 @@ void global_access(const void* address, std::size_t n, Access a, const Operation
     me.atomic = a == Access::atomic;
   }
   const auto at = static_cast<std::size_t>(p - arena.base), first = at / 4, last = (at + n - 1) / 4;
-  Granule before_it{}, after_it{};  // of the last granule: the others mostly have the same history
+  Granule before_it{}, after_it{};  // the last granule's; others mostly have the same history
   unsigned bytes_of_it = 0;
   for (std::size_t g = first; g <= last; ++g) {
     Granule& x = granules[g];

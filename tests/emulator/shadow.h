@@ -1,8 +1,8 @@
-// Who touched the card's memory last (shadow.cpp), as memory.cpp makes and clears it. For the emulator's own sources.
+// Last accesses to the card's memory (shadow.cpp), created and cleared by memory.cpp.
 #pragma once
 #include <cstddef>
 
 namespace simt::engine {
-void shadow_memory(std::size_t bytes);                       // of so much device memory
-void forget_history(std::size_t offset, std::size_t bytes);  // of whole pages that were freed
+void shadow_memory(std::size_t bytes);                       // of that much device memory
+void forget_history(std::size_t offset, std::size_t bytes);  // of freed pages of 4 KiB
 }  // namespace simt::engine

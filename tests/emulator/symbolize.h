@@ -1,4 +1,4 @@
-// Names for addresses of this program, for reports of faults. For report.cpp.
+// Names of addresses of this program, for reports.
 #pragma once
 #include <string>
 

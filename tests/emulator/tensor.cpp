@@ -1,4 +1,4 @@
-// Tensor-core instructions, lane by lane: ldmatrix and mma.sync.
+// Tensor-core instructions lane by lane: ldmatrix and mma.sync.
 #include <bit>
 #include <cstring>
 
@@ -30,14 +30,14 @@ void load_combine(void* const* frames, unsigned lanes) {
     }
 }
 
-// A lane's part of a 16 x 8 product.
+// A lane's part of a 16 x 8 accumulator.
 template <class D> struct Mma {
   D* d;
   const std::uint32_t* a;
   std::uint32_t b[2];
 };
 
-// The i-th element of a register: int8, or bf16, which is the upper half of a float.
+// The i-th element of a register: int8, or bf16 as the upper half of a float.
 template <class E> auto element(std::uint32_t word, unsigned i) {
   if constexpr (sizeof(E) == 1)
     return static_cast<E>(word >> 8 * i);
@@ -45,7 +45,7 @@ template <class E> auto element(std::uint32_t word, unsigned i) {
     return std::bit_cast<float>(i == 0 ? word << 16 : word & 0xffff0000U);
 }
 
-// Products and sums of int8 are exact; those of bf16 are summed in double and rounded once.
+// int8 is exact; bf16 is accumulated in double and rounded once.
 template <class E, class D, class Sum> void mma_combine(void* const* frames, unsigned lanes) {
   constexpr unsigned per = 4 / sizeof(E), half = per * 4;  // k per register, and per 4 lanes
   Sum a[16][2 * half], b[2 * half][8];

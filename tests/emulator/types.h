@@ -1,4 +1,4 @@
-// CUDA's vector and bf16 types for a host compiler. For kernel sources, through device.h.
+// CUDA's vector and bf16 types for a host compiler.
 #pragma once
 #include <bit>
 #include <cmath>
@@ -36,7 +36,7 @@ struct __nv_bfloat16 {
   explicit constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
  private:
-  // To nearest, ties to even; NaN stays NaN.
+  // To nearest even; NaN stays NaN.
   static constexpr std::uint16_t round(float f) {
     const auto u = std::bit_cast<std::uint32_t>(f);
     if ((u & 0x7fffffffU) > 0x7f800000U) return 0x7fff;

@@ -51,7 +51,7 @@ __global__ void copy_without_barrier_kernel(const float* x, float* y, bool mista
   y[t] = s[4 * (127 - t)];
 }
 
-// Two stages, but the next copy is issued while others may still read its stage.
+// The next copy is issued while others may still read its stage.
 __global__ void reused_stage_kernel(const float* x, float* y, bool mistake) {
   __shared__ __align__(16) float s[2][512];
   const unsigned t = threadIdx.x;
@@ -138,7 +138,7 @@ __global__ void global_store_kernel(float* y, bool mistake) {
   mistake ? tg::cuda::store16(s, tg::cuda::Vec<float>{}) : tg::cuda::store16_shared(s, tg::cuda::Vec<float>{});
   y[0] = s[0];
 }
-// For two streams that nothing orders.
+// For two unordered streams.
 __global__ void atomic_add_kernel(float* y, bool mistake) { mistake ? void(y[0] += 1.0F) : void(atomicAdd(y, 1.0F)); }
 __global__ void shared_store_kernel(float* y, bool mistake) {
   mistake ? tg::cuda::store16_shared(y, tg::cuda::Vec<float>{}) : tg::cuda::store16(y, tg::cuda::Vec<float>{});
@@ -163,7 +163,7 @@ __global__ void in_place_kernel(float* x, bool mistake) {
   x[t] = v;
 }
 
-// Blocks shift x in place: each reads what the next one writes.
+// Blocks shift x in place: each reads an element that the next block writes.
 __global__ void neighbour_kernel(float* x, bool mistake) {
   const float v = x[linear() + (mistake ? 1 : 0)];
   __syncthreads();
@@ -191,7 +191,7 @@ __global__ void lonely_named_barrier_kernel(float* y, bool mistake) {
   y[threadIdx.x] = 1.0F;
 }
 
-// Reads by two threads of a value that a third then writes.
+// Two threads read a value that a third then writes.
 __global__ void two_readers_kernel(const float* x, float* y, bool mistake) {
   __shared__ float s;
   const unsigned t = threadIdx.x;
@@ -202,7 +202,7 @@ __global__ void two_readers_kernel(const float* x, float* y, bool mistake) {
   if (t == 9) s = y[9];
 }
 
-// The same in global memory.
+// two_readers_kernel in global memory.
 __global__ void two_global_readers_kernel(float* y, bool mistake) {
   const unsigned t = threadIdx.x;
   const float v = t == 7 || t == 9 ? y[63] : 0.0F;
@@ -210,7 +210,7 @@ __global__ void two_global_readers_kernel(float* y, bool mistake) {
   if (t == 9) y[63] = v + 1.0F;
 }
 
-// The first warp produces and goes on; the second waits for it. Who only arrives learns nothing of the others.
+// The first warp arrives and continues; the second waits. A thread that only arrives acquires nothing.
 __global__ void arrive_kernel(const float* x, float* y, bool mistake) {
   __shared__ float s[64];
   const unsigned t = threadIdx.x;
@@ -250,7 +250,7 @@ __global__ void unwaited_copy_kernel(const float* x, float* y, bool mistake) {
   if (!mistake) tg::cuda::cp_async_wait<0>();
 }
 
-// Two groups in flight, of which the second is not waited for.
+// Two groups in flight; the wait misses the second.
 __global__ void one_group_short_kernel(const float* x, float* y, bool mistake) {
   __shared__ __align__(16) float s[2][512];
   const unsigned t = threadIdx.x;

@@ -1,5 +1,5 @@
-// Kernels with one deliberate mistake each; with mistake == false the same kernel is right. The number behind each is
-// the size that it needs. For the emulator's own tests.
+// Kernels with one deliberate mistake each; without `mistake` they are correct. Trailing numbers are the required
+// sizes.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 

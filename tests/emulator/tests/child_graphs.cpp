@@ -1,4 +1,4 @@
-// Graphs within graphs: what a launch does, and how one of them is changed in an executable graph.
+// Graphs within graphs: launches, and the update of one child graph in an executable graph.
 #include "graph_support.h"
 
 TEST_CASE("child graphs: in their order, as they were when they were added, and changed one by one") {
@@ -56,13 +56,13 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
     refuses(n[0], [&] {  // no fork
       for (int i = 0; i < 3; ++i) check(broken::add_one(z, y, 64, a));
     });
-    check(cudaGraphLaunch(exec, a));  // what it was
+    check(cudaGraphLaunch(exec, a));  // unchanged
     check(cudaStreamSynchronize(a));
     CHECK(y.host()[9] == 12.0F);
     check(cudaGraphDestroy(whole));
     check(cudaGraphExecDestroy(exec));
   });
-  simt::reset();  // the handles of nodes are gone with their graph
+  simt::reset();  // node handles are gone with their graph
   const Stream s;
   const Buffer<float> x(noise(64)), y(64);
   const cudaGraph_t child = capture(s, [&] { check(broken::add_one(x, y, 64, s)); });

@@ -1,5 +1,4 @@
-// A product of cuBLASLt described in full, of which a test changes one thing, and the calls that make it. For the tests
-// of the emulator's stand-in.
+// A complete description of a cuBLASLt GEMM, and the calls that run it.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/emulator/cublaslt.h>
@@ -24,7 +23,7 @@ struct Arena {  // 256-byte aligned, all zeros
   ~Arena() { (void)cudaFree(p); }
 };
 
-// One product, described in full; a row of the table changes one thing.
+// A row of the table changes one thing.
 constexpr int64_t kNull = INT64_MIN;
 struct Setup {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -172,7 +171,7 @@ inline void check_rows(const Setup& good, const std::vector<Row>& rows) {
 constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE, kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED,
                kGood = CUBLAS_STATUS_SUCCESS;
 
-// Whether this reports a fault whose text holds `what`, at each schedule.
+// Whether f reports exactly one fault, with `what` in its text, on each schedule.
 inline bool faults(const char* what, const std::function<void(char* arena)>& f) {
   bool all = true;
   for (uint64_t seed : {0, 1, 2}) {

@@ -1,4 +1,4 @@
-// The runtime's own behaviour: reports, refusals, streams, events, copies, properties.
+// Behaviour of the runtime: reports, refusals, streams, events, copies, properties.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,7 +26,7 @@ TEST_CASE("a report names the kernel, the block, the thread and the line") {
   CHECK(s.find("0 bytes past the end of an allocation of 400 bytes") != std::string::npos);
   CHECK(s == cudaGetErrorString(cudaErrorLaunchFailure));
   CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
-  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // it stays
+  CHECK(cudaGetLastError() == cudaErrorLaunchFailure);  // sticky
   simt::reset();
   CHECK(cudaGetLastError() == cudaSuccess);
 }
@@ -58,7 +58,7 @@ TEST_CASE("properties and occupancy") {
   check(cudaDeviceGetAttribute(&v, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   CHECK(v == 227 * 1024);
   CHECK(broken::resident(256, 0) == 8);  // by threads
-  CHECK(broken::resident(33, 0) == 32);  // by blocks; a warp is whole
+  CHECK(broken::resident(33, 0) == 32);  // by blocks; warps are whole
   CHECK(broken::resident(1024, 0) == 2);
   CHECK(broken::resident(64, 40 * 1024) == 5);   // by shared memory
   CHECK(broken::resident(64, 100 * 1024) == 0);  // not opted in
@@ -139,7 +139,8 @@ TEST_CASE("an event that is recorded again stands for its last record, and waits
   check(cudaStreamWaitEvent(b, e));
   check(broken::add_one(x, z, 64, a));
   check(cudaEventRecord(e, a));
-  check(broken::add_one(y, x + 0, 0 + 64, b));  // after the first record: y is written, but z's kernel still reads x
+  // After the first record: y is written, but z's kernel still reads x.
+  check(broken::add_one(y, x + 0, 0 + 64, b));
   CHECK(cudaEventQuery(e) == cudaErrorNotReady);
   float ms = -1;
   CHECK(cudaEventElapsedTime(&ms, never, e) == cudaErrorInvalidResourceHandle);
@@ -159,7 +160,7 @@ TEST_CASE("the null stream waits for blocking streams, and for those alone") {
       check(cudaStreamCreateWithFlags(&s, flags));
       check(cudaDeviceSynchronize());
       (void)broken::add_one(x, y, 64, s);
-      check(cudaStreamDestroy(s));  // its work goes on
+      check(cudaStreamDestroy(s));  // its work still runs
       (void)broken::add_one(y, z, 64, nullptr);
       (void)cudaDeviceSynchronize();
       CHECK(simt::reports().empty() == (flags == cudaStreamDefault));
@@ -218,7 +219,7 @@ TEST_CASE("functions of the host run in stream order, and cannot touch device me
 }
 
 namespace {
-// Does f end the process by an access that is not allowed?
+// Whether f ends the process by an invalid access.
 template <class F> bool faults(F f) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-// The emulator finds each mistake under every schedule, and finds none in the corrected kernel.
+// The emulator finds each mistake on every schedule, and none in the corrected kernel.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using simt::Fault;
 
 namespace {
 
-// `run` queues the work on a stream; the first report must be of one of the given kinds.
+// `run` queues work on a stream; the first report must be of one of the kinds.
 void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cudaStream_t)>& run) {
   for (std::uint64_t seed = 0; seed < 6; ++seed)
     for (const bool mistake : {false, true}) {
@@ -34,7 +34,6 @@ void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cuda
   simt::reset();
 }
 
-// For the kernels from x to y.
 void finds_copy(std::vector<Fault> kinds, cudaError_t (*kernel)(const float*, float*, bool, cudaStream_t)) {
   finds(std::move(kinds), [=](bool mistake, cudaStream_t s) {
     const Buffer<float> x(noise(2048)), y(128);
@@ -131,7 +130,7 @@ TEST_CASE("a vector is stored by one access") {
     const auto before = simt::statistics().accesses;
     check(broken::shared_store(y, false, s));
     check(cudaDeviceSynchronize());
-    CHECK(simt::statistics().accesses == before + 3 + 1);  // the launch reads the kernel and its two arguments
+    CHECK(simt::statistics().accesses == before + 3 + 1);  // the launch reads the kernel and two arguments
   }
   simt::reset();
 }

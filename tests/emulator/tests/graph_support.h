@@ -1,4 +1,4 @@
-// Captures, events and a fork that joins, for the tests of graphs.
+// Captures, events, and a fork with a join.
 #pragma once
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Stream capture and graphs: what a replay does, that it is checked, and what is refused while a stream captures.
+// Stream capture and graphs: replays, their checks, and refusals while a stream captures.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -117,7 +117,7 @@ TEST_CASE("an executable graph takes new arguments, and refuses another topology
             check(cudaMemsetAsync(x, 0, 256, a));
             check(broken::add_one(x, y, 64, a));
           }) == cudaGraphExecUpdateErrorNodeTypeChanged);
-    CHECK(update([&] {  // side by side
+    CHECK(update([&] {  // concurrently
             check(cudaEventRecord(e[0], a));
             check(cudaStreamWaitEvent(b, e[0]));
             check(broken::add_one(x, y, 64, b));
@@ -125,7 +125,7 @@ TEST_CASE("an executable graph takes new arguments, and refuses another topology
             check(cudaEventRecord(e[1], b));
             check(cudaStreamWaitEvent(a, e[1]));
           }) == cudaGraphExecUpdateErrorTopologyChanged);
-    check(cudaGraphLaunch(exec, a));  // what it was
+    check(cudaGraphLaunch(exec, a));  // unchanged
     check(cudaStreamSynchronize(a));
     CHECK(y.host()[40] == 6.0F);
     check(cudaGraphExecDestroy(exec));

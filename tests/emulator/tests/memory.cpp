@@ -1,4 +1,4 @@
-// What a long run keeps: the emulator forgets finished operations, destroyed handles and freed memory.
+// Memory of a long run: the emulator forgets finished operations, destroyed handles and freed memory.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -86,7 +86,7 @@ TEST_CASE("memory is used again, late, whole and only by what comes after the fr
   for (const std::uint64_t seed : {0, 2}) {
     simt::reset(seed);
     simt::set_memory(2 * MiB);
-    // Larger and larger pieces need neighbours to be joined; the card is full of them each time.
+    // Growing blocks fill the card each time, so adjacent free ranges must merge.
     for (std::size_t piece = MiB / 64; piece <= 2 * MiB; piece *= 2)
       for (int round = 0; round < 5; ++round) {
         std::vector<char*> all;
@@ -115,7 +115,7 @@ TEST_CASE("no address that was freed in one stream is given to another that does
     check(cudaFreeAsync(p, a));
     freed.push_back(p);
   }
-  CHECK(std::size_t(freed.back() - freed[0]) < 100 * MiB);  // they are used again in their own stream
+  CHECK(std::size_t(freed.back() - freed[0]) < 100 * MiB);  // reused in their own stream
   const std::set<const char*> given(freed.begin(), freed.end());
   for (int i = 0; i < 100; ++i) {
     char* p = nullptr;

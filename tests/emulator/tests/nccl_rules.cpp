@@ -1,5 +1,4 @@
-// What the stand-in for NCCL refuses, by a world of one and by two processes that begin wrongly. Exchanges of several
-// ranks are tested in tests/dist.
+// Refusals of the emulated NCCL with one rank, and with two processes that begin wrongly. tests/dist tests exchanges.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <tapegrad/emulator/nccl.h>
@@ -78,10 +77,10 @@ TEST_CASE("NCCL: arguments that it refuses") {
   CHECK(AllGather(x, y, 64, DataType(77), c, s) == kInvalidArgument);
   CHECK(Broadcast(x, y, 64, kInt8, 1, c, s) == kInvalidArgument);
   CHECK(why(kInvalidArgument) == "invalid argument: rank 1 of 1");
-  CHECK(Send(x, 64, kInt8, 0, c, s) == kInvalidUsage);  // nobody receives
+  CHECK(Send(x, 64, kInt8, 0, c, s) == kInvalidUsage);  // no one receives
   CHECK(GroupEnd() == kInvalidUsage);
   CHECK(why(kInvalidUsage) == "invalid usage: no group was begun");
-  // A call that was refused spoils its group.
+  // A refused call invalidates its group.
   REQUIRE(GroupStart() == kSuccess);
   CHECK(Recv(y, 64, kInt8, 0, c, s) == kSuccess);
   CHECK(Send(x, 64, kInt8, -1, c, s) == kInvalidArgument);

@@ -1,4 +1,4 @@
-// Device buffers, streams and reproducible data for the emulator's own tests.
+// Device buffers, streams and reproducible data.
 #pragma once
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// The emulated twins of PTX instructions against loops in double.
+// Emulated PTX instructions compared with loops in double.
 #include "twins.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Kernels around single instructions (twins.h).
+// Kernels around single instructions (`twins.h`).
 #include "twins.h"
 
 #include <tapegrad/cuda/device/hopper.h>
@@ -12,7 +12,7 @@ __global__ void mma_bf16_kernel(const bf16* a, const bf16* b, const float* c, fl
   const int t = static_cast<int>(threadIdx.x);
   for (int i = t; i < 256; i += 32) sa[i / 16][i % 16] = a[i];
   for (int i = t; i < 128; i += 32) transposed ? sb[i / 8][i % 8] = b[i] : sb[i / 16][i % 16] = b[i];
-  if (!transposed)  // rows 8 to 15 are read by ldmatrix_x4 and not used
+  if (!transposed)  // ldmatrix_x4 reads rows 8 to 15; they are unused
     for (int i = t; i < 128; i += 32) sb[8 + i / 16][i % 16] = b[i];
   else
     for (int i = t; i < 128; i += 32) sb[i / 8][8 + i % 8] = b[i];
@@ -90,7 +90,7 @@ __global__ void lanes_kernel(const float* x, float* y) {
   to[128] = __shfl_up_sync(~0U, v, 3);
   to[160] = static_cast<float>(__popc(__ballot_sync(~0U, v > 0.0F)));
   to[192] = static_cast<float>(__any_sync(~0U, v > 2.0F) + 2 * __all_sync(~0U, v < 2.0F));
-  const unsigned half = t < 16 ? 0xffffU : 0xffff0000U;  // the halves by themselves
+  const unsigned half = t < 16 ? 0xffffU : 0xffff0000U;  // each half separately
   to[224] = __shfl_xor_sync(half, v, 8);
   to[256] = t % 2 == 0 ? __shfl_sync(0x55555555U, v, 30) : __shfl_sync(0xaaaaaaaaU, v, 1);
 }
