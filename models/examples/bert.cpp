@@ -1,5 +1,5 @@
-// A masked language model like BERT (Devlin et al. 2018): a bidirectional post-norm encoder, trained on lines
-// of unequal length.
+// A masked language model like BERT (Devlin et al. 2018): a bidirectional post-norm encoder, trained on lines of
+// unequal length.
 //   bert TEXT [STEPS]
 #include <tapegrad/tapegrad.h>
 

@@ -20,7 +20,7 @@ void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to)
   expect_field(strings, f, x, "a list of patterns in quotes");
   to = x.get<std::vector<std::string>>();
 }
-// f(name, field) in the order of kFields.
+// Calls f(name, field) in the order of kFields.
 template <class Config, class F> void visit_lora_fields(Config& c, F&& f) {
   f("rank", c.rank), f("alpha", c.alpha), f("dropout", c.dropout), f("seed", c.seed), f("targets", c.targets);
 }
@@ -76,7 +76,7 @@ std::string hash_of(const Params& params, bool round) {
   return h.hex();
 }
 
-// What the modules of the model take.
+// The shapes that the modules of the model need.
 struct Shapes {
   std::map<std::string, std::pair<std::string, Shape>> all;  // name of the tensor: of the module, and its shape
   void add(const std::string& module, int64_t in, int64_t out, int64_t rank) {

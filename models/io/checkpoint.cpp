@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
 using Metadata = std::map<std::string, std::string>;
 
-// A state that is not finite is one that no run gets out of: what is on the disk is worth more.
+// No run recovers from a non-finite state, so the file on disk is kept.
 void check_finite(const std::string& path, const std::string& name, const Tensor& t, int64_t step) {
   visit_dtype(t.dtype(), [&]<class T>() {
     if constexpr (is_float(dtype_of<T>())) {
@@ -33,7 +33,7 @@ void check_finite(const std::string& path, const std::string& name, const Tensor
     }
   });
 }
-// Of all that the file says, but for this entry itself.
+// Covers everything in the file except the checksum itself.
 std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   Hash h;
   for (const auto& [key, text] : metadata)
@@ -63,7 +63,7 @@ std::string json_of(const Finetuning& f) {
   return text_of(j);
 }
 
-// Reads the metadata of one file; every failure names it.
+// Reads the metadata of a file. Every failure names it.
 class Reader {
  public:
   explicit Reader(const SafetensorsFile& file) : path_(file.path()), metadata_(file.metadata()) {}
@@ -78,7 +78,7 @@ class Reader {
     if (it == metadata_.end()) fail(fmt::format("it has no '{}'", key));
     return it->second;
   }
-  // Sets each variable to the field of its name, in the object of that key. It has no other fields.
+  // Reads the object at `key`, which must have exactly these fields.
   template <class... To>
   void fields(const std::string& key, const std::array<const char*, sizeof...(To)>& names, To&... to) const {
     object(object_of(key), key, names, to...);

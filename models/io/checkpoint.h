@@ -1,9 +1,8 @@
 /// @file
-/// The checkpoint of a training run: one safetensors file with all that the run needs to continue as if it had never
-/// stopped. It has the weights (of the model, or of adapters alone), moments, generators and the place in the data
-/// (TrainerState), the configuration of model, training and tokenizer, and the identity of the data. It is written
-/// wholly or not at all, and checked in full when it is read. It is not the model for others (model_dir.h). `tapegrad
-/// train --resume` and training programs use it.
+/// Checkpoints of training runs: one safetensors file with all that a run needs to continue as if it had never stopped.
+/// It has the weights (of the model or of adapters), moments, generators and data position (TrainerState), the
+/// configuration, the tokenizer and the identity of the data. Writes are atomic, reads check everything. To publish a
+/// model use model_dir.h. `tapegrad train --resume` and training programs use it.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/model/lora.h>
@@ -15,45 +14,46 @@
 
 namespace tg {
 
-/// Which data a run reads.
+/// Identifies the data of a run.
 struct DataIdentity {
-  std::vector<std::string> files;  ///< the paths, may be empty; not compared, as files may move
+  std::vector<std::string> files;  ///< paths, may be empty; not compared: files may move
   int64_t tokens = 0;
   uint64_t hash = 0;  ///< of all token ids in order
 
-  /// The identity of these tokens; reads all of them.
+  /// Reads and hashes all tokens.
   static DataIdentity of(const TokenData&, std::vector<std::string> files = {});
-  /// Whether both have the same tokens; files are not compared.
+  /// Whether both have the same tokens, in whatever files.
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };
 
-/// What a run trains if it is not the model: adapters over a model that was trained before.
+/// The base of a run that trains adapters.
 struct Finetuning {
-  std::string model;    ///< the folder of that model, may be empty; not compared, as folders may move
+  /// Its folder, may be empty. Not compared: folders may move.
+  std::string model;
   std::string weights;  ///< its weights_hash() (adapter.h)
   LoraConfig lora;
   DType base = DType::f32;  ///< of the frozen weights
 };
 
-/// The content of the file. The tensors are those of state.tensors, with their names; the rest is metadata, as JSON.
+/// The contents of the file: state.tensors as tensors, the rest as JSON metadata.
 struct Checkpoint {
-  /// The configuration of model and training, a JSON object: to_json() of a RunConfig, or of a struct of one's own with
-  /// visit_fields() (models/config/config_json.h).
+  /// The configuration, a JSON object: to_json() of a RunConfig or of a user-defined struct with visit_fields()
+  /// (models/config/config_json.h).
   std::string config;
-  std::string tokenizer = "";  ///< its to_json(), or "" if the data was token ids without one
+  std::string tokenizer = "";  ///< its to_json(), or "" if the data was only ids
   DataIdentity data = {};
   TrainerState state;
   std::optional<Finetuning> finetuning = std::nullopt;  ///< empty if the run trains the model
-  std::string init = "";  ///< the folder of the model that the run began with; "" if its weights were drawn
-  /// The kernels that computed the run so far, as other kernels give other bits; "" means that they are unknown.
+  std::string init = "";                                ///< folder of the initial model; "": random weights
+  /// The kernels of the run so far, since others round differently. "": unknown.
   std::string kernels = "";
 };
 
-/// Writes `path` as write_file_atomically() does: on any Error the former checkpoint is unchanged. An Error of kind
-/// non_finite names the first weight or moment (by name, then by position) that is infinite or NaN, and the step.
+/// Writes `path` by write_file_atomically(): an Error leaves the former checkpoint unchanged. An Error of kind
+/// non_finite names the step and the first weight or moment (by name, then position) that is infinite or NaN.
 void save_checkpoint(const std::string& path, const Checkpoint&);
-/// Reads and checks a checkpoint. An Error names the file and what is wrong: it is missing, cut short, of another
-/// program or version, has a field that is missing, unknown or out of range, or its checksum shows a changed bit.
+/// Reads and checks a checkpoint. An Error names the file and the reason: missing, truncated, of another program or
+/// version, a missing, unknown or invalid field, or a wrong checksum.
 Checkpoint load_checkpoint(const std::string& path);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Hash: 64 bits that tell one file's or model's content from another's. It protects against damage and mistakes, not
-/// against somebody who looks for two equal hashes. Only .cpp files include it.
+/// Hash: 64 bits that identify the contents of a file or model. It detects damage and mistakes, not attacks. For .cpp
+/// files only.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
@@ -13,7 +13,7 @@
 
 namespace tg {
 
-/// A hash of words. Each step is a bijection of the state, so a change of one word always changes it.
+/// A hash of words. Each step is a bijection of the state, so changing one word always changes it.
 class Hash {
  public:
   void add(uint64_t word) {
@@ -39,7 +39,7 @@ class Hash {
     const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return here.data<T>(); });
     add(std::span(static_cast<const std::byte*>(p), here.layout().bytes()));
   }
-  /// What add() adds for the tensor t.to(DType::f32), which is not made. t is bf16.
+  /// For bf16: the same as add() with t.to(DType::f32), without making it.
   void add_as_f32(std::string_view name, const Tensor& t) {
     const Tensor here = t.detach().to(Device::cpu()).contiguous();
     add_layout(name, DType::f32, t.shape());

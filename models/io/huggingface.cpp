@@ -20,12 +20,12 @@ namespace tg {
 namespace {
 
 constexpr const char* kHead = "lm_head.weight";
-// What a folder has beside config.json and weights. They are copied as they are.
+// Other files of a folder, copied unchanged.
 constexpr const char* kOthers[] = {"generation_config.json", "tokenizer.json",    "tokenizer_config.json",
                                    "tokenizer.model",        "added_tokens.json", "special_tokens_map.json",
                                    "chat_template.jinja",    "vocab.json",        "merges.txt"};
 
-// What is no weight: masks of gpt2's attention and the frequencies of rope, which old versions wrote.
+// Buffers in old files: attention masks of gpt2, rope frequencies.
 bool is_buffer(std::string_view name, const SafetensorsInfo& t) {
   return (name.ends_with(".attn.bias") && t.shape.size() == 4) || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -39,7 +39,7 @@ struct Weights {
   Weights(const std::string& folder, Family family) : shards(folder) {
     for (const std::string& name : shards.names()) {
       if (is_buffer(name, shards.info(name))) continue;
-      const std::string prefix = family == Family::gpt2 ? "transformer." : "model.";  // a base model's names lack it
+      const std::string prefix = family == Family::gpt2 ? "transformer." : "model.";  // base models' names lack it
       const std::string full = name.starts_with(prefix) || name == kHead ? name : prefix + name;
       TG_CHECK(in_file.emplace(full, name).second, value,
                "[huggingface] {} has both '{}' and '{}', which are one tensor. Remove one of them.", shards.folder(),
@@ -78,7 +78,7 @@ bool is_all(const Tensor& t, float x) {
 }
 float filling(const std::string& ours) { return ours.ends_with(".bias") ? 0.f : 1.f; }
 
-// As the family has it, with the parameters that a Gpt may lack.
+// The family's configuration, with parameters that a Gpt may lack.
 GptConfig completed(GptConfig c, Family family) {
   c.norm_affine = true;
   if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
@@ -90,7 +90,7 @@ std::set<std::string> names_of(const std::vector<Entry>& layout) {
   return all;
 }
 
-// The configuration that save_huggingface() stored, if there is one.
+// The configuration that save_huggingface() stored, if any.
 std::optional<GptConfig> stored_config(const Json& config) {
   const Json* own = config.find("tapegrad");
   const Json* model = own && own->is_object() ? own->find("model") : nullptr;
@@ -103,7 +103,7 @@ double pretraining_dropout(const Json& config) {
     if (const Json* x = config.find(key); x && x->is_number()) most = std::max(most, x->get<double>());
   return most;
 }
-// Whether the keys, which say c, and the weights are still what a model of this configuration was exported to.
+// Whether keys (read as c) and weights still match an export of `before`.
 bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
   if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
@@ -139,7 +139,7 @@ void check_finite(const std::string& theirs, const Tensor& made, DType dtype) {
       theirs, std::isnan(*bad) ? std::abs(*bad) : *bad, position_of(bad - all.begin(), made.shape()), dtype);
 }
 
-// The tensors of the file of an entry. `ours` is empty if the model lacks it.
+// Adds the file's tensors of an entry. An empty `ours`: the model lacks it.
 void add_tensors(std::vector<ShardTensor>& to, const Entry& e, const Tensor& ours, const HuggingfaceOptions& o) {
   int64_t row = 0;
   for (const Piece& p : e.pieces) {
@@ -157,11 +157,12 @@ void add_tensors(std::vector<ShardTensor>& to, const Entry& e, const Tensor& our
   }
 }
 
-// The text of config.json. What the origin's says as well stays as it is there.
+// The text of config.json, unchanged where the origin's has equal values.
 std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   const DType dtype = o.dtype.value_or(DType::f32);
   Json fresh = own_json(gpt_config_to_huggingface(c, dtype));
-  if (o.tokenizer && !dynamic_cast<const BpeTokenizer*>(o.tokenizer))  // its tokenizer.json says less, or is not read
+  // Its tokenizer.json says less, or is not read.
+  if (o.tokenizer && !dynamic_cast<const BpeTokenizer*>(o.tokenizer))
     fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer->to_json());
   if (!o.origin || family_of(o.origin->model) != family_of(c)) return text_of(fresh, 2) + "\n";
   const Json before = own_json(gpt_config_to_huggingface(o.origin->model, dtype));
@@ -175,7 +176,7 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   return changed ? text_of(all, 2) + "\n" : o.origin->config;
 }
 
-// A folder of others may have links: what they lead to stays as private as it is there.
+// The folder may have untrusted links: the copy keeps the permissions of the target.
 void copy_with_permissions(const std::string& from, const std::string& to) {
   namespace fs = std::filesystem;
   std::error_code none;
@@ -186,7 +187,7 @@ void copy_with_permissions(const std::string& from, const std::string& to) {
   if (!none) fs::permissions(to, its & (fs::perms::owner_all | fs::perms::group_all | fs::perms::others_all), none);
 }
 
-// Without the class, transformers makes that of the model's type, which adds tokens.
+// Without tokenizer_class, transformers uses the class of the model type, which adds tokens.
 std::string tokenizer_config(const GptConfig& c) {
   Json j;
   j["tokenizer_class"] = "PreTrainedTokenizerFast", j["clean_up_tokenization_spaces"] = false;
@@ -256,7 +257,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
                       const HuggingfaceOptions& o) {
   TG_CHECK(!o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16, dtype,
            "[huggingface] the dtype is {}. It must be f32, bf16 or f16.", *o.dtype);
-  const std::string config = config_text(c, o);  // refuses what no family has
+  const std::string config = config_text(c, o);  // an Error if no family has it
   const Family family = family_of(c);
   const StateDict state = params.state();
   const std::set<std::string> has = names_of(huggingface_layout(family, c));

@@ -22,7 +22,7 @@ constexpr ModelType kTypes[] = {{"gpt2", "GPT2LMHeadModel", Family::gpt2},
                                 {"mistral", "MistralForCausalLM", Family::llama},
                                 {"qwen2", "Qwen2ForCausalLM", Family::qwen2},
                                 {"qwen3", "Qwen3ForCausalLM", Family::qwen3}};
-// What other models have that a Gpt lacks, by a part of their model_type.
+// Missing features of other models, by a part of their model_type.
 constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"moe", "a mixture of experts"},
     {"mixtral", "a mixture of experts"},
@@ -41,7 +41,7 @@ void read_field(const FieldName& f, const Json& x, std::string& to) {
   to = x.get<std::string>();
 }
 using tg::read_field;
-// The keys of config.json. What is null counts as absent.
+// The keys of config.json. null counts as absent.
 struct Keys {
   const Json& all;
 
@@ -107,7 +107,7 @@ struct Rope {
   RopeScaling scaling;
   bool operator==(const Rope&) const = default;
 };
-// Of rope_parameters (version 5) or rope_scaling (version 4).
+// Reads rope_parameters (version 5) or rope_scaling (version 4).
 Rope read_rope(const Json& x, const char* key, double theta) {
   TG_CHECK(x.is_object(), value, "[huggingface] '{}' is {}. It must be an object.", key, shown(x));
   const Keys k{x};
@@ -201,7 +201,7 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
     k.read("num_key_value_heads", c.kv_heads);
   else
     k.need("num_key_value_heads", c.kv_heads);
-  if (!k.read("head_dim", c.head_dim) && type == "qwen3") c.head_dim = 128;  // as Qwen3Config has it
+  if (!k.read("head_dim", c.head_dim) && type == "qwen3") c.head_dim = 128;  // like Qwen3Config
   std::string activation = "silu";
   k.read("hidden_act", activation);
   TG_CHECK(activation == "silu" || activation == "swish", value,
@@ -210,13 +210,13 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
   k.read("rms_norm_eps", c.norm_eps);
   read_biases(k, type, c);
   read_ropes(k, c);
-  // Within the window all positions see each other: a shorter context computes the same.
+  // Within the window attention is full, so a shorter context gives equal results.
   int64_t window = c.context;
   if (type == "mistral" && k.read("sliding_window", window)) c.context = std::min(c.context, window);
   return c;
 }
 
-// One spelling of sizes that are the default.
+// Normalises sizes that equal the default.
 void simplify(GptConfig& c) {
   if (c.kv_heads == c.heads) c.kv_heads = 0;
   if (c.heads > 0 && c.width % c.heads == 0 && c.head_dim == c.width / c.heads) c.head_dim = 0;
@@ -229,7 +229,7 @@ Json gpt2_keys(const GptConfig& c) {
                            : c.activation == Activation::silu    ? "silu"
                                                                  : "relu";
   return {{"n_positions", c.context},
-          {"n_ctx", c.context},  // of which other programs read the context
+          {"n_ctx", c.context},  // other programs read this one
           {"n_layer", c.layers},
           {"n_head", c.heads},
           {"n_embd", c.width},
@@ -318,7 +318,7 @@ std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
               {"vocab_size", c.vocab_size},
               {"tie_word_embeddings", c.tied_head},
               {"initializer_range", c.init_std},
-              {"bos_token_id", nullptr},  // never absent: some defaults are outside of a small vocabulary
+              {"bos_token_id", nullptr},  // never absent: defaults may exceed the vocabulary
               {"eos_token_id", nullptr}};
   const Json more = family == Family::gpt2 ? gpt2_keys(c) : llama_keys(c, family);
   for (const auto& [key, x] : more.items()) all[key] = x;

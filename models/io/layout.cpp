@@ -9,7 +9,7 @@
 namespace tg {
 namespace {
 
-// What makes the names of one family from a layer's.
+// Collects the entries of a family.
 struct Writer {
   const GptConfig& c;
   std::vector<Entry> list;
@@ -97,7 +97,7 @@ std::vector<std::string> mismatch(const GptConfig& c) {
   return all;
 }
 
-// Pairs side by side become halves, and back.
+// Adjacent pairs to halves, and back.
 Tensor turned(const Tensor& x, int64_t heads, bool to_halves) {
   const int64_t half = x.size(0) / heads / 2, columns = x.numel() / x.size(0);
   const int64_t a = to_halves ? half : 2;

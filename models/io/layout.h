@@ -1,7 +1,6 @@
 /// @file
-/// How other programs name and arrange the tensors of a Gpt. One table for each family of models drives all reading and
-/// writing of their files: which consecutive rows of a tensor of ours are a tensor of theirs, which are transposed, and
-/// whose rows are in another order. Model folders of Hugging Face (huggingface.h) use it.
+/// Tensor names and layouts of a Gpt in other programs. One table per family drives reading and writing: the rows of
+/// our tensor that form theirs, transposition, and row order. Used by huggingface.h.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 
@@ -11,41 +10,40 @@
 
 namespace tg {
 
-/// Models with one set of names. Mistral's are those of llama.
+/// Models with one set of names. Mistral uses llama's.
 enum class Family { none, gpt2, llama, qwen2, qwen3 };
-/// "gpt2", as config.json has it.
+/// "gpt2", as in config.json.
 std::string_view name_of(Family);
 
-/// The family whose files can have a model of this configuration; none if there is none.
+/// The family whose files can hold this configuration, or none.
 Family family_of(const GptConfig&);
-/// The fields that keep a configuration from being one of the nearest family, and their values there:
-/// "norm is layer_norm, not rms_norm"; "" if family_of() is not none.
+/// The fields that differ from the nearest family: "norm is layer_norm, not rms_norm". "" unless family_of() is none.
 std::string family_mismatch(const GptConfig&);
 
-/// Consecutive rows of a tensor of ours that are a tensor of theirs.
+/// Rows of our tensor that form one of theirs.
 struct Piece {
   std::string theirs;
   int64_t rows = 0;
-  /// Heads whose rows rope turns in pairs; 0: rows are in the same order. Theirs has the first element of each pair in
-  /// the first half of a head and the second one in the other half; ours has both side by side.
+  /// Heads with rope pairs; 0: equal row order. Theirs stores the first elements of all pairs in the first half of a
+  /// head and the second ones in the other half. Ours stores each pair adjacent.
   int64_t pair_heads = 0;
 };
 /// A tensor of ours.
 struct Entry {
   std::string ours;
   std::vector<Piece> pieces;
-  int64_t columns = 0;      ///< 0: it has one dimension
+  int64_t columns = 0;      ///< 0: one dimension
   bool transposed = false;  ///< theirs is (columns, rows)
 
   Shape shape() const;              ///< of ours
   Shape shape(const Piece&) const;  ///< of theirs
 };
-/// The tensors of such a Gpt, in its order, by their names in transformers. An Error if the family is none.
+/// The tensors of a Gpt, in order, with transformers' names. An Error for Family::none.
 std::vector<Entry> huggingface_layout(Family, const GptConfig&);
 
-/// Our rows of the tensor of a piece.
+/// Our rows from one tensor of theirs.
 Tensor rows_from(const Entry&, const Piece&, const Tensor& theirs);
-/// The tensor of a piece, from our rows.
+/// One tensor of theirs from our rows.
 Tensor rows_to(const Entry&, const Piece&, const Tensor& ours);
 
 }  // namespace tg

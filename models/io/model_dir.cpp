@@ -16,7 +16,7 @@ constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
 constexpr size_t kMostConfig = 50'000'000;  // bytes
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
-constexpr const char* kTokenizerFile = "tokenizer.json";  // of tokenizers that are long
+constexpr const char* kTokenizerFile = "tokenizer.json";  // of long tokenizers
 std::string tokenizer_path(const std::string& folder) { return fmt::format("{}/{}", folder, kTokenizerFile); }
 std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
 
@@ -31,7 +31,7 @@ Json read_config(const std::string& folder) {
   return config;
 }
 
-// Errors of f() about what a file holds, with its path.
+// Adds the path to Errors of f().
 void in_file(const std::string& path, const std::function<void()>& f) {
   try {
     f();
@@ -41,7 +41,7 @@ void in_file(const std::string& path, const std::function<void()>& f) {
   }
 }
 
-// What config.json notes, unless files of the folder say it now.
+// Files of the folder override a different note in config.json.
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* noted, bool foreign) {
   const auto has = [&](const char* name) { return path_exists(folder + "/" + name); };
   const auto as_noted = [&] { return Tokenizer::from_json(text_of(*noted)); };
@@ -106,7 +106,7 @@ void in_weights_file(const std::string& folder, const GptConfig* foreign, const 
                      const std::function<void()>& make_model) {
   if (foreign) {
     params.load(huggingface_weights(folder, *foreign));
-    return in_file(folder, make_model);  // the source takes all that is in the files
+    return in_file(folder, make_model);  // huggingface_weights() refuses other tensors
   }
   const auto file = std::make_shared<const SafetensorsFile>(weights_path(folder));
   TensorSource source{.shapes = {}, .read = [file](const std::string& name) { return file->tensor(name); }};

@@ -9,10 +9,10 @@ namespace tg {
 namespace {
 
 constexpr const char *kSingle = "/model.safetensors", *kIndex = "/model.safetensors.index.json";
-constexpr size_t kMostIndex = 100'000'000;  // bytes, as many as the header of a file may have
+constexpr size_t kMostIndex = 100'000'000;  // bytes, like the header of a file
 constexpr size_t kMostFiles = 512;          // open at once
 
-// The text of the index, which somebody else wrote.
+// The untrusted text of the index.
 std::string index_text(const std::string& path) {
   const InputFile file(path);
   TG_CHECK(file.size() <= kMostIndex, value,
@@ -23,7 +23,7 @@ std::string index_text(const std::string& path) {
   return text;
 }
 
-// Whether a file is named as one of several shards, model-00001-of-00004.safetensors.
+// Whether the name is like model-00001-of-00004.safetensors.
 bool is_shard(const std::string& name) {
   unsigned i = 0, n = 0;
   int length = 0;
@@ -125,7 +125,7 @@ void write_shards(const std::string& folder, const std::vector<ShardTensor>& ten
 void remove_other_weights(const std::string& folder, size_t shards) {
   namespace fs = std::filesystem;
   std::error_code none;
-  fs::remove(folder + (shards == 1 ? kIndex : kSingle), none);  // first: what it names is whole until here
+  fs::remove(folder + (shards == 1 ? kIndex : kSingle), none);  // first: until here its files are complete
   std::vector<fs::path> others;
   const std::string own = fmt::format("-of-{:05}.safetensors", shards);
   for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none))
