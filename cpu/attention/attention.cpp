@@ -1,7 +1,13 @@
-// Kernels of ops/attention.h. Scores are computed as their transpose, K Q^T, by blocks of kKeys keys and panels of
-// queries: of five products, only Q and dY have to be turned for them, and queries are the lanes of softmax. What no
-// query sees is left out by the rows of a register tile. A tile of work is one block of queries (forward), or a part of
-// the keys of a key head with all its query heads (backward, so that nothing is added by two threads).
+// Kernels of ops/attention.h: flash attention (Dao et al., 2022) with base-2 exponentials; c = |scale| log2(e).
+// q, y, dy: (b, h, tq, d); k, v: (b, h / group, tk, d); lse: (b, h, tq); the code calls d hs. For each block of keys:
+// forward:  s = K Q^T; top = max(max, max over keys of c s); s = 2^(c s - top); factor = 2^(max - top); max = top;
+//           sum = factor sum + sum over keys of s; y = factor y + s^T V
+//           at the end y = y / sum; lse = max ln(2) + ln(sum)
+// backward: delta = sum over d of dy y; p = 2^(c K Q^T - lse log2(e)); dp = V dY^T; dp = scale p (dp - delta);
+//           dv += p dY; dk += dp Q; dq += dp^T K
+// s, p and dp are (keys, queries): only Q and dY are transposed, and queries are the lanes of softmax. Register tiles
+// skip masked keys. A task is a block of queries (forward), or a range of keys of a key head with all its query heads
+// (backward: no row has two writers).
 #include <tapegrad/cpu/attention/blocks.h>
 #include <tapegrad/cpu/attention/one_query.h>
 #include <tapegrad/cpu/simd/lanes.h>
@@ -17,10 +23,10 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using namespace blocks;
 
-// Up to so many queries of a head are taken one by one: in panels most lanes would be empty.
+// Up to kAlone queries of a head run one by one: panels would leave most lanes empty.
 constexpr int64_t kAlone = 4;
 
-// Query number `query` of a head, alone. y is (HS).
+// One query of a head. y is (HS).
 template <class T, class K>
 void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
                  compute_t<T>& lse) {
@@ -32,7 +38,7 @@ void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, Ma
   one_query::scores(wide, key.p, key.row, n, hs, s);
   C max = -std::numeric_limits<C>::infinity(), sum = 0;
   if (n > 0) {
-    std::fill(s + n, s + whole, s[0]);  // no slow ends of loops
+    std::fill(s + n, s + whole, s[0]);  // pads to whole vectors
     for (int64_t j = 0; j < whole; ++j) s[j] *= C(z.scale);
     max = top_of<C>(whole, s);
     for (int64_t j = 0; j < whole; ++j) s[j] = exp_to_zero(s[j] - max);
@@ -111,14 +117,14 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   visit_float(out[0].dtype(), [&]<class T>() {
     parallel_for(in[0].size(0) * heads * blocks, [&](int64_t t) {
       const int64_t b = t / blocks / heads;
-      // The last blocks see the most keys: they go first.
+      // The last blocks see the most keys: they run first.
       forward_tile<T>(sequences[b], in, out, b, t / blocks % heads, (blocks - 1 - t % blocks) * kQueries);
     });
   });
 }
 
-// Where the rows of one head's gradient are added up, whole vectors each: the output itself, or scratch that finish()
-// copies, rounded. Rows begin with what is written first.
+// Accumulates the rows of one head's gradient, whole vectors each: in the output itself, or in scratch that finish()
+// rounds and copies. The first write of a row does not read it.
 template <class T> class Sums {
   using C = compute_t<T>;
 
@@ -136,7 +142,7 @@ template <class T> class Sums {
       if (sum_.ld == hs_) sum_ = {to_, ld_};
   }
   Matrix<C> at(int64_t row) const { return sum_.at(row); }
-  // Before n rows from `row` on get their next products, in order: whether these are added to what is there.
+  // Whether the next GEMM into n rows from `row` on accumulates. Rows come in order.
   bool begin(int64_t row, int64_t n) {
     const bool add = row < begun_;
     if (add) clear(row + n);
@@ -163,7 +169,7 @@ template <class T> class Sums {
   Matrix<C> sum_;
 };
 
-// Key head g of batch b with all its query heads, and of its keys those from `first` on, before `last`.
+// Key head g of batch b with all its query heads and keys [first, last).
 template <class T> struct BackwardTile {
   using C = compute_t<T>;
   static constexpr int64_t P = kPanel<C>;
@@ -171,9 +177,11 @@ template <class T> struct BackwardTile {
   const Sizes& z;
   Bufs in, out;
   int64_t b, g, first, last;
-  C* part;  // gradients of the queries by these keys, whole vectors in each row; null: these are all keys
+  // These keys' share of dq, whole vectors per row; null if these are all keys.
+  C* part;
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
-  int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);  // room for rows of y, before there are scores
+  // Also holds rows of y, before there are scores.
+  int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);
   Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
                   2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
   C *p = take(p_size), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *log_rest = take(kQueries),
@@ -198,7 +206,7 @@ template <class T> struct BackwardTile {
     };
     if (part) {
       C* const of_head = part + (h - g * z.group) * z.tq * ld;
-      std::fill_n(of_head, z.tq * ld, C(0));  // by some of these keys, queries may have none
+      std::fill_n(of_head, z.tq * ld, C(0));  // queries may see none of these keys
       return all({of_head, ld});
     }
     Sums<T> dq(out[0], b, h, dqs, 0, z.tq);
@@ -206,7 +214,7 @@ template <class T> struct BackwardTile {
     if (z.seen(z.tq - 1) > 0) dq.begin(0, z.tq);
     dq.finish();
   }
-  // delta: of each query, dy . y.
+  // delta of each query: dy . y.
   void dot_rows(int64_t nq, MatView<C> dy, MatView<C> y) const {
     constexpr int64_t L = kVector<C>;
     alignas(64) C parts[P * L], turned[L * P];
@@ -266,7 +274,7 @@ template <class T> struct BackwardTile {
     }
   }
 };
-// The same for the only query of a key head.
+// BackwardTile::run() for the only query of a key head.
 template <class T> void backward_one(const BackwardTile<T>& t) {
   using C = compute_t<T>;
   const Sizes& z = t.z;
@@ -314,11 +322,12 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   write(t.out[2], p, dy);
 }
 
-// How the keys of a head are cut for backward, so that threads have work even for one head. By the sizes alone: the
-// gradients of queries are sums over parts, in their order.
+// The ranges of a head's keys in backward, so threads have work even for one head. They depend on sizes alone: dq is
+// the sum over ranges, in order.
 struct Parts {
-  static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;  // so many tiles, unless sums take more than that
-  int64_t number, keys;                                             // `keys` in each part but the last
+  // About kTiles tasks, unless the dq of all ranges exceeds kBytes.
+  static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;
+  int64_t number, keys;  // `keys` in each but the last
   Parts(const Buf& q, const Buf& k) {
     const int64_t heads = std::max<int64_t>(1, k.size(0) * k.size(1)), blocks = (k.size(2) + kKeys - 1) / kKeys,
                   bytes = std::max<int64_t>(1, q.numel() * int64_t(sizeof(double)));

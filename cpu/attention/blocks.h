@@ -1,5 +1,5 @@
-// What attention (cpu/attention/attention.cpp) is made of: scratch, sizes of sequences, rows of heads, and the products
-// of a block of keys and a block of queries.
+// Building blocks of cpu/attention/attention.cpp: scratch, sizes of sequences, rows of heads, and the GEMMs of a block
+// of keys and a block of queries.
 #pragma once
 #include <tapegrad/cpu/attention/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -12,11 +12,10 @@
 
 namespace tg::cpu::TG_ISA_NS::blocks {
 inline constexpr int64_t kQueries = 128, kKeys = 128;
-inline constexpr int64_t kStrip = 64;  // queries whose products are added to dk and dv at once
+inline constexpr int64_t kStrip = 64;  // queries per accumulation into dk and dv
 inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
-// Memory of the calling thread, kept from tile to tile. Aligned, because Eigen's smallest products add in an order that
-// depends on it.
+// Per-thread scratch, kept from tile to tile. Aligned, because the sum order of Eigen's smallest GEMMs depends on it.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) {
@@ -52,9 +51,8 @@ template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   const Strides& s = x.strides();
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
-// Rows [first, first + n) of hs elements, in the type that products are computed in and of whole vectors, zeros behind
-// hs: where they lie, or in `scratch`. What is read more than twice is copied if its rows are far apart, as few lines
-// of the cache may hold them all.
+// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`. Rows
+// far apart that are read more than twice (not `seldom`) are copied, because they share few L1 sets.
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
                               bool seldom = false) {
@@ -82,9 +80,10 @@ struct Sizes {
   int64_t tq, tk, hs, group;  // group: query heads per key head
   bool causal;
   double scale;
-  bool pairs;           // scores are products of pairs of bf16
-  int64_t depth;        // their terms
-  int64_t keys, start;  // of a sequence: its keys, the others are padding, and the position of its first query
+  bool pairs;     // scores by GEMM on bf16 pairs
+  int64_t depth;  // k of the score GEMM
+  // Per sequence: its keys (the rest is padding) and the position of its first query.
+  int64_t keys, start;
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
         tk(k.size(2)),
@@ -96,26 +95,26 @@ struct Sizes {
         depth(pairs ? (hs + 1) / 2 : hs),
         keys(tk),
         start(tk - tq) {}
-  // How many keys query i sees: at least one, unless there are none.
+  // The number of keys that query i sees: at least one, unless there are none.
   int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
-  // Of the n keys from k0 on, those that query i sees.
+  // The number of keys in [k0, k0 + n) that query i sees.
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
 };
-// n keys from k0 on, and `queries` from q0 on, the last of which sees them all.
+// n keys from k0 on, and `queries` from q0 on. The last query sees all n.
 struct Block {
   const Sizes& z;
   int64_t q0, queries, k0, n;
-  int64_t seen_first() const { return z.seen(q0) - k0; }  // negative if other queries do not see key k0 either
+  int64_t seen_first() const { return z.seen(q0) - k0; }  // < 0: some queries do not even see key k0
   template <class C> lanes::Panel lanes(int64_t ld) const { return {ld, n, whole_vectors<C>(queries), seen_first()}; }
-  // Query j sees the keys i < seen_first() + j, so that i + at <= j.
+  // Query j sees keys i < seen_first() + j, so i + at <= j.
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
-// Whether scores of so many queries read their keys, once a panel, at most twice. Not on the baseline, where sums may
-// depend on alignment.
+// Whether the score GEMM reads keys, once per panel, at most twice. Not on the baseline, where sums may depend on
+// alignment.
 template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
 
-// The sizes of each sequence. extra: lengths and starts, as the form says.
+// The sizes of each sequence. extra: lengths and starts, if the form has them.
 class Sequences {
  public:
   Sequences(const op::AttentionForm& o, Bufs in, Bufs extra, std::string_view op) : all_(o, in[0], in[1]) {
@@ -140,7 +139,7 @@ class Sequences {
   std::vector<int64_t> lengths_, starts_;
 };
 
-// Rows that scores are made of: those of rows_of(), or pairs of bf16 in the place of floats.
+// rows_of() for the score GEMM: floats, or bf16 pairs in their place.
 template <class T>
 MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
                                  bool seldom = false) {
@@ -159,9 +158,9 @@ MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, in
   return rows_of<T>(x, first, n, z.hs, scratch, seldom);
 }
 
-// What scores are multiplied by for exponentials of base 2. It is never negative: queries change their sign instead.
+// The factor of scores for base-2 exponentials. Never negative: queries change their sign instead.
 template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
-// n rows of queries as columns of panels at `to`.
+// Packs n query rows as columns of panels at `to`.
 template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
   for (int64_t i = 0; i < n; i += kPanel<C>) {
     C* const panel = to + i * z.depth;
@@ -173,7 +172,7 @@ template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> 
         panel[j] = -panel[j];
   }
 }
-// s (keys, ld) = K X^T; entries outside the causal mask may be computed too. x: a panel.
+// s (keys, ld) = K X^T, x a panel. May also compute masked entries.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
   const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
   const MatView<C> panel{x, kPanel<C>, 1};
@@ -181,12 +180,12 @@ template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s,
     if (b.z.pairs) return gemm_in_cache_pairs(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, seen);
   gemm_in_cache<C>(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, false, seen);
 }
-// Rows of y, one for each query, = or += P X; p holds the transpose, a row for each key.
+// y (queries, hs) = or += P X; p is stored transposed, (keys, ld).
 template <class C> void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
   gemm_in_cache<C>(b.queries, whole_vectors<C>(b.z.hs), b.n, {p, 1, ld}, x, y.p, y.ld, add,
                    b.triangle(Triangle::to, b.seen_first()));
 }
-// Rows of y, one for each key, = or += P^T X.
+// y (keys, hs) = or += P^T X.
 template <class C> void add_to_keys(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
   gemm_in_cache<C>(b.n, whole_vectors<C>(b.z.hs), b.queries, {p, ld, 1}, x, y.p, y.ld, add,
                    b.triangle(Triangle::from, 1 - b.seen_first()));

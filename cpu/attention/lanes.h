@@ -1,5 +1,5 @@
-// Softmax of attention and its gradient (cpu/attention/attention.cpp) on panels of scores: queries are lanes, so that
-// maxima and sums over keys go down the rows and no lane waits for another.
+// The online softmax of attention and its gradient (cpu/attention/attention.cpp) on panels of scores. Queries are
+// lanes: maxima and sums over keys need no horizontal reduction.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/exp.h>
@@ -9,7 +9,7 @@
 
 namespace tg::cpu::TG_ISA_NS::lanes {
 
-// Rows of scores (n, width), `ld` apart, a row for each key; whole vectors. Lane j sees the first `seen` + j of them.
+// Scores (n keys, width queries), rows `ld` apart, whole vectors. Lane j sees the first `seen` + j keys.
 struct Panel {
   int64_t ld, n, width, seen;
   int64_t seen_by(int64_t lane) const { return std::clamp<int64_t>(seen + lane, 0, n); }
@@ -19,8 +19,8 @@ template <class C> inline Vector<C> lane_numbers() {
   for (int64_t i = 0; i < kVector<C>; ++i) v[i] = C(i);
   return v;
 }
-// Lanes from w on: f(k, hidden) for the keys that one of them sees. `hidden` selects what it gets first, for those who
-// do not see the key.
+// Calls f(k, hidden) for the keys in [k, end) that one of the lanes from w on sees. hidden(no, yes) selects `no` in
+// lanes that do not see the key.
 template <class C, class F> TG_HD_INLINE void for_seen(const Panel& x, int64_t w, int64_t k, int64_t end, F&& f) {
   const int64_t all = std::min(x.seen_by(w), end), some = std::min(x.seen_by(w + kVector<C> - 1), end);
   for (; k < all; ++k) f(k, [](Vector<C>, Vector<C> y) { return y; });
@@ -31,14 +31,13 @@ template <class C> inline void clear_rows(const Panel& x, int64_t w, C* p) {
   for (int64_t k = x.seen_by(w + kVector<C> - 1); k < x.n; ++k) store_vector(p + k * x.ld + w, Vector<C>{});
 }
 
-// One step of the online softmax of base 2: raw scores s become exponentials, 0 where they do not count; max (of
-// `scale` times them) and sum are those of all scores so far. Earlier sums are to be multiplied by `factor`. scale >=
-// 0.
+// One step of the base-2 online softmax. Raw scores s become exponentials, 0 where masked; max (of scale s) and sum
+// cover all scores so far. The caller multiplies earlier sums by `factor`. scale >= 0.
 template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* sum, C* factor) {
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
   for (int64_t w = 0; w < x.width; w += kVector<C>) {
-    V top = none;  // NaN may be passed over: it comes back in the sum of exponentials
+    V top = none;  // may lose NaN: the sum of exponentials has it
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       const V y = hidden(none, load_vector(s + k * x.ld + w));
       top = top < y ? y : top;
@@ -47,7 +46,7 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
     top *= scale;
     top = before < top ? top : before;
     V total = {};
-    constexpr int64_t kChain = 16;  // of additions, so that they round less
+    constexpr int64_t kChain = 16;  // additions per chain, against rounding error
     for (int64_t k0 = 0; k0 < x.n; k0 += kChain) {
       V some = {};
       for_seen<C>(x, w, k0, k0 + kChain, [&](int64_t k, auto hidden) {
@@ -65,9 +64,8 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
   }
 }
 
-// p: raw scores -> probabilities; dp: gradient of the probabilities -> that of the raw scores, times `to_raw`. With
-// delta = dy . y of a query, dscore = p (dp - delta): what softmax's own sum contributes. lse: of base 2; `rest` is
-// what its rounding left.
+// p: raw scores -> probabilities. dp: dP -> gradient of the raw scores, p (dp - delta) to_raw; delta = dy . y. lse: of
+// base 2; `rest` is its rounding error.
 template <class C>
 void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, const C* rest, const C* delta) {
   using V = Vector<C>;

@@ -1,6 +1,5 @@
-// The products of attention for one query, as in decoding (cpu/attention/attention.cpp). Their time is that of reading
-// keys and values: each row once, in the order of memory, in its own type. kLanes running sums, whatever the width of
-// vectors.
+// The dot products of attention for one query (decoding). The cost is reading keys and values: each row once, in memory
+// order, in its dtype. kLanes accumulators, whatever the vector width.
 #pragma once
 #include <tapegrad/cpu/simd/lanes.h>
 
@@ -8,9 +7,9 @@
 #include <cstring>
 
 namespace tg::cpu::TG_ISA_NS::one_query {
-template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);  // vectors of kLanes numbers
+template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);  // vectors per kLanes numbers
 
-// s[j] = q . row j of keys, `ld` apart; a row has hs elements.
+// s[j] = q . row j of keys; rows have hs elements, `ld` apart.
 template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, int64_t n, int64_t hs, C* s) {
   constexpr int P = kParts<C>, W = int(kVector<C>);
   for (int64_t j = 0; j < n; ++j, keys += ld) {
@@ -24,7 +23,7 @@ template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, i
     s[j] = rest + join_vectors(sum, kAdd);
   }
 }
-// y of N vectors: sum of s[j] times row j of values. Short accumulator chains reduce rounding error.
+// N vectors of y: the sum of s[j] times row j of values. Short accumulator chains reduce rounding error.
 template <int N, class C, class T> void weigh_vectors(const C* s, const T* values, int64_t ld, int64_t n, C* y) {
   constexpr int64_t kChain = 128, W = kVector<C>;
   Vector<C> all[N] = {};

@@ -1,5 +1,5 @@
-// Kernel of core/engine/cast.h: any dtype to any dtype, any layout to contiguous. Numbers go through i64 or f64, which
-// hold every value of the other dtypes, so that there are 30 loops and not 100; the conversions of training are direct.
+// Kernel of core/engine/cast.h: any dtype to any dtype, any layout to contiguous. Values go through i64 or f64, which
+// hold those of all other dtypes: 30 loops, not 100. The conversions of training are direct.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/simd/loop.h>
 
@@ -9,7 +9,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class T> using Wide = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
-// Floats to integers are cut towards 0, saturate, and NaN becomes 0, where C++ leaves the result open.
+// Floats to integers truncate towards 0 and saturate; NaN becomes 0 (C++ leaves the result undefined).
 template <class To, class From> To convert(From x) {
   if constexpr (std::is_same_v<To, bool>) {
     return x != From(0);

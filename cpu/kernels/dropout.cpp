@@ -1,5 +1,5 @@
-// Kernel of ops/dropout.h. The output is contiguous, so the offset in it is the element's position in row-major order,
-// however the input is stored.
+// Kernel of ops/dropout.h. The output is contiguous: its offset is the element's row-major position, whatever the
+// input's layout.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/dropout.h>
@@ -15,7 +15,7 @@ namespace {
 using Lane = Vector<uint64_t>;
 constexpr int64_t kBlocks = kVector<uint64_t>;  // of four words, a lane each
 
-// The products of the lower halves of lanes, for which compilers know no expression.
+// Products of the lower halves of lanes: compilers know no expression for it.
 Lane product(const Lane& a, const Lane& b) {
 #if defined(__AVX512F__)
   return Lane(_mm512_mul_epu32(__m512i(a), __m512i(b)));
@@ -27,7 +27,7 @@ Lane product(const Lane& a, const Lane& b) {
   return (a & 0xffffffff) * (b & 0xffffffff);
 #endif
 }
-// Philox block of each lane, permuted so that interleaving two result vectors restores block order.
+// The Philox block of each lane, permuted so that interleaving two result vectors restores block order.
 template <int... I> Lane block_of_lane(std::integer_sequence<int, I...>) {
   return Lane{uint64_t(I / 2 + I % 2 * int(kBlocks / 2))...};
 }
@@ -38,8 +38,8 @@ template <int... I> void store_blocks(uint32_t* to, const Lane& xy, const Lane& 
   std::memcpy(to, &first, sizeof first);
   std::memcpy(to + 2 * n, &second, sizeof second);
 }
-// Words of the generator from block n on, and two sets of lanes at a time: of one, each product would wait for the one
-// before. Words are in the lower halves of lanes; what is above them is not read.
+// Words of the generator from block n on. Two sets of lanes hide the latency of the multiplications. Words are in the
+// lower halves of lanes; the upper halves are not read.
 class Stream {
  public:
   explicit Stream(Rng at) : offset_(at.offset) {
@@ -48,7 +48,7 @@ class Stream {
   }
   static constexpr int kSets = 2;
   static constexpr int64_t kWords = kBlock + 4 * kSets * kBlocks + 4;  // that draw() may write
-  // Words 4 (first / 4) .., enough for n from `first` on; returns where that of `first` is.
+  // Writes words from 4 (first / 4) on, enough for n from `first` on; returns the address of `first`.
   const uint32_t* draw(int64_t first, int64_t n, uint32_t* word) const {
     const int64_t block = first / 4, blocks = (first + n + 3) / 4 - block;
     for (int64_t i = 0; i < blocks; i += kSets * kBlocks) some(offset_ + uint64_t(block + i), word + 4 * i);

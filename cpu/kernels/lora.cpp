@@ -1,5 +1,5 @@
-// Kernel of ops/lora.h: a block of rows at a time goes through both products, so x a stays in the first cache. A row's
-// sums are gemm's, so they do not depend on the block.
+// Kernel of ops/lora.h. Each block of rows passes both GEMMs, so x a stays in L1. A row's sums are gemm's: they do not
+// depend on the block.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/ops/lora.h>
@@ -10,18 +10,18 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kParallel = 1 << 17;  // multiply-adds, some 5 us: less is not worth waking a thread
+constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: less runs on one thread
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// Rows of a block, whole register tiles at every level. Each block packs A for itself, so they are few and alike, where
-// a row does not depend on its block.
+// Rows of a block: whole register tiles at every level. Each block packs A itself. So where a row does not depend on
+// its block, blocks are few and equal.
 int64_t block_rows(int64_t rows) {
   if (!kRowsAlone) return 24;
   const int64_t threads = num_threads(), blocks = threads * std::max<int64_t>(1, ceil_div(rows, 48 * threads));
   return std::max<int64_t>(12, ceil_div(rows, blocks));
 }
 
-// The elements of a matrix in the dtype that is computed in; bf16 is copied.
+// A matrix in its compute dtype; bf16 is copied.
 template <class T> struct Matrix {
   std::vector<compute_t<T>> wide;
   MatView<compute_t<T>> view;
@@ -77,7 +77,7 @@ void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const R
   if (base)
     for (int64_t i = 0; i < n; ++i) {
       const T* row = (*base)(first + i, scratch);
-      if (static_cast<const void*>(row) == to + i * s.out) continue;  // y takes over base
+      if (static_cast<const void*>(row) == to + i * s.out) continue;  // y reuses base's memory
       for (int64_t j = 0; j < s.out; ++j) to[i * s.out + j] = C(row[j]);
     }
   gemm_serial<C>(n, s.out, s.r, {inner.data(), s.r, 1}, b.view, to, s.out, {.accumulate = base != nullptr});

@@ -1,4 +1,4 @@
-// Kernels of ops/loss.h: a row of logits at a time, the losses of the rows added in f64; squared differences in chunks.
+// Kernels of ops/loss.h. Losses of rows are summed in f64, squared differences in chunks.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/ops/loss.h>
@@ -8,7 +8,7 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 struct Targets {
-  std::vector<int64_t> ids;  // one per row; -1 where ignored
+  std::vector<int64_t> ids;  // one per row; -1 if ignored
   int64_t kept = 0;
 
   Targets(const CrossEntropyOptions& o, const Buf& b, int64_t classes) {
@@ -47,7 +47,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
         const C top = top_of<C>(n, p);
         const C log_sum = math::log(sum_of_exp(n, p, top));
         lse[r] = top + log_sum;
-        // Differences from the maximum: large logits do not cost the loss its digits.
+        // Relative to the maximum: large logits cost the loss no digits.
         C loss = (C(1) - s) * (log_sum - (C(p[target]) - top));
         if (s != C(0)) loss += s * (log_sum - lane_sum<C>(n, [&](int64_t j) { return C(p[j]) - top; }) / C(n));
         losses[size_t(r)] = loss;
@@ -63,7 +63,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target), g the gradient of the row's loss.
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target); g is the gradient of the row's loss.
 void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);
@@ -95,7 +95,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
   });
 }
 void mse_loss(const op::MseLoss& op, Bufs in, Bufs out, Context&) {
-  constexpr int64_t kChunk = 4096;  // elements one partial sum covers
+  constexpr int64_t kChunk = 4096;  // elements of a partial sum
   visit_float(in[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
     std::vector<T> x_copy, t_copy;

@@ -6,7 +6,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// On the thread pool, f32 as the precision allows.
+// On the thread pool; f32 as the precision allows.
 template <class T>
 void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
               GemmOptions<T> o = {}) {
@@ -27,7 +27,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
       const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
       return trans ? v.transposed() : v;
     };
-    // Strides of the batch dimensions only, broadcast to the output's.
+    // Strides of the batch dimensions, broadcast to the output's.
     Shape batch(s.begin(), s.end() - 2);
     const auto batch_strides = [&](const Buf& x) {
       const size_t d = x.shape().size() - 2;
@@ -41,7 +41,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     if (count == 1)
       return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
-    // One b for all of a batch whose rows follow each other evenly: the batch is more rows.
+    // One b for a batch whose rows are evenly spaced: the batch is more rows.
     const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
     Shape all = batch;
     all.push_back(m);
@@ -79,7 +79,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
   using C = compute_t<T>;
   const Buf &x = in[0], &weight = in[1];
   const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
-  // The rows of x: by its strides when its leading dimensions are one, else copied.
+  // A strided view of x's rows if its leading dimensions merge, else a copy.
   const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                      {Strides(x.strides().begin(), x.strides().end() - 1)});
   MatView<T> a{x.data<T>(), rows.strides[0][0], x.strides().back()};
@@ -107,7 +107,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
 }
-// The kernel of the activation itself, in place: compilers may round another loop over F otherwise.
+// The activation's own kernel, in place: compilers may round another loop over F differently.
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });

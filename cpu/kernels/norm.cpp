@@ -1,5 +1,5 @@
-// Kernels of ops/norm.h: some rows at a time, so that what is done to one need not wait for sums of another; the output
-// may take over an input. Variance in two passes. RMSNorm is LayerNorm with a mean of 0.
+// Kernels of ops/norm.h: several rows at a time, to hide the latency of their sums. The output may reuse an input.
+// Variance takes two passes. RMSNorm is LayerNorm with a mean of 0.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -11,7 +11,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// A vector of n parameters in the compute dtype: where it lies, or a copy; null where there is none.
+// A vector of n parameters in the compute dtype: in place, or a copy; null if absent.
 template <class T> class Parameter {
  public:
   Parameter(Bufs in, size_t i, int64_t n) {
@@ -35,15 +35,15 @@ template <class T> class Parameter {
   const compute_t<T>* p_ = nullptr;
 };
 
-// Rows of so many elements that are together in the first cache, with all that is read and written for them.
-constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in the second cache
+// Rows are processed together if all that they read and write fits L1.
+constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in L2
 int64_t rows_together(int64_t n, int64_t elements) {
   return std::clamp<int64_t>(elements / std::max<int64_t>(n, 1), 1, kMostTogether);
 }
 thread_local Scratch t_rows;
 
-// Of one term, or of two, whose sum is then the second output. Which norm it is costs nothing at run time, and one
-// function for all four is compiled once. r and y are of B.
+// Forward of one term, or of two, whose sum is the second output. The kind of norm is a cheap run-time choice, so all
+// four share one compiled function. r and y are of B.
 template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
@@ -55,7 +55,7 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   B* const y = out[0].data<B>();
   T* const sum = terms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
-  // Row r, of both terms.
+  // Row r of x, or of the sum.
   const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch) -> const T* {
     const T* p = x(r, scratch);
     if (!sum) return p;
@@ -64,7 +64,7 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
     for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
     return s;
   };
-  // Near by, the wait for a row's sums is what counts; what comes from memory comes best in a steady stream.
+  // In L2 the latency of sums is the cost; from memory a steady stream is fastest.
   const int64_t together = rows_together(n, terms == 1 && rows * n <= kNear ? 2048 : 1024);
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch[kMostTogether];
@@ -104,10 +104,9 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   });
 }
 
-// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum of dy * h and
-// db = sum of dy over rows; without a mean, mean(g) is left out; ds is added to what dx is rounded to. Sums over rows:
-// in order within chunks of 16 to 128 that the shape fixes, which are added as a tree. dy and dr, which is dx, are of
-// B.
+// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum over rows of dy * h,
+// db = sum over rows of dy. RMSNorm has no mean(g). ds is added to the rounded dx. Sums over rows: in order within
+// chunks of 16 to 128 rows (by shape), which are reduced as a tree. dy and dr, a copy of dx, are of B.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   Rows<B> dy;
@@ -137,8 +136,8 @@ template <class T, class B> struct Backward {
 
   const C* weights() const { return weight.data() ? weight.data() : ones.data(); }
 
-  // A row in two passes, which both make g and h: that is less than to keep them, but where elements are converted in
-  // many steps. Sums is how many sums over rows there are: of dw alone or of db too.
+  // Both passes over a row recompute g and h: that is cheaper than to keep them, unless conversion takes many steps.
+  // kSums: sums over rows (1: dw, 2: dw and db).
   static constexpr bool kKeeps = kVectorBytes < 64 && sizeof(T) < sizeof(C);
   struct Row {
     const T* x;
@@ -167,15 +166,17 @@ template <class T, class B> struct Backward {
         h = load<V>(r.h + j), g = load<V>(r.g + j);
       else
         h = (load<V>(r.x + j) - m) * k, g = load<V>(r.dy + j) * load<V>(w + j);
-      store(to + j, V(k * (g - h * along - shift)));  // the shift last: of a single g it is g as rounded
+      // The shift comes last: for n == 1 it is g as rounded.
+      store(to + j, V(k * (g - h * along - shift)));
     });
   }
-  // Rows [begin, end); their shares of dw and db are added to sum_w and sum_b.
+  // Rows [begin, end); adds their shares of dw and db to sum_w and sum_b.
   template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
     const int64_t n = x.n, together = rows_together(n, 1024);
     std::vector<T> x_scratch[kMostTogether], ds_scratch;
     std::vector<B> dy_scratch[kMostTogether];
-    T* const before = ds ? t_rows.get<T>(n) : nullptr;  // dx before ds is added: in one loop both could round as one
+    // dx before ds is added: in one loop the two could be rounded as one.
+    T* const before = ds ? t_rows.get<T>(n) : nullptr;
     thread_local Scratch t_kept;
     C* const kept = kKeeps ? t_kept.get<C>(2 * together * n) : nullptr;
     for (int64_t first = begin; first < end; first += together) {
@@ -234,7 +235,7 @@ template <class T, class B> struct Backward {
   }
 };
 
-// Of the stream, and of what is computed from it.
+// The dtypes of the stream and of the branch computed from it.
 template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
   if (stream != branch) return f.template operator()<float, bf16>();
   visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });

@@ -1,4 +1,4 @@
-// Kernels of ops/training/optim_step.h: one pass over memory each, by all threads over all tensors.
+// Kernels of ops/training/optim_step.h: one pass over memory each, all threads over all tensors.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -15,7 +15,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// Of a whole block of bf16, whose squares f32 holds exactly, so that its rounded sums are exact enough; else NaN.
+// The sum of squares of a full bf16 block: f32 holds the squares exactly, so its rounded sums are exact enough. Else
+// NaN.
 template <class T> float f32_square_sum(int64_t n, const T* p) {
   if constexpr (std::is_same_v<T, bf16>)
     if (n == kBlock)
@@ -42,7 +43,7 @@ template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t 
   });
   return sum;
 }
-// All tensors in one parallel loop: tile t is elements [begin, end) of one of them, in row-major order.
+// All tensors in one parallel loop: tile t is elements [begin, end) of one tensor, in row-major order.
 struct Tile {
   size_t tensor;
   int64_t begin, end;
@@ -76,7 +77,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
     *out[0].data<float>() = float(std::sqrt(sum));
 }
 
-// The norm of all gradients, if the op has one behind its lists.
+// The norm of all gradients, if the op has that input after its lists.
 std::optional<double> norm_of(Bufs in, size_t lists) {
   if (in.size() == lists) return {};
   const Buf& x = in[lists];
@@ -84,7 +85,7 @@ std::optional<double> norm_of(Bufs in, size_t lists) {
 }
 struct Clip {
   double factor = 1;
-  bool skip = false;  // nothing changes
+  bool skip = false;  // weights and state stay
   template <class Op> Clip(const Op& op, const std::optional<double>& norm) {
     if (!norm) return;
     const double c = op.max_norm / (*norm + 1e-6);
@@ -96,7 +97,7 @@ template <class T, size_t N> void keep(int64_t n, const std::array<const T*, N>&
   for (size_t k = 0; k < N; ++k)
     if (in[k] != out[k]) std::copy_n(in[k], n, out[k]);
 }
-template <class T> struct AdamWNumbers {  // of one tensor; computed in double, used in T
+template <class T> struct AdamWNumbers {  // per tensor; computed in double, used in T
   T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
   bool skip;
   template <class Op>
@@ -129,7 +130,7 @@ void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<con
     w1[i] = y * c.after, m1[i] = a, v1[i] = b;
   }
 }
-template <class T> struct SgdNumbers {  // of one tensor; computed in double, used in T
+template <class T> struct SgdNumbers {  // per tensor; computed in double, used in T
   T stays, take, ahead, rate, decay, clip;
   bool skip;
   SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, const Clip& c)
@@ -165,8 +166,8 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<c
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// block<T>(tensor, at, n, inputs, gradient, outputs) on all elements [at, at + n) of n entries, of which kLists tensors
-// are updated. Gradients may be bf16 where T is f32.
+// Calls block<T>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries; each updates
+// kLists tensors. Gradients may be bf16 where T is f32.
 template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
   const std::vector<Tile> tiles = tiles_of(out.first(n));
@@ -204,7 +205,7 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
       run.template operator()<float, float>();
   });
 }
-// The numbers of all tensors, in each dtype that one of them has.
+// The numbers of all tensors, per dtype in use.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
   std::vector<Numbers<double>> f64;
@@ -223,7 +224,7 @@ template <template <class> class Numbers> struct Both {
       return f32[k];
   }
 };
-// The lists of an op behind those that are updated, and where the bf16 copies of weights lie.
+// The op's inputs after the updated lists, and the bf16 copies of weights.
 struct Rest {
   Bufs grads;
   std::vector<bf16*> copy;  // null: the weight has none
@@ -238,7 +239,7 @@ struct Rest {
     for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
   }
 };
-// Before a step of parts of n weights: what is not theirs goes along.
+// Before a step on parts of n weights: copies the elements outside of the parts.
 void keep_rest(size_t n, Bufs in, Bufs out) {
   for (size_t k = 0; k < n; ++k) {
     if (in[k].bytes == out[k].bytes) continue;
@@ -265,10 +266,10 @@ void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
               rest.write_copy(k, at, size, to[0]);
             });
 }
-// Tiles of the gradient, made in the cache where they are used.
+// Tiles of the gradient, computed and used in cache.
 thread_local Scratch t_gradient;
 void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context&) {
-  constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // long rows: in the order of memory
+  constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // rows as long as possible, in memory order
   const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
   const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);

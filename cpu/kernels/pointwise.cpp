@@ -1,9 +1,9 @@
-// Kernels of ops/pointwise.h and ops/binary.h, made by folding over their lists.
+// Kernels of ops/pointwise.h and ops/binary.h, by folds over their lists.
 #include <tapegrad/cpu/unary.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// The types that F computes in: double and float, and the integers if it takes them.
+// The types that F computes in: double and float, and integers if it takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

@@ -1,5 +1,5 @@
-// Kernels of ops/quantized/quantize.h. A row is read for its magnitude, and again from the cache for its codes.
-// Columns, and all of a tensor, are read from memory twice.
+// Kernels of ops/quantized/quantize.h. A row is read from memory for its absmax and from cache to quantize. Columns and
+// whole tensors are read from memory twice.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -16,18 +16,18 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kSide = 64;                   // elements that are gathered together
+constexpr int64_t kSide = 64;                   // elements gathered together
 constexpr int64_t kInCache = int64_t(1) << 22;  // bytes that are read twice in turn
-constexpr int64_t kPanel = 256;                 // of their places, at least: stretches of memory
+constexpr int64_t kPanel = 256;                 // columns, at least: contiguous runs
 
-// Magnitudes by the bits of their own type, which order as magnitudes do.
+// Magnitudes as bits of T, which have the same order.
 template <class T> using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> uint16_t magnitude(T x) { return uint16_t(x.bits & 0x7fff); }
 template <class T> uint32_t widened(Bits<T> magnitude) {
   return magnitude_bits(float(__builtin_bit_cast(T, magnitude)));
 }
-// As the bits of a float.
+// The absmax, as the bits of a float.
 template <class T> uint32_t largest(const T* x, int64_t n) {
   Bits<T> most = 0;
   for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
@@ -50,8 +50,8 @@ template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) 
 }
 thread_local Scratch t_parts, t_most, t_absmax;
 
-// The largest magnitudes of places 0 to n of all lines, as bits of a float. first(lines) is called with each stretch of
-// lines before it is read.
+// The absmax of columns [0, n) over all lines, as bits of a float. first(lines) is called for each range of lines
+// before it is read.
 template <class T, class F> const uint32_t* largest_by_place(const Lines<T>& x, F&& first) {
   constexpr int64_t kParts = 16, kTogether = 4;
   const int64_t part = std::max<int64_t>(1, (x.lines + kParts - 1) / kParts);
@@ -76,20 +76,20 @@ template <class T> const uint32_t* largest_by_place(const Lines<T>& x) {
   return largest_by_place(x, [](int64_t, int64_t) {});
 }
 
-// Of a matrix whose columns are neighbours in memory: they are the lines.
+// Whether columns of a matrix are contiguous: they are the lines.
 template <class T> bool lies_in_columns(const Buf& x) {
   return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
 }
 template <class T> Lines<T> columns_of(const Buf& x) { return {x.data<T>(), x.size(1), x.size(0), x.strides()[1]}; }
 
-// The state of a row; an Error is for the caller to find.
+// Stores the absmax of a row; callers check for errors.
 void set_state(const Buf& out, int64_t i, float absmax) {
   if (out.dtype() == DType::f16)
     out.data<f16>()[i] = f16(absmax);
   else
     out.data<float>()[i] = absmax;
 }
-// The states of n places from their magnitudes, and by what to divide: 1 for a place of zeros. Null: is_bad().
+// Stores the absmax of n rows and returns the divisors: 1 for a row of zeros. Returns null for is_bad().
 const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t* most) {
   float* const divisors = t_absmax.get<float>(n);
   for (int64_t i = 0; i < n; ++i) {
@@ -107,7 +107,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
-      // Some places of all lines, which are read for their magnitudes and are still in a cache for their codes.
+      // A panel of all lines is read for absmax, and still in cache to quantize.
       const Lines<T> c = columns_of<T>(x);
       const int64_t wide =
           std::max(kPanel, kInCache / int64_t(sizeof(T)) / std::max<int64_t>(1, c.lines) / kPanel * kPanel);
@@ -136,8 +136,8 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail_without_code(op.name(), x, op.state);
 }
 
-// Some rows of GELU stay in the cache between their magnitudes and their codes. The kernel of GELU itself makes them:
-// compilers may round another loop over it otherwise.
+// Rows of GELU stay in cache between absmax and quantization. GELU's own kernel computes them, because compilers may
+// round another loop differently.
 template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out, Context& c) {
   const int64_t n = h.shape().back();
   const Rows<T> row(h);
@@ -168,8 +168,8 @@ void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
 }
 
-// f(p, at, n) for stretches of neighbours in memory that make up x, on the thread pool; `at` is the place of the first
-// in row-major order. Elements that lie apart are copied to scratch.
+// Calls f(p, at, n) for contiguous segments of x, on the thread pool; `at` is the row-major index of the first element.
+// Strided elements are copied to scratch.
 template <class T, class F> void for_stretches(const Buf& x, F&& f) {
   using At = std::array<int64_t, 2>;
   for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {
@@ -216,7 +216,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     std::vector<T> copy;
-    const bool in_columns = lies_in_columns<T>(x);  // then the lines' codes are those of columns
+    const bool in_columns = lies_in_columns<T>(x);  // then lines are columns
     const Lines<T> c = in_columns            ? columns_of<T>(x)
                        : x.strides()[1] == 1 ? Lines<T>{x.data<T>(), x.size(0), x.size(1), x.strides()[0]}
                                              : Lines<T>{contiguous_data<T>(x, copy), x.size(0), x.size(1), x.size(1)};
@@ -260,7 +260,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &w = in[1];
   if (out[0].numel() == 0) return;
   const int64_t n = w.size(0), k = w.size(1), m = out[0].numel() / n;
-  // The rows of x by their stride where one stride leads through all of them, else copied.
+  // A strided view of x's rows if one stride reaches all of them, else a copy.
   const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                      {Strides(x.strides().begin(), x.strides().end() - 1)});
   MatView<int8_t> a{x.data<int8_t>(), rows.strides[0][0], x.strides().back()};

@@ -1,6 +1,5 @@
-// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner) where that is possible without a copy, else
-// through a contiguous scratch copy with the reduced dimensions last. What is added up, and how, is a small struct per
-// reduction; the walk is written once.
+// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner), else through a contiguous copy with the
+// reduced dimensions last. A small struct per reduction does the arithmetic; the walk is shared.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -11,15 +10,15 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kChunk = 4096;  // elements one partial result covers
-constexpr int64_t kWidth = 512;   // columns of one block
+constexpr int64_t kChunk = 4096;  // elements of a partial result
+constexpr int64_t kWidth = 512;   // columns of a block
 
-// Integers add up in 64 bits, 16-bit floats in f32.
+// Integers accumulate in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 
-// A reduction: row() of n neighbours from x[at] on, all of one output; column() takes one element into each of w
-// neighbouring outputs, from out on, and columns(), if there is one, kTogether rows at a time; join() adds what comes
-// later to what came before.
+// A reduction: row() reduces n contiguous elements from x[at] on. column() adds one element to each of w contiguous
+// outputs from `out` on; columns(), if defined, kTogether rows at a time. join() combines an earlier and a later
+// partial result.
 constexpr int kTogether = 8;
 template <class V, class F> TG_INLINE inline V tree_of_rows(const F& row) {
   return ((row(0) + row(1)) + (row(2) + row(3))) + ((row(4) + row(5)) + (row(6) + row(7)));
@@ -52,7 +51,7 @@ template <class T> struct Add {
   }
   void store(int64_t out, A total) const { y[out] = T(total); }
 };
-template <class T> struct AddTo : Add<T> {  // sums in the compute dtype, divided: means
+template <class T> struct AddTo : Add<T> {  // in the compute dtype, divided: means
   using A = Acc<T>;
   A* means;
   A count;
@@ -89,7 +88,7 @@ template <class T> struct AddSquares {  // (x - mean)^2, divided
   }
   void store(int64_t out, A total) const { y[out] = T(total / divisor); }
 };
-// The largest, or the smallest as the largest of negated values; NaN wins. By an explicit vector type, since compilers
+// The largest, or the smallest as the largest of negated values; NaN wins. An explicit vector type, because compilers
 // do not vectorise conditions across lanes.
 template <class T, bool kLargest> struct Best {
   using A = compute_t<T>;
@@ -100,7 +99,7 @@ template <class T, bool kLargest> struct Best {
     if constexpr (kLargest)
       return A(v);
     else if constexpr (std::is_integral_v<A>)
-      return ~A(v);  // -v would overflow for the smallest
+      return ~A(v);  // -v overflows for the smallest
     else
       return -A(v);
   }
@@ -154,7 +153,7 @@ template <class T, bool kLargest> struct Best {
   }
 };
 
-// A value equals itself, NaN too: the largest of a row with a NaN is that NaN.
+// A value equals itself, NaN too: the largest of a row with NaN is NaN.
 template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b)); }
 template <class T> struct Ties {  // how many elements equal the extremum
   using A = compute_t<T>;
@@ -177,7 +176,7 @@ template <class T> struct Ties {  // how many elements equal the extremum
 struct Axes {
   int64_t outer = 1, n = 1, inner = 1;
 };
-// Each output from a row of n neighbours: results of chunks, joined.
+// An output per row of n contiguous elements: partial results of chunks, joined.
 template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
   using A = typename R::A;
   const int64_t chunks = std::max<int64_t>(1, (n + kChunk - 1) / kChunk);
@@ -194,8 +193,8 @@ template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
     r.store(o, part[size_t(o * chunks)]);
   }
 }
-// Each output from a column: rows in order within chunks of 128, which are joined. Few chunks: threads split columns.
-// Many: threads split chunks, and read whole rows.
+// An output per column: rows in order within chunks of 128, which are joined. Few chunks: threads split columns. Many:
+// threads split chunks and read full rows.
 thread_local Scratch t_parts;
 template <class R> void reduce_columns(const R& r, const Axes& z) {
   using A = typename R::A;
@@ -219,7 +218,7 @@ template <class R> void reduce_columns(const R& r, const Axes& z) {
   });
   if (!parts) return;
   parallel_for(z.outer * z.inner, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t at = begin; at < end;) {  // neighbours of one row
+    for (int64_t at = begin; at < end;) {  // contiguous outputs of one row
       const int64_t o = at / z.inner, first = at % z.inner, w = std::min({kWidth, z.inner - first, end - at});
       A* const part = parts + o * chunks * z.inner + first;
       join_chunks(part, chunks, z.inner, w, [&](A a, A b) { return r.join(a, b); });
@@ -232,7 +231,7 @@ template <class R> void reduce(const R& r, const Axes& z) {
   z.inner == 1 ? reduce_rows(r, z.outer, z.n) : reduce_columns(r, z);
 }
 
-// The elements of a value as (outer, reduced, inner): where they lie, or in the order of a copy.
+// A value as (outer, reduced, inner): in place, or in the order of a copy.
 template <class T> struct Elements {
   const T* x;
   Axes z;
@@ -241,7 +240,7 @@ template <class T> struct Elements {
 template <class T> Elements<T> elements(uint8_t dims, const Buf& in) {
   const Shape& s = in.shape();
   Axes z;
-  bool together = in.is_contiguous();  // the reduced dimensions are neighbours
+  bool together = in.is_contiguous();  // the reduced dimensions are adjacent
   for (size_t d = 0, phase = 0; d < s.size(); ++d) {
     const bool r = dims >> d & 1;
     if (r && phase == 2 && s[d] != 1) together = false;
@@ -299,7 +298,7 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     const Elements<T> e = elements<T>(op.dims, x);
     reduce(Ties<T>{e.x, y, share.data()}, e.z);
     for (size_t o = 0; o < share.size(); ++o) share[o] = C(dy[o]) / share[o];
-    Strides each = x.strides();  // of y and share, repeated along the reduced dimensions
+    Strides each = x.strides();  // of y and share: 0 along reduced dimensions
     for (size_t d = each.size(), step = 1; d-- > 0;) {
       const bool reduced = op.dims >> d & 1;
       each[d] = reduced ? 0 : int64_t(step);

@@ -33,7 +33,7 @@ template <class T, class C> void turn(int64_t pairs, const C* s, const C* c, con
     y[2 * i + 1] = T(s[i] * a + c[i] * b);
   }
 }
-// f(x, y, r) for rows r of two views of one shape; those of y are neighbours.
+// Calls f(x, y, r) for rows r of two views of one shape; rows of y are contiguous.
 template <class T, class F> void for_rows(const Buf& in, const Layout& from, const Buf& out, const Layout& to, F&& f) {
   const Rows<T> x(Buf{&from, in.bytes}), y(Buf{&to, out.bytes});
   if (from.numel() == 0) return;
@@ -52,7 +52,7 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context&) {
       if (starts[b] < 0 || starts[b] > op::kRopeEnd - positions)
         throw rope_outside(op.name(), starts[b], int64_t(b), positions);
     const Turns<compute_t<T>> turns(op, starts, positions, hs / 2);
-    const int64_t same = to.numel() / hs / positions / int64_t(starts.size());  // heads with the turns of one start
+    const int64_t same = to.numel() / hs / positions / int64_t(starts.size());  // heads per start
     for_rows<T>(in[0], from, out[0], to, [&](const T* x, T* y, int64_t r) {
       const int64_t at = (r / positions / same * positions + r % positions) * (hs / 2);
       turn(hs / 2, turns.sine.data() + at, turns.cosine.data() + at, x, y);

@@ -1,5 +1,5 @@
-// Kernels of ops/softmax.h: a row at a time. Exponentials that are needed twice go through a scratch row in the compute
-// dtype, so that 16-bit results are rounded once; the output may take over an input.
+// Kernels of ops/softmax.h, row by row. Exponentials needed twice go through scratch in the compute dtype, so 16-bit
+// results are rounded once. The output may reuse an input.
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -9,8 +9,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 thread_local Scratch t_rows;  // of exponentials
 
-// The exponentials of a row are computed while those of the row before are scaled: the ones take arithmetic, the others
-// memory.
+// A row's exponentials (arithmetic) are computed while those of the row before are scaled (memory).
 void softmax(const op::Softmax&, Bufs in, Bufs out, Context&) {
   const int64_t n = out[0].shape().back(), total = out[0].numel();
   if (total == 0) return;

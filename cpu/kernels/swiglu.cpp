@@ -1,4 +1,4 @@
-// Kernels of ops/swiglu.h: a row at a time, each half read and written once.
+// Kernels of ops/swiglu.h: each half of a row is read and written once.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/simd/lanes.h>

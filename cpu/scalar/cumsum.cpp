@@ -1,5 +1,5 @@
-// Kernel of Cumsum (ops/reduce.h): rows element by element, columns side by side; a long row in chunks whose totals are
-// known first. The order of additions depends on the sizes alone.
+// Kernel of Cumsum (ops/reduce.h). Long rows are split into chunks, whose totals come first; columns are adjacent
+// lanes. The order of additions depends on the sizes alone.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/reduce.h>
@@ -8,14 +8,14 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kChunk = 4096;
 
-// A running sum is rounded at every element: f32 adds up in f64 here, where sums of lanes do well in f32.
+// A running sum is rounded at every element, so f32 accumulates in f64.
 template <class T>
 using Acc = std::conditional_t<std::is_integral_v<T>, uint64_t,
                                std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;
-// Integers wrap, as unsigned numbers do.
+// Integers wrap, as unsigned numbers.
 template <class T> Acc<T> widened(T x) { return Acc<T>(compute_t<T>(x)); }
 
-struct Order {  // the i-th element to be added lies at at(i)
+struct Order {  // element i of the sum is at at(i)
   int64_t n;
   bool reverse;
   int64_t at(int64_t i) const { return reverse ? n - 1 - i : i; }
@@ -25,7 +25,7 @@ template <class T> void scan_rows(const T* x, T* y, int64_t rows, const Order& o
   using A = Acc<T>;
   const int64_t n = order.n, chunks = (n + kChunk - 1) / kChunk;
   const int64_t per_tile = std::max<int64_t>(1, kGrain / std::min(n, kChunk));
-  std::vector<A> before(size_t(rows * chunks));  // the sum of all earlier chunks of the row
+  std::vector<A> before(size_t(rows * chunks));  // sums of all earlier chunks of the row
   const auto each_chunk = [&](auto f) {
     parallel_for(rows * chunks, per_tile, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {

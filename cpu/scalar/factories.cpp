@@ -1,10 +1,10 @@
-// Kernels of ops/factories.h. Random values are functions of (seed, position), so tiles may be filled in any order.
+// Kernels of ops/factories.h. Random values are functions of (seed, position), so tiles may run in any order.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/factories.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class T, class F> void fill(Bufs out, F f) {  // out[i] = f(i)
+template <class T, class F> void fill(Bufs out, F f) {
   T* y = out[0].data<T>();
   parallel_for(out[0].numel(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) y[i] = T(compute_t<T>(f(i)));
@@ -17,7 +17,7 @@ void arange(const op::Arange& op, Bufs, Bufs out, Context&) {
   visit_dtype(out[0].dtype(),
               [&]<class T>() { fill<T>(out, [&](int64_t i) { return op.start + double(i) * op.step; }); });
 }
-// Drawn in f32 and then converted, in any dtype.
+// Drawn in f32, then converted, for any dtype.
 template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context&) {
   const auto a = float(op.a), b = float(op.b);
   visit_float(out[0].dtype(), [&]<class T>() {

@@ -1,5 +1,5 @@
-// Kernels of ops/indexing.h. Reading by index is one walk over the output, whatever the op. Adding
-// by index gives each element of the result one writer, which adds in the order of the source.
+// Kernels of ops/indexing.h. Reads by index are one walk over the output. In adds by index each element of the result
+// has one writer, which adds in source order.
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/indexing.h>
@@ -17,11 +17,11 @@ template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
 }
 bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
 
-// y[...] = x[... + index[...] * step]: every operand by its strides over y's shape, 0 where it is repeated.
+// y[...] = x[... + index[...] * step]. All strides are over y's shape, 0 where repeated.
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
-  int64_t step, size;  // of x along the dimension that is indexed
+  int64_t step, size;  // of x along the indexed dimension
 
   template <class T, class I> bool run() const {  // false: an index is outside
     using At = std::array<int64_t, 3>;
@@ -31,7 +31,7 @@ struct Pick {
       const T* from = x.raw<T>() + at[1];
       const I* id = index.data<I>() + at[2];
       bool good = true;
-      if (s[2] == 0) {  // one index for all: a piece of a slice
+      if (s[2] == 0) {  // one index: a segment of a slice
         good = inside(*id, size);
         const T* p = good ? from + int64_t(*id) * step : from;
         if (good && s[1] == 1)
@@ -52,7 +52,7 @@ struct Pick {
     for_rows<3>(y.shape(), {y.strides(), x_strides, index_strides}, row);
     return ok;
   }
-  bool operator()() const {  // elements are moved, not computed with: one instance per size
+  bool operator()() const {  // moves bits: one instance per element size
     bool ok = true;
     visit_index(index.dtype(), [&]<class I>() {
       switch (size_of(y.dtype())) {
@@ -107,14 +107,14 @@ template <class Bits> void move_elements(const Buf& from, const Strides& to_stri
   });
 }
 
-// Lines along the dimension are independent: one thread adds a line, or neighbouring lines side by side, in order.
+// Lines along the dimension are independent: one thread adds a line, or adjacent lines together, in order.
 template <class A, class T, class I>
 bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides, size_t dim, int64_t size) {
   Shape beside = src.shape();
   const int64_t n = beside[dim], step = y_strides[dim], id_step = index.strides()[dim], src_step = src.strides()[dim];
   beside[dim] = 1;
   const Walk<3> walk(beside, {y_strides, index.strides(), src.strides()});
-  const bool apart = walk.strides[0].back() > step;  // elements of a line lie closer than lines do
+  const bool apart = walk.strides[0].back() > step;  // elements of a line are closer than lines
   const int64_t grain = std::max<int64_t>(apart ? 1 : 256, kGrain / std::max<int64_t>(1, n));
   std::atomic<bool> ok = true;
   parallel_for(walk.shape.product(), grain, [&](int64_t begin, int64_t end) {
@@ -177,8 +177,8 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Tokens sorted by id, so that each slice of the result has one writer. Thin slices are added line by line
-// instead, if there is no sum to add them to.
+// Tokens are sorted by id, so each slice of the result has one writer. Thin slices are added line by line, if there is
+// no sum to add them to.
 void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
   report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
@@ -198,7 +198,8 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
     visit_float(out[0].dtype(), [&]<class T>() { add_at<T>(nullptr, index, in[1], out[0], op.dim); });
     return;
   }
-  std::vector<int64_t> first(size_t(op.size) + 1), order(ids.size());  // of id v: order[first[v] .. first[v + 1])
+  // Tokens with id v: order[first[v] .. first[v + 1]).
+  std::vector<int64_t> first(size_t(op.size) + 1), order(ids.size());
   for (int64_t id : ids) ++first[size_t(id) + 1];
   for (size_t v = 0; v < size_t(op.size); ++v) first[v + 1] += first[v];
   auto next = first;

@@ -1,4 +1,4 @@
-// Kernels of ops/topk.h: one row at a time on one thread.
+// Kernels of ops/topk.h: one thread per row.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/topk.h>
@@ -11,7 +11,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class C> bool is_nan(C x) { return x != x; }
 
-// The rows of x along a dimension, in the order of the elements of `rest`, which is x's shape without it: f(row, p).
+// Calls f(row, p) for the rows of x along `dim`, in the order of the elements of x's shape without it.
 template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
   Shape rest = x.shape();
   Strides from = x.strides();
@@ -36,8 +36,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context&) {
       const C best = step == 1 ? lane_max<C>(n, [p](int64_t i) { return C(p[i]); })
                                : lane_max<C>(n, [p, step](int64_t i) { return C(p[i * step]); });
       int64_t i = 0;
-      while (!(C(p[i * step]) == best || is_nan(C(p[i * step]))))
-        ++i;  // the first NaN, if there is one, is the largest
+      while (!(C(p[i * step]) == best || is_nan(C(p[i * step])))) ++i;  // the first NaN counts as the largest
       y[row] = i;
     });
   });

@@ -1,4 +1,4 @@
-// Codes of 8 bits by quotients and by products, and what kernels say of values that have none. For
+// int8 quantization by quotients and by products, and errors for values without a quantized form. For
 // cpu/kernels/quantize.cpp and cpu/kernels/fp8.cpp.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
@@ -9,10 +9,10 @@
 #include <cmath>
 
 namespace tg::cpu::TG_ISA_NS {
-// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax does. Such inputs have at most 11 bits, so
-// a value that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the error of the factor. Ties
-// occur at |x| = absmax / 2, which rounds to 64 since the factor is slightly larger, and where 127 divides the bits of
-// absmax: there the division is used, as for f32 and where the factor would not be finite.
+// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax does. Such inputs have at most 11 bits: a
+// value that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at
+// |x| = absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax.
+// The latter are divided, as are f32 and values whose factor is not finite.
 template <class T> bool has_factor(float absmax) {
   return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
 }
@@ -22,11 +22,11 @@ inline int32_t by_quotient(float x, float absmax) { return int32_t(code_of(x, ab
 
 inline constexpr float kMostF16 = 65520;  // from here on f16 rounds to infinity
 
-// Whether a magnitude is no number, or none that the state can hold.
+// Whether an absmax is not finite, or too large for the state.
 inline bool is_bad(uint32_t most, DType state) {
   return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
 }
-// Finds what is_bad() has seen, in row-major order, and throws.
+// Finds the value behind is_bad(), in row-major order, and throws.
 [[noreturn]] inline void fail_without_code(std::string_view op, const Buf& x, DType state) {
   int64_t at = 0, worst = -1;
   float value = 0;

@@ -1,5 +1,4 @@
-// The exponentials of softmax and what is made like it: of differences from a maximum or a log-sum. Elsewhere
-// math::exp.
+// Exponentials for softmax and the like: of differences from a maximum or a log-sum. Elsewhere math::exp.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/cpu/simd/vector.h>
@@ -8,8 +7,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// e^x, as exact as math::exp, in two thirds of its instructions: below 2^-126 it is 0, as that is nothing beside the
-// largest, which is 1, and from 2^127.5 on inf (x up to 2^22). NaN stays.
+// e^x, as exact as math::exp, in two thirds of its instructions. Below 2^-126 it is 0, negligible next to the largest
+// term, 1. From 2^127.5 on it is inf (x up to 2^22). NaN stays.
 TG_HD_INLINE float exp_to_zero(float x) {
   x = x < -87.9f ? -87.9f : x;
   const auto [q, n] = math::detail::exp_parts(x);
@@ -18,15 +17,15 @@ TG_HD_INLINE float exp_to_zero(float x) {
 }
 TG_HD_INLINE double exp_to_zero(double x) { return math::exp(x); }
 
-// exp_to_zero() and 2^x of each lane, the latter for x below 128. Float: 1.5 ulp; 0 below 2^-126, as above; NaN stays.
-// In 2^x the difference r to the next step is exact, so it takes fewer instructions. The time of such a loop is that of
-// the longest way through it: sums in pairs, and what is out of range is put right at the end.
+// Vectors of exp_to_zero() and of 2^x (for x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. In 2^x the
+// remainder r is exact, so it takes fewer instructions. The longest dependency chain is the cost: terms are summed in
+// pairs and range errors corrected last.
 #if TG_ISA_LEVEL == 4
-// 2^n times a root of 2 times e^r, where the root is one of 16 in a register and r so small that few terms do.
+// 2^n 2^(i/16) e^r: 2^(i/16) is one of 16 constants in a register, so r is small and needs few terms.
 namespace sixteenths {
 using V = Vector<float>;
-inline constexpr float kMagic = 0x1.8p19f;  // adding it rounds to sixteenths; the low four bits say which
-// (1 + q) 2^n where x is `least` or more; t: n + kMagic.
+inline constexpr float kMagic = 0x1.8p19f;  // rounds to sixteenths; the low four bits are i
+// (1 + q) 2^n where x >= `least`, else 0; t: n + kMagic.
 TG_HD_INLINE V power(V q, V t, V n, V x, float least) {
   constexpr V kRoots = {1.0f,       1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f, 1.3542556f,
                         1.4142135f, 1.4768262f, 1.5422108f, 1.6104903f, 1.6817929f, 1.7562522f, 1.8340081f, 1.9152066f};
@@ -35,7 +34,7 @@ TG_HD_INLINE V power(V q, V t, V n, V x, float least) {
 #else
   const V root = __builtin_shuffle(kRoots, Vector<int32_t>(t));
 #endif
-  constexpr int kNotLess = 0x15, kRounding = 4;  // also for NaN; as all else rounds
+  constexpr int kNotLess = 0x15, kRounding = 4;  // not-less also passes NaN; default rounding
   const auto counts = __builtin_ia32_cmpps512_mask(x, V{} + least, kNotLess, 0xffff, kRounding);
   return __builtin_ia32_scalefps512_mask(root * q + root, n, V{}, counts, kRounding);
 }
@@ -54,7 +53,7 @@ TG_HD_INLINE Vector<float> exp2_to_zero(Vector<float> x) {
 #else
 TG_HD_INLINE Vector<float> exp_to_zero(Vector<float> x) {
   using V = Vector<float>;
-  constexpr float kMagic = 0x1.8p23f + 127;  // leaves the bits of 2^n in the low bits of the sum
+  constexpr float kMagic = 0x1.8p23f + 127;  // puts the bits of 2^n in the low bits of the sum
   const V t = x * 1.44269504f + kMagic, n = t - kMagic;
   const V r = (x - n * math::detail::kLn2Hi) - n * math::detail::kLn2Lo, z = r * r;
   const V p = (0.00139406603f * z + (0.00836659037f * r + 0.0416664034f)) * z + (0.166665435f * r + 0.5f);
@@ -65,7 +64,7 @@ TG_HD_INLINE Vector<float> exp_to_zero(Vector<float> x) {
 }
 TG_HD_INLINE Vector<float> exp2_to_zero(Vector<float> x) {
   typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
-  constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, which is left in the low bits
+  constexpr float kMagic = 0x1.8p23f;  // rounds to an integer, in the low bits
   x = x < -127.0f ? Vector<float>{} - 127.0f : x;
   const Vector<float> t = x + kMagic, r = x - (t - kMagic);
   Vector<float> q = 0.000153278423f * r + 0.00133909972f;

@@ -1,4 +1,4 @@
-// A callable that is not copied, for code that is compiled once for all of them. It must outlive the call.
+// A non-owning callable, for code that is compiled once. The callable must outlive the call.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

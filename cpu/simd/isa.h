@@ -1,6 +1,6 @@
-// Kernel files of this folder are compiled once per instruction-set level. Everything that such a file defines lies in
-// tg::cpu::TG_ISA_NS, a namespace of the level, so that the linker never takes one level's code for another's. Files
-// outside of the library, compiled with flags of their own, have namespaces of their own for the same reason.
+// Kernel files of this folder are compiled once per instruction-set level. Their definitions are in tg::cpu::TG_ISA_NS,
+// a namespace per level, so the linker never mixes the levels' code. User files have separate flags, so separate
+// namespaces.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -11,12 +11,13 @@
 #endif
 namespace tg::cpu {
 namespace TG_ISA_NS {}
-using namespace TG_ISA_NS;  // so that other files may write tg::cpu::for_each
+using namespace TG_ISA_NS;  // other files write tg::cpu::for_each
 }  // namespace tg::cpu
 
-// Before a loop that reads index i in full before it writes index i, and nothing else: operands may be the very same
-// memory, which a compiler would otherwise test for and then not vectorise.
-#if defined(__clang__) && defined(TG_SANITIZED)  // checks keep it from vectorising, of which it would warn
+// For a loop whose only memory order is: read index i, then write index i. Operands may be the same memory; without
+// this the compiler tests for overlap and does not vectorise.
+// Sanitizers prevent vectorisation, and the pragma would warn.
+#if defined(__clang__) && defined(TG_SANITIZED)
 #define TG_SAME_INDEX
 #elif defined(__clang__)
 #define TG_SAME_INDEX _Pragma("clang loop vectorize(assume_safety)")

@@ -1,6 +1,5 @@
-// Loops written once for a vector of numbers and for a single one, where compilers make too little of a plain loop: f
-// is called with Vector<C> for as many neighbours as a register holds, then with C for what is left of n. load<V>() and
-// store() convert bf16, so that f computes in C.
+// Loops written once for vectors and scalars, where compilers vectorise a plain loop badly: f gets V = Vector<C> for
+// full registers, then V = C for the rest. load<V>() and store() convert bf16, so f computes in C.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/cpu/simd/exp.h>
@@ -18,13 +17,14 @@ namespace tg::cpu::TG_ISA_NS {
 typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2))),
     AllHalves __attribute__((vector_size(kVectorBytes)));
 
-// bf16 is the upper half of f32. By shuffles, as compilers convert vectors of integers in more steps.
+// bf16 is the upper half of f32. Shuffles, because compilers convert integer vectors in more steps.
 inline constexpr int kUpper = std::endian::native == std::endian::little;
 template <int... I> inline AllHalves from_upper(const Halves& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, Halves{}, (I % 2 == kUpper ? I / 2 : kVector<float>)...);
 }
 template <int... I> inline Halves to_upper(const AllHalves& x, std::integer_sequence<int, I...>) {
-#if TG_ISA_LEVEL == 3  // AVX2 moves bytes within 16 of them: there first, then eights
+// AVX2 shuffles bytes within 16: first there, then by quadwords.
+#if TG_ISA_LEVEL == 3
   const AllHalves there = __builtin_shufflevector(x, x, (I / 8 * 8 + I % 4 * 2 + kUpper)...);
   const auto eights = reinterpret_cast<Vector<uint64_t>>(there);
   const auto y = reinterpret_cast<AllHalves>(__builtin_shufflevector(eights, eights, 0, 2, 1, 3));
@@ -50,7 +50,7 @@ template <class V, class T> inline void store(T* p, const V& v) {
   if constexpr (std::is_same_v<V, compute_t<T>>) {
     *p = T(v);
   } else if constexpr (std::is_same_v<T, bf16>) {
-    // As bf16(float), in an order that masked instructions suit, or one for registers without masks.
+    // Rounds as bf16(float), in an order for masked instructions, or one for registers without masks.
     using Bits = Vector<uint32_t>;
     const Bits u = reinterpret_cast<Bits>(v);
     Bits bits;
@@ -58,7 +58,7 @@ template <class V, class T> inline void store(T* p, const V& v) {
       bits = v == v ? u + 0x7fff : Bits{} + 0x7fff0000;
       bits = (u & 0x10000) != 0 ? bits + 1 : bits;
     } else {
-      bits = u + 0x8000 + reinterpret_cast<Bits>((u & 0x10000) == 0);  // -1 where it holds
+      bits = u + 0x8000 + reinterpret_cast<Bits>((u & 0x10000) == 0);  // true is -1
       bits = v == v ? bits : Bits{} + 0x7fff0000;
     }
     const Halves h = to_upper(reinterpret_cast<AllHalves>(bits), std::make_integer_sequence<int, 2 * kVector<float>>());
@@ -67,17 +67,17 @@ template <class V, class T> inline void store(T* p, const V& v) {
     store_vector(p, v);
   }
 }
-// Before a single number: keeps compilers from making vectors again of what is left, in loops as large as the others.
+// Keeps compilers from vectorising the scalar rest into a loop as large as the main one.
 inline void one_left() { asm(""); }
 
-// f.template operator()<V>(j) for all j < n, or for each kVector<C> of them.
+// Calls f.template operator()<V>(j) for each kVector<C> of j < n, then for single j.
 template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
   int64_t j = 0;
   for (; j + kVector<C> <= n; j += kVector<C>) f.template operator()<Vector<C>>(j);
   for (; j < n; ++j) one_left(), f.template operator()<C>(j);
 }
-// Sums over begin <= j < end of N numbers at a time, f.template operator()<V>(j): a std::array<V, N>. 64 running sums
-// in all.
+// Sums of N functions over begin <= j < end. f.template operator()<V>(j) returns a std::array<V, N>. 64 accumulators in
+// all.
 template <size_t N, class C, class F> inline std::array<C, N> block_sums(int64_t j, int64_t n, F&& f) {
   constexpr int kSums = 64 / int(N), kParts = kSums / kVector<C>;
   Vector<C> sum[N][kParts];
@@ -101,12 +101,12 @@ template <size_t N, class C, class F> inline std::array<C, N> block_sums(int64_t
   }(std::make_integer_sequence<int, kParts>(), std::make_index_sequence<N>());
   return all;
 }
-// The same over j < n.
+// block_sums() over j < n, as a tree.
 template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t n, F&& f) {
   return tree_of_blocks<N, C>(n, [&](int64_t j, int64_t end) TG_INLINE { return block_sums<N, C>(j, end, f); });
 }
 
-// max over i < n of x[i] where NaN may be passed over, as it comes back in a sum of exponentials; n >= 1. In C.
+// max over i < n of x[i], in C; n >= 1. NaN may be lost: it reappears in a sum of exponentials.
 template <class C, class T> inline C top_of(int64_t n, const T* x) {
   constexpr int kChains = 4, kStep = kVector<C>;
   const auto take = [](auto& a, const auto& b) { a = a < b ? b : a; };
@@ -126,7 +126,7 @@ template <class C, class T> inline C top_of(int64_t n, const T* x) {
   return top;
 }
 
-// The sum over j < n of e^(x[j] - top), in C; each is given to keep(j, e) as well.
+// The sum over j < n of e^(x[j] - top), in C; keep(j, e) receives each term.
 template <class C, class T, class Keep> inline C sum_of_exp(int64_t n, const T* x, C top, Keep&& keep) {
   return lane_sums<1, C>(n, [&]<class V>(int64_t j) {
     const V e = exp_to_zero(V(load<V>(x + j) - top));

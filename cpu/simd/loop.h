@@ -1,6 +1,6 @@
-// Loops over elements of views and broadcasts. Operands are walked with one set of strides each (0 repeats); adjacent
-// dimensions that every operand steps through evenly are merged, so contiguous data is one long row. Results are
-// written by the caller's row function; tiles depend on the problem alone.
+// Loops over elements of views and broadcasts, with one set of strides per operand (0 repeats). Adjacent dimensions
+// that all operands step through evenly are merged, so contiguous data is one long row. Row functions write the
+// results; tiles depend on the problem alone.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -12,7 +12,8 @@
 namespace tg::cpu::TG_ISA_NS {
 
 inline constexpr int64_t kGrain =
-    1 << 14;  // elements of a tile: some 5 us of cheap work, above the cost of waking threads
+    // Elements of a tile: about 5 us of cheap work, more than a wake-up costs.
+    1 << 14;
 
 template <size_t N> struct Walk {
   Shape shape;  // merged; never empty
@@ -38,7 +39,7 @@ template <size_t N> struct Walk {
     shape.push_back(1);
     for (auto& k : strides) k.push_back(0);
   }
-  // row(n, at, step) for runs of the innermost dimension that make up elements [begin, end).
+  // Calls row(n, at, step) for runs of the innermost dimension that cover elements [begin, end).
   template <class F> void rows(int64_t begin, int64_t end, F&& row) const {
     if (begin >= end) return;  // a size of 0 has no index
     const size_t inner = shape.size() - 1;
@@ -68,7 +69,7 @@ template <size_t N> struct Walk {
 template <size_t N>
 using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
 
-// The same on the thread pool: row(n, at, step) is called from several threads.
+// Walk::rows() on the thread pool: several threads call row(n, at, step).
 template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& strides, RowFn<N> row) {
   const Walk<N> walk(s, strides);
   parallel_for(walk.shape.product(), kGrain, [&](int64_t begin, int64_t end) { walk.rows(begin, end, row); });
@@ -76,7 +77,7 @@ template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& 
 template <size_t N, class F> void for_rows(const Shape& s, const std::array<Strides, N>& strides, F&& row) {
   run_rows<N>(s, strides, RowFn<N>(row));
 }
-// f(offset...) for every index, one thread: for cold code.
+// Calls f(offset...) for every index, on one thread: for cold code.
 template <size_t N, class F> void for_indices(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
   const Walk<N> walk(s, strides);
   walk.rows(0, walk.shape.product(), [&](int64_t n, std::array<int64_t, N> at, const std::array<int64_t, N>& step) {
@@ -86,9 +87,9 @@ template <size_t N, class F> void for_indices(const Shape& s, const std::array<S
     }
   });
 }
-// Strides of contiguous data of this shape.
+// Contiguous strides of a shape.
 inline Strides dense(const Shape& s) { return Layout::contiguous(s, DType::f32).strides; }
-// The elements in row-major order, one thread: for indices and for one number per row.
+// The elements in row-major order, by one thread: for indices and for one number per row.
 template <class To, class From> std::vector<To> flat(const Buf& b) {
   std::vector<To> v;
   if (b.numel() == 0) return v;
@@ -101,7 +102,7 @@ inline std::vector<int64_t> flat_indices(const Buf& b) {
   visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
   return v;
 }
-// The elements where they lie if they are contiguous, else copied in row-major order to `scratch`.
+// The elements in place if contiguous, else copied to `scratch` in row-major order.
 template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
   if (b.is_contiguous()) return b.data<T>();
   scratch.resize(size_t(b.numel()));
@@ -113,8 +114,8 @@ template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratc
   return scratch.data();
 }
 
-// One operand of a row in blocks: where it lies when its elements are neighbours, else gathered into a buffer. So each
-// function has one loop, over neighbours.
+// One operand of a row, in blocks: in place if contiguous, else gathered into a buffer. So each function needs only a
+// contiguous loop.
 inline constexpr int64_t kBlock = 512;
 template <class T> class RowOperand {
  public:

@@ -1,16 +1,14 @@
-// Elementwise kernels: out[i] = f(in[i]...) with broadcasting, any layout and a dtype of its own for each operand. The
-// walk, the gathering of strided operands and the conversion of bf16 know only sizes and are compiled once per number
-// of operands; per function and compute type there is one loop over neighbouring elements. For
-// cpu/kernels/pointwise.cpp and cpu/kernels/comparison.cpp.
+// Elementwise kernels: out[i] = f(in[i]...) with broadcasting, any layout, and a dtype per operand. Walk, gather and
+// bf16 conversion know only sizes and are compiled once per number of operands; each function and compute type adds one
+// loop over contiguous elements.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 
 namespace tg::cpu::TG_ISA_NS {
 
-enum class Bf16 { as_f32, as_bits };  // what a loop sees of such operands and results
+enum class Bf16 { as_f32, as_bits };  // how a loop sees bf16 operands and results
 
-// One operand of a row in blocks: where it lies when its elements are neighbours that need no conversion, else in a
-// buffer.
+// One operand of a row, in blocks: in place if contiguous and not converted, else in a buffer.
 class BlockOperand {
  public:
   BlockOperand(const Buf& b, Bf16 how, int64_t at, int64_t step, int64_t n)
@@ -58,7 +56,7 @@ class BlockOperand {
 };
 
 template <size_t N> using BlockLoop = FunctionRef<void(int64_t n, void* out, const std::array<const void*, N>& in)>;
-// The result of a block in bf16: computed in f32 beside it, then rounded into place.
+// A block with a bf16 result: computed in f32 scratch, then rounded.
 template <size_t N>
 void bf16_block(int64_t n, std::byte* out, const std::array<const void*, N>& in, BlockLoop<N> loop) {
   alignas(64) float wide[kBlock];
@@ -66,7 +64,7 @@ void bf16_block(int64_t n, std::byte* out, const std::array<const void*, N>& in,
   auto* y = reinterpret_cast<bf16*>(out);
   for (int64_t i = 0; i < n; ++i) y[i] = bf16(wide[i]);
 }
-// out = loop(in...) in blocks. out is contiguous; each block is read in full before it is written.
+// out = loop(in...) in blocks. out is contiguous; each block is read before it is written.
 template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop<N> loop) {
   const Shape& s = out.shape();
   const auto width = int64_t(size_of(out.dtype()));
@@ -102,8 +100,8 @@ template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop
   });
 }
 
-// out[i] = f(in[i]...) where f takes X... and returns Y: the types of the operands and of the result. For bf16 that is
-// float, or uint16_t where only bits are moved.
+// out[i] = f(in[i]...), with f from X... to Y, the types of operands and result. bf16 is float, or uint16_t where only
+// bits move.
 template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   const auto loop = [f](int64_t n, void* to, const std::array<const void*, sizeof...(X)>& from) {
     [&]<size_t... K>(std::index_sequence<K...>) {
@@ -117,7 +115,7 @@ template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   map_blocks<sizeof...(X)>(in, out[0], bits ? Bf16::as_bits : Bf16::as_f32, BlockLoop<sizeof...(X)>(loop));
 }
 
-// f.template operator()<T>() with the type that d is computed in: double or float.
+// Calls f.template operator()<T>() with d's compute type: double or float.
 template <class F> void visit_computed(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();

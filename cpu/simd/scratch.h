@@ -1,5 +1,5 @@
-// Memory of the calling thread for kernels, kept from call to call: a thread_local object grows to the most it was ever
-// asked for. What it holds is lost when it grows. Not for tensors (cpu/runtime/allocator.h).
+// Per-thread scratch of kernels, kept between calls: a thread_local object grows to the largest request. Growth loses
+// the contents. Not for tensors (cpu/runtime/allocator.h).
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

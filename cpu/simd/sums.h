@@ -1,6 +1,5 @@
-// Sums with a fixed order of additions: the same bits for any thread count, any alignment and any width of vectors. 64
-// running sums over each block of 4096 terms, added as a tree; blocks are added as a tree, too, so that the error grows
-// with the logarithm of the number of terms.
+// Sums in a fixed order: the same bits for any thread count, alignment and vector width. 64 accumulators per block of
+// 4096 terms are reduced as a tree, as are the blocks: the error grows with the logarithm of the number of terms.
 #pragma once
 #include <tapegrad/cpu/simd/vector.h>
 
@@ -13,13 +12,12 @@
 namespace tg::cpu::TG_ISA_NS {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kWide = 4 * kLanes;  // of one chain of additions, each would wait for the one before
+inline constexpr int kWide = 4 * kLanes;  // accumulators hide the latency of additions
 
 template <int From, class V, int... I> inline auto lanes_of(const V& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, x, (From + I)...);
 }
-// The upper half of N lanes is joined to the lower one until one is left: join(a, b) makes a of both. By shuffles, as
-// compilers pass halves through memory.
+// Reduces N lanes by halves: join(a, b) reduces b into a. Shuffles, because compilers pass halves through memory.
 template <int N, class V, class F> inline auto join_lanes(const V& x, const F& join) {
   if constexpr (N == 2) {
     auto lower = x[0];
@@ -32,7 +30,7 @@ template <int N, class V, class F> inline auto join_lanes(const V& x, const F& j
     return join_lanes<N / 2>(lower, join);
   }
 }
-// The same of P vectors, which are one after another.
+// join_lanes() of P consecutive vectors.
 template <size_t P, class V, class F> inline auto join_vectors(V (&x)[P], const F& join) {
   if constexpr (P == 1) {
     return join_lanes<int(sizeof(V) / sizeof(x[0][0]))>(x[0], join);
@@ -46,7 +44,7 @@ template <size_t P, class V, class F> inline auto join_vectors(V (&x)[P], const 
 }
 inline constexpr auto kAdd = [](auto& a, const auto& b) { a += b; };
 inline constexpr int64_t kSumBlock = 4096;
-// N sums over j < n: block(j, end) gives those of a block.
+// N sums over j < n; block(j, end) returns those of a block.
 template <size_t N, class C, class F> inline std::array<C, N> tree_of_blocks(int64_t n, F&& block) {
   std::array<C, N> level[48];  // sums of 1, 2, 4 ... blocks, the largest first
   int depth = 0;
@@ -64,7 +62,7 @@ template <size_t N, class C, class F> inline std::array<C, N> tree_of_blocks(int
     return sum;
   }
 }
-// sum over i < n of f(i), in C.
+// The sum over i < n of f(i), in C.
 template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
   return tree_of_blocks<1, C>(n, [&](int64_t i, int64_t end) {
     C lane[kWide] = {};
@@ -76,7 +74,7 @@ template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
     return std::array<C, 1>{join_vectors(all, kAdd)};
   })[0];
 }
-// Joins results of chunks as a tree: of chunk c, w neighbours from part + c * step on. The result is chunk 0's.
+// Reduces chunks as a tree: chunk c has w contiguous elements from part + c * step on. The result is in chunk 0.
 template <class A, class F> void join_chunks(A* part, int64_t chunks, int64_t step, int64_t w, const F& join) {
   for (int64_t apart = 1; apart < chunks; apart *= 2)
     for (int64_t c = 0; c + apart < chunks; c += 2 * apart) {
@@ -84,7 +82,7 @@ template <class A, class F> void join_chunks(A* part, int64_t chunks, int64_t st
       for (int64_t j = 0; j < w; ++j) to[j] = join(to[j], more[j]);
     }
 }
-// max over i < n of f(i); n >= 1. NaN wins, counted on its own: one comparison that does both is no vector instruction.
+// max over i < n of f(i); n >= 1. NaN wins. It is counted separately: a comparison with both rules does not vectorise.
 template <class C, class F> inline C lane_max(int64_t n, F&& f) {
   C lane[kLanes];
   for (int k = 0; k < kLanes; ++k) lane[k] = f(0);

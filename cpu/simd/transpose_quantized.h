@@ -14,7 +14,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Rows of neighbours in memory, n of them, ld apart.
+// Contiguous rows of n elements, ld apart.
 template <class T> struct Lines {
   const T* p;
   int64_t lines, n, ld;
@@ -22,16 +22,16 @@ template <class T> struct Lines {
 };
 
 namespace turned {
-constexpr int64_t kLine = 64;                    // lines whose codes fill one of the cache
-constexpr int64_t kTall = 2 * kLine;             // a block
-constexpr int64_t kWide = 1024;                  // its places, at most: it stays in L2
-constexpr int64_t kPitch = kWide + 16;           // no power of two, for the caches' sake
-constexpr int64_t kStreamed = int64_t(1) << 20;  // bytes of codes from which on they pass by the caches
+constexpr int64_t kLine = 64;                    // rows whose int8 values fill a cache line
+constexpr int64_t kTall = 2 * kLine;             // of a block
+constexpr int64_t kWide = 1024;                  // columns of a block, at most: it stays in L2
+constexpr int64_t kPitch = kWide + 16;           // not a power of two: L1 set aliasing
+constexpr int64_t kStreamed = int64_t(1) << 20;  // bytes: from here on stores bypass the caches
 constexpr int kLanes = TG_ISA_LEVEL == 4 ? 16 : TG_ISA_LEVEL == 3 ? 8 : 4;
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 inline thread_local Scratch t_block;
 
-// x[0][i], y[0][i], x[0][i + 1], ... of the lower halves of x and y, and of the higher.
+// Interleaves the lower halves of x and y, or the higher.
 template <class V> inline V lower(V x, V y) {
   if constexpr (sizeof(V) == 64)
     return __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -48,10 +48,10 @@ template <class V> inline V higher(V x, V y) {
   else
     return __builtin_shufflevector(x, y, 2, 6, 3, 7);
 }
-// kLanes x kLanes words, transposed.
+// Transposes kLanes x kLanes words.
 inline void transpose(Words (&x)[kLanes]) {
 #pragma GCC unroll 4
-  for (int stage = 1; stage < kLanes; stage *= 2) {  // each turns a row's place by a bit
+  for (int stage = 1; stage < kLanes; stage *= 2) {  // each rotates a row's index by a bit
     Words y[kLanes];
 #pragma GCC unroll 8
     for (int i = 0; i < kLanes / 2; ++i)
@@ -61,8 +61,8 @@ inline void transpose(Words (&x)[kLanes]) {
   }
 }
 
-// The codes of n places of four lines, four at each place: by its factor by[i] or else absmax, or by[0] for all if Step
-// is 0.
+// Quantizes n columns of four rows, four int8 per column, by the factor by[i] or else absmax; by[0] for all if Step is
+// 0.
 template <int Step, bool Factor, class T>
 inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_t n, const float* by,
                           uint32_t* __restrict to) {
@@ -74,7 +74,7 @@ inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_
     to[i] = byte(a[i], m) | byte(b[i], m) << 8 | byte(c[i], m) << 16 | byte(d[i], m) << 24;
   }
 }
-// The same, while what lies `ahead` is fetched: processors foresee no more than a page.
+// encode_places() with software prefetch of `ahead`: the hardware's stops at a page.
 template <int Step, bool Factor, class T>
 void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int64_t ahead, const float* by,
                  uint32_t* to) {
@@ -89,11 +89,11 @@ void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int6
   }
   some(i, n - i);
 }
-// By what codes of places are made, or of all if Step is 0.
+// The scales of columns, or one for all if Step is 0.
 template <int Step, class T> struct Scales {
   const float* absmax;
   std::vector<float> factors;
-  std::vector<int64_t> without;  // places that have no factor
+  std::vector<int64_t> without;  // columns without a factor
   Scales(const float* a, int64_t n) : absmax(a) {
     if constexpr (sizeof(T) == 2) {
       factors.resize(size_t(Step ? n : 1));
@@ -101,7 +101,7 @@ template <int Step, class T> struct Scales {
         has_factor<T>(a[i]) ? void(factors[i] = factor_of(a[i])) : without.push_back(int64_t(i));
     }
   }
-  // Of places [i, i + n) of four lines.
+  // Quantizes columns [i, i + n) of four rows.
   void encode(const T* a, const T* b, const T* c, const T* d, int64_t i, int64_t n, int64_t ahead, uint32_t* to) const {
     if (sizeof(T) != 2 || (Step == 0 && !without.empty()))
       return encode_four<Step, false>(a, b, c, d, n, ahead, absmax + i * Step, to);
@@ -113,7 +113,7 @@ template <int Step, class T> struct Scales {
   }
 };
 
-// A line of the cache, or as many bytes of one as count.
+// Stores a cache line, or its first `some` bytes.
 inline void store(const std::byte* line, int64_t some, int8_t* to, bool streamed) {
 #ifdef __SSE2__
   if (streamed) {
@@ -127,7 +127,7 @@ inline void store(const std::byte* line, int64_t some, int8_t* to, bool streamed
   else
     std::memcpy(to, line, size_t(some));
 }
-// Words (some lines / 4, n), kPitch apart, to n columns ld apart.
+// Transposes words (some rows / 4, n), kPitch apart, to n columns ld apart.
 inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t* to, int64_t ld, bool streamed) {
   constexpr int kParts = kLine / 4 / kLanes;
   alignas(64) std::byte lines[kLanes][kLine];
@@ -147,8 +147,8 @@ inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t
 }
 }  // namespace turned
 
-// Codes of lines, transposed: (n, lines). absmax[i] > 0 belongs to place i, or to all if Step is 0. Blocks run from the
-// last to the first: whoever found the magnitudes has just read the last.
+// Quantizes and transposes to (n, lines). absmax[i] > 0 belongs to column i, or to all if Step is 0. Blocks run from
+// the last to the first, because the absmax pass has just read the last.
 template <int Step, class T> void encode_turned(const Lines<T>& x, const float* absmax, int8_t* to) {
   using namespace turned;
   const int64_t down = (x.lines + kTall - 1) / kTall, across = (x.n + kWide - 1) / kWide;
@@ -166,7 +166,7 @@ template <int Step, class T> void encode_turned(const Lines<T>& x, const float* 
       store_columns(words + l / 4 * kPitch, std::min(kLine, some - l), width, to + i * x.lines + first + l, x.lines,
                     streamed);
 #ifdef __SSE2__
-    if (streamed) _mm_sfence();  // what passes by the caches is seen by others only after it
+    if (streamed) _mm_sfence();  // streaming stores need a fence
 #endif
   });
 }

@@ -1,4 +1,4 @@
-// A register full of numbers, in the compiler's vector extensions: what the level has, SSE2's width on the baseline.
+// A register in the compiler's vector extensions, of the level's width; SSE2 on the baseline.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 
@@ -26,7 +26,7 @@ template <class C> inline Vector<C> load_vector(const C* p) {
   return v;
 }
 template <class C> inline void store_vector(C* p, Vector<C> v) { std::memcpy(p, &v, sizeof v); }
-// The smallest number of elements in whole vectors that holds n.
+// n rounded up to whole vectors.
 template <class C> constexpr int64_t whole_vectors(int64_t n) { return (n + kVector<C> - 1) / kVector<C> * kVector<C>; }
 
 }  // namespace tg::cpu::TG_ISA_NS
