@@ -1,5 +1,4 @@
-// The CUDA runtime: devices, copies, synchronisation. Without a driver or GPU there is no device, and why_missing()
-// says what is missing.
+// Without a driver or GPU there is no device, and why_missing() says what is missing.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/jit/chain.h>

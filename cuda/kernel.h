@@ -1,6 +1,6 @@
 /// @file
-/// Loops of CUDA kernels for .cu files, in the library and outside: over elements, and over rows of the last dimension.
-/// Any other kernel is a `__global__` function, launched by launch().
+/// Loops of CUDA kernels for .cu files: over elements, and over rows of the last dimension. Any other kernel is a
+/// `__global__` function, launched by launch().
 ///
 /// - `launch(context, kernel, grid, block, shared_bytes, arguments...)`: in the context's stream; errors name the op
 /// - `blocks_for(context, n, per_block)`: a grid that fills the GPU; `for (GridLoop i(n); i; ++i)` then visits each *i

@@ -1,6 +1,5 @@
-// The library is column-major: a row-major X read column by column is X^T. So out = a b is computed as out^T = b^T a^T:
-// the library's A is our b, its B is our a, m and n are swapped, and no data moves. Each operand keeps its
-// transposition flag.
+// The library is column-major: a row-major X is its X^T. So out = a b is computed as out^T = b^T a^T: the library's A
+// is our b, its B is our a, m and n are swapped, and no data moves. Each operand keeps its transposition flag.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -22,13 +21,13 @@
 namespace tg::cuda {
 namespace {
 
-// A part of a GEMM that exceeds the library's sizes. out is not contiguous; later parts of k accumulate.
+// A part of a GEMM beyond the library's sizes. out is not contiguous; later parts of k accumulate.
 struct Part : Gemm {
   int64_t ldd = 0;
   bool accumulate = false;
 };
 
-// No algorithm asks for more than 16 bytes: higher powers would only add keys for the same GEMM.
+// No algorithm needs more than 16 bytes: higher powers would only add keys.
 uint8_t alignment(const void* p) {
   return p ? uint8_t(std::min(kMostAlignment, std::countr_zero(reinterpret_cast<uintptr_t>(p)))) : uint8_t(0);
 }
@@ -58,7 +57,7 @@ GemmKey key_of(const Part& g) {
   return k;
 }
 
-// One device's plans, made at its first GEMM: programs without a GEMM need no GPU.
+// Made at a device's first GEMM: programs without one need no GPU.
 class Gemms {
  public:
   Gemms(int device, GemmOptions o) : device_(device) { reset(std::move(o)); }
@@ -80,8 +79,7 @@ class Gemms {
     const std::lock_guard lock(mutex_);
     open(c.op);
     if (by_library(c, g)) return;
-    // The bias may be the reason, by its alignment or shape. Then it becomes the first term of the sums, rounded once
-    // with them.
+    // The bias may be the reason. Then it becomes the first term of the sums, rounded once with them.
     if (g.bias) {
       fill_rows(c, g, g.ldd);
       g.bias = nullptr, g.accumulate = true;
@@ -190,8 +188,7 @@ class Gemms {
   }
 };
 
-// Measured times differ from run to run, and so would the choice and the bits of results, unless a file keeps the
-// choice.
+// Measured times differ from run to run, so would the choice and the bits of results without a file.
 void check_tuning(const GemmOptions& o) {
   TG_CHECK(
       !o.autotune || !o.file.empty(), value,
@@ -232,7 +229,7 @@ GemmOperand advance(GemmOperand x, int64_t row, int64_t column, int64_t matrix, 
   return x;
 }
 DType result_of(DType t) { return t == DType::i8 ? DType::i32 : t; }
-// f(begin, count) for segments of [0, n) of at most `step`.
+// f(begin, count) for segments of [0, n).
 template <class F> void pieces(int64_t n, int64_t step, F&& f) {
   for (int64_t at = 0; at < n; at += step) f(at, std::min(step, n - at));
 }

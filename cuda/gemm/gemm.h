@@ -1,6 +1,6 @@
-// GEMMs of the CUDA backend, by cuBLASLt where it has an algorithm: one, or a batch of equal shapes, on row-major
-// operands. Plans (descriptors and the chosen algorithm) are cached per device and shape: a repeated call is one call
-// of the library and allocates nothing. matmul.cu handles views and broadcasting.
+// GEMMs by cuBLASLt where it has an algorithm: one, or a batch of equal shapes, row-major. Plans (descriptors and
+// algorithm) are cached per device and shape: a repeated call is one call of the library and allocates nothing.
+// matmul.cu handles views and broadcasting.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -9,8 +9,8 @@
 
 namespace tg::cuda {
 
-// A row-major matrix in device memory, or a batch: element (i, j) of matrix b is data[b * stride + i * ld + j].
-// `transposed`: the GEMM reads it as (j, i).
+// A row-major matrix or batch in device memory: element (i, j) of matrix b is data[b * stride + i * ld + j].
+// `transposed`: read as (j, i).
 struct GemmOperand {
   const void* data = nullptr;
   int64_t ld = 0, stride = 0;  // stride 0 repeats one matrix
@@ -28,22 +28,22 @@ struct Gemm {
   void* out = nullptr;         // contiguous matrices, out_stride elements apart
   int64_t out_stride = 0;
 };
-// Any sizes: size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h takes over where the library
-// has no algorithm, and a line on stderr names the first. An Error(cuda) if the library fails.
+// Size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h takes over where the library has no
+// algorithm; a line on stderr names the first. An Error(cuda) if the library fails.
 void gemm(const Context&, const Gemm&);
 
-// Files of measured algorithms (bench/gpu/gemm_*.txt) that the build embedded, as texts.
+// Texts of the files of measured algorithms (bench/gpu/gemm_*.txt) in the build.
 std::span<const std::string_view> shipped_algorithms();
 
-// The choice of algorithms. The environment's values hold until set_gemm_options().
+// The environment's values hold until set_gemm_options().
 struct GemmOptions {
   // Times the library's candidates at the first call of each shape and keeps the fastest in `file`. Without a file this
   // is an Error, since results depend on the algorithm. If false, the library's first candidate is used. TG_AUTOTUNE=1.
   bool autotune = false;
-  // A JSON file of measured choices, read at the first GEMM and, with autotune, written after each measurement. Choices
-  // for another library version or GPU stay in the file unused. TG_GEMM_CACHE=path.
+  // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Choices for
+  // another library version or GPU stay unused. TG_GEMM_CACHE=path.
   std::string file;
-  // Used for GEMMs that the file lacks, never with autotune.
+  // For GEMMs that the file lacks, never with autotune.
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // per device, least recently used evicted
   int64_t largest = int64_t(1) << 30;  // larger sizes are split: the library's are 32-bit

@@ -1,4 +1,4 @@
-// Measured algorithms as JSON, one entry per cuBLASLt version, GPU and GEMM, from a file and from the build.
+// One entry per cuBLASLt version, GPU and GEMM, from a file and from the build.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 
@@ -13,8 +13,8 @@ class GemmFile {
     double microseconds;
     bool shipped = false;
   };
-  // Reads the file if it exists; its entries precede those of `shipped`. An Error(io) names a damaged file. Entries of
-  // another library version or GPU are preserved. An empty path means no file.
+  // Entries of the file precede those of `shipped`. An Error(io) names a damaged file. Entries of another library
+  // version or GPU are preserved. An empty path means no file.
   GemmFile(std::string path, std::string gpu, std::span<const std::string_view> shipped);
   const std::string& path() const { return path_; }
   const Entry* find(const GemmKey&) const;  // null: not measured

@@ -1,5 +1,4 @@
-// Operands are swapped as in gemm.cpp: the library's A is the weight, its B is x, m and n are swapped. Descriptors are
-// made per call; algorithms are cached.
+// The library's A is the weight, its B is x, as in gemm.cpp. Descriptors are made per call; algorithms are cached.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>

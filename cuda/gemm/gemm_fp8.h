@@ -1,4 +1,4 @@
-// GEMMs of 8-bit floats by cuBLASLt on tensor cores of compute capability 9.0. fp8.cu has a fallback.
+// GEMMs of 8-bit floats by cuBLASLt, for compute capability 9.0. fp8.cu has a fallback.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/ops/quantized/fp8.h>
@@ -18,8 +18,7 @@ struct GemmFp8 {
 // Whether gemm_fp8() may support the shape: n and k are multiples of 16, m of 4, on compute capability 9.0.
 bool fp8_shape_fits(const Context&, int64_t m, int64_t n, int64_t k);
 // False if the library refuses; then nothing was done. Tensor cores of compute capability 9.0 accumulate with about 14
-// bits, and add these partial sums in f32 every few terms (DeepSeek-V3 technical report, 2024, arXiv:2412.19437,
-// 3.5.2).
+// bits, and add these partial sums in f32 every few terms (DeepSeek-V3 technical report, arXiv:2412.19437, 3.5.2).
 bool gemm_fp8(const Context&, const GemmFp8&);
 // Refusals in this process; a line on stderr names the first.
 uint64_t fp8_refusals();

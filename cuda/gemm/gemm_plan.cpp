@@ -123,7 +123,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
     candidates_.resize(size_t(found));
     std::erase_if(candidates_, [](auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
   };
-  // Reductions in the compute type, or in the narrower output type if the library has nothing else.
+  // In the compute type, or in the narrower output type if the library has nothing else.
   find(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   if (candidates_.empty()) find(CUBLASLT_REDUCTION_SCHEME_MASK);
   if (!candidates_.empty()) choose(0);

@@ -1,4 +1,4 @@
-// A cuBLASLt plan: descriptors of one GEMM shape, and the algorithm chosen for it.
+// Descriptors of one GEMM shape, and the algorithm chosen for it.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/lt_api.h>
@@ -12,7 +12,7 @@ namespace tg::cuda {
 
 inline constexpr int kMostAlignment = 4;  // of a key, log2 of bytes
 
-// Everything that the choice of an algorithm depends on, in the library's column-major terms: D (m, n) = op(A) op(B).
+// All that the choice of an algorithm depends on, in column-major terms: D (m, n) = op(A) op(B).
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
   DType dtype;
@@ -29,7 +29,7 @@ struct GemmKeyHash {
 };
 std::string describe(const GemmKey&);  // "bf16 768 x 4096 x 3072", for messages
 
-// Whether the library cannot make this GEMM on this GPU.
+// The library cannot make this GEMM on this GPU.
 bool refused(cublasStatus_t);
 // Throws an Error(cuda) "[op] what failed: ..." unless s is success.
 void check_lt(cublasStatus_t s, std::string_view op, const std::string& what);
@@ -59,16 +59,15 @@ struct GemmPointers {
 // Not thread-safe: the descriptor holds the bias pointer.
 class GemmPlan {
  public:
-  // Takes the library's first candidates, possibly none, for the key's alignments.
+  // Takes the library's first candidates, possibly none.
   GemmPlan(cublasLtHandle_t, const GemmKey&, const void* bias, std::string_view op);
   const std::vector<cublasLtMatmulHeuristicResult_t>& candidates() const { return candidates_; }
   void choose(size_t candidate) { algorithm_ = candidates_[candidate].algo, chosen_ = true; }
   bool adopt(const cublasLtMatmulAlgo_t&);  // false: the library refuses it for this GEMM
   const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
-  // Runs the chosen algorithm; false if the library refuses it; then nothing was done.
+  // False if the library refuses the chosen algorithm; then nothing was done.
   bool run_chosen(const GemmPointers&, cudaStream_t, std::string_view op);
-  // Runs the chosen algorithm, or else the first candidate that the library accepts. False if there is none; then
-  // nothing was done.
+  // Like run_chosen(), but falls back to the first candidate that the library accepts.
   bool run(const GemmPointers&, cudaStream_t, std::string_view op);
 
  private:

@@ -34,7 +34,7 @@ class Stopwatch {
   cudaEvent_t events_[2] = {};
 };
 
-// The operands, and copies at the same alignment: enough to exceed the cache, or one per launch.
+// Copies at the same alignment: enough to exceed the cache, or one per launch.
 class Operands {
  public:
   Operands(const Context& c, const GemmKey& k, const GemmPointers& p, cudaStream_t stream) : all_{p} {

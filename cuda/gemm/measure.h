@@ -4,7 +4,7 @@
 
 namespace tg::cuda {
 
-// False during a capture of the stream: measuring waits for the device.
+// False during a capture: measuring waits for the device.
 bool may_measure(cudaStream_t, std::string_view op);
 
 // Chooses the candidate with the least median time over a few rounds, and returns microseconds per GEMM. A round is

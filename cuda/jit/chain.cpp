@@ -36,7 +36,6 @@ void say(const std::string& why) {
 
 int architecture(int device) { return properties(device).major * 10 + properties(device).minor; }
 
-// Everything that determines a source.
 StructuralHash key_of(const Chain& c) {
   StructuralHash k;
   k.add(c.device.index);

@@ -1,5 +1,5 @@
-// Arguments and element access of chain kernels. Their source (chain_source.h) begins with this header and those of the
-// pointwise functions. The library embeds copies for NVRTC; on the emulator the host compiler reads the files.
+// Sources of chain kernels (chain_source.h) begin with this header and those of the pointwise functions. The library
+// embeds copies for NVRTC; on the emulator the host compiler reads the files.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
@@ -10,7 +10,7 @@
 #include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
-// Names that gradients in those headers use; nothing here calls them.
+// Named by gradients in those headers; never called here.
 class Vjp;
 class Tensor;
 class Tensors;
@@ -68,7 +68,7 @@ template <> struct Narrowed<bf16> {
 };
 
 // The result of an op that the next one reads. Op by op it passes through memory, so no multiplication of one is
-// contracted with an addition of the other. Here an XOR with a zero unknown to the compiler prevents that.
+// contracted with an addition of the other. An XOR with a zero unknown to the compiler prevents that here.
 template <class T> __device__ __forceinline__ T settled(T x, uint64_t) { return x; }
 __device__ __forceinline__ float settled(float x, uint64_t zero) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) ^ uint32_t(zero));

@@ -1,5 +1,4 @@
-// Writes a chain of pointwise ops as the source of one kernel, from the text of the ops' functions. chain.cpp compiles
-// and launches it.
+// Writes a chain of pointwise ops as one kernel, from the text of the ops' functions.
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/op.h>
@@ -9,7 +8,7 @@
 
 namespace tg::cuda {
 
-// How a buffer is read: every element, one row for all rows, one column for all columns, or one element for all.
+// Every element, one row for all rows, one column for all columns, or one element for all.
 enum class Reads : uint8_t { all, row, column, one };
 Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 
@@ -29,7 +28,7 @@ inline constexpr unsigned kChainThreads = 128;
 
 // All ops have expressions.
 ChainSource chain_source(const ChainPlan&, std::span<const Op* const> ops);
-// A number as a kernel argument, in its dtype or its compute type.
+// A number in its dtype or its compute type.
 uint64_t number_bits(const ChainSource::Number&, double);
 
 }  // namespace tg::cuda

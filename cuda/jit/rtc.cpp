@@ -19,7 +19,7 @@ void check_rtc(nvrtcResult r, std::string_view what) {
   TG_CHECK(r == NVRTC_SUCCESS, cuda, "[cuda] {} failed: {}.", what, nvrtcGetErrorString(r));
 }
 
-// The standard headers that our headers include; NVRTC has the functions without the headers.
+// Headers that our headers include; NVRTC has the functions without them.
 #ifdef TG_CUDA_EMULATED
 constexpr std::span<const EmbeddedHeader> kStandard;
 #else
@@ -58,7 +58,7 @@ std::vector<EmbeddedHeader> headers() {
   return all;
 }
 
-// 128 bits of a text, by two sums of different multipliers.
+// 128 bits, by two sums of different multipliers.
 struct Digest {
   uint64_t a = 0x9e3779b97f4a7c15, b = 0xc2b2ae3d27d4eb4f;
   Digest& add(std::string_view s) {
@@ -79,8 +79,7 @@ struct Digest {
 };
 
 std::vector<std::string> options_for(int arch) {
-  // Contraction is on, as nvcc's default for kernels of single ops. Correctly rounded division and square root, and
-  // denormals, are the default of both.
+  // Contraction as in nvcc. Correctly rounded division and square root, and denormals, are the default of both.
   return {fmt::format("--gpu-architecture=sm_{}", arch), "--std=c++20", "--device-as-default-execution-space",
           "--fmad=true"};
 }
@@ -112,7 +111,7 @@ std::string folder() {
   if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/tapegrad";
   return {};
 }
-// The file's code runs on the device: both must be this user's and not writable by others.
+// Its code runs on the device: both must be this user's and not writable by others.
 bool is_own(const std::string& path) {
   struct stat s;
   return ::stat(path.c_str(), &s) == 0 && s.st_uid == ::geteuid() && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;

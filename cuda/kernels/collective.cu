@@ -1,6 +1,5 @@
-// Kernels of ops/training/collective.h. The tensors of a dtype form one row, which is reduced in rounds: each rank gets
-// its part from all ranks, sums them in rank order, and sends the sum to the others. So the bits equal the CPU's
-// whatever NCCL does: it only moves bytes.
+// The tensors of a dtype form one row, reduced in rounds: each rank gets its part from all ranks, sums them in rank
+// order, and sends the sums to the others. So the bits equal the CPU's; NCCL only moves bytes.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
@@ -11,7 +10,6 @@
 
 namespace tg::cuda {
 namespace {
-// Tensors of one dtype as one row of elements.
 class Row {
  public:
   void add(const ReduceBuffer& s) {
@@ -19,7 +17,7 @@ class Row {
     ends_.push_back(size() + s.n);
   }
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
-  // f(tensor, its first element, count, offset from `first`) for the segments of elements [first, first + n).
+  // f(tensor, its first element, count, offset from `first`) for each segment of [first, first + n).
   template <class F> void each(int64_t first, int64_t n, F&& f) const {
     auto i = size_t(std::ranges::upper_bound(ends_, first) - ends_.begin());
     for (int64_t done = 0; done < n; ++i) {
@@ -34,8 +32,8 @@ class Row {
   std::vector<ReduceBuffer> all_;
   std::vector<int64_t> ends_;
 };
-// A row in rounds. Rank r owns elements [cuts[r], cuts[r + 1]); each round takes its next ones, at most `most`. In a
-// round's memory they begin at element r * most.
+// Rank r owns elements [cuts[r], cuts[r + 1]); each round takes its next ones, at most `most`. In a round's memory they
+// begin at element r * most.
 class Rounds {
  public:
   Rounds(const Row& row, const std::vector<int64_t>& cuts, int64_t most)
@@ -55,7 +53,7 @@ class Rounds {
     for (const int64_t n : n_) all.push_back(size_t(n) * element);
     return all;
   }
-  // Copies some ranks' elements of this round from their tensors, or to them.
+  // Some ranks' elements of this round, from their tensors or to them.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_pieces(c,
                 pieces(wanted,
@@ -91,7 +89,7 @@ class Rounds {
 };
 bool all_ranks(int) { return true; }
 
-// Shared by the ops: ranks, devices, and the size of a round.
+// Shared by the ops.
 struct Ranks {
   const Context& c;
   const char* op;
@@ -108,7 +106,7 @@ struct Ranks {
         round(comm ? comm->round() : properties(context.device.index).l2_cache),
         exchange(comm, name) {}
 
-  // Elements of a rank's part of a round, a multiple of 16 bytes.
+  // Elements of a rank's part of a round: a multiple of 16 bytes.
   int64_t most(const ShardOffsets& cuts, size_t size) const {
     const auto vec = int64_t(16 / size);
     int64_t part = 0;
@@ -126,7 +124,7 @@ struct Ranks {
     }
     return r;
   }
-  // Reduces a row: done(round, sums) for each round; the sums of rank r begin at r * most.
+  // done(round, sums) for each round; the sums of rank r begin at r * most.
   template <class F> void sum(const Row& row, const ShardOffsets& cuts, DType dtype, F&& done) const {
     const size_t size = size_of(dtype), wide = size_of(reduced_dtype(op, dtype));
     const int64_t n = most(cuts, size);

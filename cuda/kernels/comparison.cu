@@ -22,7 +22,6 @@ struct Holds {
 struct HoldsWithNumber {
   template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return holds(n.choice, x, n.a); }
 };
-// Compute types, indices, and bool as bytes.
 template <class G> void visit_compared(DType d, G&& g) {
   if (d == DType::boolean) return g.template operator()<uint8_t>();
   is_index(d) ? visit_index(d, g) : visit_computed(d, g);

@@ -1,5 +1,5 @@
-// Kernel of Cumsum (ops/reduce.h): a warp per chunk of a row, or a thread per chunk of a column. Each chunk starts from
-// the scan of earlier chunks' totals, made by the same kernels. The order of additions depends on the sizes only.
+// A warp per chunk of a row, or a thread per chunk of a column. Each chunk starts from the scan of earlier chunks'
+// totals. The order of additions depends on the sizes only.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/kernel.h>
@@ -8,7 +8,7 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256, kWarp = 32;
 
-// Every element rounds, so f32 accumulates in f64. Integers wrap like unsigned numbers.
+// Every element rounds, so f32 accumulates in f64. Integers wrap.
 template <class T>
 using Acc = std::conditional_t<std::is_integral_v<T>, uint64_t,
                                std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;
@@ -20,7 +20,7 @@ struct Lines {  // (outer, n, inner), contiguous; a scan of n in chunks
   bool reverse;
   __host__ __device__ int64_t tasks() const { return outer * chunks * inner; }
 };
-// Task t: elements [begin, end) of one line, element i at at(i).
+// Elements [begin, end) of one line; element i at at(i).
 struct Part {
   int64_t begin, end, first, step;
   __device__ __forceinline__ Part(const Lines& l, int64_t t) {
@@ -43,7 +43,7 @@ template <class T> __global__ void cumsum_row_totals(Lines l, const T* x, Acc<T>
     if (*i % kWarp == 0) totals[t] = sum;
   }
 }
-// before: scan of the totals, or null if a line is one chunk. x may alias y.
+// before: scan of the totals; null if a line is one chunk. x may alias y.
 template <class T> __global__ void cumsum_row_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
   for (GridLoop i(l.tasks() * kWarp); i; ++i) {
     const int64_t t = *i / kWarp;

@@ -1,5 +1,5 @@
-// Kernels of ops/quantized/fp8.h. GEMMs use the library's 8-bit floats where available. Else they run in TF32, which
-// represents fp8 values and their products exactly: values become f32 in memory, and a pass scales the accumulators.
+// GEMMs use the library's 8-bit floats where available. Else they run in TF32, which represents fp8 values and their
+// products exactly; a pass scales the accumulators.
 #include <tapegrad/cuda/device/quantize_tiles.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
@@ -14,7 +14,7 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// fp8_of(), with one instruction where the GPU has it.
+// fp8_of(), by one instruction where the GPU has it.
 template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, f == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2);
@@ -22,11 +22,11 @@ template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
   return fp8_of<f>(x);
 #endif
 }
-// fp8_code_of() by a row's absmax, without a division per element.
+// fp8_code_of() without a division per element.
 template <Fp8Format f> class Fp8Quantizer {
  public:
   using Value = uint8_t;
-  // Scales far from 1 are moved nearer, exactly; values that underflow quantize to 0.
+  // Scales far from 1 are moved nearer, exactly; underflow quantizes to 0.
   __device__ __forceinline__ explicit Fp8Quantizer(uint32_t absmax) {
     const float s = fp8_scale<f>(math::detail::float_of(absmax));
     factor_ = s < 0x1p-60f ? 0x1p80f : s > 0x1p60f ? 0x1p-80f : 1.0f;
@@ -34,8 +34,8 @@ template <Fp8Format f> class Fp8Quantizer {
     inverse_ = reciprocal(scale_);
     kept_ = s > 0 ? 0xff : 0;
   }
-  // quotient() equals the division wherever the result rounds to another value: all scales were tested. It loses the
-  // sign of zeros.
+  // quotient() gives the division's result at every rounding boundary: all scales were tested. It loses the sign of
+  // zeros.
   __device__ __forceinline__ uint8_t operator()(float x) const {
     const uint32_t size = math::detail::bits_of(quotient(x * factor_, scale_, inverse_)) & 0x7fffffffu;
     return nearest<f>(math::detail::float_of(size | (math::detail::bits_of(x) & 0x80000000u))) & kept_;
@@ -46,13 +46,13 @@ template <Fp8Format f> class Fp8Quantizer {
   uint8_t kept_;
 };
 
-// value_of_fp8(): the bits in f32 have the right fraction; one multiplication corrects the exponent.
+// The bits in f32 have the right fraction; one multiplication corrects the exponent.
 template <Fp8Format f> __device__ __forceinline__ float decoded(uint8_t code) {
   constexpr uint32_t kPower = uint32_t(127 - Fp8<f>::kBias + 127) << 23;
   const uint32_t u = (code & 0x80u) << 24 | (code & 0x7fu) << (23 - Fp8<f>::kFraction);
   return math::detail::float_of(u) * math::detail::float_of(kPower);
 }
-// Without absmax, values are unscaled.
+// Unscaled without absmax.
 template <Fp8Format f, class T, int V>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const uint8_t* codes, const float* absmax, int64_t n, int64_t packs, T* y) {
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads)
     else
       scale_weight[*g - m] = weight[*g - m] / largest_weight;
 }
-// Accumulators of a GEMM and their scales. n: elements of a row, a multiple of V.
+// n: elements of a row, a multiple of V.
 struct Sums {
   const float* p = nullptr;
   const float *absmax_x = nullptr, *absmax_weight = nullptr;  // null if already scaled
@@ -124,7 +124,6 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context& c) {
   const NonFiniteCheck watch(c, x, DType::f32);
   visit(op.format, x.dtype(), [&]<Fp8Format f, class T>() { quantize_rows_of<Fp8Quantizer<f>, T>(c, x, out, watch); });
 }
-// `rows` rows of n quantized values.
 template <Fp8Format f, class T>
 void decode(const Context& c, const uint8_t* codes, const float* absmax, int64_t rows, int64_t n, T* y) {
   constexpr int V = kVec<T>;
@@ -143,7 +142,6 @@ void dequantize_fp8(const op::DequantizeFp8& op, Bufs in, Bufs out, Context& c) 
         [&]<Fp8Format f, class T>() { decode<f, T>(c, codes, absmax, y.numel() / n, n, y.data<T>()); });
 }
 
-// Quantized values of an operand as f32, unscaled.
 void decode_plain(const Context& c, Fp8Format format, const uint8_t* codes, int64_t rows, int64_t n, float* to) {
   if (rows * n == 0) return;
   if (format == Fp8Format::e4m3)
@@ -162,7 +160,6 @@ struct Product {
   const uint8_t *x, *weight;
   const float *absmax_x, *absmax_weight, *bias;  // bias: null if none
 };
-// Writes rows from `first` on of y from their accumulators.
 template <class T> void finish(const Context& c, const Product& p, Sums s, int64_t first, int64_t rows, T* y) {
   T* const to = y + first * p.n;
   const bool packs = p.n % 4 == 0 && aligned16(to);

@@ -1,4 +1,4 @@
-// Kernels of ops/fragments.h. A block scores the fragments of a row, one per warp, and takes their softmax.
+// A block scores the fragments of a row, one per warp, and takes their softmax.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/ops/fragments.h>

@@ -1,6 +1,6 @@
-// Kernels of ops/indexing.h. Reads by index are one walk over the output, one thread per 2 to 16 bytes. Sums by index
-// give each element of the result one writer, which accumulates in source order: one thread per line, or, if lines are
-// few and long, a thread that reads its terms from sorted (destination, position) pairs (sort.h).
+// Reads by index are one walk over the output, one thread per 2 to 16 bytes. Sums by index give each element of the
+// result one writer, which accumulates in source order: one thread per line, or, if lines are few and long, a thread
+// that reads its terms from sorted (destination, position) pairs (sort.h).
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -24,7 +24,7 @@ IndexCheck check_of(const Context& c, const Buf& index, size_t dim, int64_t size
 }
 
 // --- reading by index ---------------------------------------------------------------------------------------------
-// Position of the i-th unit's index: element e of the output reads (e / repeat) % count.
+// The index of output element e is at (e / repeat) % count.
 struct Repeats {
   int64_t repeat, count, unit = 1;
   __device__ __forceinline__ int64_t operator()(int64_t i) const { return i * unit / repeat % count; }
@@ -54,7 +54,7 @@ struct Pick {
   int64_t step;
   Repeats repeats;
 
-  // Elements that move together: contiguous ones of a slice, the greatest common divisor of all offsets and sizes.
+  // Elements that move together: the greatest common divisor of all offsets and sizes.
   int64_t unit() const {
     const auto bytes = int64_t(size_of(y.dtype()));
     if (y.shape().empty() || index_strides.back() != 0 || x_strides.back() != 1) return 1;
@@ -119,7 +119,7 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context& c) {
 }
 
 // --- adding slices by index ---------------------------------------------------------------------------------------
-// (index, position) pairs; indices out of range come last.
+// (index, position); indices out of range come last.
 __global__ void __launch_bounds__(kThreads)
     index_make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads)
     if (*i == n - 1 || int64_t(pairs[*i + 1] >> position_bits) != key) runs[key].end = *i + 1;
   }
 }
-// dx (outer, size, n) = or += dy (outer, m, n), V elements per thread. Terms are loaded four at a time.
+// dx (outer, size, n) = or += dy (outer, m, n), V elements per thread, four terms in flight.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, bool add_to_dx, int64_t items,
@@ -232,7 +232,7 @@ template <class From, class To> void convert_to(const Context& c, const Buf& x, 
          Strided<1>(x.shape(), {x.strides()}), n);
 }
 
-// One thread accumulates a line of n elements along the dimension into y, in compute types.
+// One thread accumulates a line of n elements into y, in compute types.
 struct Lines {
   // count: lines. Along a line: n elements, strides of y, index and src.
   int64_t count, n, step, id_step, src_step;
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// (offset in y, position in src) pairs; indices out of range come last.
+// (offset in y, position in src); indices out of range come last.
 __global__ void __launch_bounds__(kThreads)
     index_make_element_pairs(Ids index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
                              int position_bits, IndexCheck check) {
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads)
     pairs[*i] = uint64_t(check(id, *i) ? at[0] + id * step : y_size) << position_bits | uint64_t(*i);
   }
 }
-// The thread of a run's first pair accumulates the whole run.
+// The thread of a run's first pair accumulates the run.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     index_add_element_runs(const uint64_t* pairs, const T* src, T* y, Strided<1> walk, int64_t n, int64_t y_size,

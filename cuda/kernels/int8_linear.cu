@@ -1,7 +1,7 @@
-// The GEMM of ops/quantized/quantize.h on tensor cores: mma.sync m16n8k32, or wgmma on compute capability 9.0
-// (int8_wgmma.h). Tiles of both operands pass through a ring of stages in shared memory; the epilogue applies scales
-// and bias. Operands are rows of whole 16 bytes; others are copied and zero-padded. TG_INT8_PRODUCTS selects a method
-// for comparison: mma, or cublaslt, whose accumulators a second kernel scales.
+// mma.sync m16n8k32, or wgmma on compute capability 9.0 (int8_wgmma.h). Tiles of both operands pass through a ring of
+// stages in shared memory; the epilogue applies scales and bias. Operands are rows of whole 16 bytes; others are copied
+// and zero-padded. TG_INT8_PRODUCTS selects a method for comparison: mma, or cublaslt, whose accumulators a second
+// kernel scales.
 #include <tapegrad/cuda/device/int8_wgmma.h>
 #include <tapegrad/cuda/device/transpose_tile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -15,7 +15,7 @@ namespace {
 using Bytes = Vec<int8_t, 16>;
 constexpr int kDepth = 128, kParts = kDepth / 16;  // bytes of a row per stage: all banks
 
-// A block's tile of the result; a warp has kM * 16 rows and kN * 8 columns.
+// A warp has kM * 16 rows and kN * 8 columns of the block's tile.
 template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor> struct TileShape {
   static constexpr int kM = kTiles16, kN = kTiles8, kAcross = kColumnWarps, kWarps = kRowWarps * kColumnWarps,
                        kThreads = kWarps * 32, kBlocks = kBlocksOfMultiprocessor, kStages = 3;
@@ -29,8 +29,8 @@ using Large = TileShape<2, 4, 4, 8, 1>;  // 128 x 256
 using Small = TileShape<2, 2, 2, 4, 2>;  // 64 x 64
 static_assert(Large::kRows == Wgmma::kRows && Large::kColumns == Wgmma::kColumns);
 
-// Loads rows first ... first + kRows, bytes k ... k + kDepth: 16-byte unit p of row r is stored at p ^ r % 8. Rows
-// beyond the last repeat it and their results are not stored. Bytes beyond k_end are 0.
+// Rows first ... first + kRows, bytes k ... k + kDepth: 16-byte unit p of row r is stored at p ^ r % 8. Rows beyond the
+// last repeat it and are not stored. Bytes beyond k_end are 0.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t ld, int64_t first, int64_t rows,
                                           int64_t k, int64_t k_end) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t
 }
 template <class S> struct Fragments {  // operands of one mma step: 32 bytes of k
   uint32_t a[S::kM][4], b[S::kN / 2][4];
-  // The warp's rows of both operands; bytes from k * 32 on.
+  // Bytes from k * 32 on of the warp's rows of both operands.
   __device__ __forceinline__ void load(const Bytes* rows, const Bytes* columns, int k) {
     const int lane = int(threadIdx.x) % 32;
     const Bytes* const from = rows + lane % 16 * kParts + ((k * 2 + lane / 16) ^ lane % kParts);
@@ -103,7 +103,7 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
 
 // --- operands that are not rows of whole 16 bytes -------------------------------------------------------------------
 constexpr int kThreads = 256;
-// to (rows, padded) = from (rows, k) with element (i, j) at i * row_step + j * step; zeros from k on.
+// to (rows, padded) from element (i, j) at i * row_step + j * step; zeros from k on.
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const int8_t* from, int64_t row_step, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to) {
   const int64_t parts = padded / 16;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
     store16(to + *g * 16, v);
   }
 }
-// pad_rows() for row_step 1 and another step: a byte transpose. vectors: 16 rows at a time.
+// pad_rows() for row_step 1: a byte transpose. vectors: 16 rows at a time.
 __global__ void __launch_bounds__(kThreads)
     turn_rows(const int8_t* from, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to, bool vectors) {
   using Tile = TransposeTile<16>;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// An operand (rows, k): its own memory, or a padded copy.
+// Its own memory, or a padded copy.
 class Operand {
  public:
   const int8_t* data;
@@ -167,7 +167,7 @@ class Operand {
 };
 
 // --- cuBLASLt -------------------------------------------------------------------------------------------------------
-// y (p.m, p.n) = scaled accumulators, V columns at a time.
+// y = scaled accumulators, V columns at a time.
 template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums(Product p, const int32_t* sums, T* y) {
   const int64_t packs = p.n / V;
   for (GridLoop g(p.m * packs); g; ++g) {
@@ -183,7 +183,7 @@ template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums
     store16(y + *g * V, v);
   }
 }
-// The method that TG_INT8_PRODUCTS asks for. Where it does not apply, another is used.
+// If TG_INT8_PRODUCTS names it. Where it does not apply, another is used.
 bool wanted(std::string_view way) {
   const char* const how = std::getenv("TG_INT8_PRODUCTS");
   return how && how == way;
@@ -236,7 +236,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   Product p;
   p.n = w.size(0), p.m = y.numel() / p.n;
   const int64_t k = w.size(1);
-  // Rows of x are read in place if they have one stride, else copied.
+  // Rows of x are read in place if they have one stride.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   const int8_t* from = x.data<int8_t>();

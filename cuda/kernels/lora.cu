@@ -1,5 +1,5 @@
-// Kernel of ops/lora.h: a block per row, or per kMostRows of many. x a stays in shared memory between the two GEMMs.
-// Sums have a fixed order: warps split the inner size, and partial sums are reduced by warp number.
+// A block per row, or per kMostRows of many. x a stays in shared memory between the two GEMMs. Sums have a fixed order:
+// warps split the inner size, and partial sums are reduced by warp number.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/lora.h>
 
@@ -14,8 +14,7 @@ struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// N sums over a warp: lane l gets sum l % N. Each step halves the numbers. The order of additions is the same for any
-// N.
+// Lane l gets sum l % N over the warp. Each step halves the numbers; the order of additions is the same for any N.
 template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) {
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) {
@@ -32,7 +31,7 @@ template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) 
   }
   return v[0];
 }
-// One warp's partial sums of columns [first, first + kCols) of x a for kRows rows: lane l gets row l / kCols.
+// A warp's partial sums of columns [first, first + kCols) of x a: lane l gets row l / kCols.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, int64_t first, int64_t begin, int64_t end,
                                                  const T* x, const T* a) {
@@ -57,7 +56,7 @@ __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, in
   return sums_to_lanes(sum);
 }
 
-// x a of the block's rows: rounded to h, and times scale to inner (kRows, r). Ends with a barrier.
+// x a, rounded to h, and times scale to inner (kRows, r). Ends with a barrier.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale, int64_t row, const T* x, const T* a,
                                               T* h, compute_t<T>* inner) {

@@ -1,5 +1,5 @@
-// Kernels of ops/matmul.h, by cuda/gemm/gemm.h and cuda/device/small_m.h. A matrix with contiguous rows or columns is
-// read in place, transposed or not; any other is copied. Equal strides over a batch make one call of the library.
+// A matrix with contiguous rows or columns is read in place; any other is copied. Equal strides over a batch make one
+// call of the library.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -10,7 +10,7 @@
 namespace tg::cuda {
 namespace {
 
-// A (rows, columns) view as an operand; false if neither rows nor columns are contiguous without overlap.
+// False if neither rows nor columns are contiguous without overlap.
 bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, GemmOperand& x) {
   const auto fits = [](int64_t lines, int64_t length, int64_t line_step, int64_t step) {
     return (length == 1 || step == 1) && (lines == 1 || line_step >= length);
@@ -22,7 +22,7 @@ bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t colu
   return true;
 }
 
-// An operand of matmul: the last two dimensions are a matrix, the others broadcast.
+// The last two dimensions are a matrix, the others broadcast.
 class Batched {
  public:
   Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {
@@ -58,7 +58,7 @@ class Batched {
   }
 };
 
-// Uses multiply_few_rows() if reading b dominates; false if it does not, or the kernels cannot.
+// multiply_few_rows() if reading b dominates; false if it does not, or the kernels cannot.
 template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
   if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
@@ -74,7 +74,7 @@ void product(const Context& c, const Gemm& g) {
   gemm(c, g);
 }
 
-// If all matrices of a batch share b and their rows have one stride, the batch becomes more rows.
+// If all matrices of a batch share b, and a's rows have one stride, the batch becomes more rows.
 bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   for (size_t d = 0; d < batch.size(); ++d)
     if (step_b[d] != 0 && batch[d] != 1) return false;
@@ -161,7 +161,7 @@ void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   }
   if (g.k == 0) return gemm(c, g);
 
-  // Rows of x are read in place if the leading dimensions have one stride.
+  // Rows of x are read in place if they have one stride.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   std::optional<Contiguous> copy;

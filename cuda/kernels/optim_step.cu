@@ -1,4 +1,4 @@
-// Kernels of ops/training/optim_step.h: all tensors of an op in one launch, 16 bytes at a time.
+// All tensors of an op in one launch, 16 bytes at a time.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/training/optim_step.h>
@@ -19,7 +19,7 @@ struct Gradient {
 };
 constexpr int kNormCtas = 5;  // per SM
 
-// This thread's sum over elements [begin, end), a multiple of 16 bytes from the start of the tensor.
+// This thread's sum over [begin, end), a multiple of 16 bytes from the start of the tensor.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
   constexpr int V = kVec<T>;
   const T* x = static_cast<const T*>(data);
@@ -81,7 +81,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
 }
 
 // --- steps --------------------------------------------------------------------------------------------------------
-// Gradient clipping, shared by all tensors of a step. It is off if both norms are null.
+// Gradient clipping of all tensors of a step; off if both norms are null.
 struct Clip {
   const double* wide = nullptr;
   const float* narrow = nullptr;
@@ -104,7 +104,7 @@ struct Clip {
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor's kLists lists, which are updated, and its gradient in T, or bf16 for f32.
+// A tensor's kLists lists, which are updated, and its gradient in T or bf16.
 template <class T, int kLists_> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
@@ -116,7 +116,7 @@ template <class T, int kLists_> struct StepTensor {
   int64_t n;
   bool narrow;  // the gradient is bf16
 };
-// Hyperparameters are computed in double and used in T. `now` changes every step.
+// Hyperparameters are computed in double. `now` changes every step.
 template <class T> struct AdamW : StepTensor<T, 3> {
   static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
   T beta1, rest1, beta2, rest2, eps;
@@ -175,7 +175,7 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
     w -= s.rate * g;
   }
 };
-// Elements [at, at + V) of t, with a gradient of G.
+// Elements [at, at + V), with a gradient of G.
 template <int V, class G, class Entry, class Factor>
 __device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, const typename Entry::Now& now,
                                         int64_t at) {
@@ -204,7 +204,7 @@ __device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, cons
       store16_streaming(t.copy + at, narrow);
     }
 }
-// Elements [begin, begin + n), by vectors if all pointers are 16-byte aligned.
+// Elements [begin, begin + n), by vectors if all pointers are aligned.
 template <class G, class Entry, class Factor>
 __device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, const typename Entry::Now& now,
                                            int64_t begin, int n) {
@@ -218,7 +218,7 @@ __device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, c
   for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V, G>(t, clip, now, begin + i);
   for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, now, begin + i);
 }
-// recorded: the entries' `now` in a recording; null if it is in the entries.
+// recorded: `now` of the entries in a recording, else null.
 template <class Entry, int kMost>
 __global__ void __launch_bounds__(kThreads, Entry::kCtas)
     optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks, const __grid_constant__ Clip clip,
@@ -298,7 +298,7 @@ template <class T> using SgdPlain = Sgd<T, false>;
 
 // --- a step whose gradient is a GEMM --------------------------------------------------------------------------------
 // w (rows, columns) has the gradient a^T b, of a (terms, rows) and b (terms, columns). A thread has kTall rows of V
-// adjacent columns, so that it reads b once for all of them, and w and its moments once.
+// adjacent columns, so that it reads b once for all of them.
 constexpr int kTall = 4;
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)

@@ -1,4 +1,4 @@
-// Kernels of ops/pointwise.h and ops/binary.h, folded over their lists: the functors of the CPU.
+// Folds over the lists of ops/pointwise.h and ops/binary.h: the functors of the CPU.
 #include <tapegrad/cuda/unary.h>
 
 namespace tg::cuda {
@@ -25,7 +25,7 @@ template <> constexpr bool kGrouped<WithNumber<op::Pow>> = false;
 template <> constexpr bool kGrouped<Partial<op::Pow>> = false;
 template <> constexpr bool kGrouped<PartialWithNumber<op::Pow>> = false;
 
-// The types that F computes in: double, float, and integers if F takes them.
+// Double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // --- rows ---------------------------------------------------------------------------------------------------------
-// An activation's result, rounded as by its own kernel.
+// Rounded as by the activation's own kernel.
 template <class F> struct After {
   template <class T> static __device__ __forceinline__ T f(T x) { return narrow<T>(F::f(widen(x))); }
 };

@@ -1,4 +1,4 @@
-// Kernels of ops/reduce.h except Cumsum; device/reduce.h walks the elements.
+// device/reduce.h walks the elements.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/map.h>
@@ -60,7 +60,7 @@ template <class T> struct Add {
   __device__ __forceinline__ void store(int64_t out, A total) const { y[out] = narrow<T>(compute_t<T>(total)); }
   OfChunks<A> partial() const { return {false, false, dtype_of<T>(), y}; }
 };
-// Sums of x, or of (x - mean)^2 if means are given, divided.
+// Sums of x, or of (x - mean)^2, divided.
 template <class T> struct Moment {
   using A = compute_t<T>;
   const A* means;
@@ -84,7 +84,7 @@ template <class T> struct Moment {
                  : OfChunks<A>{false, false, dtype_of<A>(), first, divisor};
   }
 };
-// The maximum, or the minimum as the maximum of negated values; NaN wins.
+// The minimum is the maximum of negated values; NaN wins.
 template <class T> struct Best {
   using A = Acc<T>;
   static constexpr Forms kForms = kCommon<T> ? Forms::all : Forms::few;
@@ -103,7 +103,7 @@ template <class T> struct Best {
   OfChunks<A> partial() const { return {true, !largest, dtype_of<T>(), y}; }
 };
 
-// NaN equals itself: the maximum of a row with a NaN is that NaN.
+// The maximum of a row with a NaN is that NaN.
 template <class C> __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
 template <class T> struct Ties {  // number of elements that equal the extremum
   using A = int64_t;

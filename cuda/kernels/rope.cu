@@ -1,6 +1,5 @@
-// Kernels of ops/rope.h: sines and cosines of all (position, pair) once per call, then one pass over the rows. A thread
-// keeps the rotations of V adjacent elements of a position and steps through the batch. V is 16 bytes if rows are
-// aligned, else a pair.
+// Sines and cosines of all (position, pair) once per call, then one pass over the rows. A thread keeps the rotations of
+// V adjacent elements of a position and steps through the batch. V is 16 bytes if rows are aligned, else a pair.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
@@ -91,7 +90,7 @@ __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* 
 template <class T, int V>
 void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   const int64_t groups = rows.positions * (rows.hs / V);
-  // The batch is split over enough threads to fill the device.
+  // Splits the batch to fill the device.
   const int64_t wanted = int64_t(blocks_for(c, groups * rows.count, kThreads)) * kThreads;
   const int64_t threads = groups * std::clamp<int64_t>(wanted / groups, 1, rows.count);
   launch(c, rows.same < rows.count ? rope_turn<T, V, true> : rope_turn<T, V, false>, blocks_for(c, threads, kThreads),

@@ -1,13 +1,12 @@
-// Two kernels of cuda/device/small_m.h. (n, k) matrices: a warp reads along kLines lines of the matrix at once, and the
-// warps of a block split the terms. (k, n) matrices: a lane has 16 bytes of columns, warps split the lines of a segment
-// of k, and a second kernel reduces the segments.
+// (n, k) matrices: a warp reads along kLines lines at once, and the warps of a block split the terms. (k, n) matrices:
+// a lane has 16 bytes of columns, warps split the lines of a segment of k, and a second kernel reduces the segments.
 #include <tapegrad/cuda/device/small_m.h>
 
 #include <algorithm>
 
 namespace tg::cuda {
 namespace {
-// Rows of a block: those that name its matrix, kRows at a time, in order.
+// The rows that name a block's matrix, kRows at a time, in order.
 template <int kRows> struct RowList {
   int count;
   int32_t row[kRows];
@@ -22,7 +21,7 @@ struct Named {
   __device__ __forceinline__ bool of(int64_t row, int64_t matrix) const { return all.index[row] == first + matrix; }
   __device__ __forceinline__ bool any(int64_t row) const { return all.check.inside(all.index[row]); }
 };
-// Finds the next kRows rows from `from` on; returns where to continue. All threads call it; warp 0 searches.
+// The next kRows rows from `from` on; returns where to continue. All threads call it; warp 0 searches.
 template <int kRows, class Which>
 __device__ __forceinline__ int64_t next_rows(const Which& which, int64_t matrix, int64_t from, int64_t rows,
                                              RowList<kRows>& list, int64_t& next) {
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(kTurnedWarps * 32)
 
 constexpr int kPlainWarps = 8;
 constexpr int64_t kStretch = 256;  // segment of k per block
-// part (segments, rows, n): partial sums per segment of k; with one segment, y itself.
+// part (segments, rows, n): partial sums per segment of k; y itself if there is one.
 template <class T, int V, int kRows, class Which>
 __global__ void __launch_bounds__(kPlainWarps * 32)
     few_rows_plain(FewRows<T> p, int64_t step, compute_t<T>* part, const __grid_constant__ Which which) {
@@ -173,7 +172,7 @@ template <class T> __global__ void few_rows_check(NamedMatrices named, T* y, int
   }
 }
 
-// of_matrices(first): the row selector for matrices from `first` on; a launch has at most 65535.
+// of_matrices(first): the row selector from matrix `first` on; a launch has at most 65535.
 template <class T, int V, int kRows, class Of>
 void run(const Context& c, FewRows<T> p, bool turned, int64_t matrices, int64_t step, const Of& of_matrices) {
   using C = compute_t<T>;

@@ -1,6 +1,6 @@
-// Kernels of ops/topk.h. argmax: a block per row, or a thread if rows are strided. topk: a block per row finds the k-th
-// largest digit by digit (radix select on keys in float order), collects the items above it and sorts them in shared
-// memory. k above kChunk takes several rounds, each below the last.
+// argmax: a block per row, or a thread if rows are strided. topk: a block per row finds the k-th largest digit by digit
+// (radix select on keys in float order), collects the items above it and sorts them in shared memory. k above kChunk
+// takes several rounds, each below the last.
 #include <tapegrad/cuda/device/row_loop.h>
 #include <tapegrad/ops/topk.h>
 
@@ -9,7 +9,7 @@ namespace {
 constexpr int kSmall = 128, kLarge = 512;  // threads per block, short and long rows
 constexpr int64_t kShortRow = 1024;
 
-// An element and its index, -1 for none. NaN is largest, ties go to the lower index: a total order.
+// index -1 is none. NaN is largest, ties go to the lower index: a total order.
 template <class C> struct Best {
   C value = 0;
   int64_t index = -1;
@@ -105,7 +105,6 @@ template <class K> struct Item {
     return key > o.key || (key == o.key && index < o.index);
   }
 };
-// One row's, in shared memory.
 template <class K> struct Selection {
   Item<K> items[kChunk];
   unsigned long long histogram[256];
@@ -115,7 +114,7 @@ template <class K> struct Selection {
   unsigned per_warp[kLarge / 32];
 };
 
-// The digit that holds the need-th largest, by the first warp, 8 digits per lane.
+// By the first warp, 8 digits per lane.
 template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s, int shift) {
   const int lane = int(threadIdx.x);
   const unsigned long long need = s.need;
@@ -135,7 +134,7 @@ template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s,
   s.prefix |= K(digit) << shift;
 }
 
-// The `count` largest items of row p after `last` (index -1 at first), sorted, into s.items.
+// The `count` largest items after `last` (index -1 at first), sorted, into s.items.
 template <int kThreads, class T, class K>
 __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
   const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };

@@ -10,7 +10,7 @@
 
 namespace tg::cuda::nccl {
 namespace {
-// NCCL calls issued as one, so that sends and receives of two ranks match in any order.
+// NCCL calls issued as one: sends and receives of two ranks match in any order.
 class Group {
  public:
   explicit Group(const char* op) : op_(op) { check(GroupStart(), op, "beginning a group"); }
@@ -28,7 +28,6 @@ class Group {
   const char* op_;
   bool open_ = true;
 };
-// All instances, for of() and wait_for_all().
 struct Registry {
   std::mutex mutex;
   std::map<std::pair<Communicator*, int>, DeviceComm*> all;

@@ -1,9 +1,8 @@
-// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, on a separate stream next to the
-// compute stream. For the kernels of ops/training/collective.h.
+// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, on a separate stream.
 //
-// The exchanges and the ops that use them are not captured into CUDA graphs. NCCL ties captured buffers to the captured
-// graph, but a recording (recording.h) captures each call separately, adds copies of it to a graph and replaces them
-// there. The combination is untested on GPUs. Compiled functions with such an op run op by op.
+// The ops that use it are not captured into CUDA graphs, and run op by op in compiled functions. NCCL ties captured
+// buffers to the captured graph, but a recording (recording.h) captures each call separately, adds copies of it to a
+// graph and replaces them there. The combination is untested on GPUs.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/nccl_api.h>
@@ -23,8 +22,8 @@ namespace tg::cuda::nccl {
 
 class DeviceComm final : CommWatch::OnDevice {
  public:
-  // The instance of this rank's device, or null for one rank. All ranks must make the first call. It is never
-  // destroyed, since ranks may end at different times. An Error without NCCL, or if `op` is recorded.
+  // The instance of this rank's device; null for one rank. All ranks must make the first call. It is never destroyed,
+  // since ranks may end at different times. An Error without NCCL, or if `op` is recorded.
   static DeviceComm* of(Communicator&, int device, const char* op);
 
   int rank() const { return comm_.rank(); }
@@ -32,17 +31,16 @@ class DeviceComm final : CommWatch::OnDevice {
   // previous one wrote.
   size_t round() const { return round_; }
 
-  // Buffers with a part per rank: part r begins at r * stride and has bytes[r] bytes, the same on all ranks.
+  // Part r of a buffer begins at r * stride and has bytes[r] bytes, the same on all ranks.
   using Sizes = std::span<const size_t>;
-  // Sends part r of `from` to rank r, and receives this rank's part from rank r at `to` + r * stride. Needs an
-  // Exchange.
+  // Sends part r of `from` to rank r, receives from rank r at `to` + r * stride. Needs an Exchange.
   void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op);
-  // In place: sends this rank's part of `row`, receives the others. Needs an Exchange.
+  // Sends this rank's part of `row`, receives the others in place. Needs an Exchange.
   void all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op);
 
-  // Scope: the calling thread launches into the communication stream, after the work already in its own stream. Host
-  // functions in the stream tell the watch of the wait, because the host is ahead of the stream. A null DeviceComm
-  // makes it a no-op.
+  // Scope: the calling thread launches into the communication stream, after the work in its own stream. Host functions
+  // in the stream tell the watch of the wait, because the host is ahead of the stream. A null DeviceComm makes it a
+  // no-op.
   class Exchange {
    public:
     Exchange(DeviceComm*, const char* op);  // `op` lives as long as the process
@@ -58,10 +56,9 @@ class DeviceComm final : CommWatch::OnDevice {
     std::optional<OnStream> on_stream_;
     bool goes_on_ = false;
   };
-  // The calling thread's stream waits for the asynchronous exchange of this ticket.
+  // The calling thread's stream waits for the exchange of this ticket.
   void finish(const void* ticket);
-  // Like finish(), for all asynchronous exchanges of all devices, which may be finished again. The stream has reported
-  // its errors already.
+  // finish() for all exchanges of all devices, which may be finished again. Errors of streams are known already.
   static void wait_for_all() noexcept;
 
  private:

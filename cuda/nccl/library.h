@@ -8,9 +8,9 @@
 
 namespace tg::cuda::nccl {
 
-// NCCL from the library `file`; its Error says where to get it.
+// Its Error says where to get NCCL.
 SharedLibrary library_of(std::string file);
-// An Error if a version of ncclGetVersion() is below 2.16, the first for CUDA 12 and compute capability 9.0.
+// An Error if `version` is below 2.16, the first for CUDA 12 and compute capability 9.0.
 void check_version(int version);
 // "2.28.9", for example.
 std::string text_of(int version);

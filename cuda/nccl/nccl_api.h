@@ -1,6 +1,6 @@
-// The NCCL functions in use, as our own prototypes: a build needs no nccl.h, and the first call loads libnccl.so.2. The
-// emulator has its own versions (TG_CUDA=EMULATE). A test compares the prototypes with nccl.h where installed. Buffers
-// move as bytes: our kernels compute the sums.
+// Our own prototypes of NCCL: a build needs no nccl.h, and the first call loads libnccl.so.2. The emulator has its own
+// functions (TG_CUDA=EMULATE). A test compares the prototypes with nccl.h where installed. Buffers move as bytes: our
+// kernels compute the sums.
 #pragma once
 #include <cstddef>
 #ifndef TG_CUDA_EMULATED

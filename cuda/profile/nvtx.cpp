@@ -1,5 +1,4 @@
-// Ranges of a Profiler as NVTX ranges, for nsys and ncu. The NVTX header finds the tool that runs the process, or does
-// nothing.
+// Ranges of a Profiler as NVTX ranges, for nsys and ncu. Without a tool they do nothing.
 #include <tapegrad/core/profile/profiler_record.h>
 
 #ifndef TG_CUDA_EMULATED

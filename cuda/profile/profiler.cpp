@@ -1,7 +1,7 @@
-// CUPTI delivers records in buffers, from its threads, in no order, so records are matched once all have arrived. A
-// kernel has the number of the API call that launched it, and that call's record has the number of its range (the
-// "external correlation"). A kernel of a graph has the number of the graph's launch, and of its node. A node's op is
-// noted as it is captured (running()), and copied when graphs clone their nodes.
+// CUPTI delivers records in no order, so they are matched once all have arrived. A kernel has the number of the API
+// call that launched it, and that call's record has the number of its range (the "external correlation"). A kernel of a
+// graph has the number of the graph's launch, and of its node. A node's op is noted as it is captured (running()), and
+// copied when graphs clone their nodes.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -97,7 +97,7 @@ struct Link {  // from a record to its call and graph node
   uint32_t call;
   uint64_t node;
 };
-// Contents of the buffers, under the lock.
+// Guarded by the mutex.
 struct Arrived {
   std::mutex mutex;
   DeviceRecords records;
@@ -355,7 +355,7 @@ class CuptiProfiler final : public DeviceProfiler {
     const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
     if (r == CUPTI_SUCCESS) return;
     note(r, "the clock of the host, and its own is moved to it");
-    // The narrowest of a few pairs, against the host's earlier reading: so no record ends after the profile.
+    // Narrowest of a few pairs, against the host's earlier reading: so no record ends after the profile.
     int64_t behind = 0, narrowest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 8; ++i) {
       uint64_t own = 0;

@@ -6,8 +6,7 @@
 
 namespace tg::cuda {
 
-// Starts recording kernels, copies, fills and CUDA runtime calls. An Error says why it cannot: no CUPTI, a driver that
-// refuses, another tool that uses it.
+// An Error says why nothing can be recorded: no CUPTI, a driver that refuses, another tool that uses it.
 std::unique_ptr<detail::DeviceProfiler> make_profiler();
 
 }  // namespace tg::cuda

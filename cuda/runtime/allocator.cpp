@@ -16,7 +16,7 @@
 namespace tg::cuda {
 namespace {
 
-// The emulator checks accesses against blocks: the red zone catches those past the end of one.
+// The emulator checks accesses against blocks: the red zone catches overruns.
 #ifdef TG_CUDA_EMULATED
 constexpr size_t kRedZone = kBlockUnit;
 void segment_made(void* p, size_t n) { simt::note_segment(p, n); }
@@ -92,8 +92,8 @@ void DeviceAllocator::deallocate(void* p, size_t bytes) noexcept {
   Block* b = pool_.find(p);
   if (!b) return;
   const cudaStream_t owner = owner_of(*b);
-  // The owner waits for the other streams, so that its later use of the block comes after theirs. Errors are ignored:
-  // the device is lost or the process ends.
+  // The owner waits for the other streams, so that it reuses the block after them. Errors are ignored: the device is
+  // lost or the process ends.
   if (!users_.empty()) {
     const auto [first, last] = users_.equal_range(p);
     for (auto it = first; it != last; ++it)
@@ -180,7 +180,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   return pool_.take(bytes, stream);
 }
 void DeviceAllocator::release(Lock& lock) {
-  // Another capturing thread may need our lock, or one of our caller's, to end: wait no longer than this.
+  // A capture may need our lock, or one of our caller's, to end: wait no longer than this.
   constexpr std::chrono::seconds kMost{10};
   lock.unlock();
   const std::unique_lock alone(captures(), kMost);

@@ -1,5 +1,5 @@
-// The caching allocator of one GPU: it reuses freed blocks in stream order, without CUDA calls in the steady state.
-// backend.cpp makes one per device and never destroys it. Users call memory_stats() and empty_cache().
+// The caching allocator of one GPU: reuses freed blocks in stream order, without CUDA calls in the steady state. Never
+// destroyed.
 #pragma once
 #include <tapegrad/core/backend/allocator.h>
 #include <tapegrad/cuda/runtime/block_pool.h>
@@ -15,19 +15,19 @@ class DeviceAllocator final : public Allocator {
   explicit DeviceAllocator(int device) : device_(device) {}
   // At least 256-byte aligned. The bytes belong to the calling thread's stream; other streams need used_on().
   void* allocate(size_t bytes) override;
-  // Work queued in that stream from now on may reuse the bytes.
+  // Later work in that stream may reuse the bytes.
   void deallocate(void* p, size_t bytes) noexcept override;
   // Exclusive memory for recorded work that runs repeatedly in `stream`, until give_back(); 256-byte aligned. Its
-  // contents are lost between runs. It works during a capture.
+  // contents are lost between runs. Works during a capture.
   void* hold(size_t bytes, cudaStream_t stream);
   void give_back(void* p, size_t bytes) noexcept;
-  // Work queued in `stream` before deallocate() uses the block at p, and is waited for.
+  // Work queued in `stream` before deallocate() uses the block and is waited for.
   void used_on(const void* p, cudaStream_t stream);
   void name(const void* p, const std::string* label) override;
   MemoryStats stats() const override;
   void reset_peak() override;
-  // Waits for the device and for other threads that record graphs. After some seconds, or if the calling thread
-  // records, it is an Error(state).
+  // Waits for the device and for threads that record graphs. After some seconds, or if the calling thread records, it
+  // is an Error(state).
   void empty_cache() override;
 
   struct Counts {
@@ -56,7 +56,7 @@ class DeviceAllocator final : public Allocator {
   int64_t cuda_calls_ = 0;
 };
 
-// For the emulator: from this point of the stream, held memory is in use, with unwritten contents, or not in use.
+// For the emulator: from this point of the stream, memory is in use, with unwritten contents, or not.
 void begin_use(void* p, size_t bytes, cudaStream_t);
 void end_use(void* p, size_t bytes, cudaStream_t);
 

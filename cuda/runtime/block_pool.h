@@ -1,5 +1,5 @@
-// Splits segments of memory into blocks and merges adjacent free ones. Host bookkeeping only: no CUDA, no locks, no
-// access to the memory. Each allocator has one.
+// Splits segments into blocks and merges adjacent free ones. Host bookkeeping only: no CUDA, no locks, no access to the
+// memory.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/scope.h>
@@ -20,7 +20,7 @@ struct Block {
   struct Pool* pool = nullptr;
   Block *before = nullptr, *after = nullptr;  // adjacent in the segment
   bool in_use = false;
-  // The use, for messages.
+  // For messages.
   size_t asked = 0;
   std::string_view op = {};
   const Scope* scope = nullptr;
@@ -32,7 +32,7 @@ inline constexpr size_t kBlockUnit = 512;  // alignment and granularity
 inline constexpr size_t kSmallMost = 1 << 20;
 inline constexpr size_t kSegmentUnit = 2 << 20;  // of cudaMalloc
 
-// At most 1/8 and 2 MiB more than asked for, so that slightly different sizes reuse each other's blocks.
+// At most 1/8 and 2 MiB more than asked for, so that similar sizes reuse each other's blocks.
 size_t rounded_block(size_t bytes);
 
 struct BestFit {  // the smallest, then the lowest address
@@ -54,9 +54,9 @@ struct Pool {
 
 class BlockPool {
  public:
-  // A block of at least rounded_block(bytes) from the owner's free ones; null if there is none.
+  // At least rounded_block(bytes) from the owner's free blocks; null if there is none.
   Block* take(size_t bytes, Owner);
-  // Merges the block with adjacent free ones; it may cease to exist.
+  // Merges with adjacent free blocks; the block may cease to exist.
   void give(Block*);
   Block* find(const void*) const;  // the block in use at that address, or null
 

@@ -34,7 +34,7 @@ bool ends_device(cudaError_t e) {
 std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 std::string text_of(cudaError_t e) { return fmt::format("{} ({})", cudaGetErrorString(e), cudaGetErrorName(e)); }
 
-// Ops whose kernels were not waited for, the latest kSize.
+// The latest kSize ops whose kernels were not waited for.
 struct Launches {
   static constexpr size_t kSize = 16;
   std::mutex mutex;

@@ -1,5 +1,4 @@
-// CUDA errors as Errors: which op, which kernel may have failed, why there is no device. A kernel's error ends the use
-// of the device in this process; every later use repeats it.
+// A kernel's error ends the use of the device in this process; every later use repeats it.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/cuda/runtime/api.h>
@@ -11,10 +10,10 @@ namespace tg::cuda {
 // Throws an Error(cuda) "[op] what failed: CUDA's text" unless e is cudaSuccess. A kernel's error may come from any op
 // launched since the last synchronisation; the Error names them.
 void check(cudaError_t e, std::string_view op, std::string_view what);
-// Throws the first kernel error of this process again, if any.
+// Throws the first kernel error again, if any.
 void check_alive();
 
-// Kernels of `op` are in the stream. With TG_SYNC=1 it waits for them, so that errors name their op.
+// Kernels of `op` are in the stream. With TG_SYNC=1 it waits, so that errors name their op.
 void note_launch(std::string_view op, cudaStream_t);
 // All work launched so far has finished.
 void note_synchronised();
@@ -23,8 +22,8 @@ void note_synchronised();
 bool sync_after_each();
 void set_sync_after_each(bool);  // for tests
 
-// An Error(device) if the NVIDIA driver, by the CUDA version that it supports (12010 for 12.1), cannot launch all our
-// kernels: parameters take up to 32 764 bytes, and before 12.1 the limit was 4096.
+// An Error(device) if the NVIDIA driver's CUDA version (12010 for 12.1) cannot launch our kernels: parameters take up
+// to 32 764 bytes, and before 12.1 the limit was 4096.
 void check_driver(int version);
 
 // Explains an error of cudaGetDeviceCount: the machine's lack, and the way out.

@@ -9,8 +9,8 @@
 
 namespace tg::cuda {
 
-// Captures share it. A wait for the whole device (cudaDeviceSynchronize, cudaFree) takes it exclusively, since CUDA
-// then ends other threads' captures, whatever their mode.
+// Captures share it. A wait for the device (cudaDeviceSynchronize, cudaFree) takes it exclusively, since CUDA then ends
+// other threads' captures, whatever their mode.
 inline std::shared_timed_mutex& captures() {  // leaked, as the devices are
   static auto& m = *new std::shared_timed_mutex;
   return m;
@@ -18,7 +18,7 @@ inline std::shared_timed_mutex& captures() {  // leaked, as the devices are
 
 inline constexpr std::string_view kGraphOp = "compile";  // the op in errors of graphs
 
-// The driver refuses it as a child graph; one capture of all calls may still work.
+// A driver may refuse a child graph, and accept one capture of all calls.
 struct RefusedPart : Error {
   using Error::Error;
 };
@@ -71,7 +71,7 @@ class ExecutableGraph {
     std::swap(graph_, o.graph_), std::swap(exec_, o.exec_);
     return *this;
   }
-  // Replaces the work of a node of Graph::add() from the next launch on; false if the child's topology differs.
+  // Replaces a node of Graph::add() from the next launch on; false if the child's topology differs.
   bool replace(cudaGraphNode_t node, const Graph& child) {
     if (cudaGraphExecChildGraphNodeSetParams(exec_, node, child) == cudaSuccess) return true;
     (void)cudaGetLastError();
@@ -84,8 +84,8 @@ class ExecutableGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// While it lives, work that the calling thread queues in the stream is recorded and not run. Other threads are free,
-// except in this stream.
+// Work that the calling thread queues in the stream is recorded and not run. Other threads are free, except in this
+// stream.
 class Capture {
  public:
   explicit Capture(cudaStream_t s) : stream_(s) {

@@ -12,7 +12,7 @@
 namespace tg::cuda {
 namespace {
 
-// Values that change per step: they are in a few device blocks, with host copies for the next launch.
+// Values that change per step: in a few device blocks, with host copies for the next launch.
 class StepValues {
  public:
   explicit StepValues(int device)
@@ -123,7 +123,7 @@ class CudaRecording final : public Recording {
   }
 
  private:
-  // Calls of two branches may run concurrently: each branch has separate memory.
+  // Branches may run concurrently, so each has separate memory.
   struct Branch {
     Stream stream;  // calls are captured here; nothing runs in it
     HeldMemory memory;

@@ -1,6 +1,5 @@
-// Kernel calls as one CUDA graph. Each call is captured to a child graph, so that a call with changed arguments is
-// captured again alone. Values that change per step are in memory that is written before each launch. backend.cpp
-// offers it to compile().
+// Kernel calls as one CUDA graph. Each call is a child graph, so that a call with changed arguments is captured again
+// alone. Values that change per step are in memory that is written before each launch.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -11,7 +10,7 @@
 
 namespace tg::cuda {
 
-// Device memory of one branch of a recording. The branch's calls run in order, so they reuse it.
+// Device memory of one branch of a recording, reused by its calls, which run in order.
 class HeldMemory {
  public:
   // Recorded in one stream, to run in the other, or concurrently with it.
@@ -34,13 +33,13 @@ class HeldMemory {
   std::multimap<size_t, void*> free_;      // by size
   std::unordered_map<void*, size_t> all_;  // sizes
 };
-// The source of scratch memory while the calling thread records, else null.
+// Scratch memory while the calling thread records, else null.
 HeldMemory* held_memory();
 
 // Sets the values of an op from the op of a step.
 using FillValues = std::function<void(const Op&, std::byte* to)>;
 // While the calling thread records: device memory that each launch fills by fill() with the op of its step. Else null.
-// A kernel that uses it must take all such values from it.
+// A kernel must take all such values from it.
 const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
 std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder>, std::function<void(size_t)> call);

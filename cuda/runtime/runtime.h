@@ -1,5 +1,4 @@
-// The host side of the CUDA backend: one DeviceState per GPU with stream and allocator, errors, and scratch memory.
-// Users only see Device::cuda().
+// The host side of the CUDA backend: one DeviceState per GPU, errors, scratch memory. Users only see Device::cuda().
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/cuda/runtime/errors.h>
@@ -20,7 +19,7 @@ struct Properties {
 };
 
 const Properties& properties(int device);
-// The stream of the calling thread's kernels and allocations. An Error once a kernel has failed in this process.
+// The stream of the calling thread's work. An Error once a kernel has failed in this process.
 cudaStream_t stream_of(int device);
 // Scope: the calling thread uses another stream. The caller orders streams by events. A block allocated in one stream
 // and used in another needs DeviceAllocator::used_on().
@@ -30,20 +29,19 @@ struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
 
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
-// After each launch: throws its error, or with TG_SYNC=1 the finished kernel's, with the op's name.
+// Throws the launch's error, or with TG_SYNC=1 the finished kernel's.
 void launched(const Context&);
 
 // Raises the kernel's limit of dynamic shared memory; CUDA is called only if it grows.
 void opt_in(const Context&, const void* kernel, size_t shared_bytes);
 
-// After a wait for the device: throws the Error of the first bad index that kernels noted since the last wait
-// (index_check.h).
+// After a wait for the device: throws the Error of the first bad index noted since the last wait (index_check.h).
 void throw_bad_index(int device);
 
-/// Blocks for n items, `per_block` each: at least 1, at most 16 per SM, so kernels use grid-stride loops.
+/// Blocks for n items, `per_block` each: at least 1, at most 16 per SM, so kernels loop.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
-// Device memory for one kernel call, 256-byte aligned, freed in stream order. A recorded call takes the recording's.
+// Device memory for one kernel call, 256-byte aligned, freed in stream order. Recorded calls take the recording's.
 void* take_scratch(int device, size_t bytes);
 void give_scratch(int device, void*, size_t bytes) noexcept;
 // Scratch memory freed before the kernel function returns; Context::scratch() is freed after it.

@@ -8,11 +8,10 @@ namespace tg::cuda {
 
 class SharedLibrary {
  public:
-  // `file` is searched by the system's rules (LD_LIBRARY_PATH, its cache), then in `folder`. `install` tells users
-  // where to get it. It stays loaded until the process ends.
+  // `file` is searched by the system's rules, then in `folder`. `install` tells users where to get it. It stays loaded.
   SharedLibrary(std::string file, std::string folder, std::string install)
       : file_(std::move(file)), folder_(std::move(folder)), install_(std::move(install)) {}
-  // The address of a function. An Error(cuda) if the library or function is missing; the next call searches again.
+  // An Error(cuda) if the library or function is missing; the next call searches again.
   void* function(const char* name);
 
  private:

@@ -1,5 +1,5 @@
 // Copies between pageable host memory and a device through a ring of pinned memory: the host fills one segment while
-// the bus transfers another, and continues after its own copy. One per device.
+// the bus transfers another.
 #pragma once
 #include <tapegrad/cuda/runtime/stream.h>
 
@@ -13,13 +13,13 @@ namespace tg::cuda {
 
 class Staging {
  public:
-  // A ring of at least 3 chunks. A segment is at most a chunk, a multiple of 256 bytes.
+  // At least 3 chunks. A segment is at most a chunk, a multiple of 256 bytes.
   Staging(size_t chunk, size_t chunks) : chunk_(chunk), size_(chunk * chunks) {}
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
-  // Returns when `from` has been read: it waits for the device only while the ring is full. Not during a capture of the
-  // stream: a graph would read the ring after others reuse it.
+  // Returns when `from` has been read: it waits for the device only while the ring is full. Not during a capture: a
+  // graph would read the ring after others reuse it.
   void to_device(void* to, const void* from, size_t bytes, cudaStream_t);
   // Returns when the copy, and all work queued in the stream before it, is done.
   void to_host(void* to, const void* from, size_t bytes, cudaStream_t);
@@ -31,7 +31,7 @@ class Staging {
     Event done;
   };
   bool open();  // false: no memory can be pinned
-  // The next n bytes of the ring, reserved until the copy before used() is done.
+  // The next n bytes of the ring, until the copy before used() is done.
   std::byte* reserve(size_t n);
   void used(cudaStream_t);
 
