@@ -1,5 +1,6 @@
-// Cross-entropy reads the logits once, one block per row, with an online softmax per thread. The gradient reads them
-// once more and writes once, in place where allowed. Every reduction has a fixed order: the same bits on every run.
+// Kernels of ops/loss.h. Cross-entropy reads the logits once, one block per row, with an online softmax per thread. The
+// gradient reads them once more and writes once, in place where allowed. One block reduces the losses of rows in f64.
+// Squared differences are reduced in chunks whose number depends on the size only. Every run gives the same bits.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/row_loop.h>
@@ -25,7 +26,7 @@ struct Targets : Ids {
   __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
 
-// Online sum of exp(x - top), top being the largest x so far. A NaN is never top, but reaches the sum.
+// Online sum of exp(x - top), top being the largest x so far (-inf at first). A NaN is never top, but reaches the sum.
 template <class C> struct LogSum {
   C top = -std::numeric_limits<C>::infinity(), sum = 0;
   template <class T, int N> __device__ __forceinline__ void add(const Vec<T, N>& x) {
@@ -42,7 +43,7 @@ template <class C> struct LogSum {
   }
 };
 
-// log-sum-exp and loss of each row: 0 for ignored rows, NaN for a target out of range.
+// x (rows, n) -> log-sum-exp and loss of each row: 0 for ignored rows, NaN for a target out of range.
 template <int kBlock, class T>
 __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock)
     cross_entropy_rows(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
   }
 }
 
-// Rows that are not ignored, by one block; all its threads get the number.
+// The number of rows that are not ignored. One block; all its threads get it.
 __device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t rows) {
   if (!targets.ignores) return rows;
   int64_t kept = 0;
@@ -133,7 +134,8 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
 }
 
-// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target). s: smoothing, V: classes.
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target). g: gradient of the row's loss, s: smoothing, V:
+// classes.
 
 template <class T> struct GradOf {
   using C = compute_t<T>;

@@ -1,5 +1,6 @@
-// One row per warp or block; a second pass computes the variance. Gradients of weight and bias are partial sums over
-// groups of consecutive rows, then reduced; the sizes determine the groups. RMSNorm is LayerNorm with a mean of 0.
+// Kernels of ops/norm.h: one row per warp or block; a second pass computes the variance. Gradients of weight and bias
+// are partial sums over groups of consecutive rows, reduced afterwards. The number of groups depends on the sizes only.
+// RMSNorm is LayerNorm with a mean of 0.
 #include <tapegrad/ops/norm.h>
 
 #include <tapegrad/cuda/device/reduce.h>
@@ -24,7 +25,8 @@ __device__ __forceinline__ void load_pack(const typename S::T* p, int64_t j, typ
   for (int e = 0; e < S::V; ++e) to[e] = p ? widen(v.x[e]) : otherwise;
 }
 
-// r and s = x + r are both set or both null. y and s may alias x and r in either order. B is T or narrower.
+// r and s = x + r are both set or both null. y and s may alias x and r in either order. B, the type of r and y, is T or
+// narrower.
 template <class T, class B> struct Forward {
   const T* x;
   const B* r;
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(S::kBlock) norm_rows(Forward<typename S::T, B>
 // g = dy * w, h = (x - mean) * rstd:
 //   dx = rstd * (g - mean(g) - h * mean(g * h)), without mean(g) for RMSNorm; ds, or null, is added after rounding
 //   dw = sum over rows of dy * h, db = sum over rows of dy
-// dx may alias dy or ds. dr, or null, is dx rounded to B.
+// dx may alias dy or ds. dr, or null, is dx rounded to B, the type of dy.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   const B* dy;
@@ -87,9 +89,9 @@ template <class T, class B> struct Backward {
   C *dw, *db;  // (groups, n) each with row stride `step`; or null
   int64_t rows, n, groups, per_group, step;
 };
-// Minimum blocks per SM: caps ptxas's registers. LayerNorm has one more accumulator.
+// Minimum blocks per SM for __launch_bounds__: caps ptxas's registers. LayerNorm has one more accumulator.
 template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
-// One group of rows per warp or block. norm_grad_columns computes dw and db of rows that do not fit in registers.
+// One group of rows per warp or block. For rows that do not fit in registers, norm_grad_columns computes dw and db.
 template <class S, class B, bool kCentred>
 __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
@@ -152,6 +154,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
     }
   }
 }
+// One thread per column and group of rows.
 template <class T, class B, bool kCentred> __global__ void norm_grad_columns(Backward<T, B> f) {
   using C = compute_t<T>;
   for (GridLoop i(f.groups * f.n); i; ++i) {
@@ -210,8 +213,8 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
   B* const dr = wants.dr ? out[next].data<B>() : nullptr;
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
-  // Groups are blocks, or warps (4 per block), and fill 132 SMs at once. A group has at least 4 rows, since it
-  // writes partial sums, and accumulates at most 128 sequentially.
+  // Groups are blocks, or warps (4 per block): as many as 132 SMs hold at once. Each group writes partial sums, so it
+  // has at least 4 rows. It accumulates at most 128 rows sequentially.
   const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
   const int64_t per_group = std::clamp<int64_t>((rows + most - 1) / most, 4, 128);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;
@@ -234,7 +237,7 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
     reduce(c, IntoParameters<T>{dw ? dw : db, db, n}, part->as<C>(), split(0b01, {groups, step}, {step, 1}));
 }
 
-// f with the dtypes of the residual stream and the branch.
+// f with the dtype of the residual stream and the dtype of the branch.
 template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
   if (stream != branch) return f.template operator()<float, bf16>();
   visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });

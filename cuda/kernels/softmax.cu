@@ -1,5 +1,5 @@
-// Rows that fit in registers are read once. Longer rows are read twice: one pass computes both the maximum and the sum
-// of exponentials (Milakov & Gimelshein 2018).
+// Kernels of ops/softmax.h: one row per warp or block. Rows that fit in registers are read once. Longer rows are read
+// twice: one pass computes both the maximum and the sum of exponentials (Milakov & Gimelshein 2018).
 #include <tapegrad/ops/softmax.h>
 
 #include <tapegrad/core/math.h>
@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 template <class C> __device__ __forceinline__ C lowest() { return -std::numeric_limits<C>::infinity(); }
 
-// top, and sum(exp(x - top)). A row kept in registers becomes x - top (kLog) or exp(x - top).
+// The row's maximum, and sum(exp(x - top)). A row kept in registers is overwritten by x - top (kLog) or exp(x - top).
 template <class S, bool kLog> struct Weights {
   using C = typename S::C;
   C top, sum;
@@ -40,7 +40,7 @@ template <class S, bool kLog> struct Weights {
       return some;
     });
   }
-  // Each thread scales by its maximum so far. Packs of -inf alone add nothing.
+  // Online softmax: each thread scales by its maximum so far. Packs of -inf alone add nothing.
   __device__ __forceinline__ void of_long(RowOf<S>& x, int64_t n) {
     C best = lowest<C>(), total = 0;
     each_pack<S>(n, [&](int k, int64_t j) {
