@@ -1,4 +1,4 @@
-// Kernels of ops/attention.h: choice of the kernel, and delta of the gradient.
+// The choice of a kernel, and delta of the gradient.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 // first the op's header
@@ -18,7 +18,7 @@ Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
 Error outside_starts(const IndexSite& s, int64_t position, int64_t value) {
   return attention_span_outside(s.op, "starts", value, position, s.size - 1);
 }
-// Lengths or starts; ids.first is null if not given. A value outside [0, most] is noted and clamped.
+// ids.first is null if not given. A value outside [0, most] is noted and clamped.
 struct SpanIds {
   Ids ids;
   int64_t step;
@@ -34,7 +34,7 @@ __global__ void attention_read_spans(SpanIds lengths, SpanIds starts, int64_t ba
                                      AttentionSpan* spans) {
   for (GridLoop b(batch); b; ++b) spans[*b] = {lengths(*b, tk, tk), starts(*b, tk, tk - tq)};
 }
-// Each sequence's span; null without lengths and starts.
+// get() is null without lengths and starts.
 class Spans {
  public:
   Spans(const op::AttentionForm& o, const AttentionSizes& z, Bufs extra, const Context& c)
@@ -55,7 +55,7 @@ class Spans {
   bool given_;
 };
 
-// An operand for attention_mma: its own memory, or a copy with rows zero-padded to whole vectors.
+// Its own memory, or a copy with rows zero-padded to whole vectors.
 class WholeRows {
  public:
   WholeRows(const Context& c, const Buf& x) : heads(x) {
@@ -109,7 +109,7 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// delta[i] = dy[i] . y[i], kLanes lanes per row. kVectors: both operands are in vectors.
+// delta[i] = dy[i] . y[i], kLanes lanes per row. kVectors: both are in vectors.
 constexpr int kProductRows = 64;  // per block
 template <class T, int kLanes, bool kVectors>
 __global__ void __launch_bounds__(kThreads, 6)

@@ -1,5 +1,5 @@
-// attention.cu chooses a kernel: attention_tiled*.cu for any dtype in its own precision, attention_mma*.cu for bf16 on
-// tensor cores. Scores stay in registers and shared memory (FlashAttention-2, arXiv:2307.08691).
+// attention_tiled*.cu has any dtype in its own precision, attention_mma*.cu bf16 on tensor cores. Scores stay in
+// registers and shared memory (FlashAttention-2, arXiv:2307.08691).
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -28,7 +28,7 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   }
 };
 
-// A sequence's keys (the rest is padding), and the position of its first query.
+// keys: the rest is padding. start: the first query's position.
 struct AttentionSpan {
   int64_t keys, start;
 };
@@ -73,7 +73,7 @@ template <class T> struct AttentionGradArgs {
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// Block i of all heads is launched before block i + 1 of any, so the longest blocks can go first.
+// Block i of all heads precedes block i + 1 of any, so the longest blocks can go first.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {

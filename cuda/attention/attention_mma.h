@@ -23,8 +23,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 #endif
 }
 
-// cp.async of rows first ... first + kRows of `rows` and hs of D columns, zeros beyond. Rows of `from` are whole
-// vectors. A thread copies one vector of every kAtOnce-th row.
+// cp.async of rows first ... first + kRows of `rows` and hs of D columns, zeros beyond. A thread copies one vector of
+// every kAtOnce-th row.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -38,7 +38,7 @@ __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& 
   for (int r = 0; r < kRows; r += kAtOnce, p += kAtOnce * from.row)
     if (r + kAtOnce <= kRows || r + row < kRows) cp_async16(to + r * kStep<D>, p, r < left);
 }
-// s = a b^T: the warp's rows of a, N * 8 rows of b, D columns.
+// s = a b^T: the warp's rows of a, N * 8 rows of b.
 template <int D, int kTall, int N>
 __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
   const int lane = int(threadIdx.x) % 32;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf1
     }
   }
 }
-// o += s b: N * 8 rows of b, D columns.
+// o += s b: N * 8 rows of b.
 template <int D, int kTall, int N>
 __device__ __forceinline__ void add_weighted(float (&o)[kTall][D / 8][4], const float (&s)[kTall][N][4],
                                              const bf16* b) {
@@ -100,7 +100,7 @@ template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTa
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
 }
-// Rows first, first + 1, ... = o * factor, staged in `own`, rows that only this warp reads, for 16-byte stores.
+// Rows first, first + 1, ... = o * factor. `own`, rows that only this warp reads, stages 16-byte stores.
 template <int D, int kTall>
 __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],
                                            const float (&factor)[kTall][2], bf16* own, int64_t first, int64_t rows,

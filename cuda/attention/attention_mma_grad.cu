@@ -1,11 +1,11 @@
-// Gradients without atomics: one kernel owns a tile of keys and loops over tiles of queries (dK, dV; P and dS are
-// (keys, queries)), one owns a tile of queries and loops over tiles of keys (dQ). Both recompute the scores and load
-// the next tile during the GEMMs.
+// Without atomics: one kernel owns a tile of keys and loops over tiles of queries (dK, dV; P and dS are (keys,
+// queries)), one owns a tile of queries and loops over tiles of keys (dQ). Both recompute the scores and load the next
+// tile during the GEMMs.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
-// A warp owns 16 kRowTiles rows and takes 8 N others per step: more rows, fewer shared-memory reads per mma.
+// A warp owns 16 kRowTiles rows and takes 8 N others per step: more rows, fewer shared-memory reads.
 template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kTall = kRowTiles, N = kOtherTiles, kOwn = kTall * 16, kBlock = kWarps * kOwn, kOthers = N * 8;
   static constexpr int kElements = (2 * kBlock + 4 * kOthers) * kStep<D>;
@@ -46,7 +46,7 @@ __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const fl
       }
   }
 }
-// Zeros for unseen pairs: keys from number `keys` on, and queries before edge + row.
+// Zeros for unseen pairs: keys from `keys` on, and queries before edge + row.
 template <class S> __device__ __forceinline__ void mask_keys(Scores<S>& p, Scores<S>& ds, int keys, int edge) {
 #pragma unroll
   for (int t = 0; t < S::kTall; ++t)
@@ -100,17 +100,16 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const int64_t k0 = at.i * S::kBlock;  // the first keys have the most queries
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = k0 + warp * S::kOwn, first = z.first_query(span, k0) / S::kOthers * S::kOthers;
-  // Numbers of query tiles: all, the first that sees a key of the warp, and the first where each query sees all of
-  // them.
+  // Query tiles: their number, the first that sees a key of the warp, the first where each query sees all of them.
   const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
   const int blocks = block_of(z.tq + S::kOthers - 1), begin = block_of(z.first_query(span, row0)),
             whole = block_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
-  // keys: how many the warp has. edge: queries from first + edge + row on see key `row`.
+  // keys of the warp; queries from first + edge + row on see key `row`.
   const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * S::kOwn * kStep<D>, *v = m.own(1) + warp * S::kOwn * kStep<D>;
-  // Loads a tile of queries of head h. Returns the thread's one of 2 * kOthers stats.
+  // A tile of queries of head h. Returns the thread's one of 2 * kOthers stats.
   const auto load = [&](int stage, int h, int n) {
     const int64_t q0 = first + n * S::kOthers;
     load_tile<S::kOthers, D>(m.others(stage, 0), a.q.at(at.b, h), q0, z.tq, z.hs);

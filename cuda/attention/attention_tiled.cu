@@ -9,8 +9,8 @@ template <class C, int D> struct Tile {  // R rows and N keys per thread, by the
   static constexpr size_t kShared = sizeof(C) * ((kQueries + kKeys) * kStep<C, D> + kQueries * kStep<C, kKeys>);
 };
 
-// One online-softmax step: the first `seen` scores become exponentials, the rest 0. Returns the factor for earlier
-// sums. The maximum skips NaN; the exponentials keep it.
+// The first `seen` scores become exponentials, the rest 0. Returns the factor for earlier sums. The maximum skips NaN;
+// the exponentials keep it.
 template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], int64_t seen, C scale, C& max, C& sum) {
   const int tx = int(threadIdx.x) % kSide;
   C next = max;

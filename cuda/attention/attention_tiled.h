@@ -1,5 +1,5 @@
 // GEMMs of tiles in shared memory, accumulated in registers in T's compute type (f32 without tensor cores). 256 threads
-// are 16 x 16. Thread (ty, tx) has R rows from ty * R on, so 16 adjacent lanes share a row.
+// are 16 x 16. Thread (ty, tx) has R rows from ty * R on: 16 adjacent lanes share a row.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
@@ -14,10 +14,10 @@ __device__ __forceinline__ double logarithm2(double x) { return log2(x); }
 
 // Row stride of a tile: 16 bytes of padding move adjacent rows to other banks.
 template <class C, int N> constexpr int kStep = N + kVec<C>;
-// A thread's columns are (tx + 16 j) * W + w: W adjacent at once, N / 16 in all.
+// A thread's columns: (tx + 16 j) * W + w, W adjacent at once, N / 16 in all.
 template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
 
-// Copies rows first ... first + kRows of `rows` and hs of D columns; zeros beyond.
+// Rows first ... first + kRows of `rows` and hs of D columns; zeros beyond.
 template <int kRows, int D, class T, class C>
 __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
                                           int64_t hs) {

@@ -1,5 +1,5 @@
-// Gradients without atomics: one kernel owns a tile of keys and loops over tiles of queries (dk, dv), one owns a tile
-// of queries and loops over tiles of keys (dq). Both recompute the scores.
+// Without atomics: one kernel owns a tile of keys and loops over tiles of queries (dk, dv), one owns a tile of queries
+// and loops over tiles of keys (dq). Both recompute the scores.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {

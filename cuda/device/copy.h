@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// Elements of `shape` from x, or zeros if x is null, to y. Strides count elements.
+// Copies `shape` from x, or zeros if x is null, to y. Strides count elements.
 struct Region {
   Shape shape;
   const std::byte* x;

@@ -1,5 +1,4 @@
-// nvcc gets CUDA; a host compiler gets the emulator, with the same names and a check of every access
-// (tests/emulator/emulator.h). Rules for kernels that hold for both:
+// nvcc gets CUDA, a host compiler gets the emulator (tests/emulator/emulator.h). Rules for kernels that hold for both:
 // - kernels and their device functions are in an anonymous namespace of their .cu file, or are __forceinline__;
 // - shared memory is `__shared__ __align__(16) T x[N]`, or dynamic_shared<T>(); device code reads no mutable globals;
 // - memory moves by assignment, vectors by vec.h, never by memcpy; PTX only through ptx.h and hopper.h;

@@ -1,4 +1,4 @@
-// Also for kernels compiled at run time: it includes nothing, and the names of CUDA's language come before it.
+// It includes nothing: kernels compiled at run time use it too, after the names of CUDA's language.
 #pragma once
 
 namespace tg::cuda {

@@ -1,5 +1,5 @@
 // mbarrier, TMA tile loads with the 128-byte swizzle, and wgmma: PTX wrappers for nvcc, then the same names for the
-// emulator. For kernels compiled for sm_90a only.
+// emulator. For sm_90a only.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
@@ -30,13 +30,13 @@ inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, c
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
-// data[rows][columns] for swizzled loads of box_rows x box_columns (128 bytes wide).
+// data[rows][columns], for swizzled boxes of box_rows x box_columns (128 bytes wide).
 inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint32_t box_rows, std::uint32_t box_columns) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, rows, columns, columns * sizeof *data, box_rows,
                            box_columns);
 }
-// Bytes in rows `stride` apart, a multiple of 16, for swizzled loads of box_rows x 128.
+// Bytes in rows `stride` apart, a multiple of 16, for swizzled boxes of box_rows x 128.
 inline cudaError_t make_tensor_map(TensorMap* map, const std::int8_t* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint64_t stride, std::uint32_t box_rows) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, rows, columns, stride, box_rows, 128);
@@ -58,7 +58,7 @@ __device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
 __device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-// Waits for the end of the phase of that parity; the first has parity 0.
+// Waits for the end of the phase of that parity; the first has 0.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -71,7 +71,7 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
 // Makes this thread's writes of shared memory visible to wgmma after a following barrier.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// One thread loads the box that begins at (row, column); elements outside are zeros.
+// One thread loads the box at (row, column); elements outside are zeros.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -99,7 +99,7 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       : "l"(a), "l"(b)
       : "memory");
 }
-// Waits for all wgmma of the warpgroup. It names the accumulators, so that no read of them moves above it.
+// Waits for all wgmma of the warpgroup. Naming the accumulators keeps reads of them below it.
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)

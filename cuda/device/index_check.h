@@ -1,6 +1,5 @@
-// Out-of-range indices: the kernel skips them and logs them in host memory, and the next synchronisation throws the
-// Error of the first one, as on the CPU. No call waits for its check. A captured graph may hold it; calls are then
-// ordered by recording.
+// The kernel skips bad indices and logs them in host memory; the next synchronisation throws the Error of the first
+// one, as on the CPU. No call waits for its check. A captured graph may hold it; calls are then ordered by recording.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -18,7 +17,7 @@ struct Ids {
   }
 };
 
-// Contents of an index Error, except its value and position. Interned for ever, once per distinct use.
+// An index Error, except its value and position. Interned for ever, once per distinct use.
 struct IndexSite {
   Error (*error)(const IndexSite&, int64_t position, int64_t value);
   std::string_view op;
@@ -47,12 +46,12 @@ class IndexCheck {
  public:
   IndexCheck(const Context&, const IndexSite&);
   __device__ __forceinline__ bool inside(int64_t id) const { return uint64_t(id) < uint64_t(size_); }
-  // inside(id); an id outside is noted at `position` of the indices.
+  // inside(id); else notes it at `position` of the indices.
   __device__ __forceinline__ bool operator()(int64_t id, int64_t position) const {
     if (!inside(id)) note(id, position);
     return inside(id);
   }
-  // Only a key below all earlier ones takes an entry. So the last entry is the first index in row-major order, for any
+  // Only a key below all earlier ones takes an entry, so the last entry is the first index in row-major order, for any
   // order of threads. When entries run out, the oldest and largest are overwritten.
   __device__ __forceinline__ void note(int64_t value, int64_t position) const {
     const unsigned long long key = key_ + static_cast<unsigned long long>(position);

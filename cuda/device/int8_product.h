@@ -1,4 +1,3 @@
-// Shared by int8 GEMM kernels: operands, the tile of a block, and the epilogue.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -34,7 +33,7 @@ template <class S, class T> struct Results {
                           kBytes = kColumnBytes + size_t(S::kWarps) * 16 * kStep * sizeof(T);
   static_assert(S::kN % kPart == 0);
 
-  // All multiplying threads call it. `shared` is free once they have met, and again at their next barrier.
+  // All multiplying threads call it. `shared` is free between their barriers before and after it.
   static __device__ __forceinline__ void store(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
                                                std::byte* shared, int64_t first, int64_t left) {
     const int warp = int(threadIdx.x) / 32;

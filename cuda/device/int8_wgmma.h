@@ -1,5 +1,5 @@
-// Int8 GEMM on Hopper: one thread loads tiles of both operands by TMA into a ring of stages, two warpgroups multiply.
-// Blocks are persistent: they load the next tile's stages while they store one.
+// One thread loads tiles of both operands by TMA into a ring of stages, two warpgroups multiply. Blocks are persistent:
+// they load the next tile's stages while they store one.
 #pragma once
 #include <tapegrad/cuda/device/hopper.h>
 #include <tapegrad/cuda/device/int8_product.h>
@@ -11,7 +11,7 @@ namespace {
 struct Wgmma {
   static constexpr int kRows = 128, kColumns = 256, kDepth = 128, kStages = 4;
   static constexpr int kRowBytes = kRows * kDepth, kStageBytes = kRowBytes + kColumns * kDepth;
-  // of the multiplying warps: each has 16 rows and all columns
+  // of the multiplying warps: 16 rows and all columns each
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
   static constexpr int kBlock = kThreads + 128;  // plus the warpgroup of the loading thread
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }
@@ -20,7 +20,7 @@ struct Wgmma {
 class Ring {  // a thread's position in it
  public:
   __device__ __forceinline__ int stage() const { return stage_; }
-  // The parity of the barriers' phases flips each round.
+  // Flips each round, like the barriers' phases.
   __device__ __forceinline__ int parity() const { return parity_; }
   __device__ __forceinline__ void next() {
     stage_ = stage_ + 1 == Wgmma::kStages ? 0 : stage_ + 1;

@@ -1,4 +1,4 @@
-// For kernel files, after the header of their ops. They register kernels with TG_STRIDED_KERNEL(Op, cuda, fn).
+// For kernel files, after the header of their ops, registered by TG_STRIDED_KERNEL(Op, cuda, fn).
 //   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
 //   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
 //   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
@@ -19,12 +19,12 @@
 
 namespace tg::cuda {
 
-/// Dynamic shared memory without opt-in: static and dynamic together may be 48 KiB, and no kernel has more than 32 KiB
-/// of static.
+/// Dynamic shared memory without opt-in: static and dynamic may be 48 KiB together, and no kernel has more than 32 KiB
+/// static.
 inline constexpr size_t kSharedWithoutOptIn = 16 * 1024;
 
-/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...), with opt-in above kSharedWithoutOptIn. A failed launch
-/// is an Error with the op's name; the next synchronisation reports a failure of the kernel itself.
+/// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). A failed launch is an Error with the op's name; the
+/// next synchronisation reports a failure of the kernel itself.
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
@@ -37,8 +37,8 @@ void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_
   launched(c);
 }
 
-/// Offsets of the i-th element (row-major) of N operands of one shape. Adjacent dimensions with compatible strides are
-/// merged. A stride of 0 broadcasts.
+/// Offsets of the i-th element (row-major) of N operands of one shape. Compatible adjacent dimensions are merged. A
+/// stride of 0 broadcasts.
 template <size_t N> struct Strided {
   int32_t dims = 0;
   int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
@@ -57,7 +57,6 @@ template <size_t N> struct Strided {
       ++dims;
     }
   }
-  // Element i of every operand is at offset i.
   bool contiguous() const {
     for (size_t k = 0; k < N; ++k)
       if (dims > 1 || (dims == 1 && stride[k][0] != 1)) return false;
@@ -88,7 +87,7 @@ template <size_t N> struct Strided {
   }
 };
 
-// Copies any layout and dtype to contiguous memory in row-major order (cast.cu).
+// To contiguous memory in row-major order, any layout and dtype (cast.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
@@ -117,7 +116,7 @@ template <class T> class Dense {
   Contiguous any_;
 };
 
-// f(bits): `number` as an element of dtype d, in an unsigned type of its size.
+// f(bits): `number` as an element of dtype d, in an unsigned type.
 template <class F> void visit_bits(DType d, double number, F&& f) {
   visit_dtype(d, [&]<class T>() {
     using U = std::conditional_t<

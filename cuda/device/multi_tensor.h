@@ -1,5 +1,5 @@
-// Many tensors in one launch: a kernel takes their descriptors by value, so nothing is uploaded and a captured graph
-// holds them. A block finds the tensor of its chunk by bisection.
+// A kernel takes many tensors' descriptors by value, so nothing is uploaded and a captured graph holds them. A block
+// finds the tensor of its chunk by bisection.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -8,8 +8,8 @@
 
 namespace tg::cuda {
 
-// Elements per chunk: four chunks for each of 132 SMs if n suffices. It depends on n only, since sums go by chunks. It
-// is a multiple of 16 bytes of any dtype.
+// Four chunks for each of 132 SMs if n suffices. It depends on n only, since sums go by chunks. It is a multiple of 16
+// bytes of any dtype.
 inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
 template <class D> int64_t batch_chunk(const std::vector<D>& all) {
   int64_t n = 0;
@@ -18,7 +18,7 @@ template <class D> int64_t batch_chunk(const std::vector<D>& all) {
 }
 inline constexpr size_t kMostParameters = 32'764;  // bytes of a kernel's parameters
 
-// At most kMost descriptors D; D::n is the number of elements.
+// At most kMost descriptors D of D::n elements.
 template <class D, int kMost> struct Batch {
   D item[kMost];
   int64_t first[kMost + 1];  // first chunk of each item, then the total

@@ -1,5 +1,4 @@
-// Conversion to and from the compute type; sums and maxima over a warp or block in a fixed order (same bits on every
-// run).
+// Sums and maxima have a fixed order: the same bits on every run.
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/core/math.h>
@@ -9,7 +8,7 @@ namespace tg::cuda {
 
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-/// widen(x) converts to the compute type; narrow<T>(y) rounds back to nearest even.
+/// To the compute type, and back with rounding to nearest even: widen(x), narrow<T>(y).
 __device__ __forceinline__ float widen(bf16 x) {
 #ifdef __CUDA_ARCH__
   return __uint_as_float(uint32_t(x.bits) << 16);
@@ -43,7 +42,6 @@ template <class T> __device__ __forceinline__ compute_t<T> sigmoid_for(compute_t
     return math::sigmoid(x);
 }
 
-/// a + b, for warp_all() and block_all().
 struct SumOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };

@@ -1,5 +1,4 @@
-// PTX instructions without a name in CUDA C++: wrappers, then their emulated versions. Change both together. Only
-// hopper.h has more inline assembly.
+// PTX instructions without a name in CUDA C++: wrappers, then their emulated versions. Change both together.
 #pragma once
 #include <tapegrad/core/half.h>
 
@@ -125,7 +124,7 @@ template <class T> T sum_rn(T a, T b) {
 template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }
 
 // *p = x of at most 16 bytes by one instruction (1 or 2 bytes, or elements of them in 2: as the compiler likes).
-// Streaming: for data not read again soon.
+// Streaming: not read again soon.
 template <class V> __forceinline__ void store_global(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), false); }
 template <class V> __forceinline__ void store_global_streaming(V* p, const V& x) { store_global(p, x); }
 template <class V> __forceinline__ void store_shared(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), true); }
@@ -155,12 +154,12 @@ inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
   simt::engine::mma_s8(d, a, b0, b1, at);
 }
 
-// Rounded to nearest even.
+// To nearest even.
 inline bf16 to_bf16(float x) { return bf16(x); }
 // Exact, except which NaN it is.
 inline float to_float(f16 x) { return float(x); }
 
-// 1 / x rounded to nearest, for x in [2^-100, 2^100]: the division without its slow-path branch.
+// 1 / x rounded to nearest for x in [2^-100, 2^100]: the division without its slow path.
 inline float reciprocal(float x) { return 1.0f / x; }
 
 // 1 / x to 1 ulp, for any x; denormal results are 0.

@@ -31,11 +31,11 @@ __device__ __forceinline__ float quotient(float x, float y, float r) {
   const float q = x * r;
   return math::detail::fma(math::detail::fma(-q, y, x), r, q);
 }
-// code_of() without a division per element, which would be slower than memory.
+// code_of() without divisions, which would be slower than memory.
 class Int8Quantizer {
  public:
   using Value = int8_t;
-  // Scales magnitudes far from 1, exactly; elements that underflow quantize to 0.
+  // Scales magnitudes far from 1, exactly; underflow quantizes to 0.
   __device__ __forceinline__ explicit Int8Quantizer(uint32_t absmax) {
     const float a = math::detail::float_of(absmax);
     scale_ = a < 0x1p-60f ? 0x1p80f : a > 0x1p60f ? 0x1p-80f : 1.0f;
@@ -51,7 +51,6 @@ class Int8Quantizer {
  private:
   float scale_, absmax_, inverse_;
 };
-// value_of() for usual(absmax).
 __device__ __forceinline__ bool usual(float absmax) {
   return math::abs(absmax) > 0x1p-80f && math::abs(absmax) < 0x1p100f;
 }
@@ -59,12 +58,12 @@ __device__ __forceinline__ float usual_value(int8_t code, float absmax) {
   return quotient(absmax * float(code), 127.0f, 1.0f / 127.0f);
 }
 
-// Non-finite elements are reported first: positions of those too large for an f16 state are kTooLarge higher.
+// Non-finite elements first: positions of those too large for an f16 state are kTooLarge higher.
 constexpr int64_t kTooLarge = int64_t(1) << 39;
 Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
   return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
-// Only a thread that saw a value that cannot be quantized searches for its position.
+// Only a thread that saw a bad value searches for its position.
 class NonFiniteCheck {
  public:
   NonFiniteCheck(const Context& c, const Buf& x, DType state)

@@ -1,6 +1,6 @@
-// Q quantizes by one absmax. Rows that fit in registers are read once. A matrix with contiguous columns, or both
-// directions at once, take two passes over tiles. One finds the absmax of columns, of both, or of all, as an integer
-// maximum, which no order of threads changes. The other quantizes and transposes through shared memory.
+// Rows that fit in registers are read once. A matrix with contiguous columns, or both directions at once, take two
+// passes over tiles. One finds the absmax of columns, of both, or of all, as an integer maximum, which no order of
+// threads changes. The other quantizes and transposes through shared memory.
 #pragma once
 #include <tapegrad/cuda/device/quantize.h>
 #include <tapegrad/cuda/device/rows.h>
@@ -18,7 +18,7 @@ template <class T> struct Matrix {
   int64_t rows, cols, ld;
   bool vectors;                  // 16 bytes at a time
   int64_t row_place, col_place;  // element (i, j) is number i * row_place + j * col_place of x
-  // V elements of row i from column j on; 0 beyond the matrix.
+  // V elements of row i from column j on; 0 beyond.
   __device__ __forceinline__ Vec<T> at(int64_t i, int64_t j) const {
     Vec<T> v;
     if (vectors && i < rows && j < cols) return load16(p + i * ld + j);
@@ -87,13 +87,13 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   }
 }
 
-// step: 1, or 0 if all rows or columns share one absmax.
+// step: 0 if all share one absmax, else 1.
 template <class Q> struct AbsmaxView {
   const uint32_t* p;
   int64_t step;
   __device__ __forceinline__ Q operator()(int64_t i) const { return Q(p[i * step]); }
 };
-// Quantized values (rows, cols) if kBoth, and transposed (cols, rows). wide: as in TransposeTile::store().
+// (rows, cols) if kBoth, and transposed (cols, rows). wide: as in TransposeTile::store().
 template <bool kBoth, class Q, class T>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_tiles(Matrix<T> x, AbsmaxView<Q> of_rows, AbsmaxView<Q> of_columns, typename Q::Value* codes,
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(S::kBlock)
       for (int64_t j = threadIdx.x % S::kThreads; j < n; j += S::kThreads) watch(p[j], r * n + j);
   }
 }
-// f with the RowShape. Packs are kept unconverted, so there is room for twice the 16-bit floats.
+// Packs are kept unconverted, so there is room for twice the 16-bit floats.
 template <class T, class F> void visit_shape(int64_t n, bool vectors, F&& f) {
   constexpr int V = kVec<T>;
   if (vectors) {
@@ -237,7 +237,7 @@ bool has_contiguous_columns(const Buf& x) {
 template <class T> Matrix<T> matrix(const T* p, int64_t rows, int64_t cols, int64_t ld) {
   return {p, rows, cols, ld, aligned16(p) && ld % kVec<T> == 0 && cols % kVec<T> == 0, cols, 1};
 }
-// x, whose columns are contiguous, as the matrix in memory.
+// x with contiguous columns, as the matrix in memory.
 template <class T> Matrix<T> transposed_matrix(const Buf& x) {
   Matrix<T> m = matrix(static_cast<const T*>(x.data<T>()), x.size(1), x.size(0), x.strides()[1]);
   m.row_place = 1, m.col_place = x.size(1);

@@ -1,6 +1,6 @@
-// Reductions of any layout over any dimensions: output o joins value(x, o) of n elements, in an order that depends on
-// the sizes only. If reduced elements are contiguous, a warp or block reads along them (rows). If kept ones are,
-// adjacent threads have adjacent outputs (columns). Few outputs are reduced in chunks, then over the chunks.
+// Output o joins value(x, o) of n elements, in an order that depends on the sizes only. If reduced elements are
+// contiguous, a warp or block reads along them (rows). If kept ones are, adjacent threads have adjacent outputs
+// (columns). Few outputs are reduced in chunks, then over the chunks.
 //   struct R {
 //     using A = float;                                                 // the accumulator
 //     __device__ A start() const, join(A before, A later) const;
@@ -14,7 +14,7 @@
 
 namespace tg::cuda {
 
-// Element i of output o is at kept's offset of o plus reduced's offset of i.
+// Element i of output o: kept's offset of o plus reduced's of i.
 struct Reduced {
   Strided<1> kept, reduced;
   int64_t outputs, n;
@@ -35,17 +35,17 @@ Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
 
 constexpr int kReduceThreads = 256, kTallRows = 8;
 
-// Kernels compiled for R: `few` has rows by warps and columns one by one, `columns` also 16 bytes of columns per
-// thread, `all` also rows by blocks. Where sums round, it affects the result.
+// `few` has rows by warps and columns one by one, `columns` also 16 bytes of columns per thread, `all` also rows by
+// blocks. Where sums round, it affects the result.
 enum class Forms { few, columns, all };
 template <class R> inline constexpr Forms forms_of = Forms::all;
 template <class R>
   requires requires { R::kForms; }
 inline constexpr Forms forms_of<R> = R::kForms;
 
-struct Chunks {  // chunks of an output's n elements
+struct Chunks {  // of an output's n elements
   int64_t count = 1, size;
-  // blocks: blocks per chunk. More chunks are made if they are too few to fill a GPU.
+  // blocks: blocks per chunk; if they are too few to fill a GPU, there are more chunks.
   Chunks(int64_t n, int64_t blocks, int64_t least, int64_t most) : size(n) {
     constexpr int64_t kEnough = 512, kRound = 64;
     const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
@@ -56,7 +56,7 @@ struct Chunks {  // chunks of an output's n elements
   }
 };
 
-// Thread t's partial result over n contiguous elements, 16 bytes at a time from the first aligned address on.
+// Thread t's partial result over n contiguous elements, by 16 bytes from the first aligned address on.
 template <int kThreads, class T, class R>
 __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int64_t n, int64_t out, int t) {
   constexpr int V = kVec<T>;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       r.store(o, total);
   }
 }
-// V adjacent outputs per thread. `rows` threads, a power of 2, share the elements of an output.
+// V adjacent outputs per thread; `rows` threads, a power of 2, share the elements of each.
 template <int V, class T, class R>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_columns(R r, const T* x, Reduced z, int rows, Chunks chunks, typename R::A* part) {
@@ -181,7 +181,7 @@ void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chun
   reduce(c, joined(r), part.as<A>(), split(0b01, {chunks.count, outputs}, {outputs, 1}));
 }
 
-// Each kernel costs about a second of compilation per R and T.
+// A kernel costs about a second of compilation per R and T.
 template <class T, class R> void launch_rows(const Context& c, const R& r, const T* x, const Reduced& z) {
   constexpr int64_t kOfWarp = 1024;
   constexpr bool kBlocks = forms_of<R> == Forms::all;

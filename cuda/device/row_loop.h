@@ -1,11 +1,10 @@
-// 16 bytes at a time from the first aligned element on, single elements before and after. For long rows; rows.h keeps
-// rows in registers.
+// 16 bytes at a time from the first aligned element on, single elements before and after.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 namespace tg::cuda {
 
-/// f(j, x) for the packs of [0, n). x is a Vec at p[j]: 16 bytes or one element. Each call gives a thread the same
+/// f(j, x) for the packs of [0, n): x is a Vec at p[j], 16 bytes or one element. Each call gives a thread the same
 /// elements.
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row_packs(const T* p, int64_t n, F&& f) {
   constexpr int V = kVec<T>;
@@ -17,7 +16,7 @@ template <int kThreads, class T, class F> __device__ __forceinline__ void for_ro
 #pragma unroll 1  // at most one iteration for most threads
   for (int64_t j = head + vectors * V + threadIdx.x; j < n; j += kThreads) f(j, load16<1>(p + j));
 }
-/// f(j, p[j]) for j in [0, n), with the threads of for_row_packs().
+/// f(j, p[j]), with the threads of for_row_packs().
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row(const T* p, int64_t n, F&& f) {
   for_row_packs<kThreads>(p, n, [&]<int N>(int64_t j, const Vec<T, N>& x) {
 #pragma unroll

@@ -1,6 +1,6 @@
-// Reading the matrix dominates, so it is read once for all rows, 16 bytes at a time, and accumulated in the compute
-// type. A block multiplies up to 16 rows; with more rows it reads its part of the matrix again. matmul.cu uses it where
-// the library reads the same bytes with kernels made for many rows. A row's result is independent of the other rows.
+// Reading the matrix dominates, so it is read once for all rows, 16 bytes at a time. A block multiplies up to 16 rows;
+// with more rows it reads its part again. The library would read the same bytes with kernels made for many rows. A
+// row's result is independent of the other rows.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 
@@ -17,7 +17,7 @@ template <class T> struct FewRows {
   const T* bias;
   T* y;
 };
-// The matrix of each row, by index; matrices are `step` apart.
+// Each row's matrix, by index; they are `step` apart.
 struct NamedMatrices {
   Ids index;
   int64_t count, step;
@@ -32,7 +32,7 @@ template <class T> bool in_vectors(const FewRows<T>& p, bool turned, int64_t ste
 // All rows times one matrix: f32 or bf16, in vectors.
 void multiply_few_rows(const Context&, const FewRows<float>&, bool turned);
 void multiply_few_rows(const Context&, const FewRows<bf16>&, bool turned);
-// Each row times the matrix that it names; rows that name none are zeros.
+// Each row times its matrix; rows that name none are zeros.
 void multiply_named(const Context&, const FewRows<float>&, bool turned, const NamedMatrices&);
 void multiply_named(const Context&, const FewRows<bf16>&, bool turned, const NamedMatrices&);
 void multiply_named(const Context&, const FewRows<double>&, bool turned, const NamedMatrices&);

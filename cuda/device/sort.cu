@@ -1,6 +1,6 @@
 // Each pass of 8 bits counts the digits per tile, one block scans the counts, and each tile scatters its words. A warp
-// reads 32 adjacent words at a time and matches equal digits by ballots, so the sort is stable. With few tiles, one
-// block does all passes in one launch.
+// matches equal digits of 32 adjacent words by ballots, so the sort is stable. With few tiles, one block does all
+// passes in one launch.
 #include <tapegrad/cuda/device/sort.h>
 
 namespace tg::cuda {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void scan(int64_t* counts, int64_t n) {
   }
 }
 
-// The lanes with this lane's digit; 0 for lanes without a word.
+// Lanes with this lane's digit; 0 for lanes without a word.
 __device__ __forceinline__ unsigned peers_of(int digit, bool valid) {
   unsigned peers = __ballot_sync(~0u, valid);
 #pragma unroll

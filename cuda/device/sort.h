@@ -1,5 +1,5 @@
-// Stable radix sort of 64-bit words by some of their bits: pairs (key << position bits | position) sort by key, equal
-// keys by position. It runs on the device alone, without waits or host memory.
+// Stable radix sort of pairs (key << position bits | position) by key, equal keys by position. It runs on the device
+// alone, without waits or host memory.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 
-// Keys in [0, keys] and positions in [0, n) packed in one word.
+// Keys in [0, keys] and positions in [0, n) in one word.
 struct PairBits {
   int position, key;
   PairBits(uint64_t keys, uint64_t n) : position(std::bit_width(n)), key(std::bit_width(keys)) {}

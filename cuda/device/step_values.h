@@ -1,6 +1,5 @@
-// Values that change per step: a learning rate, a generator's state. An op that runs at once passes them by value. A
-// recorded kernel reads device memory, which the recording writes before each launch, so that nothing is recorded
-// again.
+// Values that change per step, like a learning rate. An op that runs at once passes them by value. A recorded kernel
+// reads device memory, which the recording writes before each launch, so that nothing is recorded again.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/runtime/recording.h>

@@ -1,4 +1,4 @@
-// Byte transpose through shared memory. A tile is 128 rows by 8 packs of V columns. Thread t of 256 has pack t % 8 in
+// Byte transpose through shared memory: a tile is 128 rows by 8 packs of V columns. Thread t of 256 has pack t % 8 in
 // the four rows of group t / 8. A column is stored in groups of 16 bytes, XOR-swizzled by its pack, so that no two
 // lanes use the same bank.
 #pragma once
@@ -12,7 +12,7 @@ template <int V> struct TransposeTile {
 
   static __device__ __forceinline__ int pack() { return int(threadIdx.x) % kPacks; }
   static __device__ __forceinline__ int group() { return int(threadIdx.x) / kPacks; }
-  // Stores column e of the thread's pack, in its four rows.
+  // Column e of the thread's pack, in its four rows.
   __device__ __forceinline__ void put(int e, const Vec<int8_t, 4>& q) {
     auto& part = parts[pack() * V + e][group() / 4 ^ pack()];
     store16_shared(part.x + group() % 4 * 4, q);

@@ -1,5 +1,5 @@
-// Vectors: adjacent elements that one 16-byte instruction moves. Only these functions store them: nvcc may split a
-// struct assignment into elements. The test cuda_whole_vectors refuses that.
+// Adjacent elements that one 16-byte instruction moves. Only these functions store them: nvcc may split a struct
+// assignment into elements, which the test cuda_whole_vectors refuses.
 #pragma once
 #include <tapegrad/cuda/device/ptx.h>
 
@@ -12,7 +12,7 @@ template <class T, int N = int(16 / sizeof(T))> struct alignas(sizeof(T) * N) Ve
 /// Elements of T in 16 bytes.
 template <class T> inline constexpr int kVec = int(16 / sizeof(T));
 
-/// p[0 .. N) of any memory. p is aligned to 16 bytes, or to N elements if they are fewer.
+/// p is aligned to 16 bytes, or to N elements if they are fewer.
 template <int N, class T> __device__ __forceinline__ Vec<T, N> load16(const T* p) {
   if constexpr (N <= kVec<T>) {
     return *reinterpret_cast<const Vec<T, N>*>(p);

@@ -11,7 +11,6 @@
 namespace tg::cuda {
 SharedLibrary& lt_library();  // gemm_plan.cpp
 
-// In this namespace the library's functions are objects.
 #define TG_LT_FUNCTION(name) inline constinit const LibraryFunction<decltype(::name), lt_library> name(#name)
 TG_LT_FUNCTION(cublasLtCreate);
 TG_LT_FUNCTION(cublasLtDestroy);

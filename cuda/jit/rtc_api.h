@@ -14,7 +14,6 @@
 namespace tg::cuda {
 SharedLibrary& rtc_library();  // rtc.cpp
 
-// In this namespace the library's functions are objects.
 #define TG_RTC_FUNCTION(name) inline constinit const LibraryFunction<decltype(::name), rtc_library> name(#name)
 TG_RTC_FUNCTION(nvrtcVersion);
 TG_RTC_FUNCTION(nvrtcGetErrorString);

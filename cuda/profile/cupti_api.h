@@ -12,7 +12,6 @@
 namespace tg::cuda {
 SharedLibrary& cupti_library();  // profiler.cpp
 
-// In this namespace the library's functions are objects.
 #define TG_CUPTI_FUNCTION(name) inline constinit const LibraryFunction<decltype(::name), cupti_library> name(#name)
 TG_CUPTI_FUNCTION(cuptiGetResultString);
 TG_CUPTI_FUNCTION(cuptiSubscribe);
