@@ -15,7 +15,7 @@
 namespace tg {
 namespace {
 
-// Encodes parts of a text, some at a time on as many threads as the CPU backend has, and passes on their ids in order.
+// Encodes parts of a text on the CPU backend's number of threads. Passes on ids in order.
 class Encoder {
  public:
   Encoder(const detail::BpeParts& parts, const Tokenizer::Take& take) : parts_(parts), take_(take) {}
@@ -26,9 +26,9 @@ class Encoder {
     }
     if (bytes_ >= kPart * kParts) run();
   }
-  // A text for add(), which lives until the next one.
+  // Stores a text for add() until the next keep().
   std::string_view keep(std::string text) { return kept_.emplace_back(std::move(text)); }
-  // `begins`: nothing is before the text. It must live until run().
+  // `begins`: the document starts here. The text must live until run().
   void add(std::string_view text, bool begins) {
     while (!text.empty()) {
       const size_t end = detail::part_end(parts_.cuts, text, kPart);
@@ -52,14 +52,14 @@ class Encoder {
       try {
         for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
       } catch (const std::system_error&) {
-        // The system has no more threads: those that there are do all of it.
+        // The existing threads do all work.
       }
       work(*memories_[0]);
     }
     std::vector<int64_t> wide;
     for (const Result& r : results) {
       for (std::span<const int32_t> rest = r.ids; !rest.empty(); rest = rest.subspan(wide.size())) {
-        const std::span<const int32_t> some = rest.first(std::min(rest.size(), kPart));  // a part may be the whole text
+        const std::span<const int32_t> some = rest.first(std::min(rest.size(), kPart));  // a part may be all text
         wide.assign(some.begin(), some.end());
         take_(wide);
       }
@@ -71,11 +71,11 @@ class Encoder {
   }
 
  private:
-  static constexpr size_t kPart = 1 << 16, kParts = 64;  // bytes, and parts at a time
+  static constexpr size_t kPart = 1 << 16, kParts = 64;  // bytes, and parts per run()
   struct Part {
     std::string_view text;
     bool begins;
-    int32_t id;  // of a part without a text
+    int32_t id;  // for a part without text
   };
   struct Result {
     std::vector<int32_t> ids{};
@@ -99,7 +99,7 @@ class Encoder {
   const Tokenizer::Take& take_;
   std::vector<Part> open_;
   size_t bytes_ = 0;
-  std::deque<std::string> kept_;  // of texts in open_, and of the one that is added
+  std::deque<std::string> kept_;  // texts in open_, and the current one
   std::vector<std::unique_ptr<detail::BpeMemory>> memories_;
 };
 }  // namespace
@@ -121,7 +121,7 @@ BpeTokenizer BpeTokenizer::from_parsed(const Json& parsed, std::string_view json
 void BpeTokenizer::encode(std::string_view text, EncodeOptions options, const Take& take) const {
   const Parts& p = *parts_;
   Encoder out(p, take);
-  // Finds added tokens in `part`; plain(text, whether nothing is before it) takes the rest.
+  // Finds added tokens in `part`. plain(text, whether it starts the part) takes the rest.
   const auto find = [&](const detail::AddedTokens& tokens, std::string_view part, const auto& plain) {
     tokens.find(part, options.parse_special, [&](size_t begin, size_t end, const detail::AddedToken* token) {
       if (token)

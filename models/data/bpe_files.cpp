@@ -21,7 +21,7 @@ constexpr std::string_view kLlama3Pattern =
 constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// The tokenizer.json of a byte-level vocabulary; an empty pattern does not cut.
+// A byte-level tokenizer.json. An empty pattern does not split.
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {
   const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   Json cuts = bytes;
@@ -47,7 +47,7 @@ Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, boo
   return all;
 }
 
-// f(line, its number from 1 on) for each line that is not empty.
+// Calls f(line, number from 1) for each line that is not empty.
 template <class F> void for_each_line(std::string_view text, F f) {
   for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -106,7 +106,7 @@ Json json_of_vocab(Json vocabulary, Json merges, std::string_view pattern) {
   return json;
 }
 
-// A file of a folder, which is an object; empty if there is none.
+// The JSON object in a file of a folder, or an empty one.
 Json object_in(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
   if (!path_exists(path)) return Json::object();
@@ -115,7 +115,7 @@ Json object_in(const std::string& folder, const char* name) {
   return json;
 }
 
-// Enters what the files beside it say about ids into a tokenizer.json, as transformers does.
+// Adds ids of the folder's other files to a tokenizer.json, like transformers.
 class FolderSettings {
  public:
   FolderSettings(const std::string& folder, const Json& config, Json& json)
@@ -125,7 +125,7 @@ class FolderSettings {
         if (const Json* content = t.is_object() ? t.find("content") : nullptr; content && content->is_string())
           known_.insert(content->get<std::string>());
   }
-  // Whether there was anything.
+  // Returns whether anything changed.
   bool enter() {
     const Json map = object_in(folder_, "special_tokens_map.json"), added = object_in(folder_, "added_tokens.json");
     for (const Json* file : {&config_, &map})
@@ -159,12 +159,12 @@ class FolderSettings {
         f(*t);
     }
   }
-  // Of a token as a text or an object with "content".
+  // Takes a text or an object with "content".
   static std::string text_of_token(const Json& t) {
     const Json* content = t.is_object() ? t.find("content") : &t;
     return content && content->is_string() ? content->get<std::string>() : "";
   }
-  // Without an id it has that of the vocabulary, or the next one.
+  // Default: the id in the vocabulary, or the next one.
   void add(const Json& t, Json id) {
     const std::string text = text_of_token(t);
     if (text.empty() || !known_.insert(text).second) return;
@@ -202,13 +202,13 @@ class FolderSettings {
   const std::string& folder_;
   const Json& config_;
   Json& json_;
-  std::set<std::string> known_, special_;  // added tokens, and those with a part in a text
+  std::set<std::string> known_, special_;  // contents
   std::map<std::string, int64_t> ids_;
   int64_t next_id_ = 0;
   bool ids_read_ = false, changed_ = false;
 };
 
-// The tokenizer.json that vocab.json and merges.txt stand for, by the class that tokenizer_config.json names.
+// The tokenizer.json for vocab.json and merges.txt, by the class in tokenizer_config.json.
 Json json_of_vocab(const std::string& folder, const Json& config) {
   const Json *named = config.find("tokenizer_class"), *prefix = config.find("add_prefix_space");
   std::string type = named && named->is_string() ? named->get<std::string>() : "GPT2Tokenizer";
@@ -273,7 +273,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
     TG_CHECK(bytes.size() <= kLongest, value,
              "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}. Take another tokenizer.", source,
              rank, bytes.size(), kLongest);
-    // tiktoken ranks the merged token, so every split into two tokens is a merge rule.
+    // tiktoken ranks the merged token, so every split into two tokens is a rule.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
       if (!is_token(left) || !is_token(right)) continue;
@@ -311,7 +311,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
            path);
   const Json config = object_in(path, "tokenizer_config.json");
   std::vector<const char*> unread = {"split_special_tokens"};
-  if (!whole) unread.insert(unread.end(), {"add_bos_token", "add_eos_token"});  // else its post_processor says it
+  if (!whole) unread.insert(unread.end(), {"add_bos_token", "add_eos_token"});  // else its post_processor has it
   for (const char* key : unread)
     if (const Json* x = config.find(key))
       TG_CHECK(*x != Json(true), value,

@@ -10,7 +10,7 @@
 namespace tg::detail {
 namespace {
 
-// A value of the file and its place: "model.merges[3]".
+// A value and its path: "model.merges[3]".
 class Field {
  public:
   Field(const Json& value, std::string path, const std::string& source)
@@ -25,7 +25,7 @@ class Field {
   }
   const Json& value() const { return *value_; }
   bool is_null() const { return value_->is_null(); }
-  Field operator[](std::string_view key) const {  // null: it has none
+  Field operator[](std::string_view key) const {  // null if absent
     static const Json none = nullptr;
     if (!value_->is_object()) fail("is no object");
     const Json* found = value_->find(key);
@@ -63,7 +63,7 @@ class Field {
   [[noreturn]] void unknown(const std::string& type) const {
     fail(fmt::format("has the type \"{}\", which is not known", type));
   }
-  // f(step) for this step, and for those of a Sequence, whose list has this name.
+  // Calls f() for this step, or for each of a Sequence's `list`.
   template <class F> void each(std::string_view list, F f) const {
     size_t count = 0;
     each(list, f, count);
@@ -71,7 +71,8 @@ class Field {
 
  private:
   template <class F> void each(std::string_view list, F f, size_t& count) const {
-    constexpr size_t kMost = 64;  // each goes through all of the text; published tokenizers have 10 or fewer
+    // Each reads all text. Published tokenizers have 10 or fewer.
+    constexpr size_t kMost = 64;
     if (is_null()) return;
     if (type() != "Sequence") {
       if (++count > kMost) fail(fmt::format("is step {}, and there may be {}", count, kMost));
@@ -159,7 +160,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
     } else {
       step.unknown(type);
     }
-    const bool passes = c.kind == Cut::Kind::bytes && !c.pattern && !c.prefix_space;  // what comes before does it all
+    const bool passes = c.kind == Cut::Kind::bytes && !c.pattern && !c.prefix_space;  // no effect
     if (!passes) parts.cuts.push_back(std::move(c));
   });
 }
@@ -285,7 +286,7 @@ void read_template(const Field& root, BpeParts& parts) {
   });
 }
 
-// What the decoder makes of a token.
+// Decodes tokens.
 struct Decoder {
   bool byte_level = false, byte_fallback = false, fused = false;
   std::vector<TextReplacement> replacements{};
@@ -361,7 +362,7 @@ BpeParts read_bpe(const Json& json, const std::string& source) {
   const Field root(json, "", source);
   BpeParts parts;
   std::vector<bool> taken;
-  // "truncation" and "padding" are of batches, and without effect on a text: transformers sets them anew for each call.
+  // "truncation" and "padding" concern batches; transformers sets them per call.
   read_normalizer(root["normalizer"], parts);
   read_cuts(root["pre_tokenizer"], parts);
   read_model(root["model"], parts, taken);

@@ -10,7 +10,7 @@
 namespace tg::detail {
 namespace {
 constexpr uint32_t kNone = MergeTable::kNone;
-constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // 2^64 over the golden ratio: spreads by multiplication
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio, for hashing
 
 constexpr uint64_t kNothing = ~uint64_t(0);
 
@@ -65,7 +65,7 @@ void Joiner::set(size_t place, uint32_t rank) {
     const size_t block = levels_[level - 1] + place / 16 * 16;
     place /= 16;
     uint64_t& up = lowest_[levels_[level] + place];
-    if (now > up && before != up) return;  // neither was it the lowest nor is it now
+    if (now > up && before != up) return;  // neither was nor is the lowest
     if (now > up) now = lowest_of(&lowest_[block]);
     before = std::exchange(up, now);
   }
@@ -82,7 +82,7 @@ size_t Joiner::join(const MergeTable& merges, std::span<int32_t> ids) {
     const int32_t id = ids[at] = merges.id_of(uint32_t(lowest >> 32));
     next_[at] = after;
     before_[after] = at;
-    // Both are looked for before either is used: memory takes most of the time.
+    // Both lookups first: memory latency dominates.
     const uint32_t with_after = after < ids.size() ? merges.rank_of(id, ids[after]) : kNone;
     const uint32_t with_before = at > 0 ? merges.rank_of(ids[before], id) : kNone;
     set(right, kNone);
@@ -134,7 +134,7 @@ size_t PieceTable::slot_of(const PieceKey& key) const {
 bool PieceTable::find(const PieceKey& key, std::vector<int32_t>& to) const {
   const Slot& s = slots_[slot_of(key)];
   if (s.bytes == 0) return false;
-  if (s.id < kMany) {  // most pieces
+  if (s.id < kMany) {  // most
     to.push_back(int32_t(s.id));
   } else {
     const auto list = ids_.begin() + (s.id - kMany);
@@ -227,7 +227,7 @@ void BpeModel::look_at_bytes() {
 void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
   if (text.empty()) return;
   for (size_t i = 1; i < text.size(); ++i) within_[size_t(uint8_t(text[i - 1])) << 8 | uint8_t(text[i])] = true;
-  // Tokens of bytes that merge stand for other text than they are named by: no place is known to be none of theirs.
+  // Merged byte tokens stand for other text than their names: nowhere is safe.
   if (!byte_level && text.size() != 6 && text.find("<0x") != text.npos) within_.assign(within_.size(), true);
   const bool is_character = !byte_level && first_of(text).length == text.size();
   if (!ignore_merges && !is_character) {
@@ -241,7 +241,7 @@ void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
 
 size_t BpeModel::split_from(std::string_view piece, size_t at) const {
   const bool all_known = byte_fallback && std::ranges::find(byte_ids, -1) == byte_ids.end();
-  if (fuse_unknown && !all_known) return piece.size();  // two that are unknown are one
+  if (fuse_unknown && !all_known) return piece.size();  // adjacent unknown ones fuse
   for (; at < piece.size(); ++at) {
     const bool inside = !byte_level && (uint8_t(piece[at]) & 0xC0) == 0x80;
     if (!inside && !within_[size_t(uint8_t(piece[at - 1])) << 8 | uint8_t(piece[at])]) return at;
@@ -250,8 +250,8 @@ size_t BpeModel::split_from(std::string_view piece, size_t at) const {
 }
 
 void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memory, std::vector<int32_t>& to) const {
-  constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes of a piece that is worth a place, and pieces
-  constexpr size_t kPart = 1 << 14;                 // bytes that are joined at once
+  constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes that are worth caching, and cache entries
+  constexpr size_t kPart = 1 << 14;                 // bytes merged at once
   auto& keys = memory.keys;
   for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), keys.size()))) {
     const size_t n = std::min(pieces.size(), keys.size());
@@ -264,7 +264,7 @@ void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memor
       if (memory.known.find(key, to)) continue;
       const size_t begin = to.size();
       if (!whole.find(key, to)) {
-        // A text that nothing cuts is one piece: joined whole, it takes 20 bytes for each of its own.
+        // Long pre-tokens: merging needs 20 bytes of memory per byte.
         std::string_view rest = key.piece;
         for (size_t end; rest.size() > kPart; rest.remove_prefix(end))
           join_characters(rest.substr(0, end = split_from(rest, kPart)), memory.joiner, to);

@@ -1,4 +1,4 @@
-// A tokenizer.json, read. Internal to models/data.
+// A parsed tokenizer.json. Internal to models/data.
 #pragma once
 #include <tapegrad/models/data/bpe_model.h>
 #include <tapegrad/models/data/text_steps.h>
@@ -23,21 +23,21 @@ struct BpeParts {
   BpeModel model;
   std::vector<Normalization> normalizer;
   std::vector<Cut> cuts;
-  AddedTokens added, added_normalized;  // found in the text, and in the normalised text
+  AddedTokens added, added_normalized;  // for the text, and the normalised text
   std::vector<int32_t> before, after;   // the special tokens around a text
   int64_t plain_size = 0;               // BpeTokenizer::plain_vocab_size()
-  TokenIds names;                       // ids of all tokens as the file writes them
-  std::vector<std::string> texts;       // what each id decodes to
-  std::string leading;                  // is taken from the front of a decoded text, once
+  TokenIds names;                       // ids of all tokens as spelled in the file
+  std::vector<std::string> texts;       // the decoded text of each id
+  std::string leading;                  // removed once from the front of a decoded text
 };
 
-// The parts of a tokenizer.json. An Error names `source` and the path in it.
+// An Error names `source` and the path in it.
 BpeParts read_bpe(const Json&, const std::string& source);
 inline constexpr size_t kTokenizerDepth = 16;  // of a tokenizer.json; a post_processor nests seven deep
 
-// The character that stands for each byte in tokens of byte-level vocabularies: printable ones for themselves.
+// The character for each byte in byte-level vocabularies; printable bytes stay.
 const std::array<char32_t, 256>& byte_characters();
-// The bytes of a token of a byte-level vocabulary; false: it has other characters.
+// Bytes of a byte-level token, or false for other characters.
 bool bytes_of(std::string_view token, std::string& to);
 
 inline constexpr std::string_view kGpt2Pattern =

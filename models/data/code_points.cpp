@@ -9,7 +9,7 @@
 namespace tg::detail {
 namespace {
 
-// Whether a class has a value of the table.
+// A class as a predicate on table values.
 struct Class {
   std::string_view name;
   uint32_t categories;  // bit i: category i of the table
@@ -44,7 +44,7 @@ CodeSet::CodeSet(Ranges all) {
 void CodeSet::add(const CodeSet& o) {
   if (o.ranges_.empty()) return;
   const char32_t end = ranges_.empty() ? 0 : ranges_.back().second + 1;
-  if (o.ranges_.front().first >= end) {  // the usual case needs no sorting
+  if (o.ranges_.front().first >= end) {  // usual case: no sorting
     const bool touches = !ranges_.empty() && o.ranges_.front().first == end;
     if (touches) ranges_.back().second = o.ranges_.front().second;
     ranges_.insert(ranges_.end(), o.ranges_.begin() + touches, o.ranges_.end());

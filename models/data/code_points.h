@@ -1,4 +1,4 @@
-// Sets of code points, and the classes of Unicode. Internal to models/data.
+// Sets of code points, and Unicode classes. Internal to models/data.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -9,10 +9,10 @@ namespace tg::detail {
 
 inline constexpr char32_t kCodePoints = 0x110000;
 
-// A set of code points as ranges in order that do not touch.
+// Code points as sorted ranges that do not touch.
 class CodeSet {
  public:
-  using Ranges = std::vector<std::pair<char32_t, char32_t>>;  // both ends belong to each
+  using Ranges = std::vector<std::pair<char32_t, char32_t>>;  // inclusive ends
   CodeSet() = default;
   CodeSet(char32_t first, char32_t last) : ranges_{{first, last}} {}
   explicit CodeSet(Ranges);  // in any order
@@ -26,7 +26,7 @@ class CodeSet {
   Ranges ranges_;
 };
 
-// The class of a name: L, M, N, P, S, their parts Lu Ll Lt Lm Lo Nd Nl No, Han, and White_Space. Null for other names.
+// The class L, M, N, P, S, Lu Ll Lt Lm Lo Nd Nl No, Han or White_Space, otherwise null.
 const CodeSet* unicode_class(std::string_view name);
 
 }  // namespace tg::detail

@@ -18,7 +18,7 @@ void check_sizes(int64_t batch, int64_t context) {
            "[data] batch {} and context {}. Both must be at least 1. Correct the settings.", batch, context);
 }
 
-// `windows` windows of `length` tokens; begin(w) is where one begins.
+// Windows of `length` tokens; window w is at begin(w).
 template <class Begin> Batch gather(const TokenData& data, int64_t windows, int64_t length, Begin begin) {
   const auto layout = Layout::contiguous({windows, length}, DType::i32);
   Batch batch{empty(layout), empty(layout)};
@@ -32,7 +32,7 @@ template <class Begin> Batch gather(const TokenData& data, int64_t windows, int6
   return batch;
 }
 
-// NumPy's format: the magic, a version, the size of a header, the header, and the array.
+// NumPy's format: magic, version, header size, header, array.
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 bool is_npy(std::string_view path) { return path.ends_with(".npy"); }
 
@@ -73,7 +73,7 @@ NpyArray read_npy(const InputFile& file) {
   std::erase_if(dict, [](char c) { return c == ' ' || c == '\n'; });
   std::replace(dict.begin(), dict.end(), '"', '\'');
   NpyArray array{before + size, 0, -1};
-  std::string rest = dict;  // without what is known, in whatever order it stands
+  std::string rest = dict;  // without known entries, in any order
   const auto take = [&](size_t at, size_t length) {
     if (at != rest.npos) rest.erase(at, length);
     return at != rest.npos;
@@ -283,8 +283,8 @@ SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t cont
            data_.name(), data_.size());
 }
 std::optional<Batch> SequentialBatches::at(int64_t i) const {
-  const int64_t full = targets() / context_ / batch_;            // batches of `batch` whole windows
-  const int64_t windows = targets() / context_ - full * batch_;  // of the batch after them
+  const int64_t full = targets() / context_ / batch_;            // batches of `batch` full windows
+  const int64_t windows = targets() / context_ - full * batch_;  // in the batch after them
   const int64_t rest = targets() % context_;                     // length of the last window
   const bool last = i == full + (windows > 0);
   if (i > full || i < 0 || last) {

@@ -9,7 +9,7 @@
 namespace tg::detail {
 namespace {
 
-// NFC leaves these as they are, and they join no character before them: Latin with its accents, and Han.
+// Latin with accents, Han: NFC neither changes them nor combines them with an earlier one.
 bool stays(char32_t c) { return c < 0x300 || (c >= 0x3400 && c < 0xA000); }
 
 std::string composed(std::string_view text) {
@@ -26,7 +26,7 @@ std::string composed(std::string_view text) {
 std::string nfc(std::string_view text) {
   std::string to;
   size_t done = 0,
-         from = 0;  // what is in `to`; where a part would begin: the last character that stays, which may join
+         from = 0;  // `to` has text before `done`; a part starts at `from`
   for (size_t at = 0; at < text.size();) {
     if (uint8_t(text[at]) < 0x80) {
       from = at++;
@@ -36,7 +36,7 @@ std::string nfc(std::string_view text) {
     const auto changing = [&] { return c.length > 0 && !stays(c.code); };
     if (!changing()) {
       at += std::max<size_t>(c.length, 1);
-      from = c.length > 0 ? at - c.length : at;  // no part goes over what is no character
+      from = c.length > 0 ? at - c.length : at;  // no part crosses an invalid byte
       continue;
     }
     to += text.substr(done, from - done);

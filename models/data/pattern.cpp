@@ -8,7 +8,7 @@ namespace {
 using Step = detail::PatternStep;
 using Do = Step::Do;
 
-// The search in one text.
+// The backtracking search in a text.
 class Search {
  public:
   Search(const std::vector<Step>& steps, std::string_view classes, int64_t budget)
@@ -18,7 +18,7 @@ class Search {
         budget_(budget) {}
 
   static constexpr size_t kNone = size_t(-1);
-  // The end of the match of the steps from `step` on at a position; kNone: there is none.
+  // The end of a match of the steps from `step` on, or kNone.
   size_t match(int step, size_t at) {
     const size_t base = open_.size();
     while (true) {
@@ -67,8 +67,7 @@ class Search {
   }
 
  private:
-  // What is tried next on failure: `step` at `at`; or, of a `many`, the step after it with one character fewer, as long
-  // as there are more than `least`.
+  // The next attempt: `step` at `at`, or the step after a `many` with one character fewer, down to `least`.
   struct Open {
     int step;
     size_t least, at;
@@ -98,11 +97,11 @@ class Search {
   std::vector<Open> open_;
 };
 
-// Goes through a text by characters.
+// Converts indices of characters to offsets.
 class Cursor {
  public:
   Cursor(std::string_view text, std::string_view classes) : text_(text), classes_(classes) {}
-  size_t forward(size_t to) {  // the offset of character `to`, which is not before the last one
+  size_t forward(size_t to) {  // not before the last one
     if (text_.size() == classes_.size()) return to;
     constexpr uint8_t kLength[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4};
     for (; at_ < to; ++at_)
@@ -126,7 +125,7 @@ void TextPattern::split(std::string_view text, const Take& take) const {
   p.classes.translate(text, classes);
   Search search(p.steps, classes, int64_t(1'000'000 + 64 * text.size()));
   Cursor cursor(text, classes);
-  size_t begin = 0;  // of what is not passed on
+  size_t begin = 0;  // of pending text
   const auto pass = [&](size_t end, bool matched) {
     if (end > begin) take(begin, end, matched);
     begin = end;
@@ -152,7 +151,7 @@ size_t TextPattern::cut_from(std::string_view text, size_t from) const {
   for (size_t at = from; at < text.size(); at += kWindow) {
     size_t begin = at;
     while (begin > 0 && at - begin < 4 && (begin == at || (uint8_t(text[begin]) & 0xC0) == 0x80)) --begin;
-    const std::string_view window = text.substr(begin, at - begin + kWindow + 4);  // over the seam of two windows
+    const std::string_view window = text.substr(begin, at - begin + kWindow + 4);  // overlaps the next window
     program_->classes.translate(window, classes);
     Cursor cursor(window, classes);
     for (size_t i = 1; i < classes.size(); ++i)

@@ -1,7 +1,6 @@
 /// @file
-/// Patterns that cut a text into pieces, as tokenizers do before they join bytes to tokens. The classes are those of
-/// the table of tests/data/make_unicode.py, so that pieces do not depend on a library of the system. tokenizer.h and
-/// bpe.h use it.
+/// Patterns that split a text into pre-tokens. Unicode classes come from tests/data/make_unicode.py, not from a system
+/// library.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,23 +10,21 @@
 
 namespace tg {
 
-/// A regular expression over characters of UTF-8. It knows `|`, `( )`, `(?: )`, `(?i: )` (of ASCII), `(?= )`, `(?! )`,
-/// `[...]`, `[^...]`, ranges, `\p{X}`, `\P{X}`, `\s \S \d \r \n \t`, escaped punctuation, `.`, the greedy `? * + {n}
-/// {n,m}` and the possessive `?+ *+ ++`. The first alternative that matches wins. A byte that is no UTF-8 is a
-/// character of no class: nothing matches it, `.` and `[^...]` neither.
+/// A regular expression over UTF-8: `|`, `( )`, `(?: )`, `(?i: )` (ASCII), `(?= )`, `(?! )`, `[...]`, `[^...]`, ranges,
+/// `\p{X}`, `\P{X}`, `\s \S \d \r \n \t`, escaped punctuation, `.`, greedy `? * + {n} {n,m}`, possessive `?+ *+ ++`.
+/// The first matching alternative wins. Invalid bytes match nothing, not even `.` or `[^...]`.
 class TextPattern {
  public:
-  /// An Error that names the offset for any other syntax; an Error for a pattern that can match nothing, or that tells
-  /// more than 62 kinds of characters apart.
+  /// An Error for other syntax (with its offset), a pattern that can match nothing, or more than 62 classes of
+  /// characters.
   explicit TextPattern(std::string_view pattern);
 
-  /// Takes bytes [begin, end) of a text and whether the pattern matched them.
+  /// Takes bytes [begin, end) of a text and whether they match.
   using Take = std::function<void(size_t begin, size_t end, bool matched)>;
-  /// Passes on all matches, and what is between them, in order. An Error when the search takes more steps than
-  /// 10^6 + 64 for each byte, as hostile patterns need.
+  /// Passes on matches and the text between them, in order. An Error after 10^6 + 64 n steps for n bytes: hostile
+  /// patterns need more.
   void split(std::string_view text, const Take& take) const;
-  /// The first offset from `from` on where a text can be cut: the pieces of both parts are those of the whole. The
-  /// size of the text if there is none.
+  /// The first offset from `from` on where a split does not change the pre-tokens, or the size of the text.
   size_t cut_from(std::string_view text, size_t from) const;
 
  private:

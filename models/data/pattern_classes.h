@@ -1,4 +1,4 @@
-// The kinds of characters that a pattern tells apart. Internal to models/data.
+// The character classes of a pattern. Internal to models/data.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/pattern_tree.h>
@@ -13,11 +13,10 @@
 
 namespace tg::detail {
 
-inline constexpr uint8_t kNoClass = 63;  // of a byte that is no UTF-8
+inline constexpr uint8_t kNoClass = 63;  // of an invalid UTF-8 byte
 inline constexpr uint32_t kBlock = 128;
 
-// Code points that all sets of a pattern treat alike are one class: a text becomes one byte for each character, and a
-// set one bit for each class.
+// Code points that all sets treat alike form a class: a byte per character of a text, a bit in the mask of a set.
 class CharacterClasses {
  public:
   explicit CharacterClasses(const PatternNode& root) {
@@ -33,7 +32,7 @@ class CharacterClasses {
     for (size_t at = 0; at < text.size();) {
       const auto byte = uint8_t(text[at]);
       if (byte < kBlock) {
-        to[n++] = char(blocks_[byte]);  // the first block is the one of ASCII
+        to[n++] = char(blocks_[byte]);  // the first block is ASCII
         ++at;
         continue;
       }

@@ -1,5 +1,4 @@
-// Where a text may be cut so that its parts can be split apart from each other: between two characters that no match
-// and no look ahead has side by side.
+// Safe splits of a text: between characters that are never adjacent in a match or lookahead.
 #include <tapegrad/models/data/pattern_program.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A pattern compiled to steps: pattern_compile.cpp makes them, pattern_cuts.cpp finds where texts may be cut,
-// pattern.cpp runs them. Internal to models/data.
+// A compiled pattern: made by pattern_compile.cpp, run by pattern.cpp; pattern_cuts.cpp finds safe splits. Internal to
+// models/data.
 #pragma once
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/pattern_classes.h>
@@ -12,16 +12,17 @@ namespace detail {
 struct PatternStep {
   enum class Do : uint8_t {
     one,     // a character of the mask
-    many,    // `a` to `b` characters of the mask, as many as there are; b -1: any number
+    many,    // `a` to `b` characters of the mask, greedy; b -1: any
     either,  // step a, and on failure step b
     jump,    // step a
-    look,    // the steps that follow must match, or must not; then step a
-    atomic,  // the steps that follow, which are not tried again; then step a
-    end      // of the pattern, of a look and of an atomic part
+    look,    // the next steps must (not) match; then step a
+    atomic,  // the next steps without backtracking; then step a
+    end      // of the pattern, a look or an atomic part
   };
   Do op;
-  bool flag = false;  // many: gives characters back. look: must not match. either: any character may come first.
-  uint64_t mask = 0;  // either: what step a can begin with
+  // many: may backtrack. look: must not match. either: step a may be empty, so it may begin with any character.
+  bool flag = false;
+  uint64_t mask = 0;  // either: the first characters of step a
   int a = 0, b = 0;
 };
 }  // namespace detail
@@ -32,8 +33,8 @@ struct TextPattern::Program {
   using Do = Step::Do;
 
   explicit Program(const Node& root);
-  // Whether a text can be cut between two characters. No match and no look ahead has both, so what comes before is read
-  // as at the end of a text; and a match begins at the second.
+  // Whether a text can be split here. No match or lookahead has both characters adjacent, so the first part matches as
+  // at the end of a text, and a match begins at the second.
   bool cuts(uint8_t before, uint8_t after) const {
     return before != detail::kNoClass && after != detail::kNoClass && !(follows[before] >> after & 1) &&
            (alone >> after & 1);
@@ -42,12 +43,13 @@ struct TextPattern::Program {
   detail::CharacterClasses classes;
   std::vector<Step> steps;
   std::vector<int> heads;                   // of the alternatives
-  std::array<std::vector<int>, 64> starts;  // of the alternatives that can begin with each class
-  std::array<uint64_t, 64> follows{};       // what can come after each class inside of a match or a look ahead
-  uint64_t alone = 0;                       // what is a match by itself, whatever comes after it
+  std::array<std::vector<int>, 64> starts;  // alternatives that can begin with each class
+  // Classes that can follow each class in a match or lookahead.
+  std::array<uint64_t, 64> follows{};
+  uint64_t alone = 0;  // match by themselves, whatever follows
 
  private:
-  struct Begin {  // what a match of a node can begin with
+  struct Begin {  // first classes of a node's matches
     uint64_t mask = 0;
     bool empty = false;
   };
@@ -57,13 +59,13 @@ struct TextPattern::Program {
     bool empty = false;
   };
   Ends neighbours(const Node&);                      // fills `follows`
-  uint64_t alone_in(const Node& alternative) const;  // what matches it when all other parts match nothing
+  uint64_t alone_in(const Node& alternative) const;  // classes that can be its whole match
   size_t add(Step);
   size_t add_either(const Node& first);
   void generate(const Node&);
   void generate_choice(const Node&);
   void generate_repeat(const Node&);
-  // Whether fewer characters can help what follows a `many`: not at the end, nor before a character of no common class.
+  // Whether backtracking into a `many` can help: not before the end or a required character of a disjoint mask.
   bool may_give_back(size_t step) const;
 };
 

@@ -9,7 +9,7 @@ namespace tg::detail {
 namespace {
 using Kind = PatternNode::Kind;
 
-// Both cases of ASCII letters, U+017F with s and U+212A with k.
+// Adds both cases of ASCII letters, U+017F to s, U+212A to k.
 void fold(CodeSet& set) {
   const CodeSet before = set;
   for (char32_t small = 'a'; small <= 'z'; ++small) {
@@ -20,7 +20,7 @@ void fold(CodeSet& set) {
   }
 }
 
-// Whether a part of the tree has one of these characters.
+// Whether a subtree has one of these characters.
 bool mentions(const PatternNode& node, std::string_view characters) {
   if (node.kind == Kind::set)
     return std::any_of(characters.begin(), characters.end(), [&](char c) { return node.set.has(char32_t(c)); });
@@ -62,7 +62,7 @@ class Parser {
     return c.code;
   }
 
-  // What follows a backslash: a class in `set`, or false and one character in `c`.
+  // A class into `set`, or false and a character in `c`.
   bool escape(CodeSet& set, char32_t& c) {
     if (at_end()) fail("a backslash at the end");
     const size_t begin = at_;
@@ -103,7 +103,8 @@ class Parser {
   PatternNode one_of() {  // after '['
     const size_t begin = at_ - 1;
     const bool inverse = take("^");
-    CodeSet::Ranges ranges;  // sorted once, so that long lists of characters take no longer than others
+    // Sorted once, so that long lists stay fast.
+    CodeSet::Ranges ranges;
     while (!next_is(']')) {
       if (at_end()) fail_at(begin, "a '[' without its ']'");
       CodeSet set;
@@ -191,7 +192,7 @@ class Parser {
       if (take(",")) node.most = count();
       if (!take("}")) fail("a count without its '}'");
       if (node.most < node.least || node.most == 0) fail_at(begin, "a count that asks for nothing");
-      // Oniguruma repeats once more, Perl and PCRE are possessive.
+      // Oniguruma repeats once more; Perl and PCRE are possessive.
       if (next_is('+')) fail("a '+' after a count, which means different things to different programs,");
     } else {
       node.possessive = take("+");
@@ -209,7 +210,7 @@ class Parser {
     while (!at_end() && !next_is('|') && !next_is(')')) {
       const size_t begin = at_;
       PatternNode kid = repeated(atom());
-      // Some programs take one character for two of these letters, such as U+00DF for ss.
+      // Some programs match one character for two letters, such as U+00DF for ss.
       if (folded_ && !node.kids.empty() &&
           ((mentions(node.kids.back(), "s") && mentions(kid, "st")) ||
            (mentions(node.kids.back(), "f") && mentions(kid, "fil"))))

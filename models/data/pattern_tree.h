@@ -1,4 +1,4 @@
-// What a pattern says, as a tree. Internal to models/data.
+// The syntax tree of a pattern. Internal to models/data.
 #pragma once
 #include <tapegrad/models/data/code_points.h>
 
@@ -11,16 +11,16 @@ struct PatternNode {
   enum class Kind { set, sequence, choice, repeat, look };
   Kind kind = Kind::set;
   CodeSet set;                    // one of these code points
-  std::vector<PatternNode> kids;  // of a sequence and a choice; one of a repeat and of a look
+  std::vector<PatternNode> kids;  // of a sequence, choice, repeat or look
   int least = 1, most = 1;        // of a repeat; most -1: any number
-  bool possessive = false;        // a repeat gives nothing back
-  bool negative = false;          // a look ahead at what must not follow
+  bool possessive = false;        // a repeat without backtracking
+  bool negative = false;          // a negative lookahead
 };
 
 // Whether the pattern can match without a character.
 bool can_be_empty(const PatternNode&);
 
-// The tree of a pattern; its root is a choice. An Error that names the offset for syntax that pattern.h does not list.
+// The root is a choice. An Error names the offset of syntax that pattern.h does not list.
 PatternNode parse_pattern(std::string_view pattern);
 
 }  // namespace tg::detail

@@ -20,8 +20,8 @@ bool is_space(std::string_view character) {
   const Utf8 c = first_of(character);
   return c.length > 0 && spaces->has(c.code);
 }
-// Characters of words, as \w of Unicode's regular expressions: letters, marks, numbers of letters, digits, connectors,
-// joiners, and letters in circles and squares.
+// \w of Unicode's regular expressions: letters, marks, numbers of letters, digits, connectors, joiners, circled and
+// squared letters.
 bool is_word(std::string_view character) {
   static const CodeSet words = [] {
     CodeSet set;
@@ -46,9 +46,9 @@ void split_at_literal(std::string_view text, std::string_view literal, const Tex
   }
 }
 
-// Puts matches and what is between them together as a Cut says.
+// Joins matches and the text between them.
 template <class Split, class Take> void join_matches(std::string_view text, const Cut& c, Split split, Take take) {
-  size_t begin = 0, end = 0;  // a piece that may still grow
+  size_t begin = 0, end = 0;  // may still grow
   bool last_matched = false;
   const auto pass = [&] {
     if (end > begin) take(text.substr(begin, end - begin));
@@ -68,7 +68,7 @@ template <class Split, class Take> void join_matches(std::string_view text, cons
   pass();
 }
 
-// Pieces on their way out. Their texts must live until pass().
+// Buffers pre-tokens. Their texts must live until pass().
 class Pieces {
  public:
   explicit Pieces(const TakePieces& take) : take_(take) {}
@@ -105,7 +105,7 @@ class Cutter {
       check_bytes(changed.size(), most_bytes(text.size()));
     }
     cut(c, step, changed, begins);
-    pieces_.pass();  // before their text goes
+    pieces_.pass();  // their text ends here
   }
 
  private:
@@ -189,7 +189,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     shorter_.push_back(shorter);
   }
 }
-// The last token that is not after the text, or one that it begins with: no other can be longer.
+// Only the last token not after the text, or one of its prefixes, can match.
 const AddedToken* AddedTokens::at(std::string_view text) const {
   const Group& group = by_first_byte_[uint8_t(text[0])];
   if (!text.starts_with(group.prefix)) return nullptr;

@@ -17,7 +17,7 @@ using detail::first_of;
 constexpr size_t kTokenizerDepth = 16;  // a post_processor nests seven deep
 constexpr std::string_view kBytes = "bytes", kCharacters = "characters";
 
-// f(code point, its text, its offset) for each character.
+// Calls f(code point, text, offset).
 template <class F> void for_each_character(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {
     const detail::Utf8 c = first_of(text.substr(at));
@@ -29,12 +29,12 @@ template <class F> void for_each_character(std::string_view text, F f) {
     at += c.length;
   }
 }
-// "'#' U+0023"; what is not printable has its number alone.
+// "'#' U+0023", or only the number if unprintable.
 std::string named(char32_t code, std::string_view character) {
   const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
   return fmt::format("{}U+{:04X}", printable ? fmt::format("'{}' ", character) : "", uint32_t(code));
 }
-// The ids that f(add) adds go to `take` in pieces.
+// Passes the ids that f(add) adds in chunks.
 template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
   constexpr size_t kMost = 1 << 13;
   std::vector<int64_t> ids;
@@ -49,7 +49,7 @@ template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
   });
   hand_on();
 }
-// append(text, id) for each id, which is checked.
+// Checks each id and calls append(text, id).
 template <class F> std::string decoded(std::span<const int64_t> ids, int64_t vocab_size, F append) {
   std::string text;
   text.reserve(ids.size());

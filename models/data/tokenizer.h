@@ -1,7 +1,6 @@
 /// @file
-/// Tokenizers: text to token ids and back, by bytes, by characters, or by the pairs of bytes of published models
-/// (bpe.h). A model keeps its tokenizer as JSON, so that generation needs no other file. There are no tensors here:
-/// dataset.h makes batches of ids.
+/// Tokenizers: bytes, characters, or BPE (bpe.h). A model stores its tokenizer as JSON, so that generation needs no
+/// other file.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,54 +14,54 @@ namespace tg {
 
 /// The part of a text that a tokenizer can encode.
 struct KnownText {
-  std::string text;        ///< without the characters that the tokenizer does not know
+  std::string text;        ///< without unknown characters
   int64_t characters = 0;  ///< of the whole text
-  int64_t skipped = 0;     ///< of these, the ones that are not in `text`
-  std::string first;       ///< the first few distinct ones of them, in order: "'#' U+0023, U+000D"
+  int64_t skipped = 0;     ///< unknown ones
+  std::string first;       ///< first distinct unknown ones: "'#' U+0023, U+000D"
 };
 
-/// How a text is encoded. Tokenizers of bytes and characters have no special tokens.
+/// Tokenizers of bytes and characters have no special tokens.
 struct EncodeOptions {
-  bool parse_special = false;  ///< special tokens in the text are themselves; else they are text as any other
-  bool add_special = false;    ///< the special tokens that models expect before and after a text are added
+  bool parse_special = false;  ///< special tokens in the text are tokens, not text
+  bool add_special = false;    ///< adds the model's tokens before and after a text
 };
 
 /// The interface of tokenizers.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  /// The ids of a text, in [0, vocab_size()). decode(encode(text)) is the text itself.
+  /// The ids of a text, in [0, vocab_size()). decode(encode(text)) is the text.
   std::vector<int64_t> encode(std::string_view text, EncodeOptions = {}) const;
   /// Takes the next ids of a text.
   using Take = std::function<void(std::span<const int64_t> ids)>;
-  /// Passes the ids of a text to `take` in pieces, in order, so that a large text is not held as 64-bit ids.
+  /// Passes ids to `take` in chunks, so that a large text never needs all its 64-bit ids in memory.
   virtual void encode(std::string_view text, const Take& take) const = 0;
-  /// The same, with options. A tokenizer without special tokens has nothing else to override.
+  /// Passes ids to `take` in chunks. Override it only for special tokens.
   virtual void encode(std::string_view text, EncodeOptions, const Take& take) const { encode(text, take); }
-  /// A text without the characters that encode() refuses; by default it refuses none, and each byte counts as a
-  /// character. An Error if the text has characters and the tokenizer knows none of them.
+  /// Drops characters that encode() refuses. By default it refuses none, and bytes count as characters. An Error if
+  /// none is left.
   virtual KnownText known(std::string_view text) const;
-  /// The text of ids; an Error for an id outside of the vocabulary.
+  /// An Error for an id outside the vocabulary.
   virtual std::string decode(std::span<const int64_t> ids) const = 0;
-  /// The text of one id among others; may end inside of a character. `begins`: no id before it had text; it is cleared
-  /// by an id that has.
+  /// The text of the next id, which may end inside a character. `begins`: no earlier id had text. An id with text
+  /// clears it.
   virtual std::string decode_next(int64_t id, bool& begins) const;
   /// The number of ids.
   virtual int64_t vocab_size() const = 0;
-  /// One JSON object whose "type" names the tokenizer. from_json(to_json()) encodes and decodes as this one does.
+  /// A JSON object whose "type" names the tokenizer, for from_json().
   virtual std::string to_json() const = 0;
-  /// The tokenizer of a text that to_json() wrote; an Error for any other text.
+  /// Reads to_json(). An Error for any other text.
   static std::unique_ptr<Tokenizer> from_json(std::string_view json);
 };
 
-/// The text of ids that come one by one, in whole characters.
+/// Decodes ids one by one into whole characters.
 class TextStream {
  public:
-  /// `begins`: the ids are those of a whole text, and not what follows a prompt.
+  /// `begins`: the ids start a text, not follow a prompt.
   explicit TextStream(const Tokenizer& tokenizer, bool begins = false) : tokenizer_(&tokenizer), begins_(begins) {}
-  /// The characters that the next id completes. Bytes of an unfinished character are kept.
+  /// The characters that the next id completes. Keeps unfinished bytes.
   std::string add(int64_t id);
-  /// The bytes that are kept.
+  /// The kept bytes.
   std::string end();
 
  private:
@@ -71,30 +70,29 @@ class TextStream {
   std::string kept_;
 };
 
-/// Ends a text that comes in pieces, such as those of a TextStream, at a stop: one of some strings. What may begin a
-/// stop is held back. The stop that is complete first ends the text, of several the longest, however the text is cut.
+/// Ends a streamed text at the first complete stop string, or the longest of several, however it is chunked. Holds back
+/// text that may begin a stop.
 class StopStrings {
  public:
-  /// An Error if a stop is empty. Stops are bytes: those of whole characters do not cut one.
+  /// An Error for an empty stop. Stops are bytes: those of whole characters do not split one.
   explicit StopStrings(std::vector<std::string> stops);
-  /// The text before any stop that the next piece makes certain. Nothing comes after a stop.
+  /// The text that cannot belong to a stop. Nothing follows a stop.
   std::string add(std::string_view piece);
-  /// What is held back; the text has no more pieces.
+  /// The held text, at the end.
   std::string end();
-  /// A stop has ended the text.
+  /// Whether a stop has ended the text.
   bool found() const { return found_; }
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;  // the longest end of the text that begins a stop
+  std::string held_;  // longest suffix that begins a stop
   bool found_ = false;
 };
 
-/// The tokenizer.json of a tokenizer: what Hugging Face's `tokenizers` and BpeTokenizer read. That of characters is
-/// read by the former only.
+/// A tokenizer.json for Hugging Face's `tokenizers` and BpeTokenizer, which cannot read that of characters.
 std::string tokenizer_json(const Tokenizer&);
 
-/// Each byte is a token: any data, 256 ids, nothing to learn. The end of the ids may cut a decoded character.
+/// Each byte is a token: any data, 256 ids. A decoded character may be incomplete at the end.
 class ByteTokenizer final : public Tokenizer {
  public:
   using Tokenizer::encode;
@@ -104,17 +102,15 @@ class ByteTokenizer final : public Tokenizer {
   std::string to_json() const override;
 };
 
-/// Each Unicode code point of a text is a token. Ids follow the order of the code points.
+/// Each Unicode code point is a token. Ids are in order of code points.
 class CharTokenizer final : public Tokenizer {
  public:
-  /// The tokenizer of the characters of a text. An Error if it is empty or not UTF-8; it names the offset of the first
-  /// wrong byte.
+  /// The characters of a text. An Error if it is empty or not UTF-8, with the offset of the first wrong byte.
   static CharTokenizer from_text(std::string_view text);
 
-  /// An Error for a character that from_text() has not seen; it names the character and its offset.
+  /// An Error names a character that from_text() has not seen, and its offset.
   using Tokenizer::encode;
-  /// Passes the ids of a text to `take`. An Error for a character that from_text() has not seen; it names the character
-  /// and its offset.
+  /// Passes ids to `take`. An Error names a character that from_text() has not seen, and its offset.
   void encode(std::string_view text, const Take& take) const override;
   KnownText known(std::string_view text) const override;
   std::string decode(std::span<const int64_t> ids) const override;

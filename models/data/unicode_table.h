@@ -6,8 +6,8 @@
 namespace tg::detail {
 
 // clang-format off
-/// Runs of code points, in order: the first code point << 8, plus the category (Other, Lu, Ll, Lt, Lm, Lo, M, Nd, Nl, No, P, S
-/// from 0 on), plus 16 for White_Space and 32 for Han.
+/// Sorted runs of code points: the first one << 8, plus the category from 0 on
+/// (Other, Lu, Ll, Lt, Lm, Lo, M, Nd, Nl, No, P, S), plus 16 for White_Space and 32 for Han.
 inline constexpr uint32_t kUnicodeRuns[] = {
     0x0, 0x910, 0xE00, 0x2010, 0x210A, 0x240B, 0x250A, 0x2B0B, 0x2C0A, 0x3007, 0x3A0A, 0x3C0B, 0x3F0A, 0x4101, 0x5B0A,
     0x5E0B, 0x5F0A, 0x600B, 0x6102, 0x7B0A, 0x7C0B, 0x7D0A, 0x7E0B, 0x7F00, 0x8510, 0x8600, 0xA010, 0xA10A, 0xA20B,

@@ -20,7 +20,7 @@ void append_utf8(std::string& to, char32_t code) {
 size_t unfinished_at_end(std::string_view text) {
   for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
     const auto byte = uint8_t(text[text.size() - n]);
-    if ((byte & 0xC0u) == 0x80u) continue;  // inside of a character
+    if ((byte & 0xC0u) == 0x80u) continue;  // inside a character
     const size_t length = byte >= 0xF5 ? 1 : byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC2 ? 2 : 1;
     return n < length ? n : 0;
   }

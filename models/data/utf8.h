@@ -1,4 +1,4 @@
-// Characters of UTF-8 texts. Internal to models/data.
+// UTF-8 characters. Internal to models/data.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,10 +8,10 @@ namespace tg::detail {
 
 struct Utf8 {
   char32_t code = 0;
-  size_t length = 0;  // 0: these bytes are no character
+  size_t length = 0;  // 0: invalid bytes
 };
-// The character at the front of `text`, which is not empty. Strict: no overlong forms, no surrogates, at most U+10FFFF
-// (The Unicode Standard, table 3-7).
+// The first character of a non-empty text. Strict: no overlong forms or surrogates, at most U+10FFFF (The Unicode
+// Standard, table 3-7).
 inline Utf8 first_of(std::string_view text) {
   const auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
   const uint32_t lead = byte(0);
@@ -31,7 +31,7 @@ inline Utf8 first_of(std::string_view text) {
 
 void append_utf8(std::string& to, char32_t code);
 
-// How many bytes at the end of `text` begin a character that is not complete: 0 to 3.
+// The number of bytes, 0 to 3, of an incomplete last character.
 size_t unfinished_at_end(std::string_view text);
 
 }  // namespace tg::detail

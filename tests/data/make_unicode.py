@@ -66,8 +66,8 @@ def table():
 namespace tg::detail {{
 
 // clang-format off
-/// Runs of code points, in order: the first code point << 8, plus the category ({names}
-/// from 0 on), plus 16 for White_Space and 32 for Han.
+/// Sorted runs of code points: the first one << 8, plus the category from 0 on
+/// ({names}), plus 16 for White_Space and 32 for Han.
 inline constexpr uint32_t kUnicodeRuns[] = {{
 {chr(10).join(lines)}
 }};
