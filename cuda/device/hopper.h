@@ -1,5 +1,5 @@
 // mbarrier, TMA tile loads with the 128-byte swizzle, and wgmma: PTX wrappers for nvcc, then the same names for the
-// emulator. For sm_90a only.
+// emulator. Kernels that use them are compiled for sm_90a only.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 

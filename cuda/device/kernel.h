@@ -1,4 +1,4 @@
-// For kernel files, after the header of their ops, registered by TG_STRIDED_KERNEL(Op, cuda, fn).
+// Kernel files include it after the header of their ops, and register kernels by TG_STRIDED_KERNEL(Op, cuda, fn).
 //   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
 //   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
 //   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout

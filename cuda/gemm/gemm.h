@@ -18,7 +18,7 @@ struct GemmOperand {
 };
 // out (m, n) = a (m, k) x b (k, n) as read, plus bias (n) to each row; `batch` of them.
 struct Gemm {
-  // f64, f32, bf16 (accumulated in f32, rounded once per 2^30 of k), or i8. For i8, rows of a and b are contiguous
+  // f64, f32, bf16 (accumulated in f32, rounded once per 2^30 of k), or i8. With i8, rows of a and b are contiguous
   // along k, and k, n and row strides are multiples of 4; out is i32, without bias.
   DType dtype = DType::f32;
   MatmulPrecision products = MatmulPrecision::highest;
@@ -43,7 +43,7 @@ struct GemmOptions {
   // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Choices for
   // another library version or GPU stay unused. TG_GEMM_CACHE=path.
   std::string file;
-  // For GEMMs that the file lacks, never with autotune.
+  // Used where the file has no entry, never with autotune.
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // per device, least recently used evicted
   int64_t largest = int64_t(1) << 30;  // larger sizes are split: the library's are 32-bit

@@ -1,4 +1,4 @@
-// For GEMMs that cuBLASLt has no algorithm for.
+// A kernel for GEMMs that cuBLASLt has no algorithm for.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 

@@ -10,7 +10,7 @@ namespace tg::cuda {
 bool runs_in_chains(const Op&);
 // If the kernel cannot be compiled, stderr says so and the ops run one by one.
 void run_chain(const Chain&);
-// For tests: kernels are compiled or read from disk again.
+// Kernels are compiled or read from disk again; for tests.
 void forget_chains();
 uint64_t refused_chains();  // for tests: kernels that did not compile
 

@@ -56,7 +56,7 @@ class DeviceAllocator final : public Allocator {
   int64_t cuda_calls_ = 0;
 };
 
-// For the emulator: from this point of the stream, memory is in use, with unwritten contents, or not.
+// Tell the emulator that from this point of the stream memory is in use, with unwritten contents, or not in use.
 void begin_use(void* p, size_t bytes, cudaStream_t);
 void end_use(void* p, size_t bytes, cudaStream_t);
 

@@ -1,5 +1,4 @@
-// Events that the emulated CUPTI (cupti.cpp) records: API calls, operations that ran, graph nodes. The lock of Entry
-// guards all of it.
+// Events that the emulated CUPTI (cupti.cpp) records; guarded by the lock of Entry.
 #pragma once
 #include <cstdint>
 #include <source_location>
@@ -9,10 +8,10 @@ namespace simt::engine {
 struct Operation;
 
 extern bool recording_activity;  // some client asked for records
-// An API call, made by a function of that name.
+// A call of the API function of that name.
 void call_begins(const std::source_location&);
 void call_ends();
-std::uint32_t call_now();  // the current call's number, its operations' too; or 0
+std::uint32_t call_now();  // the current call's number, or 0
 // In the clock registered with CUPTI.
 std::uint64_t activity_clock();
 void operation_ran(const Operation&, std::uint64_t begin);

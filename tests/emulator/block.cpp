@@ -1,4 +1,4 @@
-// A grid: its blocks one after the other, the threads of a block in turns; barriers, warp collectives and cp.async.
+// Runs a grid: blocks in sequence, threads of a block in turns; barriers, warp collectives and cp.async.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -54,7 +54,7 @@ struct Meeting {  // lanes of a warp in one operation
 };
 std::array<std::vector<Meeting>, max_threads / 32> meetings;  // per warp
 
-// Every arrival releases; every blocked thread acquires when the last one arrives, which does not wait.
+// Each arrival releases. Each blocked thread acquires when the last one arrives, which does not wait.
 void arrive(Named& b, bool blocks, const char* what, Site at) {
   const bool whole = &b == &barriers[0];
   const unsigned self = current->index;
@@ -99,7 +99,7 @@ void conclude(unsigned warp, const Meeting& m, bool orders) {
 
 }  // namespace
 
-// A thread has returned; a wait for it is a fault.
+// A wait for a thread that returned is a fault.
 void finish_thread() {
   Thread& t = *current;
   const unsigned w = t.index / 32;
@@ -274,7 +274,7 @@ void store(void* to, const void* from, unsigned bytes, bool shared) {
 }
 
 // --- cp.async ------------------------------------------------------------------------------------
-// The bytes arrive at the wait that covers them. Until then the destination holds a NaN pattern.
+// The bytes arrive at the wait that covers them; until then the destination holds NaNs.
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid) {
   const void* pc = __builtin_return_address(0);
   char* to = static_cast<char*>(shared);

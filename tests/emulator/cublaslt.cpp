@@ -1,5 +1,4 @@
-// The cuBLASLt API: handles and descriptors, algorithms that store their assumptions, and the GEMM as an operation of a
-// stream.
+// The cuBLASLt API: handles, descriptors, algorithms that store their assumptions, and GEMMs as stream operations.
 #include <tapegrad/emulator/cublaslt.h>
 
 #include <algorithm>
@@ -55,7 +54,7 @@ cublasStatus_t unknown(int attribute) {
   return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute " + std::to_string(attribute) + " is not known here");
 }
 
-// An algorithm: the candidate, the kind of problem, its alignments and its workspace.
+// The candidate, the kind of problem, its alignments and its workspace.
 enum Field { kMagic, kRank, kKind, kAlignment, kWorkspace, kSum };
 constexpr std::uint64_t magic = 0x6c74616c676f3131;
 
@@ -72,7 +71,7 @@ std::uint64_t sum_of(const cublasLtMatmulAlgo_t& a) {
   return s;
 }
 
-// The first candidate needs 16-byte alignment and workspace, like the library's fastest; the second needs neither.
+// The first candidate needs 16-byte alignment and workspace, like the library's fastest; the second neither.
 struct Candidate {
   std::uint64_t alignment, workspace;
 };

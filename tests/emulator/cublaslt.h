@@ -1,6 +1,6 @@
-// The emulator's subset of the cuBLASLt API, with the library's names and values: GEMMs of f64, f32, TF32, bf16, f16,
-// int8 and fp8. It refuses what the library (13.1, compute capability 9.0) refuses, and simt::lt::refusal() says why.
-// Sums are in double, rounded as by tensor cores.
+// The emulated cuBLASLt, with the library's names and values: GEMMs of f64, f32, TF32, bf16, f16, int8 and fp8. It
+// refuses what the library (13.1, compute capability 9.0) refuses, and simt::lt::refusal() says why. Sums are in
+// double, rounded as by tensor cores.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -164,18 +164,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t*, cublasLtMatmulHeuristicResult_t*);
-// Runs in stream order; accesses to device memory are checked like a kernel's.
+// Runs in stream order; accesses are checked like a kernel's.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t, const void* b, cublasLtMatrixLayout_t, const void* beta,
                               const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t,
                               const cublasLtMatmulAlgo_t*, void* workspace, std::size_t workspace_bytes, cudaStream_t);
 
 namespace simt::lt {
-// Algorithms reduce split-k only by these schemes from now on (default: any), as for some shapes of the library.
+// Algorithms reduce split-k only by these schemes (default: any), as for some shapes of the library.
 void set_reductions(std::uint32_t schemes);
 // cublasLtMatmul refuses candidate i of the heuristic if bit i is set (default: none).
 void set_refused(std::uint32_t candidates);
-// Whether the heuristic offers algorithms with a bias; the library has none for some shapes.
+// Whether the heuristic offers a bias; the library does not for some shapes.
 void set_biases(bool);
 const std::string& refusal();  // why the last call was refused; else empty
 struct Statistics {

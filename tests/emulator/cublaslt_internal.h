@@ -1,4 +1,4 @@
-// Shared by the sources of the emulated cuBLASLt: the objects behind its handles, and one checked GEMM.
+// The objects behind the handles of the emulated cuBLASLt, and one checked GEMM.
 #pragma once
 #include <optional>
 
@@ -14,7 +14,7 @@ struct Layout {
   std::int32_t order = CUBLASLT_ORDER_COL, batch = 1;
   std::int64_t stride = 0;
   std::uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
-  // Elements from column to column, and from row to row.
+  // From column to column, and from row to row.
   std::int64_t across() const { return order == CUBLASLT_ORDER_COL ? ld : 1; }
   std::int64_t down() const { return order == CUBLASLT_ORDER_COL ? 1 : ld; }
   bool operator==(const Layout&) const = default;
@@ -64,14 +64,14 @@ struct Refusal {
   cublasStatus_t status;
   std::string why;
 };
-// The rules, in the order of the library's documentation; nullopt: accepted.
+// In the order of the library's documentation; nullopt: accepted.
 std::optional<Refusal> refuses_problem(const Problem&);
 std::optional<Refusal> refuses_operands(const Problem&, const Operands&);
 
 std::size_t bytes_of(cudaDataType);
 const char* name_of(cudaDataType);
 void run_product(const Problem&, const Operands&, double alpha, double beta, const engine::Operation&);
-// A host or device scalar of the scale type; the operation that uses a device scalar reads it.
+// A scalar of the scale type, on the host or device.
 double scalar(cudaDataType, const void*);
 
 }  // namespace simt::lt

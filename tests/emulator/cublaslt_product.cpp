@@ -1,5 +1,4 @@
-// GEMMs of the emulated cuBLASLt: accesses to device memory are checked, sums are in double, operands and results are
-// rounded as by tensor cores.
+// Accesses to device memory are checked, sums are in double, operands and results are rounded as by tensor cores.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,7 +10,7 @@ namespace simt::lt {
 namespace {
 using engine::Access;
 
-// 8-bit floats: bits of fraction, exponent of the smallest normal number, largest finite number.
+// Bits of fraction, exponent of the smallest normal number, largest finite number.
 struct Fp8 {
   int fraction, least;
   double largest;
@@ -137,7 +136,7 @@ class Run {
     touch(scales + i, 4, Access::read);
     return !engine::failed() ? scales[i] : 0;
   }
-  // Scale of an fp8 operand's element: row i (of op(A), or of op(B) transposed), index k.
+  // Row i (of op(A), or of op(B) transposed), index k.
   float scale(const float* scales, int mode, std::int64_t rows, std::int64_t i, std::int64_t k) const {
     switch (mode) {
       case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return scale(scales, i);
@@ -149,7 +148,7 @@ class Run {
       default: return scale(scales, 0);
     }
   }
-  // Rows of k elements: op(A), or op(B) transposed.
+  // Rows of op(A), or of op(B) transposed.
   std::vector<double> gather(const Layout& l, const char* at, bool row_of_l, const float* scales, int mode) const {
     const auto k = std::int64_t(p.k()), rows = std::int64_t(row_of_l ? l.rows : l.cols);
     const std::int64_t step = row_of_l ? l.down() : l.across(), inner = row_of_l ? l.across() : l.down();

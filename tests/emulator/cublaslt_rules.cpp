@@ -1,5 +1,4 @@
-// Refusals of cuBLASLt 13.1 on compute capability 9.0: types and their epilogues, layouts, alignment, int8 and fp8. One
-// line per rule, with its reason.
+// Refusals of cuBLASLt 13.1 on compute capability 9.0, one line per rule, with its reason.
 #include <algorithm>
 #include <cstdio>
 

@@ -1,5 +1,5 @@
-// Records are kept until a flush delivers them in the client's buffers. Driver calls are those of libraries, which
-// launch kernels without the runtime.
+// A flush delivers the records in the client's buffers. Driver calls are those of libraries, which launch kernels
+// without the runtime.
 #include <tapegrad/emulator/cupti.h>
 #include <tapegrad/emulator/queue.h>
 #include <tapegrad/emulator/symbolize.h>
@@ -137,7 +137,7 @@ std::uint64_t clone_of(std::uint64_t original) {
 }
 
 namespace {
-// Fills the client's buffers; each record is 8-byte aligned.
+// Each record is 8-byte aligned.
 class Delivery {
  public:
   void add(const Record& r) {

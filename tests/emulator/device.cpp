@@ -1,4 +1,4 @@
-// The device of the runtime API: properties, limits and error texts.
+// Properties, limits and error texts.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -8,8 +8,8 @@
 namespace simt::engine {
 namespace {
 
-// An H100, except two values that are small for speed: the number of multiprocessors, so that grids loop, and the L2
-// cache, so that data exceeds it.
+// An H100, except the number of multiprocessors, small so that grids loop, and the L2 cache, small so that data exceeds
+// it.
 constexpr int multiprocessors = 4, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 1024, shared_default = 48 * 1024;
 

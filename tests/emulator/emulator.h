@@ -1,6 +1,6 @@
-// A SIMT emulator: CUDA kernels, streams, graphs and memory without a GPU, for tests; not for speed. It runs the .cu
-// files, compiled by the host compiler, and checks every access. Threads of a block are fibers, streams are a graph of
-// queued operations (README.md). Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
+// Runs CUDA kernels, streams, graphs and memory without a GPU, for tests; not for speed. The host compiler compiles the
+// .cu files, and every access is checked. Threads of a block are fibers, streams are a graph of queued operations
+// (README.md). Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,22 +42,22 @@ struct Report {
 // above: everything shuffled by the seed.
 // The initial value is TG_EMULATE_SCHEDULE, or 0.
 void set_schedule(std::uint64_t seed);
-// set_schedule() from a fresh start: frees all device memory and streams, and forgets reports. Not while tensors exist.
+// set_schedule() after freeing all device memory, streams and reports. Not while tensors exist.
 void reset(std::uint64_t seed = 0);
 std::uint64_t schedule();
 
-// Device memory, default 4 GiB; beyond it, allocation is cudaErrorMemoryAllocation. reset() restores it.
+// Device memory, default 4 GiB. reset() restores it.
 void set_memory(std::size_t bytes);
-// cudaGetDeviceCount finds no device and returns this error from now on; cudaSuccess undoes it.
+// cudaGetDeviceCount returns this error from now on; cudaSuccess undoes it.
 void set_no_device(cudaError_t why);
-// The number of devices, default 1. A process can use only the first that it chooses; the others are
-// cudaErrorDevicesUnavailable, for other processes. reset() forgets both.
+// Default 1. A process can use only the first that it chooses; the others are cudaErrorDevicesUnavailable, for other
+// processes. reset() forgets both.
 void set_devices(int n);
 void set_child_graphs(bool);  // whether graphs accept them; default true
 
-// For an allocator that splits cudaMalloc's segments, so that accesses are checked against its blocks.
+// Called by an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
 void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet
-// In stream order: the bytes exist and are unwritten. Bytes outside blocks are out of bounds.
+// In stream order: the bytes exist, unwritten. Bytes outside blocks are out of bounds.
 void note_allocated(void* p, std::size_t bytes, cudaStream_t);
 void note_freed(void* p, std::size_t bytes, cudaStream_t);
 
@@ -111,7 +111,7 @@ void ldmatrix(std::uint32_t* r, const void* row, int matrices, bool transposed, 
 void mma_bf16(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);
 void mma_s8(int* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);
 
-// Atomic because only one thread of the emulator runs at a time.
+// Atomic because the emulator runs one thread at a time.
 template <class T, class F> __attribute__((no_sanitize("thread"), noinline)) T atomic(T* p, F f) {
   touch(p, sizeof(T), Access::atomic, __builtin_return_address(0));
   const T old = *p;

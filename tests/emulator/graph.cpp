@@ -1,6 +1,5 @@
-// Stream capture and graphs. Captured work is stored as it would be queued. A launch queues it, so a replay gets the
-// checks of the captured calls. Branches that the capture did not order become separate streams. Executable graphs
-// contain the nodes of child graphs inline.
+// Captured work is stored as it would be queued. A launch queues it, so a replay gets the same checks. Unordered
+// branches become separate streams. Executable graphs contain the nodes of child graphs inline.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -84,7 +83,7 @@ void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std:
   if (first) first->push_back(size());
 }
 
-// Whether an executable graph's nodes can take the work of others; `at` is the number of the first.
+// Whether an executable graph's nodes, from number `at` on, can take the work of others.
 cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph& now, unsigned at = 0) {
   if (old.size() != now.nodes.size()) return cudaGraphExecUpdateErrorTopologyChanged;
   for (std::size_t i = 0; i < old.size(); ++i) {
@@ -103,7 +102,7 @@ void clone_nodes(Graph& g) {
     if (n.work.node) n.work.node = clone_of(n.work.node);
 }
 
-// A node continues the lane of a predecessor that has no other successor yet.
+// A node continues the lane of a predecessor without another successor.
 bool assign_lanes(Executable& x) {
   std::vector<unsigned> tail;  // per lane: its last node
   for (unsigned i = 0; i < x.graph.nodes.size(); ++i) {
@@ -135,7 +134,7 @@ Graph* find(cudaGraph_t g) {
 cudaGraphNode_t node_of(cudaGraph_t g, std::size_t i) {
   return reinterpret_cast<cudaGraphNode_t>(reinterpret_cast<std::uintptr_t>(g) << 24 | (i + 1));
 }
-// The index of a node in a graph; none if it is not in it, or the graph is gone.
+// A node's index; none if it is not in the graph, or the graph is gone.
 std::size_t find(cudaGraph_t g, cudaGraphNode_t node) {
   const auto h = reinterpret_cast<std::uintptr_t>(node);
   const std::size_t i = (h & 0xffffff) - 1;

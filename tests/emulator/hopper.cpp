@@ -1,5 +1,5 @@
-// mbarrier, TMA and wgmma. A TMA transfer writes its bytes and signals its barrier when the schedule says so, at the
-// latest when no thread can run. A wgmma reads its operands when it is waited for.
+// A TMA transfer writes its bytes and signals its barrier when the schedule says so, at the latest when no thread can
+// run. A wgmma reads its operands when it is waited for.
 #include <tapegrad/cuda/device/hopper.h>
 
 #include <cstring>
@@ -69,7 +69,7 @@ void complete(std::size_t index) {
   advance(p);
 }
 
-// Address of byte k of an operand's row in shared memory.
+// Address of byte k of an operand's row.
 const char* element(std::uint64_t operand, unsigned row, unsigned k) {
   const std::size_t start = (operand & 0x3fff) << 4, stride = (operand >> 32 & 0x3fff) << 4;
   return dynamic_arena + swizzled(start + row / 8 * stride + row % 8 * 128 + k);
@@ -105,7 +105,7 @@ void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
   }
 }
 
-// Starts a wgmma: its accumulators hold NaNs until the wait.
+// The accumulators hold NaNs until the wait.
 void begin(Product p, std::size_t bytes, Site at) {
   Thread& t = *current;
   if (!t.fenced) fail(Fault::usage, at, "wgmma without wgmma_fence");

@@ -1,5 +1,5 @@
-// Shared by the emulator's sources: threads of the running block, launches and faults. order.h orders threads, queue.h
-// orders streams, memory.h is the card's memory.
+// Threads of the running block, launches and faults. order.h orders threads, queue.h orders streams, memory.h is the
+// card's memory.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -10,7 +10,6 @@
 #include <tapegrad/emulator/activity.h>
 #include <tapegrad/emulator/emulator.h>
 
-// CUDA's built-in variables.
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
@@ -22,7 +21,7 @@ inline constexpr std::size_t stack_bytes = 256 * 1024;
 
 struct Operation;
 
-// Taken by every call from the host: calls of several threads, and kernels, run one after the other.
+// Calls from the host, and kernels, run one after the other.
 inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
 class Entry {
  public:
@@ -76,7 +75,6 @@ struct Launch {
   const Operation* op;
 };
 
-// The running grid.
 extern const Launch* launch_now;
 extern thread_local Thread* current;  // null outside kernels
 extern unsigned block_now;            // linear index
@@ -87,7 +85,7 @@ extern char* const dynamic_arena;
 
 void run(const Launch&);
 
-// Fibers: prepare() creates one for the kernel, resume() runs it until it waits, fails or ends.
+// prepare() creates a fiber, resume() runs it until it waits, fails or ends.
 void prepare(Thread&, unsigned index);
 void resume(Thread&);
 void to_scheduler();
@@ -96,7 +94,7 @@ void finish_thread();  // in the fiber, after the kernel returned
 void wait(const char* what, Site);
 void release(Thread&);
 
-// The block's asynchronous work on shared memory (TMA).
+// TMA of the block.
 void hopper_block();
 bool hopper_progress(bool must);  // may complete a transfer; must: no thread can run
 void hopper_end();                // transfers in flight are a fault
@@ -109,10 +107,10 @@ struct Where {
   Where(const void* p) : pc(p) {}
   Where(Site s) : site(s), known(true) {}
 };
-// Records a fault; inside a kernel, stops the launch and does not return.
+// Inside a kernel, it stops the launch and does not return.
 [[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
 bool failed();  // a fault since the last reset
-// Reports the fault that stopped this thread, on the scheduler's stack.
+// Runs on the scheduler's stack.
 void report_kernel(Thread&);
 void report_deadlock(const char* text, const Thread*);
 std::string coordinates(const uint3&);
@@ -126,19 +124,18 @@ struct Policy {
 extern Policy policy;
 extern Statistics counters;
 
-// Shadow memory of everything that kernels may touch.
 void shadow_launch(const Launch&);
 void shadow_block();  // a block begins
-// Most bytes of static shared memory that a block of the launch wrote so far.
+// Most bytes that a block of the launch wrote so far.
 std::size_t static_shared();
 bool is_global(const void*);  // device or pinned memory
 bool is_shared(const void* p);
 void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
 void async_end(char* to, unsigned bytes, unsigned unit);
-// A unit's read of shared memory for the current thread.
+// Done for the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
-// An access by a library call: faults name the library; reading unwritten memory is a fault.
+// Faults name the library; reading unwritten memory is a fault.
 void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

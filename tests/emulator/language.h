@@ -1,4 +1,4 @@
-// CUDA's kernel language for a host compiler: qualifiers, built-in variables and functions, launches.
+// CUDA's kernel language for a host compiler.
 #pragma once
 #include <algorithm>
 #include <bit>

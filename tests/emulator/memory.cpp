@@ -35,8 +35,8 @@ Memory& memory = *new Memory;
 
 std::size_t room_of(std::size_t n) { return (n + page - 1) / page * page + gap; }
 
-// With protection keys opening is free. Else page protection changes, on huge pages if available: small pages take a
-// hundred times as long for 16 MiB.
+// Protection keys open memory for free. Page protection takes a hundred times as long for 16 MiB in small pages as in
+// huge ones.
 int key = -1;
 constexpr std::size_t huge = 2 << 20;
 
@@ -65,7 +65,7 @@ bool known(const Counts& after, const Counts& seen) {
   return true;
 }
 
-// Ends the quarantine of one range: merges it with adjacent free ranges.
+// Ends the quarantine of one range.
 void wake() {
   auto [p, range] = std::move(memory.resting.front());
   memory.resting.pop_front();

@@ -1,5 +1,5 @@
-// The card's memory: one address range with a state per byte, inaccessible to the host except while an operation runs.
-// Freed addresses are reused late, and only by work that comes after the free.
+// One address range with a state per byte, inaccessible to the host except while an operation runs. Freed addresses are
+// reused late, and only by work that comes after the free.
 #pragma once
 #include <tapegrad/emulator/queue.h>
 
@@ -28,7 +28,7 @@ class Open {
   Open& operator=(const Open&) = delete;
 };
 
-// For an operation that comes after `seen`; null if the card is full.
+// Memory for an operation that comes after `seen`; null if the card is full.
 char* allocate(std::size_t, const Counts& seen);
 bool is_allocation(const void*);
 void open_memory(char*, std::size_t, const Operation*);  // it exists, unwritten; null: at once

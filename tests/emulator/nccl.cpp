@@ -1,7 +1,7 @@
 // Ranks are processes of one machine. Shared memory has a box for each ordered pair of ranks, which holds one segment
-// of a message. An operation of a stream moves segments until its messages are complete. It runs when it is queued, on
-// every schedule, because other ranks wait for it. An application's watch calls CommAbort and CommGetAsyncError
-// meanwhile, so these take no lock of the emulator.
+// of a message. An operation moves segments until its messages are complete. It runs when it is queued, on every
+// schedule, because other ranks wait for it. A watch calls CommAbort and CommGetAsyncError meanwhile, so these take no
+// lock of the emulator.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <tapegrad/emulator/memory.h>
@@ -32,7 +32,7 @@ constexpr std::size_t element_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};  // by n
 enum class Function : std::uint32_t { point_to_point, all_gather, broadcast };
 constexpr const char* names[] = {"ncclSend or ncclRecv", "ncclAllGather", "ncclBroadcast"};
 
-// Data in flight from one rank to another: numbered segments, at most one present.
+// Segments are numbered; at most one is present.
 struct Box {
   std::atomic<std::uint64_t> sent, taken;
   Function function;  // the segment's message
@@ -117,7 +117,7 @@ struct ncclComm {
 
 namespace simt::engine {
 namespace {
-// Known to CommAbort, which takes only this lock.
+// CommAbort takes only this lock.
 auto& comms_mutex = *new std::mutex;
 auto& comms = *new std::set<Comm>;
 bool is_live(Comm c) {
@@ -149,7 +149,7 @@ Result end_group() {
     return refuse(kUnhandledCudaError, "the stream takes no work");
   return kSuccess;
 }
-// Adds messages to the open group, or makes a group of them.
+// Without an open group, the messages form one.
 Result add(Comm c, cudaStream_t stream, std::vector<Message> messages) {
   Group& g = group;
   if (g.comm && (g.comm != c || g.stream != stream))

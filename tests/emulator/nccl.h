@@ -1,4 +1,4 @@
-// The emulated NCCL of cuda/nccl/nccl_api.h: it connects processes of one machine through shared memory.
+// The emulated NCCL connects processes of one machine through shared memory.
 #pragma once
 #include <tapegrad/cuda/nccl/nccl_api.h>
 

@@ -58,7 +58,7 @@ class Folder {  // for the files of one compilation
   fs::path path_;
 };
 
-// The size of an ELF file that begins here.
+// The size of the ELF file at `image`.
 std::size_t elf_bytes(const void* image) {
   Elf64_Ehdr h;
   std::memcpy(&h, image, sizeof h);
@@ -125,7 +125,7 @@ nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* to) {
   return NVRTC_SUCCESS;
 }
 
-// The library is never unloaded: queued kernels run its code.
+// Never unloaded: queued kernels run its code.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned) {
   const Entry entry;
@@ -133,7 +133,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJ
   const int file = bytes ? memfd_create("kernels", 0) : -1;
   if (file < 0 || ::write(file, image, bytes) != static_cast<ssize_t>(bytes))
     return status(cudaErrorSharedObjectInitFailed);
-  // The file stays open under this process's number: the name is unique, and addr2line finds it.
+  // It stays open: the name is unique, and addr2line finds it.
   const std::string name = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
   *library = static_cast<cudaLibrary_t>(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
   return status(*library ? cudaSuccess : cudaErrorSharedObjectInitFailed);

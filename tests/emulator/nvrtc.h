@@ -1,6 +1,5 @@
-// The emulator's subset of NVRTC, with its names. It compiles with the host compiler that built the emulator, or
-// TG_EMULATE_COMPILER, and the flags of kernel sources; options are ignored. An image is a shared object that needs the
-// emulator's symbols exported by the program that loads it.
+// The emulated NVRTC compiles with the host compiler that built the emulator, or TG_EMULATE_COMPILER, and the flags of
+// kernel sources; options are ignored. An image is a shared object, for programs that export the emulator's symbols.
 #pragma once
 #include <cstddef>
 

@@ -49,7 +49,7 @@ extern std::uint32_t block_epoch;  // of this block's begin
 extern std::array<Clock, max_units> known_to;
 extern std::array<std::uint16_t, max_units> clocks;  // from 1 in each epoch
 
-// Inline, since every access calls it.
+// Every access calls it.
 inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
 inline Stamp now() { return now(current->index); }
 // Whether the stamped work happens before the unit's next access.
@@ -68,7 +68,7 @@ void order_acquire(unsigned unit, const Clock&);
 // Publishes the current thread's writes to asynchronous units.
 void order_async_fence();
 bool async_fenced(const Stamp&);
-// Between launches: restarts the count of epochs if it grew long; true: old stamps are void.
+// Between launches: restarts the epochs if there were many; true: old stamps are void.
 bool order_restart();
 
 }  // namespace simt::engine

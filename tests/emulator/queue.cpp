@@ -41,7 +41,7 @@ void perform(const OperationPtr& o) {
   std::erase(undone, o);
 }
 
-// Whether all queued and future operations come after all of this stream.
+// All queued and future operations come after all of this stream.
 bool is_known(const Stream& s) {
   const std::uint64_t mark = mark_of(s.index, s.count);
   return comes_before(mark, seen_by_host) &&
@@ -52,7 +52,6 @@ unsigned free_index() {
   for (auto& s : retired) {
     if (s->count && !is_known(*s)) continue;
     const unsigned index = s->index;
-    // The next stream of this index continues the count.
     streams[index] = std::make_unique<Stream>();
     streams[index]->count = s->count;
     s = std::move(retired.back());
@@ -107,7 +106,7 @@ bool refuse_in_host_function() {
 }  // namespace
 
 namespace {
-// Runs operations until `o` is done: only those it needs, or, shuffled, others as well.
+// Runs what `o` needs; shuffled, also others.
 void run_until(const OperationPtr& o) {
   while (!o->done) {
     std::unordered_set<const Operation*> needed{o.get()};
@@ -145,7 +144,6 @@ bool poll(const OperationPtr& o) {
 }
 
 namespace {
-// Direct predecessors of the stream's next operation.
 std::vector<OperationPtr> befores(const Stream& s) {
   std::vector<OperationPtr> r = s.waits;
   if (s.last) r.push_back(s.last);

@@ -1,8 +1,8 @@
-// Streams as a graph of operations: the queue, the order, and the time when each operation runs. graph.cpp builds
-// captures and graphs on it.
-// Operation::seen is a vector clock with one entry per stream: the number of that stream's operations that come before.
-// It joins those of the stream's previous operation, of the events that the stream waits for, of the null stream's
-// rule, and of everything that the host has waited for.
+// Streams as a graph of operations: which are queued, what orders them, and when each runs.
+//
+// Operation::seen is a vector clock with an entry per stream: the number of its operations that come before. It joins
+// those of the stream's previous operation, of the events that the stream waits for, of the null stream's rule, and of
+// everything that the host has waited for.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -24,24 +24,24 @@ enum class Kind { kernel, copy, set, host, memory, empty };
 struct Work {
   Kind kind = Kind::empty;
   std::function<void(const Operation&)> run = {};
-  // Called when it is queued, again at each launch of a graph; may be empty.
+  // Called when it is queued, at each launch of a graph; may be empty.
   std::function<void()> queued = {};
   unsigned detail = 0;           // of a copy: which sides are device memory
   const void* kernel = nullptr;  // of a kernel: the function
   std::size_t bytes = 0;         // of a copy or fill
   std::uint64_t node = 0;        // the graph node whose work it is
-  // Other processes wait for it, so it runs when it is queued.
+  // Other processes wait for it: it runs when it is queued.
   bool meets = false;
 };
 
-// Identifies an operation by its stream and number in it: 48 bits, not 0.
+// A stream and a number in it: 48 bits, not 0.
 inline std::uint64_t mark_of(unsigned stream, std::uint64_t number) { return std::uint64_t{stream} << 38 | number; }
 inline bool comes_before(std::uint64_t mark, const Counts& seen) {
   const std::uint64_t stream = mark >> 38;
   return stream < seen.size() && seen[stream] >= (mark & ((std::uint64_t{1} << 38) - 1));
 }
 
-// Forgotten once nothing waits for it; the bytes that it touched keep only its mark.
+// Forgotten once nothing waits for it; bytes that it touched keep its mark.
 struct Operation {
   unsigned stream = 0;
   std::uint64_t number = 0;  // in its stream, from 1
@@ -93,7 +93,7 @@ Stream& null_stream();
 const std::vector<std::unique_ptr<Stream>>& all_streams();
 
 OperationPtr enqueue(Stream&, Work, std::vector<OperationPtr> after = {});
-// Runs it and all before it, and lets the host know. A null pointer is ignored.
+// Runs it and all before it; the host then knows. It ignores null.
 void finish(const OperationPtr&);
 void finish_all();
 bool poll(const OperationPtr&);  // whether it is done; the host then knows
@@ -102,18 +102,17 @@ Counts next_seen(const Stream&);  // predecessors of the stream's next operation
 std::uint64_t pending_operations();
 void queue_reset();
 
-// Queues work on a stream, or records it in the stream's capture.
+// On a stream, or in its capture.
 cudaError_t submit(Stream&, Work);
-// Invalidates the captures that forbid the calling thread a possible synchronisation; an error if there is one.
+// Invalidates captures that forbid the calling thread a possible synchronisation; an error if there is one.
 cudaError_t forbid_while_capturing();
-// Like forbid_while_capturing() for waits for the whole device: every capture, of any thread and mode.
+// forbid_while_capturing() for waits for the whole device: every capture of any thread and mode.
 cudaError_t forbid_device_wide();
-// Synchronisation of a stream that captures, or that a capture excludes.
+// The stream captures, or a capture excludes it.
 cudaError_t forbid_on(Stream&);
 cudaError_t forbid_event(const Event&);  // that was captured
 cudaError_t wait_in_capture(Stream&, const Event&);
 std::size_t dynamic_shared_limit(const void* kernel);
-// Whether the kernel may have both kinds of shared memory.
 bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes);
 void graph_reset();
 void device_reset();
@@ -123,7 +122,7 @@ cudaError_t status(cudaError_t e = cudaSuccess);  // the return value of an API 
 Stream* find(cudaStream_t);                       // null and a fault if there is none
 Event* find(cudaEvent_t);
 
-// Handles are never reused, so that a destroyed one is recognised.
+// Never reused, so that a destroyed handle is recognised.
 template <class T, class Handle> class Handles {
  public:
   Handle add(T v) {

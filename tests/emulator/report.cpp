@@ -1,4 +1,3 @@
-// Faults: names and reports; schedules and resets.
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>

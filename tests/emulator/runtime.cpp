@@ -1,4 +1,4 @@
-// Runtime API: memory, streams, events and kernel launches. device.cpp has the device, graph.cpp the graphs.
+// Memory, streams, events and kernel launches.
 #include <algorithm>
 #include <cstring>
 

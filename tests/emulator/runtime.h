@@ -1,4 +1,4 @@
-// The emulator's subset of the CUDA runtime API, with its names; CUDA's manual documents calls and errors.
+// The emulated CUDA runtime, with its names; CUDA's manual documents calls and errors.
 #pragma once
 #include <cstddef>
 
@@ -117,7 +117,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
-// Capture and graphs. Not provided: nodes made by hand, except child graphs; memory nodes.
+// Not provided: nodes made by hand, except child graphs; memory nodes.
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,
@@ -155,7 +155,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t, cudaGraph_t, cudaGraphExecUpdat
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, cudaGraph_t child);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
-// Kernels compiled at run time: nvrtc.h makes the images. This call launches only them, with one argument of any size.
+// nvrtc.h makes the images. cudaLaunchKernel launches only these kernels, with one argument of any size.
 using cudaLibrary_t = struct CUlib_st*;
 using cudaKernel_t = struct CUkern_st*;
 enum cudaJitOption : int;
@@ -167,7 +167,7 @@ cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** a
                              cudaStream_t);
 
 // Kernels need an opt-in above 48 KiB of dynamic shared memory. Occupancy depends on threads and dynamic shared memory
-// only: registers are unknown, and static shared memory is known only after a kernel used it.
+// only: registers are unknown, and static shared memory is known only after use.
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9

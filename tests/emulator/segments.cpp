@@ -1,4 +1,4 @@
-// An allocator's blocks within segments: accesses are checked against the blocks.
+// Accesses are checked against an allocator's blocks.
 #include <tapegrad/emulator/memory.h>
 
 namespace simt {

@@ -1,5 +1,5 @@
-// Checks every access of a kernel: which bytes exist and are written, who touched them last, and whether that happens
-// before this access (order.h, queue.h).
+// Checks which bytes exist and are written, who touched them last, and whether that happens before this access
+// (order.h, queue.h).
 #include <tapegrad/emulator/shadow.h>
 
 #include <link.h>
@@ -42,7 +42,7 @@ struct Object {  // a program or shared library with kernels
   Cell* cells = nullptr;
 };
 const Object* object;  // with the running kernel
-// Static shared memory written by the running block, and the most of any block of the launch.
+// Written by the running block, and the most of any block of the launch.
 std::size_t static_bytes;
 std::size_t static_most;
 std::map<std::uintptr_t, Object>& objects = *new std::map<std::uintptr_t, Object>;
@@ -118,7 +118,7 @@ Granule* granules;
 
 bool block_atomics;                                     // the running block used a global atomic
 std::vector<std::pair<std::uint32_t, unsigned>> began;  // epoch and index of each block so far
-// __threadfence calls per thread: of the running block, and of ended blocks that made any.
+// Per thread: of the running block, and of ended blocks that called it.
 using Fences = std::array<std::uint16_t, max_threads>;
 Fences fences;
 bool fenced;
@@ -163,7 +163,6 @@ void check_pair(const Touch& old, Access a, unsigned bytes, bool old_wrote, cons
   }
 }
 
-// Whether all bytes were written before.
 bool check_state(const char* p, std::size_t n, Access a, Where w) {
   const std::uint8_t* state = arena.state + (p - arena.base);
   if (std::all_of(state, state + n, [](std::uint8_t s) { return s == written; })) return true;

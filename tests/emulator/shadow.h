@@ -1,4 +1,4 @@
-// Last accesses to the card's memory (shadow.cpp), created and cleared by memory.cpp.
+// Last accesses to the card's memory (shadow.cpp).
 #pragma once
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-// Names of addresses of this program, for reports.
+// Names of addresses of this program.
 #pragma once
 #include <string>
 

@@ -30,14 +30,13 @@ void load_combine(void* const* frames, unsigned lanes) {
     }
 }
 
-// A lane's part of a 16 x 8 accumulator.
 template <class D> struct Mma {
   D* d;
   const std::uint32_t* a;
   std::uint32_t b[2];
 };
 
-// The i-th element of a register: int8, or bf16 as the upper half of a float.
+// int8, or bf16 as the upper half of a float.
 template <class E> auto element(std::uint32_t word, unsigned i) {
   if constexpr (sizeof(E) == 1)
     return static_cast<E>(word >> 8 * i);

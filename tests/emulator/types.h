@@ -1,4 +1,4 @@
-// CUDA's vector and bf16 types for a host compiler.
+// CUDA's vector and bf16 types.
 #pragma once
 #include <bit>
 #include <cmath>

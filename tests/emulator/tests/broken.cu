@@ -1,4 +1,4 @@
-// Kernels with one deliberate mistake each, and their launches (broken.h).
+// One deliberate mistake each (broken.h).
 #include "broken.h"
 
 #include <tapegrad/cuda/device/vec.h>
@@ -138,7 +138,7 @@ __global__ void global_store_kernel(float* y, bool mistake) {
   mistake ? tg::cuda::store16(s, tg::cuda::Vec<float>{}) : tg::cuda::store16_shared(s, tg::cuda::Vec<float>{});
   y[0] = s[0];
 }
-// For two unordered streams.
+// Two unordered streams run it.
 __global__ void atomic_add_kernel(float* y, bool mistake) { mistake ? void(y[0] += 1.0F) : void(atomicAdd(y, 1.0F)); }
 __global__ void shared_store_kernel(float* y, bool mistake) {
   mistake ? tg::cuda::store16_shared(y, tg::cuda::Vec<float>{}) : tg::cuda::store16(y, tg::cuda::Vec<float>{});
@@ -163,7 +163,7 @@ __global__ void in_place_kernel(float* x, bool mistake) {
   x[t] = v;
 }
 
-// Blocks shift x in place: each reads an element that the next block writes.
+// Each block reads an element that the next block writes.
 __global__ void neighbour_kernel(float* x, bool mistake) {
   const float v = x[linear() + (mistake ? 1 : 0)];
   __syncthreads();

@@ -1,5 +1,4 @@
-// Kernels with one deliberate mistake each; without `mistake` they are correct. Trailing numbers are the required
-// sizes.
+// Each kernel is correct without `mistake`. Trailing numbers are the required sizes.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 

@@ -1,4 +1,4 @@
-// Refusals of the emulated cuBLASLt and their reasons, each next to an accepted row.
+// Refusals of the emulated cuBLASLt, each next to an accepted row.
 #include "cublaslt.h"
 
 TEST_CASE("types and their epilogues") {
@@ -203,7 +203,7 @@ TEST_CASE("attributes have a size, algorithms a problem, and objects an end") {
     CHECK(std::string(cublasLtGetStatusName(kInvalid)) == "CUBLAS_STATUS_INVALID_VALUE");
     cublasLtMatmulDescDestroy(o.desc);
     o.desc = nullptr;
-    // Objects also destroys nulls, which are refused and not counted.
+    // The destructor of Objects also destroys nulls, which are refused and not counted.
   }
   const Arena arena(1 << 20);
   attempt({}, arena.p);

@@ -7,7 +7,7 @@ std::vector<float> ramp(size_t n, int modulus, float scale) {
   for (size_t i = 0; i < n; ++i) v[i] = float(int(i * 7 % size_t(modulus)) - modulus / 2) * scale;
   return v;
 }
-// D (m x n, column-major) = A (k x m) transposed times B (k x n), both column-major.
+// D (m x n) = A (k x m) transposed times B (k x n), column-major.
 std::vector<double> expected(const std::vector<float>& a, const std::vector<float>& b, size_t m, size_t n, size_t k) {
   std::vector<double> d(m * n);
   for (size_t i = 0; i < m; ++i)

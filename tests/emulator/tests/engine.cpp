@@ -1,4 +1,3 @@
-// Behaviour of the runtime: reports, refusals, streams, events, copies, properties.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>

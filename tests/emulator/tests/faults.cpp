@@ -1,4 +1,3 @@
-// The emulator finds each mistake on every schedule, and none in the corrected kernel.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -11,7 +10,7 @@ using simt::Fault;
 
 namespace {
 
-// `run` queues work on a stream; the first report must be of one of the kinds.
+// The first report must be of one of the kinds.
 void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cudaStream_t)>& run) {
   for (std::uint64_t seed = 0; seed < 6; ++seed)
     for (const bool mistake : {false, true}) {

@@ -1,4 +1,3 @@
-// Captures, events, and a fork with a join.
 #pragma once
 #include <doctest/doctest.h>
 

@@ -1,4 +1,3 @@
-// Stream capture and graphs: replays, their checks, and refusals while a stream captures.
 #include <doctest/doctest.h>
 
 #include <thread>

@@ -1,4 +1,3 @@
-// Memory of a long run: the emulator forgets finished operations, destroyed handles and freed memory.
 #include <doctest/doctest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Refusals of the emulated NCCL with one rank, and with two processes that begin wrongly. tests/dist tests exchanges.
+// One rank, and two processes that begin wrongly. tests/dist tests exchanges.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <tapegrad/emulator/nccl.h>

@@ -1,4 +1,3 @@
-// Device buffers, streams and reproducible data.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
