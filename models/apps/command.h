@@ -1,6 +1,5 @@
 // Options and subcommands of a program. Only command.cpp includes the argument parser, which compiles slowly. Wrong
-// usage ends with status 2, an Error with status 1. Both print one message on stderr after the program's name. Users:
-// this folder, the benchmarks.
+// usage ends with status 2, an Error with status 1. Both print one message on stderr after the program's name.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -40,7 +39,7 @@ class Command {
   void option(const std::string& flag, const std::string& help, uint64_t& value);
   void option(const std::string& flag, const std::string& help, double& value, double least = -HUGE_VAL,
               double most = HUGE_VAL);
-  // --flag WORD,WORD.
+  // --flag WORD,WORD. The list holds the default.
   void option(const std::string& flag, const std::string& help, std::vector<std::string>& values);
   void option(const std::string& flag, const std::string& help, std::vector<int64_t>& values);
   // --flag WORD where it matters whether it was given. The help shows the default `shown`.
@@ -58,7 +57,7 @@ struct Subcommand {
   std::function<std::function<int()>(Command&)> declare;
 };
 
-// Untrusted text for a terminal: control characters become \x1b, words over 400 bytes keep their ends only.
+// Untrusted text for a terminal: control characters become \x1b, and only the ends of words over 400 bytes are kept.
 std::string printable(std::string_view text);
 
 // Text from a model for standard output. A terminal gets control characters escaped, except newline and tab.

@@ -95,7 +95,7 @@ std::vector<Pair> pairs_of(const CompareOptions& o) {
   return pairs;
 }
 
-// Random tokens are enough for a comparison.
+// A comparison needs no text.
 Batch batch_of(const CompareOptions& o, const GptConfig& config) {
   Rng rng = Rng{o.seed}.split(1);
   const auto draw = [&](const Shape& shape) {

@@ -23,7 +23,6 @@ struct FinetuneOptions : TrainOptions {
   std::optional<double> alpha, lora_dropout;
 };
 
-// The base model and its tokenizer.
 struct Base {
   std::string folder;
   LoadedModel loaded;
@@ -112,7 +111,7 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
       "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
       "run goes on over the same weights only. Restore them, or name their place with --model.",
       folder, path, base.weights, began.weights);
-  // the tokens must be those of the first start
+  // Skips unknown characters by default: the tokens must be those of the first start.
   RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown != "error");
   });

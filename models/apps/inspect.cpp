@@ -157,7 +157,6 @@ bool given(const InspectOptions& o, bool (*which)(std::string_view)) {
   return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
 }
 
-// A training step for each dtype and kind of recomputation.
 Json describe_plans(const InspectOptions& o) {
   RunConfig run = planned_run(o);
   if (run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; }))
@@ -209,7 +208,7 @@ void print_plans(const Json& all) {
     const auto bytes = [&](const char* name) { return readable_bytes(p[name].get<int64_t>()); };
     fmt::print(fmt::runtime(kRow), p["dtype"].get<std::string>(), p["recompute"].get<std::string>(), bytes("weights"),
                bytes("gradients"), bytes("moments"), bytes("activations"), bytes("peak"),
-               // empty for several ranks: their gradients are sums of all or some of those of backward
+               // Empty for several ranks: their gradients are sums of all or some of those of backward.
                all["ranks"].get<int64_t>() > 1
                    ? ""
                    : fmt::format("{:.0f} %", 100 * p["gradients_at_peak"].get<double>() / p["gradients"].get<double>()),

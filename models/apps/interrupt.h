@@ -10,7 +10,7 @@ namespace tg::apps {
 void writes_fail_with_errors();
 
 // Opens /dev/null for each closed standard stream, as in some daemons. Otherwise files of a run would get descriptors 0
-// to 2, and printed text. Call it first in main().
+// to 2, and printed text would go into them. Call it first in main().
 void open_standard_streams();
 
 // Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 during its lifetime. Only one may exist at a time.

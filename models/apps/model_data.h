@@ -1,4 +1,4 @@
-// Reads texts and token files. Users: all commands that read data.
+// Reads texts and token files.
 #pragma once
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/dataset.h>

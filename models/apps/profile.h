@@ -1,4 +1,4 @@
-// `--profile FILE` of a training run: writes a trace to FILE and tables to FILE.txt. User: run_session.cpp.
+// `--profile FILE` of a training run: writes a trace to FILE and tables to FILE.txt.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/train/roofline.h>

@@ -21,7 +21,7 @@ Communicator& world() {
 }
 bool several() { return g_begun && world().size() > 1; }
 
-// This machine and this process's CPUs.
+// This machine, this process's CPUs.
 std::string place() {
   std::string text(256, '\0');
   if (gethostname(text.data(), text.size() - 1) != 0) text.clear();

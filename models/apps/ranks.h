@@ -1,4 +1,4 @@
-// Runs of several processes started by mpirun or srun. A no-op for one process. Users: run_session.cpp, command.cpp.
+// Runs of several processes started by mpirun or srun. A no-op for one process.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/device.h>
@@ -26,8 +26,8 @@ void check_alone(std::string_view command);
 int agreed_signal();
 // After an Error's message: ends all ranks with this status.
 void end_ranks(int status);
-// "[rank 1] " or "": the prefix of an Error's message. Ranks other than 0 wait first: when all fail, rank 0 prints and
-// ends them.
+// The prefix of an Error's message: "[rank 1] ", or "" for one process. Ranks other than 0 wait first: when all fail,
+// rank 0 prints and ends them.
 std::string rank_of_error();
 
 }  // namespace tg::apps

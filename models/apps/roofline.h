@@ -1,4 +1,4 @@
-// `tapegrad inspect --roofline`: bytes, FLOPs and least time of a training step by op. User: inspect.cpp.
+// `tapegrad inspect --roofline`: bytes, FLOPs and least time of a training step by op.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/train/roofline.h>

@@ -1,4 +1,4 @@
-// The folder of a run: lock, checks before overwriting, files. Users: run_session.cpp.
+// The folder of a run: lock, checks before overwriting, files.
 #pragma once
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/run_session.h>
@@ -14,13 +14,14 @@ std::string log_path(const std::string& folder);
 std::string watch_path(const std::string& folder);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
-// Backend, instruction set and bf16 matmul method (if used). Other kernels may round differently.
+// Identifies the kernels: backend, instruction set, and bf16 matmul method if used. Other kernels may round
+// differently.
 std::string kernels_of(Device, const TrainConfig&);
 
 // Only one process at a time may write the files of a run.
 FileLock lock_folder(const std::string& folder);
-// Throws an Error if a new run would overwrite one with steps by mistake, or one of the other command, since that
-// leaves its files behind.
+// Throws an Error if a new run would overwrite a run with steps by mistake, or one of the other command, whose files
+// would remain.
 void check_overwritten(const TrainOptions&, const std::string& out);
 
 // The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With

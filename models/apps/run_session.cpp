@@ -93,7 +93,6 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
   std::fflush(stdout);
 }
 
-// How to continue after an Error.
 std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error& e, int64_t steps, int64_t saved) {
   const TrainConfig& t = s.run.train;
   const bool diverged = e.kind() == Error::Kind::non_finite;

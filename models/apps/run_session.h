@@ -1,5 +1,4 @@
-// Shared by `train` and `finetune`: options, data, folder and steps of a run, and resuming. Users: train.cpp,
-// finetune.cpp; generate.cpp and inspect.cpp for single functions.
+// Shared by `train` and `finetune`: options, data, folder and steps of a run, and resuming.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>

@@ -14,7 +14,6 @@ struct TrainCommandOptions : TrainOptions {
   std::string preset, arch, init, unknown;
 };
 
-// The model that a run starts from.
 struct InitialModel {
   std::string folder;
   ModelFile file;

@@ -52,7 +52,7 @@ class Encoder {
       try {
         for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
       } catch (const std::system_error&) {
-        // The existing threads do all work.
+        // The system has no more threads: the existing ones do all work.
       }
       work(*memories_[0]);
     }

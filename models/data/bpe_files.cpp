@@ -47,7 +47,7 @@ Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, boo
   return all;
 }
 
-// Calls f(line, number from 1) for each line that is not empty.
+// Skips empty lines. Numbers count from 1.
 template <class F> void for_each_line(std::string_view text, F f) {
   for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -202,7 +202,7 @@ class FolderSettings {
   const std::string& folder_;
   const Json& config_;
   Json& json_;
-  std::set<std::string> known_, special_;  // contents
+  std::set<std::string> known_, special_;  // contents of added tokens, of special tokens
   std::map<std::string, int64_t> ids_;
   int64_t next_id_ = 0;
   bool ids_read_ = false, changed_ = false;

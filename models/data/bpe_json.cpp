@@ -160,7 +160,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
     } else {
       step.unknown(type);
     }
-    const bool passes = c.kind == Cut::Kind::bytes && !c.pattern && !c.prefix_space;  // no effect
+    const bool passes = c.kind == Cut::Kind::bytes && !c.pattern && !c.prefix_space;  // the step has no effect
     if (!passes) parts.cuts.push_back(std::move(c));
   });
 }

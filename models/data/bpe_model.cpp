@@ -134,7 +134,7 @@ size_t PieceTable::slot_of(const PieceKey& key) const {
 bool PieceTable::find(const PieceKey& key, std::vector<int32_t>& to) const {
   const Slot& s = slots_[slot_of(key)];
   if (s.bytes == 0) return false;
-  if (s.id < kMany) {  // most
+  if (s.id < kMany) {  // most pre-tokens
     to.push_back(int32_t(s.id));
   } else {
     const auto list = ids_.begin() + (s.id - kMany);
@@ -227,7 +227,7 @@ void BpeModel::look_at_bytes() {
 void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
   if (text.empty()) return;
   for (size_t i = 1; i < text.size(); ++i) within_[size_t(uint8_t(text[i - 1])) << 8 | uint8_t(text[i])] = true;
-  // Merged byte tokens stand for other text than their names: nowhere is safe.
+  // Merged byte tokens stand for other text than their names, so no position is safe to split.
   if (!byte_level && text.size() != 6 && text.find("<0x") != text.npos) within_.assign(within_.size(), true);
   const bool is_character = !byte_level && first_of(text).length == text.size();
   if (!ignore_merges && !is_character) {
@@ -264,7 +264,7 @@ void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memor
       if (memory.known.find(key, to)) continue;
       const size_t begin = to.size();
       if (!whole.find(key, to)) {
-        // Long pre-tokens: merging needs 20 bytes of memory per byte.
+        // Splits long pre-tokens, because merging needs 20 bytes of memory per byte.
         std::string_view rest = key.piece;
         for (size_t end; rest.size() > kPart; rest.remove_prefix(end))
           join_characters(rest.substr(0, end = split_from(rest, kPart)), memory.joiner, to);

@@ -1,4 +1,4 @@
-// BPE merges: from a pre-token to ids. Internal to models/data.
+// BPE merges: from a pre-token to ids. Internal.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -107,7 +107,8 @@ struct BpeModel {
   void encode(std::span<const std::string_view> pieces, BpeMemory&, std::vector<int32_t>& to) const;
 
  private:
-  // The first position from `at` on that no token crosses, or the end. Both sides encode separately to equal ids.
+  // The first position from `at` on that no token crosses, or the end. Encoding both sides separately gives the same
+  // ids.
   size_t split_from(std::string_view piece, size_t at) const;
   void first_ids(std::string_view piece, std::vector<int32_t>& to) const;
   void join_characters(std::string_view piece, Joiner&, std::vector<int32_t>& to) const;

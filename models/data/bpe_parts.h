@@ -1,4 +1,4 @@
-// A parsed tokenizer.json. Internal to models/data.
+// A parsed tokenizer.json. Internal.
 #pragma once
 #include <tapegrad/models/data/bpe_model.h>
 #include <tapegrad/models/data/text_steps.h>

@@ -1,4 +1,4 @@
-// Sets of code points, and Unicode classes. Internal to models/data.
+// Sets of code points, and Unicode classes. Internal.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -32,7 +32,7 @@ template <class Begin> Batch gather(const TokenData& data, int64_t windows, int6
   return batch;
 }
 
-// NumPy's format: magic, version, header size, header, array.
+// NumPy's format: magic, version, header with size, array.
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 bool is_npy(std::string_view path) { return path.ends_with(".npy"); }
 

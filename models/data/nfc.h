@@ -1,4 +1,4 @@
-// Unicode normalization. Internal to models/data.
+// Unicode normalization. Internal.
 #pragma once
 #include <string>
 #include <string_view>

@@ -1,4 +1,4 @@
-// The character classes of a pattern. Internal to models/data.
+// The character classes of a pattern. Internal.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/pattern_tree.h>

@@ -1,5 +1,4 @@
-// A compiled pattern: made by pattern_compile.cpp, run by pattern.cpp; pattern_cuts.cpp finds safe splits. Internal to
-// models/data.
+// A compiled pattern: made by pattern_compile.cpp, run by pattern.cpp; pattern_cuts.cpp finds safe splits. Internal.
 #pragma once
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/pattern_classes.h>

@@ -1,4 +1,4 @@
-// The syntax tree of a pattern. Internal to models/data.
+// The syntax tree of a pattern. Internal.
 #pragma once
 #include <tapegrad/models/data/code_points.h>
 

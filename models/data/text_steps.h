@@ -1,4 +1,4 @@
-// Steps before the merges: special tokens, normalisation, pre-tokens. Internal to models/data.
+// Steps before the merges: special tokens, normalisation, pre-tokens. Internal.
 #pragma once
 #include <tapegrad/models/data/pattern.h>
 
@@ -72,7 +72,7 @@ class AddedTokens {
     uint32_t begin = 0, end = 0;                      // in tokens_
   };
   std::vector<AddedToken> tokens_;  // by content
-  // each one's longest proper prefix that is a token, or -1
+  // The longest proper prefix of each that is a token, or -1.
   std::vector<int32_t> shorter_;
   std::array<Group, 256> by_first_byte_;
   std::array<bool, 256> begins_one_{};

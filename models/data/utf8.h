@@ -1,4 +1,4 @@
-// UTF-8 characters. Internal to models/data.
+// UTF-8 characters. Internal.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -26,7 +26,6 @@ struct Inits {
     }
   }
 };
-// Fragments of the named Linear layer.
 int64_t fragments_of(const GptConfig& c, std::string_view name) {
   return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
 }

@@ -1,7 +1,7 @@
 /// @file
 /// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al. 2019) and variants: learned or rotary
 /// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, optional biases and tied head. It can run in
-/// bf16 with f32 parameters, and recompute activations. See also generate.h and config_json.h.
+/// bf16 with f32 parameters, and recompute activations. The loss is cross_entropy() of the logits.
 #pragma once
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/kv_cache.h>
@@ -30,7 +30,7 @@ struct GptConfig {
   bool qkv_bias = false;  ///< for queries, keys, values only; not with `bias`
   bool qk_norm = false;   ///< RMSNorm (norm_eps) of query and key heads before rope
   bool tied_head = true;  ///< whether the head shares the token table
-  double dropout = 0;     ///< of embeddings and layer outputs; needs a generator
+  double dropout = 0;     ///< of embeddings, layer outputs; forward() needs a generator
   double norm_eps = 1e-5;
   /// gpt2: matrices are N(0, init_std^2), but both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
   /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as separate matrices; tables are N(0, 1);

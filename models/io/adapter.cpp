@@ -20,7 +20,6 @@ void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to)
   expect_field(strings, f, x, "a list of patterns in quotes");
   to = x.get<std::vector<std::string>>();
 }
-// Calls f(name, field) in the order of kFields.
 template <class Config, class F> void visit_lora_fields(Config& c, F&& f) {
   f("rank", c.rank), f("alpha", c.alpha), f("dropout", c.dropout), f("seed", c.seed), f("targets", c.targets);
 }

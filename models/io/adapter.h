@@ -12,7 +12,7 @@ namespace tg {
 
 /// A JSON object with every field.
 std::string to_json(const LoraConfig&);
-/// Reads the output of to_json(). `source` names the text in messages. An Error for a missing, unknown or mistyped
+/// Reads the output of to_json(). `source` names the text in messages. An Error for a missing, unknown or wrongly typed
 /// field.
 LoraConfig lora_config_from_json(std::string_view text, const std::string& source);
 
@@ -25,8 +25,8 @@ std::string weights_hash(const Params&);
 void save_adapter(const std::string& path, const Lora&, const std::string& base = "");
 
 /// Calls apply_lora() with the file's configuration and values. If the adapter was trained over bf16 weights, rounds
-/// the model's weights to bf16 first, whatever their dtype. An Error, with the model unchanged, names the file and the
-/// reason: damage, another format, other base weights, or a missing, unknown or misshapen tensor.
+/// the model's weights to bf16 first. An Error, with the model unchanged, names the file and the reason: damage,
+/// another format, other base weights, or a tensor that is missing, unknown or of another shape.
 Lora load_adapter(const std::string& path, const Linears& model, const Params& base);
 /// Loads a file into existing adapters. An Error, without any change, if rank, alpha or modules differ.
 void assign_adapter(const std::string& path, const Lora&);

@@ -63,7 +63,7 @@ std::string json_of(const Finetuning& f) {
   return text_of(j);
 }
 
-// Reads the metadata of a file. Every failure names it.
+// Every failure names the file.
 class Reader {
  public:
   explicit Reader(const SafetensorsFile& file) : path_(file.path()), metadata_(file.metadata()) {}

@@ -1,8 +1,8 @@
 /// @file
 /// Checkpoints of training runs: one safetensors file with all that a run needs to continue as if it had never stopped.
 /// It has the weights (of the model or of adapters), moments, generators and data position (TrainerState), the
-/// configuration, the tokenizer and the identity of the data. Writes are atomic, reads check everything. To publish a
-/// model use model_dir.h. `tapegrad train --resume` and training programs use it.
+/// configuration, the tokenizer and the identity of the data. Writes are atomic, reads check everything. model_dir.h
+/// has models for other programs.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/model/lora.h>

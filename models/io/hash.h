@@ -39,7 +39,7 @@ class Hash {
     const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return here.data<T>(); });
     add(std::span(static_cast<const std::byte*>(p), here.layout().bytes()));
   }
-  /// For bf16: the same as add() with t.to(DType::f32), without making it.
+  /// For a bf16 t: the same as add(name, t.to(DType::f32)), without making that tensor.
   void add_as_f32(std::string_view name, const Tensor& t) {
     const Tensor here = t.detach().to(Device::cpu()).contiguous();
     add_layout(name, DType::f32, t.shape());

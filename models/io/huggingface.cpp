@@ -31,7 +31,6 @@ bool is_buffer(std::string_view name, const SafetensorsInfo& t) {
          name.ends_with(".rotary_emb.inv_freq");
 }
 
-// The tensors of a folder by transformers' names.
 struct Weights {
   Shards shards;
   std::map<std::string, std::string> in_file;  // their names there

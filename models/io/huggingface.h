@@ -1,7 +1,6 @@
 /// @file
-/// Reads and writes model folders of Hugging Face's transformers: config.json of versions 4 and 5, and weights
-/// (shards.h). Families: gpt2, llama (and mistral), qwen2 and qwen3. Parameters keep their bits both ways. load_model()
-/// (model_dir.h) reads these folders; `tapegrad export` writes them.
+/// Model folders of Hugging Face's transformers: config.json of versions 4 and 5, and weights (shards.h). Families:
+/// gpt2, llama (and mistral), qwen2 and qwen3. Parameters keep their bits both ways.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/layout.h>
@@ -42,7 +41,7 @@ Origin read_huggingface(const std::string& folder);
 /// The names of files that save_huggingface() may write, without shards.
 std::vector<std::string> huggingface_files();
 /// The weights as parameters of a Gpt with the configuration of read_huggingface(). An Error names the first tensor
-/// that is missing, unknown, misshapen, or not F32, BF16 or F16.
+/// that is missing, unknown, of another shape, or not F32, BF16 or F16.
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 
 /// Options of save_huggingface().

@@ -1,6 +1,6 @@
 /// @file
 /// Tensor names and layouts of a Gpt in other programs. One table per family drives reading and writing: the rows of
-/// our tensor that form theirs, transposition, and row order. Used by huggingface.h.
+/// our tensor that form theirs, transposition, and row order.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 

@@ -125,7 +125,7 @@ void write_shards(const std::string& folder, const std::vector<ShardTensor>& ten
 void remove_other_weights(const std::string& folder, size_t shards) {
   namespace fs = std::filesystem;
   std::error_code none;
-  fs::remove(folder + (shards == 1 ? kIndex : kSingle), none);  // first: until here its files are complete
+  fs::remove(folder + (shards == 1 ? kIndex : kSingle), none);  // first, while the files that it names are complete
   std::vector<fs::path> others;
   const std::string own = fmt::format("-of-{:05}.safetensors", shards);
   for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none))

@@ -1,6 +1,6 @@
 /// @file
 /// Weights in a folder of Hugging Face: model.safetensors, or several files ("shards") and
-/// model.safetensors.index.json, which maps tensors to files. Independent of models; huggingface.h knows them.
+/// model.safetensors.index.json, which maps tensors to files.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
 

@@ -22,8 +22,8 @@ struct ForwardOptions {
   /// tokens. Empty means T.
   Tensor lengths = {};
   /// The dtype, bf16 or f32, of Linear layers, attention, activations and logits, if narrower than the parameters'.
-  /// Parameters are cast at each use. The residual stream, norms and gradients keep the parameters' dtype. Unset:
-  /// everything has it.
+  /// Parameters are cast where they are used. The residual stream, norms and gradients keep the parameters' dtype.
+  /// Unset: everything runs in the parameters' dtype.
   std::optional<DType> compute = {};
   /// Blocks save only their inputs and run again in backward: equal gradients, bit for bit. Not with a cache.
   /// RecomputeScope saves less memory for less work.

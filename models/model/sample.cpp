@@ -109,7 +109,7 @@ Candidates candidates(const Logits& logits, const SampleOptions& o) {
     for (const int64_t token : t) all += weight(token);
     size_t n = 0;
     while (n < t.size() && reached < o.top_p * all) {
-      // a sharp distribution needs few tokens
+      // A sharp distribution needs few tokens.
       if (n == in_order) order(std::max<size_t>(128, 4 * n));
       reached += weight(t[n++]);
     }
