@@ -17,18 +17,18 @@
 
 namespace tg {
 namespace {
-// x (B, NH, T, HS), stored in the order (B, T, NH, HS): what the projections around attention read without a copy.
+// x (B, NH, T, HS), stored in the order (B, T, NH, HS): projections read it without a copy.
 Layout heads_last(const Tensor& x) {
   const Shape& s = x.shape();
   Layout l = Layout::contiguous(s, x.dtype(), x.device());
   l.strides = {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1};
   return l;
 }
-// Rows of neighbouring elements; anything else would be gathered again for every block.
+// Contiguous rows; otherwise every block would gather them again.
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
-// What does not depend on heads. `extra`: lengths and starts, as the form says; x begins with the batch.
+// Checks that do not depend on heads. `extra`: lengths and starts, if the form has them; x begins with the batch.
 void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
   TG_CHECK(o.causal || !o.starts, value,
            "[{}] starts were given, and the mask is not causal. Without a mask the position of a query means nothing: "
@@ -59,7 +59,7 @@ struct Parts {  // q, k and v of x (B, T, NH + 2 kv, HS)
         k(heads_of(x, x.shape[2] - 2 * kv, kv)),
         v(heads_of(x, x.shape[2] - kv, kv)) {}
 };
-// Of `products` products between each query and the keys that it sees.
+// The work of `products` dot products between each query and the keys that it sees.
 OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const Shape& k, double products) {
   const auto heads = double(q[0] * q[1]), from = double(q[2]), to = double(k[2]);
   const double pairs = o.causal && !o.starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
@@ -68,7 +68,7 @@ OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const
 }
 }  // namespace
 
-// Backward: the scores once more, and those of dy, dq, dk and dv.
+// Forward: scores and y. Backward: scores again, dp, dq, dk and dv.
 constexpr double kForward = 2, kBackward = 5;
 OpWork op::Attention::work(Bufs in, Bufs out) const {
   return work_of_pairs(o, Op::work(in, out), in[0].shape(), in[1].shape(), kForward);
@@ -124,7 +124,7 @@ Tensors op::Attention::vjp(const Vjp& v) const {
 Layouts op::AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
 // Whether query i does not see key j: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk), empty if all see all. `extra`: lengths and
-// starts, as the form says.
+// starts, if the form has them.
 Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, Device d) {
   const auto count = [d](int64_t n) { return arange(0, double(n), 1, DType::i64, d); };
   const auto each = [](const Tensor& x) { return reshape(x.to(DType::i64), {x.size(0), 1, 1, 1, 1}); };
@@ -138,7 +138,7 @@ Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, 
   return r ? logical_or(r, padding) : padding;
 }
 }  // namespace
-// q, k, v and dy alone: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
+// Uses only q, k, v and dy: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
 Tensors op::AttentionGrad::compose(Inputs in) const {
   const Shape &s = in[0].shape(), &ks = in[1].shape();
   const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];
@@ -149,7 +149,7 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
   const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
   const Tensor mask = hidden(o, tq, tk, in.subspan(6), scores.device());
-  // Rows of -infinity alone have no softmax: where a row may see nothing, a finite number stands for it.
+  // A row of -infinity alone has no softmax: where a row may see nothing, use a finite number.
   if (mask) scores = masked_fill(scores, mask, o.lengths ? -1e30 : -std::numeric_limits<double>::infinity());
   Tensor p = softmax(scores);
   if (o.lengths) p = masked_fill(p, mask, 0);

@@ -1,21 +1,20 @@
 /// @file
 /// Scaled dot-product attention in blocks: softmax(scale q k^T) v without a matrix of scores (Dao et al.,
 /// FlashAttention, 2022). It has grouped heads (Ainslie et al., GQA, 2023), a causal mask and lengths of padded
-/// sequences; it has no other mask and no dropout. Attention layers use it.
+/// sequences; it has no other mask and no dropout.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
-/// Options of attention(). Query i of sequence b sees the keys j with j < lengths[b] and, if causal, j <= starts[b] +
-/// i.
+/// Options of attention(). Query i of sequence b sees keys j with j < lengths[b] and, if causal, j <= starts[b] + i.
 struct AttentionOptions {
-  bool causal = true;  ///< without starts, the last query sees all keys: query i sees j <= i + Tk - Tq
+  bool causal = true;  ///< without starts, query i sees j <= i + Tk - Tq
   double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
-  /// (B) i32 or i64: how many keys each sequence has, 0 to Tk. The others are padding, and are not read. Empty: Tk.
+  /// (B) i32 or i64: the number of keys of each sequence, 0 to Tk. The rest is padding, and is not read. Empty: Tk.
   Tensor lengths = {};
-  /// (B) i32 or i64: where the first query of each sequence stands among its keys, 0 to Tk; only with causal. For keys
-  /// in a cache that is longer than the text. Empty: Tk - Tq.
+  /// (B) i32 or i64: the position of each sequence's first query among its keys, 0 to Tk; only with causal. For keys in
+  /// a cache that is longer than the text. Empty: Tk - Tq.
   Tensor starts = {};
 };
 namespace op {
@@ -25,11 +24,11 @@ struct AttentionForm {
   bool causal;
   double scale;
   bool lengths, starts;  ///< whether these are the last inputs, in this order
-  size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< how many inputs that are
+  size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< the number of these inputs
   void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(lengths), k.add(starts); }
 };
-/// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq) is the logarithm of the sum of exponentials of each row of
-/// scores; its dtype is f64 for f64 inputs, else f32.
+/// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq) is the log-sum-exp of each row of scores, f64 for f64
+/// inputs, else f32.
 struct Attention : OpOf<Attention> {
   static constexpr auto kName = "attention";
   AttentionForm o;
@@ -39,7 +38,7 @@ struct Attention : OpOf<Attention> {
   Mask saves_out(Mask) const override { return mask_of(0, 1); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { o.key(k); }
-  OpWork work(Bufs in, Bufs out) const override;  ///< of all keys, where lengths or starts decide
+  OpWork work(Bufs in, Bufs out) const override;  ///< counts all keys with lengths or starts
 };
 /// (q, k, v, y, lse, dy, lengths?, starts?) -> (dq, dk, dv).
 struct AttentionGrad : OpOf<AttentionGrad> {
@@ -52,7 +51,7 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// Attention among the heads of one tensor: (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS) has queries, then
-/// kv_heads of keys, then as many of values. y is (B, T, NH, HS), lse (B, NH, T).
+/// kv_heads heads of keys, then kv_heads heads of values. y is (B, T, NH, HS), lse (B, NH, T).
 struct SelfAttention : OpOf<SelfAttention> {
   static constexpr auto kName = "self_attention";
   AttentionForm o;
@@ -79,18 +78,17 @@ struct SelfAttentionGrad : OpOf<SelfAttentionGrad> {
 }  // namespace op
 
 /// Attention of q (B, NH, Tq, HS) to k and v (B, NHkv, Tk, HS): softmax(scale q k^T) v, (B, NH, Tq, HS). f64, f32, or
-/// bf16 (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result is stored in the order
-/// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous; gradients are stored likewise. An Error if Tk is 0, or if the
-/// mask is causal, Tq > Tk and there are no starts.
+/// bf16 (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result and gradients are
+/// stored in the order (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if the mask is
+/// causal, Tq > Tk and there are no starts.
 ///
-/// A sequence of length 0 has the result 0 and gradients 0. Queries are computed whether or not a key of their own
-/// position exists: those of padding give what the formula says, and the caller ignores them. Lengths and starts are no
-/// part of the gradient. One outside [0, Tk] is an Error that names it, when the op runs; on a CUDA device as
-/// indexing.h says.
+/// A sequence of length 0 has the result 0 and gradients 0. Queries without a key at their position are computed too:
+/// padding gives what the formula says, and the caller ignores it. Lengths and starts have no gradient. One outside [0,
+/// Tk] is an Error that names it, when the op runs; on a CUDA device see indexing.h.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& = {});
-/// The same of what one projection makes: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and values, one
-/// after the other. The result is (B, T, NH, HS), with the bits of attention(), and neither it nor the gradient is
-/// copied together from parts. An Error if x has no head of queries, or as for attention().
+/// attention() on the output of one projection: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and
+/// values, in this order. The result is (B, T, NH, HS), with the bits of attention(). Neither it nor its
+/// gradient is concatenated. An Error if x has no query head, or as for attention().
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
 
 /// Runs a kernel of attention() for self_attention(), on views of its buffers. For kernels.

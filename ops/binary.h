@@ -1,8 +1,7 @@
 /// @file
-/// Pointwise ops of two operands: two tensors that broadcast, or a tensor and a number. As in pointwise.h, one struct
-/// per function is the only source, and kernels and tests fold over the list BinaryFns. Comparisons, where() and
-/// clamp() are in comparison.h. Kernels that are compiled at run time read only the functions of these three headers:
-/// TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
+/// Pointwise ops of two tensors that broadcast, or of a tensor and a number. As in pointwise.h, one struct per function
+/// is the only source; kernels and tests fold over BinaryFns. Comparisons, where() and clamp() are in comparison.h.
+/// Run-time compilation reads only the functions of these three headers: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY
@@ -16,16 +15,16 @@ namespace op {
 
 /// A list of types to fold over.
 template <class... T> struct TypeList {};
-/// The interval in which tests sample an input. Kinks of the function are at multiples of `cell`: samples stay a fifth
-/// of a cell away from them, and the samples of two operands a tenth of a cell from each other.
+/// The interval of test samples. Kinks of the function are at multiples of `cell`. Samples keep a fifth of a cell from
+/// them; samples of two operands keep a tenth of a cell from each other.
 struct Domain {
   double lo, hi, cell = 0;
 };
-/// Whether a function takes i64 and i32 besides f64, f32 and bf16: it then declares kIntegers.
+/// Whether F declares kIntegers: it takes i64 and i32 next to f64, f32 and bf16.
 template <class F> inline constexpr bool takes_integers = requires { F::kIntegers; };
 
-/// x + y. A function of two operands has two op names; the second is for a number on one side. Some functions define
-/// vjp() by other ops. The others define their partial derivatives dx() and dy(), of which gradient ops are made.
+/// x + y. Each function has a second op name, for a number on one side. Some define vjp() by other ops, the others
+/// partial derivatives dx() and dy() for gradient ops.
 struct Add {
   static constexpr char kName[] = "add", kScalarName[] = "add_scalar";
   static constexpr bool kIntegers = true;
@@ -98,24 +97,24 @@ struct Pow {
   static constexpr char kGradName[] = "pow_grad", kScalarGradName[] = "pow_scalar_grad";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return math::pow(x, y); }
-  /// y x^(y-1), and 0 for y = 0 whatever x is. The exponent is chosen and not the result: 0 * infinity would be NaN,
-  /// here and in the next derivative.
+  /// y x^(y-1), and 0 for y = 0 and any x. It selects the exponent, not the result: 0 * infinity would be NaN, also in
+  /// the next derivative.
   template <class T> TG_HD_INLINE static T dx(T x, T y) {
     return y * math::pow(x, math::select(y == T(0), T(0), y - T(1)));
   }
-  /// x^y log(x), and 0 for x = 0 where 0^y is not infinite.
+  /// x^y log(x), and 0 for x = 0 where 0^y is finite.
   template <class T> TG_HD_INLINE static T dy(T x, T y) {
     return math::pow(x, y) * math::log(math::select(x == T(0), math::select(y >= T(0), T(1), x), x));
   }
 };
 /// All functions of two operands.
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
-/// Whether a function defines dx() and dy(), and not vjp().
+/// Whether F defines dx() and dy() instead of vjp().
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
-/// The text of an Expression: each \@ is replaced by the name of F in namespace tg.
+/// The text of an Expression: each \@ becomes the name of F in namespace tg.
 template <class F> std::string expression_of(std::string_view text) {
   constexpr std::string_view here = __PRETTY_FUNCTION__;  // "... [with F = tg::Gelu; ...]"
   constexpr size_t begin = here.find_first_not_of("= ", here.find('=', here.find('[')));
@@ -131,7 +130,7 @@ Layouts infer_binary(std::string_view name, Inputs, bool integers);
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 namespace op {
 
-/// (x, y, dz) -> dz times the partial derivative of F(x, y) by x or y, in the shape of dz.
+/// (x, y, dz) -> dz times the partial derivative of F(x, y) by x or y, in dz's shape.
 template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   bool by_y;
@@ -195,8 +194,7 @@ template <class F> struct Binary : OpOf<Binary<F>> {
     }
   }
 };
-/// (x) -> F(x, s), or F(s, x) if the number is on the left. Numbers often change from step to step, so the key leaves
-/// them out.
+/// (x) -> F(x, s), or F(s, x) if the number is on the left. Numbers often change per step, so the key omits them.
 template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
@@ -247,8 +245,8 @@ Tensor div(const Tensor& x, double s);
 Tensor div(double s, const Tensor& x);
 /// @}
 /// The larger or the smaller of two elements; NaN if one is NaN. Shapes broadcast; dtypes are equal: f64, f32, bf16,
-/// i64 or i32. A number is converted to the tensor's dtype. The gradient goes to the chosen element, and half to each
-/// of two equal ones.
+/// i64 or i32. A number is converted to the tensor's dtype. The gradient goes to the chosen element, half to each of
+/// two equal ones.
 /// @{
 Tensor maximum(const Tensor& x, const Tensor& y);
 Tensor maximum(const Tensor& x, double s);
@@ -265,7 +263,7 @@ Tensor pow(const Tensor& x, double s);
 Tensor pow(double s, const Tensor& x);
 /// @}
 
-/// Arithmetic as add(), sub(), mul() and div() do it.
+/// Arithmetic as add(), sub(), mul() and div().
 /// @{
 inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
 inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }
@@ -281,7 +279,7 @@ inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
 inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
 /// @}
 /// x += y is x = x + y: the handle x gets a new tensor. Nothing is written in place: other handles of the old tensor
-/// keep it, and gradients flow to both. A parameter is no leaf afterwards, so an update is w.assign(w - step).
+/// keep it, and gradients flow to both. A parameter is no leaf afterwards, so update it by w.assign(w - step).
 /// @{
 inline Tensor& operator+=(Tensor& x, const Tensor& y) { return x = add(x, y); }
 inline Tensor& operator-=(Tensor& x, const Tensor& y) { return x = sub(x, y); }

@@ -1,14 +1,13 @@
 /// @file
-/// Checks that the infer() of many ops share. Each throws an Error that names the op, the values, the rule and the way
-/// out. Authors of ops use them.
+/// Checks for the infer() of ops. Each throws an Error that names the op, the values, the rule and the way out.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg::check {
 
-/// x has a dtype that ops compute in: f64, f32 or bf16. f16 is for storage only (load, cast, store).
+/// x has a dtype for computing: f64, f32 or bf16. f16 is for storage only (load, cast, store).
 void computes(std::string_view op, const Tensor& x);
-/// x has a dtype that arithmetic is defined for: f64, f32, bf16, i64 or i32.
+/// x has a dtype for arithmetic: f64, f32, bf16, i64 or i32.
 void number(std::string_view op, const Tensor& x);
 /// a and b have the same dtype; there is no promotion.
 void same_dtype(std::string_view op, const Tensor& a, const Tensor& b);
@@ -20,8 +19,7 @@ void index(std::string_view op, const Tensor& ids);
 /// The shape that all inputs broadcast to: aligned at the right, each size must be equal or 1.
 Shape broadcast(std::string_view op, Inputs);
 
-/// The number x can become an element of the dtype. For an integer dtype it must be whole, finite and in range; a
-/// floating dtype takes any.
+/// The dtype has the value x. For an integer dtype it must be whole, finite and in range; a floating dtype takes any.
 void representable(std::string_view op, double x, DType);
 
 }  // namespace tg::check

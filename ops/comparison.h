@@ -1,6 +1,6 @@
 /// @file
-/// Ops that decide element by element: comparisons (bool results, no gradient), where(), masked_fill() and clamp(). All
-/// but clamp() broadcast: aligned at the right, each size must be equal or 1.
+/// Elementwise decisions: comparisons (bool results, no gradient), where(), masked_fill() and clamp(). All except
+/// clamp() broadcast: aligned at the right, each size must be equal or 1.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -151,8 +151,8 @@ struct ClampGrad : OpOf<ClampGrad> {
 };
 }  // namespace op
 
-/// x == y, x != y, x < y, x <= y, x > y or x >= y, element by element: bool, without a gradient. Shapes broadcast;
-/// dtypes are equal: f64, f32, bf16, i64 or i32, and i32 meets i64 as i64; eq and ne also take bool. NaN is unequal to
+/// x == y, x != y, x < y, x <= y, x > y or x >= y, elementwise: bool, without a gradient. Shapes broadcast; dtypes are
+/// equal: f64, f32, bf16, i64 or i32; i32 with i64 compares as i64; eq and ne also take bool. NaN is unequal to
 /// everything. A number is converted to the tensor's dtype; an Error if the dtype has no such number.
 /// @{
 Tensor eq(const Tensor& x, const Tensor& y);
@@ -169,15 +169,16 @@ Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
 /// @}
 
-/// What a comparison operator returns: a tensor (bool). It is no C++ bool, so that `if (x < y)` does not compile, where
-/// a Tensor would say whether the handle is empty. Ask any(x < y), all(x < y), or (x < y).item<bool>() of one element.
+/// The result of a comparison operator: a tensor (bool). It is no C++ bool, so that `if (x < y)` does not compile,
+/// where a Tensor would say whether the handle is empty. Use any(x < y), all(x < y), or (x < y).item<bool>() of one
+/// element.
 class BoolTensor : public Tensor {
  public:
   explicit BoolTensor(Tensor mask) : Tensor(std::move(mask)) {}
-  explicit operator bool() const = delete;  // any(), all() or item<bool>() say which element is meant
+  explicit operator bool() const = delete;  // any(), all() or item<bool>() state the intent
 };
-/// Comparisons as eq(), ne(), lt(), le(), gt() and ge() do them: x == y compares elements and not handles. !(x < y) is
-/// the opposite mask. Of another Tensor, !x says whether the handle is empty.
+/// Comparisons as eq(), ne(), lt(), le(), gt() and ge(): x == y compares elements, not handles. !(x < y) is the
+/// opposite mask. For any other Tensor, !x says whether the handle is empty.
 /// @{
 inline BoolTensor operator==(const Tensor& x, const Tensor& y) { return BoolTensor(eq(x, y)); }
 inline BoolTensor operator!=(const Tensor& x, const Tensor& y) { return BoolTensor(ne(x, y)); }
@@ -201,7 +202,7 @@ inline BoolTensor operator!(const BoolTensor& mask) { return BoolTensor(eq(mask,
 /// @}
 
 /// x where the condition (bool) holds, else y; all three broadcast. x and y have the same dtype, which may be any.
-/// Elements that were not chosen have gradient 0, even if they are NaN. A number is converted to the tensor's dtype.
+/// Elements not chosen have gradient 0, even if they are NaN. A number is converted to the tensor's dtype.
 /// @{
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y);
 Tensor where(const Tensor& condition, const Tensor& x, double y);

@@ -34,7 +34,7 @@ Tensor fine_uniform(const Shape& s, Rng& rng, Device d) {
   const Tensor high = rand(s, rng, 0, 1, DType::f64, d), low = rand(s, rng, 0, 1, DType::f64, d);
   return high + low * 0x1p-24;
 }
-// For each t (..., n), the number of leading elements of the row of sums (..., C) that are not above t.
+// For each t (..., n): the number of leading elements of the row of sums (..., C) that are <= t.
 Tensor bisected(const Tensor& sums, const Tensor& t) {
   const int64_t classes = sums.size(-1);
   Tensor at = zeros(t.shape(), DType::i64, t.device());
@@ -52,14 +52,14 @@ void check_mask(std::string_view op, const Tensor& x) {
 
 Tensor permute(const Tensor& x, const Dims& order) {
   const size_t n = x.ndim();
-  std::vector<size_t> at;  // of each dimension of the result, in x
+  std::vector<size_t> at;  // source dimension of each result dimension
   for (const int64_t d : order) at.push_back(normal_dim("permute", d, x.shape()));
   std::vector<size_t> sorted = at;
   std::ranges::sort(sorted);
   TG_CHECK(at.size() == n && std::ranges::adjacent_find(sorted) == sorted.end(), shape,
            "[permute] the order {} does not name each of the {} dimensions of {} once.", order, n, x);
   Tensor y = x;
-  std::vector<size_t> now(n);  // where each dimension of y was in x
+  std::vector<size_t> now(n);  // source dimension of each dimension of y
   for (size_t d = 0; d < n; ++d) now[d] = d;
   for (size_t d = 0; d < n; ++d) {
     const auto from = size_t(std::ranges::find(now, at[d]) - now.begin());
@@ -250,7 +250,7 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng
              "Probabilities are finite and not negative, and each draw needs a class.",
              bad, probabilities, replacement ? 1 : n);
   }
-  // Where nothing was read, the draws of a bad row are no classes: gather() refuses them.
+  // Where nothing was read, a bad row draws an invalid class, which gather() refuses.
   s.back() = classes;
   const Tensor all = expand(arange(0, double(classes), 1, DType::i64, p.device()), s);
   return gather(all, -1, where(good, drawn, double(classes)));

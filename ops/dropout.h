@@ -1,6 +1,6 @@
 /// @file
-/// Dropout (Srivastava et al. 2014) by a counter-based generator. The mask is a function of the generator's state and
-/// the position of the element, so nothing is saved, and the gradient is the same op on the gradient. Layers use it.
+/// Dropout (Srivastava et al. 2014) by a counter-based generator. The mask depends on the generator's state and the
+/// element's position: nothing is saved, and the gradient is the same op on the gradient.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -8,7 +8,7 @@
 namespace tg {
 namespace op {
 
-/// (x) -> x with elements dropped. The generator's state changes at every use, so the key leaves it out.
+/// (x) -> x with elements dropped. The generator's state changes at every use, so the key omits it.
 struct Dropout : OpOf<Dropout> {
   static constexpr auto kName = "dropout";
   double p;

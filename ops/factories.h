@@ -1,6 +1,5 @@
 /// @file
-/// Tensors made from nothing: ops without inputs, which are lazy and run on any device like the others. tensor() in
-/// core/tensor.h copies host data.
+/// Ops without inputs, lazy and on any device. tensor() in core/tensor.h copies host data.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -33,7 +32,7 @@ struct Arange : OpOf<Arange> {
 /// The distributions of Random.
 enum class Distribution { normal, truncated_normal, uniform };
 /// () -> random values: of mean a and standard deviation b, or uniform in [a, b). The generator's state changes at
-/// every use, so the key leaves it out.
+/// every use, so the key omits it.
 template <Distribution D> struct Random : OpOf<Random<D>> {
   static constexpr auto kName = D == Distribution::normal    ? "randn"
                                 : D == Distribution::uniform ? "rand"
@@ -57,10 +56,10 @@ using RandomUniform = Random<Distribution::uniform>;
 }  // namespace op
 
 namespace detail {
-/// The largest f32 of [lo, hi), as Rng::fill_uniform() has it; lo if they are equal.
+/// The largest f32 of [lo, hi), as in Rng::fill_uniform(); lo if they are equal.
 inline float below_of(float lo, float hi) { return lo < hi ? std::nextafter(hi, lo) : lo; }
-/// The least and the largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, where there is none. What is drawn in
-/// f32 is rounded to T, and may leave the range.
+/// The least and the largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, if there is none. Draws in f32 are
+/// rounded to T and may leave the range.
 template <class T> struct DrawnRange {
   compute_t<T> least, most;
   DrawnRange(double lo, double hi) : least(rounded(lo)), most(rounded(hi)) {
@@ -74,7 +73,7 @@ template <class T> struct DrawnRange {
  private:
   static compute_t<T> rounded(double x) { return compute_t<T>(T(compute_t<T>(x))); }
   static compute_t<T> next(compute_t<T> x, bool up) {
-    if constexpr (std::is_same_v<T, bf16>) {  // whose neighbours differ by 1 in the bits, of the magnitude
+    if constexpr (std::is_same_v<T, bf16>) {  // adjacent values differ by 1 in magnitude bits
       bf16 r(x);
       if (r.bits << 1 == 0)
         r.bits = up ? 0x0001 : 0x8001;
@@ -103,8 +102,8 @@ Tensor arange(double start, double stop, double step = 1, DType = DType::i64, De
 /// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32,
 /// because one generator serves every device bit for bit.
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
-/// Normal values N(mean, std^2), without those more than 3 std from the mean. Advances rng by numel words. f64, f32,
-/// bf16; f64 values have the precision of f32.
+/// Normal values N(mean, std^2) within 3 std of the mean. Advances rng by numel words. f64, f32, bf16; f64 values have
+/// the precision of f32.
 Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 /// Uniform values in [lo, hi). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32.
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});

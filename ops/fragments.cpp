@@ -71,7 +71,7 @@ Layouts op::IndexMatmul::infer(Inputs in) const {
   return {Layout::contiguous({a.size(0), n}, a.dtype(), a.device())};
 }
 namespace {
-// Row i of x in place index[i] of E such rows, and zeros in the others: (B, E N).
+// Row i of x as row index[i] of E rows, the others zero: (B, E N).
 Tensor in_place_of_index(const Tensor& x, const Tensor& index, int64_t e) {
   const int64_t rows = x.size(0), n = x.size(1);
   const Tensor places = arange(0, double(e), 1, index.dtype(), x.device());
@@ -84,7 +84,7 @@ Tensors op::IndexMatmul::vjp(const Vjp& v) const {
   const Shape& b = v.in_shape(1);
   Tensor da, db;
   if (v.wants(0)) da = index_matmul(g, v.in(1), index, !trans_b);
-  if (v.wants(1)) {  // one product, which has the zeros of all others
+  if (v.wants(1)) {  // one GEMM, which includes the zeros
     const Tensor a = v.in(0);
     db = trans_b ? matmul(in_place_of_index(g, index, b[0]), a, {.trans_a = true})
                  : matmul(in_place_of_index(a, index, b[0]), g, {.trans_a = true});

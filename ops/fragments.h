@@ -1,7 +1,7 @@
 /// @file
-/// The ops of a fragmented linear layer, whose input is cut into F fragments with a matrix each: fragment_weights()
-/// says how much each fragment counts, and index_matmul() multiplies each row by the one matrix that its index names,
-/// as a layer of experts does. nn::FragmentedLinear uses them.
+/// The ops of a fragmented linear layer, whose input is split into F fragments with a matrix each. fragment_weights()
+/// weights the fragments; index_matmul() multiplies each row by the matrix that its index names, as a layer of experts.
+/// For nn::FragmentedLinear.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -25,23 +25,23 @@ struct IndexMatmul : OpOf<IndexMatmul> {
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1 | mask_of(2); }
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(trans_b); }
-  OpWork work(Bufs in, Bufs out) const override;  ///< of one matrix for each row, if there are so many
+  OpWork work(Bufs in, Bufs out) const override;  ///< one matrix per row, up to all matrices
 };
 }  // namespace op
 
-/// How much each of F fragments counts: the softmax over f of the scores sum_i x[..., f, i] selector[f, i], where row x
-/// (..., in) is read as F fragments of D neighbours, in = F D. selector is (F, D), the result (..., F). f64, f32, or
-/// bf16 (computed in f32, rounded once). A score that is NaN or infinite is an Error that names its row and fragment
-/// when the op runs; on a CUDA device the next read, copy or synchronize() throws it.
+/// The weights of F fragments: the softmax over f of the scores sum_i x[..., f, i] selector[f, i]. Row x (..., in) is
+/// read as F fragments of D contiguous elements, in = F D. selector is (F, D), the result (..., F). f64, f32, or bf16
+/// (computed in f32, rounded once). A score that is NaN or infinite is an Error that names its row and fragment when
+/// the op runs; on a CUDA device the next read, copy or synchronize() throws it.
 Tensor fragment_weights(const Tensor& x, const Tensor& selector);
 
 /// y[i] = a[i] b[index[i]]: each row of a (B, K) times the matrix of b (E, K, N), or of b (E, N, K) transposed, that
-/// index (B) names, i32 or i64: (B, N). Rows with equal indices are multiplied together, and matrices that no index
-/// names are not read. The gradient of b is dense: zeros for those. f64, f32, or bf16 (accumulated in f32). An index
-/// outside [0, E) is an Error that names it and its position when the op runs; on a CUDA device as indexing.h says.
+/// index (B) names, i32 or i64: (B, N). Rows with equal indices share a GEMM, and unnamed matrices are not read. The
+/// gradient of b is dense, with zeros for those. f64, f32, or bf16 (accumulated in f32). An index outside [0, E) is an
+/// Error that names it and its position when the op runs; on a CUDA device see indexing.h.
 Tensor index_matmul(const Tensor& a, const Tensor& b, const Tensor& index, bool trans_b = false);
 
-/// The Error of a score that is not finite: that of fragment `fragment` of row `row`. For kernels.
+/// The Error of a score of row `row` and fragment `fragment` that is not finite. For kernels.
 Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x);
 
 }  // namespace tg

@@ -9,7 +9,7 @@
 
 namespace tg {
 namespace {
-// An index for each element: sizes beside dim select a part of x.
+// An index per element. Along other dimensions than dim, index may be smaller than x.
 void check_elements(std::string_view op, const Tensor& x, const Tensor& index, size_t dim) {
   check::number(op, x);
   check::index(op, index);
@@ -26,7 +26,7 @@ size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-OpWork op::Gather::work(Bufs in, Bufs out) const {  // of the elements that are chosen
+OpWork op::Gather::work(Bufs in, Bufs out) const {  // of the chosen elements
   OpWork w = Op::work(in.last(1), out);
   w.read += w.written;
   return w;
@@ -56,7 +56,7 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
 }
 
-OpWork op::IndexSelect::work(Bufs in, Bufs out) const {  // of the elements that are chosen
+OpWork op::IndexSelect::work(Bufs in, Bufs out) const {  // of the chosen elements
   OpWork w = Op::work(in.last(1), out);
   w.read += w.written;
   return w;
@@ -86,7 +86,8 @@ Layouts op::IndexSelectGrad::infer(Inputs in) const {
 }
 OpWork op::IndexSelectGrad::work(Bufs in, Bufs out) const {
   if (in.size() == 2) return Op::work(in, out);
-  OpWork w = Op::work(in.first(2), {});  // in place: of the slices that have an index, one read and one written
+  // In place: reads and writes the slices that have an index.
+  OpWork w = Op::work(in.first(2), {});
   w.written = std::min(detail::distinct_bytes(*in[1].layout), detail::distinct_bytes(*out[0].layout));
   w.read += w.written;
   return w;
@@ -144,7 +145,7 @@ Error index_outside(std::string_view op, int64_t id, const Dims& where, const La
                            op, id, where, index, dim, size, size));
 }
 
-OpWork op::Embedding::work(Bufs in, Bufs out) const {  // of the rows that are chosen
+OpWork op::Embedding::work(Bufs in, Bufs out) const {  // of the chosen rows
   OpWork w = Op::work(in.first(1), out);
   w.read += w.written;
   return w;

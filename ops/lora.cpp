@@ -70,7 +70,7 @@ Tensors op::Lora::compose(Inputs in) const {
 }
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {
   auto op = make_ref<op::Lora>(scale);
-  // Tensor cores belong to the library's products.
+  // Only the GEMM library uses tensor cores.
   if (matmul_precision() != MatmulPrecision::highest && x.dtype() == DType::f32 && x.device().backend == Backend::cuda)
     return base ? op->compose(std::array{x, a, b, base})[0] : op->compose(std::array{x, a, b})[0];
   return base ? emit1(std::move(op), {x, a, b, base}) : emit1(std::move(op), {x, a, b});

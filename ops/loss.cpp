@@ -32,14 +32,15 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
           Layout::contiguous(rows, t, logits.device())};
 }
 Tensors op::CrossEntropy::vjp(const Vjp& v) const {
-  std::vector<Tensor> in;  // no braces: a list's own elements would hold the logits
+  // No braces: a list's elements would hold the logits.
+  std::vector<Tensor> in;
   in.push_back(v.donate_in(0));
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
   return {std::move(emit_donating(make_ref<op::CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
 Layouts op::CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-// w (softmax(x) - (1 - s) onehot - s / V) with w the gradient of each row's loss; the log-sum-exp, a function of x, is
-// not read.
+// w (softmax(x) - (1 - s) onehot - s / V), with w the gradient of each row's loss. It does not read the log-sum-exp, a
+// function of x.
 Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   const Tensor x = widened(in[0]), dloss = in[3];
   const Shape& rows = in[1].shape();
@@ -47,7 +48,7 @@ Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   column.push_back(1);
   Tensor targets = in[1].to(DType::i64), w = expand(dloss, rows);
   if (o.reduction == Reduction::mean && !o.ignore_index) w = w / double(rows.product());
-  if (o.ignore_index) {  // ignored rows: the weight is 0, the target class 0
+  if (o.ignore_index) {  // ignored rows get weight 0, target class 0
     const Tensor kept = ne(targets, double(*o.ignore_index)), one = kept.to(x.dtype());
     targets = where(kept, targets, 0.0);
     w = w * (o.reduction == Reduction::mean ? one / sum(one) : one);

@@ -1,6 +1,6 @@
 /// @file
-/// Losses. Cross-entropy is one op: it needs no second buffer of the logits' size, and its gradient is made in one pass
-/// from the saved log-sum-exp of each row. Training uses it.
+/// Losses for training. Cross-entropy is one op: it needs no second buffer of the logits' size, and one pass over the
+/// saved log-sum-exp of each row gives its gradient.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -8,14 +8,14 @@
 
 namespace tg {
 
-/// What becomes of the losses of all rows or elements; `none` keeps them apart.
+/// The reduction of the losses of rows or elements.
 enum class Reduction { mean, sum, none };
 /// Options of cross_entropy().
 struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
-  /// Rows with this target add nothing, and are left out of the mean's divisor.
+  /// Rows with this target add nothing to the loss or the mean's divisor.
   std::optional<int64_t> ignore_index = std::nullopt;
-  double label_smoothing = 0;  ///< in [0, 1): the part of the target that is spread evenly over all classes
+  double label_smoothing = 0;  ///< in [0, 1): the share spread evenly over all classes
   void key(StructuralHash& k) const {
     k.add(int(reduction)), k.add(ignore_index.has_value()), k.add(ignore_index.value_or(0)), k.add(label_smoothing);
   }
@@ -44,7 +44,7 @@ struct CrossEntropyGrad : OpOf<CrossEntropyGrad> {
   Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { o.key(k); }
 };
-/// (x, target) -> loss. Its gradient is made of pointwise ops.
+/// (x, target) -> loss. Its gradient consists of pointwise ops.
 struct MseLoss : OpOf<MseLoss> {
   static constexpr auto kName = "mse_loss";
   Reduction reduction;
@@ -57,26 +57,25 @@ struct MseLoss : OpOf<MseLoss> {
 }  // namespace op
 
 /// The loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
-/// i64, in [0, V). With label smoothing s it is (1 - s) times that, plus s times the mean of -log softmax over all V
-/// (Szegedy et al. 2016). The result is 0-d for mean and sum, and has the shape of the targets for none; its dtype is
-/// f64 for f64 logits, else f32; of bf16 logits a GPU takes exponentials to 2^-16.
+/// i64, in [0, V). Label smoothing s gives (1 - s) times that, plus s times the mean of -log softmax over all V
+/// (Szegedy et al. 2016). The result is 0-d for mean and sum, and has the targets' shape for none. Its dtype is f64 for
+/// f64 logits, else f32. GPUs compute the exponentials of bf16 logits to 2^-16.
 ///
-/// When the op runs, a target outside [0, V) is an Error unless it is ignore_index, and so is the mean of no rows. On a
-/// CUDA device the loss of such a row is NaN, and the next read, copy or synchronize() throws the Error; with TG_SYNC=1
-/// the op does.
+/// When the op runs, a target outside [0, V) other than ignore_index is an Error, as is the mean of no rows. On a CUDA
+/// device the loss of such a row is NaN, and the next read, copy or synchronize() throws the Error; with TG_SYNC=1 the
+/// op does.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
-/// (x - target)^2 of two tensors with equal shapes (nothing broadcasts) and dtypes: f64, f32 or bf16. The result is 0-d
-/// for mean and sum, and has the shape of x for none; its dtype is f64 for f64 inputs, else f32. The mean of nothing is
+/// (x - target)^2 of two tensors with equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d
+/// for mean and sum, and has x's shape for none. Its dtype is f64 for f64 inputs, else f32. The mean of no elements is
 /// an Error.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
-/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t, which are
-/// probabilities or 0 and 1 and are not checked to be in [0, 1]. It is computed as t softplus(-x) + (1 - t)
-/// softplus(x), which neither overflows nor cancels. Equal shapes (nothing broadcasts) and dtypes: f64, f32 or bf16.
-/// The result is 0-d for mean and sum, and has the shape of x for none; its dtype is f64 for f64 inputs, else f32. The
-/// mean of nothing is an Error.
+/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t: probabilities, or 0
+/// and 1; not checked to be in [0, 1]. Computed as t softplus(-x) + (1 - t) softplus(x), which neither overflows nor
+/// cancels. Equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean and sum, and has
+/// x's shape for none. Its dtype is f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 
-/// The Error of a target that is not a class; `where` is its position in `targets`. For kernels of cross_entropy().
+/// The Error of a target that is no class; `where` is its position in `targets`. For kernels of cross_entropy().
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
                      std::optional<int64_t> ignore_index);
 /// The Error of a mean over no rows. For kernels of cross_entropy().

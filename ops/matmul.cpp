@@ -6,7 +6,7 @@
 
 namespace tg {
 namespace {
-// The op object that all products of two plain operands share, per choice.
+// One op object per choice, shared by all matmuls of two plain operands.
 template <class OpT, class Make> OpPtr shared(MatmulPrecision p, Make make_op) {
   static const std::array<OpPtr, 3> ops = [&] {
     std::array<OpPtr, 3> r;
@@ -59,14 +59,16 @@ OpWork op::Matmul::work(Bufs in, Bufs out) const {
 Tensors op::Matmul::vjp(const Vjp& v) const {
   const Tensor& dy = v.grad();
   const auto [ta, tb, how] = o;
-  Tensor da, db;  // with A and B as read: dA = g B^T, dB = A^T g, transposed where the operand is
+  // As read: dA = g B^T, dB = A^T g, transposed where the operand is.
+  Tensor da, db;
   if (v.wants(0)) {
     const Tensor b = v.in(1);
     da = ta ? matmul(b, dy, {tb, true, how}) : matmul(dy, b, {false, !tb, how});
   }
   if (v.wants(1)) {
     Tensor a = v.in(0), g = dy;
-    if (!ta && v.in_shape(1).size() == 2 && a.ndim() > 2) {  // one b: its gradient sums over all rows in one product
+    // One b: one GEMM sums its gradient over all rows.
+    if (!ta && v.in_shape(1).size() == 2 && a.ndim() > 2) {
       const int64_t rows = Shape(a.shape().begin(), a.shape().end() - 1).product();
       a = reshape(a, {rows, a.shape().back()});
       g = reshape(g, {rows, g.shape().back()});

@@ -1,6 +1,6 @@
 /// @file
-/// Matrix products, batched, and linear layers. Operands may be any views: kernels read strides, so a transposed weight
-/// costs no copy. There are no vectors (reshape first) and no other contractions. Layers use it.
+/// Batched matrix multiplication and linear layers. Operands may be any views: kernels read strides, so a transposed
+/// weight costs no copy. There are no vectors (reshape first) and no other contractions.
 #pragma once
 #include <tapegrad/ops/pointwise.h>
 
@@ -10,10 +10,10 @@ namespace tg {
 
 /// Options of matmul().
 struct MatmulOptions {
-  bool trans_a = false, trans_b = false;  ///< read the last two dimensions of a, or of b, swapped
+  bool trans_a = false, trans_b = false;  ///< reads the last two dimensions of a, or b, swapped
   MatmulPrecision products = matmul_precision();
 };
-/// Two string literals, joined at compile time.
+/// Concatenates two string literals at compile time.
 template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const char (&a)[A], const char (&b)[B]) {
   std::array<char, A + B - 1> r{};
   for (size_t i = 0; i < A - 1; ++i) r[i] = a[i];
@@ -48,11 +48,11 @@ struct Linear : OpOf<Linear> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 
-// Plans make it of the two ops (ops/rewrite_rules.cpp); it is not for users.
-/// The activations that can follow a linear layer in one op.
+// Plans fuse the two ops (ops/rewrite_rules.cpp); not for users.
+// The activations that a linear layer can fuse.
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
-/// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. Its gradient goes through the two ops,
-/// as nothing between them is kept.
+/// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. Nothing between is kept, so the
+/// gradient goes through the two ops.
 template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
   static constexpr auto kChars = joined("linear_", F::kName);
   static constexpr const char* kName = kChars.data();
@@ -66,8 +66,8 @@ template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
 };
 }  // namespace op
 
-/// The product of a (..., M, K) and b (..., K, N): (..., M, N). Leading dimensions broadcast; dtypes are equal: f64,
-/// f32, or bf16 (accumulated in f32). MatmulPrecision says how f32 matrices are multiplied.
+/// a (..., M, K) times b (..., K, N): (..., M, N). Leading dimensions broadcast; dtypes are equal: f64, f32, or bf16
+/// (accumulated in f32). MatmulPrecision sets the precision of f32.
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions = {});
 /// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out). Dtypes are equal: f64, f32, or bf16
 /// (accumulated in f32).

@@ -1,7 +1,7 @@
 /// @file
 /// Normalisation of the last dimension: LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019), of a tensor, or
-/// of the sum of two as in a residual stream. Each has a gradient in one pass over the rows. There are no running
-/// statistics and no other dimensions. Layers use it.
+/// of the sum of two as in a residual stream. Each gradient is one pass over the rows. There are no running statistics
+/// and no other dimensions.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -10,18 +10,17 @@
 namespace tg {
 namespace op {
 
-/// The norm of a tensor (terms 1) or of the sum of two (terms 2), with its mean subtracted (LayerNorm) or not
-/// (RMSNorm). Inputs: x, with two terms r, then weight and, where centred, bias; both may be missing. Outputs: y, with
-/// two terms s = x + r in x's dtype, then mean where centred, and rstd. r has the dtype of y: that of x, or bf16 where
-/// x is f32. The statistics have one element per row; their dtype is f64 for f64 inputs, else f32. Backward of two
-/// terms keeps s, not x or r.
+/// The norm of a tensor (terms 1) or of the sum of two (terms 2), centred (LayerNorm) or not (RMSNorm). Inputs: x, with
+/// two terms r, then weight and, where centred, bias; both are optional. Outputs: y, with two terms s = x + r in x's
+/// dtype, then mean where centred, and rstd. r has the dtype of y: that of x, or bf16 where x is f32. Statistics have
+/// one element per row, in f64 for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
 template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   static constexpr auto kName =
       terms == 1 ? (centred ? "layer_norm" : "rms_norm") : (centred ? "add_layer_norm" : "add_rms_norm");
   static constexpr size_t kTerms = terms;                               ///< number of inputs whose sum is normalised
   static constexpr bool kCentred = centred;                             ///< whether the mean is subtracted
   static constexpr Mask kX = (1u << terms) - 1, kWeight = 1u << terms;  ///< inputs
-  static constexpr Mask kKept = (2u << (terms + centred)) - 2;          ///< outputs: all but y
+  static constexpr Mask kKept = (2u << (terms + centred)) - 2;          ///< outputs: all except y
   double eps;
   DType to;  ///< of y
   Norm(double e, DType y) : eps(e), to(y) {}
@@ -46,14 +45,13 @@ using RmsNorm = Norm<1, false>;
 using AddLayerNorm = Norm<2, true>;
 using AddRmsNorm = Norm<2, false>;
 /// @}
-/// The outputs of a gradient op of a norm: those that are true, in this order. dr is dx in the dtype of dy, for a
-/// second term that has it.
+/// The outputs of a norm's gradient op: those that are true, in this order. dr is dx in dy's dtype, for a second term
+/// of that dtype.
 struct NormWants {
   bool dx = false, dw = false, db = false, dr = false;
 };
-/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias, dr) as `wants` says, with mean where centred. ds is a
-/// gradient that reached x on another way; it is added to dx after rounding. dy has the dtype of y, dr too; all else
-/// that of x.
+/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias, dr) as `wants` says, with mean where centred. ds is
+/// another gradient of x, added to dx after rounding. dy and dr have y's dtype, the rest x's.
 template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   static constexpr auto kName = centred ? "layer_norm_grad" : "rms_norm_grad";
   static constexpr bool kCentred = centred;
@@ -75,22 +73,21 @@ using RmsNormGrad = NormGrad<false>;
 }  // namespace op
 
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C), in x's shape and dtype: f64,
-/// f32, or bf16 (computed in f32). var is divided by C. weight and bias are (C) with x's dtype; an empty one means no
-/// scale or no shift. A bias without a weight is an Error. `to` is the dtype of the result instead of x's: bf16 for an
-/// f32 x.
+/// f32, or bf16 (computed in f32). var is divided by C. weight and bias are (C) in x's dtype; empty: no scale or no
+/// shift. A bias without a weight is an Error. `to` replaces the result's dtype: bf16 for an f32 x.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   std::optional<DType> to = {});
 /// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x (..., C), in x's shape and dtype: f64, f32, or bf16
-/// (computed in f32). weight is (C) with x's dtype; an empty one means no scale. `to` is as for layer_norm().
+/// (computed in f32). weight is (C) in x's dtype; empty: no scale. `to`: see layer_norm().
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5, std::optional<DType> to = {});
 
 /// The results of add_layer_norm() and add_rms_norm(), in the shape of x: the sum in x's dtype, y in r's.
 struct AddedNorm {
   Tensor sum, y;
 };
-/// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, the same bits as by two ops and
-/// casts. It serves a residual stream x, to which a block adds r before the next norm reads it. x and r have one shape.
-/// r has x's dtype, or bf16 where x is f32: then it is a branch computed in bf16, and so is y.
+/// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, with the bits of two ops and casts.
+/// A block adds r to the residual stream x before the next norm. x and r have one shape. r has x's dtype, or
+/// bf16 where x is f32; then y is bf16 too.
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
                          double eps = 1e-5);
 /// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory, as add_layer_norm().

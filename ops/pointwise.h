@@ -1,19 +1,18 @@
 /// @file
-/// Pointwise ops of one operand. There is one struct per function, with value and derivative side by side, for host and
-/// device. The list UnaryFns (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures
-/// fold over it.
+/// Pointwise ops of one operand. One struct per function has value and derivative, for host and device. UnaryFns
+/// (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
 ///
-/// To add a unary op to the library, add its struct, its name to UnaryFns and its function at the end of this file.
-/// Nothing else changes; run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. Derivatives
-/// of any order come from df alone: it is instantiated for Sym (symbolic.h) as well, so it branches by math::select. A
-/// unary op outside of the library is such a struct and TG_UNARY_OP.
+/// To add a unary op to the library, add its struct, its name to UnaryFns and its function at the end of this file,
+/// then run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. df alone gives derivatives of
+/// any order: it is instantiated for Sym (symbolic.h) as well, so it branches by math::select. A user-defined unary op
+/// is such a struct and TG_UNARY_OP.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
 namespace tg {
 namespace op {
 
-/// What the derivative reads: the input, the output, or neither if it is a constant.
+/// The inputs of the derivative: x, the output y, or neither if it is a constant.
 struct Saves {
   bool x = false, y = false;
 };
@@ -107,12 +106,11 @@ struct Abs {
   static constexpr Saves kSaves{.x = true};
   static constexpr Domain kDomain{-3, 3, 1};
   template <class T> TG_HD_INLINE static T f(T x) { return math::abs(x); }
-  /// 0 at 0
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
   }
 };
-/// The largest whole number that is not above x. The derivative is 0.
+/// The largest integer <= x. The derivative is 0.
 struct Floor {
   static constexpr char kName[] = "floor";
   static constexpr Saves kSaves{};
@@ -120,7 +118,7 @@ struct Floor {
   template <class T> TG_HD_INLINE static T f(T x) { return math::floor(x); }
   template <class T> TG_HD_INLINE static T df(T, T) { return T(0); }
 };
-/// The nearest whole number, of two equally near ones the even one. The derivative is 0.
+/// The nearest integer, ties to even. The derivative is 0.
 struct Round {
   static constexpr char kName[] = "round";
   static constexpr Saves kSaves{};
@@ -189,12 +187,12 @@ struct Gelu {
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
-  /// The same in float, by one polynomial p and one power of two each, at -|x| where the results go to 0: P(X <= -|x|)
-  /// is 2^(|x| p(|x|) - 1), and the derivative e^(-x^2 / 2) p(|x|). Errors: of f 1.6e-7 of the result for x >= 0 and
-  /// 4.2e-8 below, of df 1.2e-7.
+  /// Float versions of cdf() and df(), with one polynomial p and one power of two each, at -|x|, where the results go
+  /// to 0: P(X <= -|x|) is 2^(|x| p(|x|) - 1), the derivative e^(-x^2 / 2) p(|x|). Errors: of f 1.6e-7 of the result
+  /// for x >= 0 and 4.2e-8 below, of df 1.2e-7.
   /// @{
   TG_HD_INLINE static float cdf(float x) {
-    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // from there on the tail is 0
+    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // beyond 14 the tail is 0
     const float even =
         math::detail::poly<false>(z, -1.1511050462722778f, -0.052473023533821106f, -4.836105654248968e-05f,
                                   6.837145338067785e-05f, 7.117091058717051e-07f);
@@ -210,14 +208,14 @@ struct Gelu {
                                               -0.0030277397017925978f, 0.00077772606164217f, -0.00015419023111462593f,
                                               2.2260746845859103e-05f, -2.174403107346734e-06f, 1.2737815779928496e-07f,
                                               -3.3600802140654196e-09f);
-    // 0 x: NaN at infinities, as of the formula above.
+    // 0 x: NaN at infinities, as in the formula above.
     const float tail = power_of_two<127>(a * a * -0.72134752f + 0.0f * x) * p;
     return x < 0.0f ? tail : 1.0f - tail;
   }
   /// @}
 
  private:
-  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The power's bits are left in the low bits of the sum.
+  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The sum n has the power's bits in its low bits.
   template <int kBias> TG_HD_INLINE static float power_of_two(float x) {
     constexpr float kMagic = 0x1.8p23f + kBias;
     x = x < -float(kBias) ? -float(kBias) : x;
@@ -227,7 +225,7 @@ struct Gelu {
            math::detail::float_of(math::detail::bits_of(n) << 23);
   }
 };
-/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation of GELU in its paper.
+/// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the approximation in GELU's paper.
 struct GeluTanh {
   static constexpr char kName[] = "gelu_tanh", kGradName[] = "gelu_tanh_grad";
   static constexpr Saves kSaves{.x = true};
@@ -241,7 +239,7 @@ struct GeluTanh {
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
   }
 };
-/// All functions of one operand that the library has.
+/// All unary functions of the library.
 using UnaryFns = TypeList<Exp, Log, Log1p, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Softplus, Erf, Neg, Abs, Sign, Floor,
                           Round, Relu, Silu, Gelu, GeluTanh>;
 }  // namespace op
@@ -256,7 +254,7 @@ template <class F, class... G> inline constexpr bool is_listed<F, TypeList<G...>
 /// @}
 /// Whether the derivative is a constant.
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
-/// dy times a constant; of 0 it is 0 whatever dy is.
+/// dy times a constant; 0 times any dy is 0.
 Tensor times_slope(const Tensor& dy, double slope);
 /// (saved..., dy) -> dx in one pass; saved is x, y or both, in this order.
 template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
@@ -265,7 +263,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(kDy)}; }
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Expression expression() const override {
-    if (!is_listed<F, UnaryFns>) return {};  // the compiler at run time does not know F
+    if (!is_listed<F, UnaryFns>) return {};  // run-time compilation does not know F
     static const std::string text = expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
     return {text};
   }
@@ -300,7 +298,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
     }
   }
 };
-/// F(x) as an op. For functions in UnaryFns pointwise.cpp instantiates it, so that no other file has to.
+/// F(x) as an op. pointwise.cpp instantiates it for UnaryFns, so that no other file has to.
 /// @{
 template <class F> Tensor unary(const Tensor& x);
 template <class F>
@@ -311,20 +309,19 @@ Tensor unary(const Tensor& x) {
 /// @}
 }  // namespace op
 
-/// Registers the kernels of a function of your own, value and gradient, on a backend, at namespace scope:
+/// Registers the kernels of a user-defined function and its gradient on a backend, at namespace scope:
 /// `TG_UNARY_OP(mine::Softsign, cpu);` in a .cpp file that includes <tapegrad/cpu/unary.h>,
 /// `TG_UNARY_OP(mine::Softsign, cuda);` in a .cu file that includes <tapegrad/cuda/unary.h>. The function is a struct
-/// as those above, without kDomain, in a header and in a named namespace; `tg::op::unary<mine::Softsign>(x)` emits its
-/// op.
+/// as above, without kDomain, in a header and in a named namespace; `tg::op::unary<mine::Softsign>(x)` emits its op.
 #define TG_UNARY_OP(F, backend)                                                                          \
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, true}; \
   [[maybe_unused]] static const bool TG_CAT(unary_, __LINE__) = ::tg::backend::add_unary<F>(TG_CAT(kOrigin, __LINE__))
 
 /// Elementwise functions of a tensor of any shape. The result has its shape and dtype: f64, f32 or bf16; neg, abs, sign
 /// and relu also take i64 and i32. log1p(x) is log(1 + x), rsqrt(x) is 1 / sqrt(x), -x is neg(x); softplus, silu, gelu
-/// and gelu_tanh are defined at op::Softplus, op::Silu, op::Gelu and op::GeluTanh. round() rounds halves to the even
-/// number. NaN gives NaN, but sign(NaN) is 0. The derivatives of floor, round and sign are 0, and those of abs and relu
-/// at 0. sin and cos of f32 are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
+/// and gelu_tanh are defined at op::Softplus, op::Silu, op::Gelu and op::GeluTanh. round() rounds ties to even. NaN
+/// gives NaN, except sign(NaN) = 0. The derivatives of floor, round and sign are 0, and those of abs and relu at 0. sin
+/// and cos of f32 are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
 /// @{
 inline Tensor exp(const Tensor& x) { return op::unary<op::Exp>(x); }
 inline Tensor log(const Tensor& x) { return op::unary<op::Log>(x); }

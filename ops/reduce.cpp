@@ -19,7 +19,7 @@ Shape reduced(const Shape& s, uint8_t dims, bool keep) {
       r.push_back(1);
   return r;
 }
-int64_t count(const Shape& s, uint8_t dims) {  // elements that make one result
+int64_t count(const Shape& s, uint8_t dims) {  // elements per result
   int64_t n = 1;
   for (size_t i = 0; i < s.size(); ++i)
     if (dims >> i & 1) n *= s[i];

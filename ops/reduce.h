@@ -1,6 +1,6 @@
 /// @file
-/// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. Positions of extremes
-/// are in topk.h, norms of rows in norm.h.
+/// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. See topk.h for
+/// positions of extremes, norm.h for norms of rows.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -37,7 +37,7 @@ template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
 using Max = Extremum<true>;
 /// Minimum over dimensions.
 using Min = Extremum<false>;
-/// (x, y, dy), with y the extremum of x -> dy, shared evenly among the elements of x that equal y; 0 elsewhere.
+/// (x, y, dy), with y the extremum of x -> dy, shared evenly among the elements of x equal to y; 0 elsewhere.
 struct ExtremumGrad : OpOf<ExtremumGrad> {
   static constexpr auto kName = "extremum_grad";
   uint8_t dims;
@@ -79,8 +79,8 @@ struct ReduceOptions {
   bool keepdim = false;
 };
 /// The sum or the mean over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64,
-/// f32, bf16 (accumulated in f32), and for the sum also i64 and i32. Of a mask (bool) the sum counts the true elements,
-/// in i64, and the mean is their share, in f32. The sum of nothing is 0; the mean of nothing is an Error.
+/// f32, bf16 (accumulated in f32), and for the sum also i64 and i32. The sum of a mask (bool) counts the true elements,
+/// in i64; the mean is their share, in f32. The sum of no elements is 0; their mean is an Error.
 /// @{
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});
@@ -88,8 +88,8 @@ Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions = {});
 /// @}
 /// The largest or the smallest element over the given dimensions (negative ones count from the end), or over all; NaN
-/// if one is NaN. x's dtype: f64, f32, bf16, i64, i32. The gradient is shared evenly among equal extremes. The extremum
-/// of nothing is an Error.
+/// if one is NaN. x's dtype: f64, f32, bf16, i64, i32. The gradient is shared evenly among equal extremes. An Error
+/// without elements.
 /// @{
 Tensor max(const Tensor& x);
 Tensor max(const Tensor& x, const Dims& dims, ReduceOptions = {});
@@ -112,8 +112,7 @@ Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
 /// The running sum: element i along dim is the sum of the elements 0 .. i of x. x's shape and dtype: f64, f32, bf16,
 /// i64, i32.
 Tensor cumsum(const Tensor& x, int64_t dim);
-/// Sums x to the shape `to`, over the elements that expanding `to` to x's shape would repeat: the gradient of
-/// broadcasting.
+/// Sums x to the shape `to`, over the elements that expanding `to` would repeat: the gradient of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
 /// The sum over the last dimension, kept as size 1: (..., n) -> (..., 1).
 inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }

@@ -1,4 +1,4 @@
-// The rules by which plans run several ops as one (core/plan/rewrite.h), and whether the result has the same bits.
+// The fusion rules of plans (core/plan/rewrite.h), and whether the result has the same bits.
 #include <tapegrad/core/plan/rewrite.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
@@ -19,21 +19,21 @@ Pattern with_more(Pattern p) {
   return p;
 }
 
-// norm(x + r), the same bits. The sum is made too: it is the residual stream.
+// norm(x + r), the same bits. The sum, the residual stream, is an output too.
 template <class Norm, class AddedNorm> OpPtr added_norm(Ops ops, LayoutsIn in) {
   const auto* norm = static_cast<const Norm*>(ops[0]);
   if (in[0]->shape != in[1]->shape) return nullptr;  // one is broadcast
-  if (norm->to != in[1]->dtype) return nullptr;      // y would have the dtype of r
+  if (norm->to != in[1]->dtype) return nullptr;      // y would have r's dtype
   return make_ref<AddedNorm>(norm->eps, norm->to);
 }
 const Pattern kSum = made_by<op::Binary<op::Add>>({kAny, kAny});
 
-// linear(x, w) + b: the bias is added before the result is rounded, so bf16 has other last bits, f64 and f32 the same.
+// linear(x, w) + b. The bias is added before rounding: bf16 has other last bits, f64 and f32 the same.
 OpPtr linear_with_bias(Ops ops, LayoutsIn in) {
   if (in[2]->shape != Shape{in[1]->shape[0]}) return nullptr;
   return make_ref<op::Linear>(static_cast<const op::Linear*>(ops[1])->products);
 }
-// F(linear(x, w[, b])), the same bits. Where the gradient reads what F takes, the rule does not apply.
+// F(linear(x, w[, b])), the same bits. The rule does not apply where the gradient reads F's input.
 template <class F> OpPtr linear_then(Ops ops, LayoutsIn) {
   return make_ref<op::LinearActivation<F>>(static_cast<const op::Linear*>(ops[1])->products);
 }
@@ -42,9 +42,8 @@ template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {
   return in[2]->shape == Shape{in[1]->shape[0]} ? linear_then<F>(ops.subspan(1), in) : nullptr;
 }
 
-// x A B, where scale is a factor of the product or of x A, plus a base: one sum is added to the other before the result
-// is rounded, and lora() scales x A, so the last bits may differ. Matrices as lora() wants them, of a rank up to which
-// one pass over x takes less time than two products.
+// x A B, with scale a factor of x A B or of x A, plus a base. The sums are rounded once, and lora() scales x A, so last
+// bits may differ. Matrices must suit lora(), of a rank where one pass over x is faster than two GEMMs.
 constexpr int64_t kLargestRank = 64;
 OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in) {
   const auto plain = [](const Op* op) {

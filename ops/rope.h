@@ -1,7 +1,7 @@
 /// @file
-/// Rotary position embedding (Su et al., RoFormer, 2021): each pair of neighbouring elements is rotated by an angle
-/// that grows with the position. Pairs are interleaved, (x_2i, x_2i+1). Frequencies can be scaled for contexts that are
-/// longer than those of training. Attention layers use it.
+/// Rotary position embedding (Su et al., RoFormer, 2021): each pair of adjacent elements is rotated by an angle
+/// proportional to the position. Pairs are interleaved, (x_2i, x_2i+1). Frequencies can be scaled for contexts longer
+/// than in training.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/core/op.h>
@@ -10,40 +10,42 @@
 
 namespace tg {
 
-/// How the frequencies of rope() are scaled.
+/// The scaling of the frequencies of rope().
 enum class RopeScalingKind {
   none,
-  linear,  ///< all are divided by the factor: position interpolation (Chen et al. 2023)
-  llama3   ///< long waves are divided by the factor, short ones stay, those between are blended (Llama 3.1, 2024)
+  /// All are divided by the factor: position interpolation (Chen et al. 2023).
+  linear,
+  /// Long waves are divided by the factor, short ones stay, those between are blended (Llama 3.1, 2024).
+  llama3
 };
-/// A scaling of frequencies, and its numbers. Those that the kind does not use have their defaults.
+/// A scaling of frequencies. Numbers that the kind does not use have their defaults.
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::none;
   double factor = 1;
   /// llama3: waves that fit more than high_freq times into the original context stay, those that fit less than low_freq
   /// times are divided by the factor.
   double low_freq = 1, high_freq = 4;
-  int64_t original_context = 0;  ///< llama3: the most positions of the training without scaling
+  int64_t original_context = 0;  ///< llama3: context length of the unscaled training
   bool operator==(const RopeScaling&) const = default;
 
-  /// Throws an Error that names the first wrong number; `op` opens it, and `prefix` comes before the names.
+  /// Throws an Error for the first wrong number; `op` opens it, and `prefix` precedes the names.
   void validate(std::string_view op, std::string_view prefix = "") const;
 };
 /// Options of rope().
 struct RopeOptions {
   double theta = 10000;  ///< pair i of position p is rotated by p theta^(-2i / HS)
   int64_t start = 0;     ///< position of the first row
-  /// (B) i32 or i64: the position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS). It
-  /// is read when the op runs: for sequences of unequal lengths, and for compiled functions.
+  /// (B) i32 or i64: the position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS).
+  /// Read when the op runs: for sequences of unequal lengths, and for compiled functions.
   Tensor starts = {};
   RopeScaling scaling = {};
-  /// More than 0: x is (..., T, H, HS), as a projection makes queries, keys and values, and of the H heads the first so
-  /// many are rotated. The others stay as they are. 0: x is (..., T, HS).
+  /// > 0: x is (..., T, H, HS), as a projection gives queries, keys and values; the first `heads` of H heads are
+  /// rotated, the others stay. 0: x is (..., T, HS).
   int64_t heads = 0;
 };
 namespace op {
 
-/// (x, starts?) -> x, rotated. The start changes at every step of generation, so the key leaves it out.
+/// (x, starts?) -> x, rotated. The start changes at every step of generation, so the key omits it.
 struct Rope : OpOf<Rope> {
   static constexpr auto kName = "rope";
   double theta;
@@ -64,21 +66,21 @@ struct Rope : OpOf<Rope> {
     k.add(inverse), k.add(starts), k.add(heads);
   }
   void replay_key(StructuralHash& k) const override { key(k), k.add(uint64_t(start)); }
-  /// The rows of x that are rotated, (..., T, HS), and those that are not: no elements without heads.
+  /// The rows of x that are rotated, (..., T, HS), and the rest: no elements without heads.
   /// @{
   Layout turned(const Layout& x) const;
   Layout kept(const Layout& x) const;
   /// @}
 };
-inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< positions are below it: where math::sincos ends
+inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< positions are below it, the limit of math::sincos
 }  // namespace op
 
-/// By how much a pair turns from a position to the next, for kernels.
+/// The rotation of a pair from a position to the next, for kernels.
 TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t pair, int64_t pairs) {
   const double f = std::pow(theta, -double(pair) / double(pairs));
   if (s.kind == RopeScalingKind::none) return f;
   if (s.kind == RopeScalingKind::linear) return f / s.factor;
-  const double waves = double(s.original_context) * f / 6.283185307179586476925;  // that fit into the original context
+  const double waves = double(s.original_context) * f / 6.283185307179586476925;  // wavelengths in the original context
   if (waves > s.high_freq) return f;
   if (waves < s.low_freq) return f / s.factor;
   const double kept = (waves - s.low_freq) / (s.high_freq - s.low_freq);
@@ -88,10 +90,10 @@ TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t p
 /// Rotates x (..., T, HS) by position, in the same shape. Row t has position start + t; (x_2i, x_2i+1) becomes (cos
 /// x_2i - sin x_2i+1, sin x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed
 /// and reduced in f64. An Error if HS is odd, theta is below 1, the scaling is wrong, start is negative, or a position
-/// is 2^29 or more. Of starts it is one when the op runs; on a CUDA device as indexing.h says.
+/// is 2^29 or more; for `starts` when the op runs, on a CUDA device see indexing.h.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
 
-/// The Error of a start from which `rows` rows leave the range of positions; `position` is that of its sequence. For
+/// The Error of a start whose `rows` rows leave the valid positions; `position` is that of its sequence. For
 /// kernels.
 Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows);
 

@@ -51,7 +51,7 @@ Tensors op::Split::vjp(const Vjp& v) const {
       parts.push_back(v.grad(i));
       continue;
     }
-    Shape s = v.in_shape(0);  // nothing flowed into this part
+    Shape s = v.in_shape(0);  // no gradient for this output
     s[dim] = sizes[i];
     parts.push_back(zeros(s, v.in_dtype(0), v.device()));
   }
@@ -98,18 +98,18 @@ Tensors op::Concat::vjp(const Vjp& v) const {
 }
 
 namespace {
-// Strides that read `from` in row-major order as `to`, if there are any: runs of dimensions that step evenly may be cut
-// anew, each run apart.
+// Finds strides that read `from` in row-major order as `to`: each run of evenly stepping dimensions can be split anew.
 bool view_strides(const Layout& from, const Shape& to, Strides& out) {
   out = Layout::contiguous(to, from.dtype).strides;
   if (from.is_contiguous() || from.numel() == 0) return true;
   size_t t = to.size();
-  int64_t run = 1, step = 0;  // elements of the current run of `from`, stride of its last dimension
+  // Elements of the current run of `from`, stride of its last dimension.
+  int64_t run = 1, step = 0;
   for (size_t d = from.shape.size(); d-- > 0;) {
     if (from.shape[d] == 1) continue;
     if (run == 1) step = from.strides[d];
     run *= from.shape[d];
-    size_t next = d;  // the dimension to the left that is not 1
+    size_t next = d;  // the next dimension to the left that is not 1
     while (next > 0 && from.shape[next - 1] == 1) --next;
     if (next > 0 && from.strides[next - 1] == from.strides[d] * from.shape[d]) continue;
     int64_t done = 1;

@@ -1,6 +1,6 @@
 /// @file
-/// Views and copies of other shapes: reshape, transpose, slice, split and expand are views (a Layout on the input's
-/// storage, no kernel); pad, which undoes slice, and concat are copies.
+/// Views and copies of other shapes. Views (a Layout on the input's storage, no kernel): reshape, transpose, slice,
+/// split and expand. Copies: concat, and pad, the inverse of slice.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -10,7 +10,7 @@
 namespace tg {
 namespace op {
 
-/// (x) -> a view with strides that reshape() found. reshape() copies x first if there are none.
+/// (x) -> a view with the strides that reshape() found; else reshape() copies x first.
 struct Reshape : ViewOp<Reshape> {
   static constexpr auto kName = "reshape";
   Shape to;
@@ -39,7 +39,7 @@ struct Slice : ViewOp<Slice> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(stop); }
 };
-/// (x) -> views of consecutive parts of one dimension.
+/// (x) -> views of consecutive ranges of one dimension.
 struct Split : ViewOp<Split> {
   static constexpr auto kName = "split";
   size_t dim;
@@ -72,7 +72,7 @@ struct Pad : OpOf<Pad> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(start), k.add(to); }
 };
-/// (tensors) -> a copy of them, one after the other.
+/// (tensors) -> their concatenated copy.
 struct Concat : OpOf<Concat> {
   static constexpr auto kName = "concat";
   size_t dim;
@@ -90,7 +90,7 @@ Tensor reshape(const Tensor& x, const Shape& to);
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
 /// A view of [start, stop) of a dimension. Negative positions count from the end, and stop is clipped to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-/// Views of consecutive parts of a dimension, with the given sizes: at least one, which add up to the dimension's size.
+/// Views of consecutive ranges of a dimension, with the given sizes: at least one; their sum is the dimension's size.
 /// @{
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
 inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
@@ -99,7 +99,7 @@ inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int6
 /// @}
 /// A view of x in the shape `to`: dimensions of size 1 are repeated, and new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
-/// A copy of the tensors, one after the other along dim. At least one; equal dtypes, and equal sizes except along dim.
+/// The tensors, concatenated along dim. At least one; equal dtypes, and equal sizes except along dim.
 Tensor concat(Inputs, int64_t dim = 0);
 
 }  // namespace tg

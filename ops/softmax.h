@@ -1,6 +1,6 @@
 /// @file
-/// Softmax over one dimension, and its logarithm, each with a gradient op. The loss (loss.h) and attention
-/// (attention.h) have fused forms of their own, whose second derivatives use it.
+/// Softmax and its logarithm over one dimension, each with a gradient op. The loss (loss.h) and attention (attention.h)
+/// have fused forms, whose second derivatives use it.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -40,10 +40,10 @@ struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
 }  // namespace op
 
 /// exp(x - max) / sum(exp(x - max)) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32, on a GPU
-/// with exponentials to 2^-16). Entries of -infinity become 0; a row of nothing else is NaN.
+/// with exponentials to 2^-16). Entries of -infinity become 0; a row of only these is NaN.
 Tensor softmax(const Tensor& x, int64_t dim = -1);
-/// x - max - log(sum(exp(x - max))) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed as above). Entries
-/// of -infinity stay -infinity; a row of nothing else is NaN.
+/// x - max - log(sum(exp(x - max))) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32, on a GPU
+/// with exponentials to 2^-16). Entries of -infinity stay; a row of only these is NaN.
 Tensor log_softmax(const Tensor& x, int64_t dim = -1);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// SwiGLU (Shazeer, GLU variants improve transformer, 2020): a hidden layer gated by SiLU. Both halves are in one
-/// tensor, so one matrix product makes both and nothing is concatenated. nn::Mlp uses it.
+/// SwiGLU (Shazeer, GLU variants improve transformer, 2020): a hidden layer gated by SiLU. Both halves are one tensor,
+/// so one GEMM computes both without concatenation. For nn::Mlp.
 #pragma once
 #include <tapegrad/core/op.h>
 

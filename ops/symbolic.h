@@ -1,7 +1,7 @@
 /// @file
-/// Sym: a placeholder in a formula for a Tensor or a number. The templates f and df of pointwise.h compute with numbers
-/// inside kernels; given Syms, the same templates emit ops. So gradients are differentiated again without being written
-/// twice. It is for ops/pointwise.h only: users write tensors.
+/// Sym: a Tensor or a number in a formula. The templates f and df of pointwise.h compute with numbers inside kernels;
+/// with Syms they emit ops. So gradients are differentiated again without a second definition. For ops/pointwise.h
+/// only.
 #pragma once
 #include <tapegrad/core/tensor.h>
 
@@ -43,7 +43,7 @@ SymBool operator>(const Sym&, const Sym&);
 SymBool operator>=(const Sym&, const Sym&);
 /// @}
 
-/// Functions of Sym beside those of core/math.h: a derivative may call these.
+/// Functions of Sym next to those of core/math.h, for derivatives.
 namespace math {
 /// A function of core/math.h: of numbers at once, of tensors by an op.
 /// @{

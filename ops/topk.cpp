@@ -18,7 +18,7 @@ Layouts op::ArgMax::infer(Inputs in) const {
 }
 Tensor argmax(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[argmax] the input is an empty tensor. Pass a tensor that has a value.");
-  const NoGradScope off;  // an index has no gradient: no tape behind it
+  const NoGradScope off;  // an index has no gradient, so no tape
   return emit1(make_ref<op::ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
 }
 

@@ -60,7 +60,7 @@ Layouts op::Fp8Linear::infer(Inputs in) const {
   s.back() = w.shape()[0];
   return {Layout::contiguous(s, dtype, x.device())};
 }
-// Every code is exact in f32, and so is the product of two.
+// Every fp8 value is exact in f32, and so is the product of two.
 Tensors op::Fp8Linear::compose(Inputs in) const {
   const Tensor x = dequantize_fp8({in[0], in[2], of_x}), w = dequantize_fp8({in[1], in[3], of_weight});
   return {(in.size() > 4 ? linear(x, w, in[4]) : linear(x, w)).to(dtype)};

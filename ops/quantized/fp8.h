@@ -1,7 +1,7 @@
 /// @file
-/// Numbers as 8-bit floats, and products of them (Micikevicius et al., FP8 formats for deep learning, 2022,
-/// arXiv:2209.05433). A code stands for its value times absmax / largest, with absmax the largest magnitude of its row
-/// and `largest` that of the format. switchback.h makes layers of them.
+/// 8-bit floats and GEMM on them (Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433). A
+/// quantized value stands for itself times absmax / largest: absmax of its row, `largest` of the format. For
+/// switchback.h.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 
@@ -15,7 +15,7 @@ std::string_view name_of(Fp8Format);
 
 namespace op {
 
-/// (x (..., K)) -> (codes u8 (..., K), absmax f32 (...)).
+/// (x (..., K)) -> (`codes` u8 (..., K), absmax f32 (...)).
 struct QuantizeFp8 : OpOf<QuantizeFp8> {
   static constexpr auto kName = "quantize_fp8";
   Fp8Format format;
@@ -23,7 +23,7 @@ struct QuantizeFp8 : OpOf<QuantizeFp8> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(int(format)); }
 };
-/// (codes u8 (..., K), absmax f32 (...)) -> (..., K).
+/// (`codes` u8 (..., K), absmax f32 (...)) -> (..., K).
 struct DequantizeFp8 : OpOf<DequantizeFp8> {
   static constexpr auto kName = "dequantize_fp8";
   Fp8Format format;
@@ -45,22 +45,21 @@ struct Fp8Linear : OpOf<Fp8Linear> {
 };
 }  // namespace op
 
-/// Codes of a format, with the magnitudes of their rows.
+/// fp8 values, with the absmax of their rows.
 struct QuantizedFp8 {
   Tensor codes;   ///< u8
   Tensor absmax;  ///< f32, of each row
   Fp8Format format = Fp8Format::e4m3;
 };
-/// Each row by itself: a code is the value of the format that is nearest to x / (absmax / largest), computed in f32,
-/// ties to even. A row of zeros has codes 0 and absmax 0. x (..., K) is f32, bf16 or f16, with any strides. The same
-/// bits on every backend. No gradient. A non_finite Error names the first element that is NaN or infinite.
+/// Quantizes each row: the value of the format nearest to x / (absmax / largest), computed in f32, ties to even. A row
+/// of zeros has `codes` 0 and absmax 0. x (..., K) is f32, bf16 or f16, with any strides. The same bits on every
+/// backend. No gradient. A non_finite Error names the first element that is NaN or infinite.
 QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
-/// What the codes stand for, rounded once to dtype: f32, bf16 or f16. No gradient.
+/// The dequantized values, rounded once to dtype: f32, bf16 or f16. No gradient.
 Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
-/// The product of x (..., K) and the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16.
-/// Products of codes are summed in f32, in an order of the backend's; tensor cores of 8-bit floats keep some 14 bits
-/// within groups of terms. The sum is scaled by both absmax in f32 and rounded once. Not both e5m2, which GPUs do not
-/// multiply. No gradient.
+/// x (..., K) times the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16. Dot products
+/// are summed in f32, in a backend-defined order; fp8 tensor cores keep about 14 bits within groups of terms. The sum
+/// is scaled by both absmax in f32 and rounded once. Not both e5m2: GPUs do not multiply two. No gradient.
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

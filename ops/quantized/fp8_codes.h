@@ -1,5 +1,5 @@
 /// @file
-/// 8-bit floats and f32, one source for host and device: both give the same bits. The kernels of fp8.h use it.
+/// Conversions between fp8 and f32, one source for host and device: both give the same bits. For the kernels of fp8.h.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -20,7 +20,7 @@ template <> struct Fp8<Fp8Format::e5m2> {
 };
 /// @endcond
 
-/// The code nearest to x, ties to even; what is beyond the largest value becomes it. x is not NaN.
+/// The fp8 value nearest to x, ties to even; saturates at the largest value. x is not NaN.
 template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
   using F = Fp8<f>;
   constexpr int kDrop = 23 - F::kFraction, kLeast = 1 - F::kBias;  // exponent of the smallest normal number
@@ -28,7 +28,7 @@ template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
   float size = math::detail::abs(x);
   size = math::detail::select(size < F::kLargest, size, F::kLargest);
   const uint32_t u = math::detail::bits_of(size);
-  // Below the normal numbers: adding a power of two leaves the rounded fraction in the low bits.
+  // Subnormal: adding a power of two leaves the rounded fraction in the low bits.
   constexpr uint32_t kMagic = uint32_t(kLeast - F::kFraction + 23 + 127) << 23;
   const uint32_t small = math::detail::bits_of(size + math::detail::float_of(kMagic)) - kMagic;
   const uint32_t rounded = u + ((1u << (kDrop - 1)) - 1u) + (u >> kDrop & 1u);
@@ -36,7 +36,7 @@ template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
   const bool is_normal = u >= uint32_t(kLeast + 127) << 23;
   return uint8_t(sign | (is_normal ? normal : small));
 }
-/// What a code stands for. Those of NaN and infinity do not occur.
+/// The value of an fp8. NaN and infinity do not occur.
 template <Fp8Format f> TG_HD_INLINE float value_of_fp8(uint8_t code) {
   using F = Fp8<f>;
   const uint32_t fraction = code & ((1u << F::kFraction) - 1u), exponent = (code & 0x7fu) >> F::kFraction;
@@ -46,13 +46,13 @@ template <Fp8Format f> TG_HD_INLINE float value_of_fp8(uint8_t code) {
   const float size = exponent == 0 ? small : math::detail::float_of(normal);
   return (code & 0x80u) != 0 ? -size : size;
 }
-/// By what codes of a row are multiplied: 0 for a row of zeros, or of values below 2^-140 or so, which become zeros.
+/// The scale of a row: 0 for a row of zeros, or of values below about 2^-140, which become zeros.
 template <Fp8Format f> TG_HD_INLINE float fp8_scale(float absmax) { return absmax / Fp8<f>::kLargest; }
-/// The code of x in a row of this scale.
+/// The fp8 of x in a row of this scale.
 template <Fp8Format f> TG_HD_INLINE uint8_t fp8_code_of(float x, float scale) {
   return scale > 0.0f ? fp8_of<f>(x / scale) : uint8_t(0);
 }
-/// An element of fp8_linear(): the sum of products, scaled, plus the bias.
+/// An element of fp8_linear(): the dot product, scaled, plus the bias.
 TG_HD_INLINE float scaled_fp8(float sum, float scale_x, float scale_weight, float bias) {
   return scaled_twice(sum, scale_x, scale_weight, bias);
 }

@@ -10,7 +10,8 @@
 
 namespace tg {
 namespace {
-constexpr int64_t kMostTerms = 131071;  // (2^31 - 1) / 128^2: codes of -128 are possible, though none is made here
+// (2^31 - 1) / 128^2: inputs may contain -128, though quantization never gives it.
+constexpr int64_t kMostTerms = 131071;
 
 void check_input(std::string_view op, const Tensor& x, DType state) {
   detail::check_quantisable(op, x);
@@ -23,7 +24,7 @@ void check_matrix(std::string_view op, const Tensor& x) {
 void check_codes(std::string_view op, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::i8, dtype, "[{}] got codes {}. They must be i8: quantize_rowwise() makes them.", op, x);
 }
-// absmax of the rows of codes, or of all.
+// absmax of rows, or one for all.
 void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax) {
   TG_CHECK(absmax.dtype() == DType::f32, dtype, "[{}] got absmax {}. The op takes f32: use .to(DType::f32).", op,
            absmax);

@@ -1,15 +1,14 @@
 /// @file
-/// Numbers as 8-bit integers, and products of them. A code q stands for the value q / 127 * absmax, with absmax the
-/// largest magnitude of its row or of the whole tensor (Wortsman et al., Stable and low-precision training for
-/// large-scale vision-language models, 2023, arXiv:2304.13013). Every function has the same bits on every backend.
-/// Layers with gradients are made of them: switchback.h.
+/// Int8 quantization and GEMM. A quantized value q stands for q / 127 * absmax, with the absmax of its row or of the
+/// tensor (Wortsman et al., Stable and low-precision training for large-scale vision-language models, 2023,
+/// arXiv:2304.13013). Every function has the same bits on every backend. switchback.h has layers with gradients.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 namespace op {
 
-/// (x (..., K)) -> (codes i8 (..., K), absmax (...)).
+/// (x (..., K)) -> (`codes` i8 (..., K), absmax (...)).
 struct QuantizeRowwise : OpOf<QuantizeRowwise> {
   static constexpr auto kName = "quantize_rowwise";
   DType state;  ///< of absmax: f32 or f16
@@ -17,7 +16,7 @@ struct QuantizeRowwise : OpOf<QuantizeRowwise> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(int(state)); }
 };
-/// (x) -> (codes i8, of x's shape, absmax (1)).
+/// (x) -> (`codes` i8, of x's shape, absmax (1)).
 struct QuantizeGlobal : OpOf<QuantizeGlobal> {
   static constexpr auto kName = "quantize_global";
   DType state;
@@ -25,7 +24,7 @@ struct QuantizeGlobal : OpOf<QuantizeGlobal> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(int(state)); }
 };
-/// (x (M, N)) -> (codes i8 (M, N), absmax (M), codes of the transpose i8 (N, M), absmax (N)).
+/// (x (M, N)) -> (`codes` i8 (M, N), absmax (M), those of the transpose i8 (N, M), absmax (N)).
 struct QuantizeBothWays : OpOf<QuantizeBothWays> {
   static constexpr auto kName = "quantize_both_ways";
   DType state;
@@ -33,7 +32,7 @@ struct QuantizeBothWays : OpOf<QuantizeBothWays> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(int(state)); }
 };
-/// (codes i8 (..., K), absmax (...) or (1), f32) -> (..., K).
+/// (`codes` i8 (..., K), absmax (...) or (1), f32) -> (..., K).
 struct Dequantize : OpOf<Dequantize> {
   static constexpr auto kName = "dequantize";
   DType dtype;
@@ -42,7 +41,7 @@ struct Dequantize : OpOf<Dequantize> {
   void key(StructuralHash& k) const override { k.add(int(dtype)); }
 };
 /// (x i8 (..., K), weight i8 (N, K)) -> i32 (..., N), or with absmax of x (...) or (1), absmax of the weight (N) or
-/// (1), and perhaps a bias (N), all f32 -> (..., N) of `dtype`.
+/// (1), and optionally a bias (N), all f32 -> (..., N) of `dtype`.
 struct Int8Linear : OpOf<Int8Linear> {
   static constexpr auto kName = "int8_linear";
   DType dtype;
@@ -54,42 +53,42 @@ struct Int8Linear : OpOf<Int8Linear> {
 }  // namespace op
 
 namespace detail {
-// The Error of kernels for element number `position`, in row-major order: it is not finite, or f16 cannot hold it.
+// The Error of kernels for element number `position`, in row-major order: it is not finite, or overflows f16.
 Error not_quantised(std::string_view op, const Layout& x, int64_t position, float value);
 }  // namespace detail
 
-/// The codes of a tensor, and the magnitudes that they are shares of.
+/// An int8 tensor and its absmax.
 struct Quantized {
-  Tensor codes;   ///< i8, in [-127, 127]
-  Tensor absmax;  ///< of each row, codes' shape without the last dimension; or of all, (1). f32 or f16
+  Tensor codes;  ///< i8, in [-127, 127]
+  /// Per row, in the shape of `codes` without the last dimension; or for all, (1). f32 or f16.
+  Tensor absmax;
 };
-/// Each row by itself: x (..., K) gives absmax (...). A code is rint(127 (x / absmax)), each operation in f32, ties to
-/// even. A row of zeros has codes 0 and absmax 0. x is f32, bf16 or f16, with any strides. `state` is the dtype of
-/// absmax, f32 or f16, into which it is rounded after the codes were made. No gradient. A value Error names the first
-/// element that is NaN or infinite, or the first absmax that f16 cannot hold.
+/// Quantizes each row of x (..., K): rint(127 (x / absmax)), each operation in f32, ties to even; absmax is (...). A
+/// row of zeros has `codes` 0 and absmax 0. x is f32, bf16 or f16, with any strides. absmax is rounded to `state`, f32
+/// or f16, after quantization. No gradient. A value Error names the first element that is NaN or infinite, or the first
+/// absmax that f16 cannot hold.
 Quantized quantize_rowwise(const Tensor& x, DType state = DType::f32);
-/// All of x by its largest magnitude: absmax is (1). Otherwise as quantize_rowwise().
+/// Quantizes x by the absmax of all elements, (1). Otherwise as quantize_rowwise().
 Quantized quantize_global(const Tensor& x, DType state = DType::f32);
-/// The columns of x (M, N), transposed: codes (N, M), absmax (N). It is quantize_rowwise(transpose(x, 0, 1)).
+/// quantize_rowwise(transpose(x, 0, 1)): `codes` (N, M), absmax (N) of x (M, N).
 Quantized quantize_columnwise_transpose(const Tensor& x, DType state = DType::f32);
-/// quantize_global(transpose(x, 0, 1)): codes (N, M) of x (M, N).
+/// quantize_global(transpose(x, 0, 1)): `codes` (N, M) of x (M, N).
 Quantized quantize_global_transpose(const Tensor& x, DType state = DType::f32);
-/// Both in one pass.
+/// The result of quantize_both_ways().
 struct QuantizedBothWays {
   Quantized rows;     ///< quantize_rowwise(x)
   Quantized columns;  ///< quantize_columnwise_transpose(x)
 };
 /// quantize_rowwise() and quantize_columnwise_transpose() of x (M, N), in one op.
 QuantizedBothWays quantize_both_ways(const Tensor& x, DType state = DType::f32);
-/// absmax * code / 127, computed in f32 and rounded once to dtype: f32, bf16 or f16. No gradient.
+/// absmax * q / 127, computed in f32 and rounded once to dtype: f32, bf16 or f16. No gradient.
 Tensor dequantize(const Quantized&, DType = DType::f32);
 
-/// The exact product of x (..., K) and the transpose of weight (N, K): i8 -> i32 (..., N). K is at most 131071, so no
-/// sum overflows. No gradient.
+/// x (..., K) times the transpose of weight (N, K), exact: i8 -> i32 (..., N). K is at most 131071, so no sum
+/// overflows. No gradient.
 Tensor int8_linear(const Tensor& x, const Tensor& weight);
-/// The product of what the codes stand for, plus a bias (N): (..., N) of dtype f32, bf16 or f16. It is
-/// fma(absmax_w, absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), of its rows, or (1).
-/// No gradient.
+/// The GEMM of the dequantized x and weight, plus a bias (N): (..., N) of dtype f32, bf16 or f16. It is fma(absmax_w,
+/// absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), of its rows, or (1). No gradient.
 Tensor int8_linear(const Quantized& x, const Quantized& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

@@ -1,7 +1,7 @@
 /// @file
-/// SwitchBack: a linear layer whose result and whose gradient of x are products of 8-bit integers, while the gradient
-/// of the weight, a sum over all rows of a batch, is a product in full precision (Wortsman et al., Stable and
-/// low-precision training for large-scale vision-language models, 2023, arXiv:2304.13013). Layers use it.
+/// SwitchBack: a linear layer with 8-bit GEMMs for the result and the gradient of x. The gradient of the weight, a sum
+/// over all rows of a batch, has full precision (Wortsman et al., Stable and low-precision training for large-scale
+/// vision-language models, 2023, arXiv:2304.13013).
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -9,19 +9,21 @@
 
 namespace tg {
 
-/// How SwitchBack quantises weights, and what it keeps for backward. Rows of x and of the gradient are always quantised
-/// by themselves.
+/// The quantization of weights, and what backward keeps. Rows of x and of the gradient always have separate scales.
 enum class SwitchBackMode : uint8_t {
-  global,            ///< the weight by its largest magnitude; keeps x and weight
-  vector_wise,       ///< each row of the weight by itself, and each column for the gradient of x; keeps x and weight
-  memory_efficient,  ///< as global; keeps the codes of x and weight, and multiplies by what those of x stand for
-  fp8,               ///< as vector_wise, by 8-bit floats: e4m3, and e5m2 for the gradient (fp8.h)
-  fp8_e4m3,          ///< the same with e4m3 for the gradient too
+  global,  ///< one absmax of the weight; keeps x and weight
+  /// Absmax per row of the weight, and per column for the gradient of x; keeps x and weight.
+  vector_wise,
+  /// As global; keeps x and weight quantized, and dequantizes x for the gradient of the weight.
+  memory_efficient,
+  /// As vector_wise, in fp8: e4m3, and e5m2 for the gradient (fp8.h).
+  fp8,
+  fp8_e4m3,  ///< as fp8, with e4m3 for the gradient too
 };
 namespace op {
 
-/// (x (..., in), weight (out, in)[, bias (out)]) -> (y (..., out)); memory_efficient adds codes and absmax of x and of
-/// the weight.
+/// (x (..., in), weight (out, in)[, bias (out)]) -> (y (..., out)); memory_efficient adds `codes` and absmax of x and
+/// of the weight.
 struct SwitchBack : OpOf<SwitchBack> {
   static constexpr auto kName = "switchback_linear";
   SwitchBackMode mode;
@@ -41,12 +43,12 @@ struct SwitchBack : OpOf<SwitchBack> {
 };
 }  // namespace op
 
-/// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out), of x's dtype, by codes of 8 bits (see
-/// quantize.h and fp8.h). x is f32, bf16 or f16, the others too, and may differ. Gradients: of x by 8-bit codes of the
-/// gradient and the weight; of the weight a plain product in x's dtype (f16 in f32), of the bias a sum; each in the
-/// dtype of its tensor. The gradient can be differentiated again, as if quantising changed no value; not so in
-/// memory_efficient mode. A value Error names the first element of x, weight or gradient that is NaN or infinite; `in`
-/// and `out` are at most 131071.
+/// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out), of x's dtype, by 8-bit GEMM (quantize.h,
+/// fp8.h). x, weight and bias are f32, bf16 or f16, and may differ. Gradients: of x by 8-bit GEMM of the gradient and
+/// the weight; of the weight by GEMM in x's dtype (f16 in f32); of the bias a sum; each in the dtype of its tensor.
+/// Except in memory_efficient mode, the gradient can be differentiated again, as if quantization were the identity. A
+/// value Error names the first element of x, weight or gradient that is NaN or infinite; `in` and `out` are at most
+/// 131071.
 Tensor switchback_linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                          SwitchBackMode = SwitchBackMode::global);
 

@@ -1,6 +1,6 @@
 /// @file
-/// The feed-forward part of a transformer block by 8-bit integers, with GELU and the quantising of its result in one
-/// pass: what comes of GELU is not kept, and backward makes it again. nn::Mlp uses it.
+/// The int8 feed-forward part of a transformer block. GELU and the quantization of its result are one pass: the result
+/// of GELU is not kept, and backward recomputes it. For nn::Mlp.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
@@ -8,7 +8,7 @@
 namespace tg {
 namespace op {
 
-/// (h (..., K)) -> (codes i8 (..., K), absmax f32 (...)) of GELU(h).
+/// (h (..., K)) -> (`codes` i8 (..., K), absmax f32 (...)) of GELU(h).
 struct GeluQuantize : OpOf<GeluQuantize> {
   static constexpr auto kName = "gelu_quantize_rowwise";
   bool by_tanh;
@@ -18,7 +18,7 @@ struct GeluQuantize : OpOf<GeluQuantize> {
   void key(StructuralHash& k) const override { k.add(by_tanh); }
 };
 /// (x (..., in), fc weight (ff, in), proj weight (out, ff)[, fc bias (ff), proj bias (out)]) -> (y (..., out), h (...,
-/// ff)), with h what GELU is applied to.
+/// ff)); h is the input of GELU.
 struct SwitchBackMlp : OpOf<SwitchBackMlp> {
   static constexpr auto kName = "switchback_mlp";
   SwitchBackMode mode;
@@ -33,8 +33,8 @@ struct SwitchBackMlp : OpOf<SwitchBackMlp> {
 };
 }  // namespace op
 
-/// quantize_rowwise(gelu(h)), or of gelu_tanh(h) if by_tanh, in one pass over h (..., K), f32 or bf16. GELU is rounded
-/// to h's dtype first. No gradient. An Error as of quantize_rowwise().
+/// quantize_rowwise(gelu(h)), or of gelu_tanh(h) if by_tanh, in one pass over h (..., K), f32 or bf16. GELU is first
+/// rounded to h's dtype. No gradient. Errors: see quantize_rowwise().
 Quantized gelu_quantize_rowwise(const Tensor& h, bool by_tanh = true);
 
 /// The layers of switchback_mlp().
@@ -46,8 +46,8 @@ struct SwitchBackMlpLayers {
   SwitchBackMode mode = SwitchBackMode::global;  ///< global or vector_wise
   bool by_tanh = true;                           ///< gelu_tanh(), or gelu()
 };
-/// switchback_linear(gelu(switchback_linear(x, fc)), proj): x (..., in) -> (..., out), in f32 or bf16, x's dtype. It
-/// keeps x, the weights and the result of the first layer, and no more. Gradients are those of the layers.
+/// switchback_linear(gelu(switchback_linear(x, fc)), proj): x (..., in) -> (..., out), in f32 or bf16, x's dtype. Keeps
+/// only x, the weights and the result of the first layer. Gradients are those of the layers.
 Tensor switchback_mlp(const Tensor& x, const SwitchBackMlpLayers&);
 
 }  // namespace tg

@@ -48,7 +48,7 @@ PendingSums::~PendingSums() {
   if (all_.empty() || !all_.back().value()->storage) return;  // finished, or never started
   try {
     (void)finish();
-  } catch (const std::exception&) {  // nobody asks for the sums
+  } catch (const std::exception&) {  // no caller asks for the sums
   }
 }
 Tensors PendingSums::finish() {
@@ -58,7 +58,8 @@ Tensors PendingSums::finish() {
   const bool runs = bool(all.back().value()->storage);
   try {
     emit_update(make_ref<op::FinishSums>(comm_), all, n);
-    if (runs && lazy_enabled()) evaluate({all.data(), n});  // a lazy value may be dropped, and its memory with it
+    // A lazy value may be dropped, and its memory with it.
+    if (runs && lazy_enabled()) evaluate({all.data(), n});
   } catch (...) {
     detail::wait_for_async();
     throw;

@@ -1,5 +1,5 @@
 /// @file
-/// Sums over the processes of a Communicator, at once or while the caller computes. Data parallel training adds up its
+/// Reductions over the processes of a Communicator, blocking or asynchronous. Data-parallel training reduces its
 /// gradients with them.
 #pragma once
 #include <tapegrad/core/comm/collectives.h>
@@ -10,8 +10,8 @@
 namespace tg {
 namespace op {
 
-/// (any number of contiguous tensors) -> tensors for the sum of each over the ranks, and a ticket. FinishSums waits for
-/// the sums; the address of the ticket says which.
+/// (any number of contiguous tensors) -> tensors for the sum of each over the ranks, and a ticket, whose address
+/// identifies the sums to FinishSums.
 struct AllReduce : OpOf<AllReduce> {
   static constexpr auto kName = "all_reduce";
   std::shared_ptr<Communicator> comm;
@@ -20,8 +20,7 @@ struct AllReduce : OpOf<AllReduce> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(reinterpret_cast<uintptr_t>(comm.get()))); }
 };
-/// (any number of contiguous tensors) -> of each, a tensor for the sum over the ranks of what this rank owns, (n), and
-/// a ticket.
+/// (any number of contiguous tensors) -> for each, the sum over the ranks of this rank's shard, (n); and a ticket.
 struct ReduceScatter : OpOf<ReduceScatter> {
   static constexpr auto kName = "reduce_scatter";
   std::shared_ptr<Communicator> comm;
@@ -41,8 +40,7 @@ struct FinishSums : OpOf<FinishSums> {
   void key(StructuralHash& k) const override { k.add(uint64_t(reinterpret_cast<uintptr_t>(comm.get()))); }
   OpWork work(Bufs, Bufs) const override { return {}; }
 };
-/// (w_0 ... w_n-1, copy ...) -> the same with what each rank owns of the w, and with the copies of parameter_as() that
-/// some of them have.
+/// (w_0 ... w_n-1, copy ...) -> each w with the shards of all ranks, and its parameter_as() copy if it has one.
 struct AllGatherParts : OpOf<AllGatherParts> {
   static constexpr auto kName = "all_gather_parts";
   std::shared_ptr<Communicator> comm;
@@ -55,14 +53,14 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 };
 }  // namespace op
 
-/// Sums over the ranks that are under way while the caller computes. It keeps the values that they read, whatever the
-/// tensors become, and the memory that they write.
+/// Asynchronous sums over the ranks. Keeps the values that they read, even if the tensors change, and the memory that
+/// they write.
 class PendingSums {
  public:
-  ~PendingSums();  ///< waits for the exchange, if finish() was not called
+  ~PendingSums();  ///< waits for the exchange if finish() was not called
   PendingSums(PendingSums&&) = default;
   PendingSums& operator=(PendingSums&&) = delete;
-  /// The sums; what runs after it waits for the exchange. An Error the second time.
+  /// The sums; later ops wait for the exchange. An Error the second time.
   Tensors finish();
 
  private:
@@ -73,22 +71,22 @@ class PendingSums {
   std::shared_ptr<Communicator> comm_;
 };
 
-/// The sum of each tensor over the ranks, in their order: ((x0 + x1) + x2) + ... All ranks call it with as many tensors
-/// of the same shapes and dtypes, and run their ops in one order, so that calls meet. Results are f64, i64 or f32, as
-/// the tensor is, and f32 for bf16, whose elements are added up as they come. There is no gradient. On the CPU,
-/// and by NCCL on GPUs, with the same bits.
+/// The sum of each tensor over the ranks, in their order: ((x0 + x1) + x2) + ... All ranks call it with the same number
+/// of tensors, shapes and dtypes, and run their ops in one order, so that calls match. Results are f64, i64 or f32 as
+/// the tensor, and f32 for bf16, whose elements are added unrounded. There is no gradient. On the CPU, and by NCCL on
+/// GPUs, with the same bits.
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
-/// Of each tensor, the sum as all_reduce() makes it of the part that this rank owns by the cuts, (n) for its n elements
-/// in row-major order; n may be 0. Calls, dtypes and gradients are as for all_reduce().
+/// all_reduce() of each tensor, restricted to this rank's shard: (n) for its n elements in row-major order; n may be 0.
+/// Calls, dtypes and gradients: see all_reduce().
 Tensors reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
-/// The same, of which PendingSums::finish() hands out the results. Until then ranks exchange data while the caller
-/// computes: on the CPU in a thread, if MPI allows threads, and on GPUs in a stream.
+/// Asynchronous all_reduce() and reduce_scatter(): PendingSums::finish() returns the results. Until then ranks exchange
+/// data while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.
 /// @{
 PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
 PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// @}
-/// All ranks get what its owner has of each weight, in place if nobody else reads the old values, and so do their
-/// copies of parameter_as(). Weights are leaves, of a dtype whose elements have 2 bytes or more. Nothing is recorded.
+/// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates their
+/// parameter_as() copies. Weights are leaves; elements have 2 bytes or more. Not recorded.
 void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

@@ -10,7 +10,7 @@
 
 namespace tg {
 namespace {
-using Roles = std::span<const std::string_view>;  // of the inputs of an entry: what is updated, then the gradient
+using Roles = std::span<const std::string_view>;  // of an entry's inputs: updated, then gradient
 constexpr std::string_view kGradient = "gradient";
 constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", kGradient};
 constexpr std::array<std::string_view, 5> kAdamWProduct = {
@@ -26,7 +26,7 @@ void check_step(std::string_view op, double lr, int64_t t) {
   TG_CHECK(is_rate(lr), value, "[{}] lr is {}. It must be 0 or more, and finite.", op, lr);
   TG_CHECK(t >= 1, value, "[{}] the step's number is {}. Steps count from 1.", op, t);
 }
-// What each tensor has of its own, with set(x) for what is unset.
+// The overrides of each tensor; set(x) fills what is unset.
 template <class Overrides, class F>
 std::vector<Overrides> overrides_of(std::string_view op, std::span<const Overrides> own, Inputs w, F set) {
   TG_CHECK(own.empty() || own.size() == w.size(), value,
@@ -44,7 +44,7 @@ std::vector<Overrides> overrides_of(std::string_view op, std::span<const Overrid
   }
   return r;
 }
-// Those that are updated, n of each role.
+// Checks the updated tensors, n per role.
 void check_distinct(std::string_view op, Roles roles, Inputs updated, size_t n) {
   std::vector<std::pair<uint64_t, size_t>> ids;
   ids.reserve(updated.size());
@@ -56,7 +56,7 @@ void check_distinct(std::string_view op, Roles roles, Inputs updated, size_t n) 
   detail::fail(Error::Kind::value, fmt::format("[{}] {} {} and {} {} are the same tensor, {}. Each needs its own.", op,
                                                roles[a / n], a % n, roles[b / n], b % n, updated[a]));
 }
-// The inputs of the op but for their shapes and dtypes. A list for each role, of which the first ones are updated.
+// Checks the op's inputs, without shapes and dtypes. One list per role; the first `updated` roles are updated.
 std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t updated, std::span<const Inputs> lists,
                                    const Tensor& norm, double max_norm) {
   const Inputs weights = lists[0];
@@ -109,19 +109,20 @@ void check_skip(std::string_view op, bool skip, const Tensor& norm) {
       "a max_norm of infinity if nothing is to be clipped.",
       op);
 }
-// The norm behind the other inputs, if there is one.
+// The norm after the other inputs, if any.
 void check_norm(std::string_view op, Inputs rest) {
   for (const Tensor& norm : rest)
     TG_CHECK(norm.ndim() == 0 && (norm.dtype() == DType::f32 || norm.dtype() == DType::f64), shape,
              "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, norm);
 }
-// What a step has of a part of weight i, from element `first` on.
+// Checks the tensor of a step of part of weight i, from element `first` on.
 void check_part(std::string_view op, std::string_view role, size_t i, const Tensor& w, int64_t first, const Tensor& x) {
   TG_CHECK(x.ndim() == 1 && first >= 0 && x.numel() <= w.numel() - first, shape,
            "[{}] {} {} is {} for elements of the weight {} from {} on. It must be (n), of n elements that are there.",
            op, role, i, x, w, first);
 }
-// Shapes and dtypes of n entries, and the layouts of what is updated. Some of them have copies, before the gradients.
+// Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. `copied` weights have copies,
+// before the gradients.
 Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in,
                 std::span<const uint32_t> copied = {}, std::span<const int64_t> first = {}) {
   const Inputs copies = in.subspan(std::min(updated * n, in.size())).first(copied.size());
@@ -135,7 +136,7 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
       const Tensor& like = first.empty() ? w : in[(roles.size() - 1) * n + copies.size() + i];
       TG_CHECK(x.shape() == like.shape(), shape, "[{}] {} {} is {}, the {} is {}. Their shapes must be equal.", op,
                roles[role], i, x, first.empty() ? "weight" : "gradient", like);
-      // Gradients of f32 weights come in bf16 where the model computes in it.
+      // Gradients of f32 weights are bf16 where the model computes in it.
       const bool narrow = roles[role] == kGradient && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
       TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
                "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, but for bf16 gradients of f32 weights: "
@@ -151,7 +152,7 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t i = 0; i < updated * n + copies.size(); ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-// The work of a step: what copies held is not read.
+// The work of a step: old contents of copies are not read.
 OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
   for (const uint32_t i : copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
   return w;
@@ -202,7 +203,7 @@ op::StepParts::StepParts(std::span<const int64_t> first, std::span<const uint32_
 Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied, first); }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
-// What each tensor of a step has, all set.
+// The overrides of each tensor, all set.
 std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w,
                                           const AdamWOptions& o) {
   TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[{}] eps is {}. It must be above 0, and finite.", op, o.eps);

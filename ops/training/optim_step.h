@@ -1,7 +1,7 @@
 /// @file
-/// What an optimiser does to tensors: the norm of all gradients, and one step of Adam (Kingma & Ba 2015), AdamW
-/// (Loshchilov & Hutter 2019) or SGD with momentum (Sutskever et al. 2013) of all tensors in a single pass. Groups,
-/// schedules and state are in models/optim, which uses it.
+/// Optimiser steps on tensors: the norm of all gradients, and one step of Adam (Kingma & Ba 2015), AdamW (Loshchilov &
+/// Hutter 2019) or SGD with momentum (Sutskever et al. 2013) for all tensors in one pass. models/optim adds groups,
+/// schedules and state.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -13,10 +13,10 @@
 namespace tg {
 namespace op {
 
-/// (any number of tensors) -> the sums of squares of their stretches, (stretches of all) f64.
+/// (any number of tensors) -> sums of squares of their segments, (number of segments) f64.
 struct SquareSums : OpOf<SquareSums> {
   static constexpr auto kName = "square_sums";
-  static constexpr int64_t kStretch = 1 << 14;  ///< elements of one; a tensor's last may have fewer
+  static constexpr int64_t kStretch = 1 << 14;  ///< elements; a tensor's last segment may be shorter
   Layouts infer(Inputs) const override;
 };
 /// ((n) f64) -> the square root of their sum.
@@ -31,39 +31,41 @@ struct NormOfSquareSums : OpOf<NormOfSquareSums> {
 
 /// When and how weights decay.
 enum class WeightDecay {
-  before,  ///< w *= 1 - lr weight_decay, then the step: AdamW as in the paper and in PyTorch
+  before,  ///< w *= 1 - lr weight_decay, then the step: AdamW, PyTorch
   after,   ///< the step, then w *= 1 - lr weight_decay
-  l2       ///< weight_decay w is added to the gradient: Adam with an L2 penalty
+  l2       ///< gradient += weight_decay w: Adam with L2 penalty
 };
 /// Where eps is added.
 enum class EpsPlacement {
-  corrected,   ///< m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps): algorithm 1 of Adam's paper, and PyTorch
-  uncorrected  ///< sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps): the end of section 2 of Adam's paper
+  /// m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps): algorithm 1 of Adam's paper, and PyTorch
+  corrected,
+  /// sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps): the end of section 2 of Adam's paper
+  uncorrected
 };
-/// The numbers of an AdamW step that rarely change.
+/// The hyperparameters of an AdamW step.
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
-  /// A step whose norm is not finite changes no tensor. It needs the norm; a max_norm of infinity clips nothing.
+  /// A step whose norm is not finite changes no tensor. Needs the norm; a max_norm of infinity clips nothing.
   bool skip_non_finite = false;
 };
-/// What one tensor of an AdamW step has of its own. What is unset is that of the options.
+/// Per-tensor values of an AdamW step. Unset ones default to the options.
 struct AdamWOverrides {
-  double lr_scale = 1;  ///< the tensor's rate is this times the learning rate; its decay goes by it too
+  double lr_scale = 1;  ///< times the learning rate, also for decay
   std::optional<double> weight_decay = {}, beta1 = {}, beta2 = {};
 };
-/// The numbers of a step of SGD that rarely change.
+/// The hyperparameters of an SGD step.
 struct SgdOptions {
   double momentum = 0;           ///< 0: there are no buffers
-  double dampening = 0;          ///< part of a gradient that does not enter the buffer, but for the first
+  double dampening = 0;          ///< share of g left out of the buffer after step 1
   double weight_decay = 0;       ///< weight_decay w is added to the gradient
   bool nesterov = false;         ///< needs momentum above 0 and dampening 0
   bool skip_non_finite = false;  ///< see AdamWOptions
 };
-/// What one tensor of a step of SGD has of its own. What is unset is that of the options.
+/// Per-tensor values of an SGD step. Unset ones default to the options.
 struct SgdOverrides {
-  double lr_scale = 1;  ///< the tensor's rate is this times the learning rate
+  double lr_scale = 1;  ///< times the learning rate
   std::optional<double> weight_decay = {};
 };
 /// The learning rate and the number of the last step, shared by an optimiser and its ops. A replay of a compiled
@@ -75,32 +77,33 @@ struct OptimizerClock : Counted<OptimizerClock> {
 };
 namespace op {
 
-/// What a step of many tensors has. The learning rate and the step's number change every step, so keys leave them out.
+/// The attributes of a step of many tensors. Learning rate and step number change every step, so keys omit them.
 template <class Options, class Overrides> struct StepAttributes {
   Options o;
-  std::vector<Overrides> each;   ///< of each tensor, all set
+  std::vector<Overrides> each;   ///< per tensor, all set
   std::vector<uint32_t> copied;  ///< which tensors have a bf16 copy, in order
-  std::vector<int64_t> first;    ///< of each tensor, the element of w that the step begins with; empty: all of w
+  /// Per tensor, the first element of w in the step; empty: all of w.
+  std::vector<int64_t> first;
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
   bool counts = true;         ///< whether a replay counts a step
   size_t tensors() const { return each.size(); }
-  /// Those of the next step, by the count.
+  /// The attributes of the next step, by `count`.
   StepAttributes next() const {
     StepAttributes a = *this;
     a.lr = count->lr, a.t = counts ? ++count->t : count->t;
     return a;
   }
-  /// Takes back what next() has counted.
+  /// Reverts the count of next().
   void undo() const {
     if (count && counts) count->t = t - 1;
   }
 };
 
-/// The buffers of an op with StepAttributes::first, for its kernels: weights and copies as the parts that the step
-/// updates, as if there were no more of them. Weights are read where they are written: a kernel that does not write in
-/// place has copied them before. Without `first`, buffers are what they are.
+/// The buffers of an op with StepAttributes::first, for its kernels: weights and copies restricted to the updated
+/// parts. Weights are read from the output: a kernel that does not write in place has copied them before. Without
+/// `first`, buffers are unchanged.
 class StepParts {
  public:
   StepParts(std::span<const int64_t> first, std::span<const uint32_t> copied, Bufs in, Bufs out);
@@ -113,8 +116,8 @@ class StepParts {
   std::deque<Layout> layouts_;
 };
 /// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
-/// copy_0 ...). The copies are those of parameter_as(), of the tensors that have one; what they held is not read. With
-/// `first`, the step is that of a part of each w; the rest of w stays, and that of a copy is not defined.
+/// copy_0 ...). copy: the parameter_as() copies, for tensors that have one; write-only. With `first`, the step updates
+/// a part of each w; the rest of w stays, and that of a copy is undefined.
 struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
   static constexpr auto kName = "adamw_step";
   explicit AdamWStep(StepAttributes a) : StepAttributes(std::move(a)) {}
@@ -130,8 +133,8 @@ struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides>
     for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
   }
 };
-/// One tensor, whose gradient is a product that is not stored: (w, m, v, a, b[, norm]) -> (w, m, v), as AdamWStep with
-/// the gradient a^T b in w's shape.
+/// One tensor, whose gradient is a GEMM that is not stored: (w, m, v, a, b[, norm]) -> (w, m, v), as AdamWStep with the
+/// gradient a^T b in w's shape.
 struct AdamWProductStep : OpOf<AdamWProductStep> {
   static constexpr auto kName = "adamw_product_step";
   AdamWOptions o;
@@ -155,14 +158,14 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
     k.add(own.lr_scale), k.add(*own.weight_decay), k.add(*own.beta1), k.add(*own.beta2);
   }
 };
-/// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ...,
-/// copy_0 ...), with copies as for AdamWStep. Without momentum there are no b.
+/// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ..., copy_0
+/// ...), with copies as for AdamWStep. Without momentum there are no b.
 struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
   static constexpr auto kName = "sgd_step";
   explicit SgdStep(StepAttributes a) : StepAttributes(std::move(a)) {}
   OpPtr for_next_step(const Rng&) const override { return make_ref<SgdStep>(next()); }
   void undo_step() const override { undo(); }
-  size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< tensors of an entry that get new values
+  size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< updated tensors of an entry
   Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   OpWork work(Bufs in, Bufs out) const override;
@@ -175,23 +178,23 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 };
 }  // namespace op
 
-/// The sum of squares of each stretch of 2^14 elements of each tensor, in row-major order: (stretches of all) f64, in
-/// order. So the sums of whole stretches know nothing of the tensors around them, and processes that have parts of the
-/// gradients get the norm of one that has all. At least one tensor; any shapes; f64, f32, bf16. No gradient.
+/// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64, in
+/// order. Segments are independent of other tensors, so ranks that hold shards of the gradients get the norm of one
+/// that holds all. At least one tensor; any shapes; f64, f32, bf16. No gradient.
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
-/// The square root of the sum of squares over all tensors: 0-d, summed in f64; its dtype is f64 if a tensor is f64,
-/// else f32. At least one tensor; any shapes; f64, f32, bf16. No gradient.
+/// The square root of the sum of squares over all tensors: 0-d, summed in f64; f64 if a tensor is f64, else f32. At
+/// least one tensor; any shapes; f64, f32, bf16. No gradient.
 Tensor global_norm(Inputs grads);
 
-/// What a step updates and reads: lists of one length, in one order.
+/// The tensors of an AdamW step: lists of one length, in one order.
 struct AdamWTensors {
   Inputs w, m, v, grad;
-  std::span<const AdamWOverrides> each = {};  ///< of each tensor; empty: all go by the options
-  /// Of each tensor, the first element of a part of w that alone is updated. m, v and grad are then (n) for n elements,
-  /// in row-major order. Empty: all of w. A step of parts leaves copies of parameter_as() undefined beyond them, until
-  /// all_gather_parts() has followed.
+  std::span<const AdamWOverrides> each = {};  ///< per tensor; empty: use the options
+  /// Per tensor, the first element of the part of w to update. m, v and grad are then (n) for n elements, in row-major
+  /// order. Empty: all of w. Such a step leaves parameter_as() copies undefined outside the parts, until
+  /// all_gather_parts().
   std::span<const int64_t> first = {};
 };
 /// Step number t, from 1, of every tensor. With g = grad, the default form is
@@ -201,47 +204,47 @@ struct AdamWTensors {
 /// @endverbatim
 /// WeightDecay and EpsPlacement describe the other forms; with weight_decay 0 all three decays are equal.
 ///
-/// w, m and v get their new values, in place if nobody else reads the old ones. The four tensors of an entry have one
-/// shape and dtype (f64 or f32), which may differ between entries; all are on one device. If norm (0-d f32 or f64) is
-/// given, g = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait. The bf16 copy that
-/// parameter_as() keeps of a weight gets its new value, too.
+/// w, m and v get their new values, in place if no other handle has the old ones. The four tensors of an entry have one
+/// shape and dtype (f64 or f32), which may differ between entries; all are on one device. With norm (0-d f32 or f64), g
+/// = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait. The bf16 parameter_as()
+/// copy of a weight is updated too.
 ///
 /// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
-/// twice, or if a number is out of range. A compiled function needs `count`, from which its replays take the learning
-/// rate and the step number; without one it is an Error there.
+/// twice, or if a number is out of range. A compiled function needs `count`, else an Error: its replays take learning
+/// rate and step number from it.
 void adamw_step(const AdamWTensors&, const AdamWOptions&, double lr, int64_t t, const Tensor& norm = {},
                 double max_norm = 0, Ref<OptimizerClock> count = {});
-/// The step of a single tensor.
+/// adamw_step() of a single tensor.
 inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const Tensor& grad, const AdamWOptions& o,
                        double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0) {
   adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&grad, 1}}, o, lr, t, norm, max_norm);
 }
 
-/// A gradient that is a product: a^T b in the shape of the weight, with a (R, rows), b (R, columns).
+/// A gradient a^T b in the shape of the weight, with a (R, rows), b (R, columns).
 struct GradientProduct {
   Tensor a, b;
 };
-/// The step of a single tensor from a gradient that is never stored: adamw_step() with grad = a^T b, which the kernel
-/// makes piece by piece. It is meant for few rows R; the work is that of the product in a loop over w. w, m and v are
-/// as for adamw_step(); a and b have w's dtype, and rows times columns are w's elements, in row-major order. An
-/// optimiser whose step has another op that counts passes counts = false, and calls this one after it.
+/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. Meant
+/// for a small R: the work is that of the GEMM in a loop over w. w, m and v are as for adamw_step(); a and b have w's
+/// dtype, and rows times columns are w's elements, in row-major order. If another op of the optimiser's step counts,
+/// pass counts = false and call this one after it.
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
                         const AdamWOptions&, double lr, int64_t t, const AdamWOverrides& = {}, const Tensor& norm = {},
                         double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);
 
-/// What a step of SGD updates and reads: lists of one length, in one order.
+/// The tensors of an SGD step: lists of one length, in one order.
 struct SgdTensors {
   Inputs w, grad;
   Inputs momentum = {};                     ///< buffers; empty if the momentum is 0
-  std::span<const SgdOverrides> each = {};  ///< of each tensor; empty: all go by the options
-  std::span<const int64_t> first = {};      ///< as that of AdamWTensors
+  std::span<const SgdOverrides> each = {};  ///< per tensor; empty: use the options
+  std::span<const int64_t> first = {};      ///< see AdamWTensors
 };
 /// Step number t, from 1, of every tensor, as in torch.optim.SGD. With g = grad + weight_decay w and buffer b, it is
 /// @verbatim
 /// b = g in step 1, momentum b + (1 - dampening) g later;  g = nesterov ? g + momentum b : b;  w -= lr lr_scale g
 /// @endverbatim
-/// Without momentum, w -= lr lr_scale g. Tensors, dtypes, norm, max_norm and Errors are as for adamw_step(). A compiled
-/// function needs `count`. An optimiser whose step has another op that counts passes counts = false.
+/// Without momentum, w -= lr lr_scale g. Tensors, dtypes, norm, max_norm and Errors: see adamw_step(). A compiled
+/// function needs `count`. If another op of the optimiser's step counts, pass counts = false.
 void sgd_step(const SgdTensors&, const SgdOptions&, double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0,
               Ref<OptimizerClock> count = {}, bool counts = true);
 

@@ -1,6 +1,5 @@
 /// @file
-/// How ops that update weights write along the bf16 copies that parameter_as() keeps of them. For the ops of this
-/// folder.
+/// Updates of the bf16 parameter_as() copies together with their weights, for the ops of this folder.
 #pragma once
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/op.h>
@@ -9,8 +8,8 @@
 #include <vector>
 
 namespace tg::detail {
-// Emits an op that updates the first `updated` of `in`, among them the weights w. It gets the copies that these have
-// behind those; `copied`, a member of the op, says of which weights they are.
+// Emits an op that updates the first `updated` of `in`, including the weights w. Their copies are inserted after those;
+// `copied`, a member of the op, lists their weights.
 template <class OpT> void emit_with_copies(Ref<OpT> op, Inputs w, std::vector<Tensor> in, size_t updated) {
   std::vector<Tensor> copies;
   for (size_t k = 0; k < w.size(); ++k)
