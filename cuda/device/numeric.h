@@ -50,6 +50,22 @@ struct MaxOp {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a > b || a != a ? a : b; }
 };
 
+/// A running sum whose rounding error does not grow with the number of terms: the compensated sum of Kahan (1965). A
+/// total that overflows stays infinite.
+template <class C> class KahanSum {
+ public:
+  __device__ __forceinline__ void add(C x) {
+    const C y = x - excess_, next = total_ + y, excess = (next - total_) - y;
+    excess_ = excess - excess == C(0) ? excess : C(0);
+    total_ = next;
+  }
+  __device__ __forceinline__ void scale(C factor) { total_ *= factor, excess_ *= factor; }
+  __device__ __forceinline__ C total() const { return total_; }
+
+ private:
+  C total_ = 0, excess_ = 0;
+};
+
 /// Reduces v over a warp; all 32 lanes get the result.
 template <class Op, class T> __device__ __forceinline__ T warp_all(T v, Op op = {}) {
 #pragma unroll

@@ -83,11 +83,18 @@ template <class S, class Element = typename S::T> class RowOf {
   const T* p_;
   C kept_[S::kKept ? S::kPacks : 1][S::V];
 };
+// A thread's partial sum of a row. A kept row has at most 16 elements per thread.
+template <class C> struct ShortSum {
+  C value = 0;
+  __device__ __forceinline__ void add(C x) { value += x; }
+  __device__ __forceinline__ C total() const { return value; }
+};
+template <class S> using RowSum = std::conditional_t<S::kKept, ShortSum<typename S::C>, KahanSum<typename S::C>>;
 // Sums f(k, j), a pack's partial sum, over the row; all threads of the row get the total.
 template <class S, class F> __device__ __forceinline__ typename S::C sum_of_packs(int64_t n, F&& f) {
-  typename S::C total = 0;
-  each_pack<S>(n, [&](int k, int64_t j) { total += f(k, j); });
-  return block_all<SumOp, S::kThreads>(total, typename S::C(0));
+  RowSum<S> sum;
+  each_pack<S>(n, [&](int k, int64_t j) { sum.add(f(k, j)); });
+  return block_all<SumOp, S::kThreads>(sum.total(), typename S::C(0));
 }
 
 // Elements of a row kept in registers per thread, at most.

@@ -28,18 +28,21 @@ struct Targets : Ids {
 
 // Online sum of exp(x - top), top being the largest x so far (-inf at first). A NaN is never top, but reaches the sum.
 template <class C> struct LogSum {
-  C top = -std::numeric_limits<C>::infinity(), sum = 0;
+  C top = -std::numeric_limits<C>::infinity();
+  KahanSum<C> sum;
   template <class T, int N> __device__ __forceinline__ void add(const Vec<T, N>& x) {
     C most = top;
 #pragma unroll
     for (int k = 0; k < N; ++k) most = fmax(most, C(widen(x.x[k])));
     if (most > top) {
-      sum *= exp_for<T>(top - most);
+      sum.scale(exp_for<T>(top - most));
       top = most;
     }
     const C from = top == -std::numeric_limits<C>::infinity() ? C(0) : top;
+    C some = 0;
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum += exp_for<T>(C(widen(x.x[k])) - from);
+    for (int k = 0; k < N; ++k) some += exp_for<T>(C(widen(x.x[k])) - from);
+    sum.add(some);
   }
 };
 
@@ -65,13 +68,14 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     LogSum<C> own;
     for_row_packs<kBlock>(p, n, [&](int64_t, const auto& v) { own.add(v); });
     const C top = block_all<MaxOp, kBlock>(own.top, -std::numeric_limits<C>::infinity());
-    const C scaled = own.sum == C(0) ? C(0) : own.sum * math::exp(own.top - top);
+    const C total = own.sum.total(), scaled = total == C(0) ? C(0) : total * math::exp(own.top - top);
     // top - top is 0, or NaN for an infinite top, as x - top is
     const C sum = block_all<SumOp, kBlock>(scaled, C(0)) + (top - top);
     C below = 0;  // sum of x - top
     if (smoothing != C(0)) {
-      for_row<kBlock>(p, n, [&](int64_t, T v) { below += C(widen(v)) - top; });
-      below = block_all<SumOp, kBlock>(below, C(0));
+      KahanSum<C> sum_below;
+      for_row<kBlock>(p, n, [&](int64_t, T v) { sum_below.add(C(widen(v)) - top); });
+      below = block_all<SumOp, kBlock>(sum_below.total(), C(0));
     }
     if (threadIdx.x != 0) continue;
     const C log_sum = math::log(sum);

@@ -107,23 +107,26 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
       RowOf<S, B> grad(f.dy + r * n);
       x.load(n), grad.load(n);
       const C mean = kCentred ? f.mean[r] : C(0), scale = f.rstd[r];
-      C along = 0, shift = 0, w[S::V];
+      RowSum<S> sum_along, sum_shift;
+      C w[S::V];
       each_pack<S>(n, [&](int k, int64_t j) {
         auto &h = x.at(k, j), &g = grad.at(k, j);
         load_pack<S>(f.w, j, C(1), w);
+        C some_along = 0, some_shift = 0;
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
           h[e] = (h[e] - mean) * scale;
           if constexpr (kRoom) dw[k].x[e] += g[e] * h[e];
           if constexpr (kRoom && kCentred) db[k].x[e] += g[e];
           g[e] *= w[e];
-          along += g[e] * h[e];
-          shift += g[e];
+          some_along += g[e] * h[e];
+          some_shift += g[e];
         }
+        sum_along.add(some_along), sum_shift.add(some_shift);
       });
       if (!f.dx) continue;
-      along = block_all<SumOp, S::kThreads>(along, C(0)) / C(n);
-      shift = kCentred ? block_all<SumOp, S::kThreads>(shift, C(0)) / C(n) : C(0);
+      const C along = block_all<SumOp, S::kThreads>(sum_along.total(), C(0)) / C(n);
+      const C shift = kCentred ? block_all<SumOp, S::kThreads>(sum_shift.total(), C(0)) / C(n) : C(0);
       const T* ds = f.ds ? f.ds + r * n : nullptr;
       const auto store = [&](int k, int64_t j) {
         const auto& dx = x.kept(k);

@@ -42,18 +42,20 @@ template <class S, bool kLog> struct Weights {
   }
   // Online softmax: each thread scales by its maximum so far. Packs of -inf alone add nothing.
   __device__ __forceinline__ void of_long(RowOf<S>& x, int64_t n) {
-    C best = lowest<C>(), total = 0;
+    C best = lowest<C>();
+    KahanSum<C> total;
     each_pack<S>(n, [&](int k, int64_t j) {
       const auto& pack = x.at(k, j);
       C next = best, some = 0;
       for (C v : pack) next = MaxOp()(next, v);
       if (next == lowest<C>()) return;
       for (C v : pack) some += exp_for<typename S::T>(v - next);
-      total = total * exp_for<typename S::T>(best - next) + some;
+      total.scale(exp_for<typename S::T>(best - next));
+      total.add(some);
       best = next;
     });
     top = block_all<MaxOp, S::kThreads>(best, lowest<C>());
-    sum = block_all<SumOp, S::kThreads>(total * exp_for<typename S::T>(best - top), C(0));
+    sum = block_all<SumOp, S::kThreads>(total.total() * exp_for<typename S::T>(best - top), C(0));
   }
 };
 

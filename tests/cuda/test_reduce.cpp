@@ -258,4 +258,5 @@ TEST_CASE("softmax and norms of values in other layouts") {
 TEST_CASE("rounding errors of sums do not grow with the number of terms on the device") {
   check_long_sums(129, kGpu);
   check_long_sums(1 << 14, kGpu, {1, 2});
+  check_long_rows(1 << 20, kGpu);
 }

@@ -5,6 +5,7 @@
 #include "support/helpers.h"
 
 #include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/reduce.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -50,13 +51,31 @@ inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>
         check(gradients(x), gradients(exact), 1);
       }
 }
-// Rows of n elements, whose statistics and softmax are sums.
+// Softmax, normalization and cross-entropy, whose reductions are over rows of n elements, and their gradients.
 inline void check_long_rows(int64_t n, Device device) {
   const Tensor x = reshape(long_column(n, 1, false, DType::f32, device), {1, n}), wide = x.to(DType::f64);
   const Tensor y = softmax(x);
   CHECK(distance(y, softmax(wide)) < 4e-6);
   const Tensor z = transpose(long_column(n, 1, true, DType::f32, device), 0, 1).contiguous();
   CHECK(distance(layer_norm(z, {}, {}), layer_norm(z.to(DType::f64), {}, {})) < 1e-5);
+  const auto loss = [&](const Tensor& logits) {
+    return cross_entropy(logits, tensor(std::vector<int64_t>{1}, {1}).to(device), {.label_smoothing = 0.1});
+  };
+  for (const Tensor& logits : {x, z}) {
+    const double exact = loss(logits.to(DType::f64)).to(DType::f64).item<double>();
+    CHECK(std::abs(loss(logits).to(DType::f64).item<double>() - exact) < 4e-6 * std::abs(exact));
+  }
+  std::vector<float> signs, slopes;  // the signs have variance 1; no correlation
+  for (int64_t j = 0; j < n; ++j) signs.push_back(j % 2 ? -1 : 1), slopes.push_back(j % 4 < 2 ? 0.2f : 0.1f);
+  const Tensor even = tensor(signs, {1, n}).to(device), slope = tensor(slopes, {1, n}).to(device);
+  const auto gradient = [&](const Tensor& from, auto&& f) {
+    const Tensor leaf = from.detach().requires_grad_();
+    return backward(sum(f(leaf) * slope.to(from.dtype())))[leaf];
+  };
+  const auto norm = [](const Tensor& t) { return layer_norm(t, {}, {}); };
+  const auto log = [](const Tensor& t) { return log_softmax(t); };
+  CHECK(distance(gradient(even, norm), gradient(even.to(DType::f64), norm)) < 4e-6);
+  CHECK(distance(gradient(even, log), gradient(even.to(DType::f64), log)) < 4e-6);
 }
 
 }  // namespace tg
