@@ -154,8 +154,8 @@ class CudaRuntime final : public BackendRuntime {
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
     TG_CHECK(
         !held_memory(), state,
-        "[copy] from the host while a graph is recorded: these numbers would be copied once, and the graph runs again "
-        "and again. Make them an input of the function that is compiled.");
+        "[copy] from the host while a graph is recorded: every run of the graph would use these values. Make them an "
+        "input of the compiled function.");
     state(i).staging.to_device(to, from, bytes, stream_of(i));
   }
   void copy(int i, void* to, const void* from, size_t bytes) override {

@@ -88,8 +88,8 @@ class Gemms {
     if (++stats_.plain == 1)
       fmt::print(
           stderr,
-          "tapegrad: [gemm] cuBLASLt has no algorithm for {}: this product, and others that it has none for, are "
-          "made by a plain kernel, which is slow.\n",
+          "tapegrad: [gemm] cuBLASLt has no algorithm for {}. A plain kernel, which is slow, computes it and any other "
+          "without an algorithm.\n",
           describe(key_of(g)));
     plain_product(c, g, g.ldd, g.accumulate);
   }
@@ -115,7 +115,8 @@ class Gemms {
     if (file_) return;
     const std::string& path = options_.file;
     TG_CHECK(path.empty() || options_.autotune || std::filesystem::exists(path), io,
-             "[gemm] there is no file of measured algorithms '{}'. Choose another with TG_GEMM_CACHE, or make it with "
+             "[gemm] the file of measured algorithms '{}' does not exist. Choose another with TG_GEMM_CACHE, or make "
+             "it with "
              "TG_AUTOTUNE=1.",
              path);
     const auto shipped = options_.autotune ? std::span<const std::string_view>() : options_.shipped;
@@ -178,7 +179,7 @@ class Gemms {
         ++stats_.from_file;
         return;
       }
-      if (!known->shipped) file_->damaged("the library does not take the algorithm for " + describe(key));
+      if (!known->shipped) file_->damaged("the library refuses the algorithm for " + describe(key));
     }
     if (!options_.autotune || plan.candidates().empty() || p.accumulate || !may_measure(stream, c.op)) return;
     const double us = measure(c, plan, key, p, stream);
@@ -192,8 +193,8 @@ class Gemms {
 void check_tuning(const GemmOptions& o) {
   TG_CHECK(
       !o.autotune || !o.file.empty(), value,
-      "[gemm] algorithms are to be measured (TG_AUTOTUNE=1) and there is no file for them. Results would differ from "
-      "run to run. Set TG_GEMM_CACHE=FILE: later runs choose what it says.");
+      "[gemm] TG_AUTOTUNE=1 measures algorithms, and there is no file to keep them in. Results would differ from run "
+      "to run. Set TG_GEMM_CACHE=FILE: later runs use its algorithms.");
 }
 GemmOptions options_from_environment() {
   GemmOptions o;

@@ -115,8 +115,8 @@ bool gemm_fp8(const Context& c, const GemmFp8& g) {
   if (multiplied(c, g, l)) return true;
   if (++l.refusals == 1)
     fmt::print(stderr,
-               "tapegrad: [{}] cuBLASLt has no algorithm for 8-bit floats of {} x {} x {}: this product, and others "
-               "that it has none for, are made in TF32, which is slower.\n",
+               "tapegrad: [{}] cuBLASLt has no algorithm for 8-bit floats of {} x {} x {}. TF32, which is slower, "
+               "computes it and any other without an algorithm.\n",
                c.op, g.m, g.n, g.k);
   return false;
 }

@@ -163,8 +163,8 @@ Compiled compile(const std::string& source, int arch) {
   r.log.resize(n);
   check_rtc(nvrtcGetProgramLog(raw, r.log.data()), "reading NVRTC's messages");
   r.log.resize(std::strlen(r.log.c_str()));
-  TG_CHECK(result == NVRTC_SUCCESS, cuda, "[cuda] NVRTC {} does not compile a kernel for sm_{}: {}\n{}", version(),
-           arch, nvrtcGetErrorString(result), r.log);
+  TG_CHECK(result == NVRTC_SUCCESS, cuda, "[cuda] NVRTC {} cannot compile a kernel for sm_{}: {}\n{}", version(), arch,
+           nvrtcGetErrorString(result), r.log);
   check_rtc(nvrtcGetCUBINSize(raw, &n), "reading a compiled kernel");
   r.image.resize(n);
   check_rtc(nvrtcGetCUBIN(raw, r.image.data()), "reading a compiled kernel");
@@ -176,7 +176,7 @@ Compiled compile(const std::string& source, int arch) {
 SharedLibrary& rtc_library() {  // leaked, as lt_library()
   static auto& l = *new SharedLibrary(
       fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000), TG_CUDA_LIBRARIES,
-      fmt::format("Kernels of several ops are compiled by it. Install\n  apt install cuda-nvrtc-{0}-{1} | dnf install "
+      fmt::format("It compiles the kernels of fused ops. Install\n  apt install cuda-nvrtc-{0}-{1} | dnf install "
                   "cuda-nvrtc-{0}-{1}\nof NVIDIA's repository",
                   CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
   return l;
@@ -186,7 +186,7 @@ SharedLibrary& rtc_library() {  // leaked, as lt_library()
 std::string why_no_compiler() {
 #if !TG_LOADS_KERNELS
   return fmt::format(
-      "[cuda] this program was built with CUDA {}.{}, which loads no kernels at run time. Build with 12.8.",
+      "[cuda] this program was built with CUDA {}.{}, which cannot load kernels at run time. Build with 12.8 or newer.",
       CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
 #endif
   try {

@@ -119,8 +119,8 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
     const size_t shared = size_t(kMostRows * s.r) * sizeof(C), most = properties(c.device.index).shared_per_block;
     TG_CHECK(
         shared + sizeof(C) * kThreads <= most, value,
-        "[lora] the rank is {}: {} rows of x a take {} bytes of the {} that a block may share. Use a lower rank, or "
-        "two products.",
+        "[lora] the rank is {}: {} rows of x a take {} bytes, and a block has {} bytes of shared memory. Use a lower "
+        "rank, or two matmuls.",
         s.r, kMostRows, shared, most);
     const auto run = [&]<int kRows, bool kVectors>() {
       launch(c, lora_rows<T, kRows, kVectors>, blocks_for(c, s.rows, kRows), kThreads, shared * kRows / kMostRows, s,

@@ -81,7 +81,7 @@ DeviceComm::DeviceComm(Communicator& comm, int device, const char* op) : comm_(c
   {
     const CommWatch::Call call(comm.watch(), "making NCCL's communicator");
     check(CommInitRank(&nccl_, comm.size(), id, comm.rank()), op,
-          fmt::format("making a communicator of {} ranks, of which {} has {},", comm.size(), comm.rank(),
+          fmt::format("making a communicator of {} ranks, where rank {} has {},", comm.size(), comm.rank(),
                       Device::cuda(device)));
   }
   comm.watch().add(*this);

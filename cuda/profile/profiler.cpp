@@ -13,7 +13,7 @@ namespace tg::cuda {
 std::unique_ptr<detail::DeviceProfiler> make_profiler() {
   throw Error(
       Error::Kind::cuda,
-      "[profiler] this build was made without the headers of CUPTI. Install cuda-cupti-dev, and configure anew.");
+      "[profiler] this build has no CUPTI: its headers were missing. Install cuda-cupti-dev, and run cmake again.");
 }
 }  // namespace tg::cuda
 #else
@@ -71,11 +71,11 @@ std::string refusal(CUptiResult r, const char* what) {
   std::string way_out = "Run without a profiler, or see NVIDIA's manual of CUPTI for this error";
   if (r == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES)
     way_out =
-        "The driver lets administrators profile only: set NVreg_RestrictProfilingToAdminUsers=0 for its module, "
+        "The driver lets only administrators profile: set NVreg_RestrictProfilingToAdminUsers=0 for its module, "
         "or run as root";
   if (r == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
     way_out =
-        "Another tool profiles or debugs this process (nsys, ncu, a debugger), and one can: end it, or take its "
+        "Another tool already profiles or debugs this process (nsys, ncu, a debugger): stop it, or use its "
         "report";
   return fmt::format("CUPTI refuses {}: {}. {}.", what, text ? text : "it gives no reason", way_out);
 }
@@ -354,7 +354,7 @@ class CuptiProfiler final : public DeviceProfiler {
   void use_host_clock() {
     const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
     if (r == CUPTI_SUCCESS) return;
-    note(r, "the clock of the host, and its own is moved to it");
+    note(r, "the clock of the host, so its own times are shifted to it");
     // Narrowest of a few pairs, against the host's earlier reading: so no record ends after the profile.
     int64_t behind = 0, narrowest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 8; ++i) {

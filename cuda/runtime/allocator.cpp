@@ -144,9 +144,9 @@ DeviceAllocator::Counts DeviceAllocator::counts() const {
 }
 void DeviceAllocator::empty_cache() {
   check_alive();
-  TG_CHECK(!held_memory(), state,
-           "[empty_cache] waits for the device, and what is being recorded runs later. Call it outside of the function "
-           "that is compiled.");
+  TG_CHECK(
+      !held_memory(), state,
+      "[empty_cache] waits for the device, but recorded work runs later. Call it outside of the compiled function.");
   Lock lock(mutex_);
   release(lock);
 }
@@ -187,8 +187,8 @@ void DeviceAllocator::release(Lock& lock) {
   lock.lock();
   TG_CHECK(
       alone, state,
-      "[empty_cache] another thread has recorded a graph for {} s, and memory cannot be given back meanwhile. Lower "
-      "what the program holds, or set TG_CUDA_GRAPHS=0.",
+      "[empty_cache] another thread has recorded a graph for {} s, and memory cannot be freed meanwhile. Keep less "
+      "memory in use, or set TG_CUDA_GRAPHS=0.",
       kMost.count());
   const auto segments = pool_.release();
   if (segments.empty()) return;
@@ -228,12 +228,12 @@ void DeviceAllocator::fail(size_t bytes) const {
   const size_t cached = pool_.reserved() - pool_.in_use();
   std::string s = fmt::format(
       "[allocate] {} is out of memory: {} more{} does not fit. The card has {}, of which {} are free; {} are live in "
-      "tensors of this process, and {} are cached in pieces of at most {}. ",
+      "tensors of this process, and {} are cached in blocks of at most {}. ",
       Device::cuda(device_), size_text(bytes), running().op.empty() ? "" : fmt::format(" for {}", running().op),
       size_text(total), size_text(free), size_text(size_t(stats_.live)), size_text(cached),
       size_text(pool_.largest_free()));
   s += "Lower the batch size or the context length, recompute activations (checkpoint), or compute in bf16.";
-  if (const std::string live = largest_live(); !live.empty()) s += " The largest that are live:" + live;
+  if (const std::string live = largest_live(); !live.empty()) s += " The largest live blocks:" + live;
   throw Error(Error::Kind::memory, s);
 }
 

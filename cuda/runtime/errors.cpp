@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 
 constexpr const char* kRestart =
-    "CUDA gives no way to go on after that: restart the process, a training from its last checkpoint.";
+    "CUDA cannot continue after this error: restart the process, and a training from its last checkpoint.";
 
 // Errors after which CUDA refuses everything until the process ends.
 bool ends_device(cudaError_t e) {
@@ -71,7 +71,7 @@ std::atomic<const std::string*> g_lost{nullptr};  // the message of check_alive(
 [[noreturn]] void lose(const std::string& what) {
   const std::string* expected = nullptr;
   g_lost.compare_exchange_strong(expected,
-                                 new std::string(fmt::format("A kernel failed before: {} {}", what, kRestart)));
+                                 new std::string(fmt::format("A kernel failed earlier: {} {}", what, kRestart)));
   throw Error(Error::Kind::cuda, fmt::format("{} {}", what, kRestart));
 }
 

@@ -45,7 +45,7 @@ class Graph {
         e == cudaErrorInvalidValue || e == cudaErrorNotSupported) {
       (void)cudaGetLastError();
       throw RefusedPart(Error::Kind::cuda,
-                        fmt::format("The driver takes no child graph of an op's kernels: {}.", cudaGetErrorString(e)));
+                        fmt::format("The driver refuses an op's kernels as a child graph: {}.", cudaGetErrorString(e)));
     } else {
       check(e, kGraphOp, "adding to a graph");
     }

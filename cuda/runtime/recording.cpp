@@ -96,7 +96,7 @@ class CudaRecording final : public Recording {
     if (!flat_) try {
         return record_parts();
       } catch (const RefusedPart& e) {
-        fmt::print(stderr, "tapegrad: [compile] {} Ops are recorded all at once from now on.\n", e.what());
+        fmt::print(stderr, "tapegrad: [compile] {} All ops are recorded as one graph from now on.\n", e.what());
         flat_ = true;
       }
     graph_ = ExecutableGraph(captured_whole());

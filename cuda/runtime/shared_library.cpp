@@ -25,7 +25,8 @@ void* SharedLibrary::function(const char* name) {
              file_, why, install_);
   }
   void* f = dlsym(handle_, name);
-  TG_CHECK(f, cuda, "[cuda] {} has no function {}: {}. It is not of the version that this program was built for. {}.",
+  TG_CHECK(f, cuda,
+           "[cuda] {} has no function {}: {}. Its version differs from the one that this program was built for. {}.",
            file_, name, last_error(), install_);
   return f;
 }

@@ -280,8 +280,8 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
     CHECK(has(e, "Delete it, or choose another with TG_GEMM_CACHE; TG_AUTOTUNE=1 makes a new one."));
   }
   std::filesystem::remove(file.path);
-  CHECK(has(error_of([&] { matmul(ad, bd); }),
-            "[gemm] there is no file of measured algorithms '" + file.path + "'. Choose another with TG_GEMM_CACHE"));
+  CHECK(has(error_of([&] { matmul(ad, bd); }), "[gemm] the file of measured algorithms '" + file.path +
+                                                   "' does not exist. Choose another with TG_GEMM_CACHE"));
   file.write(text);
   CHECK(right());
 
@@ -312,8 +312,8 @@ TEST_CASE("measuring: many launches of each algorithm, on copies of operands of 
   o.autotune = true;
   CHECK(has(
       error_of([&] { cuda::set_gemm_options(o); }),
-      "[gemm] algorithms are to be measured (TG_AUTOTUNE=1) and there is no file for them. Results would differ from "
-      "run to run. Set TG_GEMM_CACHE=FILE"));
+      "[gemm] TG_AUTOTUNE=1 measures algorithms, and there is no file to keep them in. Results would differ from run "
+      "to run. Set TG_GEMM_CACHE=FILE"));
   const TemporaryFile file;
   o.file = file.path;
   const Options options(o);

@@ -28,7 +28,7 @@ TEST_CASE("a library without a function: it is of another version") {
   SharedLibrary libc("libc.so.6", "/nowhere", "Install it anew");
   const std::string e = error_of([&] { libc.function("tapegrad_none"); });
   CHECK(has(e, "[cuda] libc.so.6 has no function tapegrad_none: "));
-  CHECK(has(e, "not of the version that this program was built for. Install it anew."));
+  CHECK(has(e, "Its version differs from the one that this program was built for. Install it anew."));
 }
 #ifndef TG_CUDA_EMULATED
 TEST_CASE("cuBLASLt is found, is of the version that this program was built for, and has what is called") {

@@ -267,7 +267,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
   REQUIRE(recording);
   recording->record();
   other.join();
-  CHECK(has(refused, "[empty_cache] waits for the device, and what is being recorded runs later."));
+  CHECK(has(refused, "[empty_cache] waits for the device, but recorded work runs later."));
   CHECK(recording->launch());
   CHECK(values(y) == values(x));
 }
@@ -299,7 +299,7 @@ TEST_CASE("a full card: what is said, and that all goes on") {
   CHECK(has(message, "[allocate] cuda:0 is out of memory: 12.0 MiB more does not fit. The card has "));
   CHECK(has(message, " are free; "));
   CHECK(has(message, " are live in tensors of this process, and "));
-  CHECK(has(message, " MiB are cached in pieces of at most "));
+  CHECK(has(message, " MiB are cached in blocks of at most "));
   CHECK(has(message,
             "Lower the batch size or the context length, recompute activations (checkpoint), or compute in bf16"));
   CHECK(has(message, "\n    10.0 MiB 'h.0.mlp.w'"));

@@ -268,7 +268,7 @@ TEST_CASE("profiler: a driver that refuses leaves a note, and the rest of the pr
   REQUIRE(p.notes.size() == 1);
   CHECK(p.notes[0] ==
         "kernels of the GPU are missing: [profiler] CUPTI refuses to be used: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES. The "
-        "driver lets administrators profile only: set NVreg_RestrictProfilingToAdminUsers=0 for its module, or run as "
+        "driver lets only administrators profile: set NVreg_RestrictProfilingToAdminUsers=0 for its module, or run as "
         "root.");
 }
 TEST_CASE("profiler: without what a profile can do without it is whole, and a note says so") {
@@ -288,7 +288,7 @@ TEST_CASE("profiler: without what a profile can do without it is whole, and a no
   for (int again = 0; again < 2; ++again) {
     const auto clock = profile("cuptiActivityRegisterTimestampCallback"), nodes = profile("cuptiEnableCallback");
     REQUIRE(clock.size() == 2);  // and that the GPU is emulated
-    CHECK(has(clock[0] + clock[1], "CUPTI refuses the clock of the host, and its own is moved to it: "));
+    CHECK(has(clock[0] + clock[1], "CUPTI refuses the clock of the host, so its own times are shifted to it: "));
     REQUIRE(nodes.size() == 2);
     CHECK(has(nodes[0] + nodes[1], "CUPTI refuses to say which op a kernel of a graph belongs to: "));
     CHECK(profile("nothing").size() == 1);

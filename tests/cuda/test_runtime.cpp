@@ -218,7 +218,7 @@ TEST_CASE("the error of a kernel: which op it may be, and every later use repeat
       CHECK(has(first, "Run with TG_SYNC=1 to learn which one it was."));
     }
     for (const char* use : {"synchronize", "launch", "allocate", "to_vector", "to the device", "empty_cache"})
-      CHECK(has(r.output, fmt::format("\n{}: [cuda] the device cannot be used any more. A kernel failed before: {}",
+      CHECK(has(r.output, fmt::format("\n{}: [cuda] the device cannot be used any more. A kernel failed earlier: {}",
                                       use, first.substr(0, 60))));
     CHECK(has(r.output, "\ncpu: 1\n"));
   }

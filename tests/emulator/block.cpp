@@ -195,7 +195,7 @@ void run(const Launch& l) {
   }
   launch_now = nullptr;
   if (const std::size_t fixed = static_shared(); !failed() && !may_share(l.call.kernel, l.shared_bytes, fixed))
-    fail(Fault::usage, {}, "%s has %zu bytes of dynamic shared memory and %zu of static: not opted in to, or too many",
+    fail(Fault::usage, {}, "%s has %zu bytes of dynamic and %zu of static shared memory: too many, or without opt-in",
          function_name(l.call.kernel).c_str(), l.shared_bytes, fixed);
 }
 
@@ -231,7 +231,7 @@ unsigned lane() { return current->index % 32; }
 void collective(unsigned mask, void* frame, Combine combine, Site at) {
   Thread& t = *current;
   const unsigned warp = t.index / 32, own = 1U << t.index % 32;
-  if (!(mask & own)) fail(Fault::lane_mask, at, "lane %u calls with mask %08x that leaves it out", lane(), mask);
+  if (!(mask & own)) fail(Fault::lane_mask, at, "lane %u calls with mask %08x, which does not name it", lane(), mask);
   if (const unsigned gone = mask & exited[warp])
     fail(Fault::lane_mask, at, "mask %08x names lane %d, which returned", mask, std::countr_zero(gone));
   auto& pending = meetings[warp];
@@ -257,7 +257,7 @@ void sync_warp(unsigned mask, Site at) {
 }
 
 void absent_lane(unsigned reader, unsigned source) {
-  fail(Fault::lane_mask, current->site, "lane %u reads lane %u, which takes no part", reader, source);
+  fail(Fault::lane_mask, current->site, "lane %u reads lane %u, which does not participate", reader, source);
   __builtin_unreachable();
 }
 
@@ -268,7 +268,7 @@ void store(void* to, const void* from, unsigned bytes, bool shared) {
   const void* pc = __builtin_return_address(0);
   if (reinterpret_cast<std::uintptr_t>(to) % bytes) fail(Fault::misaligned, pc, "store of %u bytes at %p", bytes, to);
   if (!(shared ? is_shared(to) : is_global(to)))
-    fail(Fault::usage, pc, "store to %s memory at %p, which is none", shared ? "shared" : "global", to);
+    fail(Fault::usage, pc, "store to %s memory at %p, which is other memory", shared ? "shared" : "global", to);
   touch(to, bytes, Access::write, pc);
   std::memcpy(to, from, bytes);
 }

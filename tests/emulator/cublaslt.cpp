@@ -30,14 +30,14 @@ cublasStatus_t refuse(const Refusal& r) { return refuse(r.status, r.why); }
 
 template <class T, class... A> cublasStatus_t create(T** out, A... a) {
   const engine::Entry entry;
-  if (!out) return refuse(CUBLAS_STATUS_INVALID_VALUE, "no place for the new object");
+  if (!out) return refuse(CUBLAS_STATUS_INVALID_VALUE, "the pointer to the new object is null");
   *out = new T{a...};
   ++counters.live;
   return accept();
 }
 template <class T> cublasStatus_t destroy(T* x) {
   const engine::Entry entry;
-  if (!x) return refuse(CUBLAS_STATUS_INVALID_VALUE, "destruction of nothing");
+  if (!x) return refuse(CUBLAS_STATUS_INVALID_VALUE, "the object to destroy is null");
   delete x;
   --counters.live;
   return accept();
@@ -220,7 +220,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
     r = {{{magic, rank, kind_of(p), want.alignment, want.workspace}}, want.workspace, CUBLAS_STATUS_SUCCESS, 1, {}};
     r.algo.data[kSum] = sum_of(r.algo);
   }
-  if (*found == 0) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm has what is preferred");
+  if (*found == 0) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm fits the preferences");
   return accept();
 }
 
@@ -254,8 +254,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
       if (reinterpret_cast<std::uintptr_t>(at) % algo->data[kAlignment])
         return refuse(CUBLAS_STATUS_INVALID_VALUE, "the algorithm was chosen for operands aligned to " +
                                                        std::to_string(algo->data[kAlignment]) + " bytes");
-    if (refused >> algo->data[kRank] & 1)
-      return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "the algorithm cannot be run after all");
+    if (refused >> algo->data[kRank] & 1) return refuse(CUBLAS_STATUS_NOT_SUPPORTED, "a test refuses this algorithm");
     x.workspace_used = algo->data[kWorkspace];
     if (x.workspace_used > workspace_bytes || (x.workspace_used && !workspace))
       return refuse(CUBLAS_STATUS_INVALID_VALUE, "the algorithm needs " + std::to_string(x.workspace_used) +
@@ -272,6 +271,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
   if (!s || simt::engine::submit(*s, {.kind = simt::engine::Kind::kernel,
                                       .run = work,
                                       .kernel = reinterpret_cast<const void*>(&cublasLtMatmul)}) != cudaSuccess)
-    return refuse(CUBLAS_STATUS_EXECUTION_FAILED, "the stream takes no work");
+    return refuse(CUBLAS_STATUS_EXECUTION_FAILED, "the stream refuses the work");
   return accept();
 }

@@ -153,7 +153,7 @@ std::optional<Refusal> int8(const Problem& p) {
     return unsupported(text("int8 needs m and k in multiples of 4, they are %zu and %zu", p.m(), p.k()));
   if (p.a.ld % 4 || p.b.ld % 4 || p.c.ld % 4 || p.d.ld % 4)
     return unsupported("int8 needs leading dimensions in multiples of 4");
-  if (p.n() > 65536) return unsupported(text("int8 with n = %zu: above 65536 this version has none", p.n()));
+  if (p.n() > 65536) return unsupported(text("int8 with n = %zu: this version needs n of at most 65536", p.n()));
   const bool vector = p.desc.pointers == CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST;
   if (p.desc.scale_a || p.desc.scale_b || p.desc.scale_d) return unsupported("int8 has no scale pointers");
   if (p.d.type == F32 && p.desc.pointers > CUBLASLT_POINTER_MODE_DEVICE)
@@ -253,7 +253,7 @@ std::optional<Refusal> refuses_operands(const Problem& p, const Operands& x) {
     if ((alpha != 0 && alpha != 1) || (beta != 0 && beta != 1))
       return unsupported("int8 with scale type i32 needs alpha and beta of 0 or 1");
   }
-  if (p.fp8() && beta != 0) return unsupported("fp8 with beta: kernels of this version may not end");
+  if (p.fp8() && beta != 0) return unsupported("fp8 with beta: kernels of this version may hang");
   const struct {
     const char* name;
     const void* p;

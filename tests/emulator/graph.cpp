@@ -140,7 +140,7 @@ std::size_t find(cudaGraph_t g, cudaGraphNode_t node) {
   const std::size_t i = (h & 0xffffff) - 1;
   const Graph* const found = h >> 24 == reinterpret_cast<std::uintptr_t>(g) ? graphs.find(g) : nullptr;
   if (found && i < found->nodes.size()) return i;
-  fail(Fault::usage, {}, "a node that is none of the graph, or of a graph that was destroyed");
+  fail(Fault::usage, {}, "a node of another graph, or of a graph that was destroyed");
   return none;
 }
 Executable* find(cudaGraphExec_t g) {

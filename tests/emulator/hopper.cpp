@@ -241,7 +241,7 @@ void wgmma_commit() {
 namespace {
 void wait_for_products(const void* d, Site at) {
   for (const Product& p : current->products)
-    if (p.d != d) fail(Fault::usage, at, "wgmma_wait names other registers than those of a product");
+    if (p.d != d) fail(Fault::usage, at, "wgmma_wait names other registers than the accumulators in flight");
   const unsigned group = current->index / 128;
   current->fenced = false;
   if (++meeting[group] < 128) {
@@ -251,7 +251,7 @@ void wait_for_products(const void* d, Site at) {
     Thread* const team = &threads[group * 128];
     for (Thread* t = team; t < team + 128; ++t) {
       if (t->products.size() != team->products.size())
-        fail(Fault::divergence, at, "threads of a warpgroup with %zu and %zu products", t->products.size(),
+        fail(Fault::divergence, at, "threads of a warpgroup with %zu and %zu wgmma in flight", t->products.size(),
              team->products.size());
       for (const auto& [to, v] : t->saved) std::memcpy(to, v.data(), v.size());
     }

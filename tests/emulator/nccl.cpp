@@ -88,7 +88,7 @@ struct ncclComm {
     Box& b = box(m.rank, rank);
     if (b.sent.load() == b.taken.load()) return false;
     if (b.bytes != m.bytes || b.function != m.function) {
-      fail(Fault::usage, {}, "rank %d sends %zu bytes by %s, of which rank %d expects %zu by %s", m.rank, b.bytes,
+      fail(Fault::usage, {}, "rank %d sends %zu bytes by %s, but rank %d expects %zu by %s", m.rank, b.bytes,
            names[int(b.function)], rank, m.bytes, names[int(m.function)]);
       return false;
     }
@@ -146,14 +146,14 @@ Result end_group() {
   const auto work = [comm = g.comm, all = std::move(g.messages)](const Operation& op) { comm->exchange(all, op); };
   const auto* kernel = reinterpret_cast<const void*>(&GroupEnd);
   if (!s || submit(*s, {.kind = Kind::kernel, .run = work, .kernel = kernel, .meets = true}) != cudaSuccess)
-    return refuse(kUnhandledCudaError, "the stream takes no work");
+    return refuse(kUnhandledCudaError, "the stream refuses the work");
   return kSuccess;
 }
 // Without an open group, the messages form one.
 Result add(Comm c, cudaStream_t stream, std::vector<Message> messages) {
   Group& g = group;
   if (g.comm && (g.comm != c || g.stream != stream))
-    fail(Fault::usage, {}, "calls of a group are for one communicator and one stream here");
+    fail(Fault::usage, {}, "a group uses two communicators or streams, and the emulator needs one");
   g.comm = c, g.stream = stream;
   for (Message& m : messages)
     if (m.bytes > 0) g.messages.push_back(m);
@@ -219,11 +219,11 @@ Result CommInitRank(Comm* comm, int size, UniqueId id, int rank) {
   if (!comm || size < 1 || size > most_ranks || rank < 0 || rank >= size)
     return refuse(kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size));
   if (std::memcmp(id.bytes, magic, sizeof magic - 1) != 0)
-    return refuse(kInvalidArgument, "the id is of no communicator");
+    return refuse(kInvalidArgument, "the id is not from ncclGetUniqueId");
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return refuse(kUnhandledCudaError, "there is no device");
   Room* const room = join(id, size, rank, device);
-  if (!room) return refuse(kSystemError, "there is no memory that processes share");
+  if (!room) return refuse(kSystemError, "shared memory could not be created");
   if (std::ranges::count(room->device, room->device + size, device) > 1)
     return refuse(kInvalidUsage, "two ranks have device " + std::to_string(device));
   *comm = new ncclComm{room, rank, size};  // leaked: queued work may use it
@@ -286,7 +286,7 @@ Result AllGather(const void* from, void* to, std::size_t count, DataType type, C
   const bool in_place = mine == all + std::size_t(c->rank) * bytes;
   for (int r = 0; r < c->size && !in_place; ++r)
     if (overlap(mine, all + std::size_t(r) * bytes, bytes))
-      fail(Fault::usage, {}, "ncclAllGather in place wants a rank's part at its place");
+      fail(Fault::usage, {}, "ncclAllGather in place needs a rank's part at its offset");
   std::vector<Message> messages;
   for (int r = 0; r < c->size; ++r) {
     if (r == c->rank && in_place) continue;

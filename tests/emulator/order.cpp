@@ -15,8 +15,8 @@ std::array<Stamp, max_threads> async_fences;  // each thread's last
 std::uint16_t tick(unsigned unit) {
   if (clocks[unit] == 0xffff)
     fail(Fault::usage, {},
-         "more than 65534 meetings of a thread with others between two barriers of the block, which "
-         "is more than the emulator can order");
+         "a thread synchronised with others more than 65534 times between two __syncthreads, which is "
+         "more than the emulator can order");
   return ++clocks[unit];
 }
 }  // namespace

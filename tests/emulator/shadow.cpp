@@ -238,7 +238,7 @@ void library_access(const void* p, std::size_t n, Access a, const Operation& op,
   const char* verb = a == Access::read ? "read" : "write";
   const char* c = static_cast<const char*>(p);
   if (!in_arena(c) || !in_arena(c + n - 1))
-    return fail(Fault::host_memory, {}, "%s: %s of %zu bytes at %p, which is no device memory", library, verb, n, p);
+    return fail(Fault::host_memory, {}, "%s: %s of %zu bytes at %p, which is not device memory", library, verb, n, p);
   const std::uint8_t* state = arena.state + (c - arena.base);
   for (std::size_t i = 0; i < n; ++i) {
     if (state[i] <= freed)

@@ -218,7 +218,7 @@ TEST_CASE("NCCL is too old or fails: the op, the call and NCCL's words, on all r
   CHECK(has(error(), "[comm] NCCL 2.15.5 is too old. Several ranks with GPUs need NCCL 2.16 or newer"));
   simt::set_nccl_version(22809);
   simt::set_nccl(cuda::nccl::kSystemError, "CommInitRank");
-  CHECK(has(error(), fmt::format("[all_reduce] NCCL: making a communicator of {} ranks, of which {} has {}, failed: "
+  CHECK(has(error(), fmt::format("[all_reduce] NCCL: making a communicator of {} ranks, where rank {} has {}, failed: "
                                  "unhandled system error",
                                  comm->size(), comm->rank(), *d)));
   const std::tuple<const char*, const char*, int64_t> calls[] = {{"Send", "sending", 2400},

@@ -118,7 +118,7 @@ TEST_CASE("faults of a product are reported") {
     s.c = s.d = (1 << 20) - 1024;
     attempt(s, arena);
   }));
-  CHECK(faults("which is no device memory", [](char* arena) {
+  CHECK(faults("which is not device memory", [](char* arena) {
     alignas(256) static char host[4096];
     Setup s;
     s.b = host - arena;

@@ -69,7 +69,7 @@ TEST_CASE("NCCL: arguments that it refuses") {
   CHECK(CommInitRank(&other, 2, id, 2) == kInvalidArgument);
   CHECK(CommInitRank(&other, 0, id, 0) == kInvalidArgument);
   CHECK(CommInitRank(&other, 1, UniqueId{}, 0) == kInvalidArgument);
-  CHECK(why(kInvalidArgument) == "invalid argument: the id is of no communicator");
+  CHECK(why(kInvalidArgument) == "invalid argument: the id is not from ncclGetUniqueId");
   CHECK(AllGather(x, y, 64, kInt8, nullptr, s) == kInvalidArgument);
   CHECK(why(kInvalidArgument) == "invalid argument: no communicator, or one that was aborted");
   CHECK(AllGather(nullptr, y, 64, kInt8, c, s) == kInvalidArgument);
@@ -120,7 +120,7 @@ TEST_CASE("NCCL: faults of memory, order and messages") {
   has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float*, float*, float* h) {
         AllGather(x, h, 64, kInt8, c, s);
       }),
-      "which is no device memory");
+      "which is not device memory");
   has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float* y, float*, float*) {
         AllGather(x, y, 72, kInt8, c, s);
       }),
@@ -128,7 +128,7 @@ TEST_CASE("NCCL: faults of memory, order and messages") {
   has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float*, float*, float*) {
         AllGather(x, x + 4, 32, kInt8, c, s);
       }),
-      "ncclAllGather in place wants a rank's part at its place");
+      "ncclAllGather in place needs a rank's part at its offset");
   has(run([](Comm c, cudaStream_t s, cudaStream_t t, float* x, float* y, float*, float*) {
         (void)cudaMemsetAsync(x, 0, 64, t);
         AllGather(x, y, 64, kInt8, c, s);
@@ -140,14 +140,14 @@ TEST_CASE("NCCL: faults of memory, order and messages") {
         Recv(y, 64, kInt8, 0, c, t);
         GroupEnd();
       }),
-      "calls of a group are for one communicator and one stream here");
+      "a group uses two communicators or streams, and the emulator needs one");
   has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float* y, float*, float*) {
         GroupStart();
         Send(x, 64, kInt8, 0, c, s);
         Recv(y, 60, kInt8, 0, c, s);
         GroupEnd();
       }),
-      "rank 0 sends 64 bytes by ncclSend or ncclRecv, of which rank 0 expects 60 by ncclSend or ncclRecv");
+      "rank 0 sends 64 bytes by ncclSend or ncclRecv, but rank 0 expects 60 by ncclSend or ncclRecv");
   simt::reset();
 }
 TEST_CASE("NCCL: two ranks with one device") {
