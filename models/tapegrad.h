@@ -1,11 +1,11 @@
 /// @file
-/// Everything that a program needs: tensors, ops, backward, models and their training. Files of the library include the
-/// headers that they use instead.
+/// All public headers: tensors, ops, backward, models and training. Files of the library include the headers that they
+/// use instead.
 ///
 /// @namespace tg
 /// All of tapegrad. Functions of tensors are here; their ops are in tg::op, layers in tg::nn.
 /// @namespace tg::op
-/// The ops as structs: what to compute, with its checks, its gradient and its kernels. Users call the functions of tg.
+/// The ops as structs: parameters, checks, gradient and kernels. Users call the functions of tg.
 /// @namespace tg::nn
 /// The layers of models: structs of tensors with a forward().
 /// @namespace tg::check

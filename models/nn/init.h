@@ -1,6 +1,6 @@
 /// @file
-/// Init: how a new parameter is filled. Values come from a generator of the parameter's own (models/nn/params.h), so
-/// they do not depend on the other parameters of a model. Params and the layers of nn/layers.h use it.
+/// Init: how a new parameter is filled. Each parameter has its own generator (models/nn/params.h), so its values do not
+/// depend on the other parameters of a model. Params and the layers of nn/layers.h use it.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -9,39 +9,38 @@
 
 namespace tg {
 
-/// How the matrices of a model start.
+/// How the matrices of a model are initialised.
 enum class InitScheme {
-  gpt2,   ///< N(0, std^2), less for what is added to the residual stream: Radford et al. 2019
-  xavier  ///< truncated normals of deviation sqrt(2 / (in + out)): Glorot and Bengio 2010
+  gpt2,   ///< N(0, std^2), less for residual projections (GPT-2)
+  xavier  ///< N(0, 2 / (in + out)), truncated: Glorot and Bengio 2010
 };
 /// "gpt2" or "xavier".
 std::string_view name_of(InitScheme);
 /// The scheme with this name; an Error lists the names.
 InitScheme init_from_name(std::string_view);
 
-/// How one parameter starts.
+/// How one parameter is initialised.
 struct Init {
   enum class Kind { constant, normal, truncated_normal, xavier, uniform };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
   double bound = 0;  ///< of uniform
-  /// For xavier: the rows of each matrix, if the parameter is several matrices one after the other; empty means one
-  /// matrix.
+  /// For xavier: the rows of each matrix if the parameter stacks several; empty means one matrix.
   Dims parts = {};
 
   /// One value everywhere.
   static Init constant(double x) { return {.mean = x}; }
   /// N(mean, std^2).
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }
-  /// N(0, std^2) without values beyond 3 std. The resulting deviation is 0.9866 std; it is not corrected.
+  /// N(0, std^2) truncated at 3 std. The resulting deviation is 0.9866 std; it is not corrected.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .std = std}; }
   /// U(-bound, bound).
   static Init uniform(double bound) { return {.kind = Kind::uniform, .bound = bound}; }
   /// For a matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
 
-  /// A new leaf with these values: f64, f32 or bf16, the same values on every device. An Error if std or bound is
-  /// negative, or if the shape is not that of the parts.
+  /// A new leaf with these values, f64, f32 or bf16, the same on every device. An Error if std or bound is negative, or
+  /// if the shape does not fit the parts.
   Tensor make(const Shape&, DType, Device, Rng) const;
 };
 

@@ -75,7 +75,7 @@ Tensor activate(Activation a, const Tensor& x) {
   }
   return swiglu(x);
 }
-// x, for a layer without a weight.
+// Returns x; refuses gradients, because the weight is gone.
 const Tensor& untracked(const Tensor& x, const Tensor& bias) {
   TG_CHECK(!grad_enabled() || (!x.requires_grad() && !(bias && bias.requires_grad())), state,
            "[linear] gradients are asked for through a layer that was prepared for evaluation: {}. Its weight is gone. "
@@ -99,7 +99,7 @@ Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
 Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, bool bias, const BlockOptions& o) {
   return Linear(p, in, out, {.bias = bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
 }
-// Whether a norm takes the stream x and makes a branch of this dtype in one op.
+// Whether a norm takes the f32 stream x and returns a bf16 branch in one op.
 bool is_mixed(const Tensor& x, std::optional<DType> branch) { return x.dtype() == DType::f32 && branch == DType::bf16; }
 Init of_parts(Init init, const Dims& parts) {
   init.parts = parts;
@@ -227,7 +227,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   Tensor all = reshape(qkv.forward(x, c.compute, c.rng), {b, t, heads + 2 * kv_heads, hs});
   Tensor y;
   if (!c.cache && !qk_norm) {
-    all = turned(all, heads + kv_heads);     // what it was before may go
+    all = turned(all, heads + kv_heads);     // frees the unrotated copy
     y = self_attention(all, kv_heads, how);  // (B, T, NH, HS)
   } else {
     const auto in_heads = [&](const Tensor& part) { return transpose(part, 1, 2); };
@@ -239,7 +239,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
       if (qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
       parts[i] = turned(parts[i], parts[i].size(2));
     }
-    // On the tape, a view of the values would keep the memory of queries and keys before they were turned.
+    // On the tape, a view of the values would keep the unrotated queries and keys alive.
     if (parts[2].requires_grad()) parts[2] = parts[2].contiguous();
     const Tensor q = in_heads(parts[0]);                       // (B, NH, T, HS)
     KvCache::Pair kv{in_heads(parts[1]), in_heads(parts[2])};  // (B, NHkv, T, HS) x 2
@@ -259,7 +259,7 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
-  // GELU and codes in one pass, and GELU is not kept: the same layers in fewer bytes.
+  // Fused: one pass computes GELU and quantizes it, and GELU is not stored. Results are those of the separate layers.
   const auto is_simple = [&](const Linear& l) { return !l.adapter && !l.prepared() && l.kind == fc.kind; };
   const bool has_fused = fc.kind == LinearKind::switchback || fc.kind == LinearKind::switchback_vector_wise;
   const bool is_gelu = activation == Activation::gelu || activation == Activation::gelu_tanh;

@@ -52,7 +52,7 @@ Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
   Shape shape = x.shape();
   shape.back() = b.size(1);
   const Tensor rows = reshape(x, {x.numel() / in, in});                       // (N, in)
-  const Tensor h = tg::dropout(matmul(rows, a_like), dropout, *rng) * scale;  // (N, r): (N, out) is wider
+  const Tensor h = tg::dropout(matmul(rows, a_like), dropout, *rng) * scale;  // (N, r): cheaper to scale than (N, out)
   const Tensor y = reshape(matmul(h, b_like), shape);
   return base ? base + y : y;
 }

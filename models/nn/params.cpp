@@ -14,13 +14,14 @@ struct Params::State {
   DType dtype;
   Rng rng;
   std::vector<Parameter> list;
-  std::map<std::string, size_t, std::less<>> index;  // name -> place in list
-  std::optional<TensorSource> loaded;                // its shapes: of what is not used yet
-  std::string dropped;                               // the first that drop() took
+  std::map<std::string, size_t, std::less<>> index;  // name -> index in list
+  std::optional<TensorSource> loaded;                // its shapes: those not used yet
+  std::string dropped;                               // the first name that drop() removed
 };
 
 namespace {
-uint64_t hash_of(std::string_view name) {  // FNV-1a, 64 bits: the same everywhere, as checkpoints of seeds need it
+// FNV-1a, 64 bits, the same on every platform: seeds in checkpoints depend on it.
+uint64_t hash_of(std::string_view name) {
   uint64_t h = 0xcbf29ce484222325;
   for (unsigned char c : name) h = (h ^ c) * 0x100000001b3;
   return h;
@@ -38,7 +39,7 @@ template <class Map> std::string did_you_mean_key(std::string_view name, const M
   for (auto& entry : known) names.push_back(entry.first);
   return did_you_mean(name, names);
 }
-// A leaf of its own with t's values: shares their memory when nothing has to be converted.
+// A new leaf with t's values. It shares t's memory unless a conversion is needed.
 Tensor fitted(const std::string& name, const Tensor& t, const Shape& shape, DType dtype, Device d) {
   TG_CHECK(t, value, "[params] the tensor given for '{}' is empty. Pass one that has a value.", name);
   TG_CHECK(
@@ -118,7 +119,8 @@ void Params::load(StateDict tensors) const {
   TensorSource source;
   for (const auto& [name, t] : tensors) source.shapes[name] = t ? t.shape() : Shape();
   const auto held = std::make_shared<StateDict>(std::move(tensors));
-  source.read = [held](const std::string& name) { return held->extract(name).mapped(); };  // held no longer than needed
+  // Each tensor is released once it is read.
+  source.read = [held](const std::string& name) { return held->extract(name).mapped(); };
   load(std::move(source));
 }
 void Params::check_all_used() const {

@@ -1,5 +1,5 @@
-// AdamW::backward_and_step(). Backward runs lazily, so a gradient is at first a node of the graph: where that is a
-// product, the step takes its operands, and the product itself is never computed.
+// AdamW::backward_and_step(). Backward runs lazily, so a gradient starts as a graph node. If that is a matmul, the step
+// takes its operands, and the matmul itself never runs.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
@@ -22,7 +22,7 @@ template <class OpT> const OpT* is(const Node& n) { return dynamic_cast<const Op
 Tensor read_by(const Edge& e) { return Tensor(make_ref<Variable>(e.id, e.value, false)); }
 const Node* pending(const Value& v) { return v.producer && !v.producer->done ? v.producer.get() : nullptr; }
 
-// The node that makes the elements of g, if it has not run; views of them are looked through.
+// The node that computes the elements of g, if it has not run; looks through reshapes.
 const Node* maker_of(const Tensor& g) {
   const Node* n = pending(*g.value());
   while (n && is<op::Reshape>(*n)) n = pending(*n->in[0].value);
@@ -36,7 +36,7 @@ std::optional<GradientProduct> product_of(const Node& n, DType dtype) {
   const auto turned = [](const Tensor& t, bool turn) { return turn ? transpose(t, 0, 1) : t; };
   return GradientProduct{turned(a, !product->o.trans_a), turned(b, product->o.trans_b)};
 }
-// Whether n adds up gradients of which one is a product.
+// Whether n sums gradients, at least one of them a matmul.
 bool is_sum_of_products(const Node& n) {
   const auto is_product = [](const Edge& e) {
     const Node* term = maker_of(read_by(e));
@@ -108,8 +108,8 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
       s.norm = sqrt(squares).to(wide ? DType::f64 : DType::f32), s.max_norm = o.clip_norm;
       roots.push_back(s.norm);
     }
-    // A view of a weight that the tape holds, such as a reshape, would keep the step from writing in place: all that
-    // reads the weights as they were runs first then.
+    // A view of a weight on the tape, such as a reshape, would prevent the in-place step: evaluate all readers of the
+    // old weights first.
     const auto viewed = [&](const Folded& f) {
       const Tensor& w = entries()[f.entry].w;
       return w.materialised() && w.value()->storage.use_count() != 1;

@@ -106,7 +106,7 @@ std::vector<std::string> Muon::matrices() const {
   return r;
 }
 
-// The orthogonal update of each part, scaled.
+// The scaled orthogonal update of each part.
 Tensor Muon::direction(const Matrix& m, const Tensor& ahead) const {
   const auto of = [&](const Tensor& part) {
     const double scale = scale_of(config_.scale, double(part.size(0)), double(part.size(1)));
@@ -123,7 +123,7 @@ void Muon::update(const Step& s) {
   for (size_t k = 0; k < s.which.size(); ++k) {  // before anything has changed
     const Entry& e = entries()[s.which[k]];
     const Tensor& g = s.grads[k];
-    if (matrices_[s.which[k]].rows.empty()) continue;  // AdamW's op checks its own
+    if (matrices_[s.which[k]].rows.empty()) continue;  // AdamW's op checks these
     TG_CHECK(g.shape() == e.w.shape() && widened(g).dtype() == e.w.dtype(), shape,
              "[muon] the gradient of '{}' is {}, and the parameter {}. Their shapes and dtypes must be equal.", e.name,
              g.layout(), e.w.layout());
@@ -146,7 +146,7 @@ void Muon::update(const Step& s) {
       rest.push_back(i), others.push_back(s.grads[k]);
       continue;
     }
-    const LazyScope fused;  // elementwise ops run with their neighbours
+    const LazyScope fused;  // elementwise ops fuse with adjacent ones
     const Tensor g = widened(s.grads[k]) * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
     momentum.push_back(finite ? m.momentum * keep.to(g.dtype()) + where(finite, in, 0.0) : m.momentum * beta + in);
     updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
@@ -154,7 +154,7 @@ void Muon::update(const Step& s) {
     if (at_once) evaluate({momentum.back(), updates.back()});
   }
   if (!rest.empty()) adamw_.step(rest, weights(rest), others, firsts(rest), s.norm, s.max_norm, clock());
-  if (which.empty() && rest.empty()) {  // other ranks own all matrices: an update of no elements counts the step
+  if (which.empty() && rest.empty()) {  // other ranks own all: count by an update of no elements
     const Tensor& w = entries()[0].w;
     const Tensor none = zeros({0}, w.dtype(), w.device());
     const int64_t first = 0;

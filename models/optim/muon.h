@@ -1,32 +1,33 @@
 /// @file
-/// Muon (Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024): momentum whose updates of
-/// matrices are made nearly orthogonal by Newton-Schulz iterations. All other parameters go to AdamW in the same
-/// object. The trainer uses it.
+/// Muon (Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024): momentum whose matrix updates
+/// are made nearly orthogonal by Newton-Schulz iterations. All other parameters use AdamW in the same object. The
+/// trainer uses it.
 #pragma once
 #include <tapegrad/models/optim/adamw.h>
 
 namespace tg {
 
-/// By what the orthogonal update of a matrix is multiplied, besides the learning rate.
+/// The factor of a matrix's orthogonal update, next to the learning rate.
 enum class MuonScale {
   original,  ///< sqrt(max(1, rows / columns)), as in the first publication
-  rms        ///< 0.2 sqrt(max(rows, columns)): the size of AdamW's updates, so that its rates serve (Liu et al. 2025)
+  /// 0.2 sqrt(max(rows, columns)): the size of AdamW's updates, so AdamW's rates fit (Liu et al. 2025).
+  rms
 };
 /// The settings of a Muon.
 struct MuonConfig {
   double lr = 0.02;  ///< of the matrices
   double momentum = 0.95;
-  bool nesterov = true;     ///< the update looks ahead by one step
+  bool nesterov = true;     ///< the update looks one step ahead
   double weight_decay = 0;  ///< of the matrices: w *= 1 - lr weight_decay
   int64_t ns_steps = 5;     ///< Newton-Schulz iterations
-  /// What the iterations are computed in: bf16, as published, f32, or f64 (over f64 parameters).
+  /// Dtype of the iterations: bf16, as published, f32, or f64 (over f64 parameters).
   DType ns_dtype = DType::bf16;
   MuonScale scale = MuonScale::original;
-  /// Patterns of parameters with two dimensions that go to AdamW all the same: tables and heads. Those of the default
-  /// are names of a Gpt, and need not match; others must.
+  /// Glob patterns of two-dimensional parameters that AdamW updates: tables and heads. The default ones are names of a
+  /// Gpt and need not match; others must.
   std::vector<std::string> others = {"wte.weight", "wpe.weight", "lm_head.weight"};
-  /// Of all other parameters; skip_non_finite is that of the matrices, too. Their rate is adamw.lr, and after set_lr(x)
-  /// it is x adamw.lr / lr.
+  /// For all other parameters; its skip_non_finite also counts for matrices. Their rate is adamw.lr, and after
+  /// set_lr(x) it is x adamw.lr / lr.
   AdamWConfig adamw = {};
 
   /// Throws an Error that names the first wrong field.
@@ -34,26 +35,27 @@ struct MuonConfig {
 };
 
 /// An Optimizer with one buffer per matrix, "<name>.momentum" in its state(), and AdamW's "<name>.m" and "<name>.v" for
-/// the other parameters. With g a gradient and b its buffer, a step is, as in torch.optim.Muon,
+/// the other parameters. With gradient g and buffer b a step is that of torch.optim.Muon:
 /// @verbatim
 /// b = momentum b + (1 - momentum) g;  u = nesterov ? momentum b + (1 - momentum) g : b
 /// w = w (1 - lr weight_decay) - lr scale orthogonalize(u)
 /// @endverbatim
 class Muon : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters, groups and ranks; one rank alone updates a matrix. A group's betas
-  /// count for AdamW's parameters. Each of the Parameter::parts is made orthogonal and scaled by itself: a weight of
-  /// queries, keys and values is three matrices. An Error if there is no matrix for it, or if parts do not fit. If
-  /// memory runs out in the middle of a step, AdamW's parameters may have moved.
+  /// See Optimizer for the rules of parameters, groups and ranks; a single rank updates a matrix. A group's betas count
+  /// for AdamW's parameters. Each of the Parameter::parts is orthogonalized and scaled separately: a qkv weight is
+  /// three matrices. An Error if there is no matrix to update, or if parts do not fit. If memory runs out during a
+  /// step, AdamW's parameters may have moved.
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
                 const std::shared_ptr<Communicator>& = nullptr);
-  const MuonConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
-  std::vector<std::string> matrices() const;            ///< the names of the parameters that AdamW does not update
+  /// The config as given; lr() is the current rate.
+  const MuonConfig& config() const { return config_; }
+  std::vector<std::string> matrices() const;  ///< the parameters that AdamW does not update
 
  private:
   struct Matrix {
-    Tensor momentum;  // empty: another rank's
-    Dims rows;        // of its parts; empty: AdamW's
+    Tensor momentum;  // empty: another rank owns it
+    Dims rows;        // of its parts; empty: AdamW updates it
     SgdOverrides own;
   };
   void update(const Step&) override;
@@ -63,12 +65,13 @@ class Muon : public Optimizer {
   std::vector<Matrix> matrices_;  // by entry
 };
 
-/// The matrix nearest to x (rows, columns) whose singular values are equal, roughly: those of the result are between
-/// about 0.7 and 1.2, if those of x are not many orders of magnitude apart. It is x / norm(x), then `steps` times
+/// An approximation of the matrix nearest to x (rows, columns) with equal singular values: those of the result are
+/// between about 0.7 and 1.2, unless those of x are many orders of magnitude apart. It is x / norm(x), then `steps`
+/// times
 /// @verbatim
 /// x = a x + (b x x^T + c (x x^T)^2) x   with (a, b, c) = (3.4445, -4.7750, 2.0315)
 /// @endverbatim
-/// computed in `dtype`, with the shorter side first. Zeros give zeros. The result is in the dtype of x, f32 or f64.
+/// computed in `dtype`, transposed if x is tall. Zeros give zeros. The result is in the dtype of x, f32 or f64.
 Tensor orthogonalize(const Tensor& x, int64_t steps = 5, DType dtype = DType::bf16);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Optimizer: what AdamW, Sgd and Muon have in common. It holds the parameters, their groups, the learning rate, the
-/// number of steps and the named state for files. Training loops and checkpoints use any optimiser through it.
+/// Optimizer: the common base of AdamW, Sgd and Muon. It holds the parameters, their groups, the learning rate, the
+/// step count and the named state for files. Training loops and checkpoints use any optimiser through it.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/params.h>
@@ -18,73 +18,76 @@
 
 namespace tg {
 
-/// What parameters of some names have of their own. What is unset is that of the optimiser's configuration.
+/// Overrides for parameters whose names match. Unset fields fall back to the optimiser's configuration.
 struct ParameterGroup {
-  std::string pattern;  ///< of names, for glob_matches(): "*.bias", "h.0.*", "wte.weight"
-  double lr_scale = 1;  ///< their learning rate is this times that of the optimiser, now and after set_lr()
-  /// Replaces that of the configuration, also for biases and norms.
+  std::string pattern;  ///< glob_matches() of names: "*.bias", "h.0.*", "wte.weight"
+  /// Their learning rate is this times the optimiser's, also after set_lr().
+  double lr_scale = 1;
+  /// Replaces the configured one, also for biases and norms.
   std::optional<double> weight_decay = {};
-  /// AdamW's decay of the moments.
+  /// Replace AdamW's betas.
   std::optional<double> beta1 = {}, beta2 = {};
 };
 
-/// What becomes of parameters that backward() did not reach.
+/// The treatment of parameters that backward() did not reach.
 enum class Unreached {
   error,  ///< an Error names the first
-  skip,   ///< they and their state stay as they are; the number of steps, by which AdamW corrects moments, goes on
-  zero    ///< their gradient is 0: weights still decay, and move by what momentum is left
+  /// They and their state stay as they are; the step count, which corrects AdamW's moments, still grows.
+  skip,
+  /// Their gradient is 0: weights still decay and move by the remaining momentum.
+  zero
 };
 /// Options of Optimizer::step().
 struct StepOptions {
-  double clip_norm = 0;  ///< gradients are scaled so that their common norm is at most this; 0 means no clipping
-  /// global_norm() of all gradients, for a caller that has it. If empty, it is computed only to clip by it.
+  /// Gradients are scaled so that their global norm is at most this; 0 means no clipping.
+  double clip_norm = 0;
+  /// global_norm() of all gradients, if the caller has it. If empty, it is computed only for clipping.
   Tensor norm = {};
   Unreached unreached = Unreached::error;
 };
 
 /// An optimiser with its state. Copies share the state.
 ///
-/// With the Communicator of several ranks it is sharded: each rank has the state of its part of the parameters alone,
-/// and all ranks call step() and state() together. Gradients of a step() are then those of a GradientReducer
-/// (models/train/reduce.h), and all ranks end with the same parameters: those of an optimiser that is not sharded, bit
-/// for bit.
+/// A Communicator of several ranks makes it sharded: each rank holds the state of its shard of the parameters, and all
+/// ranks call step() and state() together. The gradients of step() then come from a GradientReducer
+/// (models/train/reduce.h). All ranks end with the same parameters as an unsharded optimiser, bit for bit.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// Updates all parameters in place; the host does not wait. Returns the norm of all gradients before clipping, as
-  /// global_norm() makes it; without clipping it is empty unless the caller passed it. An Error if no parameter was
-  /// reached, or by StepOptions::unreached if one was not; nothing has changed then.
+  /// Updates all parameters in place, asynchronously. Returns the global_norm() of all gradients before clipping;
+  /// without clipping it is empty unless the caller passed it. An Error, with nothing changed, if no parameter was
+  /// reached, or if one was not and StepOptions::unreached forbids that.
   Tensor step(const GradMap&, StepOptions = {});
-  /// Sets the learning rate of later steps, also of steps inside compiled functions, as schedules need it. Finite and
-  /// at least 0.
+  /// Sets the learning rate of later steps, also of those inside compiled functions, for schedules. It is finite and at
+  /// least 0.
   void set_lr(double);
-  /// Takes the last step from the count, after one that has changed nothing because its norm was not finite.
+  /// Uncounts the last step, after one that changed nothing because its norm was not finite.
   void uncount_step() { --clock_->t; }
-  double lr() const { return clock_->lr; }       ///< of the next step, of parameters without an lr_scale
+  double lr() const { return clock_->lr; }       ///< of the next step, where lr_scale is 1
   int64_t steps() const { return clock_->t; }    ///< the number of steps done
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
-  /// The state now, for checkpoints: "<name>.<what>" for each tensor, in the parameter's shape and dtype. Of a sharded
-  /// optimiser rank 0 gets whole tensors, on the host, and the others none.
+  /// The current state for checkpoints: "<name>.<what>" for each tensor, in the parameter's shape and dtype. Sharded:
+  /// rank 0 gets whole tensors on the host, the other ranks none.
   StateDict state() const;
   /// The layouts of state(), by name.
   std::map<std::string, Layout> state_layouts() const;
-  /// Restores a state() that was taken after `steps` steps, with any number of ranks: all have it whole. All or
-  /// nothing: an Error names the first tensor that is missing, unknown or of another shape.
+  /// Restores a state() taken after `steps` steps with any number of ranks; each rank passes all of it. All or nothing:
+  /// an Error names the first tensor that is missing, unknown or of another shape.
   void load_state(const StateDict&, int64_t steps);
-  /// Which rank updates what; null unless it is sharded.
+  /// The shards of all ranks; null unless it is sharded.
   const Partition* partition() const { return partition_.get(); }
 
  protected:
-  /// A parameter, and what its group says.
+  /// A parameter and its group.
   struct Entry {
     std::string name;
     Tensor w;
     Dims parts;  // Parameter::parts
     ParameterGroup own;
   };
-  /// A step of some entries: their indices, and a gradient for each. If there is a norm, gradients are clipped by it.
+  /// A step of some entries: indices, and a gradient for each. A norm, if set, clips them.
   struct Step {
     std::vector<size_t> which;
     std::vector<Tensor> grads;
@@ -92,26 +95,26 @@ class Optimizer {
     double max_norm = 0;
   };
   /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches a
-  /// name counts. `name` opens messages. An Error if a parameter or group is wrong, or a group has no parameter. One
-  /// rank alone updates a parameter of which `whole` says so.
+  /// name counts. `name` opens messages. If whole(p), one rank alone updates p. An Error if a parameter or group is
+  /// wrong, or if a group has no parameter.
   Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
             const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
   Optimizer(const Optimizer&) = default;
   Optimizer& operator=(const Optimizer&) = default;
 
-  /// Updates the entries of a step. Exactly one op of it counts steps by clock(), also where another rank owns all that
-  /// there is. On an Error nothing has changed.
+  /// Updates the entries of a step. Exactly one of its ops counts the step by clock(), even if other ranks own every
+  /// element. On an Error nothing has changed.
   virtual void update(const Step&) = 0;
-  /// A tensor of the state: zeros like the entry's parameter, with the name "<name>.<what>". Sharded, it is (n) for the
-  /// n elements that this rank owns; of a whole parameter it is empty where another owns that.
+  /// A state tensor "<name>.<what>": zeros like the entry's parameter. Sharded, it is (n) for this rank's n elements; a
+  /// whole parameter has it only on its owner, and it is empty on other ranks.
   Tensor new_state(size_t entry, std::string_view what);
-  /// Of entries of a step, the first element that this rank updates; empty unless it is sharded.
+  /// The first element of each entry that this rank updates; empty unless it is sharded.
   std::vector<int64_t> firsts(const std::vector<size_t>& which) const;
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
-  /// The entries that backward() reached, and by Unreached the others. An Error if there are none.
+  /// The entries that backward() reached, and the others as Unreached says. An Error if there are none.
   Step reached(const GradMap&, Unreached) const;
-  /// The weights, or other lists, of the entries of a step.
+  /// f(i) of the entries of a step.
   template <class T, class F> static std::vector<T> gather(const std::vector<size_t>& which, F&& of) {
     std::vector<T> r;
     r.reserve(which.size());
@@ -122,15 +125,15 @@ class Optimizer {
   std::vector<Tensor> weights(const std::vector<size_t>& which) const {
     return gather<Tensor>(which, [&](size_t i) { return entries_[i].w; });
   }
-  /// The decay of an entry: its group's; or else `decay` if it is a matrix, or if all decay.
+  /// The decay of an entry: its group's, or else `decay` for a matrix or if decay_all, or else 0.
   double decay_of(size_t entry, double decay, bool decay_all) const;
-  /// Throws an Error for a group with betas of which no member `has` some.
+  /// Throws an Error for a group that sets betas but has no member with has(i).
   void check_betas(const std::function<bool(size_t)>& has) const;
 
  private:
   struct State {
     size_t entry;
-    Tensor t;  // may be empty where another rank has it
+    Tensor t;  // may be empty if another rank owns it
   };
   std::string op_;
   std::vector<Entry> entries_;
@@ -140,7 +143,7 @@ class Optimizer {
 };
 
 namespace detail {
-// Throws an Error unless the number of that name is finite and at least 0, or in [0, 1).
+// Throw an Error unless x is finite and at least 0, or in [0, 1).
 void check_rate(std::string_view op, std::string_view name, double);
 void check_fraction(std::string_view op, std::string_view name, double);
 }  // namespace detail

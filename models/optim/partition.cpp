@@ -12,10 +12,10 @@
 namespace tg {
 namespace {
 constexpr int64_t kStretch = op::SquareSums::kStretch;
-constexpr int64_t kBucket = (25 << 20) / 4, kStretchesOfRank = 4;  // elements of a bucket; of a rank in it, at least
+constexpr int64_t kBucket = (25 << 20) / 4, kStretchesOfRank = 4;  // elements per bucket; minimum chunks per rank in it
 int64_t stretches_of(int64_t n) { return (n + kStretch - 1) / kStretch; }
 
-// Of the places where a row may be cut, the nearest to equal pieces.
+// The cuts at allowed positions that come nearest to equal shards.
 ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
   ShardOffsets cuts = {0};
   for (int r = 1; r < ranks; ++r) {
@@ -79,7 +79,7 @@ Tensor Partition::norm(const GradMap& sums) const {
     wide |= owned.back().dtype() == DType::f64;
   }
   const Tensor squares = square_sums(owned);
-  // Those of this rank at their places among the stretches of all, and zeros elsewhere.
+  // This rank's square sums at their offsets in the row of all ranks, zeros elsewhere.
   std::vector<Tensor> row;
   int64_t done = 0;
   const auto add_zeros = [&](int64_t n) {
@@ -92,7 +92,7 @@ Tensor Partition::norm(const GradMap& sums) const {
     done += mine;
   }
   const Tensor all = row.empty() ? squares : concat(row);
-  // The others add zeros: a sum over the ranks is the value of the one that has it.
+  // Other ranks contribute zeros, so the all-reduce returns the owner's values exactly.
   return norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
 }
 void Partition::gather_parameters() const {

@@ -1,14 +1,14 @@
 /// @file
-/// Schedule: the learning rate of each step. It is a linear warm-up, then constant, or half a cosine down to min_lr
-/// (Loshchilov and Hutter 2017) and constant from there. Pure arithmetic; pass at(step) to Optimizer::set_lr(). The
-/// trainer uses it.
+/// Schedule: the learning rate of each step: a linear warm-up, then constant, or half a cosine down to min_lr
+/// (Loshchilov and Hutter 2017) and constant from there. It is pure arithmetic; pass at(step) to Optimizer::set_lr().
+/// The trainer uses it.
 #pragma once
 #include <cstdint>
 #include <string_view>
 
 namespace tg {
 
-/// What follows the warm-up.
+/// The shape after the warm-up.
 enum class ScheduleKind { constant, cosine };
 /// "constant" or "cosine".
 std::string_view name_of(ScheduleKind);
@@ -21,14 +21,14 @@ struct Schedule {
   double lr = 3e-4;    ///< reached after the warm-up
   double min_lr = 0;   ///< cosine: the rate at its end
   int64_t warmup = 0;  ///< number of steps before lr is reached
-  int64_t total = 0;   ///< cosine: the step at which min_lr is reached
+  int64_t total = 0;   ///< cosine: min_lr is reached at this step
 
-  /// The rate of a step, counted from 0. During warm-up it is lr (step + 1) / (warmup + 1). After it, a constant
-  /// schedule is lr; a cosine is min_lr + (lr - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and
-  /// min_lr from step `total` on.
+  /// The rate of a step, counted from 0. During warm-up it is lr (step + 1) / (warmup + 1). Then a constant schedule is
+  /// lr; a cosine is min_lr + (lr - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and min_lr from step
+  /// `total` on.
   double at(int64_t step) const;
   /// Throws an Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a
-  /// cosine needs min_lr <= lr and warmup <= total. at() calls it; call it to check a schedule before a run.
+  /// cosine needs min_lr <= lr and warmup <= total. at() calls it.
   void validate() const;
 };
 

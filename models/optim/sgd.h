@@ -1,6 +1,6 @@
 /// @file
 /// Sgd: stochastic gradient descent, plain or with momentum (Polyak 1964; Nesterov's form of Sutskever et al. 2013).
-/// The arithmetic is sgd_step() of ops/training/optim_step.h, which is that of torch.optim.SGD. The trainer uses it.
+/// sgd_step() of ops/training/optim_step.h has the arithmetic, that of torch.optim.SGD. The trainer uses it.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 
@@ -9,9 +9,11 @@ namespace tg {
 /// The settings of an Sgd.
 struct SgdConfig {
   double lr = 1e-2;
-  double momentum = 0;           ///< part of the buffer that stays, in [0, 1); 0: no buffers
-  double dampening = 0;          ///< part of a gradient that does not enter the buffer, but for the first; in [0, 1)
-  double weight_decay = 0;       ///< added to the gradient, of parameters with two or more dimensions
+  double momentum = 0;  ///< fraction of the buffer kept, in [0, 1); 0: no buffers
+  /// Fraction of a gradient kept out of the buffer, in [0, 1); does not apply to the first gradient.
+  double dampening = 0;
+  /// Added to the gradient, for parameters with two or more dimensions.
+  double weight_decay = 0;
   bool decay_all = false;        ///< whether biases and norms decay as well
   bool nesterov = false;         ///< the step looks ahead; needs momentum above 0 and dampening 0
   bool skip_non_finite = false;  ///< see SgdOptions
@@ -25,16 +27,17 @@ struct SgdConfig {
 class Sgd : public Optimizer {
  public:
   /// See Optimizer for the rules of parameters, groups and ranks; a group with betas is an Error. A step is one op for
-  /// all parameters. The first step makes each buffer equal to its gradient. One that Unreached::skip leaves out of it
-  /// starts at 0.
+  /// all parameters. The first step sets each buffer to its gradient; a buffer that Unreached::skip leaves out of that
+  /// step starts at 0.
   explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {},
                const std::shared_ptr<Communicator>& = nullptr);
-  const SgdConfig& config() const { return config_; }  ///< as it was given; lr() is the current rate
+  /// The config as given; lr() is the current rate.
+  const SgdConfig& config() const { return config_; }
 
  private:
   void update(const Step&) override;
   SgdConfig config_;
-  std::vector<Tensor> buffers_;  // by entry, or none
+  std::vector<Tensor> buffers_;  // by entry; empty without momentum
   std::vector<SgdOverrides> own_;
 };
 

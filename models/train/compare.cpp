@@ -19,7 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double tolerance_of(const Side& s) { return s.compute == DType::bf16 ? 2e-2 : s.weights == DType::f32 ? 1e-5 : 1e-11; }
 
-// The number of threads of a side while it runs.
+// Sets the number of threads for a side and restores it.
 class Threads {
  public:
   explicit Threads(int n) : before_(num_threads()) {
@@ -33,13 +33,13 @@ class Threads {
   int before_;
 };
 
-// A copy on the host, whatever is done to t later. 16-bit floats are exact in f32.
+// A host copy, independent of later changes to t. 16-bit floats are exact in f32.
 Tensor host_copy(const Tensor& t) {
   const bool narrow = is_float(t.dtype()) && t.dtype() != DType::f64;
   return narrow ? tensor(t.to_vector<float>(), t.shape()) : tensor(t.to_vector<double>(), t.shape());
 }
 
-// The path without its last `names` names.
+// The path without its last `names` components.
 std::string_view parent(std::string_view path, int names = 1) {
   for (; names > 0; --names) path = path.substr(0, path.rfind('.') == path.npos ? 0 : path.rfind('.'));
   return path;
@@ -58,12 +58,12 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
-// A step as one function, by the way of its side. What lies between its results is not seen.
+// Runs a step as one function, in its side's mode. Intermediate results are not seen.
 void run_whole(const Model& model, const Params& params, const Batch& batch, const Side& side, const CompareOptions& o,
                const See& see) {
   Rng dropout{o.seed};
   AdamW optimizer(params.trainable(), o.optimizer);
-  std::vector<std::string> names;  // of gradients, which come before the norm
+  std::vector<std::string> names;  // of gradients, which precede the norm
   const TensorFunction step = [&](Inputs in) {
     const Tensor logits = model.forward(in[0], {.rng = &dropout, .compute = side.compute});
     const Tensor loss = cross_entropy(logits, in[1]);
@@ -90,7 +90,7 @@ void run_whole(const Model& model, const Params& params, const Batch& batch, con
   for (size_t k = 0; k < names.size(); ++k) see({Stage::gradients, names[k], parameter_group(names[k])}, all[2 + k]);
   if (all.size() > names.size() + 2) see({Stage::gradients, "norm of all gradients", ""}, all.back());
 }
-// One step on one side; `see` gets its tensors in order, those of all ops if it is observed.
+// Runs one step on one side. `see` gets its tensors in order; if observed, those of all ops.
 void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
               const CompareOptions& o, bool observed, const See& see) {
   const Threads threads(side.threads);
@@ -133,19 +133,19 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
     grads = backward(loss, {.create_graph = false}, std::source_location());
   }
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = grads[p.tensor])
-      see_parameter(Stage::gradients, p.name, g);  // step() names one that is missing
+    if (const Tensor g = grads[p.tensor]) see_parameter(Stage::gradients, p.name, g);  // step() names missing ones
   if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
     see({Stage::gradients, "norm of all gradients", ""}, norm);
   see_all(Stage::update);
 }
 
-// Of what part: the error is apart / scale.
+// The error is apart / scale.
 struct Difference {
   double absolute = 0;          // max |a - b|
   double apart = 0, scale = 0;  // max |a - b| and max |b|, or norm(a - b) and norm(b)
 };
-double distance(double a, double b) {  // of equal infinities 0; NaN is at no distance from anything
+// Equal infinities have distance 0. A distance to NaN is infinite.
+double distance(double a, double b) {
   if (a == b) return 0;
   return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : kInfinity;
 }
@@ -160,7 +160,7 @@ Difference difference(const Tensor& a, const Tensor& b) {
   return d;
 }
 
-// Keeps what the reference makes, and compares with it what the other side makes.
+// Keeps the tensors of the reference, and compares those of the other side with them.
 class Ledger {
  public:
   Ledger(const Side& reference, const Side& other, const AdamWConfig& optimizer)
@@ -174,7 +174,7 @@ class Ledger {
   void compare(Place place, const Tensor& t) {
     place.occurrence = ++counts_[{place.stage, place.name}].second;
     const auto at = places_.find(place);
-    if (at == places_.end()) return;  // counts_ knows
+    if (at == places_.end()) return;  // unpaired; fill() finds it in counts_
     Entry& e = entries_[at->second];
     const Tensor a = host_copy(t), b = std::exchange(e.reference, {});
     e.difference = a.shape() != b.shape()         ? Difference{kInfinity, kInfinity, 0}
@@ -210,14 +210,15 @@ class Ledger {
     Tensor reference;  // until it is compared
     Difference difference;
   };
-  // What the error of a tensor is measured by: its own largest element, or that of its group beside which it is
-  // rounding.
+  // The denominator of a tensor's error: its own largest element, or that of its group if its own is only rounding next
+  // to it.
   double scale(const Place& p, double own) const {
     if (p.stage == Stage::update || p.group.empty()) return own;
     const double most = largest_.at({p.stage, p.group});
     return own <= own_ * most ? most : own;
   }
-  // Of a parameter after the first step. An element whose gradient is rounding moves by one learning rate either way.
+  // The difference of a parameter after the first step. An element whose gradient is rounding moves by one learning
+  // rate in either direction.
   Difference update(const Place& p, const Tensor& a, const Tensor& b) const {
     const std::string& name = p.name;
     const auto start = starts_.at(name).to_vector<double>(), x = a.to_vector<double>(), y = b.to_vector<double>();
@@ -242,13 +243,13 @@ class Ledger {
     return d;
   }
 
-  double own_, tolerance_;  // of the reference by itself, and of both
+  double own_, tolerance_;  // of the reference; of both sides
   AdamWConfig optimizer_;
   std::vector<Entry> entries_;
   std::map<Place, size_t> places_;
-  std::map<std::pair<Stage, std::string>, std::pair<int, int>> counts_;  // on the reference and the other side
+  std::map<std::pair<Stage, std::string>, std::pair<int, int>> counts_;  // on the reference, on the other side
   std::map<std::pair<Stage, std::string>, double> largest_;              // max |b| in each group
-  StateDict starts_, gradients_;                                         // the reference's
+  StateDict starts_, gradients_;                                         // of the reference
 };
 
 void check_side(const Side& s) {

@@ -1,4 +1,4 @@
-// What compare() found, as text and as JSON; sides by name.
+// Results of compare() as text and JSON; sides by name.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/suggest.h>
@@ -12,10 +12,10 @@ namespace tg {
 namespace {
 constexpr std::string_view kStages[] = {"weights", "forward", "backward", "gradients", "update"};
 
-// How far a tensor is on the way to its tolerance; past it above 1.
+// Error relative to tolerance; above 1 is out of tolerance.
 double way(const Compared& t) {
   if (t.error == 0) return 0;
-  return t.error / t.tolerance;  // infinite where nothing is tolerated
+  return t.error / t.tolerance;  // infinite for tolerance 0
 }
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(); }
 Json json_of(const Compared& t) {

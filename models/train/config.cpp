@@ -13,15 +13,15 @@ namespace {
 constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTypes[] = {"f32", "bf16"},
                            kPrecisions[] = {"highest", "high", "medium"}, kOrders[] = {"random", "epochs"},
                            kOptimizers[] = {"adamw", "sgd", "muon"}, kScales[] = {"original", "rms"};
-constexpr int64_t kMostCount = int64_t(1) << 53;  // sums of two do not overflow, and doubles hold each number exactly
+constexpr int64_t kMostCount = int64_t(1) << 53;  // no overflow in sums of two; exact in doubles
 
-// A number of something.
+// Checks a count.
 void at_least(const char* name, int64_t value, int64_t least) {
   TG_CHECK(value >= least, value, "[train] {} is {}. It must be at least {}.", name, value, least);
   TG_CHECK(value <= kMostCount, value, "[train] {} is {}. It must be at most 2^53, which is {}.", name, value,
            kMostCount);
 }
-// An interval without its upper end; NaN is outside.
+// Checks the interval [low, high); NaN is outside.
 void within(const char* name, double value, double low, double high) {
   TG_CHECK(value >= low && value < high, value, "[train] {} is {}. It must lie in [{}, {}).", name, value, low, high);
 }

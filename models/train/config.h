@@ -1,6 +1,6 @@
 /// @file
-/// TrainConfig: what a training run is, apart from the model and the data. It is a plain struct with one list of its
-/// fields, from which JSON, flags and help are made. Trainer and run_config.h use it.
+/// TrainConfig: the settings of a training run, except model and data. visit_train_fields() lists its fields once, for
+/// JSON, flags and help. Trainer and run_config.h use it.
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/core/mode.h>
@@ -16,12 +16,12 @@
 
 namespace tg {
 
-/// Which activations backward recomputes instead of keeping: `none`; `cheap`, the outputs of cheap ops
-/// (RecomputeScope); `block`, all of each block but its inputs (ForwardOptions::recompute).
+/// The activations that backward recomputes: `none`; `cheap`, the outputs of cheap ops (RecomputeScope); `block`, all
+/// of each block except its inputs (ForwardOptions::recompute).
 enum class Recompute { none, cheap, block };
 /// "none", "cheap" or "block".
 std::string_view name_of(Recompute);
-/// The optimiser of a run: AdamW, Sgd, or Muon (with AdamW for what is no hidden matrix).
+/// The optimiser of a run: AdamW, Sgd, or Muon (AdamW for all but hidden matrices).
 enum class OptimizerKind { adamw, sgd, muon };
 /// "random" or "epochs".
 std::string_view name_of(SampleOrder);
@@ -38,61 +38,62 @@ void from_name(std::string_view, OptimizerKind&);
 void from_name(std::string_view, MuonScale&);
 void from_name(std::string_view, ScheduleKind&);
 /// @}
-/// Sets a dtype that a run can compute in, f32 or bf16; an Error for any other name.
+/// Sets a compute dtype, f32 or bf16; an Error for any other name.
 void from_name(std::string_view, DType&);
 
 /// The settings of a training run.
 struct TrainConfig {
   int64_t batch = 12;                       ///< windows in a micro-batch
-  int64_t window = 0;                       ///< tokens of a window, at most the model's context; 0: the context
-  SampleOrder order = SampleOrder::random;  ///< of the windows that Trainer takes from TokenData
-  /// Micro-batches in a step, whose gradients make one update, weighted by tokens; several ranks share them.
+  int64_t window = 0;                       ///< tokens per window, at most the model's context; 0: that
+  SampleOrder order = SampleOrder::random;  ///< of TokenData's windows
+  /// Micro-batches per update, weighted by tokens; ranks share them.
   int64_t accumulate = 1;
   int64_t max_steps = 2000;
-  double lr = 1e-3;      ///< learning rate after `warmup` steps
-  double min_lr = 1e-4;  ///< learning rate at the end of the cosine, in [0, lr]; a constant schedule ignores it
-  ScheduleKind schedule = ScheduleKind::cosine;  ///< after the warm-up: cosine down to min_lr at max_steps, or constant
+  double lr = 1e-3;                              ///< learning rate after `warmup` steps
+  double min_lr = 1e-4;                          ///< at the end of the cosine, in [0, lr]; unused if constant
+  ScheduleKind schedule = ScheduleKind::cosine;  ///< after the warm-up; cosine ends at max_steps
   int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
   OptimizerKind optimizer = OptimizerKind::adamw;
-  double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also beside Muon
+  double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
   double weight_decay = 0.1;                     ///< of matrices only
   double momentum = 0.95;                        ///< Sgd and Muon
   bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
-  double muon_lr = 0.02;  ///< Muon: rate of the hidden matrices after `warmup` steps; lr is that of the others
+  /// Muon: rate of the hidden matrices after `warmup` steps; the others use lr.
+  double muon_lr = 0.02;
   MuonScale muon_scale = MuonScale::original;
-  DType muon_dtype = DType::bf16;  ///< Muon: of the Newton-Schulz iterations, f32 or bf16
-  double clip_norm = 1;            ///< largest norm of all gradients together; 0 means no clipping
-  int64_t eval_every = 250;        ///< steps between validations; 0 means only after the last step
-  int64_t checkpoint_every = -1;   ///< steps between saves; 0 means only after the last step, -1 with each validation
-  double val_fraction = 0.1;       ///< part of the data, at its end, that is kept for validation
-  /// What forward computes in, f32 or bf16 (ForwardOptions::compute); unset means the dtype of the parameters.
+  DType muon_dtype = DType::bf16;  ///< Muon: Newton-Schulz iterations, f32 or bf16
+  double clip_norm = 1;            ///< maximum global gradient norm; 0 means no clipping
+  int64_t eval_every = 250;        ///< steps between validations; 0: only after the last step
+  int64_t checkpoint_every = -1;   ///< steps between saves; 0: only the last, -1: every validation
+  double val_fraction = 0.1;       ///< last fraction of the data, kept for validation
+  /// Dtype of forward, f32 or bf16 (ForwardOptions::compute); unset means the parameters' dtype.
   std::optional<DType> dtype = {};
-  MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< of f32 products, in gradients and validation too
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< of f32 GEMMs, also in backward and validation
   Recompute recompute = Recompute::none;
-  /// How the products of the model's Linear layers are computed, but for one called lm_head: Trainer tells its model
-  /// (replace_linears). `plain` leaves the model as it is.
+  /// GEMMs of the model's Linear layers except lm_head (with_linears). `plain` changes nothing.
   LinearKind linear = LinearKind::plain;
-  /// Ranks keep the optimiser's state of their part of the parameters alone (Partition). One rank has it all.
+  /// Ranks keep optimiser state only for their shard of the parameters (Partition); no effect on one rank.
   bool shard_optimizer = false;
-  bool compile = false;  ///< steps run as one compiled function: the same bits in less time
-  uint64_t seed = 1;     ///< of the weights, the windows and dropout, each with a stream of its own
+  bool compile = false;  ///< steps run as one compiled function: same bits, faster
+  uint64_t seed = 1;     ///< of weights, windows and dropout, in separate streams
 
-  void validate() const;  ///< throws an Error that names the first wrong field and its range
-  /// The tokens of a window for a model of this context. An Error if `window` is more.
+  /// Throws an Error that names the first wrong field and its range.
+  void validate() const;
+  /// The tokens per window for a model of this context. An Error if `window` is larger.
   int64_t window_in(int64_t context) const;
-  /// How many of the micro-batches of a step each of so many ranks makes. An Error if they cannot share them equally.
+  /// accumulate / ranks. An Error if that is not a whole number.
   int64_t micro_batches_of_rank(int64_t ranks) const;
-  /// Whether a validation follows this step. Steps count from 1; the last one always has one.
+  /// Whether a validation follows this step. Steps count from 1; the last one always validates.
   bool evaluates_after(int64_t step) const;
-  /// Whether a save follows this step. Steps count from 1; the last one always has one. It is for callers: Trainer
-  /// writes nothing.
+  /// Whether a save follows this step. Steps count from 1; the last one always saves. For callers: Trainer writes
+  /// nothing.
   bool saves_after(int64_t step) const;
 };
 
-/// The optimiser of a run for these parameters, sharded over the ranks if the config says so.
+/// The optimiser of a run for these parameters, sharded over the ranks if c.shard_optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>,
                                           const std::shared_ptr<Communicator>& = Communicator::self());
-/// What Optimizer::set_lr() takes where the schedule is at `lr`: that of Muon is the rate of the hidden matrices.
+/// The argument of Optimizer::set_lr() at schedule rate `lr`: for Muon the rate of the hidden matrices.
 double optimizer_lr(const TrainConfig&, double lr);
 
 /// Calls f(name, field, help) for each field, in order.

@@ -7,7 +7,7 @@
 
 namespace tg {
 namespace {
-// The shortest text that reads back as x.
+// The shortest text that parses back to x.
 std::string number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
 }  // namespace
 
@@ -21,7 +21,7 @@ std::string to_json(const StepRecord& r) {
 StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty) {}
 
 namespace {
-// The step that this line is about; 0 when it is no line of a log.
+// The step of a log line; 0 if it cannot be read.
 int64_t step_of(std::string_view line) {
   const Json j = json_or_null(line);
   const Json* step = j.find("step");
@@ -31,8 +31,8 @@ struct Lines {
   std::string text;
   int64_t count = 0, last = 0, unreadable = 0;
 };
-// The lines up to that step, of which each is about a later one than the line before. What follows the last end of a
-// line is one that a crash cut off.
+// The lines up to `step`, in strictly increasing order of steps. Text after the last newline is a torn write and is
+// dropped.
 Lines lines_of(const std::string& path, int64_t step) {
   Lines r;
   if (!path_exists(path)) return r;

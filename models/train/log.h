@@ -1,6 +1,6 @@
 /// @file
-/// The log of a training run: one JSON object per step and line, written at once, so that a run that ends early has its
-/// log. What a person watches is in models/apps. Callers of Trainer use it, and plots.
+/// The log of a training run: one JSON line per step, written immediately, so that a run that ends early has its log.
+/// Callers of Trainer and plots use it.
 #pragma once
 #include <tapegrad/core/io/file.h>
 
@@ -10,41 +10,41 @@
 
 namespace tg {
 
-/// What one step of training was like.
+/// The record of one training step.
 struct StepRecord {
-  int64_t step = 0;                ///< from 1
-  double loss = 0;                 ///< mean cross-entropy of the step's batch before the update, in nats per token
-  std::optional<double> val_loss;  ///< after the update, over the whole validation split; set on steps that evaluate
-  double grad_norm = 0;            ///< norm of all gradients together, before clipping
+  int64_t step = 0;  ///< from 1
+  double loss = 0;   ///< mean cross-entropy before the update, nats per token
+  /// After the update, over the whole validation split; set on steps that evaluate.
+  std::optional<double> val_loss;
+  double grad_norm = 0;  ///< global gradient norm before clipping
   double lr = 0;
   double ms = 0;  ///< milliseconds of the step, without validation
   double tokens_per_s = 0;
-  int64_t peak_bytes = 0;  ///< the most memory that tensors of the device have used in this process
+  int64_t peak_bytes = 0;  ///< peak bytes of the device's tensors in this process
 };
-/// One line of the log, without its end. Numbers that are not finite are null.
+/// One line of the log, without its newline. Non-finite numbers are null.
 std::string to_json(const StepRecord&);
 
-/// Writes the log of a run, and continues one.
+/// Writes or continues the log of a run.
 class StepLog {
  public:
-  /// Begins an empty file. An Error of kind io if that fails.
+  /// Starts an empty file. An Error of kind io on failure.
   explicit StepLog(const std::string& path);
-  /// Continues a log after `step`. It keeps the lines up to that step and drops the others: those of steps that the
-  /// resumed run does again, a line that a crash cut off, and lines that cannot be read. The file is replaced
-  /// atomically, and created if it is missing.
+  /// Continues a log after `step`: keeps the lines up to that step and drops later steps, a torn last line and
+  /// unreadable lines. The file is replaced atomically, or created.
   static StepLog resume(const std::string& path, int64_t step);
 
-  /// Appends one line by one system call. An Error of kind io if that fails, or if the file was removed.
+  /// Appends one line in one system call. An Error of kind io on failure, or if the file was removed.
   void write(const StepRecord&);
   /// Returns when all lines are on the disk.
   void sync() { file_.sync(); }
   /// The step of the last line; 0 if there is none.
   int64_t last_step() const { return last_step_; }
-  /// The number of steps without a line that resume() found.
+  /// The number of steps up to `step` without a line, as resume() found.
   int64_t missing() const { return missing_; }
   /// The number of lines that resume() could not read.
   int64_t unreadable() const { return unreadable_; }
-  /// The last step of the log at `path`, or 0 if there is none. Changes nothing.
+  /// The last step of the log at `path`, or 0. Does not change the file.
   static int64_t last_step_of(const std::string& path);
 
  private:

@@ -12,8 +12,8 @@
 namespace tg {
 namespace {
 
-// Micro-batches of a rank beyond the third take nothing but the memory of their tokens: the second adds to gradients as
-// backward computed them, perhaps in bf16, and the third to sums in f32.
+// Micro-batches after the third cost only the memory of their tokens: the second adds to gradients as backward computed
+// them, perhaps in bf16, the third to sums in f32.
 constexpr int64_t kMicroBatches = 3;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
@@ -33,10 +33,10 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   }
   const auto gradients = [&] {
     std::vector<Batch> micro;
-    const int64_t ranks = std::min(comm->size(), 2);  // those of another rank give weights to ours
+    const int64_t ranks = std::min(comm->size(), 2);  // shard() needs a second rank's batches for weights
     for (int64_t i = 0; i < ranks * std::min(c.micro_batches_of_rank(comm->size()), kMicroBatches); ++i)
       micro.push_back(batch());
-    const auto others = [&](const Tensor& t) {  // a rank reads the tokens of all
+    const auto others = [&](const Tensor& t) {  // each rank reads the tokens of all
       return zeros(Shape{c.accumulate - int64_t(micro.size()), t.numel()}, t.dtype());
     };
     const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
@@ -46,7 +46,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
                           optimizer->partition());
   };
   size_t reached = 0;
-  int64_t complete = 0;  // gradients of this backward
+  int64_t complete = 0;  // bytes of gradients in this backward
   const auto look = [&] {
     const int64_t peak = memory_stats(device).peak;
     if (peak > plan.peak) plan.peak = peak, plan.gradients_at_peak = complete;
@@ -54,7 +54,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   const std::vector<Parameter> parameters = trained.trainable();
   for (const Parameter& p : parameters)
     Tensor(p.tensor).on_grad([&](const Tensor& g) {
-      if (reached++ % parameters.size() == 0) complete = 0;  // the first of a micro-batch
+      if (reached++ % parameters.size() == 0) complete = 0;  // a new micro-batch
       look();
       complete += int64_t(g.layout().bytes());
       return g;

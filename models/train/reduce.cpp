@@ -37,7 +37,7 @@ GradMap GradientReducer::finish(const GradMap& rest) {
 }
 
 void GradientReducer::start(size_t b) {
-  // One is added up while the next is computed; with more they and their sums would take memory for nothing.
+  // One bucket is reduced while the next is computed. A third would only take memory.
   constexpr size_t kMostAtOnce = 2;
   if (pending_.size() == kMostAtOnce) finish_oldest();
   const ProfileRange range("reduce");

@@ -1,6 +1,6 @@
 /// @file
-/// GradientReducer: sums up gradients over the ranks bucket by bucket, each as soon as the gradients of its parameters
-/// are complete, while backward computes the next. TrainStep uses it, and training loops of one's own.
+/// GradientReducer: reduces gradients over the ranks bucket by bucket, each once its gradients are complete, while
+/// backward continues. TrainStep and custom training loops use it.
 #pragma once
 #include <tapegrad/models/optim/partition.h>
 
@@ -8,17 +8,17 @@
 
 namespace tg {
 
-/// The gradients of one step. All ranks run the same backward, so buckets are complete in the same order. Where it
-/// computes in bf16, gradients travel in bf16, and are added up in f32.
+/// The gradients of one step. All ranks run the same backward, so buckets complete in the same order. bf16 gradients
+/// are sent in bf16 and accumulated in f32.
 class GradientReducer {
  public:
-  /// For an optimiser with a partition(), this rank gets what it owns of the sums; else it gets whole sums.
+  /// With a partition (Optimizer::partition()) this rank gets its shard of the sums, else whole sums.
   GradientReducer(std::vector<Parameter>, std::shared_ptr<Communicator>, const Partition* = nullptr);
 
-  /// For BackwardOptions::on_leaf_grad and accumulate(): takes the gradients of its parameters away.
+  /// For BackwardOptions::on_leaf_grad and accumulate(): moves its parameters' gradients out.
   void add(uint64_t leaf, Tensor& grad);
-  /// The sums. `rest` has gradients that were not added so far. Without a partition a parameter may have none, on all
-  /// ranks; with one it is an Error.
+  /// Returns the sums. `rest` has the gradients not yet added. Without a partition a parameter may lack a gradient on
+  /// all ranks; with one that is an Error.
   GradMap finish(const GradMap& rest = {});
 
  private:
@@ -28,14 +28,14 @@ class GradientReducer {
   std::shared_ptr<Communicator> comm_;
   const Partition* partition_;
   std::vector<GradientBucket> buckets_;
-  std::unordered_map<uint64_t, size_t> index_;  // of parameters, by id
-  std::vector<size_t> missing_, bucket_of_;     // gradients of each bucket that are still to come
+  std::unordered_map<uint64_t, size_t> index_;  // parameter index by id
+  std::vector<size_t> missing_, bucket_of_;     // per bucket, gradients to come; per parameter, its bucket
   std::vector<Tensor> grads_;                   // of each parameter
   struct Pending {
     std::vector<uint64_t> ids;
     PendingSums sums;
   };
-  std::deque<Pending> pending_;  // buckets that are added up now
+  std::deque<Pending> pending_;  // buckets in flight
   GradMap sums_;
 };
 

@@ -12,8 +12,8 @@
 namespace tg {
 namespace {
 
-// Of H100 and H200 SXM5. Memory: what copies reach of 3.35 and 4.8 TB/s. Products: what cuBLASLt reaches of 67 (f32),
-// 989 (bf16) and 1979 (8 bits) TFLOP/s at the sizes of these models.
+// H100 and H200 SXM5. Memory: copies, out of 3.35 and 4.8 TB/s. GEMMs: cuBLASLt, out of 67 (f32), 989 (bf16) and 1979
+// (8 bits) TFLOP/s, at the sizes of these models.
 const std::array kMachines{Machine{"h100", 2900, 50, 630, 1100, 1}, Machine{"h200", 4000, 50, 630, 1100, 1}};
 
 void add(std::vector<WorkOfOp>& to, const std::vector<WorkOfOp>& more, int64_t times = 1) {
@@ -63,13 +63,13 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
       Rng draws;
       (void)training_loss(model, train, micro.batches[0], draws);
     };
-    const auto counted = [&](const auto& f, int64_t micro_batches) {  // its ops
+    const auto counted = [&](const auto& f, int64_t micro_batches) {
       const std::vector<Batch> batches(size_t(micro_batches), batch());
       const WorkScope counting;
       f(MicroBatches(batches));
       return counting.ops();
     };
-    // Each micro-batch beyond costs what the third does.
+    // Each micro-batch after the third costs the same as the third.
     const auto all = [&](const auto& f) {
       if (train.accumulate <= 3) return counted(f, train.accumulate);
       const std::vector<WorkOfOp> three = counted(f, 3);
@@ -78,7 +78,7 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
       add(ops, counted(f, 2), 3 - train.accumulate);
       return ops;
     };
-    step(MicroBatches(std::vector{batch()}));  // makes what later steps keep
+    step(MicroBatches(std::vector{batch()}));  // allocates state that later steps reuse
     const std::vector<WorkOfOp> one = counted(forward, 1), passes = all(backward);
     work.backward = passes, work.update = all(step);
     add(work.forward, one, train.accumulate);

@@ -12,7 +12,7 @@
 namespace tg {
 namespace {
 
-// Named values in a table, for lookup and for lists.
+// A table of named values.
 template <class T> struct Named {
   std::string_view name;
   T (*make)();
@@ -66,7 +66,7 @@ constexpr Named<RunConfig> kPresets[] = {
        run.tokenizer = "char";
        return run;
      }},
-    {"demo",  // a byte model in less than a minute
+    {"demo",  // a byte model in under a minute
      [] {
        RunConfig run;
        run.model.context = 128;
@@ -132,7 +132,7 @@ const char* kind_of(const Json& x) {
   return x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
 }
 
-// The settings of one object of a text. `group` is its key, or empty for the text itself.
+// Collects the settings of one JSON object. `group` is its key, or empty for the top level.
 void collect(const Json& object, std::string_view group, const std::vector<std::string_view>& known,
              const std::string& source, Json& to) {
   check_keys("config", source, object, known, group.empty() ? "" : fmt::format(" in \"{}\"", group));
@@ -142,10 +142,10 @@ void collect(const Json& object, std::string_view group, const std::vector<std::
     to[key] = x;
   }
 }
-// The tokenizer of a model's config.json as the setting of a run.
+// Converts the tokenizer of a model's config.json to a run's setting.
 Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   if (x.is_null()) return "byte";       // trained on token ids
-  if (stored && x == "tokenizer.json")  // it is beside the config
+  if (stored && x == "tokenizer.json")  // in the config's folder
     return (std::filesystem::path(source).parent_path() / "tokenizer.json").string();
   if (!x.is_object()) return x;
   const auto tokenizer = Tokenizer::from_json(text_of(x));
@@ -157,7 +157,7 @@ Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   return "char";
 }
 
-// A setting that has an effect beside some values of another one only.
+// A setting that has an effect only with some values of another.
 struct Needs {
   std::string_view name, other, values;
   bool (*met)(const RunConfig&);
@@ -183,12 +183,12 @@ constexpr Needs kNeeds[] = {
 void validate(const RunConfig& run) {
   run.train.validate();
   GptConfig model = run.model;
-  if (model.vocab_size == 0) model.vocab_size = 1;  // that of the tokenizer is still to come
+  if (model.vocab_size == 0) model.vocab_size = 1;  // a placeholder: the tokenizer sets it later
   model.validate();
   (void)run.train.window_in(model.context);
 }
 
-// The value of a field out of a word. An Error when it takes no such word.
+// Parses the value of a field from a word. An Error if it does not fit.
 template <class T>
   requires std::is_integral_v<T>
 void read_word(std::string_view name, std::string_view word, T& to) {
@@ -210,14 +210,14 @@ void read_word(std::string_view name, std::string_view word, bool& to) {
   to = word == "true";
   TG_CHECK(to || word == "false", value, "[config] {} is '{}'. It must be true or false.", name, word);
 }
-template <class T> void read_word(std::string_view name, std::string_view word, T& to) {  // a name
+template <class T> void read_word(std::string_view name, std::string_view word, T& to) {
   read_field(FieldName{"config", name}, Json(word), to);
 }
 
 bool hold(const Json& fields, const std::vector<std::string_view>& names) {
   return std::all_of(names.begin(), names.end(), [&](std::string_view name) { return fields.contains(name); });
 }
-// The settings of a JSON object, without groups.
+// Parses the settings of a JSON object and flattens its groups.
 Json read_text(std::string_view text, const std::string& source, const Names& names) {
   Json object = parse_json(text, "config", source);
   TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,

@@ -19,7 +19,7 @@ StateDict without_prefix(std::string_view prefix, const StateDict& tensors) {
     if (name.starts_with(prefix)) r[name.substr(prefix.size())] = t;
   return r;
 }
-// An Error that names the first tensor that differs: those of the model in its order, then the others by name.
+// Throws an Error for the first tensor that differs, in the model's order, then the others by name.
 void check_fits(const StateDict& given, const std::map<std::string, Layout>& own,
                 const std::vector<Parameter>& parameters) {
   constexpr const char* kRule =
@@ -58,7 +58,7 @@ void restore(const TrainerState& s, const Params& params, Optimizer& optimizer) 
     own.emplace(fmt::format("{}{}", prefix_of(optimizer), name), layout);
   check_fits(s.tensors, own, params.all());
   optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);  // checks, then assigns
-  params.assign(without_prefix(kModel, s.tensors));                                          // cannot fail any more
+  params.assign(without_prefix(kModel, s.tensors));  // cannot fail after the check
 }
 
 }  // namespace tg

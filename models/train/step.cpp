@@ -16,9 +16,9 @@
 
 namespace tg {
 namespace {
-constexpr std::source_location kNoPlace{};  // a line of the library helps nobody
+constexpr std::source_location kNoPlace{};  // a line of the library helps no one
 
-// (2) f64: all that the host reads of a step.
+// (2) f64: loss and norm, the only host read of a step.
 Tensor report_of(const StepGradients& g) {
   NoGradScope off;
   return concat({reshape(g.loss, {1}), reshape(g.norm.to(DType::f64), {1})});
@@ -55,11 +55,11 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
   if (partition) return {a.loss, partition->norm(a.grads), std::move(a.grads)};
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
-    if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names one that is missing
+    if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names missing ones
   return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
 }
 StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
-  const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite asks for a norm
+  const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite needs a norm
   return {.clip_norm = guards ? std::numeric_limits<double>::infinity() : config.clip_norm, .norm = norm};
 }
 
@@ -112,7 +112,7 @@ TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
   }
   StepGradients g = gradients(m);
   const Outcome o = read(report_of(g));
-  if (!o.finite()) g.grads = {};  // their memory is for what check() computes
+  if (!o.finite()) g.grads = {};  // frees memory for check()
   check(o, m);
   m = {};
   optimizer_->set_lr(optimizer_lr(config_, lr));
@@ -120,7 +120,7 @@ TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
   return o;
 }
 
-// `to` on the device gets the elements of x, where it lies if it can: a recorded step reads its inputs there.
+// Copies x to the device, into `to` if it fits: a recorded step reads its inputs at fixed addresses.
 void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
   const Device device = params_.device();
   const bool fits = to && to.device() != Device::cpu() && x.device() == Device::cpu() && to.shape() == x.shape() &&
@@ -135,7 +135,7 @@ void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
   runtime_of(device).copy_from_host(device.index, to.value()->storage->data,
                                     from.value()->storage->data + size_t(l.offset) * size_of(l.dtype), l.bytes());
 }
-// Inputs and targets of each micro-batch, then their weights, if there are several.
+// Inputs: those and targets of each micro-batch, then the weights if there are several.
 TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {
   const MicroBatches mine = begin(m);
   std::vector<Tensor> in;
@@ -145,7 +145,7 @@ TrainStep::Outcome TrainStep::run_compiled(const MicroBatches& m) {
   for (size_t k = 0; k < in.size(); ++k) move_to_device(in[k], inputs_[k]);
   const Outcome o = read((*compiled_)(inputs_)[0]);
   end_draws();
-  if (!o.finite()) optimizer_->uncount_step();  // it has changed nothing else
+  if (!o.finite()) optimizer_->uncount_step();  // nothing else has changed
   return o;
 }
 std::vector<Tensor> TrainStep::traced(Inputs in) {
@@ -154,7 +154,7 @@ std::vector<Tensor> TrainStep::traced(Inputs in) {
   if (in.size() % 2) m.weights = in.back();
   const StepGradients g = step_gradients(model_, params_, config_, m, draws_, comm_, optimizer_->partition());
   NoGradScope off;
-  // A loss that is not finite holds the update as well: 0 times it is NaN.
+  // A non-finite loss must also skip the update: 0 times it is NaN.
   optimizer_->step(g.grads, step_options(config_, g.norm + (g.loss * 0.0).to(g.norm.dtype())));
   return {report_of(g)};
 }

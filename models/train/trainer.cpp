@@ -12,7 +12,7 @@
 namespace tg {
 namespace {
 
-// Streams of the seed. The parameters' are keyed by hashes of their names (Params).
+// Streams of the seed. Params keys the parameters' streams by hashes of their names.
 constexpr uint64_t kDataStream = 1, kDropoutStream = 2;
 
 const TrainConfig& valid(const TrainConfig& c) {
@@ -94,7 +94,7 @@ void Trainer::explain(std::string_view what, double x, const StepRecord& r, cons
   explain(fmt::format("the {} of step {} is {}. It must be finite", what, r.step, std::isnan(x) ? std::abs(x) : x), r,
           again);
 }
-// The Error about a number that is not finite. again() computes it once more, from the same state.
+// Throws the Error about a non-finite number. again() recomputes it from the same state.
 void Trainer::explain(const std::string& what, const StepRecord& r, const std::function<void()>& again) const {
   std::string found = "Computed once more with every op checked, it came out finite: no op can be named.";
   try {
@@ -180,7 +180,7 @@ int64_t Trainer::update(StepRecord& r) {
     TrainStep::Outcome o;
     try {
       o = step_->run(std::move(micro), r.lr, check);
-    } catch (const Error& e) {  // of an op that takes finite numbers only, on this rank alone
+    } catch (const Error& e) {  // an op rejected a non-finite number on this rank alone
       if (e.kind() != Error::Kind::non_finite || explained) throw;
       data_rng_ = data, step_->dropout = dropout;
       explain(fmt::format("step {} computes a number that is not finite. All must be finite", r.step), r,
