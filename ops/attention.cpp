@@ -31,7 +31,7 @@ Tensor with_rows(const Tensor& x) {
 // Checks that do not depend on heads. `extra`: lengths and starts, if the form has them; x begins with the batch.
 void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
   TG_CHECK(o.causal || !o.starts, value,
-           "[{}] starts were given, and the mask is not causal. Without a mask the position of a query means nothing: "
+           "[{}] starts were given, and the mask is not causal. Without a mask the position of a query has no effect: "
            "leave starts out, or pass {{.causal = true}}.",
            op);
   for (size_t i = 0; i < extra.size(); ++i) {
@@ -40,8 +40,8 @@ void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x
              "[{}] {} is {}, and q is {}. It must be ({}): one number for each sequence.", op,
              i == 0 && o.lengths ? "lengths" : "starts", extra[i], x, x.size(0));
   }
-  TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 stands for 1 / sqrt({}).", op,
-           o.scale, x.size(3));
+  TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 means 1 / sqrt({}).", op, o.scale,
+           x.size(3));
 }
 // Heads [first, first + n) of x (B, T, H, HS): (B, n, T, HS).
 Layout heads_of(const Layout& x, int64_t first, int64_t n) {
@@ -97,11 +97,10 @@ Layouts op::Attention::infer(Inputs in) const {
   TG_CHECK(ks == v.shape(), shape, "[attention] k is {}, v is {}. Their shapes must be equal.", k, v);
   TG_CHECK(s[0] == ks[0] && s[3] == ks[3], shape,
            "[attention] q is {}, k and v are {}. Batch size (first) and head size (last) must be equal.", q, k);
-  TG_CHECK(
-      ks[1] > 0 ? s[1] % ks[1] == 0 : s[1] == 0, shape,
-      "[attention] q is {}, k and v are {}: {} query heads do not share {} key heads evenly. The first number must be "
-      "a multiple of the second.",
-      q, k, s[1], ks[1]);
+  TG_CHECK(ks[1] > 0 ? s[1] % ks[1] == 0 : s[1] == 0, shape,
+           "[attention] q is {}, k and v are {}: {} query heads cannot be divided evenly among {} key heads. The first "
+           "number must be a multiple of the second.",
+           q, k, s[1], ks[1]);
   TG_CHECK(ks[2] > 0, shape, "[attention] k and v are {}: there are no keys to attend to. Pass at least one.", k);
   TG_CHECK(
       !o.causal || o.starts || s[2] <= ks[2], shape,

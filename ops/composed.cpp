@@ -79,8 +79,9 @@ Tensor unsqueeze(const Tensor& x, int64_t dim) {
 }
 Tensor squeeze(const Tensor& x, int64_t dim) {
   const size_t d = normal_dim("squeeze", dim, x.shape());
-  TG_CHECK(x.shape()[d] == 1, shape, "[squeeze] dimension {} of {} has size {}. Only a size of 1 can be left out.", dim,
-           x, x.shape()[d]);
+  TG_CHECK(x.shape()[d] == 1, shape,
+           "[squeeze] dimension {} of {} has size {}. Only a dimension of size 1 can be removed.", dim, x,
+           x.shape()[d]);
   Shape s;
   for (size_t i = 0; i < x.ndim(); ++i)
     if (i != d) s.push_back(x.shape()[i]);
@@ -247,7 +248,7 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng
     const auto bad = std::ranges::find(rows, 0) - rows.begin();
     TG_CHECK(size_t(bad) == rows.size(), value,
              "[multinomial] row {} of {} has a negative or infinite number, NaN, or fewer than {} positive one(s). "
-             "Probabilities are finite and not negative, and each draw needs a class.",
+             "Probabilities must be finite and 0 or more, and each draw needs a positive one.",
              bad, probabilities, replacement ? 1 : n);
   }
   // Where nothing was read, a bad row draws an invalid class, which gather() refuses.

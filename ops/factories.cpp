@@ -18,8 +18,8 @@ Layout checked_normal(std::string_view op, const Shape& s, double mean, double s
   check_random(op, t);
   TG_CHECK(std >= 0, value, "[{}] standard deviation {} is negative. It must be 0 or more.", op, std);
   TG_CHECK(std::isfinite(float(mean)) && std::isfinite(float(std)), value,
-           "[{}] mean {} and standard deviation {}. Both must be finite in f32, in which values are drawn.", op, mean,
-           std);
+           "[{}] mean {} and standard deviation {}. Both must be finite in f32, because values are drawn in f32.", op,
+           mean, std);
   return checked(op, s, t, d);
 }
 }  // namespace

@@ -21,10 +21,10 @@ Layouts op::FragmentWeights::infer(Inputs in) const {
   check::computes(kName, x);
   TG_CHECK(s.ndim() == 2 && s.size(0) >= 1, shape,
            "[fragment_weights] selector is {}. It must be (F, D): a row for each of 1 or more fragments.", s);
-  TG_CHECK(x.shape().back() == s.numel(), shape,
-           "[fragment_weights] x is {}, selector is {}. x's last size ({}) must be that of all fragments together, {} "
-           "times {}.",
-           x, s, x.shape().back(), s.size(0), s.size(1));
+  TG_CHECK(
+      x.shape().back() == s.numel(), shape,
+      "[fragment_weights] x is {}, selector is {}. x's last size ({}) must be the size of all fragments, {} times {}.",
+      x, s, x.shape().back(), s.size(0), s.size(1));
   Shape r = x.shape();
   r.back() = s.size(0);
   return {Layout::contiguous(r, x.dtype(), x.device())};

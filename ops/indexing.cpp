@@ -16,8 +16,8 @@ void check_elements(std::string_view op, const Tensor& x, const Tensor& index, s
   bool ok = index.ndim() == x.ndim();
   for (size_t d = 0; ok && d < x.ndim(); ++d) ok = d == dim || index.shape()[d] <= x.shape()[d];
   TG_CHECK(ok, shape,
-           "[{}] index is {}, x is {}. They must have as many dimensions, and except along dimension {} no size of "
-           "index may be larger than x's.",
+           "[{}] index is {}, x is {}. They must have the same number of dimensions, and except along dimension {} no "
+           "size of index may exceed x's.",
            op, index, x, dim);
 }
 size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
@@ -113,14 +113,13 @@ Layouts op::SliceUpdate::infer(Inputs in) const {
   for (size_t d = 0; ok && d < x.ndim(); ++d)
     ok = d == dim ? update.shape()[d] <= x.shape()[d] : update.shape()[d] == x.shape()[d];
   TG_CHECK(ok, shape,
-           "[slice_update] update is {}, x is {}. They must have equal sizes except along dimension {}, where x's must "
-           "be as large or larger.",
+           "[slice_update] update is {}, x is {}. Their sizes must be equal, except along dimension {}, where update's "
+           "may be smaller.",
            update, x, dim);
-  TG_CHECK(
-      start.ndim() == 0 || (dim > 0 && start.shape() == Shape{x.shape()[0]}), shape,
-      "[slice_update] start is {}, x is {}, dimension {} is written. start must be (), or have one number for each "
-      "of x's first dimension if another is written.",
-      start, x, dim);
+  TG_CHECK(start.ndim() == 0 || (dim > 0 && start.shape() == Shape{x.shape()[0]}), shape,
+           "[slice_update] start is {}, x is {}, dim is {}. start must be () or, unless dim is 0, have one number for "
+           "each x[i].",
+           start, x, dim);
   return {contiguous_like(x)};
 }
 void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim) {
@@ -170,9 +169,9 @@ Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateles
 Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows) {
   return Error(
       Error::Kind::value,
-      fmt::format("[embedding] id {} at position {} of ids {} is outside of the table. Ids must be in [0, {}), "
-                  "the table's rows. Check the tokenizer's vocabulary size; of positions, whether the text fits the "
-                  "context.",
-                  id, where, ids, rows));
+      fmt::format(
+          "[embedding] id {} at position {} of ids {} is outside of the table. Ids must be in [0, {}), the table's "
+          "rows. Check the tokenizer's vocabulary size, or for position ids whether the text fits the context.",
+          id, where, ids, rows));
 }
 }  // namespace tg

@@ -25,7 +25,7 @@ Layouts op::Lora::infer(Inputs in) const {
   check::computes(kName, x);
   for (size_t i = 1; i < in.size(); ++i) check::same_dtype(kName, x, in[i]);
   TG_CHECK(a.ndim() == 2 && b.ndim() == 2 && a.size(1) == b.size(0), shape,
-           "[lora] a is {} and b is {}. They must be (in, r) and (r, out) with one r.", a, b);
+           "[lora] a is {} and b is {}. They must be (in, r) and (r, out) with the same r.", a, b);
   TG_CHECK(x.shape().back() == a.size(0), shape,
            "[lora] x is {} and a is {}. x's last size ({}) must equal a's first ({}): a is (in, r).", x, a,
            x.shape().back(), a.size(0));

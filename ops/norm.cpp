@@ -31,8 +31,8 @@ template <class Op> Layouts infer_norm(const Op& op, Inputs in) {
   for (size_t i = Op::kTerms; i < in.size(); ++i) check::same_dtype(kName, x, in[i]);
   if constexpr (Op::kTerms > 1)
     TG_CHECK(in[1].shape() == x.shape(), shape,
-             "[{}] x is {}, r is {}. They are added as they are: give them one shape with expand() or reshape().",
-             kName, x, in[1]);
+             "[{}] x is {}, r is {}. There is no broadcasting: give them one shape with expand() or reshape().", kName,
+             x, in[1]);
   for (size_t i = Op::kTerms; i < in.size(); ++i) {
     const auto role = kRoles[i - Op::kTerms];
     TG_CHECK(in[i].shape() == Shape{x.shape().back()}, shape,

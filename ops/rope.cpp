@@ -49,12 +49,11 @@ Layouts op::Rope::infer(Inputs in) const {
   check::ndim_at_least(kName, x, heads > 0 ? 3 : 2);
   TG_CHECK(
       heads >= 0 && (heads == 0 || heads <= x.size(-2)), value,
-      "[rope] heads is {}, and x is {}. They must be from 1 to {}, the last size but one, or 0 where x is (..., T, "
-      "HS).",
+      "[rope] heads is {}, and x is {}. It must be from 1 to {}, the second to last size, or 0 if x is (..., T, HS).",
       heads, x, x.size(-2));
   check::computes(kName, x);
   TG_CHECK(x.shape().back() % 2 == 0, shape,
-           "[rope] {} has rows of {} elements. They are turned in pairs: the last size must be even.", x,
+           "[rope] {} has rows of {} elements. They are rotated in pairs: the last size must be even.", x,
            x.shape().back());
   TG_CHECK(theta >= 1 && std::isfinite(theta), value, "[rope] theta is {}. It must be finite and 1 or more.", theta);
   scaling.validate(kName);

@@ -80,8 +80,8 @@ Layouts op::Concat::infer(Inputs in) const {
     Shape other = in[k].shape();
     bool ok = other.size() == s.size();
     for (size_t i = 0; ok && i < s.size(); ++i) ok = i == dim || s[i] == other[i];
-    TG_CHECK(ok, shape, "[concat] input {} is {}, input 0 is {}. All sizes but that of dimension {} must agree.", k,
-             in[k], in[0], dim);
+    TG_CHECK(ok, shape, "[concat] input {} is {}, input 0 is {}. All sizes except that of dimension {} must be equal.",
+             k, in[k], in[0], dim);
     s[dim] += other[dim];
   }
   return {Layout::contiguous(s, in[0].dtype(), in[0].device())};
@@ -137,7 +137,8 @@ Tensor reshape(const Tensor& x, const Shape& to) {
   if (free >= 0 && known > 0 && x.numel() % known == 0) s[size_t(free)] = x.numel() / known;
   TG_CHECK(
       std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && checked_numel("reshape", s) == x.numel(),
-      shape, "[reshape] {} has {} elements and does not fit {}. The products must agree; one size may be -1.", x,
+      shape,
+      "[reshape] {} has {} elements and does not fit {}. The numbers of elements must be equal; one size may be -1.", x,
       x.numel(), to);
   if (s == x.shape()) return x;
   Strides strides;
@@ -165,9 +166,10 @@ Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim) {
     ok = ok && n >= 0 && n <= left;
     if (ok) left -= n;
   }
-  TG_CHECK(ok && left == 0, shape,
-           "[split] parts ({}) do not make up dimension {} of {}, which has {} elements. Their sum must be that.",
-           fmt::join(sizes, ", "), dim, x, x.shape()[d]);
+  TG_CHECK(
+      ok && left == 0, shape,
+      "[split] the sizes ({}) do not sum to dimension {} of {}, which has {} elements. Their sum must be equal to it.",
+      fmt::join(sizes, ", "), dim, x, x.shape()[d]);
   return emit(make_ref<op::Split>(d, sizes), {&x, 1});
 }
 Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make_ref<op::Expand>(to), {x}); }

@@ -114,9 +114,8 @@ void system_free(void* p, [[maybe_unused]] size_t bytes) noexcept {
   const MemoryStats s = cpu_allocator().stats();
   detail::fail(
       Error::Kind::memory,
-      fmt::format("[allocator] out of memory: {} bytes asked for, live {}, cached {}. The system gives no more, "
-                  "or the size is beyond what it can address. Check the shape, use a smaller batch, or let go "
-                  "of tensors.",
+      fmt::format("[allocator] out of memory: {} bytes requested, live {}, cached {}. The system has no more memory, "
+                  "or the size exceeds its address space. Check the shape, use a smaller batch, or release tensors.",
                   bytes, s.live, s.cached));
 }
 // Calls get(); after std::bad_alloc it retries once with an empty cache. bytes: for the Error.

@@ -29,10 +29,10 @@ size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std
     all += fmt::format("{}{}", i == 0 ? "" : i + 1 < paths.size() ? ", " : " and ", paths[i].name);
     if (paths[i].has) here += fmt::format("{}{}", here.empty() ? "" : ", ", paths[i].name);
   }
-  tg::detail::fail(Error::Kind::value,
-                   fmt::format("[{}] {} is '{}'. It names how products of {} are computed, of {}; this "
-                               "machine has {}. Change or unset it.",
-                               op, variable, wish, dtype, all, here));
+  tg::detail::fail(
+      Error::Kind::value,
+      fmt::format("[{}] {} is '{}'. It must name a path for {} GEMM: {}; this machine has {}. Change or unset it.", op,
+                  variable, wish, dtype, all, here));
 }
 
 bool has_instructions(int level, unsigned subleaf_of_7, CpuidRegister in, int bit) {

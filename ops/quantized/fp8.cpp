@@ -48,8 +48,9 @@ Layouts op::Fp8Linear::infer(Inputs in) const {
            "[fp8_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size "
            "({}). Did you pass the weight transposed?",
            x, w, x.shape().back(), w.shape()[1]);
-  TG_CHECK(of_x != Fp8Format::e5m2 || of_weight != Fp8Format::e5m2, value,
-           "[fp8_linear] x and weight are both e5m2, and GPUs multiply no two of them. Quantise one of them as e4m3.");
+  TG_CHECK(
+      of_x != Fp8Format::e5m2 || of_weight != Fp8Format::e5m2, value,
+      "[fp8_linear] x and weight are both e5m2, and GPUs cannot multiply e5m2 by e5m2. Quantise one of them as e4m3.");
   detail::check_dequantised(kName, dtype);
   if (in.size() > 4)
     TG_CHECK(

@@ -15,8 +15,8 @@ constexpr int64_t kMostTerms = 131071;
 
 void check_input(std::string_view op, const Tensor& x, DType state) {
   detail::check_quantisable(op, x);
-  TG_CHECK(state == DType::f32 || state == DType::f16, dtype,
-           "[{}] the state is to be {}. The magnitudes are kept as f32 or f16.", op, state);
+  TG_CHECK(state == DType::f32 || state == DType::f16, dtype, "[{}] the dtype of absmax is {}. It must be f32 or f16.",
+           op, state);
 }
 void check_matrix(std::string_view op, const Tensor& x) {
   TG_CHECK(x.ndim() == 2, shape, "[{}] got {}. It transposes a matrix: use reshape().", op, x);
@@ -40,7 +40,7 @@ void detail::check_quantisable(std::string_view op, const Tensor& x) {
   TG_CHECK(is_quantisable(x.dtype()), dtype, "[{}] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", op, x);
 }
 void detail::check_dequantised(std::string_view op, DType d) {
-  TG_CHECK(is_quantisable(d), dtype, "[{}] cannot make {}. Ask for f32, bf16 or f16.", op, d);
+  TG_CHECK(is_quantisable(d), dtype, "[{}] cannot return {}. Use f32, bf16 or f16.", op, d);
 }
 Error detail::not_quantised(std::string_view op, const Layout& x, int64_t position, float value) {
   const std::string what = fmt::format("[{}] x is {}, and its element {} is {}.", op, x, position_of(position, x.shape),
@@ -50,8 +50,8 @@ Error detail::not_quantised(std::string_view op, const Layout& x, int64_t positi
                                          " The largest magnitude is to be f16, which ends at 65504. Keep it as f32: "
                                          "pass DType::f32 as state.");
   return Error(Error::Kind::non_finite,
-               fmt::format("{} Codes stand for finite values. Lower the learning rate, or clip gradients{}.", what,
-                           anomaly_enabled() ? "" : "; an AnomalyScope finds the op that made it"));
+               fmt::format("{} Only finite values can be quantized. Lower the learning rate, or clip gradients{}.",
+                           what, anomaly_enabled() ? "" : "; an AnomalyScope finds the op that made it"));
 }
 
 Layouts op::QuantizeRowwise::infer(Inputs in) const {

@@ -31,13 +31,13 @@ Tensors op::GeluQuantize::compose(Inputs in) const {
 Layouts op::SwitchBackMlp::infer(Inputs in) const {
   check_narrow(kName, in[0]);
   TG_CHECK(mode == SwitchBackMode::global || mode == SwitchBackMode::vector_wise, value,
-           "[switchback_mlp] it has the modes global and vector_wise. Call switchback_linear() twice for others.");
+           "[switchback_mlp] the mode must be global or vector_wise. Call switchback_linear() twice for others.");
   const Tensor &fc = in[1], &proj = in[2];
   const bool bias = in.size() > 3;
   const Layout h = SwitchBack(mode).infer(bias ? std::vector{in[0], fc, in[3]} : std::vector{in[0], fc})[0];
   check_narrow(kName, proj);
   TG_CHECK(proj.ndim() == 2 && proj.shape()[1] == fc.shape()[0], shape,
-           "[switchback_mlp] the layers are {} and {}. The second must be (out, {}): it takes what the first makes.",
+           "[switchback_mlp] the layers are {} and {}. The second must be (out, {}): it takes the output of the first.",
            fc, proj, fc.shape()[0]);
   TG_CHECK(!bias || in[4].shape() == Shape{proj.shape()[0]}, shape,
            "[switchback_mlp] the second layer is {}, and its bias {}. The bias must have one element per row ({}).",

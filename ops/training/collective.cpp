@@ -16,11 +16,11 @@ void check_call(std::string_view op, Inputs x, const std::shared_ptr<Communicato
 void check_cuts(std::string_view op, Inputs x, const ShardOffsets& cuts, int ranks) {
   int64_t n = 0;
   for (const Tensor& t : x) n += t.numel();
-  TG_CHECK(
-      cuts.size() == size_t(ranks) + 1 && cuts.front() == 0 && cuts.back() == n && std::ranges::is_sorted(cuts), value,
-      "[{}] the cuts are {}, for {} rank(s) and {} elements. There must be one more than ranks, and they must rise "
-      "from 0 to the number of elements.",
-      op, Shape(cuts.begin(), cuts.end()), ranks, n);
+  TG_CHECK(cuts.size() == size_t(ranks) + 1 && cuts.front() == 0 && cuts.back() == n && std::ranges::is_sorted(cuts),
+           value,
+           "[{}] the shard offsets are {}, for {} rank(s) and {} elements. There must be one more offset than ranks, "
+           "in ascending order from 0 to the number of elements.",
+           op, Shape(cuts.begin(), cuts.end()), ranks, n);
 }
 void check_contiguous(std::string_view op, const Tensor& x) {
   TG_CHECK(x.is_contiguous(), value,
@@ -132,8 +132,8 @@ void all_gather_parts(Inputs w, const ShardOffsets& cuts, std::shared_ptr<Commun
   for (const Tensor& x : w) {
     TG_CHECK(!x.value()->producer || !x.value()->producer->tape(), state,
              "[all_gather_parts] {} was computed on the tape. Only leaves are updated: pass one, or detach().", x);
-    TG_CHECK(size_of(x.dtype()) >= 2, dtype, "[all_gather_parts] {} is of bytes. Its elements must be of 2 or more.",
-             x);
+    TG_CHECK(size_of(x.dtype()) >= 2, dtype,
+             "[all_gather_parts] {} has elements of 1 byte. They must have 2 bytes or more: use .to(dtype).", x);
   }
   detail::emit_with_copies(make_ref<op::AllGatherParts>(std::move(comm), cuts), w, {w.begin(), w.end()}, w.size());
 }

@@ -71,7 +71,7 @@ std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t upda
       const Tensor& t = in.emplace_back(lists[role][i]);
       TG_CHECK(t, value, "[{}] {} {} is an empty tensor. Pass a tensor that has a value.", op, roles[role], i);
       TG_CHECK(t.device() == weights[0].device(), device,
-               "[{}] {} {}, {}, lies on {}, weight 0 on {}. A step is of one device: call it for each device, or move "
+               "[{}] {} {}, {}, is on {}, weight 0 on {}. A step runs on one device: call it for each device, or move "
                "tensors with .to(device).",
                op, roles[role], i, t, t.device(), weights[0].device());
       const auto& producer = t.value()->producer;
@@ -86,7 +86,7 @@ std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t upda
            norm ? "" : "not ");
   if (!norm) return in;
   TG_CHECK(norm.device() == weights[0].device(), device,
-           "[{}] the norm, {}, lies on {}, weight 0 on {}. Pass global_norm() of these gradients.", op, norm,
+           "[{}] the norm, {}, is on {}, weight 0 on {}. Pass global_norm() of these gradients.", op, norm,
            norm.device(), weights[0].device());
   in.push_back(norm);
   return in;
@@ -103,11 +103,10 @@ void check_count(std::string_view op, bool count, double lr, int64_t t) {
            op, t, lr);
 }
 void check_skip(std::string_view op, bool skip, const Tensor& norm) {
-  TG_CHECK(
-      !skip || norm, value,
-      "[{}] skip_non_finite is set, and no norm was given. It decides whether the step is made: pass the norm, with "
-      "a max_norm of infinity if nothing is to be clipped.",
-      op);
+  TG_CHECK(!skip || norm, value,
+           "[{}] skip_non_finite is set, and no norm was given. A step is skipped by its norm: pass it, with a "
+           "max_norm of infinity to clip nothing.",
+           op);
 }
 // The norm after the other inputs, if any.
 void check_norm(std::string_view op, Inputs rest) {
@@ -118,7 +117,8 @@ void check_norm(std::string_view op, Inputs rest) {
 // Checks the tensor of a step of part of weight i, from element `first` on.
 void check_part(std::string_view op, std::string_view role, size_t i, const Tensor& w, int64_t first, const Tensor& x) {
   TG_CHECK(x.ndim() == 1 && first >= 0 && x.numel() <= w.numel() - first, shape,
-           "[{}] {} {} is {} for elements of the weight {} from {} on. It must be (n), of n elements that are there.",
+           "[{}] {} {} is {}, for the weight {} from element {} on. It must be (n), and the weight must have these n "
+           "elements.",
            op, role, i, x, w, first);
 }
 // Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. `copied` weights have copies,
@@ -139,8 +139,8 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
       // Gradients of f32 weights are bf16 where the model computes in it.
       const bool narrow = roles[role] == kGradient && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
       TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
-               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, but for bf16 gradients of f32 weights: "
-               "use .to(dtype).",
+               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, except for bf16 gradients of f32 "
+               "weights: use .to(dtype).",
                op, roles[role], i, x, w);
     }
   }
@@ -243,7 +243,7 @@ Layouts op::AdamWProductStep::infer(Inputs in) const {
              *x, w);
   TG_CHECK(a.size(0) == b.size(0) && checked_numel(kName, {a.size(1), b.size(1)}) == w.numel(), shape,
            "[adamw_product_step] the factors are {} and {}, the weight is {}. They must be (R, rows) and (R, columns), "
-           "with as many rows times columns as the weight has elements ({}).",
+           "and rows times columns must be the weight's number of elements ({}).",
            a, b, w, w.numel());
   check_norm(kName, in.subspan(kAdamWProduct.size()));
   return l;

@@ -102,7 +102,7 @@ TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") 
   const auto step = [&](const Tensor& moment, std::vector<int64_t> first) {
     adamw_step({.w = {&w, 1}, .m = {&moment, 1}, .v = {&v, 1}, .grad = {&g, 1}, .first = first}, {}, 0.1, 1);
   };
-  CHECK(has(error_of([&] { step(m, {3}); }), "for elements of the weight (4) f32 from 3 on"));
+  CHECK(has(error_of([&] { step(m, {3}); }), "for the weight (4) f32 from element 3 on"));
   CHECK(has(error_of([&] { step(m, {-1}); }), "from -1 on"));
   CHECK(has(error_of([&] { step(wrong, {0}); }), "[adamw_step] first moment 0 is (2, 1) f32"));
   CHECK(has(error_of([&] { step(zeros({1}), {0}); }), "the gradient is (2) f32. Their shapes must be equal."));

@@ -231,7 +231,7 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
   Allocator& a = cpu_allocator();
   const MemoryStats s0 = a.stats();
   for (size_t n : {(size_t(1) << 47) + 1, ~size_t(0)}) {
-    const std::string asked = "[allocator] out of memory: " + std::to_string(n) + " bytes asked for, live ";
+    const std::string asked = "[allocator] out of memory: " + std::to_string(n) + " bytes requested, live ";
     expect({[&] { a.allocate(n); }, Error::Kind::memory, {asked}});
   }
   CHECK(a.stats().live == s0.live);

@@ -170,9 +170,11 @@ TEST_CASE("TG_BF16 names a way that this machine has, or products and describe()
   CHECK(error("f32") == "no error");
   for (const char* wrong : {"avx", "", "AMX"}) {
     const std::string text = error(wrong);
-    CHECK(has(text, fmt::format("[matmul] TG_BF16 is '{}'. It names how products of bf16 are computed, of f32, avx512 "
-                                "and amx; this machine has f32",
-                                wrong)));
+    CHECK(has(
+        text,
+        fmt::format(
+            "[matmul] TG_BF16 is '{}'. It must name a path for bf16 GEMM: f32, avx512 and amx; this machine has f32",
+            wrong)));
     CHECK(has(text, "Change or unset it."));
   }
   for (const Bf16Path path : {Bf16Path::avx512, Bf16Path::amx}) {

@@ -228,9 +228,9 @@ TEST_CASE("adamw_step: tensors of two devices are an error, and nothing has chan
   const std::vector<Tensor> w{zeros({2}), random({2}, 1).to(kGpu)}, m{zeros({2}), zeros({2}, DType::f32, kGpu)};
   const std::vector<Tensor> v{zeros({2}), zeros({2}, DType::f32, kGpu)}, g{filled({2}, 1.f), random({2}, 2).to(kGpu)};
   CHECK(has(error_of([&] { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 0.1, 1); }),
-            "[adamw_step] weight 1, (2) f32 on cuda:0, lies on cuda:0, weight 0 on cpu. A step is of one device"));
+            "[adamw_step] weight 1, (2) f32 on cuda:0, is on cuda:0, weight 0 on cpu. A step runs on one device"));
   CHECK(has(error_of([&] { adamw_step(w[0], m[0], v[0], g[0], {}, 0.1, 1, global_norm({g[1]}), 1); }),
-            "[adamw_step] the norm, () f32 on cuda:0, lies on cuda:0, weight 0 on cpu."));
+            "[adamw_step] the norm, () f32 on cuda:0, is on cuda:0, weight 0 on cpu."));
   CHECK(values(w[0]) == std::vector<float>(2, 0));
   const Tensor here = zeros({2}).requires_grad_(), there = zeros({2}, DType::f32, kGpu).requires_grad_();
   CHECK(has(error_of([&] {

@@ -342,11 +342,11 @@ TEST_CASE("all_reduce: refusals, each on all ranks") {
   CHECK(has(error_of([&] {
               reduce_scatter(std::array{x}, {0, 1}, Communicator::self());
             }),
-            "[reduce_scatter] the cuts are (0, 1), for 1 rank(s) and 2 elements."));
+            "[reduce_scatter] the shard offsets are (0, 1), for 1 rank(s) and 2 elements."));
   CHECK(has(error_of([&] {
               all_gather_parts(std::array{x}, {1, 2}, Communicator::self());
             }),
-            "[all_gather_parts] the cuts are (1, 2), for 1 rank(s) and 2 elements."));
+            "[all_gather_parts] the shard offsets are (1, 2), for 1 rank(s) and 2 elements."));
   const Tensor w = filled({2}, 1.0f).requires_grad_();
   CHECK(has(error_of([&] {
               all_gather_parts(std::array{w * 2.0}, {0, 2}, Communicator::self());

@@ -151,7 +151,7 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
               c.batch = int64_t(1) << 53;
               Run(c).trainer.step();
             }),
-            "out of memory: 576460752303423488 bytes asked for");
+            "out of memory: 576460752303423488 bytes requested");
 
   const auto text_of = [](const std::string& text) {
     return error_of([&] { Run run(tiny_train(), tiny_model(), text); });

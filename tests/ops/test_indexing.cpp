@@ -251,9 +251,9 @@ TEST_CASE("what these ops refuse") {
   refuses([&] { return mse_loss(x, f64); }, Why::dtype, "[mse_loss] dtypes differ");
   refuses([&] { return mse_loss(random({0}, 1), random({0}, 1)); }, Why::value,
           "[mse_loss] (0) f32 has no elements to average over.");
-  refuses(
-      [&] { return gather(x, 0, index); }, Why::shape,
-      "[gather] index is (2) i64, x is (2, 3) f32. They must have as many dimensions, and except along dimension 0");
+  refuses([&] { return gather(x, 0, index); }, Why::shape,
+          "[gather] index is (2) i64, x is (2, 3) f32. They must have the same number of dimensions, and except along "
+          "dimension 0");
   refuses([&] { return gather(x, 1, i64({0, 0, 0}, {3, 1})); }, Why::shape, "[gather] index is (3, 1) i64");
   refuses([&] { return gather(x, 0, x); }, Why::dtype, "[gather] indices must be i32 or i64, got (2, 3) f32.");
   refuses([&] { return gather(half, 0, i64({0}, {1, 1})); }, Why::dtype, "[gather] cannot compute on (2, 3) f16");

@@ -146,7 +146,7 @@ TEST_CASE("views and copies") {
          split(x, {1, 1});
        },
        Why::shape,
-       {"[split] parts (1, 1) do not make up dimension", "which has 3 elements"}},
+       {"[split] the sizes (1, 1) do not sum to dimension", "which has 3 elements"}},
       {[&] {
          split(x, {4, -1});
        },
