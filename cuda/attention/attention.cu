@@ -55,7 +55,7 @@ class Spans {
   bool given_;
 };
 
-// Its own memory, or a copy with rows zero-padded to whole vectors.
+// An operand's own memory, or a copy with rows zero-padded to whole vectors.
 class WholeRows {
  public:
   WholeRows(const Context& c, const Buf& x) : heads(x) {

@@ -23,8 +23,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 #endif
 }
 
-// cp.async of rows first ... first + kRows of `rows` and hs of D columns, zeros beyond. A thread copies one vector of
-// every kAtOnce-th row.
+// Starts cp.async of rows first ... first + kRows of `rows` and hs of D columns, zeros beyond. A thread copies one
+// vector of every kAtOnce-th row.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {

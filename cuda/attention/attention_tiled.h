@@ -17,7 +17,7 @@ template <class C, int N> constexpr int kStep = N + kVec<C>;
 // A thread's columns: (tx + 16 j) * W + w, W adjacent at once, N / 16 in all.
 template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
 
-// Rows first ... first + kRows of `rows` and hs of D columns; zeros beyond.
+// Copies rows first ... first + kRows of `rows` and hs of D columns; zeros beyond.
 template <int kRows, int D, class T, class C>
 __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
                                           int64_t hs) {

@@ -30,7 +30,7 @@ inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, c
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
-// data[rows][columns], for swizzled boxes of box_rows x box_columns (128 bytes wide).
+// Describes data[rows][columns] for swizzled boxes of box_rows x box_columns (128 bytes wide).
 inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint32_t box_rows, std::uint32_t box_columns) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, rows, columns, columns * sizeof *data, box_rows,
@@ -47,7 +47,7 @@ using mbarrier = std::uint64_t;
 __device__ __forceinline__ void mbarrier_init(mbarrier* b, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-// After the inits, before the barrier that publishes them.
+// Called after the inits, before the barrier that publishes them.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

@@ -99,7 +99,7 @@ template <class T> bool has_wgmma(const Context& c) {
   return true;
 #endif
 }
-// k > 0.
+// Needs k > 0.
 template <class T> void multiply_by_wgmma(const Context& c, const Product& p, T* y) {
   using S = Wgmma;
   TensorMap x, weight;

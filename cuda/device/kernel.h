@@ -87,7 +87,7 @@ template <size_t N> struct Strided {
   }
 };
 
-// To contiguous memory in row-major order, any layout and dtype (cast.cu).
+// Copies any layout and dtype to contiguous memory in row-major order (cast.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }

@@ -8,8 +8,8 @@
 
 namespace tg::cuda {
 
-// Four chunks for each of 132 SMs if n suffices. It depends on n only, since sums go by chunks. It is a multiple of 16
-// bytes of any dtype.
+// Elements per chunk: four chunks for each of 132 SMs if n suffices. It depends on n only, since sums go by chunks. It
+// is a multiple of 16 bytes of any dtype.
 inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
 template <class D> int64_t batch_chunk(const std::vector<D>& all) {
   int64_t n = 0;

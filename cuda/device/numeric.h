@@ -8,7 +8,7 @@ namespace tg::cuda {
 
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-/// To the compute type, and back with rounding to nearest even: widen(x), narrow<T>(y).
+/// widen(x) converts to the compute type, narrow<T>(y) rounds back to nearest even.
 __device__ __forceinline__ float widen(bf16 x) {
 #ifdef __CUDA_ARCH__
   return __uint_as_float(uint32_t(x.bits) << 16);

@@ -129,7 +129,7 @@ template <class V> __forceinline__ void store_global(V* p, const V& x) { simt::e
 template <class V> __forceinline__ void store_global_streaming(V* p, const V& x) { store_global(p, x); }
 template <class V> __forceinline__ void store_shared(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), true); }
 
-// 16 bytes; zeros if !valid. Visible to the issuing thread after cp_async_wait, to others after a later barrier.
+// Copies 16 bytes; zeros if !valid. Visible to the issuing thread after cp_async_wait, to others after a later barrier.
 inline void cp_async16(void* shared, const void* global, bool valid = true) {
   simt::engine::cp_async(shared, global, 16, valid);
 }
@@ -154,7 +154,7 @@ inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
   simt::engine::mma_s8(d, a, b0, b1, at);
 }
 
-// To nearest even.
+// Rounds to nearest even.
 inline bf16 to_bf16(float x) { return bf16(x); }
 // Exact, except which NaN it is.
 inline float to_float(f16 x) { return float(x); }

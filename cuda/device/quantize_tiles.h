@@ -18,7 +18,7 @@ template <class T> struct Matrix {
   int64_t rows, cols, ld;
   bool vectors;                  // 16 bytes at a time
   int64_t row_place, col_place;  // element (i, j) is number i * row_place + j * col_place of x
-  // V elements of row i from column j on; 0 beyond.
+  // Reads V elements of row i from column j on; 0 beyond.
   __device__ __forceinline__ Vec<T> at(int64_t i, int64_t j) const {
     Vec<T> v;
     if (vectors && i < rows && j < cols) return load16(p + i * ld + j);
@@ -31,7 +31,7 @@ constexpr int kTallest = 1024;  // rows per block, at most
 enum class Of { columns, both, all };
 template <class T> constexpr int kStretch = 32 * kVec<T>;  // columns of a block, V per lane
 
-// Maximum magnitudes, into words that start at 0.
+// Finds maximum magnitudes, in words that start at 0.
 template <Of kOf, class T>
 __global__ void __launch_bounds__(kTileThreads, 4)
     absmax_in_tiles(Matrix<T> x, int64_t tall, uint32_t* of_rows, uint32_t* of_columns, NonFiniteCheck watch) {
@@ -93,7 +93,7 @@ template <class Q> struct AbsmaxView {
   int64_t step;
   __device__ __forceinline__ Q operator()(int64_t i) const { return Q(p[i * step]); }
 };
-// (rows, cols) if kBoth, and transposed (cols, rows). wide: as in TransposeTile::store().
+// Writes (rows, cols) if kBoth, and transposed (cols, rows). wide: as in TransposeTile::store().
 template <bool kBoth, class Q, class T>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_tiles(Matrix<T> x, AbsmaxView<Q> of_rows, AbsmaxView<Q> of_columns, typename Q::Value* codes,
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kTileThreads)
 struct AsIs {
   template <class T> static __device__ __forceinline__ T f(T x) { return x; }
 };
-// Each row by its absmax, after F.
+// Quantizes each row by its absmax, after F.
 template <class S, class F, class Q>
 __global__ void __launch_bounds__(S::kBlock)
     quantize_rows(const typename S::T* x, int64_t step, typename Q::Value* codes, ScaleOutput scales, int64_t rows,
@@ -275,7 +275,7 @@ void quantize_each_row(const Context& c, const Buf& x, Bufs out, const NonFinite
     launch_per_row<S>(c, rows, quantize_rows<S, F, Q>, p, step, codes, ScaleOutput(out[1]), rows, n, watch);
   });
 }
-// Values to out[0], each row's absmax to out[1].
+// Writes values to out[0], each row's absmax to out[1].
 template <class Q, class T>
 void quantize_rows_of(const Context& c, const Buf& x, Bufs out, const NonFiniteCheck& watch) {
   if (!has_contiguous_columns(x)) return quantize_each_row<Q, AsIs, T>(c, x, out, watch);

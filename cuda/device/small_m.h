@@ -29,10 +29,10 @@ template <class T> bool in_vectors(const FewRows<T>& p, bool turned, int64_t ste
   return aligned16(p.x) && aligned16(p.matrix) && p.x_ld % V == 0 && p.ld % V == 0 && step % V == 0 &&
          (turned ? p.k : p.n) % V == 0;
 }
-// All rows times one matrix: f32 or bf16, in vectors.
+// Multiplies all rows by one matrix: f32 or bf16, in vectors.
 void multiply_few_rows(const Context&, const FewRows<float>&, bool turned);
 void multiply_few_rows(const Context&, const FewRows<bf16>&, bool turned);
-// Each row times its matrix; rows that name none are zeros.
+// Multiplies each row by its matrix; rows that name none are zeros.
 void multiply_named(const Context&, const FewRows<float>&, bool turned, const NamedMatrices&);
 void multiply_named(const Context&, const FewRows<bf16>&, bool turned, const NamedMatrices&);
 void multiply_named(const Context&, const FewRows<double>&, bool turned, const NamedMatrices&);

@@ -12,13 +12,13 @@ template <int V> struct TransposeTile {
 
   static __device__ __forceinline__ int pack() { return int(threadIdx.x) % kPacks; }
   static __device__ __forceinline__ int group() { return int(threadIdx.x) / kPacks; }
-  // Column e of the thread's pack, in its four rows.
+  // Stores column e of the thread's pack, in its four rows.
   __device__ __forceinline__ void put(int e, const Vec<int8_t, 4>& q) {
     auto& part = parts[pack() * V + e][group() / 4 ^ pack()];
     store16_shared(part.x + group() % 4 * 4, q);
   }
-  // Columns to rows of memory, ld apart. wide: 16 bytes at a time; `rows` is a multiple of 16. All threads call it,
-  // after a barrier.
+  // Writes columns as rows of memory, ld apart. wide: 16 bytes at a time; `rows` is a multiple of 16. All threads call
+  // it, after a barrier.
   __device__ __forceinline__ void store(int8_t* to, int64_t ld, int64_t columns, int64_t rows, bool wide) const {
     if (wide) {
       for (int k = int(threadIdx.x); k < kWide * (kTall / 16); k += kThreads) {

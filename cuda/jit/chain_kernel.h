@@ -10,7 +10,7 @@
 #include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
-// Named by gradients in those headers; never called here.
+// Gradients in those headers name them; nothing calls them here.
 class Vjp;
 class Tensor;
 class Tensors;

@@ -42,7 +42,7 @@ class Rounds {
         first_(cuts.begin(), cuts.end() - 1),
         end_(cuts.begin() + 1, cuts.end()),
         n_(end_.size()) {}
-  // False at the end.
+  // Returns false at the end.
   bool next() {
     for (size_t r = 0; r < n_.size(); ++r) first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
     return std::ranges::any_of(n_, [](int64_t n) { return n > 0; });
@@ -53,7 +53,7 @@ class Rounds {
     for (const int64_t n : n_) all.push_back(size_t(n) * element);
     return all;
   }
-  // Some ranks' elements of this round, from their tensors or to them.
+  // Copies some ranks' elements of this round from their tensors, or to them.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_pieces(c,
                 pieces(wanted,

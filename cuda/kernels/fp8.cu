@@ -52,7 +52,7 @@ template <Fp8Format f> __device__ __forceinline__ float decoded(uint8_t code) {
   const uint32_t u = (code & 0x80u) << 24 | (code & 0x7fu) << (23 - Fp8<f>::kFraction);
   return math::detail::float_of(u) * math::detail::float_of(kPower);
 }
-// Unscaled without absmax.
+// Values are unscaled without absmax.
 template <Fp8Format f, class T, int V>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const uint8_t* codes, const float* absmax, int64_t n, int64_t packs, T* y) {

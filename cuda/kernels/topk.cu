@@ -114,7 +114,7 @@ template <class K> struct Selection {
   unsigned per_warp[kLarge / 32];
 };
 
-// By the first warp, 8 digits per lane.
+// The first warp finds the digit of the need-th largest, 8 digits per lane.
 template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s, int shift) {
   const int lane = int(threadIdx.x);
   const unsigned long long need = s.need;
@@ -134,7 +134,7 @@ template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s,
   s.prefix |= K(digit) << shift;
 }
 
-// The `count` largest items after `last` (index -1 at first), sorted, into s.items.
+// Finds the `count` largest items after `last` (index -1 at first), sorted, into s.items.
 template <int kThreads, class T, class K>
 __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
   const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };

@@ -20,7 +20,7 @@ struct Block {
   struct Pool* pool = nullptr;
   Block *before = nullptr, *after = nullptr;  // adjacent in the segment
   bool in_use = false;
-  // Named in messages.
+  // Messages name these.
   size_t asked = 0;
   std::string_view op = {};
   const Scope* scope = nullptr;

@@ -38,8 +38,8 @@ HeldMemory* held_memory();
 
 // Sets the values of an op from the op of a step.
 using FillValues = std::function<void(const Op&, std::byte* to)>;
-// While the calling thread records: device memory that each launch fills by fill() with the op of its step. Else null.
-// A kernel must take all such values from it.
+// While the calling thread records: device memory that each launch fills by fill() with the op of its step. It is null
+// otherwise. A kernel must take all such values from it.
 const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
 std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder>, std::function<void(size_t)> call);

@@ -12,7 +12,7 @@ extern bool recording_activity;  // some client asked for records
 void call_begins(const std::source_location&);
 void call_ends();
 std::uint32_t call_now();  // the current call's number, or 0
-// In the clock registered with CUPTI.
+// Reads the clock registered with CUPTI.
 std::uint64_t activity_clock();
 void operation_ran(const Operation&, std::uint64_t begin);
 // A graph node with a new number; or a copy of one.

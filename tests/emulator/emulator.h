@@ -57,7 +57,7 @@ void set_child_graphs(bool);  // whether graphs accept them; default true
 
 // Called by an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
 void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet
-// In stream order: the bytes exist, unwritten. Bytes outside blocks are out of bounds.
+// From this point of the stream the bytes exist, unwritten. Bytes outside blocks are out of bounds.
 void note_allocated(void* p, std::size_t bytes, cudaStream_t);
 void note_freed(void* p, std::size_t bytes, cudaStream_t);
 

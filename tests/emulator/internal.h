@@ -94,7 +94,7 @@ void finish_thread();  // in the fiber, after the kernel returned
 void wait(const char* what, Site);
 void release(Thread&);
 
-// TMA of the block.
+// TMA of the block: start, progress and end.
 void hopper_block();
 bool hopper_progress(bool must);  // may complete a transfer; must: no thread can run
 void hopper_end();                // transfers in flight are a fault
@@ -132,7 +132,7 @@ bool is_global(const void*);  // device or pinned memory
 bool is_shared(const void* p);
 void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
 void async_end(char* to, unsigned bytes, unsigned unit);
-// Done for the current thread.
+// An asynchronous unit reads for the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
 // Faults name the library; reading unwritten memory is a fault.

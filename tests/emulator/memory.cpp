@@ -35,7 +35,7 @@ Memory& memory = *new Memory;
 
 std::size_t room_of(std::size_t n) { return (n + page - 1) / page * page + gap; }
 
-// Protection keys open memory for free. Page protection takes a hundred times as long for 16 MiB in small pages as in
+// Protection keys open memory at no cost. Page protection takes a hundred times as long for 16 MiB in small pages as in
 // huge ones.
 int key = -1;
 constexpr std::size_t huge = 2 << 20;

@@ -34,7 +34,7 @@ struct Work {
   bool meets = false;
 };
 
-// A stream and a number in it: 48 bits, not 0.
+// Packs a stream and an operation's number in it: 48 bits, not 0.
 inline std::uint64_t mark_of(unsigned stream, std::uint64_t number) { return std::uint64_t{stream} << 38 | number; }
 inline bool comes_before(std::uint64_t mark, const Counts& seen) {
   const std::uint64_t stream = mark >> 38;
@@ -102,13 +102,13 @@ Counts next_seen(const Stream&);  // predecessors of the stream's next operation
 std::uint64_t pending_operations();
 void queue_reset();
 
-// On a stream, or in its capture.
+// Queues work on a stream, or records it in its capture.
 cudaError_t submit(Stream&, Work);
 // Invalidates captures that forbid the calling thread a possible synchronisation; an error if there is one.
 cudaError_t forbid_while_capturing();
 // forbid_while_capturing() for waits for the whole device: every capture of any thread and mode.
 cudaError_t forbid_device_wide();
-// The stream captures, or a capture excludes it.
+// An error if the stream captures, or a capture excludes it.
 cudaError_t forbid_on(Stream&);
 cudaError_t forbid_event(const Event&);  // that was captured
 cudaError_t wait_in_capture(Stream&, const Event&);

@@ -118,7 +118,7 @@ Granule* granules;
 
 bool block_atomics;                                     // the running block used a global atomic
 std::vector<std::pair<std::uint32_t, unsigned>> began;  // epoch and index of each block so far
-// Per thread: of the running block, and of ended blocks that called it.
+// __threadfence calls per thread: of the running block, and of ended blocks that made any.
 using Fences = std::array<std::uint16_t, max_threads>;
 Fences fences;
 bool fenced;

@@ -1,4 +1,4 @@
-// One deliberate mistake each (broken.h).
+// Kernels with one deliberate mistake each (broken.h).
 #include "broken.h"
 
 #include <tapegrad/cuda/device/vec.h>
