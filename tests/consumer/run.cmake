@@ -63,11 +63,14 @@ foreach(way IN LISTS WAY)
   if(way STREQUAL sources AND effort EQUAL 1)
     continue()
   endif()
-  run(${CMAKE_COMMAND} --build ${work}/${way} --target everyday plugin host own_ops readme)
+  run(${CMAKE_COMMAND} --build ${work}/${way} --target everyday plugin host own_ops pages)
   run(${work}/${way}/own_ops cpu)
   execute_process(COMMAND ${work}/${way}/everyday WORKING_DIRECTORY ${work}/${way} COMMAND_ERROR_IS_FATAL ANY)
   run(${work}/${way}/host ${work}/${way}/libplugin.so)
-  if(way STREQUAL installed)  # and by a compiler alone
+  if(way STREQUAL installed)
+    run(${CMAKE_COMMAND} -DROOT=${source} -DBIN=${BUILD}/bin -DPROGRAMS=${work}/${way} -DWORK=${work}/pages
+      -P ${CMAKE_CURRENT_LIST_DIR}/pages.cmake)
+    # a compiler alone
     find_program(pkg_config pkg-config REQUIRED)
     file(GLOB_RECURSE pc ${work}/prefix_${way}/*/tapegrad.pc)
     execute_process(COMMAND ${pkg_config} --cflags --libs ${pc} OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE
