@@ -1,4 +1,4 @@
-// The library is column-major: a row-major X is its X^T. So out = a b is computed as out^T = b^T a^T: the library's A
+// The library is column-major: a row-major X is X^T to it. So out = a b is computed as out^T = b^T a^T: the library's A
 // is our b, its B is our a, m and n are swapped, and no data moves. Each operand keeps its transposition flag.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>

@@ -12,8 +12,8 @@
 // - TMA and wgmma are units with separate clocks; fence.proxy.async publishes a thread's writes to them.
 //
 // Blocks of one launch are unordered, except that another block's write may be read or overwritten after its thread's
-// __threadfence, and another block's read may be overwritten after an atomic (shadow.cpp). Operations of streams have a
-// vector clock each, Operation::seen in queue.h.
+// __threadfence, and another block's read may be overwritten after an atomic of this block (shadow.cpp). Operations of
+// streams have a vector clock each, Operation::seen in queue.h.
 #pragma once
 #include <tapegrad/emulator/internal.h>
 
