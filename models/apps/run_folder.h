@@ -20,8 +20,8 @@ std::string kernels_of(Device, const TrainConfig&);
 
 // Only one process at a time may write the files of a run.
 FileLock lock_folder(const std::string& folder);
-// Throws an Error if a new run would overwrite a run with steps by mistake, or one of the other command, whose files
-// would remain.
+// Without --overwrite, throws an Error if a new run would overwrite a run that has steps. A run of the other command is
+// never overwritten, because its files would remain.
 void check_overwritten(const TrainOptions&, const std::string& out);
 
 // The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With

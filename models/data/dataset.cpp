@@ -73,7 +73,7 @@ NpyArray read_npy(const InputFile& file) {
   std::erase_if(dict, [](char c) { return c == ' ' || c == '\n'; });
   std::replace(dict.begin(), dict.end(), '"', '\'');
   NpyArray array{before + size, 0, -1};
-  std::string rest = dict;  // without known entries, in any order
+  std::string rest = dict;  // unread entries, which have any order
   const auto take = [&](size_t at, size_t length) {
     if (at != rest.npos) rest.erase(at, length);
     return at != rest.npos;

@@ -14,13 +14,13 @@ namespace tg {
 struct SampleOptions {
   double temperature = 1;  ///< divides the logits; 0: always the most likely token
   int64_t top_k = 0;       ///< draw from the k most likely tokens; 0: all
-  double top_p = 1;        ///< draw from the likeliest tokens of this total; 1: all
+  double top_p = 1;        ///< likeliest tokens that reach this probability; 1: all
   double min_p = 0;        ///< least probability relative to the likeliest; 0: all
   /// Divides the positive logit of an earlier token, multiplies a negative one (Keskar et al. 2019). 1: no change.
   double repetition_penalty = 1;
   double frequency_penalty = 0;  ///< subtracted from a logit per earlier occurrence
   double presence_penalty = 0;   ///< subtracted from a logit once if the token came before
-  int64_t penalty_last = 64;     ///< earlier tokens that penalties see, with prompt; 0: all
+  int64_t penalty_last = 64;     ///< last tokens that penalties see, prompt too; 0: all
   int64_t vocabulary = 0;        ///< draw ids below it, if the tokenizer has fewer; 0: all
   uint64_t seed = 0;             ///< for generate(); sample() takes a generator
   void validate() const;         ///< throws an Error that names the first wrong field
