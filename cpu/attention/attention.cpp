@@ -123,8 +123,8 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// Accumulates the rows of one head's gradient, whole vectors each: in the output itself, or in scratch that finish()
-// rounds and copies. The first write of a row does not read it.
+// The gradient's rows of one head, whole vectors each: in the output, or in scratch that finish() rounds and copies.
+// The first write of a row does not read it.
 template <class T> class Sums {
   using C = compute_t<T>;
 
@@ -322,8 +322,8 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   write(t.out[2], p, dy);
 }
 
-// The ranges of a head's keys in backward, so threads have work even for one head. They depend on sizes alone: dq is
-// the sum over ranges, in order.
+// The ranges of a head's keys in backward, so that one head keeps threads busy. Sizes alone decide: dq is the sum over
+// ranges, in order.
 struct Parts {
   // About kTiles tasks, unless the dq of all ranges exceeds kBytes.
   static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;

@@ -1,5 +1,5 @@
-// Building blocks of cpu/attention/attention.cpp: scratch, sizes of sequences, rows of heads, and the GEMMs of a block
-// of keys and a block of queries.
+// Building blocks of cpu/attention/attention.cpp: scratch, sizes, rows of heads, and the GEMMs of a block of keys and
+// queries.
 #pragma once
 #include <tapegrad/cpu/attention/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -51,8 +51,8 @@ template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   const Strides& s = x.strides();
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
-// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`. Rows
-// far apart that are read more than twice (not `seldom`) are copied, because they share few L1 sets.
+// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`.
+// Without `seldom` (read at most twice), rows far apart are copied: they share few L1 sets.
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
                               bool seldom = false) {
@@ -110,7 +110,7 @@ struct Block {
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
-// Whether the score GEMM reads keys, once per panel, at most twice. Not on the baseline, where sums may depend on
+// Whether the score GEMM reads keys (once per panel) at most twice. Not on the baseline, whose sums may depend on
 // alignment.
 template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
 
@@ -158,7 +158,7 @@ MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, in
   return rows_of<T>(x, first, n, z.hs, scratch, seldom);
 }
 
-// The factor of scores for base-2 exponentials. Never negative: queries change their sign instead.
+// The factor of scores for base-2 exponentials, never negative: queries change their sign instead.
 template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
 // Packs n query rows as columns of panels at `to`.
 template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {

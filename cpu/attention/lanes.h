@@ -1,5 +1,5 @@
-// The online softmax of attention and its gradient (cpu/attention/attention.cpp) on panels of scores. Queries are
-// lanes: maxima and sums over keys need no horizontal reduction.
+// The online softmax of attention and its gradient, on panels of scores. Queries are lanes, so maxima and sums over
+// keys need no horizontal reduction.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/exp.h>
@@ -19,8 +19,8 @@ template <class C> inline Vector<C> lane_numbers() {
   for (int64_t i = 0; i < kVector<C>; ++i) v[i] = C(i);
   return v;
 }
-// Calls f(k, hidden) for the keys in [k, end) that one of the lanes from w on sees. hidden(no, yes) selects `no` in
-// lanes that do not see the key.
+// Calls f(k, hidden) for the keys in [k, end) that a lane from w on sees. hidden(no, yes) is `no` in lanes that do not
+// see the key.
 template <class C, class F> TG_HD_INLINE void for_seen(const Panel& x, int64_t w, int64_t k, int64_t end, F&& f) {
   const int64_t all = std::min(x.seen_by(w), end), some = std::min(x.seen_by(w + kVector<C> - 1), end);
   for (; k < all; ++k) f(k, [](Vector<C>, Vector<C> y) { return y; });

@@ -1,5 +1,5 @@
-// The dot products of attention for one query (decoding). The cost is reading keys and values: each row once, in memory
-// order, in its dtype. kLanes accumulators, whatever the vector width.
+// Dot products of attention for one query (decoding). Keys and values are the cost: each row is read once, in memory
+// order, in its dtype. kLanes accumulators at any vector width.
 #pragma once
 #include <tapegrad/cpu/simd/lanes.h>
 

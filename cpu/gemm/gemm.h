@@ -1,8 +1,8 @@
-// GEMM for kernels: C (m x n, rows ldc apart) = A B or C += A B; A and B have row and column strides. The split depends
-// on m, n and k alone, not on threads or addresses. On AVX2 and AVX-512, element (i, j) depends bit for bit only on row
-// i of A, column j of B and k: a row is the same alone and in any batch. It is the sum over blocks of at most 384
-// terms, in order; each block is one chain of FMAs. For n up to one vector, n and the layouts of A and B matter too:
-// there may be one chain per lane. The baseline (Eigen) guarantees none of this.
+// GEMM for kernels: C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. The split depends on m,
+// n and k alone, not on threads or addresses. On AVX2 and AVX-512, element (i, j) depends bit for bit only on row i of
+// A, column j of B and k, so a row is the same in any batch: it is the sum over blocks of at most 384 terms, in order,
+// each one chain of FMAs. For n up to one vector, n and the layouts matter too: there may be one chain per lane. The
+// baseline (Eigen) guarantees none of this.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -13,7 +13,7 @@ namespace tg::cpu::TG_ISA_NS {
 // Whether a row is the same alone and in any batch.
 inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
 
-// ^Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
+// Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
 template <class T> struct MatView {
   const T* p;
   int64_t row, col;
@@ -22,7 +22,7 @@ template <class T> struct MatView {
 };
 template <class T> struct GemmOptions {
   bool accumulate = false;  // C += A B
-  // Called once per segment of a row of C, from column j on: its sums are complete and still in cache.
+  // Called per segment of a row of C, from column j on, when its sums are complete and still in cache.
   const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
 };
 // On the thread pool. C must not overlap A or B. float and double.
@@ -35,20 +35,20 @@ void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a,
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// GEMM on operands in cache (cpu/attention/attention.cpp): no packing, no threads; it skips tiles that a Triangle
-// excludes. A panel has kPanel columns, whole vectors.
+// GEMM on operands in cache (cpu/attention/attention.cpp), without packing or threads; skips what a Triangle excludes.
+// A panel has kPanel columns, whole vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
-  // columns: only columns from i + at on of C's row i are needed. from: A's row i is 0 before column i + at. to: it is
-  // 0 from there on.
+  // columns: C's row i is needed only from column i + at on. from: A's row i is 0 before column i + at. to: 0 from
+  // there on.
   int64_t at = 0;
 };
 // C = or += A B. Rows of B are contiguous; n is a multiple of the vector.
 template <class T>
 void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
                    Triangle = {});
-// C = A B of bf16 by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h): a float of A or B holds two values
+// C = A B of bf16 by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h). A float of A or B holds two values
 // adjacent in k. Denormals count as 0.
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,

@@ -1,5 +1,4 @@
-// C is split into tiles; the thread of a tile packs its operands into its own scratch. Except with Eigen, the split
-// changes no bit.
+// C is split into tiles, whose threads pack their own operands. Except with Eigen, the split changes no bit.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -34,7 +33,7 @@ struct Product {
 };
 // Blocks of both operands are widened, then gemm_serial in f32.
 namespace widened {
-// ^At most the depth of the f32 GEMM's blocks.
+// At most the depth of the f32 GEMM's blocks.
 constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;
 
 MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, float* to) {

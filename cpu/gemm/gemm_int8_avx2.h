@@ -1,5 +1,5 @@
-// Packing and micro-kernels of gemm_int8.cpp for AVX2: quads for vpdpbusd (AVX-VNNI), or int16-widened pairs for
-// vpmaddwd, which cannot saturate there. Packed as in gemm_packed_avx512.h.
+// Packing and micro-kernels of gemm_int8.cpp for AVX2: quads for vpdpbusd (AVX-VNNI), or int16 pairs for vpmaddwd,
+// which cannot saturate there. Packed as in gemm_packed_avx512.h.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 

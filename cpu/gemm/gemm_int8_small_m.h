@@ -1,5 +1,5 @@
-// int8 GEMM of few rows (only for gemm_int8.cpp); rows of A and columns of B are contiguous in k. The cost is reading
-// B: it is read once, in place, with lanes along k.
+// int8 GEMM of few rows (only for gemm_int8.cpp); rows of A and columns of B are contiguous in k. B is read once, in
+// place, with lanes along k.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>

@@ -1,6 +1,5 @@
 // Micro-kernels (register tiles) and packing of f32 and f64 GEMM for AVX2 and AVX-512, in the compiler's vector
-// extensions. An element is one chain of FMAs over ascending k, whatever the tile. Callers handle splits, threads and
-// memory.
+// extensions. An element is one chain of FMAs over ascending k in any tile. Callers handle splits, threads and memory.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #if TG_ISA_LEVEL == 4

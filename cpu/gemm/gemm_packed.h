@@ -1,7 +1,7 @@
 // Blocked GEMM on packed operands (gemm_bf16.cpp, gemm_parts.cpp, gemm_int8.cpp). A step is kSide rows of A, or columns
-// of B, by 64 bytes of k. Threads pack a block of A and one of B, each once, then each takes rows of C. The block of B
-// stays in L2; chunks of A (kSide rows, kChunk steps) and of B pass through L1. Elements may be packed as three parts:
-// six GEMMs of parts then make one, smallest first, per chunk.
+// of B, by 64 bytes of k. Threads pack a block of A and one of B, then each takes rows of C. The block of B stays in
+// L2; chunks of A (kSide rows, kChunk steps) and B pass through L1. Elements packed as three parts need six GEMMs,
+// smallest first, per chunk.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -25,8 +25,8 @@ inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
 template <class T, class Sum> struct Kernels {
   int64_t step;  // elements of k
-  // Packs a step of v, whose rows are A's rows or B's columns: `rows` x `depth` elements, zero-padded. Further parts
-  // follow every `part` bytes.
+  // Packs a step of v, whose rows are A's rows or B's columns: `rows` x `depth`, zero-padded. Further parts follow
+  // every `part` bytes.
   void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`. Row r starts at starts[r], if not null.
@@ -47,7 +47,7 @@ template <class T, class Sum> struct Product {
   const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
 };
 
-// Calls tile(i, rows, j, cols) for all of C: `down` x `across` tiles of `height` x `width`. The last ones take the
+// Calls tile(i, rows, j, cols) for `down` x `across` tiles of `height` x `width` that cover C; the last ones take the
 // rest, which may be larger.
 struct Cut {
   int64_t height, width, down, across;

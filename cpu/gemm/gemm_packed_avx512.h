@@ -1,6 +1,6 @@
 // Packing and micro-kernels of gemm_packed.h for AVX-512 and AMX: bf16 in pairs (gemm_bf16.cpp, gemm_parts.cpp), int8
-// in quads (gemm_int8.cpp), 32 bits each. A's step is two tiles of 16 rows of 64 contiguous bytes of k. B's step is two
-// tiles of 16 columns; each of their 16 rows has 32 bits of k of every column.
+// in quads (gemm_int8.cpp), 32 bits each. A's step: two tiles of 16 rows of 64 contiguous bytes of k. B's step: two
+// tiles of 16 columns; each of 16 rows has 32 bits of k of every column.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -36,8 +36,7 @@ inline void transpose(__m512i (&x)[16]) {
   }
 }
 
-// Columns t, t + 1, ... of 16 rows of v, interleaved to 32 bits per row. Rows outside `some` and columns from `depth`
-// on are 0.
+// Columns t, t + 1, ... of 16 rows of v, interleaved to 32 bits per row; 0 outside `some` rows and `depth`.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
   const auto line = [&](int64_t at) {
     const bool inside = at < depth;
@@ -59,8 +58,8 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
   return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, x), bytes);
 }
 
-// Packs one tile of v, whose rows are A's rows or B's columns; element (i, t) is row i at t of k. Beyond `rows` and
-// `depth` it is 0. Bytes are XORed with Flip.
+// Packs one tile of v, whose rows are A's rows or B's columns; element (i, t) is row i at t of k; 0 beyond `rows` and
+// `depth`. Bytes are XORed with Flip.
 template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
   constexpr int64_t kLine = kRow / int64_t(sizeof(T)), kEach = 4 / int64_t(sizeof(T));
   alignas(64) T copy[16 * kLine];
@@ -99,8 +98,8 @@ void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t
   }
 }
 
-// Inline assembly, because g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. Compilers
-// never use tiles themselves, so no clobber names them.
+// Inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. No clobber names the
+// tiles, because compilers never use them.
 template <int Tile> void load_tile(const void* p, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
 }

@@ -1,5 +1,5 @@
-// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512. The cost is reading B: it is read once, in
-// place, in memory order, and the next segment is prefetched to L2. Sums have the bits of GEMMs of many rows.
+// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512. B is the cost: it is read once, in place,
+// in memory order, with the next segment prefetched to L2. Sums have the bits of GEMMs of many rows.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_micro.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -11,7 +11,7 @@ using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
 inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains add in order
-// ^Bytes of a column of B; kLanes of them, and the prefetched ones, take a fraction of L2.
+// Bytes of a column of B; kLanes of them, and the prefetched ones, take a fraction of L2.
 inline constexpr int64_t kStretch = 6144;
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
 inline constexpr int64_t kColumns = 64;    // of a tile, if contiguous in k
@@ -110,8 +110,8 @@ struct Ahead {
 struct Range {
   int64_t begin, end, k, depth;  // `depth` of k are one chain
 };
-// R rows of A by kLanes columns of B contiguous in k, ld apart. Sums (R, kLanes) continue from the segment before; a
-// chain's end adds them to `totals`. Each block of loads prefetches `each` lines.
+// R rows of A by kLanes columns of B contiguous in k, ld apart. Sums (R, kLanes) continue from the segment before;
+// chain ends add them to `totals`. Each block of loads prefetches `each` lines.
 template <class W, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                 typename W::Sum* totals, Ahead& ahead, int64_t each) {
@@ -167,8 +167,8 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
 }
-// R rows of A by kLanes columns of k rows of B, ld apart. Unless part.begins, sums (R, kLanes) continue from the rows
-// before; if part.ends, total = (first) or += sums.
+// R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) continue from the rows before, unless
+// part.begins; part.ends: total = (first) or += sums.
 struct Part {
   bool begins, ends, first, fetch;
 };

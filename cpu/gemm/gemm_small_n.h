@@ -172,7 +172,7 @@ template <class T> inline Columns<T> pack_columns(int64_t k, int64_t cols, MatVi
 }
 
 inline constexpr int64_t kRowsAtOnce = 24;
-// ^8 columns of this range of k fill half of L1.
+// 8 columns of this range of k fill half of L1.
 template <class T> inline constexpr int64_t kPart = 16384 / 8 / sizeof(T);
 
 // Columns from j on, N at a time, of rows [i, end) over k range [t, t + depth). Returns the first column left over.

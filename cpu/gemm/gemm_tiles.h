@@ -4,9 +4,9 @@
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
-// k is split into blocks of at most kDepth, B into panels of kDepth x kCols. On AVX-512 kRows x kDepth of A stay in L1
-// and kTileCols of B stream from L2. On AVX2 a panel of B stays in L1 and rows of A stream, packed in the order of the
-// register tile: its six rows need frequent loads, so little else fits next to the FMAs.
+// k is split into blocks of at most kDepth, B into panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1,
+// kTileCols of B stream from L2. AVX2: a panel of B stays in L1, rows of A stream, packed in the order of the register
+// tile; its six rows need frequent loads, so little else fits next to the FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
@@ -44,7 +44,7 @@ template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-// Adds rows x cols (at most kRows x kCols) of C at (i, j). The panel b is packed if cols is over one vector but no
+// Adds rows x cols (at most kRows x kCols) of C at (i, j). The panel b is packed if cols exceeds a vector without being
 // whole vectors.
 template <class T>
 void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
@@ -75,7 +75,7 @@ template <class T> struct Ahead {
   }
 };
 
-// B is always packed, A only if its layout is bad for the caches. All threads pack the smaller operand once, before the
+// B is always packed, A only if its layout is bad for the caches. All threads pack the smaller operand before the
 // tiles; each tile packs its share of the larger one.
 template <class T> struct Tiles {
   const Product<T>& p;
@@ -87,7 +87,7 @@ template <class T> struct Tiles {
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
 
-  // Takes the split into about `want` tiles of least cost. The last tiles run alone, so small ones win.
+  // Takes the cheapest split into about `want` tiles. The last tiles run alone, so small ones win.
   void cut() {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;

@@ -1,5 +1,5 @@
 // Kernel of core/engine/cast.h: any dtype to any dtype, any layout to contiguous. Values go through i64 or f64, which
-// hold those of all other dtypes: 30 loops, not 100. The conversions of training are direct.
+// hold all others: 30 loops, not 100. The conversions of training are direct.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/simd/loop.h>
 

@@ -1,5 +1,4 @@
-// Kernel of ops/dropout.h. The output is contiguous: its offset is the element's row-major position, whatever the
-// input's layout.
+// Kernel of ops/dropout.h. The offset in the contiguous output is the element's row-major position.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/dropout.h>
@@ -38,8 +37,8 @@ template <int... I> void store_blocks(uint32_t* to, const Lane& xy, const Lane& 
   std::memcpy(to, &first, sizeof first);
   std::memcpy(to + 2 * n, &second, sizeof second);
 }
-// Words of the generator from block n on. Two sets of lanes hide the latency of the multiplications. Words are in the
-// lower halves of lanes; the upper halves are not read.
+// Words of the generator from block n on, in the lower halves of lanes; the upper halves are not read. Two sets of
+// lanes hide the latency of multiplications.
 class Stream {
  public:
   explicit Stream(Rng at) : offset_(at.offset) {

@@ -1,5 +1,5 @@
-// Kernel of ops/lora.h. Each block of rows passes both GEMMs, so x a stays in L1. A row's sums are gemm's: they do not
-// depend on the block.
+// Kernel of ops/lora.h. Each block of rows passes both GEMMs, so x a stays in L1. A row's sums do not depend on the
+// block.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/ops/lora.h>
@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: less runs on one thread
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// Rows of a block: whole register tiles at every level. Each block packs A itself. So where a row does not depend on
-// its block, blocks are few and equal.
+// Rows of a block: whole register tiles at every level. Each block packs A itself, so blocks are few and equal where
+// rows do not depend on them.
 int64_t block_rows(int64_t rows) {
   if (!kRowsAlone) return 24;
   const int64_t threads = num_threads(), blocks = threads * std::max<int64_t>(1, ceil_div(rows, 48 * threads));

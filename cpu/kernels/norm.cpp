@@ -1,5 +1,5 @@
-// Kernels of ops/norm.h: several rows at a time, to hide the latency of their sums. The output may reuse an input.
-// Variance takes two passes. RMSNorm is LayerNorm with a mean of 0.
+// Kernels of ops/norm.h. Several rows at a time hide the latency of sums. The output may reuse an input. Variance takes
+// two passes. RMSNorm is LayerNorm with a mean of 0.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -42,8 +42,8 @@ int64_t rows_together(int64_t n, int64_t elements) {
 }
 thread_local Scratch t_rows;
 
-// Forward of one term, or of two, whose sum is the second output. The kind of norm is a cheap run-time choice, so all
-// four share one compiled function. r and y are of B.
+// Forward of one term, or of two, whose sum is the second output. All four norms share one compiled function, because
+// the run-time choice is cheap. r and y are of B.
 template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
@@ -106,7 +106,7 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
 
 // With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum over rows of dy * h,
 // db = sum over rows of dy. RMSNorm has no mean(g). ds is added to the rounded dx. Sums over rows: in order within
-// chunks of 16 to 128 rows (by shape), which are reduced as a tree. dy and dr, a copy of dx, are of B.
+// chunks of 16 to 128 rows (by shape), then as a tree. dy and dr, a copy of dx, are of B.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   Rows<B> dy;
@@ -136,8 +136,8 @@ template <class T, class B> struct Backward {
 
   const C* weights() const { return weight.data() ? weight.data() : ones.data(); }
 
-  // Both passes over a row recompute g and h: that is cheaper than to keep them, unless conversion takes many steps.
-  // kSums: sums over rows (1: dw, 2: dw and db).
+  // Both passes recompute g and h, which is cheaper than to keep them, unless conversion takes many steps. kSums: sums
+  // over rows (1: dw, 2: dw and db).
   static constexpr bool kKeeps = kVectorBytes < 64 && sizeof(T) < sizeof(C);
   struct Row {
     const T* x;

@@ -15,8 +15,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// The sum of squares of a full bf16 block: f32 holds the squares exactly, so its rounded sums are exact enough. Else
-// NaN.
+// The sum of squares of a full bf16 block: f32 holds the squares exactly, so rounded sums suffice. Else NaN.
 template <class T> float f32_square_sum(int64_t n, const T* p) {
   if constexpr (std::is_same_v<T, bf16>)
     if (n == kBlock)
@@ -166,8 +165,8 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<c
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// Calls block<T>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries; each updates
-// kLists tensors. Gradients may be bf16 where T is f32.
+// Calls block<T>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists
+// tensors. Gradients may be bf16 where T is f32.
 template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
   const std::vector<Tile> tiles = tiles_of(out.first(n));

@@ -1,5 +1,5 @@
-// Kernels of ops/quantized/quantize.h. A row is read from memory for its absmax and from cache to quantize. Columns and
-// whole tensors are read from memory twice.
+// Kernels of ops/quantized/quantize.h. A row is read from memory for its absmax, then from cache. Columns and whole
+// tensors are read from memory twice.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -136,8 +136,8 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail_without_code(op.name(), x, op.state);
 }
 
-// Rows of GELU stay in cache between absmax and quantization. GELU's own kernel computes them, because compilers may
-// round another loop differently.
+// Rows of GELU stay in cache between absmax and quantization. GELU's own kernel computes them: compilers may round
+// another loop differently.
 template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out, Context& c) {
   const int64_t n = h.shape().back();
   const Rows<T> row(h);

@@ -1,5 +1,5 @@
-// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner), else through a contiguous copy with the
-// reduced dimensions last. A small struct per reduction does the arithmetic; the walk is shared.
+// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner), else as a contiguous copy with the reduced
+// dimensions last. A struct per reduction does the arithmetic; the walk is shared.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -17,8 +17,8 @@ constexpr int64_t kWidth = 512;   // columns of a block
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 
 // A reduction: row() reduces n contiguous elements from x[at] on. column() adds one element to each of w contiguous
-// outputs from `out` on; columns(), if defined, kTogether rows at a time. join() combines an earlier and a later
-// partial result.
+// outputs from `out` on; columns(), if defined, kTogether rows at a time. join() combines two partial results, the
+// earlier first.
 constexpr int kTogether = 8;
 template <class V, class F> TG_INLINE inline V tree_of_rows(const F& row) {
   return ((row(0) + row(1)) + (row(2) + row(3))) + ((row(4) + row(5)) + (row(6) + row(7)));
@@ -88,8 +88,8 @@ template <class T> struct AddSquares {  // (x - mean)^2, divided
   }
   void store(int64_t out, A total) const { y[out] = T(total / divisor); }
 };
-// The largest, or the smallest as the largest of negated values; NaN wins. An explicit vector type, because compilers
-// do not vectorise conditions across lanes.
+// The largest, or the smallest as the largest of negated values; NaN wins. Compilers do not vectorise conditions across
+// lanes, hence the explicit vector type.
 template <class T, bool kLargest> struct Best {
   using A = compute_t<T>;
   typedef A Lanes __attribute__((vector_size(kLanes * sizeof(A))));

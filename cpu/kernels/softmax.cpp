@@ -1,5 +1,5 @@
-// Kernels of ops/softmax.h, row by row. Exponentials needed twice go through scratch in the compute dtype, so 16-bit
-// results are rounded once. The output may reuse an input.
+// Kernels of ops/softmax.h. Exponentials needed twice go through scratch in the compute dtype: 16-bit results are
+// rounded once. The output may reuse an input.
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/scratch.h>

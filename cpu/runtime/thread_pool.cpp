@@ -1,5 +1,5 @@
 // One job at a time: the owner of busy_ publishes it, opens the gate, works, closes the gate and waits for the workers
-// inside. It does not wait for workers that sleep through a job.
+// inside, not for those that sleep.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -80,8 +80,8 @@ class Pool {
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
 
-  // The tiles [next, end) that one thread takes first, the same for every job: its caches hold their data from the last
-  // kernel. Then it helps the others.
+  // The tiles [next, end) that one thread takes first, the same for every job: its caches hold their data. Then it
+  // helps the others.
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;

@@ -1,8 +1,8 @@
 /// @file
 /// The thread pool of the CPU backend, for kernels only: parallel_for() runs numbered tiles on the calling thread and
-/// the workers. Callers split by the problem alone, so results do not depend on the number of threads. After fork() the
-/// child has no workers: parallel_for() runs on the calling thread, unless another thread was inside it at the fork.
-/// The child must not call set_num_threads() if the parent has used the pool.
+/// the workers. Callers split by the problem alone, so results do not depend on threads. After fork() the child has no
+/// workers: parallel_for() runs on the calling thread, unless another thread was inside it at the fork. The child must
+/// not call set_num_threads() if the parent has used the pool.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
-// Kernel of Cumsum (ops/reduce.h). Long rows are split into chunks, whose totals come first; columns are adjacent
-// lanes. The order of additions depends on the sizes alone.
+// Kernel of Cumsum (ops/reduce.h). Totals of the chunks of long rows come first; columns are adjacent lanes. The order
+// of additions depends on sizes alone.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/reduce.h>

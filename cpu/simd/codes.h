@@ -1,5 +1,4 @@
-// int8 quantization by quotients and by products, and errors for values without a quantized form. For
-// cpu/kernels/quantize.cpp and cpu/kernels/fp8.cpp.
+// int8 quantization by quotients and by products, and its errors, for cpu/kernels/quantize.cpp and fp8.cpp.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -9,10 +8,10 @@
 #include <cmath>
 
 namespace tg::cpu::TG_ISA_NS {
-// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax does. Such inputs have at most 11 bits: a
-// value that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at
-// |x| = absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax.
-// The latter are divided, as are f32 and values whose factor is not finite.
+// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax. Such inputs have at most 11 bits: a value
+// that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at |x| =
+// absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax. The
+// latter are divided, as are f32 and values whose factor is not finite.
 template <class T> bool has_factor(float absmax) {
   return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
 }

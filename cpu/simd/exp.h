@@ -17,9 +17,9 @@ TG_HD_INLINE float exp_to_zero(float x) {
 }
 TG_HD_INLINE double exp_to_zero(double x) { return math::exp(x); }
 
-// Vectors of exp_to_zero() and of 2^x (for x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. In 2^x the
-// remainder r is exact, so it takes fewer instructions. The longest dependency chain is the cost: terms are summed in
-// pairs and range errors corrected last.
+// Vectors of exp_to_zero() and 2^x (x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. In 2^x the remainder r is
+// exact, so fewer instructions do. The dependency chain is the cost: terms are summed in pairs, range errors corrected
+// last.
 #if TG_ISA_LEVEL == 4
 // 2^n 2^(i/16) e^r: 2^(i/16) is one of 16 constants in a register, so r is small and needs few terms.
 namespace sixteenths {

@@ -1,5 +1,5 @@
 // Loops written once for vectors and scalars, where compilers vectorise a plain loop badly: f gets V = Vector<C> for
-// full registers, then V = C for the rest. load<V>() and store() convert bf16, so f computes in C.
+// full registers, then V = C. load<V>() and store() convert bf16, so f computes in C.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/cpu/simd/exp.h>

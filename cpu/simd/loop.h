@@ -1,6 +1,6 @@
-// Loops over elements of views and broadcasts, with one set of strides per operand (0 repeats). Adjacent dimensions
-// that all operands step through evenly are merged, so contiguous data is one long row. Row functions write the
-// results; tiles depend on the problem alone.
+// Loops over elements of views and broadcasts, with one set of strides per operand (0 repeats). Dimensions that all
+// operands step through evenly are merged: contiguous data is one long row. Row functions write the results; tiles
+// depend on the problem alone.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>

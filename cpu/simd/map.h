@@ -1,6 +1,5 @@
 // Elementwise kernels: out[i] = f(in[i]...) with broadcasting, any layout, and a dtype per operand. Walk, gather and
-// bf16 conversion know only sizes and are compiled once per number of operands; each function and compute type adds one
-// loop over contiguous elements.
+// bf16 conversion are compiled once per number of operands; each function and compute type adds one contiguous loop.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 

@@ -1,5 +1,5 @@
 // Sums in a fixed order: the same bits for any thread count, alignment and vector width. 64 accumulators per block of
-// 4096 terms are reduced as a tree, as are the blocks: the error grows with the logarithm of the number of terms.
+// 4096 terms, then the blocks, are reduced as trees: the error grows with the logarithm of the number of terms.
 #pragma once
 #include <tapegrad/cpu/simd/vector.h>
 

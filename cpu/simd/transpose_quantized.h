@@ -1,5 +1,5 @@
-// Quantizes to 8 bits and transposes, for cpu/kernels/quantize.cpp: four rows are packed into 32-bit lanes, transposed
-// in registers and written as full cache lines.
+// Quantizes to 8 bits and transposes (cpu/kernels/quantize.cpp): four rows are packed into 32-bit lanes, transposed in
+// registers and written as full cache lines.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/codes.h>
