@@ -28,7 +28,7 @@ Layout heads_last(const Tensor& x) {
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
-// Checks that do not depend on heads. `extra`: lengths and starts, if the form has them; x begins with the batch.
+// Checks all except heads. `extra`: lengths and starts, if the form has them; x begins with the batch.
 void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
   TG_CHECK(o.causal || !o.starts, value,
            "[{}] starts were given, and the mask is not causal. Without a mask the position of a query has no effect: "
@@ -122,8 +122,8 @@ Tensors op::Attention::vjp(const Vjp& v) const {
 }
 Layouts op::AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
-// Whether query i does not see key j: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk), empty if all see all. `extra`: lengths and
-// starts, if the form has them.
+// Whether query i does not see key j: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if all see all. `extra`: lengths and
+// starts.
 Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, Device d) {
   const auto count = [d](int64_t n) { return arange(0, double(n), 1, DType::i64, d); };
   const auto each = [](const Tensor& x) { return reshape(x.to(DType::i64), {x.size(0), 1, 1, 1, 1}); };

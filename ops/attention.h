@@ -1,7 +1,7 @@
 /// @file
 /// Scaled dot-product attention in blocks: softmax(scale q k^T) v without a matrix of scores (Dao et al.,
-/// FlashAttention, 2022). It has grouped heads (Ainslie et al., GQA, 2023), a causal mask and lengths of padded
-/// sequences; it has no other mask and no dropout.
+/// FlashAttention, 2022), with grouped heads (Ainslie et al., GQA, 2023), a causal mask and lengths of padded
+/// sequences; no other mask, no dropout.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -11,10 +11,10 @@ namespace tg {
 struct AttentionOptions {
   bool causal = true;  ///< without starts, query i sees j <= i + Tk - Tq
   double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
-  /// (B) i32 or i64: the number of keys of each sequence, 0 to Tk. The rest is padding, and is not read. Empty: Tk.
+  /// (B) i32 or i64: the number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
   Tensor lengths = {};
-  /// (B) i32 or i64: the position of each sequence's first query among its keys, 0 to Tk; only with causal. For keys in
-  /// a cache that is longer than the text. Empty: Tk - Tq.
+  /// (B) i32 or i64: the position of each sequence's first query among its keys, 0 to Tk; only with causal. For caches
+  /// longer than the text. Empty: Tk - Tq.
   Tensor starts = {};
 };
 namespace op {
@@ -50,8 +50,8 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   void key(StructuralHash& k) const override { o.key(k); }
   OpWork work(Bufs in, Bufs out) const override;
 };
-/// Attention among the heads of one tensor: (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS) has queries, then
-/// kv_heads heads of keys, then kv_heads heads of values. y is (B, T, NH, HS), lse (B, NH, T).
+/// (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS) has the heads of queries, then kv_heads of keys, then kv_heads
+/// of values. y is (B, T, NH, HS), lse (B, NH, T).
 struct SelfAttention : OpOf<SelfAttention> {
   static constexpr auto kName = "self_attention";
   AttentionForm o;
@@ -77,18 +77,18 @@ struct SelfAttentionGrad : OpOf<SelfAttentionGrad> {
 };
 }  // namespace op
 
-/// Attention of q (B, NH, Tq, HS) to k and v (B, NHkv, Tk, HS): softmax(scale q k^T) v, (B, NH, Tq, HS). f64, f32, or
-/// bf16 (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result and gradients are
-/// stored in the order (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if the mask is
-/// causal, Tq > Tk and there are no starts.
+/// softmax(scale q k^T) v, (B, NH, Tq, HS), of q (B, NH, Tq, HS), k and v (B, NHkv, Tk, HS). f64, f32, or bf16
+/// (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result and gradients are stored as
+/// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if the mask is causal, Tq > Tk and
+/// there are no starts.
 ///
-/// A sequence of length 0 has the result 0 and gradients 0. Queries without a key at their position are computed too:
-/// padding gives what the formula says, and the caller ignores it. Lengths and starts have no gradient. One outside [0,
-/// Tk] is an Error that names it, when the op runs; on a CUDA device see indexing.h.
+/// A sequence of length 0 has result and gradients 0. Queries in padding are computed by the formula; the caller
+/// ignores them. Lengths and starts have no gradient. One outside [0, Tk] is an Error that names it, when the op runs;
+/// on a CUDA device see indexing.h.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& = {});
 /// attention() on the output of one projection: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and
-/// values, in this order. The result is (B, T, NH, HS), with the bits of attention(). Neither it nor its
-/// gradient is concatenated. An Error if x has no query head, or as for attention().
+/// values. The result is (B, T, NH, HS), with the bits of attention(). Neither it nor its gradient is concatenated. An
+/// Error if x has no query head, or as for attention().
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
 
 /// Runs a kernel of attention() for self_attention(), on views of its buffers. For kernels.

@@ -1,7 +1,7 @@
 /// @file
 /// Pointwise ops of two tensors that broadcast, or of a tensor and a number. As in pointwise.h, one struct per function
-/// is the only source; kernels and tests fold over BinaryFns. Comparisons, where() and clamp() are in comparison.h.
-/// Run-time compilation reads only the functions of these three headers: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
+/// is the only source; kernels and tests fold over BinaryFns. Run-time compilation reads only the functions of this
+/// header, pointwise.h and comparison.h: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY
@@ -15,16 +15,16 @@ namespace op {
 
 /// A list of types to fold over.
 template <class... T> struct TypeList {};
-/// The interval of test samples. Kinks of the function are at multiples of `cell`. Samples keep a fifth of a cell from
-/// them; samples of two operands keep a tenth of a cell from each other.
+/// The interval of test samples. Kinks are at multiples of `cell`. Samples keep a fifth of a cell from them, samples of
+/// two operands a tenth from each other.
 struct Domain {
   double lo, hi, cell = 0;
 };
 /// Whether F declares kIntegers: it takes i64 and i32 next to f64, f32 and bf16.
 template <class F> inline constexpr bool takes_integers = requires { F::kIntegers; };
 
-/// x + y. Each function has a second op name, for a number on one side. Some define vjp() by other ops, the others
-/// partial derivatives dx() and dy() for gradient ops.
+/// x + y. The second op name is for a number on one side. Functions define vjp() by other ops, or dx() and dy() for
+/// gradient ops.
 struct Add {
   static constexpr char kName[] = "add", kScalarName[] = "add_scalar";
   static constexpr bool kIntegers = true;
@@ -97,8 +97,8 @@ struct Pow {
   static constexpr char kGradName[] = "pow_grad", kScalarGradName[] = "pow_scalar_grad";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return math::pow(x, y); }
-  /// y x^(y-1), and 0 for y = 0 and any x. It selects the exponent, not the result: 0 * infinity would be NaN, also in
-  /// the next derivative.
+  /// y x^(y-1), and 0 for y = 0 and any x. Selects the exponent, because 0 * infinity would be NaN, also in the next
+  /// derivative.
   template <class T> TG_HD_INLINE static T dx(T x, T y) {
     return y * math::pow(x, math::select(y == T(0), T(0), y - T(1)));
   }
@@ -126,7 +126,7 @@ template <class F> std::string expression_of(std::string_view text) {
 
 /// The broadcast layout of two operands with equal dtypes, for the op `name`.
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
-/// The layout of a tensor and a number, for the op `name`. An Error if the dtype has no such number.
+/// The layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 namespace op {
 
@@ -194,7 +194,7 @@ template <class F> struct Binary : OpOf<Binary<F>> {
     }
   }
 };
-/// (x) -> F(x, s), or F(s, x) if the number is on the left. Numbers often change per step, so the key omits them.
+/// (x) -> F(x, s), or F(s, x) if the number is on the left. The key omits numbers, which often change per step.
 template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
@@ -224,9 +224,8 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
 };
 }  // namespace op
 
-/// The sum, difference, product or quotient of two tensors with equal dtypes: f64, f32, bf16, i64 or i32 (div: floating
-/// dtypes only). Shapes broadcast: aligned at the right, each size must be equal or 1. The result has the broadcast
-/// shape and the same dtype.
+/// The sum, difference, product or quotient of two tensors of equal dtypes: f64, f32, bf16, i64 or i32 (div: floating
+/// dtypes only). Shapes broadcast: aligned at the right, each size must be equal or 1.
 /// @{
 Tensor add(const Tensor& x, const Tensor& y);
 Tensor sub(const Tensor& x, const Tensor& y);
@@ -234,8 +233,8 @@ Tensor mul(const Tensor& x, const Tensor& y);
 Tensor div(const Tensor& x, const Tensor& y);
 /// @}
 /// The sum, difference, product or quotient of a tensor and a number, in the tensor's shape and dtype: f64, f32, bf16,
-/// i64 or i32 (div: floating dtypes only). The number is converted to the tensor's dtype; a fraction for an integer
-/// tensor is an Error.
+/// i64 or i32 (div: floating dtypes only). The number is converted to that dtype; a fraction for an integer tensor is
+/// an Error.
 /// @{
 Tensor add(const Tensor& x, double s);
 Tensor sub(const Tensor& x, double s);
@@ -245,8 +244,7 @@ Tensor div(const Tensor& x, double s);
 Tensor div(double s, const Tensor& x);
 /// @}
 /// The larger or the smaller of two elements; NaN if one is NaN. Shapes broadcast; dtypes are equal: f64, f32, bf16,
-/// i64 or i32. A number is converted to the tensor's dtype. The gradient goes to the chosen element, half to each of
-/// two equal ones.
+/// i64 or i32. A number is converted to the tensor's dtype. The chosen element gets the gradient, equal ones half each.
 /// @{
 Tensor maximum(const Tensor& x, const Tensor& y);
 Tensor maximum(const Tensor& x, double s);
@@ -278,8 +276,8 @@ inline Tensor operator*(double s, const Tensor& x) { return mul(x, s); }
 inline Tensor operator/(const Tensor& x, double s) { return div(x, s); }
 inline Tensor operator/(double s, const Tensor& x) { return div(s, x); }
 /// @}
-/// x += y is x = x + y: the handle x gets a new tensor. Nothing is written in place: other handles of the old tensor
-/// keep it, and gradients flow to both. A parameter is no leaf afterwards, so update it by w.assign(w - step).
+/// x += y is x = x + y: the handle x gets a new tensor, nothing is written in place. Other handles keep the old tensor,
+/// and gradients flow to both. A parameter is then no leaf, so update it by w.assign(w - step).
 /// @{
 inline Tensor& operator+=(Tensor& x, const Tensor& y) { return x = add(x, y); }
 inline Tensor& operator-=(Tensor& x, const Tensor& y) { return x = sub(x, y); }

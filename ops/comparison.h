@@ -1,6 +1,6 @@
 /// @file
-/// Elementwise decisions: comparisons (bool results, no gradient), where(), masked_fill() and clamp(). All except
-/// clamp() broadcast: aligned at the right, each size must be equal or 1.
+/// Elementwise decisions: comparisons (bool, no gradient), where(), masked_fill() and clamp(). All except clamp()
+/// broadcast: aligned at the right, each size must be equal or 1.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -64,7 +64,7 @@ struct ClampFn {
 #ifndef TG_FUNCTIONS_ONLY
 /// The bool layout of two broadcast operands with equal dtypes, for the op `name`.
 Layouts infer_compare(std::string_view name, Inputs, bool bools);
-/// The bool layout of a tensor and a number, for the op `name`. An Error if the dtype has no such number.
+/// The bool layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
 namespace op {
 
@@ -151,9 +151,9 @@ struct ClampGrad : OpOf<ClampGrad> {
 };
 }  // namespace op
 
-/// x == y, x != y, x < y, x <= y, x > y or x >= y, elementwise: bool, without a gradient. Shapes broadcast; dtypes are
-/// equal: f64, f32, bf16, i64 or i32; i32 with i64 compares as i64; eq and ne also take bool. NaN is unequal to
-/// everything. A number is converted to the tensor's dtype; an Error if the dtype has no such number.
+/// x == y, x != y, x < y, x <= y, x > y or x >= y, elementwise: bool, no gradient. Shapes broadcast; dtypes are equal:
+/// f64, f32, bf16, i64 or i32; i32 with i64 compares as i64; eq and ne also take bool. NaN is unequal to everything. A
+/// number is converted to the tensor's dtype; an Error if that lacks it.
 /// @{
 Tensor eq(const Tensor& x, const Tensor& y);
 Tensor ne(const Tensor& x, const Tensor& y);
@@ -169,16 +169,15 @@ Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
 /// @}
 
-/// The result of a comparison operator: a tensor (bool). It is no C++ bool, so that `if (x < y)` does not compile,
-/// where a Tensor would say whether the handle is empty. Use any(x < y), all(x < y), or (x < y).item<bool>() of one
-/// element.
+/// The bool tensor of a comparison operator. It is no C++ bool: `if (x < y)` does not compile, where a Tensor would say
+/// whether the handle is empty. Use any(x < y), all(x < y), or (x < y).item<bool>() of one element.
 class BoolTensor : public Tensor {
  public:
   explicit BoolTensor(Tensor mask) : Tensor(std::move(mask)) {}
   explicit operator bool() const = delete;  // any(), all() or item<bool>() state the intent
 };
-/// Comparisons as eq(), ne(), lt(), le(), gt() and ge(): x == y compares elements, not handles. !(x < y) is the
-/// opposite mask. For any other Tensor, !x says whether the handle is empty.
+/// eq(), ne(), lt(), le(), gt() and ge(): x == y compares elements, not handles. !(x < y) is the opposite mask. For any
+/// other Tensor, !x says whether the handle is empty.
 /// @{
 inline BoolTensor operator==(const Tensor& x, const Tensor& y) { return BoolTensor(eq(x, y)); }
 inline BoolTensor operator!=(const Tensor& x, const Tensor& y) { return BoolTensor(ne(x, y)); }
@@ -201,8 +200,8 @@ inline BoolTensor operator>=(double s, const Tensor& x) { return BoolTensor(le(x
 inline BoolTensor operator!(const BoolTensor& mask) { return BoolTensor(eq(mask, 0.0)); }
 /// @}
 
-/// x where the condition (bool) holds, else y; all three broadcast. x and y have the same dtype, which may be any.
-/// Elements not chosen have gradient 0, even if they are NaN. A number is converted to the tensor's dtype.
+/// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, of any kind. Elements not
+/// chosen have gradient 0, even if NaN. A number is converted to the tensor's dtype.
 /// @{
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y);
 Tensor where(const Tensor& condition, const Tensor& x, double y);
@@ -210,11 +209,11 @@ Tensor where(const Tensor& condition, double x, const Tensor& y);
 /// @}
 
 /// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype; an Error if
-/// it has no such value.
+/// it lacks the value.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-/// x limited to [min, max]; NaN stays NaN: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The gradient is 1 from min
-/// to max, both included, and 0 outside. An Error if no bound is given, a bound is NaN, or min > max.
+/// x limited to [min, max]; NaN stays NaN: clamp(x, {.min = 0}). f64, f32, bf16, i64, i32. The gradient is 1 in [min,
+/// max], else 0. An Error without bounds, for a NaN bound, or if min > max.
 Tensor clamp(const Tensor& x, const ClampOptions&);
 #endif
 

@@ -1,6 +1,6 @@
 /// @file
-/// Everyday functions composed of other ops: views, masks and counts. They need no kernels: they work on every backend,
-/// lazily and in compiled functions, and their ops give the gradient.
+/// Views, masks and counts composed of other ops. They need no kernels or gradients: they work on every backend, lazily
+/// and in compiled functions.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -9,15 +9,15 @@
 
 namespace tg {
 
-/// A view of x with its dimensions permuted: permute(x, {2, 0, 1}) has the sizes of dimensions 2, 0 and 1. Negative
-/// ones count from the end. An Error unless `order` names each dimension once.
+/// A view of x with permuted dimensions: permute(x, {2, 0, 1}) has the sizes of dimensions 2, 0 and 1. Negative ones
+/// count from the end. An Error unless `order` names each dimension once.
 Tensor permute(const Tensor& x, const Dims& order);
-/// x with a new dimension of size 1 before `dim`; negative ones count from the end of the result. A view where
+/// x with a dimension of size 1 added before `dim`; negative ones count from the end of the result. A view where
 /// reshape() is one.
 Tensor unsqueeze(const Tensor& x, int64_t dim);
-/// x without the dimension `dim`, whose size must be 1. A view where reshape() is one.
+/// x without the dimension `dim` of size 1. A view where reshape() is one.
 Tensor squeeze(const Tensor& x, int64_t dim);
-/// x with the dimensions from `first` to `last`, both included, merged into one. A view where reshape() is one.
+/// x with dimensions `first` to `last`, inclusive, merged into one. A view where reshape() is one.
 Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 /// The tensors, of one shape and dtype, along a new dimension `dim`: n of (A, B) give (n, A, B) for dim 0.
 Tensor stack(Inputs, int64_t dim = 0);
@@ -35,17 +35,17 @@ Tensor triu(const Tensor& x, int64_t diagonal = 0);
 struct Padding {
   int64_t before = 0, after = 0;
 };
-/// x surrounded by elements of one value, with a Padding per dimension: pad(x, {{1, 0}, {2, 2}}, -1) of (A, B) is (A +
-/// 1, B + 4). Any dtype. An Error if it has no such value, for another number of paddings, or a negative one.
+/// x surrounded by one value, with a Padding per dimension: pad(x, {{1, 0}, {2, 2}}, -1) of (A, B) is (A + 1, B + 4).
+/// Any dtype. An Error if that lacks the value, for another number of paddings, or a negative one.
 /// @{
 Tensor pad(const Tensor& x, std::span<const Padding>, double value = 0);
 inline Tensor pad(const Tensor& x, std::initializer_list<Padding> widths, double value = 0) {
   return pad(x, std::span(widths.begin(), widths.size()), value);
 }
 /// @}
-/// x with slices of source added: y[index[i]] += source[i] along dim. index (n), i64 or i32, has one entry per slice of
-/// source, which has x's shape, except n along dim, and x's dtype: f64, f32, bf16, i64 or i32. Slices with equal
-/// indices are added in order. Errors: those of scatter_add(), and wrong shapes.
+/// x with slices of source added: y[index[i]] += source[i] along dim. index (n), i64 or i32, has one entry per slice.
+/// source has x's shape, except n along dim, and x's dtype: f64, f32, bf16, i64 or i32. Slices with equal indices are
+/// added in order. Errors: those of scatter_add(), and wrong shapes.
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 
 /// Whether an element is NaN, an infinity, or finite: bool, elementwise. f64, f32 or bf16.
@@ -61,7 +61,7 @@ Tensor logical_not(const Tensor& mask);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 /// @}
-/// Whether some, or all, elements of a mask (bool) are true: () bool. Without elements, any is false and all is true.
+/// Whether any, or all, elements of a mask (bool) are true: () bool. Without elements, any is false and all is true.
 /// @{
 Tensor any(const Tensor& mask);
 Tensor all(const Tensor& mask);
@@ -70,19 +70,19 @@ Tensor all(const Tensor& mask);
 /// Error for an index outside of [0, classes).
 Tensor one_hot(const Tensor& indices, int64_t classes, DType = DType::f32);
 /// The share of positions where the largest of the logits (..., C) is at the target (...) i64 or i32: () f32. Targets
-/// equal to ignore_index do not count, as in cross_entropy(); NaN if none counts.
+/// equal to ignore_index do not count; NaN if none counts.
 Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100);
 /// n classes drawn from each row of probabilities (..., C), f64, f32 or bf16, whose sum need not be 1: (..., n) i64, in
-/// the order of the draws. A class of probability 0 is never drawn, and without replacement none twice.
+/// draw order. A class of probability 0 is never drawn, and without replacement none twice.
 ///
 /// With replacement, or for one draw, bisection finds a uniform number in the running sum of the row. Without, the
-/// classes with the largest p / e win, where e are exponential numbers (Efraimidis and Spirakis, Weighted random
-/// sampling with a reservoir, 2006). Uniform numbers have 48 bits; everything is computed in f64. A seed gives the same
-/// draws on any number of threads and on every device, except for ties within rounding of f64, which a GPU may break
+/// classes with the largest p / e win, with exponential numbers e (Efraimidis and Spirakis, Weighted random sampling
+/// with a reservoir, 2006). Uniform numbers have 48 bits; everything is computed in f64. A seed gives the same draws on
+/// any number of threads and on every device, except for ties within rounding of f64, which a GPU may break
 /// differently.
 ///
-/// An Error for a row with a negative or infinite number, NaN, or too few positive ones: n without replacement, else 1.
-/// On a GPU and in compiled functions gather() raises it when the draw is read.
+/// An Error for a row with a negative or infinite number, NaN, or too few positive ones (n without replacement, else
+/// 1). On a GPU and in compiled functions gather() raises it when the draw is read.
 Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng& rng);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Dropout (Srivastava et al. 2014) by a counter-based generator. The mask depends on the generator's state and the
-/// element's position: nothing is saved, and the gradient is the same op on the gradient.
+/// Dropout (Srivastava et al. 2014) by a counter-based generator. Its state and the element's position give the mask:
+/// nothing is saved, and the gradient is the same op.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -8,7 +8,7 @@
 namespace tg {
 namespace op {
 
-/// (x) -> x with elements dropped. The generator's state changes at every use, so the key omits it.
+/// (x) -> x with elements dropped. The key omits the generator's state, which changes at every use.
 struct Dropout : OpOf<Dropout> {
   static constexpr auto kName = "dropout";
   double p;
@@ -26,8 +26,8 @@ struct Dropout : OpOf<Dropout> {
 }  // namespace op
 
 /// Sets each element to 0 with probability p and divides the others by 1 - p. Element i in row-major order becomes 0 if
-/// uniform(random_word(rng, i)) < p. Advances rng by numel words. For p == 0 the result is x itself, and nothing is
-/// drawn. f64, f32, bf16. An Error if p is outside of [0, 1).
+/// uniform(random_word(rng, i)) < p. Advances rng by numel words; for p == 0 returns x and draws nothing. f64, f32,
+/// bf16. An Error if p is outside of [0, 1).
 Tensor dropout(const Tensor& x, double p, Rng& rng);
 
 }  // namespace tg

@@ -31,8 +31,8 @@ struct Arange : OpOf<Arange> {
 };
 /// The distributions of Random.
 enum class Distribution { normal, truncated_normal, uniform };
-/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). The generator's state changes at
-/// every use, so the key omits it.
+/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). The key omits the generator's state,
+/// which changes at every use.
 template <Distribution D> struct Random : OpOf<Random<D>> {
   static constexpr auto kName = D == Distribution::normal    ? "randn"
                                 : D == Distribution::uniform ? "rand"
@@ -87,7 +87,7 @@ template <class T> struct DrawnRange {
 };
 }  // namespace detail
 
-/// A tensor with one value everywhere. An Error if the dtype has no such value.
+/// A tensor with one value everywhere. An Error if the dtype lacks it.
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});
 /// A tensor of zeros.
 Tensor zeros(const Shape&, DType = DType::f32, Device = {});
@@ -99,13 +99,13 @@ Tensor zeros_like(const Tensor&);
 Tensor ones_like(const Tensor&);
 /// The values start, start + step, ... below stop, or above it if step is negative: (n). An Error if step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});
-/// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32,
-/// because one generator serves every device bit for bit.
+/// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have f32 precision, because
+/// one generator serves every device bit for bit.
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 /// Normal values N(mean, std^2) within 3 std of the mean. Advances rng by numel words. f64, f32, bf16; f64 values have
-/// the precision of f32.
+/// f32 precision.
 Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
-/// Uniform values in [lo, hi). Advances rng by numel words. f64, f32, bf16; f64 values have the precision of f32.
+/// Uniform values in [lo, hi). Advances rng by numel words. f64, f32, bf16; f64 values have f32 precision.
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});
 
 }  // namespace tg

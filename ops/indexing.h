@@ -1,8 +1,8 @@
 /// @file
 /// Reads and adds by index along one dimension: gather() and scatter_add() take an index per element, index_select()
 /// one per slice, embedding() one per row of a table. slice_update() writes adjacent slices in place. Indices are i32
-/// or i64. When an op runs, an index outside [0, size) is an Error that names it and its position; negative ones do not
-/// count from the end.
+/// or i64. When an op runs, an index outside [0, size), negative ones included, is an Error that names it and its
+/// position.
 ///
 /// On a CUDA device the check is asynchronous. The kernel writes nothing at such an index, and reads 0. The next read,
 /// copy or synchronize() of that device throws the Error; with TG_SYNC=1 the op does.
@@ -59,7 +59,7 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
 };
-/// The gradient of input `of`, whose slices the op selects by index, plus the gradients from other ops.
+/// The gradient of input `of`, whose slices the op selects by index, plus other ops' gradients.
 Tensor index_select_grad(const Vjp&, size_t of, size_t dim, const Tensor& index, const Tensor& dy);
 /// (x, update, start) -> x with the slices from start on replaced by update.
 struct SliceUpdate : OpOf<SliceUpdate> {
@@ -82,21 +82,21 @@ struct Embedding : OpOf<Embedding> {
 }  // namespace op
 
 /// y[i][j] = x[index[i][j]][j] for dim 0, and so on. index has x's number of dimensions, and no size larger than x's
-/// except along dim. y has the shape of index and the dtype of x: f64, f32, bf16, i64 or i32.
+/// except along dim. y has index's shape and x's dtype: f64, f32, bf16, i64 or i32.
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 /// x with src added: y[index[i][j]][j] += src[i][j] for dim 0, and so on. index and src have one shape, with x's number
 /// of dimensions and no size larger than x's except along dim. x and src have one dtype: f64, f32, bf16 (summed in
-/// f32), i64 or i32. Elements with equal indices are added in the order of src, on any number of threads.
+/// f32), i64 or i32. Elements with equal indices are added in src's order, on any number of threads.
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// The slices of x along dim that index (n) names, in order: x's shape with size n along dim. f64, f32, bf16, i64, i32.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 
-/// Writes update over the slices [start, start + n) of x along dim; n is update's size there, and its other sizes are
-/// x's. x becomes the new value, in place if no other handle has the old one. start is i32 or i64: (), or (A) with a
-/// start per x[a] of the first dimension; then dim is another one. f64, f32, bf16, i64, i32. The op reads start when it
-/// runs, so a compiled function writes at a new position in each call. A start outside [0, size - n] is an Error that
-/// names it, and nothing is written; on a CUDA device it comes later (see above), and the other rows are written. There
-/// is no gradient: an Error if x or update needs one, outside of a NoGradScope.
+/// Writes update over the slices [start, start + n) of x along dim; update has size n there, else x's sizes. x becomes
+/// the new value, in place if no other handle has the old one. start is i32 or i64: (), or (A) with a start per x[a];
+/// then dim is not the first. f64, f32, bf16, i64, i32. The op reads start when it runs, so each call of a compiled
+/// function writes at a new position. A start outside [0, size - n] is an Error that names it, and nothing is written;
+/// on a CUDA device it is asynchronous, and the other rows are written. There is no gradient: an Error if x or update
+/// needs one, outside of a NoGradScope.
 void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim);
 
 /// The Error of a start where n slices do not fit into dimension `dim` of `size`; `position` is its position among
@@ -106,8 +106,8 @@ Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_
 /// The Error of an index outside of dimension `dim` of `size` slices; `where` is its position in `index`. For kernels.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
 
-/// The rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). An id outside [0, V) is an
-/// Error that names it and its position, when the op runs; on a CUDA device see above.
+/// The rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). When the op runs, an id
+/// outside [0, V) is an Error that names it and its position; on a CUDA device see above.
 Tensor embedding(const Tensor& ids, const Tensor& table);
 
 /// The Error of an id outside of a table of `rows` rows; `where` is its position in `ids`. For kernels.

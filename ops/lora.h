@@ -1,6 +1,6 @@
 /// @file
-/// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): GEMM with two thin matrices in one op, so
-/// the intermediate result stays in cache. Dropout, merging and freezing are in models/nn/lora.h.
+/// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): GEMM with two thin matrices in one op
+/// keeps the intermediate result in cache. Dropout, merging and freezing are in models/nn/lora.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -27,9 +27,8 @@ struct Lora : OpOf<Lora> {
 }  // namespace op
 
 /// scale (x a) b, plus base if given: x (..., in), a (in, r), b (r, out), base and the result (..., out). All have one
-/// dtype: f64, f32, or bf16 (summed in f32; x a is rounded once). The scale is applied to x a; unless it is a power of
-/// two, the last bits differ from those of scaling the result. On CUDA, under MatmulPrecision::high and medium, it is
-/// two calls of matmul().
+/// dtype: f64, f32, or bf16 (summed in f32; x a is rounded once). Scaling x a, not the result, changes last bits unless
+/// scale is a power of two. On CUDA, under MatmulPrecision::high and medium, it is two calls of matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg

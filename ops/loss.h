@@ -1,6 +1,6 @@
 /// @file
-/// Losses for training. Cross-entropy is one op: it needs no second buffer of the logits' size, and one pass over the
-/// saved log-sum-exp of each row gives its gradient.
+/// Losses for training. Cross-entropy is one op without a second buffer of the logits' size; its gradient is one pass
+/// over the saved log-sum-exps.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -58,21 +58,20 @@ struct MseLoss : OpOf<MseLoss> {
 
 /// The loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
 /// i64, in [0, V). Label smoothing s gives (1 - s) times that, plus s times the mean of -log softmax over all V
-/// (Szegedy et al. 2016). The result is 0-d for mean and sum, and has the targets' shape for none. Its dtype is f64 for
-/// f64 logits, else f32. GPUs compute the exponentials of bf16 logits to 2^-16.
+/// (Szegedy et al. 2016). The result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else
+/// f32. GPUs compute the exponentials of bf16 logits to 2^-16.
 ///
 /// When the op runs, a target outside [0, V) other than ignore_index is an Error, as is the mean of no rows. On a CUDA
 /// device the loss of such a row is NaN, and the next read, copy or synchronize() throws the Error; with TG_SYNC=1 the
 /// op does.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
-/// (x - target)^2 of two tensors with equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d
-/// for mean and sum, and has x's shape for none. Its dtype is f64 for f64 inputs, else f32. The mean of no elements is
-/// an Error.
+/// (x - target)^2 of tensors with equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for
+/// mean and sum, of x's shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
-/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t: probabilities, or 0
-/// and 1; not checked to be in [0, 1]. Computed as t softplus(-x) + (1 - t) softplus(x), which neither overflows nor
-/// cancels. Equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean and sum, and has
-/// x's shape for none. Its dtype is f64 for f64 inputs, else f32. The mean of no elements is an Error.
+/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t, probabilities that
+/// are not checked to be in [0, 1]. Computed as t softplus(-x) + (1 - t) softplus(x), which neither overflows nor
+/// cancels. Equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean and sum, of x's
+/// shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 
 /// The Error of a target that is no class; `where` is its position in `targets`. For kernels of cross_entropy().

@@ -1,5 +1,5 @@
 /// @file
-/// Batched matrix multiplication and linear layers. Operands may be any views: kernels read strides, so a transposed
+/// Batched matrix multiplication and linear layers. Kernels read strides: operands may be any views, and a transposed
 /// weight costs no copy. There are no vectors (reshape first) and no other contractions.
 #pragma once
 #include <tapegrad/ops/pointwise.h>

@@ -94,7 +94,7 @@ Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tenso
   const Tensor even = expand(as_column(dmean) / n, centred.shape());
   return dx ? dx + even : even;
 }
-// The gradient for the normalised tensor: input 0, or the sum of inputs 0 and 1, which is output 1. weight and bias are
+// The gradient of the normalised tensor: input 0, or the sum of inputs 0 and 1, which is output 1. weight and bias are
 // the next inputs, the statistics the last outputs.
 template <class Op> Tensors norm_vjp(const Vjp& v) {
   constexpr size_t kWeight = Op::kTerms, kMean = Op::kTerms, kRstd = kMean + size_t(Op::kCentred);

@@ -1,7 +1,6 @@
 /// @file
-/// Normalisation of the last dimension: LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019), of a tensor, or
-/// of the sum of two as in a residual stream. Each gradient is one pass over the rows. There are no running statistics
-/// and no other dimensions.
+/// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over the last dimension of a tensor, or of the sum of
+/// two as in a residual stream. Each gradient is one pass over the rows. There are no running statistics.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -11,9 +10,9 @@ namespace tg {
 namespace op {
 
 /// The norm of a tensor (terms 1) or of the sum of two (terms 2), centred (LayerNorm) or not (RMSNorm). Inputs: x, with
-/// two terms r, then weight and, where centred, bias; both are optional. Outputs: y, with two terms s = x + r in x's
-/// dtype, then mean where centred, and rstd. r has the dtype of y: that of x, or bf16 where x is f32. Statistics have
-/// one element per row, in f64 for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
+/// two terms r, then optional weight and, where centred, bias. Outputs: y, with two terms s = x + r in x's dtype, then
+/// mean where centred, and rstd. r has y's dtype: that of x, or bf16 where x is f32. Statistics: one element per row,
+/// f64 for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
 template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   static constexpr auto kName =
       terms == 1 ? (centred ? "layer_norm" : "rms_norm") : (centred ? "add_layer_norm" : "add_rms_norm");
@@ -73,21 +72,20 @@ using RmsNormGrad = NormGrad<false>;
 }  // namespace op
 
 /// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension of x (..., C), in x's shape and dtype: f64,
-/// f32, or bf16 (computed in f32). var is divided by C. weight and bias are (C) in x's dtype; empty: no scale or no
-/// shift. A bias without a weight is an Error. `to` replaces the result's dtype: bf16 for an f32 x.
+/// f32, or bf16 (computed in f32). var is divided by C. weight and bias are (C) in x's dtype, or empty; a bias without
+/// a weight is an Error. `to` replaces the result's dtype: bf16 for an f32 x.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   std::optional<DType> to = {});
 /// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x (..., C), in x's shape and dtype: f64, f32, or bf16
-/// (computed in f32). weight is (C) in x's dtype; empty: no scale. `to`: see layer_norm().
+/// (computed in f32). weight is (C) in x's dtype, or empty. `to`: see layer_norm().
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5, std::optional<DType> to = {});
 
 /// The results of add_layer_norm() and add_rms_norm(), in the shape of x: the sum in x's dtype, y in r's.
 struct AddedNorm {
   Tensor sum, y;
 };
-/// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, with the bits of two ops and casts.
-/// A block adds r to the residual stream x before the next norm. x and r have one shape. r has x's dtype, or
-/// bf16 where x is f32; then y is bf16 too.
+/// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, with the bits of two ops and casts:
+/// for a residual stream x. x and r have one shape. r and y have x's dtype, or bf16 where x is f32.
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
                          double eps = 1e-5);
 /// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory, as add_layer_norm().

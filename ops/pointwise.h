@@ -1,11 +1,11 @@
 /// @file
-/// Pointwise ops of one operand. One struct per function has value and derivative, for host and device. UnaryFns
+/// Pointwise ops of one operand. A struct per function has value and derivative, for host and device. UnaryFns
 /// (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
 ///
 /// To add a unary op to the library, add its struct, its name to UnaryFns and its function at the end of this file,
-/// then run tests/data/make_fixtures.py, which reads the list, for its values in PyTorch. df alone gives derivatives of
-/// any order: it is instantiated for Sym (symbolic.h) as well, so it branches by math::select. A user-defined unary op
-/// is such a struct and TG_UNARY_OP.
+/// then run tests/data/make_fixtures.py, which reads the list, for PyTorch's values. df gives derivatives of any order,
+/// because it is instantiated for Sym (symbolic.h) as well; so it branches by math::select. User-defined unary ops need
+/// such a struct and TG_UNARY_OP.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -188,8 +188,8 @@ struct Gelu {
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
   /// Float versions of cdf() and df(), with one polynomial p and one power of two each, at -|x|, where the results go
-  /// to 0: P(X <= -|x|) is 2^(|x| p(|x|) - 1), the derivative e^(-x^2 / 2) p(|x|). Errors: of f 1.6e-7 of the result
-  /// for x >= 0 and 4.2e-8 below, of df 1.2e-7.
+  /// to 0: P(X <= -|x|) is 2^(|x| p(|x|) - 1), the derivative e^(-x^2 / 2) p(|x|). Errors: f 1.6e-7 of the result for x
+  /// >= 0, 4.2e-8 below; df 1.2e-7.
   /// @{
   TG_HD_INLINE static float cdf(float x) {
     const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // beyond 14 the tail is 0
@@ -312,16 +312,16 @@ Tensor unary(const Tensor& x) {
 /// Registers the kernels of a user-defined function and its gradient on a backend, at namespace scope:
 /// `TG_UNARY_OP(mine::Softsign, cpu);` in a .cpp file that includes <tapegrad/cpu/unary.h>,
 /// `TG_UNARY_OP(mine::Softsign, cuda);` in a .cu file that includes <tapegrad/cuda/unary.h>. The function is a struct
-/// as above, without kDomain, in a header and in a named namespace; `tg::op::unary<mine::Softsign>(x)` emits its op.
+/// as above, without kDomain, in a header and a named namespace; `tg::op::unary<mine::Softsign>(x)` emits its op.
 #define TG_UNARY_OP(F, backend)                                                                          \
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, __LINE__){__FILE__, __LINE__, TG_ISA_LEVEL, true}; \
   [[maybe_unused]] static const bool TG_CAT(unary_, __LINE__) = ::tg::backend::add_unary<F>(TG_CAT(kOrigin, __LINE__))
 
-/// Elementwise functions of a tensor of any shape. The result has its shape and dtype: f64, f32 or bf16; neg, abs, sign
-/// and relu also take i64 and i32. log1p(x) is log(1 + x), rsqrt(x) is 1 / sqrt(x), -x is neg(x); softplus, silu, gelu
-/// and gelu_tanh are defined at op::Softplus, op::Silu, op::Gelu and op::GeluTanh. round() rounds ties to even. NaN
-/// gives NaN, except sign(NaN) = 0. The derivatives of floor, round and sign are 0, and those of abs and relu at 0. sin
-/// and cos of f32 are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
+/// Elementwise functions of a tensor, in its shape and dtype: f64, f32 or bf16; neg, abs, sign and relu also take i64
+/// and i32. log1p(x) is log(1 + x), rsqrt(x) is 1 / sqrt(x), -x is neg(x); softplus, silu, gelu and gelu_tanh are
+/// defined at op::Softplus, op::Silu, op::Gelu and op::GeluTanh. round() rounds ties to even. NaN gives NaN, except
+/// sign(NaN) = 0. The derivatives of floor, round and sign are 0, and those of abs and relu at 0. sin and cos of f32
+/// are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
 /// @{
 inline Tensor exp(const Tensor& x) { return op::unary<op::Exp>(x); }
 inline Tensor log(const Tensor& x) { return op::unary<op::Log>(x); }

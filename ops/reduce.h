@@ -79,8 +79,8 @@ struct ReduceOptions {
   bool keepdim = false;
 };
 /// The sum or the mean over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64,
-/// f32, bf16 (accumulated in f32), and for the sum also i64 and i32. The sum of a mask (bool) counts the true elements,
-/// in i64; the mean is their share, in f32. The sum of no elements is 0; their mean is an Error.
+/// f32, bf16 (accumulated in f32); sums also i64 and i32. The sum of a mask (bool) counts the true elements, in i64;
+/// the mean is their share, in f32. The sum of no elements is 0; their mean is an Error.
 /// @{
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});
@@ -88,8 +88,7 @@ Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions = {});
 /// @}
 /// The largest or the smallest element over the given dimensions (negative ones count from the end), or over all; NaN
-/// if one is NaN. x's dtype: f64, f32, bf16, i64, i32. The gradient is shared evenly among equal extremes. An Error
-/// without elements.
+/// if one is NaN. x's dtype: f64, f32, bf16, i64, i32. Equal extremes share the gradient. An Error without elements.
 /// @{
 Tensor max(const Tensor& x);
 Tensor max(const Tensor& x, const Dims& dims, ReduceOptions = {});

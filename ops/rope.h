@@ -1,7 +1,6 @@
 /// @file
-/// Rotary position embedding (Su et al., RoFormer, 2021): each pair of adjacent elements is rotated by an angle
-/// proportional to the position. Pairs are interleaved, (x_2i, x_2i+1). Frequencies can be scaled for contexts longer
-/// than in training.
+/// Rotary position embedding (Su et al., RoFormer, 2021): each pair of adjacent elements, interleaved (x_2i, x_2i+1),
+/// is rotated by an angle proportional to the position. Frequencies can be scaled for contexts longer than in training.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/core/op.h>
@@ -36,16 +35,16 @@ struct RopeOptions {
   double theta = 10000;  ///< pair i of position p is rotated by p theta^(-2i / HS)
   int64_t start = 0;     ///< position of the first row
   /// (B) i32 or i64: the position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS).
-  /// Read when the op runs: for sequences of unequal lengths, and for compiled functions.
+  /// Read when the op runs, for sequences of unequal lengths and compiled functions.
   Tensor starts = {};
   RopeScaling scaling = {};
-  /// > 0: x is (..., T, H, HS), as a projection gives queries, keys and values; the first `heads` of H heads are
-  /// rotated, the others stay. 0: x is (..., T, HS).
+  /// > 0: x is (..., T, H, HS), as projected queries, keys and values; the first `heads` of H heads are rotated, the
+  /// others stay. 0: x is (..., T, HS).
   int64_t heads = 0;
 };
 namespace op {
 
-/// (x, starts?) -> x, rotated. The start changes at every step of generation, so the key omits it.
+/// (x, starts?) -> x, rotated. The key omits the start, which changes at every step of generation.
 struct Rope : OpOf<Rope> {
   static constexpr auto kName = "rope";
   double theta;
@@ -87,10 +86,10 @@ TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t p
   return (1 - kept) * (f / s.factor) + kept * f;
 }
 
-/// Rotates x (..., T, HS) by position, in the same shape. Row t has position start + t; (x_2i, x_2i+1) becomes (cos
-/// x_2i - sin x_2i+1, sin x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed
-/// and reduced in f64. An Error if HS is odd, theta is below 1, the scaling is wrong, start is negative, or a position
-/// is 2^29 or more; for `starts` when the op runs, on a CUDA device see indexing.h.
+/// Rotates x (..., T, HS) by position. Row t has position start + t; (x_2i, x_2i+1) becomes (cos x_2i - sin x_2i+1, sin
+/// x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed and reduced in f64. An
+/// Error if HS is odd, theta is below 1, the scaling is wrong, start is negative, or a position is 2^29 or more; for
+/// `starts` when the op runs, on a CUDA device see indexing.h.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
 
 /// The Error of a start whose `rows` rows leave the valid positions; `position` is that of its sequence. For

@@ -1,6 +1,6 @@
 /// @file
-/// Views and copies of other shapes. Views (a Layout on the input's storage, no kernel): reshape, transpose, slice,
-/// split and expand. Copies: concat, and pad, the inverse of slice.
+/// Views (a Layout on the input's storage, no kernel): reshape, transpose, slice, split and expand. Copies: concat, and
+/// pad, the inverse of slice.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -83,21 +83,21 @@ struct Concat : OpOf<Concat> {
 };
 }  // namespace op
 
-/// The same elements in row-major order in another shape; one size may be -1 and is computed. A view if x's strides
-/// allow it, else a copy. An Error if the number of elements differs.
+/// The elements in row-major order in another shape; one size may be -1 and is computed. A view if x's strides allow
+/// it, else a copy. An Error if the number of elements differs.
 Tensor reshape(const Tensor& x, const Shape& to);
 /// A view of x with the dimensions a and b swapped; negative ones count from the end.
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
 /// A view of [start, stop) of a dimension. Negative positions count from the end, and stop is clipped to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-/// Views of consecutive ranges of a dimension, with the given sizes: at least one; their sum is the dimension's size.
+/// Views of consecutive ranges of a dimension, of the given sizes (at least one), whose sum is the dimension's size.
 /// @{
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
 inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
   return split(x, std::span(sizes.begin(), sizes.size()), dim);
 }
 /// @}
-/// A view of x in the shape `to`: dimensions of size 1 are repeated, and new dimensions are added at the left.
+/// A view of x in the shape `to`: sizes of 1 are repeated, and new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
 /// The tensors, concatenated along dim. At least one; equal dtypes, and equal sizes except along dim.
 Tensor concat(Inputs, int64_t dim = 0);

@@ -1,6 +1,6 @@
 /// @file
-/// Softmax and its logarithm over one dimension, each with a gradient op. The loss (loss.h) and attention (attention.h)
-/// have fused forms, whose second derivatives use it.
+/// Softmax and its logarithm over one dimension, each with a gradient op. The fused loss (loss.h) and attention
+/// (attention.h) use it for second derivatives.
 #pragma once
 #include <tapegrad/core/op.h>
 

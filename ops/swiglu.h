@@ -1,6 +1,6 @@
 /// @file
-/// SwiGLU (Shazeer, GLU variants improve transformer, 2020): a hidden layer gated by SiLU. Both halves are one tensor,
-/// so one GEMM computes both without concatenation. For nn::Mlp.
+/// SwiGLU (Shazeer, GLU variants improve transformer, 2020): a hidden layer gated by SiLU. Both halves are one tensor:
+/// one GEMM computes them without concatenation.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -25,8 +25,8 @@ struct SwigluGrad : OpOf<SwigluGrad> {
 }  // namespace op
 
 /// silu(x[..., :F]) * x[..., F:] of x (..., 2F), the gate first: (..., F). f64, f32, or bf16 (computed in f32, rounded
-/// once). On a GPU, sigmoids for bf16 are approximate: within 2^-16 for gates from -87 up, 1/128 of half a unit of
-/// bf16; below, where they are less than 2^-125, they may be 0. An Error if the last size is odd.
+/// once). GPU sigmoids for bf16 are approximate: within 2^-16 for gates from -87 up, 1/128 of half a unit of bf16;
+/// below, where they are less than 2^-125, they may be 0. An Error if the last size is odd.
 Tensor swiglu(const Tensor& x);
 
 }  // namespace tg

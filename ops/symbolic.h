@@ -1,6 +1,6 @@
 /// @file
 /// Sym: a Tensor or a number in a formula. The templates f and df of pointwise.h compute with numbers inside kernels;
-/// with Syms they emit ops. So gradients are differentiated again without a second definition. For ops/pointwise.h
+/// with Syms they emit ops, so gradients are differentiated again without a second definition. For ops/pointwise.h
 /// only.
 #pragma once
 #include <tapegrad/core/tensor.h>

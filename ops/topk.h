@@ -1,6 +1,6 @@
 /// @file
-/// Positions of the largest elements: argmax() over any dimension, and the k largest of the last one. Equal elements
-/// rank by index, the lower first, and NaN is larger than everything.
+/// argmax() over any dimension, and the k largest elements of the last one. Equal elements rank by index, the lower
+/// first; NaN is larger than everything.
 #pragma once
 #include <tapegrad/core/op.h>
 

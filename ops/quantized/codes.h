@@ -1,6 +1,6 @@
 /// @file
-/// The arithmetic of int8 values, one source for host and device. All backends give the same bits: only the explicit
-/// fma adds a product. For the kernels of quantize.h.
+/// The arithmetic of int8 values, one source for host and device: all backends give the same bits, because only the
+/// explicit fma adds a product.
 #pragma once
 #include <tapegrad/core/math.h>
 

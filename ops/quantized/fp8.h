@@ -1,14 +1,13 @@
 /// @file
-/// 8-bit floats and GEMM on them (Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433). A
-/// quantized value stands for itself times absmax / largest: absmax of its row, `largest` of the format. For
-/// switchback.h.
+/// 8-bit floats and GEMM on them (Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433). An fp8
+/// value is scaled by absmax / largest: absmax of its row, `largest` of the format.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 
 namespace tg {
 
-/// The formats, with the bits of exponent and fraction: e4m3 up to 448, without infinities, for values and weights;
-/// e5m2 up to 57344, for gradients.
+/// The formats: e4m3 (4 bits of exponent, 3 of fraction) up to 448, without infinities, for values and weights; e5m2 up
+/// to 57344, for gradients.
 enum class Fp8Format : uint8_t { e4m3, e5m2 };
 /// "e4m3" or "e5m2".
 std::string_view name_of(Fp8Format);
@@ -51,15 +50,15 @@ struct QuantizedFp8 {
   Tensor absmax;  ///< f32, of each row
   Fp8Format format = Fp8Format::e4m3;
 };
-/// Quantizes each row: the value of the format nearest to x / (absmax / largest), computed in f32, ties to even. A row
-/// of zeros has `codes` 0 and absmax 0. x (..., K) is f32, bf16 or f16, with any strides. The same bits on every
-/// backend. No gradient. A non_finite Error names the first element that is NaN or infinite.
+/// Quantizes each row of x (..., K), f32, bf16 or f16, any strides, to the fp8 nearest to x / (absmax / largest),
+/// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. The same bits on every backend. No
+/// gradient. A non_finite Error names the first element that is NaN or infinite.
 QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
 /// The dequantized values, rounded once to dtype: f32, bf16 or f16. No gradient.
 Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
 /// x (..., K) times the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16. Dot products
 /// are summed in f32, in a backend-defined order; fp8 tensor cores keep about 14 bits within groups of terms. The sum
-/// is scaled by both absmax in f32 and rounded once. Not both e5m2: GPUs do not multiply two. No gradient.
+/// is scaled by both absmax in f32 and rounded once. Not both e5m2, which GPUs cannot multiply. No gradient.
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

@@ -1,7 +1,7 @@
 /// @file
 /// Int8 quantization and GEMM. A quantized value q stands for q / 127 * absmax, with the absmax of its row or of the
 /// tensor (Wortsman et al., Stable and low-precision training for large-scale vision-language models, 2023,
-/// arXiv:2304.13013). Every function has the same bits on every backend. switchback.h has layers with gradients.
+/// arXiv:2304.13013). All backends give the same bits. switchback.h has layers with gradients.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -41,7 +41,7 @@ struct Dequantize : OpOf<Dequantize> {
   void key(StructuralHash& k) const override { k.add(int(dtype)); }
 };
 /// (x i8 (..., K), weight i8 (N, K)) -> i32 (..., N), or with absmax of x (...) or (1), absmax of the weight (N) or
-/// (1), and optionally a bias (N), all f32 -> (..., N) of `dtype`.
+/// (1)[, bias (N)], all f32 -> (..., N) of `dtype`.
 struct Int8Linear : OpOf<Int8Linear> {
   static constexpr auto kName = "int8_linear";
   DType dtype;
@@ -63,10 +63,10 @@ struct Quantized {
   /// Per row, in the shape of `codes` without the last dimension; or for all, (1). f32 or f16.
   Tensor absmax;
 };
-/// Quantizes each row of x (..., K): rint(127 (x / absmax)), each operation in f32, ties to even; absmax is (...). A
-/// row of zeros has `codes` 0 and absmax 0. x is f32, bf16 or f16, with any strides. absmax is rounded to `state`, f32
-/// or f16, after quantization. No gradient. A value Error names the first element that is NaN or infinite, or the first
-/// absmax that f16 cannot hold.
+/// Quantizes each row of x (..., K), f32, bf16 or f16, any strides: rint(127 (x / absmax)), each operation in f32, ties
+/// to even; absmax is (...). A row of zeros has `codes` 0 and absmax 0. absmax is rounded to `state`, f32 or f16, after
+/// quantization. No gradient. A value Error names the first element that is NaN or infinite, or the first absmax that
+/// f16 cannot hold.
 Quantized quantize_rowwise(const Tensor& x, DType state = DType::f32);
 /// Quantizes x by the absmax of all elements, (1). Otherwise as quantize_rowwise().
 Quantized quantize_global(const Tensor& x, DType state = DType::f32);
@@ -88,7 +88,7 @@ Tensor dequantize(const Quantized&, DType = DType::f32);
 /// overflows. No gradient.
 Tensor int8_linear(const Tensor& x, const Tensor& weight);
 /// The GEMM of the dequantized x and weight, plus a bias (N): (..., N) of dtype f32, bf16 or f16. It is fma(absmax_w,
-/// absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), of its rows, or (1). No gradient.
+/// absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), per row, or (1). No gradient.
 Tensor int8_linear(const Quantized& x, const Quantized& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// SwitchBack: a linear layer with 8-bit GEMMs for the result and the gradient of x. The gradient of the weight, a sum
-/// over all rows of a batch, has full precision (Wortsman et al., Stable and low-precision training for large-scale
+/// SwitchBack: a linear layer with 8-bit GEMM for the result and the gradient of x. The weight's gradient, a sum over
+/// all rows of a batch, has full precision (Wortsman et al., Stable and low-precision training for large-scale
 /// vision-language models, 2023, arXiv:2304.13013).
 #pragma once
 #include <tapegrad/core/op.h>
@@ -9,7 +9,7 @@
 
 namespace tg {
 
-/// The quantization of weights, and what backward keeps. Rows of x and of the gradient always have separate scales.
+/// The quantization of weights, and what backward keeps. Rows of x and of the gradient have separate scales.
 enum class SwitchBackMode : uint8_t {
   global,  ///< one absmax of the weight; keeps x and weight
   /// Absmax per row of the weight, and per column for the gradient of x; keeps x and weight.
@@ -44,9 +44,9 @@ struct SwitchBack : OpOf<SwitchBack> {
 }  // namespace op
 
 /// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out), of x's dtype, by 8-bit GEMM (quantize.h,
-/// fp8.h). x, weight and bias are f32, bf16 or f16, and may differ. Gradients: of x by 8-bit GEMM of the gradient and
-/// the weight; of the weight by GEMM in x's dtype (f16 in f32); of the bias a sum; each in the dtype of its tensor.
-/// Except in memory_efficient mode, the gradient can be differentiated again, as if quantization were the identity. A
+/// fp8.h). x, weight and bias are f32, bf16 or f16, and may differ. Gradients, each in its tensor's dtype: of x by
+/// 8-bit GEMM of the gradient and the weight; of the weight by GEMM in x's dtype (f16 in f32); of the bias a sum.
+/// Except in memory_efficient mode, the gradient can be differentiated again, with quantization as the identity. A
 /// value Error names the first element of x, weight or gradient that is NaN or infinite; `in` and `out` are at most
 /// 131071.
 Tensor switchback_linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},

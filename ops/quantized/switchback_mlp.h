@@ -1,6 +1,6 @@
 /// @file
-/// The int8 feed-forward part of a transformer block. GELU and the quantization of its result are one pass: the result
-/// of GELU is not kept, and backward recomputes it. For nn::Mlp.
+/// The int8 feed-forward part of a transformer block. GELU and the quantization of its result are one pass; the result
+/// is not kept, and backward recomputes it.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>

@@ -1,6 +1,6 @@
 /// @file
-/// Reductions over the processes of a Communicator, blocking or asynchronous. Data-parallel training reduces its
-/// gradients with them.
+/// Reductions over the processes of a Communicator, blocking or asynchronous: data-parallel training reduces gradients
+/// with them.
 #pragma once
 #include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/core/op.h>
@@ -10,8 +10,8 @@
 namespace tg {
 namespace op {
 
-/// (any number of contiguous tensors) -> tensors for the sum of each over the ranks, and a ticket, whose address
-/// identifies the sums to FinishSums.
+/// (any number of contiguous tensors) -> tensors for the sum of each over the ranks, and a ticket, whose address is
+/// FinishSums' key.
 struct AllReduce : OpOf<AllReduce> {
   static constexpr auto kName = "all_reduce";
   std::shared_ptr<Communicator> comm;
@@ -71,22 +71,22 @@ class PendingSums {
   std::shared_ptr<Communicator> comm_;
 };
 
-/// The sum of each tensor over the ranks, in their order: ((x0 + x1) + x2) + ... All ranks call it with the same number
-/// of tensors, shapes and dtypes, and run their ops in one order, so that calls match. Results are f64, i64 or f32 as
-/// the tensor, and f32 for bf16, whose elements are added unrounded. There is no gradient. On the CPU, and by NCCL on
-/// GPUs, with the same bits.
+/// The sum of each tensor over the ranks, in order: ((x0 + x1) + x2) + ... All ranks call it with the same number of
+/// tensors, shapes and dtypes, and run their ops in one order, so that calls match. Results have the tensor's dtype,
+/// f64, i64 or f32, and f32 for bf16, whose elements are added unrounded. There is no gradient. The CPU and NCCL give
+/// the same bits.
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
 /// all_reduce() of each tensor, restricted to this rank's shard: (n) for its n elements in row-major order; n may be 0.
-/// Calls, dtypes and gradients: see all_reduce().
+/// Otherwise see all_reduce().
 Tensors reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
-/// Asynchronous all_reduce() and reduce_scatter(): PendingSums::finish() returns the results. Until then ranks exchange
-/// data while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.
+/// Asynchronous all_reduce() and reduce_scatter(), with the results from PendingSums::finish(). Ranks exchange data
+/// while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.
 /// @{
 PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
 PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// @}
-/// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates their
-/// parameter_as() copies. Weights are leaves; elements have 2 bytes or more. Not recorded.
+/// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates
+/// parameter_as() copies. Weights are leaves, of 2 bytes or more per element. Not recorded.
 void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

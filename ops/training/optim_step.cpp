@@ -121,8 +121,8 @@ void check_part(std::string_view op, std::string_view role, size_t i, const Tens
            "elements.",
            op, role, i, x, w, first);
 }
-// Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. `copied` weights have copies,
-// before the gradients.
+// Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. Copies of `copied` weights precede
+// the gradients.
 Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in,
                 std::span<const uint32_t> copied = {}, std::span<const int64_t> first = {}) {
   const Inputs copies = in.subspan(std::min(updated * n, in.size())).first(copied.size());

@@ -1,5 +1,5 @@
 /// @file
-/// Optimiser steps on tensors: the norm of all gradients, and one step of Adam (Kingma & Ba 2015), AdamW (Loshchilov &
+/// Optimiser steps on tensors: the norm of all gradients, and a step of Adam (Kingma & Ba 2015), AdamW (Loshchilov &
 /// Hutter 2019) or SGD with momentum (Sutskever et al. 2013) for all tensors in one pass. models/optim adds groups,
 /// schedules and state.
 #pragma once
@@ -68,8 +68,8 @@ struct SgdOverrides {
   double lr_scale = 1;  ///< times the learning rate
   std::optional<double> weight_decay = {};
 };
-/// The learning rate and the number of the last step, shared by an optimiser and its ops. A replay of a compiled
-/// function reads the rate and counts the step.
+/// The learning rate and the number of the last step, shared by an optimiser and its ops. Replays of compiled functions
+/// read the rate and count the step.
 struct OptimizerClock : Counted<OptimizerClock> {
   double lr;
   int64_t t;
@@ -77,7 +77,7 @@ struct OptimizerClock : Counted<OptimizerClock> {
 };
 namespace op {
 
-/// The attributes of a step of many tensors. Learning rate and step number change every step, so keys omit them.
+/// The attributes of a step of many tensors. Keys omit learning rate and step number, which change every step.
 template <class Options, class Overrides> struct StepAttributes {
   Options o;
   std::vector<Overrides> each;   ///< per tensor, all set
@@ -102,8 +102,7 @@ template <class Options, class Overrides> struct StepAttributes {
 };
 
 /// The buffers of an op with StepAttributes::first, for its kernels: weights and copies restricted to the updated
-/// parts. Weights are read from the output: a kernel that does not write in place has copied them before. Without
-/// `first`, buffers are unchanged.
+/// parts. Weights are read from the output: a kernel that does not write in place has copied them before.
 class StepParts {
  public:
   StepParts(std::span<const int64_t> first, std::span<const uint32_t> copied, Bufs in, Bufs out);
@@ -116,7 +115,7 @@ class StepParts {
   std::deque<Layout> layouts_;
 };
 /// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
-/// copy_0 ...). copy: the parameter_as() copies, for tensors that have one; write-only. With `first`, the step updates
+/// copy_0 ...). copy: the write-only parameter_as() copies of the tensors that have one. With `first`, the step updates
 /// a part of each w; the rest of w stays, and that of a copy is undefined.
 struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
   static constexpr auto kName = "adamw_step";
@@ -178,9 +177,9 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 };
 }  // namespace op
 
-/// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64, in
-/// order. Segments are independent of other tensors, so ranks that hold shards of the gradients get the norm of one
-/// that holds all. At least one tensor; any shapes; f64, f32, bf16. No gradient.
+/// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64.
+/// Segments are independent of other tensors, so ranks that hold shards of the gradients get the norm of one that holds
+/// all. At least one tensor; any shapes; f64, f32, bf16. No gradient.
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
@@ -193,8 +192,7 @@ struct AdamWTensors {
   Inputs w, m, v, grad;
   std::span<const AdamWOverrides> each = {};  ///< per tensor; empty: use the options
   /// Per tensor, the first element of the part of w to update. m, v and grad are then (n) for n elements, in row-major
-  /// order. Empty: all of w. Such a step leaves parameter_as() copies undefined outside the parts, until
-  /// all_gather_parts().
+  /// order. Empty: all of w. parameter_as() copies are then undefined outside the parts, until all_gather_parts().
   std::span<const int64_t> first = {};
 };
 /// Step number t, from 1, of every tensor. With g = grad, the default form is
@@ -202,12 +200,12 @@ struct AdamWTensors {
 /// w *= 1 - lr weight_decay;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 /// w -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 /// @endverbatim
-/// WeightDecay and EpsPlacement describe the other forms; with weight_decay 0 all three decays are equal.
+/// Other forms: see WeightDecay and EpsPlacement; with weight_decay 0 all three decays are equal.
 ///
-/// w, m and v get their new values, in place if no other handle has the old ones. The four tensors of an entry have one
-/// shape and dtype (f64 or f32), which may differ between entries; all are on one device. With norm (0-d f32 or f64), g
-/// = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait. The bf16 parameter_as()
-/// copy of a weight is updated too.
+/// w, m and v get their new values, in place if no other handle has the old ones, as does the weight's bf16
+/// parameter_as() copy. The four tensors of an entry have one shape and dtype (f64 or f32), which may differ between
+/// entries; all are on one device. With norm (0-d f32 or f64), g = grad min(1, max_norm / (norm + 1e-6)). The kernel
+/// reads it, so the host does not wait.
 ///
 /// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
 /// twice, or if a number is out of range. A compiled function needs `count`, else an Error: its replays take learning
@@ -243,8 +241,8 @@ struct SgdTensors {
 /// @verbatim
 /// b = g in step 1, momentum b + (1 - dampening) g later;  g = nesterov ? g + momentum b : b;  w -= lr lr_scale g
 /// @endverbatim
-/// Without momentum, w -= lr lr_scale g. Tensors, dtypes, norm, max_norm and Errors: see adamw_step(). A compiled
-/// function needs `count`. If another op of the optimiser's step counts, pass counts = false.
+/// Without momentum, w -= lr lr_scale g. Tensors, dtypes, norm, max_norm, `count` and Errors: see adamw_step(). If
+/// another op of the optimiser's step counts, pass counts = false.
 void sgd_step(const SgdTensors&, const SgdOptions&, double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0,
               Ref<OptimizerClock> count = {}, bool counts = true);
 

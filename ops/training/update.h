@@ -1,5 +1,5 @@
 /// @file
-/// Updates of the bf16 parameter_as() copies together with their weights, for the ops of this folder.
+/// Updates the bf16 parameter_as() copies together with their weights, for the ops of this folder.
 #pragma once
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/op.h>
