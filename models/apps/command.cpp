@@ -57,8 +57,7 @@ std::string with_article(const std::string& kind) { return (kind.starts_with("I"
 // An empty word usually comes from an unset shell variable.
 void refuse_empty(const std::string& flag, const std::string& kind, const std::string& word) {
   if (word.empty() && kind != "TEXT")
-    throw UsageError(
-        fmt::format("{} is empty. It takes {}. Give one, or leave {} away.", flag, with_article(kind), flag));
+    throw UsageError(fmt::format("{} is empty. It takes {}. Give one, or omit {}.", flag, with_article(kind), flag));
 }
 
 class ParserCommand final : public Command {
@@ -70,7 +69,7 @@ class ParserCommand final : public Command {
     const auto checked = [flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
       for (const std::string& word : words) refuse_empty(flag, kind, word);
       if (words.size() > 1 && words[words.size() - 2] != words.back())
-        std::fputs(fmt::format("note: {} is given {} times; the last, '{}', counts\n", flag, words.size(),
+        std::fputs(fmt::format("note: {} is given {} times; the last value, '{}', is used\n", flag, words.size(),
                                printable(words.back()))
                        .c_str(),
                    stderr);
@@ -127,7 +126,7 @@ std::string in_our_words(const CLI::ArgumentMismatch& e) {
   if (colon == text.npos || type == text.npos || !text.ends_with(missing)) return text;
   const size_t begin = type + required.size();
   const std::string kind = text.substr(begin, text.size() - missing.size() - begin), flag = text.substr(0, colon);
-  return fmt::format("{} has no value. It takes {}. Give one, or leave {} away.", flag, with_article(kind), flag);
+  return fmt::format("{} has no value. It takes {}. Give one, or omit {}.", flag, with_article(kind), flag);
 }
 
 // "tapegrad train"
@@ -149,10 +148,10 @@ void refuse_extras(const CLI::App& app) {
     for (const CLI::App* a : commands) known.push_back(a->get_name());
   }
   const std::string near = flag_meant(word, known);
-  throw UsageError(fmt::format("{} '{}'.{} `{} --help` lists what there is.",
+  throw UsageError(fmt::format("{} '{}'.{} `{} --help` shows the usage.",
                                is_flag      ? "unknown flag"
                                : is_command ? "unknown command"
-                                            : "a word that no flag takes:",
+                                            : "unexpected word",
                                word, near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
 }
 

@@ -54,14 +54,14 @@ void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::ve
       const double bytes = elements * double(size_of(side.compute.value_or(side.weights)));
       const auto there = double(runtime_of(side.device).memory(side.device.index));
       TG_CHECK(there == 0 || bytes <= there, memory,
-               "[compare] this run needs {:.3g} GB of memory or more, and {} has {:.3g}. A training step with all it "
-               "makes must fit. Make the model, the context or the batch smaller.",
+               "[compare] this run needs {:.3g} GB of memory or more, and {} has {:.3g}. A training step with all its "
+               "tensors must fit. Make the model, the context or the batch smaller.",
                bytes * 1e-9, side.device == Device::cpu() ? "the machine" : to_string(side.device), there * 1e-9);
     }
 }
 Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
   if (o.model.empty() == o.arch.empty())
-    throw UsageError("compare needs one of --model, a folder that `train` wrote, and --arch, the name of a model");
+    throw UsageError("compare needs either --model, a folder that `train` wrote, or --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
     check_batch_sizes(o, m.model.config(), pairs);
@@ -78,7 +78,8 @@ Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
 std::vector<Pair> pairs_of(const CompareOptions& o) {
   if (!o.sides.empty()) {
     if (o.sides.size() != 2 || !o.device.empty())
-      throw UsageError("--sides takes two, the reference first, in place of --device: --sides cpu/bf16 cuda/bf16");
+      throw UsageError(
+          "--sides takes two sides, the reference first, and replaces --device: --sides cpu/bf16 cuda/bf16");
     try {
       return {{Side::parse(o.sides[0]), Side::parse(o.sides[1])}};
     } catch (const Error& e) {
@@ -145,18 +146,17 @@ Subcommand compare_command() {
             c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
             c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o->arch);
             c.option("--batch", "sequences of random tokens", o->batch);
-            c.option("--context", "tokens of a sequence, 0: those of the model, at most 64", o->context);
+            c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o->context);
             c.option("--seed", "of tokens, dropout and new weights", o->seed);
-            c.option("--device", "NAME", "cuda where there is one",
-                     "cuda: f32 there against the CPU, and there once more; cpu: f32 against f64, and one thread "
-                     "against two",
+            c.option("--device", "NAME", "cuda if available",
+                     "cuda: f32 against the CPU, and against itself; cpu: f32 against f64, and one thread against two",
                      [o](const std::string& word) { o->device = word; });
             c.list("--sides", "SIDE",
-                   "two sides, the reference first: a device, with a dtype, a way (eager, lazy, compiled) and threads "
-                   "if need be (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
+                   "two sides, the reference first: a device, optionally with a dtype, a mode (eager, lazy, compiled) "
+                   "and threads (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
                    o->sides);
             c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o->all);
-            c.option("--json", "FILE", "write everything there, in place of an earlier report", o->json);
+            c.option("--json", "FILE", "write all values to FILE; an earlier report is replaced", o->json);
             return [o] { return run(*o); };
           }};
 }

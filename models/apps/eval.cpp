@@ -66,8 +66,8 @@ int run(const EvalOptions& o) {
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;
   TG_CHECK(window >= 1 && window <= c.context, value,
-           "[eval] window is {}, and the context of {} is {}. It must be from 1 to that, or 0 for it.", o.window,
-           o.model, c.context);
+           "[eval] window is {}, and the context of {} is {}. It must be from 1 to the context, or 0 for the context.",
+           o.window, o.model, c.context);
   const RunData data =
       read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data, o.unknown == "skip");
   const SequentialBatches windows(data.tokens, o.batch, window);

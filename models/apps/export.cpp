@@ -46,7 +46,7 @@ int run(const ExportOptions& o) {
   const std::string part = temporary_folder(out);
   remove_leftovers(out);  // of killed exports
   TG_CHECK(!path_exists(out), value,
-           "[export] {} is there. Exporting makes a new folder. Remove it, or choose another --out.", out);
+           "[export] {} exists. Exporting makes a new folder. Remove it, or choose another --out.", out);
   LoadedModel m = load_model(o.model);
   if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params).merge();
   if (m.origin)
@@ -78,8 +78,8 @@ Subcommand export_command() {
             c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model: merged first", o->adapter);
             c.option("--to", "hf: a folder for Hugging Face's transformers", o->to, {"hf"});
             c.option("--out", "DIR", "the folder to make", o->out);
-            c.option("--dtype", "of the weights there; same: as in a folder of Hugging Face, else f32", o->dtype,
-                     {"same", "f32", "bf16", "f16"});
+            c.option("--dtype", "of the exported weights; same: as in a folder of Hugging Face, otherwise f32",
+                     o->dtype, {"same", "f32", "bf16", "f16"});
             c.option("--max-shard", "SIZE", "most bytes of tensors in a file", o->max_shard);
             return [o] { return run(*o); };
           }};

@@ -54,7 +54,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   if (o.out.empty()) o.out = "adapter";
   std::error_code none;
   TG_CHECK(!std::filesystem::equivalent(o.model, o.out, none), value,
-           "[finetune] --out {} is the folder of the model. The adapter goes into a folder of its own. Choose another.",
+           "[finetune] --out {} is the folder of the model. The adapter needs a separate folder. Choose another.",
            o.out);
   const DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
   Base base(o.model, device, dtype);
@@ -64,8 +64,8 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
              d.before, o.model, d.after);
   });
   TG_CHECK(dtype == DType::f32 || run.train.dtype == dtype, value,
-           "[finetune] dtype is {}, and base-dtype is bf16. Weights in bf16 are multiplied in bf16. Leave --dtype "
-           "away, or --base-dtype.",
+           "[finetune] dtype is {}, and base-dtype is bf16. Weights in bf16 need matmuls in bf16. Omit --dtype or "
+           "--base-dtype.",
            name_of(*run.train.dtype));
   LoraConfig lora;
   lora.rank = o.rank.value_or(lora.rank);
@@ -86,17 +86,17 @@ void check_lora(const FinetuneOptions& o, const Finetuning& f, const std::string
   const LoraConfig& c = f.lora;
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
     TG_CHECK(given == began, value,
-             "[finetune] {} is {} in {}, and {} is given. A run goes on with the adapter it began with. Leave it out.",
-             flag, began, path, given);
+             "[finetune] {} is {} in {}, and {} is given. A resumed run keeps its adapter. Leave it out.", flag, began,
+             path, given);
   };
   if (o.rank) same("rank", *o.rank, c.rank);
   if (o.alpha) same("alpha", *o.alpha, c.alpha);
   if (o.lora_dropout) same("lora-dropout", *o.lora_dropout, c.dropout);
   if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, name_of(f.base));
-  TG_CHECK(o.targets.empty() || o.targets == c.targets, value,
-           "[finetune] the targets are others in {} than those given. A run goes on with the adapter it began with. "
-           "Leave --targets out.",
-           path);
+  TG_CHECK(
+      o.targets.empty() || o.targets == c.targets, value,
+      "[finetune] the targets in {} differ from those given. A resumed run keeps its adapter. Leave --targets out.",
+      path);
 }
 
 FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
@@ -106,11 +106,10 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
   check_lora(o, began, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
   Base base = explain_missing(path, "model", !o.model.empty(), [&] { return Base(folder, device, began.base); });
-  TG_CHECK(
-      base.weights == began.weights, value,
-      "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. A "
-      "run goes on over the same weights only. Restore them, or name their place with --model.",
-      folder, path, base.weights, began.weights);
+  TG_CHECK(base.weights == began.weights, value,
+           "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. "
+           "A run can only resume over the same weights. Restore them, or pass their folder with --model.",
+           folder, path, base.weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
   RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown != "error");
@@ -160,12 +159,11 @@ int merge(const MergeOptions& o) {
   TG_CHECK(!fs::equivalent(o.model, o.out, none), value,
            "[merge] --out {} is the folder of the model, which would be lost. Choose another.", o.out);
   TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,
-           "[merge] {} is the folder of a training run, whose files would no longer go together. Choose another.",
-           o.out);
+           "[merge] {} is the folder of a training run, whose files would no longer match. Choose another.", o.out);
   for (const char* name : {"model.safetensors", "config.json"})
     TG_CHECK(o.overwrite || !path_exists(fmt::format("{}/{}", o.out, name)), value,
-             "[merge] {}/{} is there, and merging would overwrite it. Choose another --out, or pass --overwrite.",
-             o.out, name);
+             "[merge] {}/{} exists, and merging would overwrite it. Choose another --out, or pass --overwrite.", o.out,
+             name);
   LoadedModel m = load_model(o.model);
   Lora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
   lora.merge();

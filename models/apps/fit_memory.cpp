@@ -37,7 +37,7 @@ std::vector<Variant> smaller_batches(const Run& run, const std::string& flags) {
 }
 // The nearest settings that need at most `most` bytes.
 std::string advice(const Run& run, int64_t most) {
-  if (!run.options.resume.empty()) return "A run that goes on keeps its settings: resume it where there is more.";
+  if (!run.options.resume.empty()) return "A resumed run keeps its settings: resume it on a device with more memory.";
   const TrainConfig& own = run.config.train;
   Run other = run;
   TrainConfig& t = other.config.train;
@@ -85,7 +85,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
                 s.finetuning ? s.finetuning->base : DType::f32};
   if (!o.ignore_memory)
     check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,
-               [&](int64_t there) { return advice(run, there) + " To begin all the same, pass --ignore-memory."; });
+               [&](int64_t there) { return advice(run, there) + " To start anyway, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
   try {
     return train(o.ignore_memory || s.watch.quiet ? 0 : run.peak());
@@ -93,7 +93,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
     if (e.kind() != Error::Kind::memory) throw;
     const int64_t most = run.data + memory_stats(device).peak - before;  // bytes that the run could allocate
     throw Error(e.kind(),
-                fmt::format("{}\nA step of this run takes {} of memory, of which it got {}. {}", e.what(),
+                fmt::format("{}\nA step of this run takes {} of memory, and got {} of it. {}", e.what(),
                             readable_bytes(run.peak()), readable_bytes(most), advice(run, most)),
                 e.scoped());
   }

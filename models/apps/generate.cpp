@@ -104,7 +104,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
              "[generate] {} has no text \"prompt\". Each line is an object {{\"prompt\": \"...\"}}.", name);
     for (const char* key : kResults)
       TG_CHECK(!json.contains(key), value,
-               "[generate] {} has \"{}\", which is a result. Other keys than the results' are copied; rename it.", name,
+               "[generate] {} has \"{}\", which is the name of a result. All other keys are copied. Rename it.", name,
                key);
     try {
       all.push_back(encoded_prompt(m, o, prompt->get<std::string>(), name));
@@ -183,11 +183,11 @@ void check_usage(const GenerateOptions& o) {
   if ((o.prompt ? 1 : 0) + (o.prompts.empty() ? 0 : 1) + (o.prompt_ids.empty() ? 0 : 1) > 1)
     throw UsageError("--prompt, --prompts and --prompt-ids exclude each other");
   if (!o.prompt_ids.empty() && !o.stops.empty())
-    throw UsageError("--stop is of text, and --prompt-ids makes ids; leave one away");
-  if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE, for what is made of them");
+    throw UsageError("--stop works on text, and --prompt-ids makes ids; omit one");
+  if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE for the results");
   if (o.batch && *o.batch < 1) throw UsageError(fmt::format("--batch is {}. It must be 1 or more.", *o.batch));
   if (o.batch && o.prompts.empty() && o.samples == 1)
-    throw UsageError("--batch is of many texts. Pass --prompts or --samples with it, or leave it away");
+    throw UsageError("--batch is for several texts. Pass --prompts or --samples too, or omit it");
 }
 bool is_result(std::string_view text) {
   const Json line = json_or_null(text.substr(0, text.find('\n')));
@@ -252,25 +252,27 @@ Subcommand generate_command() {
         c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
                  o->prompt_ids);
         c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o->prompts);
-        c.option("--out", "FILE", "write a line each: the line of --prompts with text, tokens and finish_reason",
+        c.option("--out", "FILE", "write one line per text: the line of --prompts with text, tokens and finish_reason",
                  o->out);
         c.option("--samples", "texts to make of each prompt", o->samples, 1);
-        c.option("--batch", "texts that are made at once", o->batch, 8);
+        c.option("--batch", "texts in a forward pass", o->batch, 8);
         add_unknown_option(c, "error", o->unknown);
         c.option("--max-tokens", "tokens to make", o->max_tokens);
-        c.list("--stop", "STR", "texts that end the text; they are not printed", o->stops);
-        c.toggle("--ignore-eos", "go on after the end-of-sequence tokens of a folder of Hugging Face", o->ignore_eos);
+        c.list("--stop", "STR", "texts that end the output; they are not printed", o->stops);
+        c.toggle("--ignore-eos", "continue after the end-of-sequence tokens of a folder of Hugging Face",
+                 o->ignore_eos);
         c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
         c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);
         c.option("--top-p", "draw from the most likely tokens that reach this probability", o->sampling.top_p);
-        c.option("--min-p", "draw from tokens that are so likely, relative to the most likely one", o->sampling.min_p);
+        c.option("--min-p", "draw from tokens of at least this probability, relative to the most likely one",
+                 o->sampling.min_p);
         c.option("--repetition-penalty", "divides positive logits of tokens that came before, multiplies others",
                  o->sampling.repetition_penalty);
-        c.option("--frequency-penalty", "taken from a logit for each time that its token came before",
+        c.option("--frequency-penalty", "subtracted from a logit for each time that its token came before",
                  o->sampling.frequency_penalty);
-        c.option("--presence-penalty", "taken from a logit once, if its token came before",
+        c.option("--presence-penalty", "subtracted from a logit once, if its token came before",
                  o->sampling.presence_penalty);
-        c.option("--penalty-last", "tokens before that penalties look at, 0: all", o->sampling.penalty_last);
+        c.option("--penalty-last", "number of last tokens that penalties look at, 0: all", o->sampling.penalty_last);
         c.option("--seed", "of the draws", o->sampling.seed);
         c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
         c.option("--dtype", "of the weights", o->dtype, {"f32", "bf16"});

@@ -114,8 +114,8 @@ RunConfig planned_run(const InspectOptions& o) {
   }
   RunConfig run = run_of(o, base.unchecked(), [&](const Difference& d) {
     TG_CHECK(o.model.empty() || !is_model_setting(d.name), value,
-             "[inspect] {} is {} in {}, and {} is given. A plan of a model in a folder is of that model. Leave it out, "
-             "or give --arch in place of --model.",
+             "[inspect] {} is {} in {}, and {} is given. A plan is for the model in the folder. Leave it out, or give "
+             "--arch in place of --model.",
              d.name, d.before, o.model, d.after);
   });
   if (run.model.vocab_size == 0) run.model.vocab_size = ByteTokenizer().vocab_size();
@@ -215,29 +215,25 @@ void print_plans(const Json& all) {
                there && p["peak"].get<int64_t>() > there ? "  too much" : "");
   }
   fmt::print(
-      "\nThe columns are sizes at different moments and do not add up to the peak, the most at one time. `backward` "
-      "is\n"
-      "how far backward has come then. 0 %: it begins, and activations make the peak. 100 %: all gradients are there "
-      "or\n"
-      "the optimiser is at work, and a smaller batch or --recompute lowers it little.\n");
+      "\nThe columns are sizes at different moments and do not add up to the peak, the most at one time.\n"
+      "`backward` is the progress of backward at the peak. 0 %: activations dominate. 100 %: gradients or the\n"
+      "optimiser dominate, and a smaller batch or --recompute lowers the peak little.\n");
 }
 
 int run(const InspectOptions& o) {
   if (o.model.empty() == o.arch.empty())
     throw UsageError(
-        "inspect needs one of --model, a model folder or .safetensors file, and --arch, the name of a model");
+        "inspect needs either --model, a model folder or .safetensors file, or --arch, the name of a model");
   if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
   if (!of_step && (o.device != "cpu" || given(o, is_of_roofline)))
-    throw UsageError(
-        "--batch, --accumulate, --optimizer, --linear and --device are of a training step; ask for its --plan or "
-        "--roofline");
-  if (!o.plan && (o.ranks > 1 || given(o, is_of_ranks)))
-    throw UsageError("--ranks and --shard-optimizer are of a --plan");
+    throw UsageError("--batch, --accumulate, --optimizer, --linear and --device need --plan or --roofline");
+  if (!o.plan && (o.ranks > 1 || given(o, is_of_ranks))) throw UsageError("--ranks and --shard-optimizer need --plan");
   if (o.plan && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
-    throw UsageError("--dtype, --recompute, --window and --clip-norm are of a --roofline");
+    throw UsageError("--dtype, --recompute, --window and --clip-norm need --roofline");
   if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
-    throw UsageError("--config and settings are of a named model; give --arch in place of --model, or ask for --plan");
+    throw UsageError(
+        "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
   const std::string name = o.model.empty() ? o.arch : o.model;
   if (!of_step) {
     const Described d = o.arch.empty() ? of_file(o.model) : of_arch(o.arch, planned_run(o).model);
@@ -260,7 +256,7 @@ bool is_inspected(const std::string& name) {
 }  // namespace
 
 Subcommand inspect_command() {
-  return {"inspect", "list the tensors and the configuration of a model, or of a named one without making it",
+  return {"inspect", "list the tensors and the configuration of a model in a folder, or of a named model",
           [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<InspectOptions>();
             c.option("--model", "PATH", "the folder of a model or of an adapter, or a .safetensors file", o->model);
@@ -274,8 +270,8 @@ Subcommand inspect_command() {
                      "it on --device: h100, h200 or a JSON file; default: both",
                      o->roofline);
             c.option("--ranks",
-                     "with --plan: the memory of each of so many processes that train together, with a micro-batch "
-                     "for each unless --accumulate says how many",
+                     "with --plan: the memory of each process when this many train together; --accumulate defaults to "
+                     "one micro-batch for each",
                      o->ranks, 1, INT32_MAX);
             c.toggle("--json", "print JSON", o->json);
             add_settings(c, *o, is_inspected);

@@ -27,7 +27,7 @@ void add_unknown_option(Command& c, const std::string& otherwise, std::string& t
 std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
   KnownText known = tokenizer.known(text);
   if (known.skipped > 0)
-    print_note(fmt::format("{} of {} characters of {} are skipped, which the tokenizer does not know: {}",
+    print_note(fmt::format("{} of {} characters of {} are skipped, because the tokenizer does not know them: {}",
                            known.skipped, known.characters, what, known.first));
   return std::move(known.text);
 }

@@ -10,7 +10,7 @@ void check_output(std::string_view command, std::string_view flag, const std::st
   if (path_exists(path)) {
     const MappedFile file(path);
     TG_CHECK(file.text().empty() || holds_one(file.text()), value,
-             "[{}] {} {} is there and is no {}, and would be replaced. Name a new file.", command, flag, path, kind);
+             "[{}] {} {} exists and is not a {}. It would be replaced. Name a new file.", command, flag, path, kind);
   }
   check_writable(path);
 }

@@ -179,9 +179,9 @@ std::string StepProfile::end() {
       fmt::format("{}{} to {} of this run: {}{}", kTablesBegin, warm_up_ + 1, done_, summary(p), notes_of(p));
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
-  tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that made them");
+  tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that launched them");
   const ProfileTable by_op = work_by_op(p, work, machine_);
-  tables += text_of(by_op, "What ops moved and computed in the time of their kernels");
+  tables += text_of(by_op, "Bytes and FLOPs of ops, by the time of their kernels");
   write_file_atomically(tables_path(file_), tables);
   const std::string roofs = machine_ ? to_text(largest(by_op)) + "\n" : "";
   return fmt::format("{}{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, roofs, file_,

@@ -47,8 +47,8 @@ Device device_of_rank(Device d) {
   if (world().size() == 1 || d.backend == Backend::cpu) return d;
   const int devices = runtime_of(d).device_count(), ranks = world().local_size();
   TG_CHECK(ranks <= devices, device,
-           "[train] {} ranks on this machine, and {} device(s) of {}. Each rank takes one of its own. Start as many as "
-           "there are.",
+           "[train] {} ranks on this machine, and {} device(s) of {}. Each rank needs a separate device. Start at most "
+           "as many ranks as devices.",
            ranks, devices, name_of(d.backend));
   d.index = world().local_rank();
   return d;

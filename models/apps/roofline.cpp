@@ -89,8 +89,8 @@ void print_roofline(const Json& all) {
   const double layers = number(all["config"]["layers"]), parameters = number(all["parameters"]);
   fmt::print(
       "\n{:.1f} bytes a parameter, {:.1f} calls a layer. Bytes of inputs and outputs count once for each op,\n"
-      "products without what a mask leaves out. The times are least ones: bytes or products, whichever take\n"
-      "longer, and what lies between two ops.\n",
+      "FLOPs without masked positions. The times are lower bounds: for bytes or FLOPs, whichever take longer,\n"
+      "plus the time between two ops.\n",
       (read + written) / parameters, calls / layers);
   for (const Json& m : all["machines"])
     fmt::print("{}: {:.0f} GB/s; {:.1f} (f32), {:.1f} (bf16), {:.1f} (8 bits) TFLOP/s; {:.1f} us between ops\n",

@@ -38,11 +38,10 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
   const std::string path = checkpoint_path(out);
   if (!path_exists(path)) {
     for (const char* name : {"model.safetensors", "config.json", "adapter.safetensors", "log.jsonl"})
-      TG_CHECK(
-          o.overwrite || !path_exists(fmt::format("{}/{}", out, name)), value,
-          "[train] {}/{} is there, and a new run would overwrite what is in its folder. Choose another --out, or pass "
-          "--overwrite.",
-          out, name);
+      TG_CHECK(o.overwrite || !path_exists(fmt::format("{}/{}", out, name)), value,
+               "[train] {}/{} exists, and a new run would overwrite the files in its folder. Choose another --out, or "
+               "pass --overwrite.",
+               out, name);
     return;
   }
   std::optional<Checkpoint> c;
@@ -56,22 +55,21 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
                 fmt::format("{}\nA new run would overwrite it. Choose another --out, or pass --overwrite.", e.what()));
   }
   TG_CHECK(command_of(*c) == o.command, value,
-           "[train] {} is of a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, and leave its other "
+           "[train] {} belongs to a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, but not its other "
            "files. Choose another --out, or remove the folder.",
            path, command_of(*c), o.command);
   const int64_t step = c->state.step, steps = run.train.max_steps;
   const int64_t logged = StepLog::last_step_of(log_path(out));
   if (o.overwrite || (step == 0 && logged == 0)) return;
   const bool finished = step >= steps && !c->state.unvalidated;
-  const std::string what = finished        ? fmt::format("a run that is finished, after {} steps", steps)
-                           : logged > step ? fmt::format(
-                                                 "a run that was saved at step {} of {}, and whose log goes on to "
-                                                 "step {}",
-                                                 step, steps, logged)
-                                           : fmt::format("a run that stopped at step {} of {}", step, steps);
+  const std::string what =
+      finished        ? fmt::format("a run that is finished, after {} steps", steps)
+      : logged > step ? fmt::format("a run that was saved at step {} of {}, and whose log continues to step {}", step,
+                                    steps, logged)
+                      : fmt::format("a run that stopped at step {} of {}", step, steps);
   throw Error(Error::Kind::value,
-              fmt::format("[train] {} is of {}. A new run would overwrite it. Go on with `tapegrad {} --resume {}{}`, "
-                          "choose another --out, or pass --overwrite.",
+              fmt::format("[train] {} belongs to {}. A new run would overwrite it. Resume it with `tapegrad {} "
+                          "--resume {}{}`, choose another --out, or pass --overwrite.",
                           path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 

@@ -46,18 +46,17 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
   RunConfig run = run_of(o, before, [&](const Difference& d) {
-    TG_CHECK(
-        in(kFree, d.name) || in(kRate, d.name), value,
-        "[train] {} is {} in {}, and {} is given. A run goes on with the settings it began with; only max_steps, lr, "
-        "min_lr, muon_lr, warmup, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it out.",
-        d.name, d.before, path, d.after);
+    TG_CHECK(in(kFree, d.name) || in(kRate, d.name), value,
+             "[train] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
+             "muon_lr, warmup, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it out.",
+             d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
     if (in(kRate, d.name))
       print_note(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
   TG_CHECK(run.train.max_steps >= c.state.step, value,
-           "[train] {} is of step {}, and max_steps is {}. It must be at least that. Raise it or leave it out.", path,
-           c.state.step, run.train.max_steps);
+           "[train] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",
+           path, c.state.step, run.train.max_steps);
   if (run.train.max_steps != before.train.max_steps)
     print_note(
         fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
@@ -84,7 +83,7 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
   if (planned > 0) fmt::print("memory  {} at the peak of a step\n", readable_bytes(planned));
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   if (s.state && s.state->step >= t.max_steps)
-    fmt::print("note    the run is finished: a larger --max-steps goes on with it\n");
+    fmt::print("note    the run is finished: a larger --max-steps continues it\n");
   if (t.warmup >= t.max_steps)
     fmt::print("note    the run ends within its {} steps of warm-up: the rate never reaches lr; see --warmup\n",
                t.warmup);
@@ -97,7 +96,7 @@ std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error&
   const TrainConfig& t = s.run.train;
   const bool diverged = e.kind() == Error::Kind::non_finite;
   if (diverged && steps == 0)
-    return fmt::format("{} holds no step: a new run may begin in {}, with other settings.", checkpoint_path(s.out),
+    return fmt::format("{} has no finished step: begin a new run in {} with other settings.", checkpoint_path(s.out),
                        s.out);
   std::string rate;
   if (diverged) {
@@ -108,10 +107,10 @@ std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error&
   }
   if (diverged && steps == saved)
     return fmt::format(
-        "{} holds the weights that give it, after step {}, so no rate helps from there. Begin a new run "
+        "{} holds the weights that cause this, after step {}: a lower rate does not help from there. Begin a new run "
         "with{} --overwrite.",
         checkpoint_path(s.out), saved, rate);
-  return fmt::format("{} is as it was after step {}; `tapegrad {} --resume {}{}` goes on from there{}.",
+  return fmt::format("{} holds the state after step {}; `tapegrad {} --resume {}{}` resumes from there{}.",
                      checkpoint_path(s.out), saved, o.command, s.out, rate, diverged ? " with a lower rate" : "");
 }
 
@@ -135,8 +134,8 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
     files.write(*r);
     progress.show(*r);
     if (std::exchange(learns, r->grad_norm > 0) && !learns)
-      print_note(fmt::format("the gradient's norm of step {} is 0: nothing is learned. Look at init_std and norm_eps",
-                             r->step));
+      print_note(
+          fmt::format("the gradient's norm of step {} is 0: nothing is learned. Check init_std and norm_eps", r->step));
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
     if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0)
@@ -151,7 +150,7 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
     progress.print("");
     print_note(fmt::format(
         "stopped after step {} of {}; {}", trainer.steps(), t.max_steps,
-        o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` goes on", o.command, s.out)));
+        o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` resumes it", o.command, s.out)));
     return 128 + signal;
   }
   if (o.no_save) {
@@ -187,10 +186,9 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
   if (s.lock) s.lock->keep();  // a refused run removes its lock file
   if (!s.watch.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
-    print_note(
-        fmt::format("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run goes "
-                    "on all the same",
-                    log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable()));
+    print_note(fmt::format(
+        "{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run continues",
+        log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable()));
   try {
     return run_steps(o, s, what, trainer, files);
   } catch (const Error& e) {
@@ -227,15 +225,15 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
-           "go on with the run in DIR, with the data and the settings it began with; max-steps, lr, min-lr, muon-lr, "
-           "warmup, eval-every, checkpoint-every, compile and shard-optimizer may change",
+           "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, eval-every, "
+           "checkpoint-every, compile and shard-optimizer may change",
            o.resume);
   c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--global-batch", "windows in a step, of all ranks: a multiple of --batch, in place of --accumulate",
            o.global_batch, std::nullopt);
   c.option("--comm-timeout",
-           "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT is another default",
+           "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT changes the default",
            o.comm_timeout, 600);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
   c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
@@ -246,21 +244,21 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            "with --profile: what this machine sustains (`bench_ops --machine FILE`, h100 or h200), for each op's share",
            o.machine);
   c.toggle("--quiet", "print nothing but errors and notes", o.quiet);
-  c.toggle("--overwrite", "begin a new run over the one, or the model, in the folder of --out", o.overwrite);
-  c.toggle("--no-save", "write the log alone, no checkpoint: the run cannot be resumed", o.no_save);
-  c.toggle("--ignore-memory", "begin a run even if its step takes more memory than there is", o.ignore_memory);
+  c.toggle("--overwrite", "begin a new run that replaces the run or the model in the folder of --out", o.overwrite);
+  c.toggle("--no-save", "write only the log, no checkpoint: the run cannot be resumed", o.no_save);
+  c.toggle("--ignore-memory", "begin a run even if a step needs more memory than the device has", o.ignore_memory);
   add_settings(c, o, wanted);
 }
 
 Device prepare(const TrainOptions& o) {
-  if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR goes on in DIR; leave --overwrite away");
+  if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR continues in DIR; omit --overwrite");
   if (o.no_save) {
-    if (!o.resume.empty()) throw UsageError("--resume DIR goes on with the checkpoint in DIR; leave --no-save away");
+    if (!o.resume.empty()) throw UsageError("--resume DIR continues from the checkpoint in DIR; omit --no-save");
     if (std::ranges::count(o.settings, "checkpoint_every", &std::pair<std::string, std::string>::first))
-      throw UsageError("--no-save writes no checkpoint; leave --checkpoint-every away");
+      throw UsageError("--no-save writes no checkpoint; omit --checkpoint-every");
   }
   if (o.quiet && o.sample_every.value_or(0) > 0)
-    throw UsageError("--quiet prints nothing, no samples either; leave one away");
+    throw UsageError("--quiet prints no samples; omit it or --sample-every");
   if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
   (void)Communicator::timeout();
   const Device named = Device::parse(o.device);
@@ -290,7 +288,7 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
       throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");
     const int64_t batch = settings.unchecked().train.batch;
     TG_CHECK(*o.global_batch > 0 && batch > 0 && *o.global_batch % batch == 0, value,
-             "[train] --global-batch is {}, and batch is {}. It must be a multiple of it, and above 0. Change one.",
+             "[train] --global-batch is {}, and batch is {}. It must be a multiple of batch, and above 0. Change one.",
              *o.global_batch, batch);
     settings.set("accumulate", std::to_string(*o.global_batch / batch));
   }
@@ -329,14 +327,15 @@ RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
 }
 
 OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
-  if (!o.out.empty()) throw UsageError("--resume DIR goes on in DIR; leave --out away");
+  if (!o.out.empty()) throw UsageError("--resume DIR continues in DIR; omit --out");
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
   if (path_exists(path) && is_main_rank()) lock = lock_folder(o.resume);  // before another process changes it
   Checkpoint c = load_checkpoint(path);
-  TG_CHECK(command_of(c) == o.command, value,
-           "[train] {} is of a run of `tapegrad {}`, not of `tapegrad {}`. Go on with `tapegrad {} --resume {}`.", path,
-           command_of(c), o.command, command_of(c), o.resume);
+  TG_CHECK(
+      command_of(c) == o.command, value,
+      "[train] {} belongs to a run of `tapegrad {}`, not of `tapegrad {}`. Resume it with `tapegrad {} --resume {}`.",
+      path, command_of(c), o.command, command_of(c), o.resume);
   return {path, std::move(c), std::move(lock)};
 }
 
@@ -346,18 +345,18 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
   RunConfig run = resumed_settings(o, c, before, path);
   if (const std::string here = kernels_of(Device::parse(o.device), run.train); !c.kernels.empty() && c.kernels != here)
     print_note(
-        fmt::format("{} was computed by other kernels ({}) than those here ({}): what follows is as good, and not the "
-                    "same bit for bit",
+        fmt::format("{} was computed by other kernels ({}) than those here ({}): the results are as good, but not "
+                    "equal bit for bit",
                     path, c.kernels, here));
   const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
-  TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Name it with --data.", path);
+  TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Pass its path with --data.", path);
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
   RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
-           "{:016x}). A run goes on with the same data only. Restore it, or name its place with --data.",
+           "{:016x}). A run can only resume with the same data. Restore it, or pass its path with --data.",
            name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
   const bool changed = !differences(before, run).empty();
   return {o.resume,

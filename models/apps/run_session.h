@@ -77,7 +77,7 @@ template <class F> auto explain_missing(const std::string& checkpoint, const cha
     return f();
   } catch (const Error& e) {
     if (named) throw;
-    throw Error(e.kind(), fmt::format("{}\n{} says that the {} was there. Put it back, or name its place with --{}.",
+    throw Error(e.kind(), fmt::format("{}\n{} says that the {} was there. Restore it, or pass its path with --{}.",
                                       e.what(), checkpoint, what, what));
   }
 }

@@ -37,7 +37,7 @@ int run(const TokenizeOptions& o) {
     throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE");
   check_alone("tokenize");
   if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
-    throw UsageError("--pattern is of a .tiktoken file, and other tokenizers say how they cut; leave it away");
+    throw UsageError("--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
   if (!is_token_file(o.out)) throw UsageError("--out must end in .npy or .bin: it is a token file");
   const BpeTokenizer tokenizer = read_tokenizer(o.tokenizer, o.pattern);
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
@@ -51,10 +51,9 @@ int run(const TokenizeOptions& o) {
       std::error_code none;
       TG_CHECK(!std::filesystem::equivalent(in, o.out, none), value, "[tokenize] --out {} is one of the texts.", o.out);
     }
-    TG_CHECK(
-        o.out.ends_with(".npy"), value,
-        "[tokenize] {} is there, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
-        o.out);
+    TG_CHECK(o.out.ends_with(".npy"), value,
+             "[tokenize] {} exists, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
+             o.out);
     check_output("tokenize", "--out", o.out, "token file", [&](std::string_view) { return holds_tokens(o.out); });
   }
   check_writable(o.out);
@@ -83,7 +82,7 @@ Subcommand tokenize_command() {
                 "little-endian ids",
                 o->out);
             c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            c.toggle("--special", "special tokens in the texts are themselves, and not text", o->parse_special);
+            c.toggle("--special", "read special tokens in the texts as tokens, not as text", o->parse_special);
             c.toggle("--overwrite", "replace whatever is at --out", o->overwrite);
             return [o] { return run(*o); };
           }};

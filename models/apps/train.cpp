@@ -70,22 +70,21 @@ RunData read_new_data(const std::vector<std::string>& paths, RunConfig& run, con
   std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);
   if (!tokenizer) tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
-  TG_CHECK(
-      vocabulary >= tokenizer->vocab_size(), value,
-      "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have as many or more. "
-      "Pass --vocab-size {}, or leave vocab_size out.",
-      vocabulary, run.tokenizer, tokenizer->vocab_size(), tokenizer->vocab_size());
+  TG_CHECK(vocabulary >= tokenizer->vocab_size(), value,
+           "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have at least as "
+           "many. Pass --vocab-size {}, or leave vocab_size out.",
+           vocabulary, run.tokenizer, tokenizer->vocab_size(), tokenizer->vocab_size());
   return {encoded(*tokenizer, text, paths), std::move(tokenizer)};
 }
 
 TrainJob resumed_job(const TrainCommandOptions& o) {
   if (!o.preset.empty() || !o.arch.empty())
-    throw UsageError("--resume takes all settings from the checkpoint; leave --preset and --arch away");
+    throw UsageError("--resume takes all settings from the checkpoint; omit --preset and --arch");
   OpenedCheckpoint saved = open_checkpoint(o);
   const std::string path = saved.path, began = saved.checkpoint.init;
   if (began.empty()) {
     TG_CHECK(o.init.empty(), value,
-             "[train] {} is of a run that began with random weights, and --model is given. Leave it out.", path);
+             "[train] {} belongs to a run that began with random weights, and --model is given. Leave it out.", path);
     const std::string tokenizer = saved.checkpoint.tokenizer;  // its file may be gone
     return {resumed_run(o, std::move(saved),
                         [&](const auto& files, RunConfig& run) { return read_new_data(files, run, tokenizer); }),
@@ -102,19 +101,18 @@ TrainJob new_job(TrainCommandOptions& o) {
   if (o.data.empty()) throw UsageError("train needs --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "out";
   if (o.init.empty()) {
-    if (!o.unknown.empty()) throw UsageError("--unknown is about the tokenizer of --model DIR; leave it away");
+    if (!o.unknown.empty()) throw UsageError("--unknown is for the tokenizer of --model DIR; omit it");
     RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
     if (!o.arch.empty()) base.model = arch(o.arch);
     return {new_run(o, run_of(o, base), [](const auto& files, RunConfig& run) { return read_new_data(files, run); }),
             {}};
   }
   if (!o.preset.empty() || !o.arch.empty())
-    throw UsageError("--model takes the model from its folder; leave --preset and --arch away");
+    throw UsageError("--model takes the model from its folder; omit --preset and --arch");
   std::error_code none;
-  TG_CHECK(
-      !std::filesystem::equivalent(o.init, o.out, none), value,
-      "[train] --out {} is the folder of --model. The trained model goes into a folder of its own. Choose another.",
-      o.out);
+  TG_CHECK(!std::filesystem::equivalent(o.init, o.out, none), value,
+           "[train] --out {} is the folder of --model. The trained model needs a separate folder. Choose another.",
+           o.out);
   InitialModel init(o.init);
   RunConfig run = run_of(o, init.run(), [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name) || d.name == "dropout", value,
@@ -126,11 +124,10 @@ TrainJob new_job(TrainCommandOptions& o) {
     return read_data(init.of_data(), files, o.unknown == "skip");
   });
   s.init = absolute_path(o.init);
-  TG_CHECK(
-      own_json(text_of(Json(s.init))) == Json(s.init), value,
-      "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot say it. Rename the folder, or name it "
-      "by a link (ln -s) whose path is UTF-8.",
-      s.init);
+  TG_CHECK(own_json(text_of(Json(s.init))) == Json(s.init), value,
+           "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot store it. Rename the folder, or "
+           "name it by a link (ln -s) whose path is UTF-8.",
+           s.init);
   return {std::move(s), std::move(init)};
 }
 
@@ -170,7 +167,7 @@ Subcommand train_command() {
             c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
             c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
             c.option("--model", "DIR",
-                     "begin with the model in DIR, whose tokenizer and kind of folder stay: what `train --out DIR` "
+                     "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
                      "wrote, or a folder of Hugging Face",
                      o->init);
             add_unknown_option(c, "error, and with --resume skip", o->unknown);

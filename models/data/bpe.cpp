@@ -145,7 +145,7 @@ std::string BpeTokenizer::decode(std::span<const int64_t> ids) const {
   bool begins = true;
   for (size_t i = 0; i < ids.size(); ++i) {
     TG_CHECK(ids[i] >= 0 && ids[i] < vocab_size(), value,
-             "[tokenizer] id {} at position {} is none of the vocabulary's. Ids must be in [0, {}). Decode with the "
+             "[tokenizer] id {} at position {} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
              "tokenizer that the model was trained with.",
              ids[i], i, vocab_size());
     text += decode_next(ids[i], begins);
@@ -153,11 +153,10 @@ std::string BpeTokenizer::decode(std::span<const int64_t> ids) const {
   return text;
 }
 std::string BpeTokenizer::decode_next(int64_t id, bool& begins) const {
-  TG_CHECK(
-      id >= 0 && id < vocab_size(), value,
-      "[tokenizer] the id {} is none of the vocabulary's. Ids must be in [0, {}). Decode with the tokenizer that the "
-      "model was trained with.",
-      id, vocab_size());
+  TG_CHECK(id >= 0 && id < vocab_size(), value,
+           "[tokenizer] the id {} is not in the vocabulary. Ids must be in [0, {}). Decode with the tokenizer that the "
+           "model was trained with.",
+           id, vocab_size());
   std::string text = parts_->texts[size_t(id)];
   if (!begins || text.empty()) return text;
   begins = false;

@@ -111,7 +111,7 @@ Json object_in(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
   if (!path_exists(path)) return Json::object();
   Json json = parse_json(MappedFile(path).text(), "tokenizer", path, 8);
-  TG_CHECK(json.is_object(), value, "[tokenizer] {} is no object. Restore the file.", path);
+  TG_CHECK(json.is_object(), value, "[tokenizer] {} is not an object. Restore the file.", path);
   return json;
 }
 
@@ -215,11 +215,11 @@ Json json_of_vocab(const std::string& folder, const Json& config) {
   if (type.ends_with("Fast")) type.resize(type.size() - 4);
   const bool qwen = type == "Qwen2Tokenizer", prefixed = prefix && *prefix == Json(true);
   TG_CHECK(qwen || type == "GPT2Tokenizer", value,
-           "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is read for "
-           "GPT2Tokenizer and Qwen2Tokenizer. {}",
+           "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is supported for "
+           "GPT2Tokenizer and Qwen2Tokenizer only. {}",
            folder, type, kWayOut);
   TG_CHECK(!qwen || !prefixed, value,
-           "[tokenizer] {}/tokenizer_config.json sets add_prefix_space for Qwen2Tokenizer, which is not read. {}",
+           "[tokenizer] {}/tokenizer_config.json sets add_prefix_space for Qwen2Tokenizer, which is not supported. {}",
            folder, kWayOut);
   const std::string vocabulary = folder + "/vocab.json", merges = folder + "/merges.txt";
   Json json = json_of_vocab(parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
@@ -293,7 +293,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   if (!is_folder(path)) {
     if (path.ends_with(".tiktoken")) return BpeTokenizer::from_ranks(text_of_file(path), pattern, path);
     TG_CHECK(!path.ends_with(".model"), value,
-             "[tokenizer] {} is a file of SentencePiece, which is not read. tokenizer.json is. Write it in Python: "
+             "[tokenizer] {} is a file of SentencePiece, which is not supported. Write tokenizer.json in Python: "
              "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
              path);
     TG_CHECK(!path.ends_with("vocab.json") && !path.ends_with("merges.txt"), value,
@@ -315,7 +315,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   for (const char* key : unread)
     if (const Json* x = config.find(key))
       TG_CHECK(*x != Json(true), value,
-               "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not read. {}", path, key,
+               "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not supported. {}", path, key,
                kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
   Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);

@@ -17,29 +17,28 @@ class Field {
       : value_(&value), path_(std::move(path)), source_(&source) {}
 
   [[noreturn]] void fail(std::string_view what) const {
-    detail::fail(
-        Error::Kind::value,
-        fmt::format("[tokenizer] {}: {} {}. Only what models/README.md lists is read. Take another tokenizer, or "
-                    "encode the text with the program that made it.",
-                    *source_, path_.empty() ? "the text" : path_, what));
+    detail::fail(Error::Kind::value,
+                 fmt::format("[tokenizer] {}: {} {}. Only the features in models/README.md are supported. Use another "
+                             "tokenizer, or encode the text with the program that made it.",
+                             *source_, path_.empty() ? "the text" : path_, what));
   }
   const Json& value() const { return *value_; }
   bool is_null() const { return value_->is_null(); }
   Field operator[](std::string_view key) const {  // null if absent
     static const Json none = nullptr;
-    if (!value_->is_object()) fail("is no object");
+    if (!value_->is_object()) fail("is not an object");
     const Json* found = value_->find(key);
     return {found ? *found : none, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key), *source_};
   }
   std::vector<Field> elements() const {
-    if (!value_->is_array()) fail("is no array");
+    if (!value_->is_array()) fail("is not an array");
     std::vector<Field> all;
     for (size_t i = 0; i < value_->size(); ++i)
       all.emplace_back((*value_)[i], fmt::format("{}[{}]", path_, i), *source_);
     return all;
   }
   std::string text() const {
-    if (!value_->is_string()) fail("is no string");
+    if (!value_->is_string()) fail("is not a string");
     return value_->get<std::string>();
   }
   std::string text_that_is_not_empty() const {
@@ -174,7 +173,7 @@ void name_token(const Field& at, const std::string& name, int32_t id, BpeParts& 
 
 void read_merges(const Field& merges, BpeParts& parts) {
   const std::vector<Json>::const_iterator begin = merges.value().begin();
-  if (!merges.value().is_array()) merges.fail("is no array");
+  if (!merges.value().is_array()) merges.fail("is not an array");
   const size_t count = merges.value().size();
   if (count > MergeTable::kMost) merges.fail(fmt::format("has {} elements, and may have {}", count, MergeTable::kMost));
   parts.model.merges = MergeTable(count);
@@ -187,7 +186,7 @@ void read_merges(const Field& merges, BpeParts& parts) {
     if (merge.is_string()) {
       const std::string both = merge.get<std::string>();
       const size_t space = both.find(' ');
-      if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) fail("which is no two words");
+      if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) fail("which is not two words");
       left = both.substr(0, space), right = both.substr(space + 1);
     } else {
       if (!merge.is_array() || merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string())
@@ -211,7 +210,7 @@ void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
     if (const Field f = root[key]; !f.is_null() && f.value() != Json("") && f.value() != Json(0.0))
       f.fail(fmt::format("is {}, and must be null", text_of(f.value())));
   const Field vocabulary = root["vocab"];
-  if (!vocabulary.value().is_object()) vocabulary.fail("is no object");
+  if (!vocabulary.value().is_object()) vocabulary.fail("is not an object");
   const auto tokens = vocabulary.value().items();
   for (const auto& [name, id] : tokens) {
     const int32_t checked = Field(id, fmt::format("model.vocab[{}]", text_of(Json(name))), "").id();
@@ -317,13 +316,13 @@ Decoder read_decoder(const Field& root, BpeParts& parts) {
     } else if (type == "Strip") {
       const bool known =
           d.fused && parts.leading.empty() && step["start"].value() == Json(1) && step["stop"].value() == Json(0);
-      if (!known) step.fail("strips something else than one character at the front of the fused text");
+      if (!known) step.fail("strips something other than one character at the front of the fused text");
       parts.leading = step["content"].text_that_is_not_empty();
     } else {
       step.unknown(type);
     }
   });
-  if (d.byte_level && (d.byte_fallback || !d.replacements.empty())) root.fail("has steps beside ByteLevel");
+  if (d.byte_level && (d.byte_fallback || !d.replacements.empty())) root.fail("has other steps next to ByteLevel");
   return d;
 }
 

@@ -188,11 +188,10 @@ void BpeModel::join_characters(std::string_view piece, Joiner& joiner, std::vect
 void BpeModel::first_ids(std::string_view piece, std::vector<int32_t>& to) const {
   bool after_unknown = false;
   const auto put_unknown = [&](std::string_view character) {
-    TG_CHECK(
-        unknown >= 0, value,
-        "[tokenizer] the vocabulary has no token for the byte {:#04x}, and none for what is unknown. The text must "
-        "have other characters, or the model another tokenizer.",
-        uint8_t(character[0]));
+    TG_CHECK(unknown >= 0, value,
+             "[tokenizer] the vocabulary has no token for the byte {:#04x}, and no unknown token. Use a text without "
+             "it, or a model with another tokenizer.",
+             uint8_t(character[0]));
     if (!after_unknown || !fuse_unknown) to.push_back(unknown);
     after_unknown = true;
   };

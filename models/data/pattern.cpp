@@ -86,8 +86,7 @@ class Search {
   bool has(const Step& s, size_t at) const { return at < size_ && (s.mask >> text_[at] & 1); }
   void spend(size_t steps = 1) {
     TG_CHECK((budget_ -= int64_t(steps)) >= 0, value,
-             "[pattern] the search for pieces of the text takes too many steps. The pattern tries too much again; make "
-             "it simpler.");
+             "[pattern] splitting the text takes too many steps. The pattern backtracks too much; make it simpler.");
   }
 
   const std::vector<Step>& steps_;

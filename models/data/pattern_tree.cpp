@@ -254,8 +254,7 @@ PatternNode parse_pattern(std::string_view pattern) {
   PatternNode root = Parser(pattern).all();
   TG_CHECK(
       !can_be_empty(root), value,
-      "[pattern] the pattern {} can match nothing, and a text is cut into pieces that have characters. Make it ask "
-      "for a character.",
+      "[pattern] the pattern {} can match nothing, and each match must have characters. Make it require a character.",
       pattern);
   return root;
 }

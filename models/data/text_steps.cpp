@@ -130,11 +130,10 @@ class Cutter {
 }  // namespace
 
 void check_bytes(size_t bytes, size_t most) {
-  TG_CHECK(
-      bytes <= most, value,
-      "[tokenizer] its steps make {} bytes of a text or token, and may make {}, 16 times what it has. Take another "
-      "tokenizer.",
-      bytes, most);
+  TG_CHECK(bytes <= most, value,
+           "[tokenizer] its steps make {} bytes of a text or token, and may make {}, 16 times its size. Use another "
+           "tokenizer.",
+           bytes, most);
 }
 std::string TextReplacement::of(std::string_view text, size_t most) const {
   std::string all;

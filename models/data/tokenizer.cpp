@@ -22,8 +22,8 @@ template <class F> void for_each_character(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {
     const detail::Utf8 c = first_of(text.substr(at));
     TG_CHECK(c.length > 0, value,
-             "[tokenizer] byte {} of the text, {:#04x}, begins no UTF-8 character. A character tokenizer reads UTF-8. "
-             "Convert the text, or use the byte tokenizer.",
+             "[tokenizer] byte {} of the text, {:#04x}, is not valid UTF-8. A character tokenizer reads UTF-8. Convert "
+             "the text, or use the byte tokenizer.",
              at, uint8_t(text[at]));
     f(c.code, text.substr(at, c.length), at);
     at += c.length;
@@ -55,7 +55,7 @@ template <class F> std::string decoded(std::span<const int64_t> ids, int64_t voc
   text.reserve(ids.size());
   for (size_t i = 0; i < ids.size(); ++i) {
     TG_CHECK(ids[i] >= 0 && ids[i] < vocab_size, value,
-             "[tokenizer] id {} at position {} is none of the vocabulary's. Ids must be in [0, {}). Decode with the "
+             "[tokenizer] id {} at position {} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
              "tokenizer that the model was trained with.",
              ids[i], i, vocab_size);
     append(text, ids[i]);

@@ -27,7 +27,7 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("context", c.context, "tokens that the model sees at once");
   f("layers", c.layers, "transformer blocks");
   f("heads", c.heads, "attention heads; they divide the width");
-  f("kv_heads", c.kv_heads, "heads of keys and values; they divide the heads, 0: as many");
+  f("kv_heads", c.kv_heads, "heads of keys and values; they divide the heads, 0: equal to heads");
   f("width", c.width, "size of the residual stream");
   f("ff_width", c.ff_width, "hidden size of the MLPs, 0: 4 * width");
   f("positions", c.positions, "learned or rope");
@@ -47,10 +47,11 @@ template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("rope_scaling", c.rope_scaling.kind, "none, linear or llama3: frequencies for a longer context");
   f("rope_factor", c.rope_scaling.factor, "by which rope_scaling divides frequencies");
   f("rope_low_freq", c.rope_scaling.low_freq,
-    "of llama3: waves in the original context from which they are kept in part");
-  f("rope_high_freq", c.rope_scaling.high_freq, "of llama3: waves in the original context from which they are kept");
+    "of llama3: frequencies with more waves in the original context are kept in part");
+  f("rope_high_freq", c.rope_scaling.high_freq,
+    "of llama3: frequencies with more waves in the original context are kept");
   f("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
-  f("fragments", c.fragments, "of each fragmented layer; 0: none is");
+  f("fragments", c.fragments, "of each fragmented layer, 0: no layer is fragmented");
   f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
 }
 

@@ -51,18 +51,15 @@ void GptConfig::validate() const {
       head_dim > 0 || width % heads == 0, value,
       "[gpt_config] width {} is not a multiple of heads {}. Each head takes an equal part, unless head_dim is set.",
       width, heads);
-  TG_CHECK(kv_heads >= 0, value, "[gpt_config] kv_heads is {}. It must be 1 or more, or 0 for as many as heads.",
-           kv_heads);
-  TG_CHECK(
-      kv_heads == 0 || heads % kv_heads == 0, value,
-      "[gpt_config] kv_heads {} does not divide heads {}. Each head of keys serves as many heads of queries; 0 stands "
-      "for as many as heads.",
-      kv_heads, heads);
-  TG_CHECK(
-      positions != Positions::rope || head_size() % 2 == 0, value,
-      "[gpt_config] width {} over heads {} makes heads of size {}, which positions \"rope\" cannot turn in pairs. The "
-      "size must be even.",
-      width, heads, head_size());
+  TG_CHECK(kv_heads >= 0, value, "[gpt_config] kv_heads is {}. It must be 1 or more, or 0 for heads.", kv_heads);
+  TG_CHECK(kv_heads == 0 || heads % kv_heads == 0, value,
+           "[gpt_config] kv_heads {} does not divide heads {}. Each head of keys serves the same number of heads of "
+           "queries; 0 means heads.",
+           kv_heads, heads);
+  TG_CHECK(positions != Positions::rope || head_size() % 2 == 0, value,
+           "[gpt_config] width {} over heads {} makes heads of size {}, which positions \"rope\" cannot rotate in "
+           "pairs. The size must be even.",
+           width, heads, head_size());
   TG_CHECK(rope_theta >= 1 && std::isfinite(rope_theta), value,
            "[gpt_config] rope_theta is {}. It must be 1 or more and finite.", rope_theta);
   rope_scaling.validate("gpt_config", "rope_");

@@ -45,7 +45,7 @@ File read(const std::string& path, Device device) {
     return it->second;
   };
   if (const auto format = metadata.find("format"); format == metadata.end() || format->second != kAdapterFormat)
-    fail(path, "it is a safetensors file of something else", "Name the adapter.safetensors that finetuning wrote");
+    fail(path, "it is a safetensors file, but not an adapter", "Name the adapter.safetensors that finetuning wrote");
   if (text("version") != kAdapterVersion)
     fail(path, fmt::format("its version is '{}', and this program reads '{}'", text("version"), kAdapterVersion),
          "Use the program that wrote it");
@@ -197,7 +197,7 @@ std::string adapter_path(const std::string& path) {
     const Json config = parse_json(MappedFile(peft).text(), "adapter", peft);
     const Json* dora = config.is_object() ? config.find("use_dora") : nullptr;
     TG_CHECK(false, value,
-             "[adapter] {} is an adapter of PEFT{}, which is not read. Merge it in Python by "
+             "[adapter] {} is an adapter of PEFT{}, which is not supported. Merge it in Python by "
              "PeftModel.merge_and_unload().save_pretrained(), and pass that folder as the model.",
              path, dora && *dora == Json(true) ? " with use_dora" : "");
   }

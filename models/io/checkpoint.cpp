@@ -92,7 +92,7 @@ class Reader {
   void object(const Json& j, const std::string& key, const std::array<const char*, sizeof...(To)>& names,
               To&... to) const {
     if (!j.is_object() || j.size() != names.size())
-      fail(fmt::format("its '{}' is {}, no object of {} fields", key, text_of(j), names.size()));
+      fail(fmt::format("its '{}' is {}, not an object of {} fields", key, text_of(j), names.size()));
     size_t i = 0;
     (value(j, names[i++], to), ...);
   }
@@ -149,7 +149,7 @@ Checkpoint load_checkpoint(const std::string& path) {
   const SafetensorsFile file(path);
   const Reader r(file);
   if (const auto format = file.metadata().find("format"); format == file.metadata().end() || format->second != kFormat)
-    r.fail("it is a safetensors file of something else", "Name the checkpoint.safetensors of a training run");
+    r.fail("it is a safetensors file, but not a checkpoint", "Name the checkpoint.safetensors of a training run");
   if (r.text("version") != kVersion)
     r.fail(fmt::format("its version is '{}', and this program reads '{}'", r.text("version"), kVersion),
            "Use the program that wrote it");
@@ -160,7 +160,7 @@ Checkpoint load_checkpoint(const std::string& path) {
                        r.text("checksum"), sum));
   c.config = r.text("config");
   if (const Json config = parse_json(c.config, "checkpoint", r.source("config")); !config.is_object())
-    r.fail(fmt::format("its 'config' is {}, no object", text_of(config)));
+    r.fail(fmt::format("its 'config' is {}, not an object", text_of(config)));
   c.tokenizer = r.text("tokenizer");
   std::string hash;
   r.fields("data", {"files", "tokens", "hash"}, c.data.files, c.data.tokens, hash);

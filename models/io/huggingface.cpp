@@ -58,7 +58,8 @@ struct Weights {
         shards.folder(), p.theirs, shape);
     const SafetensorsInfo& t = info(p.theirs);
     TG_CHECK(t.shape == shape, shape,
-             "[huggingface] '{}' is {} in {}, and config.json implies {}. Restore the file that is not of this model.",
+             "[huggingface] '{}' is {} in {}, and config.json implies {}. Restore the file that does not belong to "
+             "this model.",
              p.theirs, t.shape, path(p.theirs), shape);
     TG_CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16, dtype,
              "[huggingface] '{}' is {} in {}. Weights are read in F32, BF16 and F16. Convert the model to one of them.",
@@ -238,14 +239,14 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
   if (c.tied_head && w->in_file.contains(kHead)) {
     const std::string& table = entries->at("wte.weight").pieces[0].theirs;
     TG_CHECK(w->equal(kHead, table), value,
-             "[huggingface] {} has '{}' beside '{}', with other values, and config.json says that they are one "
-             "(tie_word_embeddings). Set that to false, or remove the tensor that is not of the model.",
+             "[huggingface] {} has '{}' and '{}' with different values, and config.json says that they are one "
+             "(tie_word_embeddings). Set that to false, or remove the tensor that does not belong to the model.",
              folder, kHead, table);
     known.insert(kHead);
   }
   for (const auto& [theirs, name] : w->in_file)
     TG_CHECK(known.contains(theirs), value,
-             "[huggingface] '{}' {} in {} is no part of the model that config.json describes. Remove it, or restore "
+             "[huggingface] '{}' {} in {} is not in the model that config.json describes. Remove it, or restore "
              "config.json.",
              name, w->info(theirs).shape, w->path(theirs));
   source.read = [w, entries](const std::string& ours) { return read_entry(*w, entries->at(ours)); };
@@ -262,7 +263,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   const std::set<std::string> has = names_of(huggingface_layout(family, c));
   for (const auto& [name, t] : state)
     TG_CHECK(has.contains(name), value,
-             "[huggingface] '{}' {} is no parameter of such a Gpt. Pass the parameters of the model alone.", name,
+             "[huggingface] '{}' {} is not a parameter of this Gpt. Pass only the parameters of the model.", name,
              t.shape());
   std::vector<ShardTensor> tensors;
   for (const Entry& e : huggingface_layout(family, completed(c, family))) {

@@ -75,11 +75,10 @@ ModelType type_of(const Keys& k) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", t.name);
   }
   const auto lacks = std::ranges::find_if(kMissing, [&](auto& m) { return name.find(m.first) != name.npos; });
-  throw Error(
-      Error::Kind::value,
-      fmt::format("[huggingface] model_type is '{}'{}. Those that are read are {}. Pass a model of one of them.",
-                  name.substr(0, 200), lacks == std::end(kMissing) ? "" : fmt::format(", which has {}", lacks->second),
-                  known));
+  throw Error(Error::Kind::value,
+              fmt::format("[huggingface] model_type is '{}'{}. The supported ones are {}. Pass a model of one of them.",
+                          name.substr(0, 200),
+                          lacks == std::end(kMissing) ? "" : fmt::format(", which has {}", lacks->second), known));
 }
 
 void refuse_other_results(const Keys& k, bool mistral) {
@@ -140,8 +139,8 @@ void read_ropes(const Keys& k, GptConfig& c) {
     r = read_rope(*parameters, "rope_parameters", old.theta);
     const bool same = (!has_theta || old.theta == r.theta) && (!scaling || old.scaling == r.scaling);
     TG_CHECK(same, value,
-             "[huggingface] 'rope_parameters' is {}, and 'rope_theta' with 'rope_scaling' says another thing ({}, {}). "
-             "Both forms must agree. Remove the one that is wrong.",
+             "[huggingface] 'rope_parameters' is {}, and 'rope_theta' with 'rope_scaling' disagrees ({}, {}). Both "
+             "forms must agree. Remove the one that is wrong.",
              shown(*parameters), old.theta, scaling ? shown(*scaling) : "null");
   }
   c.rope_theta = r.theta, c.rope_scaling = r.scaling;
@@ -152,11 +151,10 @@ Activation activation_of(const std::string& key, const std::string& name) {
   if (name == "gelu") return Activation::gelu;
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "relu") return Activation::relu;
-  throw Error(
-      Error::Kind::value,
-      fmt::format("[huggingface] '{}' is '{}'. Those that are read are gelu_new, gelu_pytorch_tanh, gelu, silu, "
-                  "swish and relu. Pass a model with one of them.",
-                  key, name.substr(0, 200)));
+  throw Error(Error::Kind::value,
+              fmt::format("[huggingface] '{}' is '{}'. The supported ones are gelu_new, gelu_pytorch_tanh, gelu, silu, "
+                          "swish and relu. Pass a model with one of them.",
+                          key, name.substr(0, 200)));
 }
 
 GptConfig read_gpt2(const Keys& k) {
@@ -181,8 +179,8 @@ void read_biases(const Keys& k, std::string_view type, GptConfig& c) {
   k.read("attention_bias", c.bias);
   k.read("mlp_bias", mlp);
   TG_CHECK(c.bias == mlp, value,
-           "[huggingface] 'attention_bias' is {} and 'mlp_bias' is {}. A Gpt has both or none. Pass a model of which "
-           "that is true.",
+           "[huggingface] 'attention_bias' is {} and 'mlp_bias' is {}. A Gpt has both or none. Pass a model with equal "
+           "values.",
            c.bias, mlp);
 }
 GptConfig read_llama(const Keys& k, std::string_view type) {
@@ -308,7 +306,7 @@ std::vector<int64_t> eos_tokens_from_huggingface(std::string_view text, const st
 std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
   const Family family = family_of(c);
   TG_CHECK(family != Family::none, value,
-           "[huggingface] no model of transformers computes this one: {}. Train a model that is of one family.",
+           "[huggingface] transformers has no model like this one: {}. Train a model of one family.",
            family_mismatch(c));
   const auto type = std::ranges::find_if(kTypes, [&](const ModelType& t) { return t.family == family; });
   Json all = {{"architectures", Json::array({type->architecture})},

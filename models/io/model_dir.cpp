@@ -128,7 +128,7 @@ void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) 
   const auto* const bpe = dynamic_cast<const BpeTokenizer*>(file.tokenizer.get());
   if ((bpe ? bpe->plain_vocab_size() : file.tokenizer->vocab_size()) <= vocab_size) return;
   file.tokenizer_error = fmt::format(
-      "[model] {}: the tokenizer has {} tokens and the model {}. The model must have as many or more; restore the "
+      "[model] {}: the tokenizer has {} tokens and the model {}. The model must have at least as many; restore the "
       "file.",
       config_path(folder), file.tokenizer->vocab_size(), vocab_size);
   file.tokenizer.reset();
@@ -148,11 +148,10 @@ std::string model_config_text(const std::string& folder) {
     TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
              folder, other.empty() ? "a file" : other);
   }
-  TG_CHECK(
-      fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter.safetensors", error), value,
-      "[model] {} is the folder of an adapter, which changes a model and is none. Pass the model that was finetuned as "
-      "--model and this folder as --adapter, or merge both with `tapegrad merge`.",
-      folder);
+  TG_CHECK(fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter.safetensors", error), value,
+           "[model] {} is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and "
+           "this folder as --adapter, or merge both with `tapegrad merge`.",
+           folder);
   const MappedFile file(config_path(folder));
   TG_CHECK(file.bytes().size() <= kMostConfig, value,
            "[model] {} has {} bytes. A configuration has at most {}. Is it the file of another program?",

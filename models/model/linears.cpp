@@ -31,7 +31,7 @@ std::string modules_of(const std::vector<NamedLinear>& all) {
   }
   std::string s;
   for (const auto& [pattern, n] : patterns) s += fmt::format("{}{} ({})", s.empty() ? "" : ", ", pattern, n);
-  return fmt::format("The modules are {}. A head that is the token table is none.", s);
+  return fmt::format("The modules are {}. A tied head is not a module.", s);
 }
 }  // namespace
 
@@ -74,9 +74,10 @@ void prepare_for_eval(const Linears& model, const Params& params) {
     TG_CHECK(!l.layer->prepared(), state, "[prepare_for_eval] '{}' is prepared already. Prepare a model once.", l.name);
     layers += l.layer->kind != LinearKind::plain;
   }
-  TG_CHECK(layers > 0, state,
-           "[prepare_for_eval] all {} layers are plain: none has codes to keep. Call replace_linears() first.",
-           model.list.size());
+  TG_CHECK(
+      layers > 0, state,
+      "[prepare_for_eval] all {} layers are plain: none has quantized weights to keep. Call replace_linears() first.",
+      model.list.size());
   for (const NamedLinear& l : model.list) {
     if (l.layer->kind == LinearKind::plain) continue;
     const Tensor weight = l.layer->weight;

@@ -10,8 +10,8 @@ std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c)
   std::vector<NamedLinear> r = model.matching("lora", c.targets);
   for (const NamedLinear& l : model.list)
     TG_CHECK(!l.layer->adapter, state,
-             "[lora] '{}' has an adapter already. A model has one set of them. Load the model again, or go on with the "
-             "set it has.",
+             "[lora] '{}' has an adapter already. A model has one set of adapters. Load the model again, or continue "
+             "with its set.",
              l.name);
   for (const NamedLinear& l : r) {
     TG_CHECK(!l.layer->fragmented, value,

@@ -17,8 +17,8 @@ void Model::check(const ForwardOptions& o) const {
   const ForwardSupport s = support();
   const auto follow = [](bool asked, bool has, std::string_view name, std::string_view way) {
     TG_CHECK(!asked || has, value,
-             "[model] forward() is asked for `{0}`, which this model does not follow. A model states in kSupport what "
-             "it follows. Leave `{0}` out{1}.",
+             "[model] forward() is asked for `{0}`, which this model does not support. A model lists in kSupport what "
+             "it supports. Leave `{0}` out{1}.",
              name, way);
   };
   follow(o.cache, s.cache, "cache", "");

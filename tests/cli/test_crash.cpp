@@ -110,12 +110,12 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
     CHECK(lines < kLongRun);
     CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
     CHECK_HAS(errors,
-              fmt::format("stopped after step {} of {}; `tapegrad train --resume run` goes on", lines, kLongRun));
+              fmt::format("stopped after step {} of {}; `tapegrad train --resume run` resumes it", lines, kLongRun));
 
     // The same command once more would begin from nothing: refused.
     Process fresh(reference.folder.path, reference.command);
     CHECK(fresh.status() == 1);
-    CHECK_HAS(fresh.errors(), fmt::format("is of a run that stopped at step {} of {}", lines, kLongRun));
+    CHECK_HAS(fresh.errors(), fmt::format("belongs to a run that stopped at step {} of {}", lines, kLongRun));
 
     fs::remove(reference.folder / "run/model.safetensors");  // is no part of the state
     CHECK(reference.go_on() == 0);
@@ -133,7 +133,7 @@ TEST_CASE("a limit of the file size is an error, and the former files stay") {
   CHECK(p.status() == 1);
   CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: write of");
   CHECK_HAS(p.errors(), "File too large. What was there before is unchanged. Free space");
-  CHECK_HAS(p.errors(), "is as it was after step 4; `tapegrad train --resume run` goes on from there.");
+  CHECK_HAS(p.errors(), "holds the state after step 4; `tapegrad train --resume run` resumes from there.");
   CHECK(read_file(folder / "run/checkpoint.safetensors") == reference.files.at("checkpoint.safetensors"));
   CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
   Process log(folder.path, longer, {.file_limit = rlim_t(fs::file_size(folder / "run/log.jsonl") / 2)});

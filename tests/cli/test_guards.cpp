@@ -37,9 +37,10 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
   // Killed before its first periodic save it has done steps all the same: a new run is refused, and going on is not.
   Process fresh(folder.path, command);
   CHECK(fresh.status() == 1);
-  CHECK_HAS(fresh.errors(),
-            fmt::format("is of a run that was saved at step 0 of 1000000, and whose log goes on to step {}. A new run",
-                        steps));
+  CHECK_HAS(
+      fresh.errors(),
+      fmt::format("belongs to a run that was saved at step 0 of 1000000, and whose log continues to step {}. A new run",
+                  steps));
   CHECK(lines_of(folder / "run/log.jsonl") == steps);
   Process resumed(folder.path, {"train", "--resume", "run", "--max-steps", "2", "--quiet"});
   CHECK_MESSAGE(resumed.status() == 0, resumed.errors());
@@ -75,8 +76,9 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   Process again(folder.path, with(reference.command, {"--seed", "2"}));
   CHECK(again.status() == 1);
   const std::string errors = again.errors();
-  CHECK_HAS(errors,
-            "run/checkpoint.safetensors is of a run that is finished, after 4 steps. A new run would overwrite it.");
+  CHECK_HAS(
+      errors,
+      "run/checkpoint.safetensors belongs to a run that is finished, after 4 steps. A new run would overwrite it.");
   CHECK_HAS(errors, "`tapegrad train --resume run --max-steps 8`, choose another --out, or pass --overwrite.");
   CHECK(read_file(folder / "run/log.jsonl") == log);
   reference.check_same();
@@ -92,7 +94,7 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   Process model(folder.path, reference.command);
   CHECK(model.status() == 1);
   CHECK_HAS(model.errors(),
-            "[train] run/model.safetensors is there, and a new run would overwrite what is in its folder.");
+            "[train] run/model.safetensors exists, and a new run would overwrite the files in its folder.");
   CHECK_HAS(model.errors(), "Choose another --out, or pass --overwrite.");
   write_file_atomically(folder / "run/checkpoint.safetensors", "damaged");
   Process damaged(folder.path, reference.command);
@@ -102,7 +104,7 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   reference.check_same();
   Process both(folder.path, {"train", "--resume", "run", "--overwrite"});
   CHECK(both.status() == 2);
-  CHECK_HAS(both.errors(), "leave --overwrite away");
+  CHECK_HAS(both.errors(), "omit --overwrite");
 }
 
 TEST_CASE("a run that overwrites another is that run once it has begun, wherever it is cut off") {
@@ -188,7 +190,7 @@ TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no
   fs::rename(folder / "run", folder / "run\xff");
   Process refused(folder.path, {"train", "--model", "run\xff", "--data", "text.txt", "--out", "next", "--quiet"});
   CHECK(refused.status() == 1);
-  CHECK_HAS(refused.errors(), "run\\xff, is not UTF-8, and a checkpoint cannot say it");
+  CHECK_HAS(refused.errors(), "run\\xff, is not UTF-8, and a checkpoint cannot store it");
   CHECK(!fs::exists(folder / "next"));
   fs::create_symlink("run\xff", folder / "link");
   Process linked(folder.path, {"train", "--model", "link", "--data", "text.txt", "--out", "next", "--quiet",
@@ -250,7 +252,7 @@ TEST_CASE("a token file that changes during a run is an error, and the run goes 
   }
   CHECK(p.status() == 1);
   CHECK_HAS(p.errors(), what);
-  CHECK_HAS(p.errors(), "`tapegrad train --resume run` goes on from there.");
+  CHECK_HAS(p.errors(), "`tapegrad train --resume run` resumes from there.");
   const int64_t step = load_checkpoint(folder / "run/checkpoint.safetensors").state.step;
   CHECK(step > 0);
   Process early(folder.path, {"train", "--resume", "run", "--quiet"});
@@ -283,8 +285,8 @@ TEST_CASE("after a divergence what the message says helps") {
     for (int status = 1; status != 0;) {
       CAPTURE(errors);
       REQUIRE(++tries < 20);
-      CHECK_HAS(errors, "run/checkpoint.safetensors is as it was after step 0; `tapegrad train --resume run --lr 1");
-      CHECK_HAS(errors, "goes on from there with a lower rate.");
+      CHECK_HAS(errors, "run/checkpoint.safetensors holds the state after step 0; `tapegrad train --resume run --lr 1");
+      CHECK_HAS(errors, "resumes from there with a lower rate.");
       command = command_in(errors);
       REQUIRE(command[3] == "--lr");
       Process p(folder.path, with(command, {"--quiet"}));
@@ -302,8 +304,8 @@ TEST_CASE("after a divergence what the message says helps") {
   }
   SUBCASE("the weights of the checkpoint give it: a new run") {
     const std::string errors = diverges({"--lr", "1e25", "--checkpoint-every", "1"});
-    CHECK_HAS(errors, "run/checkpoint.safetensors holds the weights that give it, after step ");
-    CHECK_HAS(errors, "so no rate helps from there. Begin a new run with --lr 1e+24 --overwrite.");
+    CHECK_HAS(errors, "run/checkpoint.safetensors holds the weights that cause this, after step ");
+    CHECK_HAS(errors, "a lower rate does not help from there. Begin a new run with --lr 1e+24 --overwrite.");
     Process p(folder.path, with(begin, {"--lr", "1e-3", "--overwrite"}));
     CHECK_MESSAGE(p.status() == 0, p.errors());
   }
@@ -357,7 +359,7 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
     CHECK(p.status() == 1);
     CHECK_HAS(p.errors(), every ? " after step 5. What was there before is unchanged." : "of step 6 is");
     CHECK_HAS(p.errors(), "must be finite");
-    CHECK_HAS(p.errors(), "is as it was after step 4");
+    CHECK_HAS(p.errors(), "holds the state after step 4");
     CHECK(read_file(path) == before);
     CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
     CHECK(read_file(folder / "run/config.json") == reference.files.at("config.json"));
@@ -429,7 +431,7 @@ TEST_CASE("a checkpoint that is replaced by a folder during a run is an error, a
   }
   CHECK(p.status() == 1);
   CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: ");
-  CHECK(p.errors().find("goes on") == std::string::npos);
+  CHECK(p.errors().find("resumes from") == std::string::npos);
 }
 
 TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does not know it") {

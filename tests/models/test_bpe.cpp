@@ -257,11 +257,7 @@ TEST_CASE("bpe: JSON and back, ids without a token") {
   CHECK(t.id_of("<e>") == 5);
   CHECK(t.id_of("c") == -1);
   CHECK_HAS(error_of(Error::Kind::value, [&] { t.encode("ac"); }), "the vocabulary has no token for the byte 0x63");
-  CHECK_HAS(error_of(Error::Kind::value,
-                     [&] {
-                       t.decode(Ids{0, 6});
-                     }),
-            "id 6 at position 1 is none of the vocabulary's");
+  CHECK_HAS(error_of(Error::Kind::value, [&] { t.decode(Ids{0, 6}); }), "id 6 at position 1 is not in the vocabulary");
   const auto copy = Tokenizer::from_json(t.to_json());
   CHECK(copy->encode("aaab") == t.encode("aaab"));
   CHECK(copy->to_json() == t.to_json());
@@ -350,11 +346,11 @@ TEST_CASE("bpe: what a tokenizer.json must not have is refused with its path") {
   CHECK_HAS(set_model("vocab", R"({"a":0.5})"), "ids are whole numbers");
   CHECK_HAS(set_model("merges", R"(["a c"])"),
             R"(model.merges has the element 0, "a c", and the vocabulary has no "c")");
-  CHECK_HAS(set_model("merges", R"(["a a a"])"), "which is no two words");
+  CHECK_HAS(set_model("merges", R"(["a a a"])"), "which is not two words");
   CHECK_HAS(set_model("merges", R"([["a"]])"), "which is neither two words nor a pair of strings");
   CHECK_HAS(set_model("unk_token", R"("<unk>")"), R"(model.unk_token is "<unk>", which is not in the vocabulary)");
   CHECK_HAS(set_model("ignore_merges", "3"), "model.ignore_merges is neither true nor false");
-  CHECK_HAS(bpe_refusal(own_json("{}")), "model is no object");
+  CHECK_HAS(bpe_refusal(own_json("{}")), "model is not an object");
   const auto refused_text = [](const std::string& text) {
     return error_of(Error::Kind::value, [&] { BpeTokenizer::from_json(text, "t.json"); });
   };

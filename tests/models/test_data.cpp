@@ -40,7 +40,7 @@ TEST_CASE("tokenizer: bytes") {
   CHECK_HAS(value_error([&] {
               t.decode(Ids{65, 256});
             }),
-            "[tokenizer] id 256 at position 1 is none of the vocabulary's. Ids must be in [0, 256).");
+            "[tokenizer] id 256 at position 1 is not in the vocabulary. Ids must be in [0, 256).");
   CHECK_HAS(value_error([&] { t.decode(Ids{-1}); }), "id -1 at position 0");
   CHECK(t.to_json() == R"({"type":"bytes"})");
 }
@@ -64,7 +64,7 @@ TEST_CASE("tokenizer: characters are sorted, distinct code points") {
   CHECK_HAS(value_error([&] {
               t.decode(Ids{0, 9});
             }),
-            "id 9 at position 1 is none of the vocabulary's. Ids must be in [0, 9)");
+            "id 9 at position 1 is not in the vocabulary. Ids must be in [0, 9)");
   CHECK_HAS(value_error([&] { t.decode(Ids{-1}); }), "id -1 at position 0");
   CHECK_HAS(value_error([] { CharTokenizer::from_text(""); }), "[tokenizer] the text is empty.");
 }
@@ -93,7 +93,7 @@ TEST_CASE("tokenizer: the known part of a text") {
       value_error([&] { t.known("#?"); }),
       "[tokenizer] the text has no character of the model's vocabulary, which has 3: all 2 are unknown, the first "
       "of them '#' U+0023, '?' U+003F. Something must be left to encode.");
-  CHECK_HAS(value_error([&] { t.known("a\xff"); }), "byte 1 of the text, 0xff, begins no UTF-8 character");
+  CHECK_HAS(value_error([&] { t.known("a\xff"); }), "byte 1 of the text, 0xff, is not valid UTF-8");
   CHECK_HAS(value_error([&] { t.encode("a#"); }), "Leave it out, as --unknown skip and Tokenizer::known() do, or");
 
   const KnownText bytes = ByteTokenizer().known("#\xff");
@@ -121,7 +121,7 @@ TEST_CASE("tokenizer: text that is no UTF-8 is refused at its first wrong byte")
                          "\xf5\x80\x80\x80",
                          "\xff"};
   for (const std::string bad : wrong) {
-    const auto part = fmt::format("byte 2 of the text, {:#04x}, begins no UTF-8 character.", uint8_t(bad[0]));
+    const auto part = fmt::format("byte 2 of the text, {:#04x}, is not valid UTF-8.", uint8_t(bad[0]));
     CHECK_HAS(value_error([&] { t.encode("ab" + bad + "a"); }), part);
     CHECK_HAS(value_error([&] { CharTokenizer::from_text("ab" + bad); }), part);
     CHECK_HAS(value_error([&] { CharTokenizer::from_text("ab" + bad); }), "use the byte tokenizer");

@@ -125,7 +125,8 @@ TEST_CASE("foreign files: the names of a base model, without its prefix") {
 TEST_CASE("foreign files: an adapter of PEFT is named as what it is") {
   Folder f;
   put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": false})");
-  CHECK_HAS(error_of([&] { adapter_path(f.path); }), "is an adapter of PEFT, which is not read. Merge it in Python");
+  CHECK_HAS(error_of([&] { adapter_path(f.path); }),
+            "is an adapter of PEFT, which is not supported. Merge it in Python");
   put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": true})");
   CHECK_HAS(error_of([&] { adapter_path(f.path); }), "is an adapter of PEFT with use_dora");
 }
@@ -172,7 +173,7 @@ TEST_CASE("foreign files: vocab.json and merges.txt are read by the class that t
         {R"({"add_bos_token": true})", "sets add_bos_token"},
         {R"({"split_special_tokens": true})", "sets split_special_tokens"},
         {R"({"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true})", "sets add_prefix_space"},
-        {R"([])", "is no object"},
+        {R"([])", "is not an object"},
         {R"({"added_tokens_decoder": {"x": {"content": "y"}}})", "has the id \"x\""},
         {R"({"added_tokens_decoder": {"7": {"content": "the"}}})", "gives \"the\" the id 7, and the vocabulary 258"}}) {
     write_vocab(f.path, config);

@@ -298,7 +298,7 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   bare["lm_head.weight"] = bare.at("wte.weight");
   CHECK(to.with_weights(bare) == "no error");
   bare["lm_head.weight"] = bare.at("wte.weight") * 2.0;
-  CHECK_HAS(to.with_weights(bare), "has 'lm_head.weight' beside 'transformer.wte.weight', with other values");
+  CHECK_HAS(to.with_weights(bare), "has 'lm_head.weight' and 'transformer.wte.weight' with different values");
 
   const LoadedModel m = load_model(data_folder("llama"));
   const Folder half;
@@ -321,7 +321,7 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   const Copy llama("llama"), gpt2("gpt2"), mistral("mistral"), qwen3("qwen3");
   CHECK(llama.error() == "no error");
   CHECK_HAS(llama.with("model_type", "gemma3"), "model_type is 'gemma3', which has norms that scale by 1 + w");
-  CHECK_HAS(llama.with("model_type", "gemma3"), "Those that are read are gpt2, llama, mistral, qwen2, qwen3");
+  CHECK_HAS(llama.with("model_type", "gemma3"), "The supported ones are gpt2, llama, mistral, qwen2, qwen3");
   CHECK_HAS(llama.with("model_type", "gemma3"), "\n    in " + llama.path + "/config.json");
   CHECK_HAS(llama.with("model_type", "no such"), "model_type is 'no such'. Those");
   CHECK_HAS(llama.with("model_type", 3), "'model_type' is 3. It must be a text in quotes");
@@ -363,7 +363,7 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   GptConfig odd = small(Family::gpt2);
   odd.norm = NormKind::rms_norm;
   CHECK_HAS(error_of([&] { gpt_config_to_huggingface(odd); }),
-            "no model of transformers computes this one: norm is rms_norm, not layer_norm, as family \"gpt2\"");
+            "transformers has no model like this one: norm is rms_norm, not layer_norm, as family \"gpt2\"");
   odd = small(Family::llama);
   odd.activation = Activation::gelu, odd.fragments = 2;
   CHECK_HAS(error_of([&] { gpt_config_to_huggingface(odd); }), "activation is gelu, not swiglu; fragments is 2, not 0");

@@ -129,7 +129,7 @@ TEST_CASE("LoRA files: another rank, alpha or shape names both; damage is an Err
     expect({[&] { load_adapter(path, model, base); }, kind, std::move(says)});
   };
   using Kind = Error::Kind;
-  damaged([](auto& m, auto&) { m.erase("format"); }, Kind::io, {path, "it is a safetensors file of something else"});
+  damaged([](auto& m, auto&) { m.erase("format"); }, Kind::io, {path, "it is a safetensors file, but not an adapter"});
   damaged([](auto& m, auto&) { m["version"] = "2"; }, Kind::io,
           {path, "its version is '2', and this program reads '1'"});
   damaged([](auto& m, auto&) { m.erase("alpha"); }, Kind::io, {path, "it has no 'alpha'"});

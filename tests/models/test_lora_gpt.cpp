@@ -336,7 +336,7 @@ TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
   refused({.targets = {"h.*.attn.q"}}, Error::Kind::value,
           {"[lora] the target 'h.*.attn.q' matches no module. Each target must match at least one",
            "The modules are h.*.attn.qkv (2), h.*.attn.proj (2), h.*.mlp.fc (2), h.*.mlp.proj (2).",
-           "A head that is the token table is none."});
+           "A tied head is not a module."});
   refused({.targets = {"*.qkv", "lm_head"}, .rank = 2}, Error::Kind::value, {"the target 'lm_head' matches no module"});
   refused({.targets = {}}, Error::Kind::value, {"[lora] there are no targets.", "The modules are h.*.attn.qkv"});
   refused({.targets = {"*"}, .rank = 9}, Error::Kind::value,
@@ -352,5 +352,5 @@ TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
   apply_lora(model, base, {.targets = {"h.0.mlp.fc"}, .rank = 2});
   expect({[&] { apply_lora(model, base, {.targets = {"h.1.mlp.fc"}, .rank = 2}); },
           Error::Kind::state,
-          {"[lora] 'h.0.mlp.fc' has an adapter already. A model has one set of them."}});
+          {"[lora] 'h.0.mlp.fc' has an adapter already. A model has one set of adapters."}});
 }

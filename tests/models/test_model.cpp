@@ -59,7 +59,7 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
   CHECK(plain.forward(tokens).shape() == Shape{2, 3, 256});
   CHECK(bits_of(plain.forward(tokens, {.last_only = true})) == bits_of(slice(plain.forward(tokens), 1, 2, 3)));
   KvCache cache;
-  CHECK_HAS(error_of([&] { plain.forward(tokens, {.cache = &cache}); }), "`cache`, which this model does not follow");
+  CHECK_HAS(error_of([&] { plain.forward(tokens, {.cache = &cache}); }), "`cache`, which this model does not support");
   CHECK_HAS(error_of([&] { plain.forward(tokens, {.lengths = tokens}); }), "`lengths`, which this model");
   CHECK_HAS(error_of([&] { plain.loss({tokens, tokens}, {.compute = DType::bf16}); }), "Leave `compute` out; in a run");
   CHECK_HAS(error_of([&] { plain.forward(tokens, {.recompute = true}); }), "a RecomputeScope");
@@ -71,7 +71,7 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
   TrainConfig c = tiny_train();
   c.recompute = Recompute::block;
   Trainer trainer(Bag(Params(), {}), params, bytes_of(rhyme()), c);
-  CHECK_HAS(error_of([&] { trainer.step(); }), "`recompute`, which this model does not follow");
+  CHECK_HAS(error_of([&] { trainer.step(); }), "`recompute`, which this model does not support");
 
   struct TwoLosses : Plain {
     using Plain::Plain;

@@ -82,7 +82,7 @@ TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
   CHECK(settings.run().tokenizer == folder / "tokenizer.json");
 
   write_file_atomically(folder / "tokenizer.json", "{}");
-  CHECK_HAS(load_model(folder.path).tokenizer_error, (folder / "tokenizer.json") + ": model is no object");
+  CHECK_HAS(load_model(folder.path).tokenizer_error, (folder / "tokenizer.json") + ": model is not an object");
   write_file_atomically(folder / "config.json",
                         "{\"model\":" + to_json(tiny_model()) + ",\"tokenizer\":\"../t.json\"}");
   CHECK_HAS(load_model(folder.path).tokenizer_error, "it is no JSON object");

@@ -322,9 +322,9 @@ TEST_CASE("configuration: what validate() refuses") {
   CHECK_HAS(with([](GptConfig& c) { c.kv_heads = 3; }), "[gpt_config] kv_heads 3 does not divide heads 4.");
   CHECK_HAS(with([](GptConfig& c) { c.kv_heads = 8; }), "[gpt_config] kv_heads 8 does not divide heads 4.");
   CHECK_HAS(with([](GptConfig& c) { c.kv_heads = -1; }),
-            "[gpt_config] kv_heads is -1. It must be 1 or more, or 0 for as many as heads.");
+            "[gpt_config] kv_heads is -1. It must be 1 or more, or 0 for heads.");
   CHECK_HAS(with([](GptConfig& c) { c.width = 36, c.positions = Positions::rope; }),
-            "width 36 over heads 4 makes heads of size 9, which positions \"rope\" cannot turn in pairs.");
+            "width 36 over heads 4 makes heads of size 9, which positions \"rope\" cannot rotate in pairs.");
   CHECK_HAS(with([](GptConfig& c) { c.rope_theta = 0; }), "rope_theta is 0. It must be 1 or more and finite.");
   CHECK_HAS(with([](GptConfig& c) { c.head_dim = -1; }), "head_dim is -1. It must be from 1 to 2147483647, or 0");
   CHECK_HAS(with([](GptConfig& c) { c.head_dim = 3, c.positions = Positions::rope; }), "makes heads of size 3");

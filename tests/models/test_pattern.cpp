@@ -90,7 +90,7 @@ TEST_CASE("pattern: hostile texts take few steps, hostile patterns are stopped")
   }
   const TextPattern doubling("(?:a+)+b");
   CHECK_HAS(error_of(Error::Kind::value, [&] { pieces(doubling, std::string(40, 'a') + "c"); }),
-            "[pattern] the search for pieces of the text takes too many steps.");
+            "[pattern] splitting the text takes too many steps.");
 }
 
 TEST_CASE("pattern: a long list of characters is read as a short one") {

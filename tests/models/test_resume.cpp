@@ -247,14 +247,14 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
     write_safetensors(folder / "bad", file.tensors(), metadata);
     return load_error(read_file(folder / "bad"));
   };
-  CHECK_HAS(with("format", "tapegrad"), "it is a safetensors file of something else. It must be");
+  CHECK_HAS(with("format", "tapegrad"), "it is a safetensors file, but not a checkpoint. It must be");
   CHECK_HAS(with("version", "2"), "its version is '2', and this program reads '1'");
   CHECK_HAS(with("state", "{}"), "its checksum is");
   CHECK_HAS(with("more", ""), "its checksum is");
   write_safetensors(folder / "bad", params.state(), {{"format", "tapegrad"}});
-  CHECK_HAS(load_error(read_file(folder / "bad")), "it is a safetensors file of something else");
+  CHECK_HAS(load_error(read_file(folder / "bad")), "it is a safetensors file, but not a checkpoint");
   write_safetensors(folder / "bad", {});
-  CHECK_HAS(load_error(read_file(folder / "bad")), "it is a safetensors file of something else");
+  CHECK_HAS(load_error(read_file(folder / "bad")), "it is a safetensors file, but not a checkpoint");
   CHECK_HAS(load_error("not a checkpoint"), "no safetensors file");
   CHECK_HAS(error_of([&] { load_checkpoint(folder / "none"); }), "none: No such file");
   CHECK_HAS(error_of([&] { load_checkpoint(folder.path); }), "it is a folder");
