@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# CPU-seconds (user and system) of the build and of its tests: wall time depends on the machine's other work. Needs bash.
-#   bench/build_time.sh                     a preset from nothing: configure, build, test; a row per group and per slow file
-#   bench/build_time.sh --target demo       one target from nothing, without the tests
-#   bench/build_time.sh --touch ops/norm.h  one file changed: what is built again, and all tests; after the first form
-#   bench/build_time.sh --include           a file that includes <tapegrad/tapegrad.h> only; after the first form
-# --preset NAME (release) and --build FOLDER (build/time) go with each. Jobs: two.
+# CPU-seconds (user and system) of build and tests; wall time depends on the machine's load. Needs bash.
+#   bench/build_time.sh                     a preset from scratch: configure, build, test; rows: groups, slow files
+#   bench/build_time.sh --target demo       one target from scratch, without tests
+#   bench/build_time.sh --touch ops/norm.h  one changed file: the rebuild and all tests; needs the first form
+#   bench/build_time.sh --include           a file that only includes <tapegrad/tapegrad.h>; needs the first form
+# All take --preset NAME (release) and --build FOLDER (build/time). Two jobs.
 set -eu
-if [ "${1:-}" = --compile ]; then  # the launcher of each compiler and linker: LOG COMMAND...
+if [ "${1:-}" = --compile ]; then  # compiler and linker launcher: LOG COMMAND...
   log=$2
   shift 2
   out=-
@@ -34,7 +34,8 @@ while [ $# -gt 0 ]; do
 done
 case $build in /*) ;; *) build=$PWD/$build ;; esac
 files=$build/files.time steps=$build/steps.time
-step() {  # NAME COMMAND...: its CPU-seconds, a line of $steps; what it prints goes to build.log
+# NAME COMMAND...: logs its CPU-seconds to $steps and its output to build.log
+step() {
   TIMEFORMAT="%U %S $1"
   shift
   { time "$@" >>"$build/build.log" 2>&1; } 2>>"$steps" || { tail -40 "$build/build.log"; exit 1; }

@@ -29,7 +29,7 @@ def run_tests(arguments):
     if shown.returncode:
         sys.exit(shown.stderr)
     tests = [(t["name"], {p["name"]: p["value"] for p in t["properties"]}) for t in json.loads(shown.stdout)["tests"]]
-    # what others take files from is first, as ctest has it
+    # setup fixtures first, as ctest runs them
     tests.sort(key=lambda t: (not t[1].get("FIXTURES_SETUP"), -float(t[1].get("COST", 0))))
     chosen = [a for i, a in enumerate(arguments) if a not in ("-R", "-E", "--stop-on-failure") and arguments[i - 1] not in ("-R", "-E")]
     condition, free, failed, threads = threading.Condition(), CORES, [], []

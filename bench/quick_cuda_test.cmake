@@ -1,8 +1,8 @@
-# Do bench_gpt_timeit, bench_lm_profile, bench_step, bench_switchback and bench_fragmented work on the device cuda, a GPU or
-# the emulator:
+# Tests bench_gpt_timeit, bench_lm_profile, bench_step, bench_switchback and bench_fragmented on the device cuda, a GPU
+# or the emulator:
 #   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSTEP=<bench_step> -DSWITCHBACK=<bench_switchback>
 #         -DFRAGMENTED=<bench_fragmented> -DOUT=<folder> -P quick_cuda_test.cmake
-# Prints "skipped" where the machine has no such device. Times are not judged: those of the emulator mean nothing.
+# Prints "skipped" without such a device. Times are not judged.
 include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
 execute_process(COMMAND ${LM} ${tiny} --types forward --warmup 0 RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
@@ -19,8 +19,8 @@ foreach(i 0 1)
   string(JSON parameters GET "${json}" runs ${i} parameters)
   string(JSON count GET "${json}" runs ${i} copies host_to_device count)
   string(JSON bytes GET "${json}" runs ${i} copies host_to_device bytes)
-  math(EXPR want "4 * ${parameters} + 2 * 4 * 4 * 4")  # and cosines and sines of 4 positions and 4 angles
-  if(NOT "${count} ${bytes}" MATCHES "^23 ${want}(\\.0)?$")  # 9 weights in each layer, 3 besides, 2 tables of angles
+  math(EXPR want "4 * ${parameters} + 2 * 4 * 4 * 4")  # plus cos and sin: 4 positions, 4 angles
+  if(NOT "${count} ${bytes}" MATCHES "^23 ${want}(\\.0)?$")  # 9 weights per layer, 3 others, 2 angle tables
     message(FATAL_ERROR "run ${i}: ${count} copies of ${bytes} bytes to the device, not 23 of ${want}")
   endif()
 endforeach()

@@ -1,7 +1,7 @@
 # The CUDA backend of tg_core: the files of cuda/.
-#   ON       by nvcc; AUTO is ON where nvcc and the toolkit are found, else OFF
-#   EMULATE  by the host compiler on the emulator in tests/emulator, which checks every access; no toolkit, no GPU needed
-# A build with ON starts on machines without a GPU or driver; asking for the device there is an Error.
+#   ON       by nvcc; AUTO is ON if nvcc and the toolkit are found, else OFF
+#   EMULATE  by the host compiler on tests/emulator, which checks every access; needs no toolkit or GPU
+# A build with ON starts without a GPU or driver; asking for the device there is an Error.
 set(TG_HAS_CUDA OFF)
 include(cmake/tapegradKernels.cmake)
 if(TG_CUDA MATCHES "^(ON|AUTO)$")
@@ -41,7 +41,7 @@ elseif(TG_CUDA STREQUAL "EMULATE")
   set_property(GLOBAL PROPERTY TAPEGRAD_KERNELS emulator)
 endif()
 
-# A library of kernel sources, with our warnings.
+# A library of kernel sources, with tapegrad's warnings.
 function(tg_kernel_library target)
   tapegrad_kernel_objects(${target} ${ARGN})
   target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)
@@ -66,7 +66,7 @@ function(tg_add_cuda target)
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
-  # As texts in the library: what kernels that are compiled at run time include, and measured algorithms of matrix products.
+  # Embedded texts: the headers of kernels that are compiled at run time, and tuned GEMM algorithms.
   set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
@@ -79,28 +79,30 @@ function(tg_add_cuda target)
                      COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DHEADERS=${headers}
                              -DALGORITHMS=${algorithms} -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
   add_library(tg_cuda_runtime OBJECT ${runtime} ${embedded})
-  set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # an object per file, as of kernels
+  # one object per file, like the kernels
+  set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
   target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
-    # cuBLASLt and NVRTC are loaded at their first use (cuda/runtime/shared_library.h): where the system does not know them, from
+    # cuBLASLt and NVRTC are loaded on first use (cuda/runtime/shared_library.h), by default from the system, else from
     # this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)
-    if(TARGET CUDA::cupti)  # loaded by the first profiler; without its headers, profiles say nothing of the GPU
+    # loaded by the first profiler; without its headers profiles lack the GPU
+    if(TARGET CUDA::cupti)
       cmake_path(GET CUDA_cupti_LIBRARY PARENT_PATH cupti)
       target_compile_definitions(tg_cuda_runtime PRIVATE TG_HAS_CUPTI TG_CUPTI_LIBRARIES="${cupti}")
       target_include_directories(tg_cuda_runtime SYSTEM PRIVATE ${CUDAToolkit_CUPTI_INCLUDE_DIR})
     endif()
-    # Link only: what is compiled without CUDA is the same with it, and is not compiled again.
+    # Link only: code without CUDA compiles the same and is not rebuilt.
     target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
   else()
     file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/emulator/*.cpp)
     add_library(tg_emulator OBJECT ${emulator})
-    set_target_properties(tg_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # its files share names
+    set_target_properties(tg_emulator PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)  # its files reuse names
     target_include_directories(tg_emulator PUBLIC ${PROJECT_BINARY_DIR}/include)
     target_compile_features(tg_emulator PUBLIC cxx_std_20)
     target_compile_definitions(tg_emulator PUBLIC TG_CUDA_EMULATED)

@@ -1,4 +1,4 @@
-# Target `demo`: trains a byte-level GPT on the sources of this repository for less than a minute, then lets it write code.
+# Target `demo`: trains a byte-level GPT on this repository's sources in under a minute, then generates code.
 set(demo_data)
 foreach(folder core autograd ops cpu models)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
@@ -8,7 +8,7 @@ list(SORT demo_data)
 set(demo_out ${PROJECT_BINARY_DIR}/demo)
 set(demo_prompt "// Softmax over the last dimension: ")
 add_custom_target(demo
-  COMMAND ${CMAKE_COMMAND} -E rm -rf ${demo_out}  # of a demo that was cut off
+  COMMAND ${CMAKE_COMMAND} -E rm -rf ${demo_out}  # of an interrupted demo
   COMMAND tg_app train --preset demo --out ${demo_out} --data ${demo_data}
   COMMAND ${CMAKE_COMMAND} -E echo ""
   COMMAND ${CMAKE_COMMAND} -E echo "The model writes:"

@@ -1,5 +1,5 @@
-# Every dependency by find_package; one that is missing stops the configuration and names the package.
-# (name, minimal version, then the package for apt, dnf, brew and vcpkg)
+# Finds every dependency; a missing one stops the configuration with its package name.
+# (name, minimum version, package for apt, dnf, brew and vcpkg)
 function(tg_require package version apt dnf brew vcpkg)
   find_package(${package} ${version} CONFIG QUIET)
   if(NOT ${package}_FOUND)
@@ -19,7 +19,7 @@ find_package(Threads REQUIRED)
 tg_require(fmt 8 libfmt-dev fmt-devel fmt fmt)
 tg_require(Eigen3 3.4 libeigen3-dev eigen3-devel eigen eigen3)
 tg_require(nlohmann_json 3.10 nlohmann-json3-dev json-devel nlohmann-json nlohmann-json)
-find_path(TG_UTF8PROC_INCLUDE utf8proc.h)  # it has no package for CMake everywhere
+find_path(TG_UTF8PROC_INCLUDE utf8proc.h)  # it has no CMake package on some systems
 find_library(TG_UTF8PROC_LIBRARY utf8proc)
 mark_as_advanced(TG_UTF8PROC_INCLUDE TG_UTF8PROC_LIBRARY)
 if(NOT TG_UTF8PROC_INCLUDE OR NOT TG_UTF8PROC_LIBRARY)
@@ -34,7 +34,7 @@ if(TG_TESTS)
   tg_require(doctest 2.4 doctest-dev doctest-devel doctest doctest)
 endif()
 
-# MPI, which AUTO takes where it is: its C interface, without the C++ one of MPI 2.
+# MPI, used by AUTO if found: its C interface, without the C++ one of MPI 2.
 if(NOT TG_MPI MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "TG_MPI is ${TG_MPI}. It must be AUTO, ON or OFF.")
 endif()

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs what a build of tapegrad needs and this machine lacks: with apt, as root or through sudo.
-# Elsewhere it names the packages for dnf, brew and vcpkg and stops. When all is there it changes nothing,
-# needs no network and prints one line. Looks where CMake looks: CMAKE_PREFIX_PATH, CXX and toolchain files count.
-#   sh cmake/deps.sh          what a build and its tests need
-#   sh cmake/deps.sh --ci     and what .ci/run needs (Debian 12)
+# Installs missing build dependencies with apt, as root or through sudo. Elsewhere it lists the packages for dnf, brew
+# and vcpkg and stops. If nothing is missing it changes nothing, needs no network and prints one line. It searches like
+# CMake: CMAKE_PREFIX_PATH, CXX and toolchain files count.
+#   sh cmake/deps.sh          for a build and its tests
+#   sh cmake/deps.sh --ci     also for .ci/run (Debian 12)
 #   sh cmake/deps.sh --list   prints the package names per manager
 set -eu
 
@@ -55,13 +55,13 @@ list() {
 
 missing_tools() {
   for tool in $tools; do
-    if [ "$tool" = clang-rt-16 ]; then # no program: the libraries that sanitizers link
+    if [ "$tool" = clang-rt-16 ]; then # no program: the runtime of the sanitizers
       echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
     fi
-    if [ "$tool" = utf8proc ]; then # a library without a package for CMake
+    if [ "$tool" = utf8proc ]; then # a library without a CMake package
       printf '#include <utf8proc.h>\nint main() { return !utf8proc_version(); }' | ${CXX:-c++} -x c++ - -lutf8proc -o /dev/null 2>/dev/null && continue
     fi
-    if [ "$tool" = python3-venv ]; then # a part of python3
+    if [ "$tool" = python3-venv ]; then # part of python3
       python3 -c 'import ensurepip, venv' 2>/dev/null && continue
     fi
     for candidate in $(case $tool in c++) echo "${CXX:-c++ g++ clang++}" ;; *) echo "$tool" ;; esac); do
@@ -71,7 +71,7 @@ missing_tools() {
   done
 }
 
-missing_packages() { # asks CMake itself, in a project of its own
+missing_packages() { # asks CMake, in a probe project
   probe=$(mktemp -d)
   trap 'rm -rf "$probe"' EXIT
   cat >"$probe/CMakeLists.txt" <<'END'
@@ -113,7 +113,7 @@ install() { # install <what>...
     fail "apt-get could not install $wanted: see above."
 }
 
-ensure() { # ensure <function that prints what is missing>
+ensure() { # ensure <function that prints missing items>
   gone=$("$1")
   [ -n "$gone" ] || return 0
   # shellcheck disable=SC2086

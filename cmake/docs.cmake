@@ -1,5 +1,4 @@
-# Target and test `docs`: the API pages of the public headers, in build/<preset>/docs/html. They need Doxygen; without it
-# there is neither.
+# Target and test `docs`: the API pages of the public headers, in build/<preset>/docs/html. Only with Doxygen.
 find_program(TG_DOXYGEN doxygen)
 mark_as_advanced(TG_DOXYGEN)
 if(NOT TG_DOXYGEN OR NOT PROJECT_IS_TOP_LEVEL)
@@ -17,7 +16,7 @@ set(docs_out ${PROJECT_BINARY_DIR}/docs)
 include(cmake/public_headers.cmake)
 tg_reached_headers(docs_headers ${PROJECT_BINARY_DIR}/include/tapegrad ${TG_PUBLIC_HEADERS})
 list(TRANSFORM docs_headers REPLACE "^tapegrad.h$" "models/tapegrad.h")
-foreach(header IN LISTS docs_headers)  # without "@file" it is the engine's own
+foreach(header IN LISTS docs_headers)  # a header without "@file" is internal
   file(STRINGS ${PROJECT_SOURCE_DIR}/${header} page REGEX "^/// @file" LIMIT_COUNT 1)
   if(NOT page)
     list(REMOVE_ITEM docs_headers ${header})

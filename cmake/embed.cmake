@@ -1,6 +1,6 @@
-# Files as texts in a source file: cmake -DROOT=<repository> -DOUT=<file.cpp> -DHEADERS=<a.h|b.h ...>
-# -DALGORITHMS=<a.txt|b.txt ...> -P embed.cmake. Headers are what kernels that are compiled at run time may include
-# (cuda/jit/rtc.h), algorithms those that were measured for matrix products (cuda/gemm/gemm.h).
+# Embeds files as string literals: cmake -DROOT=<repository> -DOUT=<file.cpp> -DHEADERS=<a.h|b.h ...>
+# -DALGORITHMS=<a.txt|b.txt ...> -P embed.cmake. Headers are for kernels compiled at run time (cuda/jit/rtc.h),
+# algorithms are tuned GEMMs (cuda/gemm/gemm.h).
 foreach(kind HEADERS ALGORITHMS)
   string(REPLACE "|" ";" files "${${kind}}")
   set(${kind}_texts "")

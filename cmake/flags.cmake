@@ -1,8 +1,8 @@
-# Flags of our own targets only, through the interface target tg_flags; nothing global.
-# No -ffast-math and no -march=native anywhere: results are defined, and binaries run on any x86-64 (levels.cmake).
+# Flags of tapegrad's targets, through the interface target tg_flags; nothing global. Never -ffast-math or
+# -march=native: results are defined, and binaries run on any x86-64 (levels.cmake).
 add_library(tg_flags INTERFACE)
 target_compile_options(tg_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${TG_WERROR}>:-Werror>)
-# Archives of position-independent code, so that they go into shared libraries too; calls within them stay direct.
+# Archives are position-independent, for use in shared libraries; calls within them stay direct.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
 endif()

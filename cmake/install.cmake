@@ -1,4 +1,4 @@
-# install + export: find_package(tapegrad CONFIG) gives tapegrad::tapegrad, with headers as <tapegrad/...>.
+# install + export: find_package(tapegrad CONFIG) provides tapegrad::tapegrad, with headers <tapegrad/...>.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets)
@@ -14,7 +14,7 @@ foreach(header IN LISTS public_headers)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${PROJECT_BINARY_DIR}/include/tapegrad/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad/${folder})
 endforeach()
-# For builds without CMake; paths go by where the file lies.
+# For builds without CMake; paths are relative to the file.
 set(tapegrad_pc_libs)
 if(TG_HAS_CUDA)
   set(tapegrad_pc_libs "${CUDA_cudart_static_LIBRARY} -lrt")

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Launches nvcc: what ptxas says of each kernel (-Xptxas=-v: registers, spills) goes to <object>.ptxas, which
-# tests/cuda/ptxas.cmake reads, the PTX of the newest GPU to <object>.ptx, which tests/cuda/whole_vectors.py reads, and all
-# else where nvcc sends it.
+# Launches nvcc and splits its output: ptxas's report on each kernel (-Xptxas=-v: registers, spills) goes to
+# <object>.ptxas for tests/cuda/ptxas.cmake, the PTX of the newest GPU to <object>.ptx for tests/cuda/whole_vectors.py,
+# the rest to its usual place.
 #   sh cmake/keep_ptxas.sh nvcc ... -o <object>
 object='' before=''
 for word; do

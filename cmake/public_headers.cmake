@@ -1,5 +1,5 @@
-# tg_reached_headers(<out> <root> <header>...): the headers that these include, directly or not, themselves among them. Paths
-# are those of includes without tapegrad/: core/op.h, below <root>/.
+# tg_reached_headers(<out> <root> <header>...): these headers and all that they include, as paths of includes without
+# tapegrad/ (core/op.h), below <root>/.
 function(tg_reached_headers out root)
   set(todo ${ARGN})
   set(seen "")
@@ -16,6 +16,6 @@ function(tg_reached_headers out root)
   list(SORT seen)
   set(${out} ${seen} PARENT_SCOPE)
 endfunction()
-# What is installed: all that these reach. The kernel headers are for ops outside of the library.
+# Roots of the installed headers. The kernel headers are for ops outside the library.
 set(TG_PUBLIC_HEADERS tapegrad.h core/check.h cpu/kernel.h cpu/unary.h cpu/runtime/thread_pool.h)
 set(TG_PUBLIC_CUDA_HEADERS cuda/kernel.h cuda/unary.h)

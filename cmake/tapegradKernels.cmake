@@ -1,19 +1,20 @@
-# CUDA kernels are compiled as this file says, those of tapegrad and, as a part of its package, those of other projects:
+# Compiles CUDA kernels, of tapegrad and, as part of its package, of other projects:
 #   tapegrad_kernels(<target> <file.cu>...)
-# adds the files to a target, compiled by nvcc or, with a tapegrad of TG_CUDA=EMULATE, by the host compiler for the
-# emulator. It adds nothing where tapegrad has no CUDA backend. Call it outside of functions, as it enables the language.
-# GPUs are those of tapegrad, unless CMAKE_CUDA_ARCHITECTURES is set.
+# adds the files to a target, compiled by nvcc or, for a tapegrad with TG_CUDA=EMULATE, by the host compiler for the
+# emulator. Without a CUDA backend it does nothing. Call it outside of functions, because it enables the language. GPUs
+# are those of tapegrad unless CMAKE_CUDA_ARCHITECTURES is set.
 
-# What makes the host compiler call the emulator before each access: its sanitizers, of which none is linked.
+# The host compiler calls the emulator before each access: the hooks of its sanitizers, without their libraries.
 set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
-if(TG_EMULATE_CONTRACTED)  # at -O1 g++ contracts by the pass that the first flag adds
+if(TG_EMULATE_CONTRACTED)  # at -O1 g++ contracts in the pass of the first flag
   list(APPEND TG_EMULATE_CHECKS -fexpensive-optimizations -mfma -ffp-contract=fast)
 endif()
 set_property(GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS ${TG_EMULATE_CHECKS})
 
 macro(tapegrad_enable_cuda)
   enable_language(CUDA)
-  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # CMake 3.25 has not heard that nvcc 12 and later take C++20
+  # CMake 3.25 does not know that nvcc 12 and later accept C++20
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
@@ -21,7 +22,7 @@ macro(tapegrad_enable_cuda)
   endif()
 endmacro()
 
-# An OBJECT library of kernel files, for the folder that calls it.
+# An OBJECT library of kernel files, for the calling folder.
 function(tapegrad_kernel_objects target)
   get_property(by GLOBAL PROPERTY TAPEGRAD_KERNELS)
   get_property(checks GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS)
@@ -29,11 +30,11 @@ function(tapegrad_kernel_objects target)
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
   endif()
   add_library(${target} OBJECT ${ARGN})
-  # An object per file: what is broken on purpose, or read as machine code, is found by its name.
+  # One object per file: tests find broken and disassembled kernels by name.
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   if(by STREQUAL "nvcc")
-    # fmt 9 needs to be told that constexpr works in nvcc. 20014: functors are templates for host types too, where they
-    # call host functions.
+    # fmt 9 needs FMT_USE_CONSTEXPR for nvcc. 20014: functor templates also serve host types, where they call host
+    # functions.
     target_compile_features(${target} PRIVATE cuda_std_20)
     target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
     target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -diag-suppress=20014)

@@ -1,4 +1,4 @@
-// Tables for people: columns as wide as their longest cell.
+// Text tables: columns as wide as their longest cell.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 namespace tg::bench {
 
 using Cells = std::vector<std::string>;
-// One line or more, each with as many cells. The first column to the left, all others to the right.
+// At least one line, all of one length. The first column is left-aligned, the others right-aligned.
 std::string aligned(const std::vector<Cells>& lines);
 
 }  // namespace tg::bench

@@ -19,7 +19,7 @@ int repeats_for(const std::function<void()>& f, Device device, double seconds_pe
 }
 
 namespace {
-// Of f, 1e9 units of work a second, from runs that take so many seconds together; 0: one run, does it work?
+// Work in 1e9 units per second, over about `seconds` of runs; 0: one run, to test that it works.
 double rate_of(const std::function<void()>& f, Device device, double work, double seconds, double seconds_per_sample) {
   const NoGradScope off;
   const int repeats = seconds > 0 ? repeats_for(f, device, seconds_per_sample) : 1;

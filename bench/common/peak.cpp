@@ -23,12 +23,12 @@ namespace tg::bench {
 namespace {
 using MultiplyAdd = double (*)(int64_t rounds);
 using Stream = void (*)(float* to, const float* a, const float* b, int64_t n);
-struct Streams {  // the same by plain stores, and by such as go past the caches
+struct Streams {  // by plain and by non-temporal stores
   Stream plain, streaming = nullptr;
 };
 struct Kernels {
   MultiplyAdd f32, f64;
-  double flop_f32, flop_f64;  // in a round
+  double flop_f32, flop_f64;  // per round
   Streams copy, triad, update, scale, read;
 };
 
@@ -55,7 +55,7 @@ struct Kernels {
 #include "common/peak_kernels.h"
 #endif
 
-// Products of bf16 and int8 by the instructions that the kernels use; by f32's where bf16 is widened.
+// bf16 and int8 rates by the instructions that the kernels use; without them, f32's (bf16 is widened).
 #ifdef __x86_64__
 #define TG_TILES(instruction)                                                                              \
   struct alignas(64) {                                                                                     \
@@ -78,7 +78,7 @@ struct Kernels {
 double amx_products(int64_t n) { TG_TILES("tdpbf16ps"); }
 double amx_int8(int64_t n) { TG_TILES("tdpbssd"); }
 #undef TG_TILES
-// Twelve independent instructions on registers, and with a sum between them where products are a step of their own.
+// Twelve independent instructions on registers, with an add between where multiply and add are separate.
 #define TG_TWELVE(instruction)                                                                                       \
   for (; n > 0; --n)                                                                                                 \
     asm volatile(instruction "2\n\t" instruction "3\n\t" instruction "4\n\t" instruction "5\n\t" instruction         \
@@ -103,7 +103,7 @@ const Kernels& kernels() {
   return baseline::kKernels;
 }
 
-// From when the first of the threads begins f(thread) until the last has ended; they begin together.
+// Seconds from the first thread's start of f(thread) to the last one's end; all start together.
 template <class F> double on_all_threads(F f) {
   const int n = num_threads();
   std::atomic<int> waiting = n;
@@ -121,7 +121,7 @@ template <class F> double on_all_threads(F f) {
   for (auto& t : threads) t.join();
   return *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end());
 }
-// The second highest of the rates that were added: a clock that jumps makes a round look too quick.
+// The second highest rate: a clock jump makes one round look too fast.
 class SecondHighest {
  public:
   void add(double rate) {
@@ -133,8 +133,8 @@ class SecondHighest {
  private:
   double first_ = 0, second_ = 0;
 };
-// The rate of work that `once(repeats)` reaches, which takes so many seconds, in `total` seconds. Rounds are
-// short: of a machine that is busy with other work, some still fall between its turns.
+// The best rate of `once(repeats)`, which returns its seconds, over `total` seconds. Rounds are short, so that some fit
+// between the time slices of other work.
 template <class Once> double best_rate(double work, double total, Once once) {
   constexpr double kRound = 1e-3;
   constexpr int kLeast = 5;
@@ -147,11 +147,11 @@ template <class Once> double best_rate(double work, double total, Once once) {
   return rate();
 }
 
-// The second best round of each thread, together: threads share nothing here, so that their rounds need not coincide.
+// The sum of each thread's second best round: threads share nothing, so their rounds need not coincide.
 double multiply_add_rate(MultiplyAdd f, double flop, double total) {
   constexpr double kRound = 2e-4;
   constexpr int kLeast = 20;
-  std::atomic<double> rate = 0, sink;  // sink: results go there, so that loops are not removed
+  std::atomic<double> rate = 0, sink;  // sink: keeps the loops alive
   on_all_threads([&](int) {
     return [&] {
       const auto timed = [&](int64_t n) { return bench::timed([&] { sink = f(n); }); };
@@ -168,7 +168,7 @@ double multiply_add_rate(MultiplyAdd f, double flop, double total) {
 
 double bf16_rate(double total) {
 #ifdef __x86_64__
-  const std::string machine = runtime_of(Device::cpu()).describe(0);  // says which its products use
+  const std::string machine = runtime_of(Device::cpu()).describe(0);  // says which its GEMMs use
   if (machine.ends_with("bf16 by AMX")) return multiply_add_rate(amx_products, 4 * 2.0 * 16 * 16 * 32, total);
   if (machine.ends_with("bf16 by AVX512_BF16")) return multiply_add_rate(avx512_products, 12 * 2.0 * 32, total);
 #endif
@@ -191,7 +191,7 @@ class Array {
  public:
   explicit Array(int64_t n) : p_(new(kAlign) float[size_t(n)]) {
 #ifdef __linux__
-    (void)madvise(p_, size_t(n) * sizeof(float), MADV_HUGEPAGE);  // as the tensors of the CPU have them
+    (void)madvise(p_, size_t(n) * sizeof(float), MADV_HUGEPAGE);  // like the CPU's tensors
 #endif
     std::fill_n(p_, n, 1.0f);
   }
@@ -203,12 +203,12 @@ class Array {
   static constexpr std::align_val_t kAlign{2 << 20};
   float* p_;
 };
-// `arrays` of them take `bytes` on all threads together; a pass moves `moves` times the bytes of one. Of both ways of
-// stores, the quicker.
+// `arrays` arrays take `bytes` over all threads; a pass moves `moves` times the bytes of one array. Takes the faster of
+// plain and non-temporal stores.
 double stream_rate(const Streams& ways, int arrays, int moves, int64_t bytes, double total) {
   const int64_t n = bytes / num_threads() / arrays / int64_t(sizeof(float)) / 16 * 16;
   const double moved = 1e-9 * double(n) * sizeof(float) * moves * num_threads();
-  std::vector<std::vector<Array>> all(static_cast<size_t>(num_threads()));  // of each thread, which touches them first
+  std::vector<std::vector<Array>> all(static_cast<size_t>(num_threads()));  // per thread, for first touch
   const auto rate = [&](Stream f) {
     return best_rate(moved, total, [&](int64_t passes) {
       return on_all_threads([&](int thread) {
@@ -217,7 +217,7 @@ double stream_rate(const Streams& ways, int arrays, int moves, int64_t bytes, do
         return [=, to = own[0].get(), a = own[1].get(), b = own[2].get()] {
           for (int64_t i = 0; i < passes; ++i) {
             f(to, a, b, n);
-            asm volatile("" ::: "memory");  // each pass counts
+            asm volatile("" ::: "memory");  // keeps each pass
           }
         };
       });

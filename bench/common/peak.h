@@ -1,7 +1,6 @@
-// What this machine can do, measured in the same run as what is compared with it. CPU: multiply-adds on registers, and
-// the bandwidth of memory for a given working set, both on all threads of the CPU backend; loops of our own for the
-// level of instructions that the kernels use (core/backend/registry.h). GPU: the largest product of the vendor's
-// library, and copies that its copy engine makes.
+// Peak rates of this machine, measured in the same run as the results. CPU: multiply-adds on registers and memory
+// bandwidth for a working set, on all threads, by custom loops at the kernels' instruction level
+// (core/backend/registry.h). GPU: the largest GEMM of the vendor's library, and copies by the copy engine.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>
@@ -12,23 +11,24 @@
 
 namespace tg::bench {
 
-struct Bandwidth {     // GB/s; bytes read and bytes written count once each; by plain stores or past the caches
-  double copy, triad;  // a = b; a = b + 3 c: plain stores read a before they write it, which does not count
-  double update;       // a = b + a / 2 or a = -a: nothing is moved that does not count, and writes hide behind reads
-  double read;         // a sum over a: on a GPU that of copies
+// GB/s; bytes read and written count once each; the better of plain and non-temporal stores.
+struct Bandwidth {
+  // a = b; a = b + 3 c. Plain stores first read a (write allocate), which is not counted.
+  double copy, triad;
+  // a = b + a / 2 or a = -a: all traffic is counted, and writes overlap with reads.
+  double update;
+  double read;  // a sum over a; on a GPU that of copies
   double best() const { return copy > triad ? copy : triad; }
 };
 
-// Each figure is that of the quickest of short rounds in about so many seconds, and is measured when it is first asked
-// for.
+// Each rate is the best of short rounds over about `seconds`, measured on first use.
 class Peaks {
  public:
   explicit Peaks(double seconds, Device device = {}) : seconds_(seconds), device_(device) {}
-  // Of products whose operands are "f64", "f32", "tf32", "bf16" or "i8" (on the CPU); the last two on the CPU as its
-  // kernels compute them.
+  // GEMM rate for operands "f64", "f32", "tf32", "bf16" or (CPU) "i8"; CPU bf16 and i8 by the kernels' instructions.
   double gflops(const std::string& operands);
-  // Arrays that take `bytes` together, shared out over the threads, on huge pages where there are some; rounded to a
-  // power of 2, at least 16 KiB for each thread and at most 512 MiB in all, which is beyond all caches.
+  // Bandwidth with arrays of `bytes` in total, split over the threads, on huge pages if available. `bytes` is rounded
+  // to a power of 2, from 16 KiB per thread to 512 MiB in total, beyond all caches.
   Bandwidth bandwidth(double bytes);
   const std::map<std::string, double>& products() const { return gflops_; }       // by operands
   const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // by bytes

@@ -1,13 +1,13 @@
-// The loops of peak.cpp for one instruction set. Included there once for each, with TG_PEAK_NAME, the attribute
-// TG_PEAK_TARGET, the bytes of a register TG_PEAK_WIDTH, as many chains TG_PEAK_CHAINS as registers hold, and, where
-// there is one, the instruction TG_PEAK_STREAM that stores past the caches.
+// The loops of peak.cpp for one instruction set; included once for each, with TG_PEAK_NAME, the attribute
+// TG_PEAK_TARGET, the register bytes TG_PEAK_WIDTH, the number of chains in registers TG_PEAK_CHAINS, and optionally
+// the non-temporal store TG_PEAK_STREAM.
 namespace TG_PEAK_NAME {
 
 template <class T> struct Vector {
   typedef T type __attribute__((vector_size(TG_PEAK_WIDTH)));
 };
 
-// n rounds of one multiply-add in each chain; chains are independent, so that latency does not count.
+// n rounds of one multiply-add per chain; independent chains hide the latency.
 template <class T> TG_PEAK_TARGET double multiply_add(int64_t n) {
   using V = typename Vector<T>::type;
   V chain[TG_PEAK_CHAINS], factor = {}, term = {};
@@ -34,7 +34,7 @@ template <bool streaming> TG_PEAK_TARGET inline void store(float* to, const Floa
 #endif
   *reinterpret_cast<Floats*>(to) = x;
 }
-// Arrays are 64-byte aligned and n is a multiple of 16 floats.
+// Arrays are 64-byte aligned, n is a multiple of 16.
 template <bool streaming> TG_PEAK_TARGET inline void copy(float* to, const float* a, const float*, int64_t n) {
   for (int64_t i = 0; i < n; i += kLanes) store<streaming>(to + i, *reinterpret_cast<const Floats*>(a + i));
 }

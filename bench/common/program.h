@@ -1,5 +1,4 @@
-// What the programs of this folder share besides measuring: flags, what a result file says of its origin, and refusals
-// of runs that cannot be.
+// Shared parts of the benchmark programs: flags, the origin in result files, and refusal of runs that cannot work.
 #pragma once
 #include "common/harness.h"
 
@@ -19,23 +18,21 @@ void declare_results(Command&, SharedFlags&);  // --device, --json, --commit
 void declare_filter(Command&, SharedFlags&, const std::string& help);
 void declare_cpu_time(Command&, SharedFlags&);
 void declare_document(Command&, SharedFlags&);  // --against-document
-// Wrong usage as the library says it: an Error that begins with "[program] --flag".
+// An Error "[program] --flag ..." unless least <= x <= most.
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most);
 
-struct Origin {  // of figures
+struct Origin {  // of results
   Machine machine;
-  std::string clock, commit, command;  // clock: wall or processor
+  std::string clock, commit, command;  // clock: "wall" or "processor"
 };
-// Sets the clock and the number of threads, 0: all; prints the machine and `how` it measures. An Error when --json
-// cannot be written.
+// Sets the clock and the threads (0: all), and prints the machine and `how`. An Error if --json is not writable.
 Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "", int64_t threads = 0);
-Json json_of(const Origin&);  // with the date: what all result files begin with
-// A line for each key and for each object of a list. Atomically; an Error when the file cannot be written.
+Json json_of(const Origin&);  // with the date; the head of all result files
+// One line per key and per object of a list, written atomically. An Error if that fails.
 void write_json(const std::string& path, const Json&);
 
-// An Error of kind memory when a run takes more than the device has in all: bytes(batch), by a dry_run()
-// (core/backend/dry_run.h) of the run itself. It names what would fit: the first of the batches halved again and again,
-// and each of the others.
+// An Error of kind memory if bytes(batch), from a dry_run() of the run (core/backend/dry_run.h), exceeds the device's
+// memory. It suggests the first halved batch that fits, and each fitting variant of `others`.
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
                 const std::vector<Variant>& others, Device);
 

@@ -1,9 +1,9 @@
-# What the quick_*_test.cmake share: a fresh folder OUT, and checks of what PROGRAM prints and how it fails.
+# Common part of the quick_*_test.cmake: an empty folder OUT, and checks of PROGRAM's output and failures.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${OUT})
 file(MAKE_DIRECTORY ${OUT})
 
-# Each pattern is in the text.
+# Fails unless the text matches each pattern.
 function(prints text)
   foreach(part ${ARGN})
     if(NOT text MATCHES "${part}")
@@ -11,7 +11,7 @@ function(prints text)
     endif()
   endforeach()
 endfunction()
-# The file names the machine, and has these keys and what all results have; an error otherwise. Gives its text.
+# Reads a result file; fails unless it has the common keys and these. Returns its text.
 function(read_results file json)
   file(READ ${file} text)
   foreach(key date commit command ${ARGN})
@@ -22,7 +22,7 @@ function(read_results file json)
   endforeach()
   set(${json} "${text}" PARENT_SCOPE)
 endfunction()
-# PROGRAM with these arguments ends so, and says this.
+# Fails unless PROGRAM with these arguments returns `status` and prints `message`.
 function(fails status message)
   execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE got ERROR_VARIABLE error OUTPUT_QUIET)
   if(NOT got EQUAL status OR NOT error MATCHES "${message}")

@@ -8,7 +8,8 @@
 namespace tg::bench {
 namespace {
 
-class Draw {  // of indices; the same on every platform, unlike std::uniform_int_distribution
+// Draws indices; the same on every platform, unlike std::uniform_int_distribution.
+class Draw {
  public:
   explicit Draw(uint64_t seed) : engine_(seed) {}
   size_t operator()(size_t n) { return size_t((engine_() >> 32) * uint64_t(n) >> 32); }
@@ -20,7 +21,7 @@ class Draw {  // of indices; the same on every platform, unlike std::uniform_int
   std::mt19937_64 engine_;
 };
 
-double squares(std::span<const double> x) {  // of the distances from the mean, added up
+double squares(std::span<const double> x) {  // sum of squared deviations from the mean
   const double m = mean(x);
   double sum = 0;
   for (const double v : x) sum += (v - m) * (v - m);
@@ -47,7 +48,7 @@ double welch(std::span<const double> x, std::span<const double> y) {
   return (mean(x) - mean(y)) / std::sqrt(variance(x) / double(x.size()) + variance(y) / double(y.size()));
 }
 
-// Two-sided: how often samples of one common distribution are as far apart.
+// Two-sided: how often samples of one common distribution differ as much.
 double p_value(double t, std::span<const double> x, std::span<const double> y, const BootstrapOptions& o) {
   std::vector<double> pool(x.begin(), x.end());
   pool.insert(pool.end(), y.begin(), y.end());

@@ -5,7 +5,7 @@ import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
 from results_file import write
 
-PRECISIONS = ("highest", "high", "medium")  # of f32 matrix products
+PRECISIONS = ("highest", "high", "medium")  # of f32 GEMMs
 
 
 def parse(doc, program, declare, rounds, seconds=None):
@@ -20,7 +20,7 @@ def parse(doc, program, declare, rounds, seconds=None):
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
     parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")
-    parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # be the process that runs PyTorch
+    parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # run PyTorch's process
     declare(parser)
     args = parser.parse_args()
     if not args.program and not args.serve:
@@ -29,7 +29,7 @@ def parse(doc, program, declare, rounds, seconds=None):
     return args, parser.error
 
 
-LEAST_SHARE = 0.9  # of the processors that a round needs, measured before and after it
+LEAST_SHARE = 0.9  # of the processors, before and after a round
 SPIN = "import time\nwall = time.perf_counter()\nown = time.process_time()\n" \
        "while time.perf_counter() < wall + 0.2: pass\nprint((time.process_time() - own) / (time.perf_counter() - wall))"
 
@@ -75,14 +75,15 @@ def serve(args, prepare):
     current, ways = None, {}
     for line in sys.stdin:
         if line != current:
-            ways = {}  # its memory is given back first
-            torch._dynamo.reset()  # else one function that is compiled for many shapes becomes slow, and then eager
+            ways = {}  # frees memory first
+            # Otherwise a function compiled for many shapes becomes slow, then eager.
+            torch._dynamo.reset()
             current, ways = line, prepare(torch, json.loads(line))
         times = {}
         for way in list(ways):
             try:
                 times[way] = ways[way]()
-            except Exception as e:  # a way that PyTorch does not offer here
+            except Exception as e:  # not available here
                 del ways[way]
                 print(f"PyTorch, {line.strip()}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
         print(json.dumps(times), flush=True)

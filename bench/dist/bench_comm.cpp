@@ -1,5 +1,5 @@
-// The collectives of core/comm/communicator.h over sizes of messages: mpirun -n N bench_comm. All ranks measure, the
-// slowest counts, and rank 0 prints. predict.py fits a network to them.
+// Collectives of core/comm/communicator.h over message sizes: mpirun -n N bench_comm. The slowest rank counts, and rank
+// 0 prints. predict.py fits a network model to the results.
 #include "common/program.h"
 
 #include <fmt/format.h>
@@ -19,11 +19,11 @@ struct Flags : SharedFlags {
 };
 struct Row {
   std::string collective;
-  double bytes;  // of a message; of all_reduce, of a rank's elements
+  double bytes;  // of a message; all_reduce: of a rank's elements
   Timing time;
 };
 
-// Samples of f, which all ranks call: those of the slowest rank. Short ones are batched, and ranks begin together.
+// Samples of f, called by all ranks after a barrier; the slowest rank counts. Short calls are batched.
 Timing measured(Communicator& world, const Flags& flags, const std::function<void()>& f) {
   const auto slowest = [&](double s) { return 1e-9 * double(world.max(int64_t(1e9 * s))); };
   const auto sample = [&](int64_t calls) {
@@ -59,7 +59,7 @@ std::vector<Row> measure_all(Communicator& world, const Flags& flags) {
     std::vector<float> y(x.size());
     const ReduceBuffer sum{x.data(), y.data(), int64_t(x.size()), DType::f32};
     row("all_reduce", [&] { all_reduce(world, {&sum, 1}); });
-    // The same without messages: what every rank copies and adds up.
+    // Without messages: the local copies and sums of a rank.
     const auto hollow = Communicator::hollow(world.size());
     row("its sums alone", [&] { all_reduce(*hollow, {&sum, 1}); });
   }

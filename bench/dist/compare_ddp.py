@@ -24,7 +24,7 @@ from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table
 from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, report_of, seconds_of, train
 
 RUNS[RUN] = SHAPE
-# Of DDP: as it is, with gradients that are views of its buckets, and compiled.
+# DDP variants: default, gradients as views of its buckets, compiled.
 WAYS = {"ddp eager": {}, "ddp eager views": {"gradient_as_bucket_view": True}, "ddp compile": {"gradient_as_bucket_view": True}}
 
 
@@ -35,7 +35,7 @@ def of_rank(rank, args, way, port, results):
 
     torch.set_num_threads(args.threads)
     torch.set_float32_matmul_precision(args.matmul_precision)
-    torch.manual_seed(1)  # the weights of all ranks
+    torch.manual_seed(1)  # the same weights on all ranks
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks)
     model = torch.nn.parallel.DistributedDataParallel(gpt(torch, *SHAPE[:4], SHAPE[7], *SHAPE[4:6]), **WAYS[way])
@@ -83,7 +83,7 @@ def ways_of(torch, args):
             port = free.getsockname()[1]
         results = torch.multiprocessing.get_context("spawn").SimpleQueue()
         ranks = torch.multiprocessing.spawn(of_rank, (settings, way, port, results), args.ranks, join=False)
-        while not ranks.join(timeout=0.5):  # raises what a rank has raised
+        while not ranks.join(timeout=0.5):  # raises a rank's exception
             pass
         return results.get()
 

@@ -28,8 +28,8 @@ from torch_peer import LEAST_SHARE, rounds_of
 from train_runs import RUNS, flags_of, report_of, seconds_of, train
 
 RUNS[RUN] = SHAPE
-# Nodes of 8 H100 SXM5: NVLink 4 has 450 GB/s in each direction, and the 400 Gb/s InfiniBand of a GPU 50 GB/s, of which 0.8 are
-# reached. Microseconds of a message are assumed. Sums pass the memory of the GPU five times (2900 GB/s): packed, added up, unpacked.
+# Nodes of 8 H100 SXM5: NVLink 4 has 450 GB/s per direction, a GPU's 400 Gb/s InfiniBand 50 GB/s; 0.8 of these are
+# reached. Message latencies are assumed. Sums make five passes over GPU memory (2900 GB/s): pack, add, unpack.
 H100 = {"name": "h100", "ranks_per_node": 8, "us_in_node": 2, "gb_per_s_in_node": 0.8 * 450, "us_between": 5,
         "gb_per_s_between": 0.8 * 50, "gb_per_s_sum": 2900 / 5}
 
@@ -92,12 +92,13 @@ def step(net, ranks, phases, gradients, shard=False, bucket_mb=0, rank_seconds=0
     n = s["buckets"] = math.ceil(received / bucket)
     one = sum_cost(net, ranks, sent / n, received / n)
     s["parameters"] = 0
-    if shard:  # an all_gather of parameters after the update takes the place of that of the sums: nothing hides it
+    # An all_gather of parameters after the update replaces that of the sums; nothing hides it.
+    if shard:
         one["all_gather"], s["parameters"] = 0, n * sum_cost(net, ranks, received / n, received / n)["all_gather"]
     messages = one["all_to_all"] + one["all_gather"] + one["sum"]
     s |= {key: n * one[key] for key in ("rounds", "all_to_all", "sum", "all_gather")} | {key: one[key] for key in ("message", "buffers")}
-    s["scalars"] = 4 * exchange(net, ranks, 8)  # the loss in its round, the offset of the generator, and whether a signal came
-    beside = s["sum"] - one["sum"]  # sums take turns with backward: all but the last
+    s["scalars"] = 4 * exchange(net, ranks, 8)  # the loss, the generator's offset, the signal flag
+    beside = s["sum"] - one["sum"]  # sums alternate with backward, except the last
     s["exposed"] = min(n * messages, beside + exposed(n, messages, backward + beside))
     s["hidden"] = n * messages - s["exposed"]
     s["step"] = forward + backward + s["update"] + s["exposed"] + s["parameters"] + s["scalars"]

@@ -1,7 +1,7 @@
 """What the scripts of this folder train, and how they start its ranks. No program."""
 import os
 
-# 10.7 million parameters. Layers, heads, width, vocabulary, biases, dropout; sequences of a rank, and tokens of each.
+# 10.7 million parameters. Layers, heads, width, vocabulary, biases, dropout; sequences per rank, tokens in each.
 RUN, SHAPE = "6x384_8x128", (6, 6, 384, 65, False, 0.0, 8, 128)
 
 

@@ -1,6 +1,6 @@
-// Document 002's benchmark of fragmented layers on this runtime: forward passes and training steps of a linear layer
-// and of fragmented ones, over a grid of sizes, batches and fragments, with the document's text and its peaks of
-// memory. The same code on the CPU and on CUDA.
+// Document 002's benchmark of fragmented layers: forward passes and training steps of a linear layer and of fragmented
+// ones, over a grid of sizes, batches and fragments, with the document's text and memory peaks. The same code on CPU
+// and CUDA.
 #include <fmt/format.h>
 
 #include <optional>
@@ -10,13 +10,13 @@
 using namespace tg;
 using namespace tg::bench;
 namespace {
-// The cells from `begin` on that have its size and batch.
+// The end of the run of cells from `begin` with equal size and batch.
 size_t end_of_group(const std::vector<FragmentedCell>& cells, size_t begin) {
   size_t end = begin;
   while (end < cells.size() && cells[end].size == cells[begin].size && cells[end].batch == cells[begin].batch) ++end;
   return end;
 }
-// One model at a time: inference goes on with the layer of train.
+// Keeps one model at a time: inference continues with the layer of train.
 std::vector<FragmentedRow> measured_group(std::span<const FragmentedCell> cells, FragmentedVariant variant,
                                           const FragmentedSetup& setup) {
   std::vector<FragmentedRow> rows;

@@ -1,4 +1,4 @@
-// The figures of document 002, exactly, and formulas of its memory.
+// Exact figures of document 002, and formulas of its memory.
 #include <algorithm>
 #include <vector>
 
@@ -6,8 +6,8 @@
 
 namespace tg::bench {
 namespace {
-constexpr size_t kCells = 9;  // linear; train and inference with 2 fragments, 8, 32, 128
-// Forward and backward in ms and the peak in MiB of each cell.
+constexpr size_t kCells = 9;  // linear; train and inference with 2, 8, 32, 128
+// Forward and backward in ms, peak in MiB, per cell.
 constexpr double kNumbers[][3 * kCells] = {
     // 2048, batch 1
     {0.12,  1,    96.3, 0.55,  1.55, 133.4, 0.68,  1.18, 133.3, 0.8,   1.66, 133.4, 1.03, 1.22,
@@ -38,7 +38,7 @@ constexpr double kNumbers[][3 * kCells] = {
      2132.7, 1.02, 8.3,    1890.8, 0.97, 8.05,   1890.7, 1.03, 9.41,   1891.5, 0.7,  7.52,   1891.4},
 };
 constexpr double kMiB = 1 << 20;
-constexpr double kWorkspaces = 16.25 * kMiB;  // of the products' library: one for forward, one for backward
+constexpr double kWorkspaces = 16.25 * kMiB;  // cuBLAS workspaces of forward and backward
 
 std::vector<FragmentedFigure> all_figures() {
   std::vector<FragmentedFigure> figures;
@@ -57,9 +57,9 @@ const FragmentedFigure* fragmented_figure(const FragmentedCell& cell) {
   return at == grid.end() ? nullptr : &figures[size_t(at - grid.begin())];
 }
 
-// Weights, gradients, moments and the optimiser's list of roots are five times the parameters, and data and results
-// four times the rows. Soft selection makes all products of all fragments, hard selection a copy of a fragment's matrix
-// for each row; the layer keeps a mapping and masks of its fragments.
+// Weights, gradients, moments and the optimiser's square roots: 5 x the parameters. Data and results: 4 x the rows.
+// Soft selection computes all fragments, hard selection copies a fragment's matrix per row; the layer keeps a mapping
+// and masks of its fragments.
 double fair_bytes(const FragmentedCell& c) {
   const double parameters = float_bytes(double(c.parameters())), rows = float_bytes(double(c.batch * c.size));
   const double in_update = 5 * parameters + 4 * rows;
@@ -75,8 +75,8 @@ double document_bytes(const FragmentedCell& c) {
 }
 int64_t stored_bytes(const FragmentedCell& c) { return 4 * 4 * c.parameters(); }
 int64_t folded_bytes(const FragmentedCell& c) { return 3 * 4 * c.parameters(); }
-// Of the size of x: itself, the target, y, its gradient; of fragmented layers also x times its weights, the rest of it,
-// and their gradients. A folded step holds what the gradients are products of to the end of backward.
+// Tensors of the size of x: x, target, y, its gradient; for fragmented layers also weighted x, the rest of x, and their
+// gradients. A folded step keeps the gradients' operands until backward ends.
 int64_t step_limit(const FragmentedCell& c, StepWay step) {
   constexpr int64_t kSmall = 1 << 10;  // the loss, indices
   const bool linear = c.mode == CellMode::linear;

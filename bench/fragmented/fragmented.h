@@ -1,5 +1,5 @@
-// Document 002's benchmark of fragmented layers beside a linear one: the 81 cells of its grid, how a cell is timed,
-// what its memory comes to, by formulas and measured. What is printed is report.h's. Users: bench_fragmented.
+// Document 002's benchmark of fragmented and linear layers: the 81 cells of its grid, timing, and memory by formulas
+// and measured. report.h prints. For bench_fragmented.
 #pragma once
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/tensor.h>
@@ -12,7 +12,7 @@
 
 namespace tg::bench {
 
-struct FragmentedFlags : SharedFlags {  // words as they were given
+struct FragmentedFlags : SharedFlags {  // as given on the command line
   std::vector<int64_t> sizes;           // empty: see fragmented_plan()
   std::vector<int64_t> batches{1, 8, 16}, fragments{2, 8, 32, 128};
   std::vector<std::string> modes{"linear", "train", "inference"}, step{"separate", "folded"}, run{"eager"};
@@ -21,11 +21,11 @@ struct FragmentedFlags : SharedFlags {  // words as they were given
   bool full = false;
 };
 
-// inference: hard selection. Its steps train as well, as those of the document do.
+// inference: hard selection. Its steps also train, as in the document.
 enum class CellMode : uint8_t { linear, train, inference };
 std::string_view name_of(CellMode);
 
-struct FragmentedCell {  // of the grid: a layer size -> size, and rows of x
+struct FragmentedCell {  // a layer size -> size, batch rows of x
   int64_t size = 2048, batch = 1;
   CellMode mode = CellMode::linear;
   int64_t fragments = 0;  // 0: linear
@@ -36,7 +36,7 @@ struct FragmentedCell {  // of the grid: a layer size -> size, and rows of x
   }
   bool operator==(const FragmentedCell&) const = default;
 };
-std::vector<FragmentedCell> fragmented_grid();  // the document's 81 cells, in the order in which it measures them
+std::vector<FragmentedCell> fragmented_grid();  // the document's 81 cells, in its order
 
 // separate: backward(), which stores all gradients, then the optimiser. folded: AdamW::backward_and_step().
 enum class StepWay : uint8_t { separate, folded };
@@ -48,8 +48,8 @@ struct FragmentedVariant {
   bool operator==(const FragmentedVariant&) const = default;
 };
 
-struct FragmentedSetup {             // of all cells
-  int64_t warmup = 10, steps = 100;  // untimed and timed; a compiled step has 3 untimed ones at least
+struct FragmentedSetup {             // common to all cells
+  int64_t warmup = 10, steps = 100;  // a compiled step has at least 3 untimed ones
   uint64_t seed = 0;
   Device device = {};
 };
@@ -58,19 +58,18 @@ struct FragmentedPlan {
   std::vector<FragmentedCell> cells;
   std::vector<FragmentedVariant> variants;  // each measures all cells
 };
-// What the flags ask for. By default the document's sizes with 10 and 100 steps on a GPU or with --full, and size 2048
-// with 2 and 5 steps on a CPU. An Error names the first flag that is wrong, a cell that comes twice, and one that needs
-// more memory than the device has.
+// The plan for these flags. Default: the document's sizes with 10 and 100 steps on a GPU or with --full, else size 2048
+// with 2 and 5 steps. An Error names the first wrong flag, a duplicate cell, or one that exceeds the device's memory.
 FragmentedPlan fragmented_plan(const FragmentedFlags&);
 
 struct FragmentedResult {
   double forward_ms = 0, backward_ms = 0;      // means of the timed steps
-  int64_t live_bytes = 0, reserved_bytes = 0;  // the most of tensors at one time; what the allocator had of the system
+  int64_t live_bytes = 0, reserved_bytes = 0;  // peak of tensors; held by the allocator
   double first_loss = 0, last_loss = 0;
   double step_ms() const { return forward_ms + backward_ms; }
 };
 
-// A layer and its data, N(0, 1).
+// A layer and its N(0, 1) data.
 class FragmentedModel {
  public:
   FragmentedModel(const FragmentedCell&, const FragmentedSetup&);
@@ -85,19 +84,19 @@ class FragmentedModel {
   Tensor x_, target_;
 };
 
-// Steps of a fresh Adam: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, no decay.
+// Steps of a new Adam: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, no decay.
 class FragmentedSteps {
  public:
   struct Seconds {
     double forward, backward;
   };
   FragmentedSteps(const FragmentedModel&, CellMode, FragmentedVariant, Device);
-  // forward: y, synchronised. backward: gradients and the update, synchronised; the loss between them is not timed, and
-  // what of its work is not done falls to backward. Compiled: all of a step is one call, and backward is its time less
-  // that of a call of the forward pass alone.
+  // forward: y, synchronised. backward: gradients and update, synchronised. The loss between them is not timed, but its
+  // unfinished work counts as backward. Compiled: a step is one call, and backward is its time minus that of a
+  // forward-only call.
   Seconds run();
   double loss() const { return loss_.item<float>(); }  // of the last step, before its update
-  // Runs the first step. An Error unless it moves each weight that it should by about the learning rate, and no other.
+  // Runs the first step. An Error unless it moves exactly the expected weights, by about the learning rate.
   void run_first();
   const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }  // of the compiled step
 
@@ -115,23 +114,23 @@ class FragmentedSteps {
 FragmentedResult measured_cell(const FragmentedModel&, const FragmentedCell&, FragmentedVariant,
                                const FragmentedSetup&);
 
-// By a dry_run(): the most bytes of tensors at one time, from making the layer on, and in a step after the first. Exact
-// but for what compiled steps hold.
+// Planned by a dry_run(): peak bytes of tensors, from creating the layer, and in a later step. Exact except for buffers
+// of compiled steps.
 struct PlannedBytes {
   int64_t all, step;
 };
 PlannedBytes planned_bytes(const FragmentedCell&, StepWay, const FragmentedSetup&);
 
-// Bytes by formulas, P for those of the parameters.
-double document_bytes(const FragmentedCell&);  // what the document prints; its harness keeps a linear layer alive
-double fair_bytes(const FragmentedCell&);      // the same without that layer and its gradient
-int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients and two moments
+// Bytes by formulas; P: bytes of the parameters.
+double document_bytes(const FragmentedCell&);  // as printed; its harness keeps a linear layer alive
+double fair_bytes(const FragmentedCell&);      // without that layer and its gradient
+int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
-// The most that an eager step takes: 4 P or 3 P, and some tensors as large as x, (batch, size): 4 and 7 of them in a
-// separate step of a linear and of a fragmented layer, 5 and 11 in a folded one.
+// Upper bound of an eager step: 4 P or 3 P, plus tensors of (batch, size): 4 (linear) or 7 (fragmented) in a separate
+// step, 5 or 11 in a folded one.
 int64_t step_limit(const FragmentedCell&, StepWay);
 
-// Of document 002. Null for a cell that is not in its grid.
+// A figure of document 002; null for a cell outside its grid.
 struct FragmentedFigure {
   double forward_ms, backward_ms, peak;  // peak in MiB
 };

@@ -1,4 +1,4 @@
-// Which cells there are, and what the flags make of them.
+// The cells, and the flags that select them.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 
@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kProgram = "bench_fragmented", kModes[] = {"linear", "train", "inference"},
                            kSteps[] = {"separate", "folded"}, kRuns[] = {"eager", "compiled"};
 constexpr int64_t kSizes[] = {2048, 4096, 8192};
-constexpr int64_t kLeastSize = 32, kMostSize = 131072;  // the narrow path is size / 32 wide
+constexpr int64_t kLeastSize = 32, kMostSize = 131072;  // the low-rank path is size / 32 wide
 constexpr int64_t kMostBatch = 1 << 20, kMostSteps = 1'000'000;
 
 template <class T> void not_empty(std::string_view flag, const std::vector<T>& list) {
@@ -99,7 +99,7 @@ FragmentedPlan fragmented_plan(const FragmentedFlags& flags) {
   check_within(kProgram, "warmup", plan.setup.warmup, 1, kMostSteps);
   check_within(kProgram, "steps", plan.setup.steps, 1, kMostSteps);
   check_within(kProgram, "seed", f.seed, 0, INT64_MAX);
-  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);  // how many there are, set_num_threads() says
+  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);  // set_num_threads() knows the maximum
   for (const std::string& run : f.run)
     for (const std::string& step : f.step)
       plan.variants.push_back({StepWay(known_place("step", step, kSteps)), RunMode(known_place("run", run, kRuns))});

@@ -1,5 +1,4 @@
-// What is made of the cells of bench_fragmented: the document's text, tables of memory and of the figures of document
-// 002, and a JSON file.
+// Output of bench_fragmented: the document's text, tables of memory and of document 002's figures, and JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -18,16 +17,15 @@ struct FragmentedReport : Origin {
   std::vector<FragmentedRow> rows = {};
 };
 
-// "Benchmarking with input_size=2048, ..." with a block for each cell, as the document has them: linear, all of train,
-// all of inference. Rows of one size, batch and variant. MB in it are 2^20 bytes, as the document's are.
+// "Benchmarking with input_size=2048, ..." and one block per cell in the document's order: linear, train, inference.
+// The rows have one size, batch and variant. MB are 2^20 bytes, as in the document.
 std::string document_text(const std::vector<FragmentedRow>&);
-// One line for each row, in MiB: ours, measured; the document's framework with and without what its harness keeps; 4 P
-// and 3 P.
+// One line per row, in MiB: measured; the document's framework with and without its harness's layer; 4 P and 3 P.
 std::string memory_table(const std::vector<FragmentedRow>&);
-// Row by row; empty where the document has none of them. `ours` says how our figures came about.
+// Row by row; empty if the document has none of them. `ours` describes our measurement.
 std::string beside_document(const std::vector<FragmentedRow>&, const std::string& ours);
 
-// Atomically; an Error when the file cannot be written.
+// Atomic; an Error if the file cannot be written.
 void write_fragmented_json(const std::string& path, const FragmentedReport&);
 
 }  // namespace tg::bench

@@ -1,4 +1,4 @@
-// How a cell is measured, and how much memory it takes.
+// Time and memory of a cell.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
@@ -18,14 +18,14 @@ constexpr double kRate = 1e-3;
 
 nn::Selection selection_of(CellMode m) { return m == CellMode::inference ? nn::Selection::hard : nn::Selection::soft; }
 
-// Some weights of each parameter, on the host: the first row of a matrix, or of each fragment's.
+// Some weights on the host: the first row of a matrix, or of each fragment's.
 std::vector<float> some_weights(const Parameter& p) {
   const NoGradScope off;
   const Tensor& t = p.tensor;
   const int dim = int(t.ndim()) - 2;
   return (t.ndim() < 2 || p.name == "selector" ? t.detach() : slice(t.detach(), dim, 0, 1)).to_vector<float>();
 }
-// Whether hard selection gives this parameter no gradient, or one that is zero for some fragments.
+// Whether hard selection gives this parameter no gradient, or a zero one for some fragments.
 bool unreached(const Parameter& p, CellMode m) { return m == CellMode::inference && p.name == "selector"; }
 bool partly_reached(const Parameter& p, CellMode m) {
   return m == CellMode::inference && (p.name == "experts" || p.name == "compressor");
@@ -120,20 +120,20 @@ FragmentedResult measured_cell(const FragmentedModel& model, const FragmentedCel
   steps.run_first();
   FragmentedResult r;
   r.first_loss = steps.loss();
-  // A compiled step traces first, then replays, and records a graph on CUDA.
+  // A compiled step first traces, then replays, then (CUDA) records a graph.
   const int64_t untimed = variant.run == RunMode::compiled ? std::max<int64_t>(setup.warmup, 3) : setup.warmup;
   for (int64_t i = 1; i < untimed; ++i) steps.run();
   empty_cache(setup.device);
   reset_peak(setup.device);
   std::optional<Recordings> recordings;
   for (int64_t i = 0; i < setup.steps; ++i) {
-    if (i == 1 && steps.stats()) recordings.emplace(*steps.stats());  // the first one found an empty cache
+    if (i == 1 && steps.stats()) recordings.emplace(*steps.stats());  // the first found an empty cache
     const auto [forward, backward] = steps.run();
     r.forward_ms += 1e3 * forward / double(setup.steps), r.backward_ms += 1e3 * backward / double(setup.steps);
   }
   if (recordings) recordings->check(*steps.stats());
   const MemoryStats memory = memory_stats(setup.device);
-  r.live_bytes = memory.peak, r.reserved_bytes = memory.live + memory.cached;  // nothing left the cache in between
+  r.live_bytes = memory.peak, r.reserved_bytes = memory.live + memory.cached;  // the cache shrank nowhere in between
   r.last_loss = steps.loss();
   TG_CHECK(std::isfinite(r.last_loss), state, "[bench_fragmented] the loss of {} is {}. The training has failed.",
            cell.name(), r.last_loss);

@@ -1,6 +1,6 @@
-// Document 004's profile of a GPT on this runtime, with its protocol, log and table: two runs on one model, then the
-// matrix of sizes, computations, warm-up steps and precisions, each on a model of its own; and whether a warm-up step
-// steadies the times, as the document says. The same code on the CPU and on CUDA, eager and compiled.
+// Document 004's profile of a GPT, with its protocol, log and table: two runs on one model, then the matrix of sizes,
+// computations, warm-up steps and precisions, each on a new model. It also checks the document's claim that a warm-up
+// step steadies the times. CPU and CUDA, eager and compiled.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -33,7 +33,7 @@ void run_all(const TimeitPlan& plan, TimeitReport& report) {
     for (const TimeitRun& run : plan.standalone) report.standalone.push_back(profiled(*model, run, setup));
   }
   for (const TimeitRun& run : plan.matrix) {
-    empty_cache(setup.device);  // of the model before
+    empty_cache(setup.device);  // frees the previous model
     const auto model = made(run, setup, run.key());
     report.matrix.push_back(profiled(*model, run, setup));
   }

@@ -97,7 +97,7 @@ def ways_of(torch, request, args):
         start = args.now()
         loss = f(tokens, targets)
         if computation == "forward":
-            del loss  # its tape is given back in time
+            del loss  # frees its tape within the timed step
         elif computation == "backward":
             args.wait()
             start = args.now()

@@ -1,4 +1,4 @@
-// The figures of document 004.
+// Figures of document 004.
 #include "gpt_timeit/report.h"
 
 namespace tg::bench {

@@ -1,5 +1,5 @@
-# Does bench_gpt_timeit work: cmake -DPROGRAM=<bench_gpt_timeit> -DOUT=<folder> -P quick_test.cmake. In both modes
-# each run of the tiny size is there, logged as the document does, with figures that are times; how long is not judged.
+# Tests bench_gpt_timeit: cmake -DPROGRAM=<bench_gpt_timeit> -DOUT=<folder> -P quick_test.cmake. Both modes must log
+# each run of the tiny size as the document does, with numeric times; their values are not judged.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(small --sizes tiny --batch 2 --context 8 --vocab 50)
 set(runs)
@@ -18,7 +18,7 @@ foreach(mode eager compiled)
                "Profiler config: \n{\n    \"computation\": " "Profile result: \n{\n    \"computation\": ")
     string(REGEX MATCHALL "${stamp}${line}" found "${text}")
     list(LENGTH found count)
-    if(count LESS 13)  # two runs on one model have one line of the model
+    if(count LESS 13)  # the two runs on one model log it once
       message(FATAL_ERROR "'${line}' is logged ${count} times:\n${text}")
     endif()
   endforeach()
@@ -57,5 +57,5 @@ fails(1 "too little. .*These would fit: --batch [0-9]+ " --sizes medium --batch 
 fails(1 "threads" ${small} --threads 100000)
 fails(2 "quik" --quik)
 fails(2 "steps" --steps many)
-# The claim cannot hold where nothing is compared.
+# The claim cannot hold if nothing is compared.
 fails(1 "" ${small} --matrix-only --computations forward --warmups 1 --check-warmup)

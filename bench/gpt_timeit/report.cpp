@@ -39,12 +39,12 @@ Json row_object(const std::string& name, const TimeitRow& row, const TimeitSetup
   return j;
 }
 
-constexpr size_t kMostOfList = 50;  // characters; a longer one is cut
+constexpr size_t kMostOfList = 50;  // characters; longer lists are truncated
 std::string list_text(const std::vector<double>& times) {
   const std::string all = fmt::format("[{}]", fmt::join(times, ", "));
   return all.size() <= kMostOfList ? all : all.substr(0, kMostOfList - 3) + "...";
 }
-// Of the run that is as `like`, but for its computation.
+// The run like `like`, but with computation c.
 const TimeitRow* find(const std::vector<TimeitRow>& rows, TimeitRun like, Computation c) {
   like.computation = c;
   const auto at = std::ranges::find(rows, like.key(), [](const TimeitRow& r) { return r.run.key(); });

@@ -1,5 +1,5 @@
-// Times training steps of a named model on random tokens: forward, backward, clipping and the optimiser, as `tapegrad
-// train` makes them, without its files. The same code on the CPU and on CUDA, eager and compiled.
+// Times the training steps of `tapegrad train` (forward, backward, clipping, optimiser) for a named model on random
+// tokens, without files. CPU and CUDA, eager and compiled.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -25,7 +25,7 @@ struct StepFlags : SharedFlags {
   std::vector<std::pair<std::string, std::string>> settings;  // names and words
   int64_t steps = 20, untimed = 4, threads = 0;
 };
-// What --mode says, and what a run has beside its steps: its end, its validation, its files and its text.
+// Not flags: set by --mode, or only for whole runs: their end, validation, files and text.
 const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",           "schedule",
                                          "min_lr",  "eval_every", "checkpoint_every", "val_fraction",
                                          "order",   "tokenizer",  "shard_optimizer"};
@@ -35,7 +35,7 @@ RunConfig run_of(const StepFlags& f) {
   check_within(kProgram, "untimed", f.untimed, 0, 1'000'000);
   RunConfig base;
   base.model = arch(f.arch);
-  if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano has that of its text: here, bytes
+  if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano takes its tokenizer's; here, bytes
   TrainConfig& t = base.train;
   t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant, t.min_lr = 0;
   t.eval_every = 0, t.val_fraction = 0;

@@ -22,9 +22,9 @@ from gpt2_weights import SIZES, weights, write_folder
 from torch_peer import parse, rounds_of, table
 from train_runs import report_of, seconds_of, train
 
-RUNS = {"4x64": (4, 64), "16x128": (16, 128)}  # sequences and tokens of each
+RUNS = {"4x64": (4, 64), "16x128": (16, 128)}  # sequences, tokens in each
 SIZE = SIZES["124m"]
-NEAR = 2e-3  # losses of about 10: sums in f32, in another order
+NEAR = 2e-3  # losses of about 10; another summation order in f32
 DATA = "dev/data/tinyshakespeare/tiny_shakespeare_{}.bin"
 
 

@@ -19,8 +19,8 @@ import torch_gpt
 from torch_peer import PRECISIONS, Peer, in_turn, parse, serve, table
 from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, settings_of
 
-WAYS = ("eager fused", "eager foreach", "compile fused")  # of PyTorch: its model and its AdamW
-BY_BLOCK = "blocks fused"  # each block compiled: one compilation for all of them
+WAYS = ("eager fused", "eager foreach", "compile fused")  # model mode and AdamW of PyTorch
+BY_BLOCK = "blocks fused"  # each block compiled: one compilation serves all
 BIG = "cs336_2.7b"
 
 

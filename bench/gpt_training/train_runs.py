@@ -2,7 +2,7 @@
 settings of compare_torch.py. No program."""
 import array, datetime, json, os, platform, random, statistics, subprocess, sys
 
-# Blocks, heads, width, vocabulary, biases, dropout; sequences and tokens of each.
+# Blocks, heads, width, vocabulary, biases, dropout; sequences, tokens in each.
 RUNS = {
     "nano": (4, 4, 128, 65, False, 0.0, 12, 64),  # nanoGPT's settings for a CPU
     "shakespeare_char": (6, 6, 384, 65, False, 0.0, 64, 256),

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Packs what bench/gpu/run.sh needs into build/gpu/kit.tar.xz, here, where no GPU is: programs for sm_90a, stripped, and
-# libfmt. They need glibc 2.34, libstdc++ of GCC 12, and of CUDA what they find at run time: cuBLASLt, NVRTC, CUPTI, NCCL.
+# Packs the needs of bench/gpu/run.sh into build/gpu/kit.tar.xz, on a machine without a GPU: programs for sm_90a,
+# stripped, and libfmt. They need glibc 2.34, libstdc++ of GCC 12, and at run time cuBLASLt, NVRTC, CUPTI, NCCL.
 #
 #   bench/gpu/pack.sh           builds in build/gpu, in about 13 CPU minutes
-#   bench/gpu/pack.sh BUILD     of a build tree with TG_CUDA=ON; what has MPI, runs only where that is
+#   bench/gpu/pack.sh BUILD     packs a build tree with TG_CUDA=ON; one with MPI needs MPI to run
 #
-# Ends with 1 when the kit has more than 24 MB: it is carried to another machine.
+# Exits with 1 if the kit exceeds 24 MB, because it is sent to another machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${1:-build/gpu} kit=build/gpu/kit.tar.xz most=24000000
@@ -19,10 +19,10 @@ trap 'rm -rf "$stage"' EXIT
 mkdir -p "$stage/bin" "$stage/lib" build/gpu
 for program in "${programs[@]}"; do strip -o "$stage/bin/$program" "$build/bin/$program"; done
 for library in $(ldd "$build/bin/tapegrad" | awk '/libfmt/ {print $3}'); do cp -L "$library" "$stage/lib/"; done
-# Tests have the paths of their data and of compiled kernels in them: run.sh makes both.
+# Tests contain the paths of their data and compiled kernels; run.sh creates both.
 printf '%s\n' "$PWD" "$(cd "$build" && pwd)" >"$stage/paths"
 { git rev-parse HEAD 2>/dev/null || echo unknown; } >"$stage/commit"
-# The kernels are the same bytes in all programs: a dictionary larger than a program holds them once.
+# All programs contain the same kernels: a dictionary larger than a program stores them once.
 tar -C "$stage" -c bin lib paths commit | xz -T1 --lzma2=preset=1,dict=192MiB >"$kit"
 size=$(stat -c %s "$kit")
 echo "$kit: $size bytes, ${#programs[@]} programs of $(cat "$stage/commit")"

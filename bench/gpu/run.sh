@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# What the CUDA backend does on a GPU, in one call of at most 510 s, by the programs of bench/gpu/pack.sh or of a build:
+# Tests and measures the CUDA backend on a GPU in at most 510 s, with the programs of bench/gpu/pack.sh or of a build:
 #
 #   bench/gpu/run.sh [-o FOLDER] [-b BIN] [STAGE...]
 #
-# FOLDER: $OUT, else bench/results/gpu/<date>. It gets table.txt, which is printed last; run.json: GPU, driver, date,
-# commit and the end of each stage; logs.tgz, with each program's output and JSON files; big_profile.txt; gemm.txt, the
-# algorithms that were measured. BIN: the programs of a build in place of the kit. In order of what they tell:
+# FOLDER: $OUT, else bench/results/gpu/<date>. It gets table.txt, printed at the end; run.json: GPU, driver, date,
+# commit, status of each stage; logs.tgz: output and JSON of each program; big_profile.txt; gemm.txt: the tuned
+# algorithms. BIN: the programs of a build instead of the kit. Stages, most informative first:
 #
-#   smoke      one test for each of what the rest is built on; what fails is switched off for the rest
-#   tests      every test case in a process of its own; those that fail again, alone. CASES: the first so many
-#   training   the losses of a GPU and of the CPU, op by op and as a graph
-#   ops        products, norms, attention, AdamW beside PyTorch
-#   timeit     document 004's steps beside PyTorch
-#   big        document 003's 2.7B step beside PyTorch, with algorithms that were measured, profiled, in 8 bits
-#   switchback, lora, fragmented   documents 001, 000 and 002, beside PyTorch
+#   smoke      one test per foundation; a feature that fails is disabled for the rest
+#   tests      every test case in a separate process; failures rerun alone. CASES: only the first CASES
+#   training   losses on GPU and CPU, op by op and as a graph
+#   ops        GEMMs, norms, attention, AdamW against PyTorch
+#   timeit     document 004's steps against PyTorch
+#   big        document 003's 2.7B step against PyTorch, with tuned algorithms, profiled, in 8 bits
+#   switchback, lora, fragmented   documents 001, 000 and 002 against PyTorch
 #   sanitizer  compute-sanitizer
 #
-# Each program has a box of time. One that fails or is out of time has a line in the table, and the others run all the
-# same. Needs python3, and its torch for what is beside PyTorch. Without a GPU each stage says so: a rehearsal.
-# Ends with 1 if a program failed. RUN_SECONDS is another limit.
+# Each program has a time limit. A failure or timeout gets a line in the table, and the rest still runs. Needs python3,
+# and torch for the comparisons. Without a GPU each stage reports that: a rehearsal. Exits with 1 if a program failed.
+# RUN_SECONDS changes the limit.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD limit=${RUN_SECONDS:-510} out=${OUT:-bench/results/gpu/$(date -u +%Y-%m-%d)} bin='' failed=0
@@ -46,10 +46,10 @@ trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 
 left() { echo $((limit - SECONDS)); }
 row() { printf '%-22s %s\n' "$1" "$2" | tee -a "$out/table.txt"; }
-why() { # the line of a log that says most of a failure
+why() { # the most telling line of a log
   { grep -aE '\[device\]|rror|refus|cannot|skipped' "$1" || tail -n 1 "$1"; } | head -n 1 | cut -c1-170
 }
-# box NAME SECONDS COMMAND...: into $logs/NAME.log, for so long at most, and never in the last 10 seconds
+# box NAME SECONDS COMMAND...: logs to $logs/NAME.log, with a time limit, never within the last 10 seconds
 box() {
   local name=$1 most=$2 rest status begin=$SECONDS
   shift 2
@@ -67,7 +67,7 @@ box() {
   fi
   return $status
 }
-# peer NAME SECONDS FOLDER PROGRAM FLAGS...: the program beside PyTorch, by bench/FOLDER/compare_torch.py
+# peer NAME SECONDS FOLDER PROGRAM FLAGS...: program against PyTorch, by bench/FOLDER/compare_torch.py
 peer() {
   local name=$1 most=$2 folder=$3 program=$4
   shift 4
@@ -75,7 +75,7 @@ peer() {
     --json "$json/$name.json" "$@" || return
   python3 bench/gpu/table.py compared "$json/$name.json" | while IFS= read -r line; do row "$name" "$line"; done
 }
-# warm FOLDER REQUEST FLAGS...: PyTorch compiles it in the background, for the compiler's cache on the disk
+# warm FOLDER REQUEST FLAGS...: compiles PyTorch's functions in the background, into its disk cache
 warm() {
   local folder=$1 request=$2
   shift 2
@@ -100,7 +100,7 @@ PY
   else
     commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
   fi
-  # where the toolkit is not, PyTorch's wheels have its libraries
+  # without a toolkit, PyTorch's wheels have its libraries
   wheels=$(python3 -c 'import nvidia, os; print(*(os.path.join(p, d, "lib") for p in nvidia.__path__ for d in os.listdir(p)))' 2>/dev/null)
   for lib in libcublasLt.so.13 libnvrtc.so.13 libcupti.so.13 libnccl.so.2; do
     for d in /usr/local/cuda/lib64 /usr/local/cuda/extras/CUPTI/lib64 $wheels; do
@@ -182,7 +182,7 @@ training() {
   row training "$(python3 bench/gpu/table.py losses "$work"/run_{cpu,f32,graph_f32,bf16,graph_bf16}/log.jsonl)"
 }
 ops() {
-  kill $(jobs -p) 2>/dev/null # what PyTorch still compiles would take the processors of what is measured
+  kill $(jobs -p) 2>/dev/null # PyTorch's compilations would disturb measurements
   peer ops_bf16 70 ops bench_ops --seconds 0.04 --filter bf16
   peer ops_adamw 15 ops bench_ops --seconds 0.04 --filter adamw
   peer ops_tf32 20 ops bench_ops --seconds 0.03 --filter '2560 tf32'
@@ -240,7 +240,7 @@ if [[ -n $gpu ]]; then # PyTorch compiles while the tests run
 fi
 for name in "${stages[@]}"; do
   "$name"
-  (cd "$work" && tar -czf "$out/logs.tgz" logs json) # what there is, should the machine be taken away
+  (cd "$work" && tar -czf "$out/logs.tgz" logs json) # saved at each stage: the machine may vanish
 done
 row end "at $SECONDS s"
 GPU=$gpu COMMIT=$commit python3 bench/gpu/table.py ends "$work/ends" >"$out/run.json"

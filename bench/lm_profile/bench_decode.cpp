@@ -1,6 +1,6 @@
-// Tokens per second of decoding with a Gpt, of random weights or from a folder, after prompts of several lengths: with
-// the cache that grows, with one of fixed capacity, and that one compiled. Every way must give the same tokens. The
-// ways take turns, so that a noisy machine disturbs all.
+// Tokens per second of decoding with a Gpt, with random weights or from a folder, after prompts of several lengths:
+// with a growing cache, a fixed one, and a fixed one compiled. All must give the same tokens. They alternate, so that
+// machine noise hits all.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -35,7 +35,7 @@ struct DecodeRun {
   std::string dtype;
   int64_t prompt;
   std::vector<int64_t> prompt_tokens, tokens;  // of the first text
-  std::array<Timing, 3> seconds;               // of all tokens after the first new one, by Way
+  std::array<Timing, 3> seconds;               // by Way; from the second new token on
 };
 
 GptConfig config_of(const DecodeFlags& f) {
@@ -59,7 +59,7 @@ class Decoding {
     first_ = next(tokens, grown_);
     next(tokens, fixed_);
   }
-  // The seconds after the first new token.
+  // Seconds from the second new token on.
   double run(Way way, std::vector<int64_t>& tokens) {
     KvCache growing = grown_;
     KvCache& cache = way == Way::growing ? growing : fixed_;
@@ -84,7 +84,7 @@ class Decoding {
   int64_t prompt_;
   NoGradScope off_;
   Gpt model_;
-  KvCache grown_, fixed_;  // with the prompt in them
+  KvCache grown_, fixed_;  // filled with the prompt
   std::vector<int64_t> ids_;
   Tensor first_;
   Compiled step_{[this](Inputs in) { return std::vector{next(in[0], fixed_)}; }};
@@ -96,7 +96,7 @@ DecodeRun measured(const DecodeFlags& f, const std::string& dtype, const Gpt& mo
              f.batch, f.tokens, prompt);
   std::array<std::vector<double>, 3> seconds;
   std::vector<int64_t> want;
-  for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up, and traces
+  for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up and traces
     for (size_t k = 0; k < kWays.size(); ++k) {
       std::vector<int64_t> got;
       const double s = decoding.run(kWays[k], got);
@@ -134,7 +134,7 @@ Json json_of(const DecodeFlags& f, const DecodeRun& r) {
               {"equal_tokens", true},
               {"ways", std::move(ways)}};
   if (!f.model.empty())
-    all["first_text"] = {{"prompt", r.prompt_tokens}, {"tokens", r.tokens}};  // others have the model
+    all["first_text"] = {{"prompt", r.prompt_tokens}, {"tokens", r.tokens}};  // others can load the same model
   return all;
 }
 int decode(const DecodeFlags& f, int argc, char** argv) {

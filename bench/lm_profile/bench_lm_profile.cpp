@@ -1,6 +1,6 @@
-// Document 003's profiles of a language model on this runtime: three steps to warm up and one profiled, of the model
-// forward, of gradients that add up, and of training; tables as nsys prints them; and answers to the document's nine
-// conclusions, out of the same step in other forms and precisions. The same code on the CPU and on CUDA.
+// Document 003's profiles of a language model: three warm-up steps and a profiled one, for forward, accumulated
+// gradients, and training; nsys-style tables; and answers to its nine conclusions from the same step in other forms and
+// precisions. The same code on CPU and CUDA.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -36,7 +36,7 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
       fmt::print("{}\n", step_text(report.runs.back()));
     }
   Peaks peaks(kPeakSeconds, plan.setups.front().device);
-  const bool emulated = report.machine.backend.starts_with("emulated");  // such a GPU has no peak
+  const bool emulated = report.machine.backend.starts_with("emulated");  // an emulated GPU has no peak
   for (const LmFigures& run : report.runs)
     if (!emulated && !report.peaks.contains(run.setup.precision))
       report.peaks[run.setup.precision] = peaks.gflops(std::string(name_of(run.setup.precision)));

@@ -23,7 +23,7 @@ import xllamacpp
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from gpt2_weights import SIZES, weights, write_folder
 
-NEAR = {"f32": 4e-3, "bf16": 6e-2}  # of log-probabilities: the table of f16; activations of bf16
+NEAR = {"f32": 4e-3, "bf16": 6e-2}  # log-probabilities: f16 table; bf16 activations
 
 
 def write_gguf(path, size, w, dtype):
@@ -145,7 +145,7 @@ def main():
             for _ in range(a.rounds):
                 for run in ours(a, d + "/hf", dtype):
                     prompt = run["first_text"]["prompt"]
-                    peer.complete(prompt, 1)  # now it is in the cache
+                    peer.complete(prompt, 1)  # puts it into the cache
                     rates[run["prompt"]][0].append(run["ways"][2]["tokens_per_second"])
                     rates[run["prompt"]][1].append(peer.decode(prompt, a.tokens, a.cpu_time)[1])
             for length, (mine, theirs) in rates.items():

@@ -1,16 +1,15 @@
-// Model FLOPs of document 003's steps and their share of what the device could do (MFU, of PaLM's paper,
-// arXiv:2204.02311, appendix B): operations of the model's products, not those that an implementation repeats or leaves
-// away. Users: bench_lm_profile.
+// Model FLOPs of document 003's steps and their share of the device's peak (MFU, PaLM, arXiv:2204.02311, appendix B):
+// the model's GEMMs, whatever an implementation recomputes or skips. For bench_lm_profile.
 #pragma once
 #include "lm_profile/report.h"
 
 namespace tg::bench {
 
-// 2 T (L (4 d^2 + 3 d ff) + V d) + 4 T C d L, with T tokens, contexts of C, L layers, width d, ff and vocabulary V; all
-// of the matrix of scores counts, masked or not. Three times that with the backward pass.
+// 2 T (L (4 d^2 + 3 d ff) + V d) + 4 T C d L, with T tokens, contexts of C, L layers, width d, ff and vocabulary V. The
+// whole score matrix counts, masked or not. With the backward pass, three times that.
 double flops_of_step(const LmSetup&, StepType);
 
-// The formula, and a line for each run: FLOPs, GFLOP/s, and MFU where the peak is known.
+// The formula, and for each run FLOPs, GFLOP/s, and MFU if the peak is known.
 std::string utilisation(const LmReport&);
 
 }  // namespace tg::bench

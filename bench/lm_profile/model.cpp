@@ -10,7 +10,7 @@ namespace tg::bench {
 namespace {
 const Init kOnes = Init::constant(1);
 
-// cos and sin of position times theta^(-2i / HS).
+// cos and sin of position * theta^(-2i / HS).
 std::pair<Tensor, Tensor> angles(const GptConfig& c, Device device) {
   const int64_t half = c.width / c.heads / 2;
   std::vector<float> cosines, sines;
@@ -69,7 +69,7 @@ Tensor DocumentLm::turned(const Tensor& x) const {  // (B, NH, T, HS)
 }
 Tensor DocumentLm::weighted_values(const Tensor& q, const Tensor& k, const Tensor& v) const {
   const int64_t t = q.size(2), hs = q.size(3);
-  Tensor mask;  // (T, T), true where it hides
+  Tensor mask;  // (T, T), true = masked
   if (scores_ == Scores::matrix) {
     const NameScope here("causal mask construction");
     const Tensor at = arange(0, double(t), 1, DType::i64, q.device());

@@ -1,19 +1,19 @@
-// Document 003's language model as it is written there, op by op: separate products for queries, keys and values, a
-// mask that each layer makes, a matrix of scores, norms, gates and rotations out of plain ops. It is what the fused ops
-// of Gpt (models/gpt) are measured against, and tested with: the same function of the same weights. Users:
-// bench_lm_profile.
+// Document 003's language model op by op as written there: separate q, k, v GEMMs, a mask per layer, a score matrix,
+// and norms, gates and rotations from plain ops. The baseline and reference of Gpt's fused ops (models/gpt): the same
+// function of the same weights. For bench_lm_profile.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 
 namespace tg::bench {
 
-// Parameters: wte.weight (V, C), h.{i}.ln_1.weight (C), h.{i}.attn.{q,k,v,proj}.weight (C, C), h.{i}.ln_2.weight (C),
-// h.{i}.mlp.{gate,up}.weight (F, C), h.{i}.mlp.proj.weight (C, F), ln_f.weight (C), lm_head.weight (V, C); f32. The
-// cosines and sines of positions are no parameters.
+// Parameters, f32: wte.weight (V, C), h.{i}.ln_1.weight (C), h.{i}.attn.{q,k,v,proj}.weight (C, C), h.{i}.ln_2.weight
+// (C), h.{i}.mlp.{gate,up}.weight (F, C), h.{i}.mlp.proj.weight (C, F), ln_f.weight (C), lm_head.weight (V, C). The cos
+// and sin tables are no parameters.
 class DocumentLm {
  public:
-  enum class Scores { matrix, blocks };  // of attention: as the document has them, or never in memory: ops/attention.h
-  // Of the form of arch("cs336-2.7b"); another is an Error.
+  // Attention with the document's score matrix, or in blocks without one (ops/attention.h).
+  enum class Scores { matrix, blocks };
+  // An Error unless the form is that of arch("cs336-2.7b").
   DocumentLm(const Params&, const GptConfig&, Scores = Scores::matrix);
   // tokens (B, T) i32 or i64 -> logits (B, T, V). Scopes have the document's names: "layer_3.attention_sublayer.rope
   // encoding".

@@ -1,5 +1,5 @@
-# Does bench_decode work: cmake -DPROGRAM=<bench_decode> -DOUT=<folder> -P quick_decode_test.cmake. Three ways of two dtypes
-# and prompts, with equal tokens, or it fails, and figures that are rates; how large they are is not judged.
+# Tests bench_decode: cmake -DPROGRAM=<bench_decode> -DOUT=<folder> -P quick_decode_test.cmake. All caches, two dtypes
+# and prompts must give equal tokens and positive rates.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 execute_process(COMMAND ${PROGRAM} --arch nano --batch 2 --prompt 3,9 --tokens 5 --rounds 2 --commit test --json ${OUT}/run.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)

@@ -1,5 +1,5 @@
-# Does bench_lm_profile work: cmake -DPROGRAM=<bench_lm_profile> -DOUT=<folder> -P quick_test.cmake. All types and forms of
-# the tiny size, with the document's tables and answers, and figures that are times; how long is not judged.
+# Tests bench_lm_profile: cmake -DPROGRAM=<bench_lm_profile> -DOUT=<folder> -P quick_test.cmake. All types and forms of
+# the tiny size must print the document's tables and answers, and positive times.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --size tiny --batch 1 --context 8 --vocab 40)
 execute_process(COMMAND ${PROGRAM} ${tiny} --answers --against-document --commit test --json ${OUT}/run.json --trace ${OUT}/trace.json --csv ${OUT}/csv
@@ -17,7 +17,7 @@ if(text MATCHES "Ask for --answers" OR text MATCHES "Beside document")
 endif()
 read_results(${OUT}/run.json json device)
 string(JSON count LENGTH "${json}" runs)
-if(NOT count EQUAL 6)  # three types of the first form, and train of three others
+if(NOT count EQUAL 6)  # three types of the first form; train of three others
   message(FATAL_ERROR "${count} runs in ${OUT}/run.json")
 endif()
 foreach(i RANGE 5)

@@ -92,7 +92,7 @@ std::string step_text(const LmFigures& f) {
 }
 
 namespace {
-// Of runs of train.
+// The runs of train.
 struct Compared {
   const std::vector<LmFigures>& all;
   const LmFigures& first() const { return *std::ranges::find(all, StepType::train, &LmFigures::type); }
@@ -228,11 +228,11 @@ std::string answers(const std::vector<LmFigures>& all) {
 }
 
 namespace {
-// Of document 003, by type of step: milliseconds of ranges, and what its GPU did in all four steps.
+// Figures of document 003 per step type: ranges in ms, and the GPU's totals over all four steps.
 struct Document {
   StepType type;
   double step, forward, loss, backward, optimizer;
-  double kernels, launches, products;  // of all steps: ms, number, percent
+  double kernels, launches, products;  // of all steps: ms, count, percent
 };
 constexpr Document kDocument[] = {{StepType::forward, 844.67, 844.64, 0, 0, 0, 3408.5, 7329, 91.4},
                                   {StepType::backward, 2580.60, 842.81, 3.26, 1734.46, 0, 10278.5, 20467, 89.7},
@@ -312,10 +312,10 @@ Json json_of(const LmFigures& f) {
   j["tables"] = Json::array();
   for (const ProfileTable& t : f.tables) j["tables"].push_back(own_json(to_json(t)));
   j["notes"] = f.notes;
-  j["timeline"] = Json();  // see with_timelines
+  j["timeline"] = Json();  // see with_timelines()
   return j;
 }
-// Each on one line of its own: thousands of numbers.
+// Puts each timeline on a single line: it has thousands of numbers.
 std::string with_timelines(std::string text, const std::vector<LmFigures>& runs) {
   constexpr std::string_view kKey = "\"timeline\": ", kPlace = "\"timeline\": null";
   size_t at = 0;

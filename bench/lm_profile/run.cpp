@@ -56,7 +56,7 @@ LmSetup setup_of(const LmFlags& f) {
       s.device);
   return s;
 }
-// The flags that ask for s in place of own.
+// The flags that change `own` to s.
 std::string flags_of(const LmSetup& s, const LmSetup& own) {
   std::string flags;
   if (s.form != own.form) flags += fmt::format(" --form {}", name_of(s.form));
@@ -85,7 +85,7 @@ Model form_of(const LmSetup& s, const Params& p) {
   if (s.form == LmForm::fused) return Gpt(p, s.model);
   return DocumentLm(p, s.model, s.form == LmForm::flash ? DocumentLm::Scores::blocks : DocumentLm::Scores::matrix);
 }
-// Made on the host and moved, one copy for each, as the document does.
+// Creates parameters on the host and copies each to the device, like the document.
 Params made_on_host(const LmSetup& s) {
   Params params(s.device, s.seed);
   if (s.device == Device::cpu()) return params;
@@ -137,7 +137,7 @@ LmPlan lm_plan(const LmFlags& f) {
 
 int64_t planned_bytes(const LmSetup& setup, StepType type) {
   LmSetup s = setup;
-  s.warmup = std::min<int64_t>(s.warmup, 1);  // later steps take what the second takes
+  s.warmup = std::min<int64_t>(s.warmup, 1);  // later steps take the memory of the second
   int64_t peak = 0;
   dry_run([&] {
     LmModel model(s);
@@ -148,7 +148,7 @@ int64_t planned_bytes(const LmSetup& setup, StepType type) {
 }
 
 LmModel::LmModel(const LmSetup& s) : setup_(s), params_(made_on_host(s)), model_(form_of(s, params_)) {
-  Rng rng{s.seed};  // drawn where it is needed: it is none of the copies
+  Rng rng{s.seed};  // drawn on the device: no copy
   tokens_ = rand({s.batch, s.model.context}, rng, 0, double(s.model.vocab_size), DType::f32, s.device).to(DType::i64);
   sums_.emplace(params_);
 }
@@ -175,7 +175,7 @@ Tensor LmModel::step(StepType type, bool phases) {
   result_ = scores.detach();
   if (type == StepType::forward) return scores;
   Tensor loss;
-  phase("loss_computation", [&] {  // of the next token: the last position has none
+  phase("loss_computation", [&] {  // next token: the last position has none
     const int64_t t = tokens_.size(1);
     loss = cross_entropy(slice(scores, 1, 0, t - 1), slice(tokens_, 1, 1, t));
     scores = {};
@@ -200,7 +200,7 @@ void LmModel::run(StepType type) {
       synchronize(setup_.device);
     }
   }
-  Tensor tape;  // ends when the step has: its memory is not given back in the step's time
+  Tensor tape;  // outlives the step: freeing it is not timed
   const ProfileRange range("profiled_step");
   tape = step(type, true);
 }
@@ -212,7 +212,7 @@ double LmModel::checked_result(StepType type) const {
   const std::vector<Parameter> all = params_.all();
   const auto norm = std::ranges::find(all, "ln_f.weight", &Parameter::name);
   const std::vector<float> now = norm->tensor.to_vector<float>();
-  // They begin at 1, and decay alone would move all alike.
+  // Norm weights start at 1; decay alone would move all equally.
   const auto kept = size_t(std::ranges::count(now, 1.f)), alike = size_t(std::ranges::count(now, now[0]));
   TG_CHECK(type == StepType::train ? alike < now.size() : kept == now.size(), state,
            "[bench_lm_profile] after steps of {}, {} of {} weights of {} are 1 as in the beginning, and {} are {}. "

@@ -1,6 +1,6 @@
-// Document 003's runs: sizes of its model, types of a step (forward, backward, train), and a run: weights made on the
-// host and moved, three steps to warm up in one range, one profiled step with a range for each phase, each ending
-// synchronised. What a profile of it says is steps.h's. Users: bench_lm_profile.
+// Document 003's runs: model sizes, step types (forward, backward, train), and the protocol: weights created on the
+// host and copied, three warm-up steps in one range, one profiled step with a range per phase, each synchronised at its
+// end. steps.h analyses the profile. For bench_lm_profile.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -14,25 +14,26 @@
 
 namespace tg::bench {
 
-struct LmFlags : SharedFlags {  // words as they were given
+struct LmFlags : SharedFlags {  // as given on the command line
   std::string size = "2.7B", form = "document", precision = "f32", csv, trace;
   std::vector<std::string> types{"forward", "backward", "train"};
-  int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3, threads = 0;  // 0: of the size; all
+  int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3,
+          threads = 0;  // layers 0: the size's; threads 0: all
   uint64_t seed = 1;
   bool answers = false;
 };
 
 enum class StepType {
   forward,   // the model on the tape
-  backward,  // and the loss, and gradients, which add up over all steps
-  train      // and AdamW; gradients are made anew each step
+  backward,  // with loss and gradients, accumulated over steps
+  train      // with AdamW; new gradients each step
 };
 enum class LmForm {
-  document,  // op by op, with matrices of scores: DocumentLm
-  flash,     // the same with attention in blocks
+  document,  // op by op, with score matrices: DocumentLm
+  flash,     // DocumentLm with attention in blocks
   fused      // Gpt
 };
-enum class Precision { f32, tf32, bf16 };  // of products; bf16 over f32 parameters, with LmForm::fused only
+enum class Precision { f32, tf32, bf16 };  // of GEMMs; bf16 (over f32 parameters): fused only
 std::string_view name_of(StepType);
 std::string_view name_of(LmForm);
 std::string_view name_of(Precision);
@@ -46,33 +47,30 @@ struct LmSetup {
   Device device = {};
   uint64_t seed = 1;
 };
-// The document's form at one of the sizes small, medium, large, xl, 2.7B, and tiny, which is for trying. An Error lists
-// the names.
+// The document's form at size small, medium, large, xl, 2.7B, or tiny (for tests). An Error lists the names.
 GptConfig lm_config(std::string_view size);
 
 struct LmPlan {
-  std::vector<LmSetup>
-      setups;  // the first is the one that the flags name, for all types; others are for the answers, for train
+  std::vector<LmSetup> setups;  // first: the flags', all types; others: answers, train
   std::vector<StepType> types;
 };
-// What the flags ask for. An Error names the first that is wrong, what does not go together, and a run that needs more
-// memory than the device has.
+// The plan for these flags. An Error names the first wrong flag, a conflict, or a run that exceeds the device's memory.
 LmPlan lm_plan(const LmFlags&);
-// The most bytes of tensors on the device at one time, by a dry_run().
+// Peak bytes of tensors on the device, by a dry_run().
 int64_t planned_bytes(const LmSetup&, StepType);
 
-// A model with its batch, on the device.
+// A model and its batch, on the device.
 class LmModel {
  public:
   explicit LmModel(const LmSetup&);
   LmModel(const LmModel&) = delete;
   LmModel& operator=(const LmModel&) = delete;
 
-  // Runs the steps to warm up in a range "warmup", then one in "profiled_step", with "forward_pass",
-  // "loss_computation", "backward_pass" and "optimizer_step" in it as far as the type goes.
+  // Runs the warm-up steps in a range "warmup", then one in "profiled_step", with those of "forward_pass",
+  // "loss_computation", "backward_pass" and "optimizer_step" that the type has.
   void run(StepType);
-  // The loss of the last step; of forward, the mean of its logits. An Error when it is not finite, and when the steps
-  // changed weights and should not, or did not and should.
+  // The last step's loss, or for forward the mean of its logits. An Error if it is not finite, or if the steps wrongly
+  // changed or kept weights.
   double checked_result(StepType) const;
   const Params& params() const { return params_; }
   const Tensor& tokens() const { return tokens_; }
@@ -81,7 +79,7 @@ class LmModel {
 
  private:
   Tensor forward() const;
-  Tensor step(StepType, bool phases);  // what holds the tape, if anything does
+  Tensor step(StepType, bool phases);  // what holds the tape, if anything
   LmSetup setup_;
   Params params_;
   Model model_;    // the form
@@ -95,12 +93,12 @@ struct LmResult {
   LmSetup setup;
   StepType type;
   int64_t peak_bytes = 0, parameters = 0;
-  double result = 0;  // the loss; of forward, the mean of the logits
+  double result = 0;  // the loss; forward: the mean of the logits
 };
 struct LmRun : LmResult {
   Profile profile;
 };
-// Makes a model, runs it with a profiler from the first weight on, and gives its memory back.
+// Makes a model, runs it under a profiler from the first weight on, and frees it.
 LmRun profiled(const LmSetup&, StepType);
 
 }  // namespace tg::bench

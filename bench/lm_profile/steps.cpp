@@ -8,7 +8,7 @@ namespace {
 constexpr const char* kStep = "profiled_step";
 constexpr const char* kPhases[] = {"forward_pass", "loss_computation", "backward_pass", "optimizer_step"};
 
-// A scope's path with "*" in the place of numbers: "gpt.h.*.attn", "layer_*.attention_sublayer".
+// A scope's path with "*" for numbers: "gpt.h.*.attn", "layer_*.attention_sublayer".
 std::string pattern_of(const Scope* s) {
   if (!s || !s->parent) return "";
   const bool number = std::ranges::all_of(s->name, [](char c) { return c >= '0' && c <= '9'; });
@@ -17,7 +17,7 @@ std::string pattern_of(const Scope* s) {
   return fmt::format("{}{}{}", before, before.empty() ? "" : ".", name);
 }
 struct Place {
-  const char *scope, *range;  // range: the document's; null: it has none
+  const char *scope, *range;  // range: the document's name, or null
   LmPart part;
 };
 constexpr Place kPlaces[] = {
@@ -60,7 +60,7 @@ const Place* place_of(const Scope* s) {
   const auto at = std::ranges::find(kPlaces, pattern, [](const Place& p) { return std::string_view(p.scope); });
   return at == std::end(kPlaces) ? nullptr : at;
 }
-// The number in the scope that is a layer: "gpt.h.3.mlp", "layer_3.ffn_sublayer"; -1: it is in none.
+// The layer number of a scope ("gpt.h.3.mlp", "layer_3.ffn_sublayer"), or -1.
 int64_t layer_of(const Scope* s) {
   for (; s && s->parent; s = s->parent) {
     if (s->name.starts_with("layer_")) return std::stoll(s->name.substr(6));
@@ -73,9 +73,9 @@ bool within(const Scope* path, std::string_view name) {
     if (path->name == name) return true;
   return false;
 }
-std::string_view kept(const std::string& name) { return *intern(name); }  // for as long as the process lives
+std::string_view kept(const std::string& name) { return *intern(name); }  // lives as long as the process
 
-// The document's name of a range; empty: it has none.
+// The document's name of a range, or empty.
 std::string_view range_name(const Profile& p, const Profile::Range& r) {
   if (r.kind == RangeKind::range) {
     if (r.name == "warmup" || r.name == kStep) return r.name;
@@ -87,7 +87,7 @@ std::string_view range_name(const Profile& p, const Profile::Range& r) {
     return place->range == std::string_view("layer_*") ? kept(fmt::format("layer_{}", layer_of(r.layer)))
                                                        : std::string_view(place->range);
   }
-  // An op of Gpt, in its layer: gradients are in none.
+  // An op of Gpt in a layer's range (gradients are in none).
   const bool inside = r.parent != Profile::kNone && p.ranges[r.parent].kind == RangeKind::layer;
   if (!inside || pattern_of(r.layer) != "gpt.h.*.attn") return {};
   return r.name == "self_attention" ? "scaled_dot_product_attention" : r.name == "rope" ? "rope encoding" : "";
@@ -98,13 +98,13 @@ double seconds(int64_t begin, int64_t end) { return 1e-9 * double(end - begin); 
 Profile document_ranges(const Profile& p) {
   Profile r = p;
   r.ranges.clear();
-  std::map<uint32_t, size_t> turned;  // range of a layer -> the rotation of its queries
+  std::map<uint32_t, size_t> turned;  // range of a layer -> its q and k rotation
   std::vector<uint32_t> place(p.ranges.size(), Profile::kNone);
   for (size_t i = 0; i < p.ranges.size(); ++i) {
     Profile::Range range = p.ranges[i];
     const std::string_view name = range_name(p, range);
     const uint32_t outer = range.parent == Profile::kNone ? Profile::kNone : place[range.parent];
-    place[i] = outer;  // what is inside a range that goes is inside the one around it
+    place[i] = outer;  // children of a dropped range move to its parent
     if (name.empty()) continue;
     if (range.kind == RangeKind::op) {
       if (range.name == "rope") {

@@ -1,6 +1,5 @@
-// What a profile of document 003's run says: its ranges under the document's names, whichever form the model has, and
-// the profiled step taken apart by the time of its kernels: phases, parts of the model, products. Numbers only; text is
-// report.h's.
+// Analysis of a profile of document 003's run: its ranges under the document's names for every form of the model, and
+// the profiled step's kernel times by phase, model part and GEMMs. report.h prints.
 #pragma once
 #include <array>
 #include <map>
@@ -9,38 +8,37 @@
 
 namespace tg::bench {
 
-// The profile with the ranges that the document has, and no others: parts of the model by their last name
-// ("attention_sublayer"), those of Gpt by a table. What Gpt has no part for is an op: attention is
-// scaled_dot_product_attention, the rotations of queries and keys are one rope encoding; its attention makes no mask,
-// and has no scores and no softmax of their own.
+// The profile reduced to the document's ranges: model parts by their last name ("attention_sublayer"), those of Gpt by
+// a table. Ops of Gpt without a part become ranges: attention is scaled_dot_product_attention, both rotations one rope
+// encoding; it has no mask, scores or softmax ranges.
 Profile document_ranges(const Profile&);
 
-// Of the model, forward and backward.
+// Model parts, forward and backward.
 enum class LmPart {
   embedding,
-  projections,  // queries, keys, values, and the output of attention
+  projections,  // q, k, v, output of attention
   attention,    // scores, mask, softmax, weighted values
   rope,
   attention_rest,  // its norm and residual sum
   ffn_products,
-  ffn_rest,  // activation and gate, norm and residual sum
+  ffn_rest,  // activation, gate, norm, residual sum
   final_norm,
   head,
   loss,
   optimizer,
-  other  // gradients that add up, the batch
+  other  // gradient accumulation, the batch
 };
 inline constexpr size_t kLmParts = size_t(LmPart::other) + 1;
 std::string_view name_of(LmPart);
 LmPart part_of(const Profile::Kernel&);
-bool is_product(const Profile::Kernel&);  // of matrices
+bool is_product(const Profile::Kernel&);  // GEMMs
 
 struct LmPhase {
-  double seconds = 0;  // of the range, on the host; it ends when the device is done
-  double kernels = 0;  // seconds that kernels ran
+  double seconds = 0;  // of the range, on the host, until the device is done
+  double kernels = 0;  // kernel seconds
   size_t launches = 0;
-  double products = 0;                   // seconds of those that multiply matrices
-  std::array<double, kLmParts> parts{};  // seconds of kernels
+  double products = 0;                   // kernel seconds of GEMMs
+  std::array<double, kLmParts> parts{};  // kernel seconds
   double part(LmPart p) const { return parts[size_t(p)]; }
 };
 // The profiled step of a run.
@@ -48,19 +46,19 @@ struct LmStep {
   double seconds = 0;                                  // of the range
   std::map<std::string, LmPhase> phases;               // by the document's name
   LmPhase all;                                         // of the whole step
-  double allocated = 0;                                // bytes of tensors and scratch memory, freed ones too
-  std::vector<double> layers;                          // kernel seconds of each layer in forward_pass
-  std::vector<double> host_layers, first_host_layers;  // the ranges themselves, as the document sums them
+  double allocated = 0;                                // bytes of tensors and scratch, including freed ones
+  std::vector<double> layers;                          // kernel seconds per layer in forward_pass
+  std::vector<double> host_layers, first_host_layers;  // the ranges, as the document sums them
   double ranges_attention = 0,
-         ranges_ffn = 0;  // seconds of the sublayers' ranges in all steps, as the document has them
-  // Shares of what they should make up: the phases of the step, and embedding, layers, norm and head of forward_pass,
-  // by their kernels and by their ranges; those are the whole only where kernels run in the thread that queues them.
+         ranges_ffn = 0;  // seconds of sublayer ranges in all steps, as document
+  // Covered shares: of the step by its phases; of forward_pass by embedding, layers, norm and head, by kernels and by
+  // ranges. The latter reach 1 only if kernels run in the thread that queues them.
   double phases_cover = 0, layers_cover = 0, host_layers_cover = 0;
   double phase_seconds(const std::string& name) const;
 };
-// The range of the profiled step; an Error when the profile has none.
+// The range of the profiled step; an Error if there is none.
 const Profile::Range& step_range(const Profile&);
-LmStep profiled_step(const Profile&);  // an Error when the profile has none
+LmStep profiled_step(const Profile&);  // an Error if the profile has none
 
 struct LmCopies {
   size_t count = 0;

@@ -5,14 +5,14 @@
 
 namespace tg::bench {
 namespace {
-constexpr int64_t kGaps = 2000, kBuckets = 600;  // of a step
+constexpr int64_t kGaps = 2000, kBuckets = 600;  // per step
 
 struct Step : Profile::Range {
   double since(int64_t time) const { return double(time - begin) / 1e9; }
 };
 Json ranges_of(const Profile& p, const Step& step) {
   Json found = Json::array();
-  std::vector<int64_t> depths;  // of all: a parent comes before its children
+  std::vector<int64_t> depths;  // of all: parents precede children
   for (const Profile::Range& r : p.ranges) {
     depths.push_back(r.parent == Profile::kNone ? 0 : depths[r.parent] + 1);
     if (r.thread == step.thread && r.begin >= step.begin && r.end <= step.end)
@@ -24,7 +24,7 @@ Json ranges_of(const Profile& p, const Step& step) {
 std::string track_of(const Profile::Kernel& k) {
   return fmt::format("{} {} {}", k.device, k.device == Device::cpu() ? "thread" : "stream", k.track);
 }
-// Their tracks go into `tracks`.
+// Also fills `tracks`.
 Json kernels_of(const Profile& p, const Step& step, std::vector<std::string>& tracks) {
   std::vector<const Profile::Kernel*> all;
   for (const Profile::Kernel& k : p.kernels)
@@ -37,7 +37,7 @@ Json kernels_of(const Profile& p, const Step& step, std::vector<std::string>& tr
     size_t count;
   };
   std::vector<Joined> joined;
-  std::vector<size_t> last;  // of each track, in `joined`
+  std::vector<size_t> last;  // per track: index in `joined`
   for (const Profile::Kernel* k : all) {
     const std::string name = track_of(*k);
     const auto track = size_t(std::ranges::find(tracks, name) - tracks.begin());
@@ -63,7 +63,7 @@ Json memory_of(const Profile& p, Device device, const Step& step) {
   Json points = Json::array();
   auto next = p.memory.begin();
   int64_t live = 0, shown = -1;
-  const auto most_until = [&](int64_t time) {  // from what is live on
+  const auto most_until = [&](int64_t time) {  // the peak up to `time`, from the live bytes
     int64_t most = live;
     for (; next != p.memory.end() && next->time < time; ++next) {
       if (next->device != device) continue;

@@ -1,18 +1,18 @@
-// The profiled step of a run as it went on in time: its ranges, its kernels by part of the model, and the memory of its
-// device, thinned to what a page shows. Users: report.h, whose JSON file keeps it for report.py.
+// The profiled step over time: its ranges, kernels by model part, and device memory, thinned for a page. report.h
+// writes it to JSON, for report.py.
 #pragma once
 #include "lm_profile/steps.h"
 
 namespace tg::bench {
 
-// An Error when the profile has no profiled step. Else, in seconds since that began:
+// An Error without a profiled step. Times are in seconds since its begin:
 //   "seconds"   of the step
 //   "ranges"    [[name, depth, begin, end]] of the step's thread, under the document's names; the step has depth 0
 //   "parts"     [name]: all of LmPart
 //   "tracks"    [name]: "cpu thread 0", "cuda:0 stream 7"
-//   "kernels"   [[track, part, begin, end, count]] by begin; those of one part, one after the other with gaps of less
-//               than 1/2000 of the step, are one
-//   "memory"    {"device", "points": [[begin, bytes]]}, at most 600: up to the next one at most so many bytes are live
+//   "kernels"   [[track, part, begin, end, count]] by begin; adjacent ones of one part with gaps below 1/2000 of the
+//               step are merged
+//   "memory"    {"device", "points": [[begin, bytes]]}, at most 600: the peak until the next point
 Json timeline_of(const Profile&, Device);
 
 }  // namespace tg::bench

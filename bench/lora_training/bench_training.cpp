@@ -1,6 +1,5 @@
-// Document 000's benchmarks on this runtime, with Criterion.rs' protocol, statistics and text; small graphs, eager and
-// lazy, on the CPU; and what the host adds to a training step. Every sample ends when the device is done. Before
-// anything that trains is measured, it is shown to train.
+// Document 000's benchmarks with Criterion.rs' protocol, statistics and text; small graphs, eager and lazy, on the CPU;
+// and the host's share of a training step. Every sample ends synchronised. Training is checked before it is timed.
 #include "lora_training/report.h"
 
 #include <fmt/format.h>
@@ -29,7 +28,7 @@ std::vector<TrainingRow> wanted_rows(const TrainingFlags& flags, Device device) 
            flags.filter);
   for (TrainingRow& r : rows) {
     if (r.samples) r.samples = std::min(*r.samples, int(flags.samples));
-    if (flags.quick) r.samples = 2;  // the fewest that have a variance
+    if (flags.quick) r.samples = 2;  // the minimum with a variance
   }
   return rows;
 }

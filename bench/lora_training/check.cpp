@@ -1,4 +1,4 @@
-// The checks of rows.h that what is measured does train.
+// The checks of rows.h that the measured work trains.
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -75,7 +75,7 @@ void check_adamw(const Work& work, RunMode mode) {
 
 void check_gradient(const Work& work, RunMode mode) {
   const auto run = runner(work, mode);
-  for (int i = 0; i < 2; ++i) {  // compiled: what traces, then what replays
+  for (int i = 0; i < 2; ++i) {  // compiled: a trace, then a replay
     const std::vector<Tensor> out = run();
     const double a = largest(out.at(1)), b = largest(out.at(2));
     TG_CHECK(

@@ -16,7 +16,7 @@ import math, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from torch_peer import Peer, in_turn, parse, serve, table, timer
 
-# x, rank: document 000's LoRA layers are square, and alpha is 2 rank
+# x, rank: document 000's LoRA layers are square, with alpha = 2 rank
 LORA = {
     "lora_forward/forward/small_512x512_r8": ((4, 16, 512), 8),
     "lora_forward/forward/medium_1024x1024_r8": ((4, 16, 1024), 8),

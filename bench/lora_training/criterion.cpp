@@ -34,7 +34,7 @@ double timed(const Benchmark& b, uint64_t iterations) {
   b.finish();
   return now() - start;
 }
-// Batches of 1, 2, 4 ... iterations; the mean time of one.
+// Runs batches of 1, 2, 4 ... iterations; returns the mean time of one.
 double warm_up(const Benchmark& b, double seconds) {
   double spent = 0;
   uint64_t done = 0;

@@ -1,6 +1,5 @@
-// A benchmark protocol and report as those of Criterion.rs 0.5: warm-up, samples of many iterations, estimates, change
-// against the run before, with the files and the text of that program. The arithmetic is in stats.h. Users:
-// bench_training.
+// A protocol and report like Criterion.rs 0.5: warm-up, samples of many iterations, estimates, change against the
+// previous run, with that program's files and text. stats.h has the arithmetic. For bench_training.
 #pragma once
 #include "common/stats.h"
 
@@ -14,7 +13,7 @@ namespace tg::bench {
 struct CriterionOptions {
   double warmup = 3, target = 5;  // seconds
   int samples = 100;
-  std::string folder = {};  // of the baselines; empty: nothing is read or kept
+  std::string folder = {};  // baselines; empty: none
   std::string filter = {};  // only ids that contain it
 };
 struct BenchmarkId {
@@ -23,10 +22,10 @@ struct BenchmarkId {
 };
 struct Benchmark {
   BenchmarkId id;
-  std::function<void()> run;              // one iteration; what it queues on a device need not be done when it returns
-  std::function<void()> finish = [] {};   // waits for what is queued: ends every sample and is part of its time
-  std::optional<uint64_t> elements = {};  // handled by an iteration, for the throughput
-  std::optional<int> samples = {};        // in place of those of the options
+  std::function<void()> run;              // one iteration; device work may still be in flight
+  std::function<void()> finish = [] {};   // waits for that work; ends and is part of every sample
+  std::optional<uint64_t> elements = {};  // per iteration, for the throughput
+  std::optional<int> samples = {};        // overrides the options
 };
 struct Measured {
   BenchmarkId id;
@@ -35,14 +34,14 @@ struct Measured {
   Sample sample;
   Estimates estimates;
   Outliers outliers;
-  std::optional<Change> change;  // where there was a baseline
+  std::optional<Change> change;  // if there was a baseline
 };
 
 class Criterion {
  public:
   explicit Criterion(CriterionOptions o) : options_(std::move(o)) {}
-  // Measures and prints, progress to stderr and results to stdout; the sample becomes the next run's baseline. False
-  // if the filter leaves it out. A baseline that cannot be read is an Error, before anything is measured.
+  // Measures and prints: progress to stderr, results to stdout. The sample becomes the next baseline. False if filtered
+  // out. An unreadable baseline is an Error, before measuring.
   bool run(const Benchmark&);
   void end_group();  // an empty line, if the group had a benchmark
   const std::vector<Measured>& results() const { return results_; }
@@ -53,13 +52,13 @@ class Criterion {
   bool group_has_any_ = false;
 };
 
-// The formats of the report: four digits and a unit ("436.78 µs"), the same with a sign for changes ("+3.6342%"),
-// decimal throughputs ("75.022 Melem/s"), counts ("15k").
+// Formats of the report: four digits and a unit ("436.78 µs"), signed for changes ("+3.6342%"), decimal throughputs
+// ("75.022 Melem/s"), counts ("15k").
 std::string format_time(double seconds);
 std::string format_change(double ratio);
 std::string format_throughput(double elements_per_second);
 std::string format_count(uint64_t iterations);
-std::string warning(const SamplingPlan&, double target);  // empty where the target is met
+std::string warning(const SamplingPlan&, double target);  // empty if the target is met
 std::string report(const Measured&);                      // all lines of stdout
 
 // <folder>/<group>/<function>[/<value>]/{base,new,change}/*.json, times in nanoseconds.

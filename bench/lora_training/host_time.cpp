@@ -12,8 +12,8 @@
 namespace tg::bench {
 namespace {
 
-// ns per op of a run of cumulative sums of one element, both modes in turn: pointwise ops would be fused, and of the
-// others these have the smallest kernel.
+// ns per op of a chain of one-element cumulative sums, modes alternating. Pointwise ops would be fused; of the others,
+// these have the smallest kernel.
 void time_ops(Device device, HostTimeOptions o, HostTime& t) {
   const Work chain{[n = o.ops](Inputs in) {
                      Tensor y = in[0];
@@ -29,12 +29,12 @@ void time_ops(Device device, HostTimeOptions o, HostTime& t) {
       runs[mode]();
       const double spent = now() - start;
       synchronize(device);
-      if (k) times[mode].push_back(1e9 * spent / o.ops);  // the first one traces
+      if (k) times[mode].push_back(1e9 * spent / o.ops);  // the first traces
     }
   t.eager.ns_per_op = summary(times[0]).median;
   t.compiled.ns_per_op = summary(times[1]).median;
 }
-// The step itself, in both modes in turn.
+// Times the step itself, modes alternating.
 void time_steps(Device device, HostTimeOptions o, HostTime& t) {
   const Work eager = lora_step(device), other = lora_step(device);
   const Compiled compiled = compile(other.f);

@@ -1,9 +1,9 @@
-# Does bench_training work: cmake -DPROGRAM=<bench_training> -DOUT=<folder> -P quick_test.cmake. In both modes
-# each id is there, with figures that are positive; how large they are is not judged.
+# Tests bench_training: cmake -DPROGRAM=<bench_training> -DOUT=<folder> -P quick_test.cmake. Both modes must print each
+# id with positive times; their values are not judged.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 foreach(mode eager compiled)
   set(changes)
-  foreach(run first second)  # the second one is compared with the first
+  foreach(run first second)  # the second is compared with the first
     execute_process(COMMAND ${PROGRAM} --quick --mode ${mode} --against-document --commit test --json ${OUT}/${mode}.json
                             --baseline ${OUT}/${mode}_baseline
                     COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)

@@ -1,12 +1,11 @@
-// What is made of the rows of bench_training besides criterion.h's text: a JSON file, and a table beside the
-// figures of document 000.
+// Output of bench_training next to criterion.h's text: JSON, and a comparison with document 000.
 #pragma once
 #include "common/program.h"
 #include "lora_training/host_time.h"
 
 namespace tg::bench {
 
-// Of document 000, in seconds: the ends of the confidence interval and the estimate. Null for other ids.
+// A figure of document 000, in seconds: confidence interval and estimate; null for other ids.
 struct DocumentFigure {
   const char* id;
   double low, point, high;
@@ -18,9 +17,9 @@ struct TrainingReport : Origin {
   std::vector<Measured> rows;
   std::optional<HostTime> host;
 };
-// Atomically; an Error when the file cannot be written.
+// Atomic; an Error if the file cannot be written.
 void write_training_json(const std::string& path, const TrainingReport&);
-// Both figures of each id that the document has, and how many times ours goes into its; empty where there is none.
+// Both figures of each id that the document has, and its time over ours; empty without any.
 std::string beside_document(const std::vector<Measured>&);
 
 }  // namespace tg::bench

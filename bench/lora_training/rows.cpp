@@ -21,8 +21,7 @@ nn::LoraDelta lora_layer(Device device, int64_t width, int64_t rank) {
   const Params params(device, 2);
   return {params, width, width, {.rank = rank, .alpha = 2 * double(rank)}};
 }
-// x -> s x A B, recorded on the tape as in training. B is drawn: at 0, as a layer has it at first, a result of zeros
-// would look right whatever was computed.
+// x -> s x A B, on the tape as in training. B is random: with the initial 0, any computation would give zeros.
 Make lora_forward(const Shape& x, int64_t rank) {
   return [=](Device device) -> Work {
     DrawTensor draw{device};

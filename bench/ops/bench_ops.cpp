@@ -1,6 +1,6 @@
-// Ops and engine, each beside what this machine can do: GFLOP/s beside multiply-adds on registers (on a GPU the
-// library's largest product), GB/s beside copies of as many bytes, ns per emitted op. Run on a quiet machine; compare
-// shares of the peak, not figures of two machines.
+// Ops and engine against this machine's peak: GFLOP/s against register multiply-adds (GPU: the library's largest GEMM),
+// GB/s against copies of equal size, ns per emitted op. Run it on a quiet machine; compare shares of the peak, not
+// rates of two machines.
 #include "common/device_peak.h"
 #include "ops/emit_rows.h"
 #include "ops/op_rows.h"
@@ -69,7 +69,7 @@ void print_peaks(Peaks& peaks) {
     fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f}, read {:>6.1f} GB/s\n", bytes / 1024,
                b.copy, b.triad, b.update, b.read);
 }
-// What the device sustains, for `tapegrad inspect --roofline` and `train --profile`.
+// Writes the device's sustained rates, for `tapegrad inspect --roofline` and `train --profile`.
 void write_machine(const std::string& path, Peaks& peaks, Device device) {
   constexpr double kBytes = 512 << 20;  // beyond all caches
   Json j;
@@ -77,7 +77,7 @@ void write_machine(const std::string& path, Peaks& peaks, Device device) {
   j["gb_per_s"] = std::max(b.best(), b.update);
   j["f32_tflops"] = 1e-3 * peaks.gflops("f32");
   j["bf16_tflops"] = 1e-3 * peaks.gflops("bf16");
-  // On a GPU no product of 8 bits is measured, and the floor is that of bf16.
+  // GPU: no 8-bit GEMM is measured; bf16's rate is a lower bound.
   j["int8_tflops"] = 1e-3 * peaks.gflops(device == Device::cpu() ? "i8" : "bf16");
   j["us_per_call"] = 0;
   write_file_atomically(path, text_of(j, 2) + "\n");

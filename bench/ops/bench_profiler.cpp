@@ -1,7 +1,6 @@
-// What the profiler costs: nanoseconds of a range, of a layer's scope, and of an op on one element, without a profiler,
-// with one that keeps totals, and with one that keeps records, as medians of 21 rounds; and what that is of a training
-// step of the nano GPT. With --cpu-time the step runs on one thread and its processor time counts: for a machine that
-// is busy with other work.
+// The profiler's cost: nanoseconds of a range, of a layer's scope, and of an op on one element, without a profiler,
+// with totals, and with records, as medians of 21 rounds; and its share of a training step of the nano GPT. --cpu-time
+// runs the step on one thread and counts CPU time, for a busy machine.
 #include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -24,7 +23,7 @@ using Keep = ProfileOptions::Keep;
 
 constexpr int kRounds = 21, kTimes = 20'000;
 
-// ns for one call of f, which runs kTimes of it.
+// ns per call, for an f that makes kTimes of them.
 double nanoseconds(std::optional<Keep> keep, const std::function<void()>& f) {
   std::vector<double> rounds;
   for (int i = 0; i < kRounds; ++i) {
@@ -36,14 +35,14 @@ double nanoseconds(std::optional<Keep> keep, const std::function<void()>& f) {
   }
   return bench::median(rounds);
 }
-double row(const char* what, const std::function<void()>& f) {  // of off
+double row(const char* what, const std::function<void()>& f) {  // returns `off`
   const double off = nanoseconds(std::nullopt, f);
   fmt::print("{:<34} {:>8.1f} {:>8.1f} {:>8.1f}\n", what, off, nanoseconds(Keep::totals, f),
              nanoseconds(Keep::records, f));
   return off;
 }
 
-// Forward, loss, backward and AdamW of `tapegrad train --arch nano`, on the same tokens each time.
+// The step of `tapegrad train --arch nano`, always on the same tokens.
 class NanoStep {
  public:
   NanoStep() : model_(params_, config()), optimizer_(params_.trainable(), {}) {
@@ -70,7 +69,7 @@ class NanoStep {
   Batch batch_;
   Rng dropout_;
 };
-// The step with a profiler around every four beside the step without, in turn.
+// Steps with a profiler around every four against steps without, alternating.
 double share_on(NanoStep& step, Keep keep) {
   constexpr int kSteps = 4;
   const auto steps = [&] {

@@ -1,6 +1,6 @@
-// How exact reductions are, and how long they take: sums, means, variances and the gradients of a norm's weight and
-// bias over 2^10 to 2^25 terms. An error is the distance to the same op in f64, over the sum of the terms' magnitudes
-// (of a variance, over the mean square). compare_sums.py puts PyTorch beside it.
+// Error and time of reductions: sums, means, variances and the gradients of a norm's weight and bias over 2^10 to 2^25
+// terms. The error is the distance to the f64 op over the sum of the terms' absolute values (variance: over the mean
+// square). compare_sums.py adds PyTorch.
 #include <fmt/core.h>
 #include <tapegrad/tapegrad.h>
 
@@ -14,7 +14,7 @@ namespace {
 using namespace tg;
 
 constexpr const char* kData[] = {"constant", "uniform", "alternating", "one large"};
-// Element i; compare_sums.py makes the same.
+// Element i; compare_sums.py has the same formula.
 double element(size_t data, int64_t i) {
   const double x = double(i) * 0.6180339887498949, uniform = x - std::floor(x);
   switch (data) {
@@ -28,7 +28,7 @@ struct Reduction {
   const char* name;
   int64_t columns;
   Tensor (*f)(const Tensor& x);  // of x (terms, columns)
-  bool squares = false;          // adds up squares of what is near x
+  bool squares = false;          // reduces squares of values near x
 };
 template <int kWhich> Tensor norm_gradient(const Tensor& x) {
   const Tensor w = full({x.shape()[1]}, 1, x.dtype()).requires_grad_(), b = w.detach().requires_grad_();

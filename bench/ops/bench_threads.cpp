@@ -1,6 +1,6 @@
-// What the thread pool costs and gives: microseconds of an empty region, with workers awake and asleep, and regions of
-// equal and unequal tiles beside the same tiles in a plain loop, in turn. `of ideal` is the speed-up over the number of
-// threads. With --neighbour a busy loop runs on one of the cpus meanwhile.
+// The thread pool's cost and gain: microseconds of an empty region, with workers awake and asleep, and regions of equal
+// and unequal tiles against a plain loop over them, alternating. `of ideal` is the speed-up over the number of threads.
+// The last flag adds a busy loop on one cpu.
 #include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -24,7 +24,7 @@ using cpu::parallel_for;
 
 bench::MeasureOptions g_options = {.min_seconds = 1.5, .min_runs = 21};
 
-// Arithmetic that waits for itself: its time depends on the clock of the core alone.
+// A dependent chain: its time depends only on the core's clock.
 void spend(int64_t steps) {
   double x = 1;
   for (int64_t i = 0; i < steps; ++i) {
@@ -65,7 +65,7 @@ void empty_region(const char* name, std::chrono::microseconds pause) {
   const bench::Timing t = bench::summary(us);
   fmt::print("{:<38} {:>10.2f} {:>10.2f} {:>10.2f}\n", name, t.p10, t.median, t.p90);
 }
-// `times` regions, one after the other. us(tile): what a tile takes.
+// `times` consecutive regions. us(tile): the duration of a tile.
 void regions(const char* name, int64_t times, int64_t tiles, int64_t step, const std::function<int64_t(int64_t)>& us) {
   const auto tile = [&](int64_t t) { spend(step * us(t)); };
   const auto plain = [&] {

@@ -38,7 +38,7 @@ def swiglu(F, x):
     return F.silu(gate) * up
 
 
-OPS = {  # of the shape of a row: those of the inputs; and the function of them
+OPS = {  # row shape -> input shapes; the function
     "linear": (lambda m, n, k: [(m, k), (n, k)], lambda F, x, w: F.linear(x, w)),
     "layer_norm": (lambda r, c: [(r, c), (c,), (c,)], layer_norm),
     "rms_norm": (lambda r, c: [(r, c), (c,)], rms_norm),
@@ -77,7 +77,7 @@ def ways_of(torch, row, args):
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = row["dtype"] == "tf32"
     backward = row["name"].endswith("_backward")
     wraps = {"eager": lambda f: f} | ({"compile": torch.compile} if args.compile and row["name"] != "adamw_step" else {})
-    # as bench_ops: on a GPU as many runs as take some milliseconds
+    # like bench_ops: on a GPU, repeated runs of some milliseconds
     return {way: timer(args, lambda wrap=wrap: op_run(torch, row["name"].removesuffix("_backward"), backward, row["shape"], dtype,
                                                       args.device, wrap), 0.005 if args.device != "cpu" else 0)
             for way, wrap in wraps.items()}

@@ -12,7 +12,7 @@ namespace tg::bench {
 namespace {
 struct Mode {
   RowId id;
-  std::vector<double> times{};  // of all ops of a round
+  std::vector<double> times{};  // per round, over all ops
 };
 Result row(const Mode& m, double ops) {
   const Timing t = summary(m.times);
@@ -49,7 +49,7 @@ std::vector<Mode> chains(EmitOptions o) {
   }
   return modes;
 }
-// Two threads with graphs of their own, each emitting as many as one alone.
+// Two threads with separate graphs, each emitting the number of ops of one thread alone.
 Mode two_threads(EmitOptions o) {
   Mode mode{{"emit_eager_tracked_two_threads", {2, 2}, "f32"}};
   const auto own = [&] {

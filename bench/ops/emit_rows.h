@@ -1,5 +1,4 @@
-// Costs of the engine: ns per emitted 2x2 add in each mode, with labels and scopes, beside libtorch where it is at
-// hand.
+// Engine cost: ns per emitted 2x2 add in each mode, with labels and scopes, and for libtorch if built in.
 #pragma once
 #include "common/results.h"
 
@@ -10,7 +9,7 @@ namespace tg::bench {
 struct EmitOptions {
   int ops = 10000, rounds = 15;
 };
-// Each mode is a row; those that `wanted` leaves out are not returned. All are measured in the same rounds.
+// One row per mode that `wanted` accepts. All are measured in the same rounds.
 std::vector<Result> emit_rows(const std::function<bool(const RowId&)>& wanted, EmitOptions = {});
 
 }  // namespace tg::bench

@@ -1,6 +1,6 @@
-// Prints the table of ops by backend as it was linked. --update-readme FILE writes it between the two marks in FILE,
-// --check-readme FILE fails when FILE does not hold it; a build without CUDA leaves the column of cuda as it is there.
-// --kernels lists every kernel with its file.
+// Prints the table of linked ops by backend. --update-readme FILE writes it between the two marks in FILE;
+// --check-readme FILE fails if FILE is outdated. A build without CUDA keeps FILE's cuda column. --kernels lists every
+// kernel with its file.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
@@ -15,7 +15,7 @@
 namespace {
 constexpr std::string_view kBegin = "<!-- ops:begin -->\n", kEnd = "<!-- ops:end -->";
 
-// By op, the cells of the column cuda in a table as table() makes it.
+// The cuda column of a table() text, by op.
 std::map<std::string, std::string, std::less<>> cuda_column(std::string_view text) {
   std::map<std::string, std::string, std::less<>> column;
   while (!text.empty()) {

@@ -15,7 +15,7 @@ struct Kind {  // of tensors
   DType dtype;
   Device device;
 };
-struct Products {  // of matrices: the dtype of the operands, and how f32 is multiplied
+struct Products {  // operand dtype, and the precision of f32
   DType dtype;
   MatmulPrecision f32 = MatmulPrecision::highest;
   Products(DType d, MatmulPrecision p = MatmulPrecision::highest) : dtype(d), f32(p) {}
@@ -27,7 +27,7 @@ Tensor input(const Shape& shape, Kind k) {
 }
 Tensor leaf(const Shape& shape, Kind k) { return input(shape, k).requires_grad_(); }
 
-struct Work {  // one of them
+struct Work {  // one of flop, bytes
   double flop = 0, bytes = 0;
   OpRow::Moves moves = OpRow::Moves::to_another;
 };
@@ -50,7 +50,7 @@ void add_forward(Rows& rows, const OpCase& c, Work work) {
                     };
                   }});
 }
-// The backward of one graph again and again; its leaves are the inputs, and what f tracks.
+// Repeats the backward of one graph; its leaves are the inputs and the tensors that f captures.
 void add_backward(Rows& rows, const OpCase& c, Work work) {
   const Kind t{c.products.dtype, rows.device};
   rows.push_back({{c.op + "_backward", c.shape, c.products.name()}, work.flop, work.bytes, work.moves, [=]() -> Run {
@@ -95,7 +95,7 @@ void linear_rows(Rows& rows) {
   }
 }
 
-// One to sixteen rows: what counts is reading the matrix, (N, K) by linear and (K, N) by matmul.
+// One to sixteen rows, bound by reading the matrix: (N, K) for linear, (K, N) for matmul.
 void few_rows(Rows& rows, DType d, int64_t side) {
   const double bytes = double(side * side) * double(size_of(d));
   for (const int64_t m : {1, 2, 4, 8, 16}) {
@@ -107,7 +107,7 @@ void few_rows(Rows& rows, DType d, int64_t side) {
         work);
   }
 }
-// y (M, N), f32, of codes (M, K) and (N, K).
+// y (M, N), f32, of int8 values (M, K) and (N, K).
 void add_int8_linear(Rows& rows, Linear l) {
   const Kind t{DType::f32, rows.device};
   rows.push_back(
@@ -121,7 +121,7 @@ void int8_rows(Rows& rows) {
                          Linear{4096, 1024, 4096}, Linear{8192, 1024, 1024}, Linear{1, 4096, 4096}})
     add_int8_linear(rows, l);
 }
-// Codes of (R, C). What is read twice counts once.
+// Quantizes (R, C). Inputs read twice count once.
 void quantize_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   const auto add = [&](const std::string& op, int codes, const std::function<Tensors(Inputs)>& f) {
     add_forward(rows, {op, {r, c}, d, {{r, c}}, f}, {.bytes = double(r * c) * (double(size_of(d)) + codes)});
@@ -133,7 +133,7 @@ void quantize_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add("quantize_both_ways", 2, [](Inputs x) { return Tensors{quantize_both_ways(x[0]).rows.codes}; });
 }
 
-// Ops on `inputs` tensors (R, C) that read and write whole tensors; `forward` and `backward` count them. 0: no row.
+// Ops on `inputs` tensors (R, C), memory-bound; `forward` and `backward` count tensors moved. 0: no row.
 void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType d, double forward, double backward,
                  size_t inputs, const std::function<Tensors(Inputs)>& f) {
   const double bytes = double(r * c) * double(size_of(d));
@@ -144,10 +144,10 @@ void add_on_rows(Rows& rows, const std::string& op, int64_t r, int64_t c, DType 
 void norm_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   const Kind t{d, rows.device};
   const Tensor w = leaf({c}, t), b = leaf({c}, t);
-  // x -> y; (dy, x) -> dx, with gradients of weight and bias
+  // x -> y; (dy, x) -> dx, gradients of weight and bias
   add_on_rows(rows, "layer_norm", r, c, d, 2, 3, 1, [=](Inputs x) { return Tensors{layer_norm(x[0], w, b)}; });
   add_on_rows(rows, "rms_norm", r, c, d, 2, 3, 1, [=](Inputs x) { return Tensors{rms_norm(x[0], w)}; });
-  // x, r -> sum, y; (dy, gradient of the sum, sum) -> the gradient of x and r, with those of weight and bias
+  // x, r -> sum, y; (dy, gradient of the sum, sum) -> gradient of x and r, gradients of weight and bias
   const auto both = [](const AddedNorm& a) { return Tensors{a.sum, a.y}; };
   add_on_rows(rows, "add_layer_norm", r, c, d, 4, 4, 2,
               [=](Inputs x) { return both(add_layer_norm(x[0], x[1], w, b)); });
@@ -170,7 +170,7 @@ void pointwise_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_on_rows(rows, "add", r, c, d, 3, 0, 2, [](Inputs x) { return Tensors{add(x[0], x[1])}; });
   add_on_rows(rows, "gelu", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{gelu(x[0])}; });
 }
-// Of f32 to bf16 and back: 6 bytes an element.
+// Casts between f32 and bf16: 6 bytes per element.
 void moving_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   const DType other = d == DType::f32 ? DType::bf16 : DType::f32;
   add_on_rows(rows, "cast", r, c, d, 6.0 / double(size_of(d)), 0, 1, [=](Inputs x) { return Tensors{x[0].to(other)}; });
@@ -179,7 +179,7 @@ void moving_rows(Rows& rows, int64_t r, int64_t c, DType d) {
     return Tensors{dropout(x[0], 0.1, rng)};
   });
 }
-// Over rows, as for the gradient of a bias.
+// Sums over rows, as for a bias gradient.
 void sum_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_forward(rows, {"sum_of_rows", {r, c}, d, {{r, c}}, [](Inputs x) { return Tensors{sum(x[0], {0})}; }},
               {.bytes = double(r * c) * double(size_of(d)), .moves = OpRow::Moves::reads});
@@ -199,8 +199,8 @@ void global_norm_row(Rows& rows, int64_t n, DType d) {
               {.bytes = double(n) * double(size_of(d)), .moves = OpRow::Moves::reads});
 }
 
-// Causal, of the last Tq of T positions. A query and a key meet in Tq T - Tq (Tq - 1) / 2 pairs: two products of HS
-// forward, five backward, of which one is made again (Dao et al. 2022).
+// Causal, over the last Tq of T positions: Tq T - Tq (Tq - 1) / 2 query-key pairs. Two GEMMs over HS forward, five
+// backward, one of them recomputed (Dao et al. 2022).
 void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq) {
   const double product = 2.0 * double(b * nh * hs) * double(tq * t - tq * (tq - 1) / 2);
   const Shape q{b, nh, tq, hs}, k{b, nh, t, hs};
@@ -215,7 +215,7 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
 void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
   attention_rows(rows, b, nh, t, hs, d, t);
 }
-// The same where the heads of one projection lie: rows far apart.
+// attention on strided heads of one qkv projection.
 void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs) {
   const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
   const OpCase c{"self_attention", {b, nh, t, hs}, DType::f32, {{b, t, 3 * nh, hs}}, [nh](Inputs x) {
@@ -224,8 +224,8 @@ void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t h
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
-// Reads the weights, two moments and the gradients, writes all but the gradients; of `tensors` of n elements each. With
-// `copies` it writes the weights in bf16, too.
+// Reads weights, two moments and gradients, writes all but the gradients; `tensors` tensors of n elements. `copies`:
+// also writes bf16 weights.
 void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false) {
   const Kind t{DType::f32, rows.device};
   const std::vector<int64_t> shape = tensors == 1 ? std::vector{n} : std::vector{tensors, n};
@@ -246,7 +246,7 @@ void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false)
                   }});
 }
 
-// The same of one matrix from a gradient of R terms, which is not stored.
+// adamw on one matrix, with an unstored gradient of R terms.
 void adamw_product_rows(Rows& rows, int64_t side, int64_t terms) {
   const Kind t{DType::f32, rows.device};
   rows.push_back({.id = {"adamw_product_step", {terms, side, side}, "f32"},
@@ -260,7 +260,7 @@ void adamw_product_rows(Rows& rows, int64_t side, int64_t terms) {
                   }});
 }
 
-constexpr int64_t kManyParameters = 100'000'000;  // about as many as GPT-2 small has
+constexpr int64_t kManyParameters = 100'000'000;  // the size of GPT-2 small
 // A nano GPT (12 windows of 64, width 128) and layers of GPT-2 small.
 void cpu_rows(Rows& rows) {
   linear_rows(rows);
@@ -294,7 +294,7 @@ void cpu_rows(Rows& rows) {
   for (const bool copies : {false, true}) adamw_rows(rows, kManyParameters, 1, copies);
   global_norm_row(rows, kManyParameters, DType::f32);
   for (const int64_t terms : {1, 8, 16, 64}) adamw_product_rows(rows, 4096, terms);
-  adamw_rows(rows, 1024, 148);  // as many tensors as 12 layers have
+  adamw_rows(rows, 1024, 148);  // the number of tensors in 12 layers
   for (const DType d : {DType::f32, DType::bf16}) {
     pointwise_rows(rows, 768, 512, d);
     pointwise_rows(rows, 4096, 3072, d);
@@ -308,8 +308,8 @@ void cpu_rows(Rows& rows) {
     global_norm_row(rows, int64_t(1) << 24, d);
   }
 }
-// 2048 tokens of a GPT of width 2560 with 32 heads, a hidden layer of 10 240 and a vocabulary of 10 000: the products
-// of a layer forward, and backward (two each, in the other layouts); the same of width 768; and what lies between them.
+// 2048 tokens of a GPT of width 2560 with 32 heads, hidden size 10 240 and vocabulary 10 000: a layer's GEMMs, forward
+// and backward (two each, in the other layouts); those of width 768; and the ops between them.
 void gpu_rows(Rows& rows) {
   for (const Products p : {Products(DType::bf16), Products(DType::f32, MatmulPrecision::high), Products(DType::f32)}) {
     for (const int64_t c : {768, 1024, 2560})

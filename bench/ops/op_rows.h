@@ -1,5 +1,5 @@
-// The ops that bench_ops measures, at the shapes of models that fit the device, with the work that each run does by
-// definition: not what a kernel happens to do.
+// The ops of bench_ops, at model shapes that fit the device, with the work that each run needs by definition, whatever
+// a kernel does.
 #pragma once
 #include "common/results.h"
 
@@ -9,10 +9,11 @@ namespace tg::bench {
 
 struct OpRow {
   RowId id;
-  double flop = 0, bytes = 0;                        // one of them; bytes: inputs read and outputs written, once each
-  enum class Moves { to_another, in_place, reads };  // what the peak does: copies, updates, or reads
+  // One of them. bytes: inputs read and outputs written, once each.
+  double flop = 0, bytes = 0;
+  enum class Moves { to_another, in_place, reads };  // which peak applies: copies, updates, or reads
   Moves moves = Moves::to_another;
-  std::function<std::function<void()>()> make = {};  // makes the inputs and returns what runs once
+  std::function<std::function<void()>()> make = {};  // makes the inputs; returns one run
 };
 std::vector<OpRow> op_rows(Device);
 

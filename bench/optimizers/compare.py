@@ -49,7 +49,7 @@ def main():
         rows.append({"optimizer": kind, "steps": steps, "seeds": a.seeds, "val_loss": losses,
                      "mean": statistics.mean(losses)})
 
-    def passes(seed):  # the first validation of Muon's run that is as good as AdamW's last
+    def passes(seed):  # Muon's first validation at or below AdamW's last
         goal = runs[base, seed][-1]["val_loss"]
         return next((r["step"] for r in runs[muon_kind, seed] if r.get("val_loss", math.inf) <= goal), None)
 

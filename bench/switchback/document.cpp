@@ -1,4 +1,4 @@
-// The figures of document 001: its lines, which are in document.jsonl, parsed once.
+// Figures of document 001, parsed once from document.jsonl.
 #include <algorithm>
 
 #include "switchback/switchback.h"

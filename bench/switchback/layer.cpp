@@ -1,4 +1,4 @@
-// The step of a layer as a whole: forward and backward, all quantising included.
+// The whole layer's step: forward and backward, including quantising.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
@@ -18,7 +18,7 @@
 namespace tg::bench {
 namespace {
 constexpr int64_t kRounds = 4;
-constexpr int64_t kFirstRows = 64;  // that are compared: all of them would take as much memory as they do
+constexpr int64_t kFirstRows = 64;  // compared; comparing all would double the memory
 
 SwitchBackMode mode_of(LayerWay way) {
   return way == LayerWay::vector_wise        ? SwitchBackMode::vector_wise
@@ -47,7 +47,7 @@ class Layer {
       return f({g_});
     };
   }
-  // What a compiled step of codes holds between calls: its codes, and x made of them.
+  // Bytes that a compiled int8 step holds between calls: the int8 values, and x dequantised.
   int64_t codes_bytes() const {
     const int64_t before = memory_stats(setup_.device).live;
     const NoGradScope off;
@@ -80,7 +80,7 @@ struct Way {
   std::function<std::vector<Tensor>()> run;
   std::vector<double> rounds = {};
 };
-// Of the result and the gradients of x and of the weight.
+// The distances of the result and of the gradients of x and of the weight.
 std::array<double, 3> distances(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
   return {relative_distance(got[0], want[0]), relative_distance(got[1], want[1]), relative_distance(got[2], want[2])};
 }
@@ -113,7 +113,7 @@ std::vector<LayerTime> layer_times(const SwitchBackShape& shape, const SwitchBac
     for (const RunMode mode : {RunMode::eager, RunMode::compiled})
       ways.push_back({{LayerWay(way), mode, 0, 0, 0}, layer.runner(LayerWay(way), mode)});
   const std::vector<Tensor> want = first_rows(layer.step(LayerWay::linear));
-  // A compiled step traces first, then replays, and records a graph on CUDA.
+  // A compiled step first traces, then replays, then (CUDA) records a graph.
   const int64_t untimed = std::max<int64_t>(setup.untimed(), 3), steps = std::max<int64_t>(setup.repeat / kRounds, 1);
   const int64_t rounds = std::max<int64_t>(std::min(setup.repeat, kRounds), 2);
   for (Way& way : ways) {
@@ -150,7 +150,7 @@ int64_t planned_bytes(const SwitchBackShape& shape, const SwitchBackSetup& setup
     const auto live = [&] { return memory_stats(setup.device).live; };
     const int64_t base = live();
     std::vector<Tensor> results = layer.step(LayerWay::linear);
-    const int64_t recorded = setup.device == Device::cpu() ? 0 : live() - base;  // a CUDA graph has its own
+    const int64_t recorded = setup.device == Device::cpu() ? 0 : live() - base;  // a CUDA graph has separate memory
     const std::vector<Tensor> want = first_rows(results);
     results.clear();
     const int64_t held = (std::size(kLayerWays) - 1) * layer.codes_bytes() + std::size(kLayerWays) * recorded;
@@ -162,7 +162,7 @@ int64_t planned_bytes(const SwitchBackShape& shape, const SwitchBackSetup& setup
 }
 
 SwitchBackRow measured_row(const SwitchBackShape& shape, const SwitchBackSetup& setup, Peaks& peaks) {
-  empty_cache(setup.device);  // of the row before
+  empty_cache(setup.device);  // frees the previous row
   reset_peak(setup.device);
   SwitchBackRow row{shape, {}, {}};
   {

@@ -25,7 +25,7 @@ double sum_of(const OpTimes& ms, std::initializer_list<const char*> keys) {
 }
 }  // namespace
 Totals totals(const OpTimes& ms) {
-  // Added up in the document's order, which gives its last digits.
+  // Summed in the document's order, to match its last digits.
   return {.standard = sum_of(ms, {"standard_fwd", "standard_gx", "standard_gw"}),
           .rowwise = sum_of(ms, {"x_quantize_rowwise", "g_quantize_rowwise", "w_quantize_colwise_transpose",
                                  "w_quantize_rowwise", "standard_gw", "rowwise_fwd", "rowwise_bwd"}),
@@ -50,7 +50,7 @@ SwitchBackOps::SwitchBackOps(const SwitchBackShape& shape, const SwitchBackSetup
 
 Tensor SwitchBackOps::run(size_t op) const {
   const auto product = [&](const Quantized& a, const Quantized& b) { return int8_linear(a, b, {}, setup_.dtype); };
-  switch (op) {  // the places of kTimed
+  switch (op) {  // the indices of kTimed
     case 0: return linear(x_, w_);
     case 1: return matmul(g_, x_, {.trans_a = true});
     case 2: return matmul(g_, w_);

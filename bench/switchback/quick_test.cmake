@@ -1,6 +1,5 @@
-# Does bench_switchback work: cmake -DPROGRAM=<bench_switchback> -DOUT=<folder> -P quick_test.cmake. Each row of a tiny
-# grid is there, with the document's lines and objects, figures that are times, and sums that are sums; how long is not
-# judged.
+# Tests bench_switchback: cmake -DPROGRAM=<bench_switchback> -DOUT=<folder> -P quick_test.cmake. Each row of a tiny grid
+# must appear with the document's lines and objects, numeric times and correct sums; the values of times are not judged.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --dims 32 --batch 48 --repeat 2 --quick)
 set(ops standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise g_quantize_rowwise
@@ -41,7 +40,7 @@ foreach(dtype f32 bf16)
     endif()
   endforeach()
 endforeach()
-# The second run has appended to what the first one wrote: one object for each row, with the document's keys in order.
+# The second run appends: one object per row, with the document's keys in order.
 file(STRINGS ${OUT}/rows.jsonl lines)
 list(LENGTH lines count)
 if(NOT count EQUAL 8)

@@ -12,7 +12,7 @@ namespace tg::bench {
 namespace {
 bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
 
-Json number(double x) {  // 4 and not 4.0, as the document has it
+Json number(double x) {  // 4, not 4.0, as in the document
   return x == std::floor(x) ? Json(int64_t(x)) : Json(x);
 }
 Json document_json(const SwitchBackShape& s, int64_t repeat, const OpTimes& ms) {
@@ -29,7 +29,7 @@ std::string milliseconds(double x) {  // three digits
   return fixed(x, x < 0.9995 ? 4 : x < 9.995 ? 2 : x < 99.95 ? 1 : 0);
 }
 
-// Rows of one layer and batch, of which one is swapped.
+// Rows of one layer and batch, not swapped and swapped.
 struct Pair {
   const SwitchBackRow* one;
   const SwitchBackRow* other = nullptr;

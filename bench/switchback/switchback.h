@@ -1,6 +1,6 @@
-// Document 001's benchmark of SwitchBack, a linear layer in 8-bit integers: the layers of its grid, the 16 ops that it
-// times of each, its totals and figures; and the step of the layer as a whole, which it does not time. What is printed
-// is report.h's. Users: bench_switchback.
+// Document 001's benchmark of SwitchBack, a linear layer in int8: the layers of its grid, the 16 ops timed for each,
+// totals and figures; and the whole layer's step, which the document does not time. report.h prints. For
+// bench_switchback.
 #pragma once
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/ops/quantized/quantize.h>
@@ -14,7 +14,7 @@
 
 namespace tg::bench {
 
-struct SwitchBackFlags : SharedFlags {     // words as they were given
+struct SwitchBackFlags : SharedFlags {     // as given on the command line
   std::vector<int64_t> dims, batch, rows;  // empty: see switchback_plan()
   std::optional<int64_t> repeat;
   std::vector<std::string> wm, swapped{"False", "True"};
@@ -24,7 +24,7 @@ struct SwitchBackFlags : SharedFlags {     // words as they were given
   bool full = false, parts_only = false, quick = false;
 };
 
-// One of the two linear layers of an MLP: dim -> dim wm, or swapped, back from it.
+// A linear layer of an MLP: dim -> dim wm; swapped: dim wm -> dim.
 struct SwitchBackShape {
   int64_t dim = 1024;
   double wm = 4;
@@ -33,33 +33,33 @@ struct SwitchBackShape {
   int64_t wide() const;  // dim wm, rounded
   int64_t dim_in() const { return swapped ? wide() : dim; }
   int64_t dim_out() const { return swapped ? dim : wide(); }
-  double flop() const;       // of one of the products; they are equal
+  double flop() const;       // of one GEMM; all three are equal
   std::string name() const;  // "1024 -> 4096, batch 8192"
   bool operator==(const SwitchBackShape&) const = default;
 };
 std::vector<SwitchBackShape> switchback_grid();  // the document's 142 rows, by dim, wm, batch
 
-struct SwitchBackSetup {  // of all rows
-  int64_t repeat = 64;    // timed calls of each op; before them half as many that are not
+struct SwitchBackSetup {  // common to all rows
+  int64_t repeat = 64;    // timed calls of each op, after repeat / 2 untimed ones
   uint64_t seed = 0;
   DType dtype = DType::f32;
   Device device = {};
-  bool layers = true;  // whether the layers as a whole are timed as well
+  bool layers = true;  // whether whole layers are timed, too
   int64_t untimed() const { return repeat / 2; }
 };
 struct SwitchBackPlan {
   SwitchBackSetup setup;
   std::vector<SwitchBackShape> rows;
-  std::string why;  // this dtype
+  std::string why;  // of this dtype
 };
-// What the flags ask for. By default the document's grid on a GPU or with --full, and dims 1024 and 2048 with batches
-// 1024 to 4096 on a CPU; bf16 where the device has instructions for its products, else f32. An Error names the first
-// flag that is wrong, a row that comes twice, and a row that needs more memory than the device has.
+// The plan for these flags. Default: the document's grid on a GPU or with --full, else dims 1024 and 2048 with batches
+// 1024 to 4096; bf16 if the device has instructions for its GEMMs, else f32. An Error names the first wrong flag, a
+// duplicate row, or one that exceeds the device's memory.
 SwitchBackPlan switchback_plan(const SwitchBackFlags&);
 
 // The ops, in the order of the document's keys.
 inline constexpr int64_t kOps = 16;
-enum class OpKind : uint8_t { product, product_8, quantise, cast };  // product_8: of codes, dequantised
+enum class OpKind : uint8_t { product, product_8, quantise, cast };  // product_8: int8 GEMM, dequantised
 struct TimedOp {
   const char* key;
   OpKind kind;
@@ -82,7 +82,7 @@ inline constexpr TimedOp kTimed[kOps] = {{"standard_fwd", OpKind::product},
                                          {"cast_w", OpKind::cast}};
 size_t op_place(std::string_view key);
 using OpTimes = std::array<double, kOps>;  // in milliseconds
-// The document's sums of what each layer runs.
+// The document's sums over each layer's ops.
 struct Totals {
   double standard = 0, rowwise = 0, global = 0;
   double saved() const { return -100 * (global - standard) / standard; }  // percent of the time
@@ -94,9 +94,9 @@ double quantise_share(const OpTimes&);  // of the total `global`
 class SwitchBackOps {
  public:
   SwitchBackOps(const SwitchBackShape&, const SwitchBackSetup&);
-  Tensor run(size_t op) const;  // of the codes and not of their scales
-  OpTimes times() const;        // the mean of the timed calls, synchronised before the first and after the last
-  // Of each product of codes, relative_distance() from the product of what they stand for (distance.h).
+  Tensor run(size_t op) const;  // quantized values without their scales
+  OpTimes times() const;        // means of the timed calls, synchronised around them
+  // For each int8 GEMM, its relative_distance() from the full-precision one (distance.h).
   std::vector<std::pair<std::string, double>> distances() const;
 
  private:
@@ -105,7 +105,7 @@ class SwitchBackOps {
   Quantized x_rows_, g_rows_, w_rows_, w_columns_, w_all_, w_all_transposed_;
 };
 
-// A forward and a backward pass of a layer, quantising included.
+// A forward and a backward pass of a layer, including quantising.
 enum class LayerWay : uint8_t { linear, global, vector_wise, memory_efficient };
 inline constexpr std::string_view kLayerWays[] = {"linear", "global", "vector_wise", "memory_efficient"};
 struct LayerTime {
@@ -113,28 +113,28 @@ struct LayerTime {
   RunMode mode;
   double seconds, least, most;  // of a step: the median of rounds, each a mean of steps
 };
-// All ways, eager and compiled, in turn; at least two rounds. An Error when a way's results are far from those of the
-// linear layer.
+// All methods, eager and compiled, alternating; at least two rounds. An Error if results are far from the linear
+// layer's.
 std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup&);
 
-// By a dry_run(): the most bytes of tensors on the device at one time; exact but for what compiled steps hold.
+// Peak bytes of tensors on the device, by a dry_run(); exact except for buffers of compiled steps.
 int64_t planned_bytes(const SwitchBackShape&, const SwitchBackSetup&);
 
-// An op's time beside what the device can do.
+// An op's rate and the device's peak.
 struct OpRate {
-  double rate, peak;  // Gop/s of products, else GB/s; a product's peak is that of the dtype's, also with codes
+  double rate, peak;  // Gop/s or GB/s; GEMM peak: dtype's, also for int8
   double percent() const { return 100 * rate / peak; }
 };
-double op_bytes(const SwitchBackShape&, const SwitchBackSetup&, size_t op);  // what it reads and writes, each once
+double op_bytes(const SwitchBackShape&, const SwitchBackSetup&, size_t op);  // reads and writes, once each
 std::array<OpRate, kOps> rates(const SwitchBackShape&, const SwitchBackSetup&, const OpTimes&, Peaks&);
 
-// What a device does in a second, in multiples of 10^12: products in the dtype and of codes, and bytes.
+// A device's rates in 10^12 per second: GEMMs in the dtype and in int8, and bytes.
 struct DeviceRates {
   double products, products_8, bytes;
 };
 // The rates of --predict. An Error unless they are three numbers above 0.
 DeviceRates device_rates(const std::vector<std::string>& words);
-// Each op by what takes longer, its products or its bytes.
+// The time of each op: the longer of its GEMM and its bytes.
 OpTimes predicted_times(const SwitchBackShape&, const SwitchBackSetup&, const DeviceRates&);
 
 struct SwitchBackRow {
@@ -146,10 +146,10 @@ struct SwitchBackRow {
 };
 SwitchBackRow measured_row(const SwitchBackShape&, const SwitchBackSetup&, Peaks&);
 
-// Of document 001, whose data are fp16 on a GPU. Null for a layer that is not in its grid.
+// A figure of document 001 (fp16 on a GPU); null for a layer outside its grid.
 struct SwitchBackFigure {
   OpTimes ms;
-  Totals totals;  // as the document has them
+  Totals totals;  // as printed in the document
 };
 const SwitchBackFigure* switchback_figure(const SwitchBackShape&);
 

@@ -1,5 +1,5 @@
-// How fast a tokenizer of a published model encodes texts, in megabytes per second, on one thread and on more. All
-// numbers of threads must give the same ids; a checksum of them is for programs that compare other libraries with ours.
+// Encoding speed of published models' tokenizers in MB/s, on one thread and on more. All thread counts must give the
+// same ids; their checksum is for comparisons with other libraries.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -33,7 +33,7 @@ Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std:
   std::vector<std::vector<double>> seconds(f.threads.size());
   std::vector<int64_t> want;
   for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up
-    for (size_t k = 0; k < f.threads.size(); ++k) {    // in turn, so that a noisy machine disturbs all
+    for (size_t k = 0; k < f.threads.size(); ++k) {    // alternating: machine noise hits all
       set_num_threads(int(f.threads[k]));
       std::vector<int64_t> got;
       const double s = timed([&] { got = tokenizer.encode(text); });

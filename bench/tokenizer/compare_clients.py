@@ -111,7 +111,7 @@ def peers_of(path):
     encoding = tiktoken_of(content)
 
     def batch(texts, threads):
-        os.environ["RAYON_NUM_THREADS"] = str(threads)  # counts when the first batch is encoded
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # read at the first batch
         return other.encode_batch_fast(texts, add_special_tokens=False)
 
     peers = {"tokenizers": (lambda text: other.encode(text, add_special_tokens=False).ids, batch, True)}

@@ -1,5 +1,5 @@
-# Does bench_tokenizer work: cmake -DPROGRAM=<bench_tokenizer> -DOUT=<folder> -P quick_test.cmake. Figures are rates of one thread
-# and of two, where there are two, with equal ids, or it fails; how large they are is not judged.
+# Tests bench_tokenizer: cmake -DPROGRAM=<bench_tokenizer> -DOUT=<folder> -P quick_test.cmake. Rates of one and (if
+# available) two threads must be positive and their ids equal.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 file(WRITE ${OUT}/t.json [=[{"added_tokens": [], "decoder": {"type": "Fuse"}, "pre_tokenizer": {"type": "Split", "behavior": "Isolated",
   "pattern": {"Regex": " ?[a-z]+|."}}, "model": {"type": "BPE", "unk_token": "?",
