@@ -18,7 +18,6 @@ void set_num_threads(int n) { cpu::set_num_threads(n); }
 
 namespace cpu {
 namespace {
-// Names the dtype's special GEMM instructions.
 std::string_view bf16_products() {
   switch (bf16_path()) {
     case Bf16Path::amx: return ", bf16 by AMX";

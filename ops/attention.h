@@ -91,7 +91,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 /// Error if x has no query head, or as for attention().
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
 
-/// Runs a kernel of attention() for self_attention(), on views of its buffers. For kernels.
+/// Runs a kernel of attention() for self_attention(), on views of its buffers.
 /// @{
 void by_parts(const op::SelfAttention&, Bufs in, Bufs out, Context&,
               void (*attention)(const op::Attention&, Bufs in, Bufs out, Context&));
@@ -99,8 +99,8 @@ void by_parts(const op::SelfAttentionGrad&, Bufs in, Bufs out, Context&,
               void (*attention)(const op::AttentionGrad&, Bufs in, Bufs out, Context&));
 /// @}
 
-/// The Error of a length or start outside of [0, most]; `position` is that of its sequence, `what` is "lengths" or
-/// "starts". For kernels.
+/// For kernels: the Error of a length or start outside of [0, most]. `position` is its sequence, `what` is "lengths" or
+/// "starts".
 Error attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position, int64_t most);
 
 }  // namespace tg

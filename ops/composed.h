@@ -1,6 +1,6 @@
 /// @file
-/// Views, masks and counts composed of other ops. They need no kernels or gradients: they work on every backend, lazily
-/// and in compiled functions.
+/// Views, masks and counts composed of other ops. They need no kernels: they work on every backend, lazily and in
+/// compiled functions, and their ops give the gradients.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>

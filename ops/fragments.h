@@ -40,7 +40,7 @@ Tensor fragment_weights(const Tensor& x, const Tensor& selector);
 /// when the op runs; on a CUDA device see indexing.h.
 Tensor index_matmul(const Tensor& a, const Tensor& b, const Tensor& index, bool trans_b = false);
 
-/// The Error of a score of row `row` and fragment `fragment` that is not finite. For kernels.
+/// For kernels: the Error of a score that is not finite, of row `row` and fragment `fragment`.
 Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x);
 
 }  // namespace tg

@@ -99,18 +99,18 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 /// needs one, outside of a NoGradScope.
 void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim);
 
-/// The Error of a start where n slices do not fit into dimension `dim` of `size`; `position` is its position among
-/// several starts. For kernels.
+/// For kernels: the Error of a start where n slices do not fit into dimension `dim` of `size`; `position` is that of
+/// the start.
 Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size);
 
-/// The Error of an index outside of dimension `dim` of `size` slices; `where` is its position in `index`. For kernels.
+/// For kernels: the Error of an index outside of dimension `dim` of `size`; `where` is its position in `index`.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
 
 /// The rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). When the op runs, an id
 /// outside [0, V) is an Error that names it and its position; on a CUDA device see above.
 Tensor embedding(const Tensor& ids, const Tensor& table);
 
-/// The Error of an id outside of a table of `rows` rows; `where` is its position in `ids`. For kernels.
+/// For kernels: the Error of an id outside of a table of `rows` rows; `where` is its position in `ids`.
 Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows);
 
 }  // namespace tg

@@ -74,10 +74,10 @@ Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::me
 /// shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 
-/// The Error of a target that is no class; `where` is its position in `targets`. For kernels of cross_entropy().
+/// For kernels: the Error of a target that is no class; `where` is its position in `targets`.
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
                      std::optional<int64_t> ignore_index);
-/// The Error of a mean over no rows. For kernels of cross_entropy().
+/// For kernels: the Error of a mean over no rows.
 Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index);
 
 }  // namespace tg

@@ -49,7 +49,7 @@ struct Linear : OpOf<Linear> {
 };
 
 // Plans fuse the two ops (ops/rewrite_rules.cpp); not for users.
-// The activations that a linear layer can fuse.
+/// The activations that a linear layer can fuse.
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
 /// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. Nothing between is kept, so the
 /// gradient goes through the two ops.

@@ -92,8 +92,7 @@ TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t p
 /// `starts` when the op runs, on a CUDA device see indexing.h.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
 
-/// The Error of a start whose `rows` rows leave the valid positions; `position` is that of its sequence. For
-/// kernels.
+/// For kernels: the Error of a start whose `rows` rows leave the valid positions; `position` is its sequence.
 Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows);
 
 }  // namespace tg

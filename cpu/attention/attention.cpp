@@ -129,7 +129,6 @@ template <class T> class Sums {
   using C = compute_t<T>;
 
  public:
-  // Rows [begin, end) of it.
   Sums(const Buf& out, int64_t b, int64_t h, C* scratch, int64_t begin, int64_t end)
       : first_(begin),
         end_(end),

@@ -186,7 +186,6 @@ void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* 
   kTiles<W, ScalarFma<T>>[size_t(rows - 1)](k, a.p, a.row, a.col, b, bk, c, ldc, add);
 }
 
-// Transposes in place.
 #if TG_ISA_LEVEL == 4
 inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
 inline void transpose(Bits<double> (&x)[8]) {

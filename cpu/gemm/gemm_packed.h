@@ -41,7 +41,6 @@ template <class T, class Sum> struct Kernels {
 template <class T, class Sum> struct Product {
   int64_t m, n, k;
   MatView<T> a, b;
-  // Takes n sums of row i, from column j on.
   FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;
   // If not null: called for each packed panel of kSide rows of A or columns of B, from `first` on.
   const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
@@ -84,7 +83,7 @@ template <class T, class Sum> class Blocked {
   }
 
  private:
-  struct Block {  // of C and of k
+  struct Block {
     int64_t i, rows, j, cols, first, depth;
   };
   // Panels of kSide rows, each with all steps of one part, then of the next.

@@ -66,7 +66,6 @@ struct Widened {
   }
 };
 #if TG_ISA_LEVEL == 4
-// bf16 pairs, by vdpbf16ps.
 struct Pairs {
   using T = bf16;
   using Lane = uint32_t;
@@ -211,7 +210,6 @@ template <class W> class Product {
   using T = typename W::T;
   using Lane = typename W::Lane;
   using Sum = typename W::Sum;
-  // Stores n sums of row i, from column j on.
   using Store = FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)>;
   Product(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, Store store)
       : m_(m), n_(n), k_(k), b_(b), store_(store), group_(ceil_div(m, ceil_div(m, kGroup))) {

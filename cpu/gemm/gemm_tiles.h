@@ -34,7 +34,6 @@ inline Block block(int64_t k, int64_t index) {
   return {first, std::min(depth_of(k), k - first)};
 }
 
-// Rows of A per register tile.
 template <class T> int64_t rows_at_once(const MatView<T>& a) {
   return a.col == 1 && aliases_in_l1<T>(a.row) ? std::min<int64_t>(kRows, kL1Ways) : kRows;
 }

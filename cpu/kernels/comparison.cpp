@@ -29,7 +29,7 @@ void where(const op::Where&, Bufs in, Bufs out, Context&) {
              [&]<class U>() { map<U, uint8_t, U, U>(in, out, [](uint8_t c, U x, U y) { return c ? x : y; }); });
 }
 void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context&) {
-  uint64_t bytes = 0;  // the value as an element
+  uint64_t bytes = 0;
   visit_dtype(out[0].dtype(), [&]<class T>() {
     const T value = T(compute_t<T>(op.value));
     std::memcpy(&bytes, &value, sizeof value);

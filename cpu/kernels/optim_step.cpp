@@ -25,7 +25,6 @@ template <class T> float f32_square_sum(int64_t n, const T* p) {
       })[0];
   return std::numeric_limits<float>::quiet_NaN();
 }
-// Sum of squares of elements [begin, end) in row-major order.
 template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t begin, int64_t end) {
   using At = std::array<int64_t, 1>;
   double sum = 0;

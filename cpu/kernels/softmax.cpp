@@ -7,7 +7,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-thread_local Scratch t_rows;  // of exponentials
+thread_local Scratch t_rows;
 
 // A row's exponentials (arithmetic) are computed while those of the row before are scaled (memory).
 void softmax(const op::Softmax&, Bufs in, Bufs out, Context&) {

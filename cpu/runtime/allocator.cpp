@@ -87,7 +87,6 @@ LargeClass large_class(size_t bytes) {
   const size_t step = size_t(1) << (k - 3), steps = (bytes - 1) / step + 1;
   return {size_t(k - 10) * 8 + steps - 9, steps * step};
 }
-// Throws std::bad_alloc.
 void* system_allocate(size_t bytes) {
 #ifdef __linux__
   if (bytes >= kHuge) {  // malloc may keep freed memory

@@ -40,7 +40,6 @@ void pause() {
 #endif
 }
 
-// Whether done() became true within `time`.
 template <class F> bool spin_until(F done, std::chrono::microseconds time = kSpin) {
   const auto end = std::chrono::steady_clock::now() + time;
   do {

@@ -87,7 +87,6 @@ template <size_t N, class F> void for_indices(const Shape& s, const std::array<S
     }
   });
 }
-// Contiguous strides of a shape.
 inline Strides dense(const Shape& s) { return Layout::contiguous(s, DType::f32).strides; }
 // The elements in row-major order, by one thread: for indices and for one number per row.
 template <class To, class From> std::vector<To> flat(const Buf& b) {

@@ -62,7 +62,6 @@ template <size_t N, class C, class F> inline std::array<C, N> tree_of_blocks(int
     return sum;
   }
 }
-// The sum over i < n of f(i), in C.
 template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
   return tree_of_blocks<1, C>(n, [&](int64_t i, int64_t end) {
     C lane[kWide] = {};

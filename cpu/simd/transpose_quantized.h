@@ -48,7 +48,6 @@ template <class V> inline V higher(V x, V y) {
   else
     return __builtin_shufflevector(x, y, 2, 6, 3, 7);
 }
-// Transposes kLanes x kLanes words.
 inline void transpose(Words (&x)[kLanes]) {
 #pragma GCC unroll 4
   for (int stage = 1; stage < kLanes; stage *= 2) {  // each rotates a row's index by a bit
@@ -101,7 +100,6 @@ template <int Step, class T> struct Scales {
         has_factor<T>(a[i]) ? void(factors[i] = factor_of(a[i])) : without.push_back(int64_t(i));
     }
   }
-  // Quantizes columns [i, i + n) of four rows.
   void encode(const T* a, const T* b, const T* c, const T* d, int64_t i, int64_t n, int64_t ahead, uint32_t* to) const {
     if (sizeof(T) != 2 || (Step == 0 && !without.empty()))
       return encode_four<Step, false>(a, b, c, d, n, ahead, absmax + i * Step, to);
@@ -113,7 +111,6 @@ template <int Step, class T> struct Scales {
   }
 };
 
-// Stores a cache line, or its first `some` bytes.
 inline void store(const std::byte* line, int64_t some, int8_t* to, bool streamed) {
 #ifdef __SSE2__
   if (streamed) {

@@ -52,7 +52,7 @@ struct AdamWOptions {
 };
 /// Per-tensor values of an AdamW step. Unset ones default to the options.
 struct AdamWOverrides {
-  double lr_scale = 1;  ///< times the learning rate, also for decay
+  double lr_scale = 1;  ///< factor of the learning rate, also for decay
   std::optional<double> weight_decay = {}, beta1 = {}, beta2 = {};
 };
 /// The hyperparameters of an SGD step.
@@ -65,7 +65,7 @@ struct SgdOptions {
 };
 /// Per-tensor values of an SGD step. Unset ones default to the options.
 struct SgdOverrides {
-  double lr_scale = 1;  ///< times the learning rate
+  double lr_scale = 1;  ///< factor of the learning rate
   std::optional<double> weight_decay = {};
 };
 /// The learning rate and the number of the last step, shared by an optimiser and its ops. Replays of compiled functions
