@@ -137,7 +137,7 @@ Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, 
   return r ? logical_or(r, padding) : padding;
 }
 }  // namespace
-// Uses only q, k, v and dy: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
+// It uses only q, k, v and dy: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
 Tensors op::AttentionGrad::compose(Inputs in) const {
   const Shape &s = in[0].shape(), &ks = in[1].shape();
   const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];

@@ -70,7 +70,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
 /// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t, probabilities that
 /// are not checked to be in [0, 1]. Computed as t softplus(-x) + (1 - t) softplus(x), which neither overflows nor
-/// cancels. Equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for mean and sum, of x's
+/// cancels. Shapes (no broadcasting) and dtypes are equal: f64, f32 or bf16. The result is 0-d for mean and sum, of x's
 /// shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 

@@ -102,7 +102,7 @@ struct VarOptions {
   double correction = 1;  ///< 1: of a sample (Bessel); 0: of a population
 };
 /// The variance sum((x - mean)^2) / (n - correction) over the given dimensions (negative ones count from the end), or
-/// over all, with n elements each. Two passes. x's dtype: f64, f32, bf16. An Error if n <= correction.
+/// over all, with n elements each. It takes two passes. x's dtype: f64, f32, bf16. An Error if n <= correction.
 /// @{
 Tensor var(const Tensor& x);
 Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});

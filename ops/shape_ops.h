@@ -99,7 +99,7 @@ inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int6
 /// @}
 /// A view of x in the shape `to`: sizes of 1 are repeated, and new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
-/// The tensors, concatenated along dim. At least one; equal dtypes, and equal sizes except along dim.
+/// The tensors, concatenated along dim. There is at least one; dtypes are equal, and sizes except along dim.
 Tensor concat(Inputs, int64_t dim = 0);
 
 }  // namespace tg

@@ -1,7 +1,7 @@
 /// @file
 /// Sym: a Tensor or a number in a formula. The templates f and df of pointwise.h compute with numbers inside kernels;
-/// with Syms they emit ops, so gradients are differentiated again without a second definition. For ops/pointwise.h
-/// only.
+/// with Syms they emit ops, so gradients are differentiated again without a second definition. Only ops/pointwise.h
+/// uses it.
 #pragma once
 #include <tapegrad/core/tensor.h>
 

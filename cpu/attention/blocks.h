@@ -15,7 +15,8 @@ inline constexpr int64_t kQueries = 128, kKeys = 128;
 inline constexpr int64_t kStrip = 64;  // queries per accumulation into dk and dv
 inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
-// Per-thread scratch, kept from tile to tile. Aligned, because the sum order of Eigen's smallest GEMMs depends on it.
+// Per-thread scratch, kept from tile to tile. It is aligned, because the sum order of Eigen's smallest GEMMs depends on
+// it.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) {
@@ -110,8 +111,8 @@ struct Block {
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
-// Whether the score GEMM reads keys (once per panel) at most twice. Not on the baseline, whose sums may depend on
-// alignment.
+// Whether the score GEMM reads keys (once per panel) at most twice. It is false on the baseline, whose sums may depend
+// on alignment.
 template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
 
 // The sizes of each sequence. extra: lengths and starts, if the form has them.

@@ -25,13 +25,13 @@ template <class T> struct GemmOptions {
   // Called per segment of a row of C, from column j on, when its sums are complete and still in cache.
   const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
 };
-// On the thread pool. C must not overlap A or B. float and double.
+// Runs on the thread pool. C must not overlap A or B. T is float or double.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 // C = A B of f32, as the precision allows: by bf16 parts where that is faster, else by gemm().
 void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
              int64_t ldc, GemmOptions<float> = {});
-// On the calling thread, for use inside a tile.
+// Runs on the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 

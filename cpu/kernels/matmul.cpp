@@ -6,7 +6,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// On the thread pool; f32 as the precision allows.
+// Runs on the thread pool; f32 as the precision allows.
 template <class T>
 void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
               GemmOptions<T> o = {}) {

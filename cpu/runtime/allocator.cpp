@@ -30,8 +30,8 @@ struct Free {
   Free* next;
 };
 
-// Counts of small blocks that the thread has not reported; high is the peak of live. No destructor: usable even at
-// thread exit.
+// Counts of small blocks that the thread has not reported; high is the peak of live. Without a destructor it is usable
+// even at thread exit.
 struct Local {
   int64_t live = 0, high = 0, total = 0;
   // Report at this total. 0: the exit hook is not yet registered. -1: it has run.

@@ -1,7 +1,7 @@
 // The allocator of the CPU backend keeps freed blocks for the next tensor of the same size. cpu_allocator() is the only
-// object, never destroyed: static tensors may be freed last.
-// Up to 1 KiB: the slab of <tapegrad/core/util/slab.h>. Above: shared free lists of eight classes per power of two (at
-// most 12.5 % waste). Blocks from 2 MiB on are 2 MiB aligned and ask for huge pages. AddressSanitizer: nothing is kept.
+// object, never destroyed: static tensors may be freed last. Up to 1 KiB: the slab of <tapegrad/core/util/slab.h>.
+// Above: shared free lists of eight classes per power of two (at most 12.5 % waste). Blocks from 2 MiB on are 2 MiB
+// aligned and ask for huge pages. Under AddressSanitizer nothing is kept.
 #pragma once
 #include <tapegrad/core/backend/allocator.h>
 

@@ -1,5 +1,5 @@
-// The paths of bf16 GEMM (cpu/gemm/gemm_bf16.h, cpu/runtime/product_path.h). They differ in last bits. Compiled once
-// for all levels.
+// The paths of bf16 GEMM (cpu/gemm/gemm_bf16.h, cpu/runtime/product_path.h). They differ in last bits. The code is
+// compiled once for all levels.
 #pragma once
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// The paths of int8 GEMM (cpu/gemm/gemm_int8.h, cpu/runtime/product_path.h). All give the same numbers. Compiled once
-// for all levels.
+// The paths of int8 GEMM (cpu/gemm/gemm_int8.h, cpu/runtime/product_path.h). All give the same numbers. The code is
+// compiled once for all levels.
 #pragma once
 #include <string_view>
 

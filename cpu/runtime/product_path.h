@@ -1,5 +1,5 @@
 // The choice of a GEMM path per dtype (cpu/runtime/bf16_path.h, int8_path.h) by processor, system and environment
-// alone: all processes on a machine compute the same bits. Compiled once for all levels.
+// alone: all processes on a machine compute the same bits. The code is compiled once for all levels.
 #pragma once
 #include <cstdint>
 #include <span>

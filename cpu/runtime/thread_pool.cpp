@@ -121,8 +121,8 @@ void Pool::start_workers() {
 }
 
 // The scheduler leaves a caller that woke up on a worker's cpu there, at half speed for both, even with an idle cpu.
-// The worker moves, because the caller's affinity belongs to the user. At most once a millisecond: two alternating
-// callers would move it back and forth.
+// The worker moves, because the caller's affinity belongs to the user. It moves at most once a millisecond, because two
+// alternating callers would move it back and forth.
 void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;

@@ -17,7 +17,7 @@ namespace tg::cpu::TG_ISA_NS {
 typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2))),
     AllHalves __attribute__((vector_size(kVectorBytes)));
 
-// bf16 is the upper half of f32. Shuffles, because compilers convert integer vectors in more steps.
+// bf16 is the upper half of f32. The code shuffles, because compilers convert integer vectors in more steps.
 inline constexpr int kUpper = std::endian::native == std::endian::little;
 template <int... I> inline AllHalves from_upper(const Halves& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, Halves{}, (I % 2 == kUpper ? I / 2 : kVector<float>)...);

@@ -1,5 +1,5 @@
 // Per-thread scratch of kernels, kept between calls: a thread_local object grows to the largest request. Growth loses
-// the contents. Not for tensors (cpu/runtime/allocator.h).
+// the contents. Tensors use cpu/runtime/allocator.h.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

@@ -17,7 +17,7 @@ inline constexpr int kWide = 4 * kLanes;  // accumulators hide the latency of ad
 template <int From, class V, int... I> inline auto lanes_of(const V& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, x, (From + I)...);
 }
-// Reduces N lanes by halves: join(a, b) reduces b into a. Shuffles, because compilers pass halves through memory.
+// Reduces N lanes by halves: join(a, b) reduces b into a. It shuffles, because compilers pass halves through memory.
 template <int N, class V, class F> inline auto join_lanes(const V& x, const F& join) {
   if constexpr (N == 2) {
     auto lower = x[0];

@@ -51,14 +51,15 @@ struct QuantizedFp8 {
   Fp8Format format = Fp8Format::e4m3;
 };
 /// Quantizes each row of x (..., K), f32, bf16 or f16, any strides, to the fp8 nearest to x / (absmax / largest),
-/// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. The same bits on every backend. No
-/// gradient. A non_finite Error names the first element that is NaN or infinite.
+/// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. All backends give the same bits. There is
+/// no gradient. A non_finite Error names the first element that is NaN or infinite.
 QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
-/// The dequantized values, rounded once to dtype: f32, bf16 or f16. No gradient.
+/// The dequantized values, rounded once to dtype: f32, bf16 or f16. There is no gradient.
 Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
 /// x (..., K) times the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16. Dot products
 /// are summed in f32, in a backend-defined order; fp8 tensor cores keep about 14 bits within groups of terms. The sum
-/// is scaled by both absmax in f32 and rounded once. Not both e5m2, which GPUs cannot multiply. No gradient.
+/// is scaled by both absmax in f32 and rounded once. They must not both be e5m2, which GPUs cannot multiply. There is
+/// no gradient.
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

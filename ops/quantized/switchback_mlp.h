@@ -34,7 +34,7 @@ struct SwitchBackMlp : OpOf<SwitchBackMlp> {
 }  // namespace op
 
 /// quantize_rowwise(gelu(h)), or of gelu_tanh(h) if by_tanh, in one pass over h (..., K), f32 or bf16. GELU is first
-/// rounded to h's dtype. No gradient. Errors: see quantize_rowwise().
+/// rounded to h's dtype. There is no gradient. Errors: see quantize_rowwise().
 Quantized gelu_quantize_rowwise(const Tensor& h, bool by_tanh = true);
 
 /// The layers of switchback_mlp().

@@ -86,7 +86,7 @@ PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
 PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// @}
 /// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates
-/// parameter_as() copies. Weights are leaves, of 2 bytes or more per element. Not recorded.
+/// parameter_as() copies. Weights are leaves, of 2 bytes or more per element. The op is not recorded.
 void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

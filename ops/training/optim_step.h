@@ -179,12 +179,12 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 
 /// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64.
 /// Segments are independent of other tensors, so ranks that hold shards of the gradients get the norm of one that holds
-/// all. At least one tensor; any shapes; f64, f32, bf16. No gradient.
+/// all. At least one tensor; any shapes; f64, f32, bf16. There is no gradient.
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
 /// The square root of the sum of squares over all tensors: 0-d, summed in f64; f64 if a tensor is f64, else f32. At
-/// least one tensor; any shapes; f64, f32, bf16. No gradient.
+/// least one tensor; any shapes; f64, f32, bf16. There is no gradient.
 Tensor global_norm(Inputs grads);
 
 /// The tensors of an AdamW step: lists of one length, in one order.
@@ -222,8 +222,8 @@ inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const 
 struct GradientProduct {
   Tensor a, b;
 };
-/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. Meant
-/// for a small R: the work is that of the GEMM in a loop over w. w, m and v are as for adamw_step(); a and b have w's
+/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. It suits
+/// a small R: the work is that of the GEMM in a loop over w. w, m and v are as for adamw_step(); a and b have w's
 /// dtype, and rows times columns are w's elements, in row-major order. If another op of the optimiser's step counts,
 /// pass counts = false and call this one after it.
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
