@@ -1,7 +1,7 @@
 /// @file
-/// FragmentedLinear: a linear layer whose input is split into fragments, each with a separate matrix. A selector weighs
-/// the fragments; the unselected rest of a row passes a low-rank path of two thin matrices. It is the layer of document
-/// 002 (bench/fragmented). LinearOptions::fragments puts it into a Linear, hence into a Gpt.
+/// FragmentedLinear: a linear layer that splits its input into fragments, each with a separate matrix. A selector
+/// weighs the fragments; the unselected rest passes a low-rank path of two thin matrices. It is document 002's layer
+/// (bench/fragmented). LinearOptions::fragments puts it into a Linear.
 #pragma once
 #include <tapegrad/models/nn/layers.h>
 
@@ -9,9 +9,9 @@ namespace tg::nn {
 
 /// The fragments of a row that pass their matrices.
 enum class Selection {
-  /// All, each scaled by its weight; the rest takes the low-rank path. For training.
+  /// All, weighted; the rest takes the low-rank path. For training.
   soft,
-  /// The one with the largest weight (the first of equal ones); the others take the low-rank path. For evaluation.
+  /// The largest weight (the first of equal ones); the others take the low-rank path. For evaluation.
   hard
 };
 /// Options of FragmentedLinear.
@@ -20,7 +20,7 @@ struct FragmentedOptions {
   int64_t compressed = 0;  ///< C, the rank of the low-rank path; 0 means in / 32
   bool bias = false;       ///< two biases, which start at 0
 
-  /// Throws an Error unless `in` is a multiple of F and C is 1 or more.
+  /// An Error unless F divides `in` and C is 1 or more.
   void validate(int64_t in) const;
 };
 
@@ -29,9 +29,9 @@ struct FragmentedOptions {
 /// soft: y = sum_f p[f] x[f] experts[f] + expander compressor u,   u[f] = (1 - p[f]) x[f]
 /// hard: y = x[k] experts[k] + expander compressor u,              k = argmax p, u = x with zeros for x[k]
 /// @endverbatim
-/// plus both biases. Under hard selection the selector has no gradient. The soft form is one GEMM of (p x) with all
-/// experts stacked, without an intermediate of F rows per input row. The hard form reads the selected experts in place,
-/// each once for all rows that select it.
+/// plus both biases. Hard selection gives the selector no gradient. The soft form is one GEMM of (p x) with all experts
+/// stacked, without an intermediate of F rows per input row. The hard form reads selected experts in place, each once
+/// for all its rows.
 struct FragmentedLinear : Layer {
   Tensor selector;         ///< (F, in / F), starts at N(0, F / in)
   Tensor experts;          ///< (F, in / F, out), starts at N(0, F / in)
@@ -41,10 +41,10 @@ struct FragmentedLinear : Layer {
   Tensor compressed_bias;  ///< (out) or empty
 
   FragmentedLinear() = default;
-  /// Asks the Params for the tensors by their names here. Errors are those of FragmentedOptions::validate().
+  /// Asks the Params for these tensors. Errors: FragmentedOptions::validate().
   FragmentedLinear(const Params&, int64_t in, int64_t out, FragmentedOptions = {});
-  /// (..., in) -> (..., out). x and the parameters are cast to `compute`, and the result has that dtype; unset means no
-  /// cast. An Error of fragment_weights() if a score is NaN or infinite.
+  /// (..., in) -> (..., out). x and the parameters are cast to `compute`, the result's dtype; unset means no cast. An
+  /// Error of fragment_weights() if a score is not finite.
   Tensor forward(const Tensor& x, Selection = Selection::soft, std::optional<DType> compute = {}) const;
 };
 

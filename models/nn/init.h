@@ -1,6 +1,6 @@
 /// @file
-/// Init: how a new parameter is filled. Each parameter has its own generator (models/nn/params.h), so its values do not
-/// depend on the other parameters of a model. Params and the layers of nn/layers.h use it.
+/// Init: how a new parameter is filled, from a separate generator (models/nn/params.h) that makes its values
+/// independent of other parameters.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -25,22 +25,22 @@ struct Init {
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
   double bound = 0;  ///< of uniform
-  /// For xavier: the rows of each matrix if the parameter stacks several; empty means one matrix.
+  /// xavier: the rows of each stacked matrix; empty means one matrix.
   Dims parts = {};
 
   /// One value everywhere.
   static Init constant(double x) { return {.mean = x}; }
   /// N(mean, std^2).
   static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }
-  /// N(0, std^2) truncated at 3 std. The resulting deviation is 0.9866 std; it is not corrected.
+  /// N(0, std^2) truncated at 3 std. The deviation is 0.9866 std; it is not corrected.
   static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .std = std}; }
   /// U(-bound, bound).
   static Init uniform(double bound) { return {.kind = Kind::uniform, .bound = bound}; }
-  /// For a matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
+  /// A matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
 
-  /// A new leaf with these values, f64, f32 or bf16, the same on every device. An Error if std or bound is negative, or
-  /// if the shape does not fit the parts.
+  /// A new leaf, f64, f32 or bf16, with the same values on every device. An Error if std or bound is negative, or the
+  /// shape does not fit the parts.
   Tensor make(const Shape&, DType, Device, Rng) const;
 };
 

@@ -259,7 +259,7 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
-  // Fused: one pass computes GELU and quantizes it, and GELU is not stored. Results are those of the separate layers.
+  // One pass computes GELU and quantizes it, and GELU is not stored. Results equal the separate layers'.
   const auto is_simple = [&](const Linear& l) { return !l.adapter && !l.prepared() && l.kind == fc.kind; };
   const bool has_fused = fc.kind == LinearKind::switchback || fc.kind == LinearKind::switchback_vector_wise;
   const bool is_gelu = activation == Activation::gelu || activation == Activation::gelu_tanh;

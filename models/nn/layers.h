@@ -1,7 +1,7 @@
 /// @file
 /// The layers of a transformer: structs of tensors with a forward(), made from Params. There is no base class to
-/// override and no train/eval flag: dropout is on if a generator is passed. Learned positions are an Embedding of the
-/// model; rotary positions are part of attention. models/gpt and custom models use it.
+/// override and no train/eval flag: a generator turns dropout on. Learned positions are an Embedding of the model;
+/// rotary positions are part of attention.
 #pragma once
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/norm.h>
@@ -21,7 +21,7 @@ class KvCache;  // models/nn/kv_cache.h
 enum class NormKind { layer_norm, rms_norm };
 /// The activations of Mlp. swiglu is gated.
 enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
-/// How a model encodes positions: a table of embeddings, or rotation in attention (rope).
+/// Position encoding: a table of embeddings, or rotation in attention.
 enum class Positions { learned, rope };
 /// The name of a value: "layer_norm", "gelu", "rope", "llama3".
 /// @{
@@ -48,7 +48,7 @@ SwitchBackMode mode_of(LinearKind);
 
 namespace nn {
 
-/// The base of every layer: the scope of its ops, so that an error or a profile says "gpt.h.3.mlp.fc".
+/// The base of every layer: the scope of its ops, so that errors and profiles say "gpt.h.3.mlp.fc".
 struct Layer {
   const Scope* scope = nullptr;  ///< null means the scope of the caller
   /// Enters the scope; call it first in forward().
@@ -61,35 +61,35 @@ struct FragmentedLinear;  // fragmented.h
 /// Options of Linear.
 struct LinearOptions {
   bool bias = true;
-  /// How the weight starts; the bias then starts at 0. Unset: both start at U(-1/sqrt(in), 1/sqrt(in)), like PyTorch's
+  /// How the weight starts; the bias then starts at 0. Unset: U(-1/sqrt(in), 1/sqrt(in)) for both, like PyTorch's
   /// nn.Linear.
   std::optional<Init> init = {};
   LinearKind kind = LinearKind::plain;
-  /// More than 0 makes a FragmentedLinear, with its own initialisation; kind must then be plain.
+  /// More than 0: a FragmentedLinear, with its own initialisation; needs kind plain.
   int64_t fragments = 0;
 };
 /// A linear layer: x weight^T + bias, or a FragmentedLinear.
 struct Linear : Layer {
   Tensor weight;  ///< (out, in); empty after prepare_for_eval()
   Tensor bias;    ///< (out) or empty
-  /// A delta added to the result unless it is merged; may be null.
+  /// A delta added to the result unless merged; may be null.
   std::shared_ptr<LoraAdapter> adapter;
   LinearKind kind = LinearKind::plain;  ///< how GEMMs are computed; all kinds have the same parameters
   std::optional<Quantized> codes;       ///< quantized weight, after prepare_for_eval()
-  /// Replaces weight and bias, which are then empty; null in other layers. Selection is soft if forward() gets a
-  /// generator (training), else hard.
+  /// Replaces weight and bias, which are then empty; else null. Selection is soft if forward() gets a generator, else
+  /// hard.
   std::shared_ptr<const FragmentedLinear> fragmented;
 
   Linear() = default;
-  /// Asks the Params for "weight" (out, in) and, if o.bias, "bias" (out); or for the parameters of FragmentedLinear.
+  /// Asks the Params for "weight" (out, in) and optionally "bias" (out), or for FragmentedLinear's parameters.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, and the result has that
-  /// dtype; gradients arrive in their own dtypes. If `compute` is unset, nothing is cast. A SwitchBack layer quantizes
-  /// the uncast weight. The adapter's dropout draws from rng; null means no dropout.
+  /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, the result's dtype;
+  /// gradients keep their own dtypes. Unset means no cast. A SwitchBack layer quantizes the uncast weight. The
+  /// adapter's dropout draws from rng; null means none.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
-  /// Quantizes the weight (a quarter of its memory) and releases it: the results stay the same, and the layer cannot be
-  /// trained. Other copies of the layer and the Params still hold the weight (Params::drop). Without this call
-  /// evaluation quantizes at each call. An Error if the layer is plain or prepared already.
+  /// Quantizes the weight (a quarter of its memory) and releases it: same results, no more training. Other copies of
+  /// the layer and the Params still hold the weight (Params::drop). Without this, evaluation quantizes at each call. An
+  /// Error if the layer is plain or prepared already.
   void prepare_for_eval();
   bool prepared() const { return codes.has_value(); }
 };
@@ -100,9 +100,8 @@ struct SwitchBackOptions {
   bool bias = true;
   std::optional<Init> init = {};  ///< as in LinearOptions
 };
-/// A linear layer in 8 bits: forward and the gradient of x are quantized, the gradient of the weight is in full
-/// precision (ops/quantized/switchback.h). It is a Linear, so linears() of a model can list it, and its files are the
-/// same.
+/// A linear layer in 8 bits: forward and the gradient of x are quantized, the weight's gradient has full precision
+/// (ops/quantized/switchback.h). As a Linear it is part of a model's linears(), with the same files.
 struct SwitchBackLinear : Linear {
   SwitchBackLinear() = default;
   SwitchBackLinear(const Params&, int64_t in, int64_t out, SwitchBackOptions = {});
@@ -115,7 +114,7 @@ struct Embedding : Layer {
   Embedding() = default;
   /// Asks the Params for "weight" (entries, width).
   Embedding(const Params&, int64_t entries, int64_t width, Init = Init::normal(0.02));
-  /// The rows of the table: (...) i32 or i64 -> (..., C). An Error for an id outside [0, V).
+  /// Table rows: (...) i32 or i64 -> (..., C). An Error for an id outside [0, V).
   Tensor forward(const Tensor& ids) const;
 };
 
@@ -134,13 +133,13 @@ struct Norm : Layer {
   Tensor bias;    ///< (C) or empty; starts at 0
 
   Norm() = default;
-  /// Asks the Params for "weight" and "bias" (width), as the options say.
+  /// Asks the Params for "weight" and "bias" (width) per the options.
   Norm(const Params&, int64_t width, NormOptions = {});
-  /// (..., C) -> (..., C), in x's dtype, or in bf16 for an f32 x and `compute` bf16.
+  /// (..., C) -> (..., C), in x's dtype; bf16 for f32 x and `compute` bf16.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}) const;
-  /// sum = x + branch and y = forward(sum), in one pass over memory: x and branch (..., C) -> sum and y (..., C). A
-  /// transformer block defers its last addition to the next norm this way. The sum has x's dtype. If x is f32 and
-  /// branch bf16, y is bf16. If branch is empty, sum is x, and y is forward(x, compute).
+  /// sum = x + branch and y = forward(sum), in one pass: x and branch (..., C) -> sum and y (..., C). A transformer
+  /// block defers its last addition to the next norm this way. sum has x's dtype; y is bf16 if x is f32 and branch
+  /// bf16. If branch is empty, sum is x, and y is forward(x, compute).
   AddedNorm add(const Tensor& x, const Tensor& branch, std::optional<DType> compute = {}) const;
 };
 
@@ -149,19 +148,18 @@ struct LayerContext {
   Rng* rng = nullptr;        ///< of dropout, adapters included; null: no dropout
   KvCache* cache = nullptr;  ///< keys and values of earlier positions; may be null
   int64_t layer = 0;         ///< index of the layer in the cache
-  /// Position of the first row of x. A fixed cache has separate positions for its sequences instead.
+  /// Position of the first row of x; a fixed cache overrides it per sequence.
   int64_t position = 0;
-  /// Dtype of Linear::forward(), attention and activations; unset means the parameters' dtype.
+  /// Dtype of Linear::forward(), attention and activations; unset: the parameters'.
   std::optional<DType> compute{};
-  /// (B) i32 or i64: the valid rows of each sequence; the rest is padding, which no other row sees. Empty means all.
-  /// Not allowed with a cache.
+  /// (B) i32 or i64: the valid rows of each sequence; no row sees the padding after them. Empty: all. Not with a cache.
   Tensor lengths = {};
 };
 
 /// Options of the layers of a transformer block.
 struct BlockOptions {
   int64_t heads = 1;
-  /// Heads of keys and values, each shared by heads / kv_heads query heads; 0 means heads.
+  /// K and V heads, each shared by heads / kv_heads query heads; 0 means heads.
   int64_t kv_heads = 0;
   int64_t head_dim = 0;    ///< HS, the size of a head; 0 means width / heads
   bool qkv_bias = false;   ///< a bias of q, k, v, even if `bias` is false
@@ -176,13 +174,12 @@ struct BlockOptions {
   bool bias = false;
   double dropout = 0;  ///< of each branch added to the residual stream
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
-  /// LinearOptions::fragments for the layer with these parameters; unset means 0.
+  /// LinearOptions::fragments for the layer of these Params; unset means 0.
   std::function<int64_t(const Params&)> fragments = {};
 };
 
-/// Multi-head self-attention (Vaswani et al. 2017), causal or not, optionally with grouped keys (Ainslie et al., GQA,
-/// 2023) and rotary positions. Dropout applies to its result only, never to the attention weights, which are not
-/// stored.
+/// Multi-head self-attention (Vaswani et al. 2017), optionally causal, with grouped keys (Ainslie et al., GQA, 2023)
+/// and rotary positions. Dropout applies to its result, never to the attention weights, which are not stored.
 struct SelfAttention : Layer {
   Linear qkv;           ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
   Linear proj;          ///< (C, heads HS)
@@ -196,9 +193,9 @@ struct SelfAttention : Layer {
   double dropout = 0;
 
   SelfAttention() = default;
-  /// An Error unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even under rope.
+  /// An Error unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even for rope.
   SelfAttention(const Params&, int64_t width, const BlockOptions&);
-  /// (B, T, C) -> (B, T, C). Padding rows are computed too; their values are meaningless.
+  /// (B, T, C) -> (B, T, C). Padding rows have meaningless values.
   Tensor forward(const Tensor& x, const LayerContext& = {}) const;
 };
 
@@ -210,7 +207,7 @@ struct Mlp : Layer {
   double dropout = 0;
 
   Mlp() = default;
-  /// The hidden size is BlockOptions::ff_width, or four times the width if that is 0.
+  /// The hidden size is BlockOptions::ff_width, or 4 width if that is 0.
   Mlp(const Params&, int64_t width, const BlockOptions&);
   Tensor forward(const Tensor& x, const LayerContext& = {}) const;  ///< (..., C) -> (..., C)
 };

@@ -1,7 +1,7 @@
 /// @file
-/// LoRA (Hu et al. 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product of two matrices,
-/// which is added to its result or, after training, to its weight. These are the layers; models/model/lora.h puts them
-/// into a Gpt, models/io/adapter.h writes them to files.
+/// LoRA (Hu et al. 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product, added to its
+/// result or, after training, to its weight. models/model/lora.h puts these layers into a Gpt, models/io/adapter.h
+/// writes them to files.
 #pragma once
 #include <tapegrad/models/nn/layers.h>
 
@@ -13,25 +13,25 @@ struct LoraOptions {
   double alpha = 16;
   double dropout = 0;  ///< probability of dropping an element of x A in training
 
-  /// Throws an Error unless rank is in [1, min(in, out)], alpha is finite and above 0, and dropout is in [0, 1).
+  /// An Error unless rank is in [1, min(in, out)], alpha is finite and above 0, and dropout is in [0, 1).
   void validate(int64_t in, int64_t out) const;
 };
 
-/// The low-rank delta without its base layer: s dropout(x A) B, with s = alpha / rank. B starts at 0, so the result and
-/// the gradient of A do too.
+/// The low-rank delta alone: s dropout(x A) B, with s = alpha / rank. B starts at 0, and so do the result and the
+/// gradient of A.
 struct LoraDelta : Layer {
   Tensor a;  ///< (in, r), named "lora_a"; starts at N(0, 1 / r)
   Tensor b;  ///< (r, out), named "lora_b"; starts at 0
   double scale = 0;
   double dropout = 0;
 
-  /// Makes r (in + out) parameters in the dtype of the Params. Errors are those of LoraOptions::validate().
+  /// Makes r (in + out) parameters in the Params' dtype. Errors: LoraOptions::validate().
   LoraDelta(const Params&, int64_t in, int64_t out, const LoraOptions& = {});
   /// s dropout(x A) B: x (..., in) -> (..., out). A and B are cast to x's dtype. Dropout draws from rng; null means
-  /// none. base (..., out), if given, is added in the same pass. Eager, or lazy under a LazyScope.
+  /// none. The same pass adds base (..., out), if given. Eager, or lazy under a LazyScope.
   Tensor forward(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
-  /// Calls forward() under a LazyScope: nothing runs until the result is read or passed to evaluate(), so a caller can
-  /// run several results together. The result is that of forward(), bit for bit.
+  /// Calls forward() under a LazyScope: nothing runs until the result is read or passed to evaluate(), so that several
+  /// results can run together. Bits equal forward()'s.
   Tensor forward_lazy(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
   Tensor weight() const;  ///< s (A B)^T, (out, in): what merge() adds to the weight
 };
@@ -39,16 +39,16 @@ struct LoraDelta : Layer {
 /// The adapter of a Linear. Copies of the Linear share it.
 struct LoraAdapter {
   LoraDelta delta;
-  /// The weight without the delta while the delta is merged; else empty.
+  /// The weight without the delta while merged; else empty.
   Tensor unmerged = {};
 };
 
-/// A Linear with a delta: x W^T + bias + delta(x). W and bias are frozen: they get no gradient, and x is not kept for
-/// one. Copies share the delta and its merged state.
+/// A Linear with a delta: x W^T + bias + delta(x). W and bias are frozen: no gradient, and x is not kept for one.
+/// Copies share the delta and its merged state.
 class LoraLinear {
  public:
-  /// Freezes the tensors of `base`, also for others that hold them. The delta's parameters come from Params, under its
-  /// path. An Error if base has an adapter already; other Errors are those of LoraOptions::validate().
+  /// Freezes the tensors of `base`, for all their holders. The delta's parameters come from Params, under its path.
+  /// Errors: base has an adapter; LoraOptions::validate().
   LoraLinear(Linear base, const Params&, const LoraOptions& = {});
   /// x W^T + bias + delta(x): (..., in) -> (..., out). See nn::Linear::forward().
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const {
@@ -58,9 +58,8 @@ class LoraLinear {
   const LoraDelta& delta() const { return linear_.adapter->delta; }
   bool merged() const { return bool(linear_.adapter->unmerged); }
 
-  /// Adds the delta to the weight: W becomes W + s (A B)^T, summed in A's dtype and rounded once to W's. forward() is
-  /// then that of the plain layer, for all holders of W. The former W stays in memory. An Error if it is merged
-  /// already.
+  /// W becomes W + s (A B)^T, summed in A's dtype and rounded once to W's. forward() is then the plain layer's, for all
+  /// holders of W. The former W stays in memory. An Error if already merged.
   void merge();
   /// Restores W, bit for bit. An Error if it is not merged.
   void unmerge();

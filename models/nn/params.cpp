@@ -20,7 +20,7 @@ struct Params::State {
 };
 
 namespace {
-// FNV-1a, 64 bits, the same on every platform: seeds in checkpoints depend on it.
+// FNV-1a, 64 bits, on every platform: seeds in checkpoints depend on it.
 uint64_t hash_of(std::string_view name) {
   uint64_t h = 0xcbf29ce484222325;
   for (unsigned char c : name) h = (h ^ c) * 0x100000001b3;
@@ -39,7 +39,7 @@ template <class Map> std::string did_you_mean_key(std::string_view name, const M
   for (auto& entry : known) names.push_back(entry.first);
   return did_you_mean(name, names);
 }
-// A new leaf with t's values. It shares t's memory unless a conversion is needed.
+// A new leaf with t's values; shares t's memory unless converted.
 Tensor fitted(const std::string& name, const Tensor& t, const Shape& shape, DType dtype, Device d) {
   TG_CHECK(t, value, "[params] the tensor given for '{}' is empty. Pass one that has a value.", name);
   TG_CHECK(

@@ -1,7 +1,7 @@
 /// @file
 /// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"). The same call creates
-/// a parameter, or takes it from loaded tensors and checks its shape, so a model and its files use the same names. A
-/// layer is a struct of tensors, without a base class or registration. Layers, optimisers and checkpoints use it.
+/// a parameter, or takes it from loaded tensors and checks its shape, so a model and its files share names. A layer is
+/// a struct of tensors, without base class or registration.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/scope.h>
@@ -23,16 +23,16 @@ struct Parameter {
   Dims parts = {};
 };
 
-/// Tensors made one at a time, such as those of a file: the model and one tensor take memory.
+/// Tensors made one at a time, such as a file's, to limit memory.
 struct TensorSource {
   std::map<std::string, Shape> shapes;             ///< of all tensors, by name
   std::function<Tensor(const std::string&)> read;  ///< makes the tensor named in `shapes`, on any device
 };
 
-/// A handle of the parameters below a path: copies are cheap and share them. One thread at a time may use it.
+/// A handle of the parameters below a path; copies share them. For one thread at a time.
 class Params {
  public:
-  /// An empty set of parameters. Their dtype is f64, f32 or bf16.
+  /// An empty set of parameters in f64, f32 or bf16.
   explicit Params(Device = {}, uint64_t seed = 0, DType = DType::f32);
 
   /// These parameters, with `name` or `i` appended to the path.
@@ -41,14 +41,13 @@ class Params {
   Params at(int64_t i) const { return at(std::to_string(i)); }
   /// @}
 
-  /// These parameters at this path, for a layer that shares them on purpose: get() returns existing ones and makes the
-  /// others. Linear a(p.at("l"), 2, 3), b(p.at("l").shared(), 2, 3) are two layers with one weight.
+  /// These parameters at this path, for deliberate sharing: get() returns existing ones and makes the others. Linear
+  /// a(p.at("l"), 2, 3), b(p.at("l").shared(), 2, 3) are two layers with one weight.
   Params shared() const;
 
-  /// The parameter path() + "." + name, labelled so, requiring a gradient. It is taken from the loaded tensors if there
-  /// are any. Otherwise `init` makes it, from a generator that depends only on the seed and the name. An Error if it
-  /// was not loaded, or if it exists already; under shared() an existing one is returned, and only another shape is an
-  /// Error.
+  /// The parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if there
+  /// are any, else from `init`, with a generator that depends only on seed and name. An Error if it was not loaded, or
+  /// if it exists already; under shared() existing ones are returned, and only another shape is an Error.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
   /// Sets the values of the parameters before the model is made, converted to this object's dtype and device. A source
@@ -57,25 +56,25 @@ class Params {
   void load(TensorSource) const;
   void load(StateDict) const;
   /// @}
-  /// Throws an Error that names loaded tensors that no layer used. Call it after the model is made.
+  /// An Error that names loaded tensors that no layer used. Call it after the model is made.
   void check_all_used() const;
 
   std::vector<Parameter> all() const;        ///< in the order of the layers' requests
   std::vector<Parameter> trainable() const;  ///< those that require a gradient now
   int64_t count() const;                     ///< elements of all parameters
   StateDict state() const;                   ///< current values by name; later steps leave them
-  /// Sets existing parameters to these values, converted like those of load(). All or nothing: an Error names the first
-  /// that is missing, unknown or of another shape.
+  /// Sets existing parameters, converted as in load(). All or nothing: an Error names the first that is missing,
+  /// unknown or of another shape.
   void assign(const StateDict&) const;
 
-  /// Removes a parameter that the model no longer needs; its memory is freed with its last holder. From then on state()
-  /// is an Error, because its file could not be loaded. An Error if the parameter is not listed.
+  /// Removes a parameter that the model no longer needs; its last holder frees the memory. state() is then an Error,
+  /// because its file could not be loaded. An Error if the parameter is not listed.
   void drop(const Tensor&) const;
 
   Device device() const;
   DType dtype() const;
   const std::string& path() const { return path_; }
-  /// The scope of this path inside the currently open scope; errors and profiles of a layer name it.
+  /// This path's scope inside the current one; errors and profiles name it.
   const Scope* scope() const;
 
  private:

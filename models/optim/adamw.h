@@ -1,7 +1,6 @@
 /// @file
-/// AdamW: the optimisers Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019): state, and the choice of
-/// parameters that decay. adamw_step() of ops/training/optim_step.h has the arithmetic, schedule.h the learning rate
-/// over time. The trainer uses it.
+/// AdamW: the state of Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019), and the choice of parameters
+/// that decay. The arithmetic is adamw_step() in ops/training/optim_step.h; schedule.h has learning rates over time.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 
@@ -12,7 +11,7 @@ struct AdamWConfig {
   double lr = 3e-4;
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
-  /// Only for parameters with two or more dimensions, not for biases and norms.
+  /// For parameters with two or more dimensions, not biases and norms.
   double weight_decay = 0.01;
   bool decay_all = false;  ///< whether biases and norms decay as well
   WeightDecay decay = WeightDecay::before;
@@ -21,24 +20,24 @@ struct AdamWConfig {
 
   /// Adam without weight decay.
   static AdamWConfig adam(double lr = 1e-3) { return {.lr = lr, .weight_decay = 0, .decay = WeightDecay::l2}; }
-  /// Throws an Error that names the first wrong field.
+  /// An Error that names the first wrong field.
   void validate() const;
   bool operator==(const AdamWConfig&) const = default;
 };
 
 /// Options of AdamW::backward_and_step().
 struct FoldedStepOptions {
-  /// Gradients are scaled so that their global norm is at most this; 0 means no clipping.
+  /// The maximum global gradient norm; 0 means no clipping.
   double clip_norm = 0;
   Unreached unreached = Unreached::error;
   /// Gradients that are products over more rows are stored: a GEMM is faster.
   int64_t max_rows = 64;
-  /// Glob patterns of parameters whose gradients are always stored; each must match one.
+  /// Glob patterns of parameters with stored gradients; each must match one.
   std::vector<std::string> stored = {};
 };
 
 namespace detail {
-// The moments of some parameters of an optimiser, and their step.
+// The moments of an optimiser's AdamW parameters, and their step.
 class AdamWMoments {
  public:
   explicit AdamWMoments(const AdamWConfig&);
@@ -62,21 +61,19 @@ class AdamWMoments {
 /// An Optimizer with two moments per parameter, "<name>.m" and "<name>.v" in its state().
 class AdamW : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters, groups and ranks. Both moments start at 0, in the parameter's dtype. A
-  /// step is one op for all parameters.
+  /// Optimizer has the rules of parameters, groups and ranks. Both moments start at 0, in the parameter's dtype. A step
+  /// is one op for all parameters.
   explicit AdamW(std::vector<Parameter>, AdamWConfig = {}, std::vector<ParameterGroup> = {},
                  const std::shared_ptr<Communicator>& = nullptr);
-  /// The config as given; lr() is the current rate.
   const AdamWConfig& config() const { return config_; }
 
-  /// backward(loss) and step() in one, without storing the gradients of weights. If such a gradient is one matmul over
-  /// few rows, as for a linear layer on a small batch, the step computes it tile by tile in its pass over the weight
-  /// and its moments. Values equal those of backward() and step(), except for rounding in the last bits of f64. There
-  /// are then no gradients to read or to add to, and the activations of the tape live until backward has run. Clipping
-  /// by the norm costs two small matmuls per folded gradient: the squared norm of a^T b is the sum of (a a^T) * (b
-  /// b^T). Other gradients are stored: biases, norms, tables, and those in another dtype than their matmul. Ops run
-  /// lazily, and have run on return unless the caller is in a LazyScope or a compiled function. Returns the norm before
-  /// clipping; without clipping it is empty.
+  /// backward(loss) and step() in one, without storing weight gradients. If a gradient is one matmul over few rows, as
+  /// for a linear layer on a small batch, the step computes it tile by tile in its pass over the weight and its
+  /// moments. Values equal those of backward() and step(), except for rounding in the last bits of f64. No gradients
+  /// can be read or added to, and the tape's activations live until backward has run. Clipping costs two small matmuls
+  /// per folded gradient: the squared norm of a^T b is the sum of (a a^T) * (b b^T). Other gradients are stored:
+  /// biases, norms, tables, and those in another dtype than their matmul. Ops run lazily, and have run on return
+  /// outside of a LazyScope or a compiled function. Returns the norm before clipping, or empty without clipping.
   ///
   /// Errors, with nothing changed: those of backward() and step(); a weight used by two layers, whose gradient is a sum
   /// of matmuls (list it in `stored`); a sharded optimiser.

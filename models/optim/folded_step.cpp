@@ -1,5 +1,5 @@
-// AdamW::backward_and_step(). Backward runs lazily, so a gradient starts as a graph node. If that is a matmul, the step
-// takes its operands, and the matmul itself never runs.
+// AdamW::backward_and_step(). Backward runs lazily, so gradients start as graph nodes. If one is a matmul, the step
+// takes its operands, and the matmul never runs.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
@@ -22,7 +22,7 @@ template <class OpT> const OpT* is(const Node& n) { return dynamic_cast<const Op
 Tensor read_by(const Edge& e) { return Tensor(make_ref<Variable>(e.id, e.value, false)); }
 const Node* pending(const Value& v) { return v.producer && !v.producer->done ? v.producer.get() : nullptr; }
 
-// The node that computes the elements of g, if it has not run; looks through reshapes.
+// The node that computes g, if it has not run; looks through reshapes.
 const Node* maker_of(const Tensor& g) {
   const Node* n = pending(*g.value());
   while (n && is<op::Reshape>(*n)) n = pending(*n->in[0].value);
@@ -108,8 +108,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
       s.norm = sqrt(squares).to(wide ? DType::f64 : DType::f32), s.max_norm = o.clip_norm;
       roots.push_back(s.norm);
     }
-    // A view of a weight on the tape, such as a reshape, would prevent the in-place step: evaluate all readers of the
-    // old weights first.
+    // A view of a weight on the tape prevents the in-place step: evaluate all readers of the old weights first.
     const auto viewed = [&](const Folded& f) {
       const Tensor& w = entries()[f.entry].w;
       return w.materialised() && w.value()->storage.use_count() != 1;

@@ -1,16 +1,15 @@
 /// @file
 /// Muon (Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024): momentum whose matrix updates
-/// are made nearly orthogonal by Newton-Schulz iterations. All other parameters use AdamW in the same object. The
-/// trainer uses it.
+/// are made nearly orthogonal by Newton-Schulz iterations. The same object updates all other parameters with AdamW.
 #pragma once
 #include <tapegrad/models/optim/adamw.h>
 
 namespace tg {
 
-/// The factor of a matrix's orthogonal update, next to the learning rate.
+/// The factor of the orthogonal update, next to the learning rate.
 enum class MuonScale {
   original,  ///< sqrt(max(1, rows / columns)), as in the first publication
-  /// 0.2 sqrt(max(rows, columns)): the size of AdamW's updates, so AdamW's rates fit (Liu et al. 2025).
+  /// 0.2 sqrt(max(rows, columns)): sized like AdamW's updates, so its rates fit (Liu et al. 2025).
   rms
 };
 /// The settings of a Muon.
@@ -23,32 +22,31 @@ struct MuonConfig {
   /// Dtype of the iterations: bf16, as published, f32, or f64 (over f64 parameters).
   DType ns_dtype = DType::bf16;
   MuonScale scale = MuonScale::original;
-  /// Glob patterns of two-dimensional parameters that AdamW updates: tables and heads. The default ones are names of a
-  /// Gpt and need not match; others must.
+  /// Glob patterns of matrices that AdamW updates: tables and heads. The defaults are names of a Gpt and need not
+  /// match; others must.
   std::vector<std::string> others = {"wte.weight", "wpe.weight", "lm_head.weight"};
-  /// For all other parameters; its skip_non_finite also counts for matrices. Their rate is adamw.lr, and after
-  /// set_lr(x) it is x adamw.lr / lr.
+  /// For all other parameters; skip_non_finite also counts for matrices. Their rate is adamw.lr, and after set_lr(x) x
+  /// adamw.lr / lr.
   AdamWConfig adamw = {};
 
-  /// Throws an Error that names the first wrong field.
+  /// An Error that names the first wrong field.
   void validate() const;
 };
 
-/// An Optimizer with one buffer per matrix, "<name>.momentum" in its state(), and AdamW's "<name>.m" and "<name>.v" for
-/// the other parameters. With gradient g and buffer b a step is that of torch.optim.Muon:
+/// An Optimizer with a buffer per matrix, "<name>.momentum" in its state(), and AdamW's "<name>.m" and "<name>.v" for
+/// the others. With gradient g and buffer b a step is torch.optim.Muon's:
 /// @verbatim
 /// b = momentum b + (1 - momentum) g;  u = nesterov ? momentum b + (1 - momentum) g : b
 /// w = w (1 - lr weight_decay) - lr scale orthogonalize(u)
 /// @endverbatim
 class Muon : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters, groups and ranks; a single rank updates a matrix. A group's betas count
-  /// for AdamW's parameters. Each of the Parameter::parts is orthogonalized and scaled separately: a qkv weight is
-  /// three matrices. An Error if there is no matrix to update, or if parts do not fit. If memory runs out during a
-  /// step, AdamW's parameters may have moved.
+  /// Optimizer has the rules of parameters, groups and ranks; a single rank updates a matrix. A group's betas are for
+  /// AdamW's parameters. Each of the Parameter::parts is orthogonalized and scaled separately: a qkv weight is three
+  /// matrices. An Error without a matrix to update, or if parts do not fit. If memory runs out during a step, AdamW's
+  /// parameters may have moved.
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
                 const std::shared_ptr<Communicator>& = nullptr);
-  /// The config as given; lr() is the current rate.
   const MuonConfig& config() const { return config_; }
   std::vector<std::string> matrices() const;  ///< the parameters that AdamW does not update
 
@@ -65,13 +63,12 @@ class Muon : public Optimizer {
   std::vector<Matrix> matrices_;  // by entry
 };
 
-/// An approximation of the matrix nearest to x (rows, columns) with equal singular values: those of the result are
-/// between about 0.7 and 1.2, unless those of x are many orders of magnitude apart. It is x / norm(x), then `steps`
-/// times
+/// Approximates the matrix nearest to x (rows, columns) with equal singular values: the result's are between about 0.7
+/// and 1.2, unless those of x are many orders of magnitude apart. It is x / norm(x), then `steps` times
 /// @verbatim
 /// x = a x + (b x x^T + c (x x^T)^2) x   with (a, b, c) = (3.4445, -4.7750, 2.0315)
 /// @endverbatim
-/// computed in `dtype`, transposed if x is tall. Zeros give zeros. The result is in the dtype of x, f32 or f64.
+/// computed in `dtype`, transposed if x is tall. Zeros give zeros. The result has x's dtype, f32 or f64.
 Tensor orthogonalize(const Tensor& x, int64_t steps = 5, DType dtype = DType::bf16);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Optimizer: the common base of AdamW, Sgd and Muon. It holds the parameters, their groups, the learning rate, the
-/// step count and the named state for files. Training loops and checkpoints use any optimiser through it.
+/// Optimizer: the common base of AdamW, Sgd and Muon: parameters, groups, learning rate, step count, and named state
+/// for files.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/params.h>
@@ -18,10 +18,10 @@
 
 namespace tg {
 
-/// Overrides for parameters whose names match. Unset fields fall back to the optimiser's configuration.
+/// Overrides for parameters by name. Unset fields fall back to the optimiser's config.
 struct ParameterGroup {
   std::string pattern;  ///< glob_matches() of names: "*.bias", "h.0.*", "wte.weight"
-  /// Their learning rate is this times the optimiser's, also after set_lr().
+  /// A factor of the optimiser's learning rate, also after set_lr().
   double lr_scale = 1;
   /// Replaces the configured one, also for biases and norms.
   std::optional<double> weight_decay = {};
@@ -29,52 +29,51 @@ struct ParameterGroup {
   std::optional<double> beta1 = {}, beta2 = {};
 };
 
-/// The treatment of parameters that backward() did not reach.
+/// Treatment of parameters that backward() did not reach.
 enum class Unreached {
   error,  ///< an Error names the first
-  /// They and their state stay as they are; the step count, which corrects AdamW's moments, still grows.
+  /// They keep their values and state; the step count, which corrects AdamW's moments, still grows.
   skip,
-  /// Their gradient is 0: weights still decay and move by the remaining momentum.
+  /// A zero gradient: weights still decay and move by momentum.
   zero
 };
 /// Options of Optimizer::step().
 struct StepOptions {
-  /// Gradients are scaled so that their global norm is at most this; 0 means no clipping.
+  /// The maximum global gradient norm; 0 means no clipping.
   double clip_norm = 0;
-  /// global_norm() of all gradients, if the caller has it. If empty, it is computed only for clipping.
+  /// global_norm() of all gradients, if known. If empty, it is computed only for clipping.
   Tensor norm = {};
   Unreached unreached = Unreached::error;
 };
 
 /// An optimiser with its state. Copies share the state.
 ///
-/// A Communicator of several ranks makes it sharded: each rank holds the state of its shard of the parameters, and all
-/// ranks call step() and state() together. The gradients of step() then come from a GradientReducer
-/// (models/train/reduce.h). All ranks end with the same parameters as an unsharded optimiser, bit for bit.
+/// A Communicator of several ranks shards it: each rank holds the state of its shard of the parameters, and all call
+/// step() and state() together. step() then takes the gradients of a GradientReducer (models/train/reduce.h). All ranks
+/// end with the parameters of an unsharded optimiser, bit for bit.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// Updates all parameters in place, asynchronously. Returns the global_norm() of all gradients before clipping;
+  /// Updates all parameters in place, asynchronously. Returns the global_norm() of the gradients before clipping;
   /// without clipping it is empty unless the caller passed it. An Error, with nothing changed, if no parameter was
   /// reached, or if one was not and StepOptions::unreached forbids that.
   Tensor step(const GradMap&, StepOptions = {});
-  /// Sets the learning rate of later steps, also of those inside compiled functions, for schedules. It is finite and at
-  /// least 0.
+  /// Sets the learning rate of later steps, also inside compiled functions. It is finite and at least 0.
   void set_lr(double);
-  /// Uncounts the last step, after one that changed nothing because its norm was not finite.
+  /// Uncounts the last step, if a non-finite norm made it change nothing.
   void uncount_step() { --clock_->t; }
   double lr() const { return clock_->lr; }       ///< of the next step, where lr_scale is 1
   int64_t steps() const { return clock_->t; }    ///< the number of steps done
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
-  /// The current state for checkpoints: "<name>.<what>" for each tensor, in the parameter's shape and dtype. Sharded:
-  /// rank 0 gets whole tensors on the host, the other ranks none.
+  /// The state for checkpoints: "<name>.<what>" per tensor, in the parameter's shape and dtype. Sharded: rank 0 gets
+  /// whole tensors on the host, the others none.
   StateDict state() const;
   /// The layouts of state(), by name.
   std::map<std::string, Layout> state_layouts() const;
-  /// Restores a state() taken after `steps` steps with any number of ranks; each rank passes all of it. All or nothing:
-  /// an Error names the first tensor that is missing, unknown or of another shape.
+  /// Restores a state() of `steps` steps with any number of ranks; each rank passes all of it. All or nothing: an Error
+  /// names the first tensor that is missing, unknown or of another shape.
   void load_state(const StateDict&, int64_t steps);
   /// The shards of all ranks; null unless it is sharded.
   const Partition* partition() const { return partition_.get(); }
@@ -87,7 +86,7 @@ class Optimizer {
     Dims parts;  // Parameter::parts
     ParameterGroup own;
   };
-  /// A step of some entries: indices, and a gradient for each. A norm, if set, clips them.
+  /// A step of some entries: indices and gradients. A norm, if set, clips.
   struct Step {
     std::vector<size_t> which;
     std::vector<Tensor> grads;
@@ -96,23 +95,23 @@ class Optimizer {
   };
   /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches a
   /// name counts. `name` opens messages. If whole(p), one rank alone updates p. An Error if a parameter or group is
-  /// wrong, or if a group has no parameter.
+  /// wrong, or a group is empty.
   Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
             const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
   Optimizer(const Optimizer&) = default;
   Optimizer& operator=(const Optimizer&) = default;
 
-  /// Updates the entries of a step. Exactly one of its ops counts the step by clock(), even if other ranks own every
-  /// element. On an Error nothing has changed.
+  /// Updates the entries of a step. Exactly one of its ops counts the step by clock(), even if other ranks own all
+  /// elements. An Error changes nothing.
   virtual void update(const Step&) = 0;
-  /// A state tensor "<name>.<what>": zeros like the entry's parameter. Sharded, it is (n) for this rank's n elements; a
-  /// whole parameter has it only on its owner, and it is empty on other ranks.
+  /// A state tensor "<name>.<what>": zeros like the parameter. Sharded: (n) for this rank's n elements; a whole
+  /// parameter's is empty except on its owner.
   Tensor new_state(size_t entry, std::string_view what);
-  /// The first element of each entry that this rank updates; empty unless it is sharded.
+  /// This rank's first element of each entry; empty unless sharded.
   std::vector<int64_t> firsts(const std::vector<size_t>& which) const;
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
-  /// The entries that backward() reached, and the others as Unreached says. An Error if there are none.
+  /// The entries that backward() reached, and others as Unreached says. An Error if there are none.
   Step reached(const GradMap&, Unreached) const;
   /// f(i) of the entries of a step.
   template <class T, class F> static std::vector<T> gather(const std::vector<size_t>& which, F&& of) {
@@ -125,9 +124,9 @@ class Optimizer {
   std::vector<Tensor> weights(const std::vector<size_t>& which) const {
     return gather<Tensor>(which, [&](size_t i) { return entries_[i].w; });
   }
-  /// The decay of an entry: its group's, or else `decay` for a matrix or if decay_all, or else 0.
+  /// An entry's decay: its group's, else `decay` for a matrix or if decay_all, else 0.
   double decay_of(size_t entry, double decay, bool decay_all) const;
-  /// Throws an Error for a group that sets betas but has no member with has(i).
+  /// An Error for a group that sets betas but has no member with has(i).
   void check_betas(const std::function<bool(size_t)>& has) const;
 
  private:
@@ -143,7 +142,7 @@ class Optimizer {
 };
 
 namespace detail {
-// Throw an Error unless x is finite and at least 0, or in [0, 1).
+// An Error unless x is finite and at least 0, or in [0, 1).
 void check_rate(std::string_view op, std::string_view name, double);
 void check_fraction(std::string_view op, std::string_view name, double);
 }  // namespace detail

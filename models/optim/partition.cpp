@@ -15,7 +15,7 @@ constexpr int64_t kStretch = op::SquareSums::kStretch;
 constexpr int64_t kBucket = (25 << 20) / 4, kStretchesOfRank = 4;  // elements per bucket; minimum chunks per rank in it
 int64_t stretches_of(int64_t n) { return (n + kStretch - 1) / kStretch; }
 
-// The cuts at allowed positions that come nearest to equal shards.
+// The allowed cuts nearest to equal shards.
 ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
   ShardOffsets cuts = {0};
   for (int r = 1; r < ranks; ++r) {
@@ -79,7 +79,7 @@ Tensor Partition::norm(const GradMap& sums) const {
     wide |= owned.back().dtype() == DType::f64;
   }
   const Tensor squares = square_sums(owned);
-  // This rank's square sums at their offsets in the row of all ranks, zeros elsewhere.
+  // This rank's square sums at their offsets in the row of all ranks; zeros elsewhere.
   std::vector<Tensor> row;
   int64_t done = 0;
   const auto add_zeros = [&](int64_t n) {
@@ -92,7 +92,7 @@ Tensor Partition::norm(const GradMap& sums) const {
     done += mine;
   }
   const Tensor all = row.empty() ? squares : concat(row);
-  // Other ranks contribute zeros, so the all-reduce returns the owner's values exactly.
+  // Other ranks add zeros, so the all-reduce returns the owner's values exactly.
   return norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
 }
 void Partition::gather_parameters() const {

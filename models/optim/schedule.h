@@ -1,7 +1,6 @@
 /// @file
 /// Schedule: the learning rate of each step: a linear warm-up, then constant, or half a cosine down to min_lr
-/// (Loshchilov and Hutter 2017) and constant from there. It is pure arithmetic; pass at(step) to Optimizer::set_lr().
-/// The trainer uses it.
+/// (Loshchilov and Hutter 2017) and constant from there. Pass at(step) to Optimizer::set_lr().
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -23,12 +22,11 @@ struct Schedule {
   int64_t warmup = 0;  ///< number of steps before lr is reached
   int64_t total = 0;   ///< cosine: min_lr is reached at this step
 
-  /// The rate of a step, counted from 0. During warm-up it is lr (step + 1) / (warmup + 1). Then a constant schedule is
-  /// lr; a cosine is min_lr + (lr - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and min_lr from step
-  /// `total` on.
+  /// The rate of a step, counted from 0. Warm-up: lr (step + 1) / (warmup + 1). Then constant: lr; cosine: min_lr + (lr
+  /// - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and min_lr from step `total` on.
   double at(int64_t step) const;
-  /// Throws an Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a
-  /// cosine needs min_lr <= lr and warmup <= total. at() calls it.
+  /// An Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a cosine
+  /// needs min_lr <= lr and warmup <= total. at() calls it.
   void validate() const;
 };
 

@@ -1,6 +1,6 @@
 /// @file
 /// Sgd: stochastic gradient descent, plain or with momentum (Polyak 1964; Nesterov's form of Sutskever et al. 2013).
-/// sgd_step() of ops/training/optim_step.h has the arithmetic, that of torch.optim.SGD. The trainer uses it.
+/// The arithmetic is sgd_step() in ops/training/optim_step.h, that of torch.optim.SGD.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 
@@ -10,7 +10,7 @@ namespace tg {
 struct SgdConfig {
   double lr = 1e-2;
   double momentum = 0;  ///< fraction of the buffer kept, in [0, 1); 0: no buffers
-  /// Fraction of a gradient kept out of the buffer, in [0, 1); does not apply to the first gradient.
+  /// Fraction of a gradient kept out of the buffer, except for the first; in [0, 1).
   double dampening = 0;
   /// Added to the gradient, for parameters with two or more dimensions.
   double weight_decay = 0;
@@ -18,20 +18,18 @@ struct SgdConfig {
   bool nesterov = false;         ///< the step looks ahead; needs momentum above 0 and dampening 0
   bool skip_non_finite = false;  ///< see SgdOptions
 
-  /// Throws an Error that names the first wrong field.
+  /// An Error that names the first wrong field.
   void validate() const;
   bool operator==(const SgdConfig&) const = default;
 };
 
-/// An Optimizer with one buffer per parameter, "<name>.momentum" in its state(), or none without momentum.
+/// An Optimizer with a buffer per parameter, "<name>.momentum" in its state(), or none without momentum.
 class Sgd : public Optimizer {
  public:
-  /// See Optimizer for the rules of parameters, groups and ranks; a group with betas is an Error. A step is one op for
-  /// all parameters. The first step sets each buffer to its gradient; a buffer that Unreached::skip leaves out of that
-  /// step starts at 0.
+  /// Optimizer has the rules of parameters, groups and ranks; a group with betas is an Error. A step is one op for all
+  /// parameters. The first step sets each buffer to its gradient; a buffer that Unreached::skip leaves out starts at 0.
   explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {},
                const std::shared_ptr<Communicator>& = nullptr);
-  /// The config as given; lr() is the current rate.
   const SgdConfig& config() const { return config_; }
 
  private:

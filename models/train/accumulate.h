@@ -1,6 +1,5 @@
 /// @file
-/// accumulate(): the loss and the gradients of one large batch, computed in sequential micro-batches, so that only one
-/// of them is in memory. Trainer and custom training loops use it.
+/// accumulate(): the loss and gradients of a large batch, from sequential micro-batches with only one in memory.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/batch.h>
@@ -12,18 +11,18 @@
 
 namespace tg {
 
-/// Micro-batches of a step and their weights. The constructor counts targets on the host; accumulate() reads nothing
-/// there, so it can be compiled with all of these as inputs.
+/// A step's micro-batches and weights. The constructor counts targets on the host; accumulate() reads nothing there, so
+/// it can be compiled with these as inputs.
 struct MicroBatches {
   std::vector<Batch> batches;  ///< those with kept targets
-  /// Fraction of all kept targets in each batch, (n) f64; empty if there is one batch.
+  /// Each batch's fraction of all kept targets, (n) f64; empty for one batch.
   Tensor weights;
   int64_t targets = 0;  ///< number of kept targets
   MicroBatches() = default;
   /// Leaves out batches without kept targets. An Error if no target is kept at all.
   explicit MicroBatches(std::span<const Batch>);
   /// The share of rank `rank` of `size`: an equal number per rank, in order. Weights and `targets` remain those of all.
-  /// An Error if `size` does not divide the number of batches.
+  /// An Error unless `size` divides the number.
   MicroBatches shard(int rank, int size) const;
 };
 
@@ -33,12 +32,11 @@ struct Accumulated {
   GradMap grads;        ///< gradients of that mean
   int64_t targets = 0;  ///< number of kept targets
 };
-/// `loss` computes the scalar mean over the kept targets of a micro-batch; it is called once for each, in order.
-/// Batches are weighted by kept targets, so the result is that of one large batch, up to rounding; batches without kept
-/// targets are skipped. A single micro-batch gives the same bits as backward(loss(batch)). Inputs and targets are moved
-/// to `device`. `complete` is BackwardOptions::on_leaf_grad for the sums over all micro-batches, called in the last
-/// backward pass. Errors: no target is kept at all; those of backward(), naming the caller's line.
-/// @{
+/// `loss` computes the scalar mean over a micro-batch's kept targets; it is called once for each, in order. Weights are
+/// kept targets, so the result is that of one large batch, up to rounding; batches without kept targets are skipped.
+/// One micro-batch gives the bits of backward(loss(batch)). Inputs and targets are moved to `device`. `complete` is
+/// BackwardOptions::on_leaf_grad for the sums over all micro-batches, called in the last backward pass. Errors: no kept
+/// target; those of backward(), naming the caller's line.
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches&, Device device = {},
                        const std::source_location& = std::source_location::current(),
                        const std::function<void(uint64_t leaf, Tensor& grad)>& complete = {});

@@ -33,7 +33,7 @@ class Threads {
   int before_;
 };
 
-// A host copy, independent of later changes to t. 16-bit floats are exact in f32.
+// A host copy, independent of t. 16-bit floats are exact in f32.
 Tensor host_copy(const Tensor& t) {
   const bool narrow = is_float(t.dtype()) && t.dtype() != DType::f64;
   return narrow ? tensor(t.to_vector<float>(), t.shape()) : tensor(t.to_vector<double>(), t.shape());
@@ -58,7 +58,7 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
-// Runs a step as one function, in its side's mode. Intermediate results are not seen.
+// Runs a step as one function in its side's mode, without intermediate results.
 void run_whole(const Model& model, const Params& params, const Batch& batch, const Side& side, const CompareOptions& o,
                const See& see) {
   Rng dropout{o.seed};
@@ -160,7 +160,7 @@ Difference difference(const Tensor& a, const Tensor& b) {
   return d;
 }
 
-// Keeps the tensors of the reference, and compares those of the other side with them.
+// Stores the reference's tensors, then compares the other side's.
 class Ledger {
  public:
   Ledger(const Side& reference, const Side& other, const AdamWConfig& optimizer)
@@ -210,15 +210,14 @@ class Ledger {
     Tensor reference;  // until it is compared
     Difference difference;
   };
-  // The denominator of a tensor's error: its own largest element, or that of its group if its own is only rounding next
-  // to it.
+  // The denominator of an error: the tensor's largest element, or its group's if its own is only rounding next to that.
   double scale(const Place& p, double own) const {
     if (p.stage == Stage::update || p.group.empty()) return own;
     const double most = largest_.at({p.stage, p.group});
     return own <= own_ * most ? most : own;
   }
-  // The difference of a parameter after the first step. An element whose gradient is rounding moves by one learning
-  // rate in either direction.
+  // The difference of an updated parameter. An element whose gradient is rounding moves by one learning rate in either
+  // direction.
   Difference update(const Place& p, const Tensor& a, const Tensor& b) const {
     const std::string& name = p.name;
     const auto start = starts_.at(name).to_vector<double>(), x = a.to_vector<double>(), y = b.to_vector<double>();

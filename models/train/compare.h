@@ -1,8 +1,8 @@
 /// @file
-/// compare(): one training step of a model on two sides (devices, dtypes, thread counts), from the same weights, tokens
-/// and dropout. It compares weights, the results of every op in forward and backward, logits, loss, gradients, and the
-/// parameters after an AdamW step, and finds the tensors that differ by more than rounding. It checks a backend, a
-/// kernel or a dtype for the model at hand. `tapegrad compare` and tests use it.
+/// compare(): one training step on two sides (devices, dtypes, thread counts), from the same weights, tokens and
+/// dropout. It compares weights, every op's results in forward and backward, logits, loss, gradients, and parameters
+/// after an AdamW step, and finds the tensors that differ by more than rounding. It checks a backend, kernel or dtype
+/// for the model at hand.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/model.h>
@@ -19,10 +19,10 @@ namespace tg {
 struct Side {
   Device device = {};
   DType weights = DType::f32;  ///< f32 or f64
-  /// ForwardOptions::compute: bf16 over f32 weights. Unset means the dtype of the weights.
+  /// ForwardOptions::compute: bf16 over f32 weights. Unset: the dtype of the weights.
   std::optional<DType> compute = {};
   int threads = 0;  ///< of the CPU; 0 means the current number
-  /// How the step runs. Only two eager sides compare the ops between logits and gradients; fused graphs have no values
+  /// How the step runs. Only eager sides compare the ops between logits and gradients; fused graphs have no values
   /// there.
   enum class Way { eager, lazy, compiled } way = Way::eager;
   /// Parses DEVICE[/DTYPE][/WAY][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/compiled", "cpu/f32/1". DTYPE is f64, f32,
@@ -42,16 +42,16 @@ std::string_view name_of(Stage);
 struct Compared {
   Stage stage;
   /// A parameter, "logits", "loss", "norm of all gradients", or an op: "gpt.h.0.mlp.fc linear", with "[1]" for its
-  /// second output and "#2" for the second such op of the scope in that stage.
+  /// second output and "#2" for its second occurrence in that scope and stage.
   std::string name;
   Shape shape;
   /// max |a - b|. Infinite if shapes differ, or if exactly one of a and b is finite or NaN.
   double absolute = 0;
   /// absolute / max |b|, where b is the reference. If all of b is rounding next to its group (the gradient of a key
-  /// bias is exactly 0), the group's largest element replaces max |b|. A group is the outputs of the same op in the
-  /// layers of one parent, or the parameters with the same last name there. In stage `update` it is norm(a - b) /
-  /// norm(b), without elements whose gradient is rounding: Adam moves these by one learning rate in either direction; a
-  /// larger difference still counts.
+  /// bias is exactly 0), the group's largest element replaces max |b|. A group is one op's outputs in the layers of one
+  /// parent, or the parameters with one last name there. In stage `update` it is norm(a - b) / norm(b), without
+  /// elements whose gradient is rounding: Adam moves these by one learning rate in either direction; larger differences
+  /// still count.
   double error = 0;
   double tolerance = 0;
   /// error <= tolerance.
@@ -70,8 +70,8 @@ struct Comparison {
   bool within() const { return !first_apart(); }
 };
 
-/// The tolerance of the coarser side: f64 1e-11, f32 1e-5, bf16 2e-2. It is 0, exact equality, if the sides differ at
-/// most in threads. Rewrite rules may change rounding in lazy and compiled modes.
+/// The coarser side's tolerance: f64 1e-11, f32 1e-5, bf16 2e-2. It is 0, exact equality, if the sides differ at most
+/// in threads. Rewrite rules may change rounding in lazy and compiled modes.
 double tolerance_of(const Side& reference, const Side& other);
 
 /// Options of compare().
@@ -81,10 +81,9 @@ struct CompareOptions {
   uint64_t seed = 0;  ///< of dropout: both sides have the same masks
 };
 
-/// Runs `reference`, then `other`, from `weights`, which must be those that the model asks for. The loss is
-/// cross_entropy() of the logits. Each side makes the model once. The reference's tensors stay in host memory until
-/// they are compared. An Error if a side's device is missing (there is no fallback), or if its dtypes do not fit
-/// together.
+/// Runs `reference`, then `other`, from exactly the model's `weights`. The loss is cross_entropy() of the logits. Each
+/// side makes the model once. The reference's tensors stay in host memory until compared. An Error if a side's device
+/// is missing (there is no fallback), or if its dtypes do not fit together.
 /// @{
 Comparison compare(const MakeModel&, const StateDict& weights, const Batch&, const Side& reference, const Side& other,
                    const CompareOptions& = {});
@@ -92,8 +91,7 @@ Comparison compare(const GptConfig&, const StateDict& weights, const Batch&, con
                    const CompareOptions& = {});
 /// @}
 
-/// A summary line, then a table of up to `most` tensors by error / tolerance, worst first, without equal ones; most < 0
-/// means all.
+/// A summary line, then a table of up to `most` unequal tensors by error / tolerance, worst first; most < 0 means all.
 std::string to_table(const Comparison&, int64_t most = 12);
 /// One JSON object. Non-finite numbers are null.
 std::string to_json(const Comparison&);

@@ -1,6 +1,6 @@
 /// @file
 /// TrainConfig: the settings of a training run, except model and data. visit_train_fields() lists its fields once, for
-/// JSON, flags and help. Trainer and run_config.h use it.
+/// JSON, flags and help.
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/core/mode.h>
@@ -16,8 +16,8 @@
 
 namespace tg {
 
-/// The activations that backward recomputes: `none`; `cheap`, the outputs of cheap ops (RecomputeScope); `block`, all
-/// of each block except its inputs (ForwardOptions::recompute).
+/// Recomputed activations: `none`; `cheap`, the outputs of cheap ops (RecomputeScope); `block`, all of each block
+/// except its inputs (ForwardOptions::recompute).
 enum class Recompute { none, cheap, block };
 /// "none", "cheap" or "block".
 std::string_view name_of(Recompute);
@@ -58,7 +58,7 @@ struct TrainConfig {
   double weight_decay = 0.1;                     ///< of matrices only
   double momentum = 0.95;                        ///< Sgd and Muon
   bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
-  /// Muon: rate of the hidden matrices after `warmup` steps; the others use lr.
+  /// Muon: the hidden matrices' rate after `warmup` steps; others use lr.
   double muon_lr = 0.02;
   MuonScale muon_scale = MuonScale::original;
   DType muon_dtype = DType::bf16;  ///< Muon: Newton-Schulz iterations, f32 or bf16
@@ -66,34 +66,33 @@ struct TrainConfig {
   int64_t eval_every = 250;        ///< steps between validations; 0: only after the last step
   int64_t checkpoint_every = -1;   ///< steps between saves; 0: only the last, -1: every validation
   double val_fraction = 0.1;       ///< last fraction of the data, kept for validation
-  /// Dtype of forward, f32 or bf16 (ForwardOptions::compute); unset means the parameters' dtype.
+  /// Dtype of forward, f32 or bf16 (ForwardOptions::compute); unset: the parameters'.
   std::optional<DType> dtype = {};
   MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< of f32 GEMMs, also in backward and validation
   Recompute recompute = Recompute::none;
-  /// GEMMs of the model's Linear layers except lm_head (with_linears). `plain` changes nothing.
+  /// GEMMs of Linear layers except lm_head (with_linears). `plain` changes nothing.
   LinearKind linear = LinearKind::plain;
-  /// Ranks keep optimiser state only for their shard of the parameters (Partition); no effect on one rank.
+  /// Ranks shard the optimiser state (Partition); no effect on one rank.
   bool shard_optimizer = false;
   bool compile = false;  ///< steps run as one compiled function: same bits, faster
   uint64_t seed = 1;     ///< of weights, windows and dropout, in separate streams
 
-  /// Throws an Error that names the first wrong field and its range.
+  /// An Error that names the first wrong field and its range.
   void validate() const;
-  /// The tokens per window for a model of this context. An Error if `window` is larger.
+  /// Tokens per window for this context. An Error if `window` is larger.
   int64_t window_in(int64_t context) const;
   /// accumulate / ranks. An Error if that is not a whole number.
   int64_t micro_batches_of_rank(int64_t ranks) const;
-  /// Whether a validation follows this step. Steps count from 1; the last one always validates.
+  /// Whether this step validates. Steps count from 1; the last one always does.
   bool evaluates_after(int64_t step) const;
-  /// Whether a save follows this step. Steps count from 1; the last one always saves. For callers: Trainer writes
-  /// nothing.
+  /// Whether this step saves. Steps count from 1; the last one always does. For callers: Trainer writes nothing.
   bool saves_after(int64_t step) const;
 };
 
-/// The optimiser of a run for these parameters, sharded over the ranks if c.shard_optimizer.
+/// A run's optimiser, sharded if c.shard_optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parameter>,
                                           const std::shared_ptr<Communicator>& = Communicator::self());
-/// The argument of Optimizer::set_lr() at schedule rate `lr`: for Muon the rate of the hidden matrices.
+/// Optimizer::set_lr()'s argument at schedule rate `lr`: for Muon the hidden matrices' rate.
 double optimizer_lr(const TrainConfig&, double lr);
 
 /// Calls f(name, field, help) for each field, in order.

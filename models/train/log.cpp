@@ -31,8 +31,7 @@ struct Lines {
   std::string text;
   int64_t count = 0, last = 0, unreadable = 0;
 };
-// The lines up to `step`, in strictly increasing order of steps. Text after the last newline is a torn write and is
-// dropped.
+// The lines up to `step`, by strictly increasing step, without a torn last line.
 Lines lines_of(const std::string& path, int64_t step) {
   Lines r;
   if (!path_exists(path)) return r;

@@ -1,6 +1,5 @@
 /// @file
-/// The log of a training run: one JSON line per step, written immediately, so that a run that ends early has its log.
-/// Callers of Trainer and plots use it.
+/// The log of a training run: a JSON line per step, written immediately, so that it survives an early end.
 #pragma once
 #include <tapegrad/core/io/file.h>
 
@@ -14,7 +13,7 @@ namespace tg {
 struct StepRecord {
   int64_t step = 0;  ///< from 1
   double loss = 0;   ///< mean cross-entropy before the update, nats per token
-  /// After the update, over the whole validation split; set on steps that evaluate.
+  /// After the update, over the whole validation split, if evaluated.
   std::optional<double> val_loss;
   double grad_norm = 0;  ///< global gradient norm before clipping
   double lr = 0;
@@ -30,21 +29,21 @@ class StepLog {
  public:
   /// Starts an empty file. An Error of kind io on failure.
   explicit StepLog(const std::string& path);
-  /// Continues a log after `step`: keeps the lines up to that step and drops later steps, a torn last line and
-  /// unreadable lines. The file is replaced atomically, or created.
+  /// Continues after `step`: drops later steps, a torn last line and unreadable lines. The file is replaced atomically,
+  /// or created.
   static StepLog resume(const std::string& path, int64_t step);
 
-  /// Appends one line in one system call. An Error of kind io on failure, or if the file was removed.
+  /// Appends a line in one system call. An Error of kind io on failure, or if the file was removed.
   void write(const StepRecord&);
   /// Returns when all lines are on the disk.
   void sync() { file_.sync(); }
   /// The step of the last line; 0 if there is none.
   int64_t last_step() const { return last_step_; }
-  /// The number of steps up to `step` without a line, as resume() found.
+  /// Steps without a line, as found by resume().
   int64_t missing() const { return missing_; }
-  /// The number of lines that resume() could not read.
+  /// Lines that resume() could not read.
   int64_t unreadable() const { return unreadable_; }
-  /// The last step of the log at `path`, or 0. Does not change the file.
+  /// The last step of the log at `path`, or 0; leaves the file unchanged.
   static int64_t last_step_of(const std::string& path);
 
  private:

@@ -12,8 +12,8 @@
 namespace tg {
 namespace {
 
-// Micro-batches after the third cost only the memory of their tokens: the second adds to gradients as backward computed
-// them, perhaps in bf16, the third to sums in f32.
+// Later micro-batches cost only their tokens' memory: the second adds to gradients as backward computed them, perhaps
+// in bf16, the third to sums in f32.
 constexpr int64_t kMicroBatches = 3;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,

@@ -1,7 +1,7 @@
 /// @file
-/// plan_memory(): the bytes that training a model takes, before anything is allocated. It runs the step itself in a
-/// dry_run(), so it holds for every model, precision and recomputation. `tapegrad inspect --plan` prints it; `train`
-/// and `finetune` refuse a run that does not fit.
+/// plan_memory(): the bytes of training a model, before allocation. It runs the step in a dry_run(), so it holds for
+/// every model, precision and recomputation. `tapegrad inspect --plan` prints it; `train` and `finetune` refuse runs
+/// that do not fit.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -22,21 +22,21 @@ struct MemoryPlan {
   int64_t gradients = 0;    ///< of the trained parameters, at the end of backward
   int64_t moments = 0;      ///< moments and buffers of the optimiser
   int64_t activations = 0;  ///< kept for backward after a forward, logits included
-  /// The peak, from making the model to the end of a step. It equals Trainer's StepRecord::peak_bytes if nothing else
-  /// is in memory and validation has no larger batches. Allocators use more: the CPU's rounds each block up by at most
-  /// an eighth, and all cache freed blocks (MemoryStats::cached). GPU kernels need scratch memory while they run.
+  /// The peak, from making the model to the end of a step: Trainer's StepRecord::peak_bytes if nothing else is in
+  /// memory and validation has no larger batches. Allocators use more: the CPU's rounds each block up by at most an
+  /// eighth, and all cache freed blocks (MemoryStats::cached). GPU kernels need scratch memory while they run.
   int64_t peak = 0;
-  /// Gradients that the running backward had completed at the peak: none in forward and when backward begins, all when
-  /// it ends and in the optimiser's step. An unfinished one does not count.
+  /// Gradients that the running backward had completed at the peak: none in forward and at its start, all at its end
+  /// and in the optimiser's step. An unfinished one does not count.
   int64_t gradients_at_peak = 0;
 };
 
-/// The memory of a training step as Trainer runs it, in config.accumulate micro-batches of the size of batch(). Values
-/// are not computed, so forward() must not read any. With `adapters`, only those are trained, over a frozen model.
-/// `weights` is the dtype of the model's parameters. It takes at most a millisecond per layer, and the memory of the
-/// engine's objects. For several ranks it is the plan of each rank: its micro-batches, with gradients and their
-/// all-reduced sums in memory together; `gradients` then counts the sums. Nothing is sent: Communicator::hollow()
-/// suffices. Errors: a wrong field, a missing device, sizes beyond any memory.
+/// The memory of Trainer's step, in config.accumulate micro-batches of the size of batch(). Values are not computed, so
+/// forward() must not read any. With `adapters`, only those are trained, over a frozen model. `weights` is the dtype of
+/// the model's parameters. It takes at most a millisecond per layer, and the memory of the engine's objects. With
+/// several ranks it is each rank's plan: its micro-batches, with gradients and their all-reduced sums in memory
+/// together; `gradients` then counts the sums. Nothing is sent: Communicator::hollow() suffices. Errors: a wrong field,
+/// a missing device, sizes beyond any memory.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());
@@ -53,11 +53,11 @@ struct Variant {
   std::string name;                ///< the run's name, or the flags of an alternative
   std::function<int64_t()> bytes;  ///< computes the peak
 };
-/// The text "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": of each list the first that takes
-/// at most `most` bytes. Empty if none does.
+/// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": of each list the first that takes at most
+/// `most` bytes. Empty if none does.
 std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);
-/// Throws an Error of kind memory if the run takes more than the device's total memory. Its text ends with advice(bytes
-/// of the device).
+/// An Error of kind memory if the run exceeds the device's total memory. Its text ends with advice(bytes of the
+/// device).
 void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);
 
 }  // namespace tg

@@ -1,6 +1,5 @@
 /// @file
-/// GradientReducer: reduces gradients over the ranks bucket by bucket, each once its gradients are complete, while
-/// backward continues. TrainStep and custom training loops use it.
+/// GradientReducer: reduces gradients over the ranks bucket by bucket, each once complete, while backward continues.
 #pragma once
 #include <tapegrad/models/optim/partition.h>
 
@@ -8,17 +7,17 @@
 
 namespace tg {
 
-/// The gradients of one step. All ranks run the same backward, so buckets complete in the same order. bf16 gradients
-/// are sent in bf16 and accumulated in f32.
+/// One step's gradients. All ranks run the same backward, so buckets complete in the same order. bf16 gradients are
+/// sent in bf16 and accumulated in f32.
 class GradientReducer {
  public:
-  /// With a partition (Optimizer::partition()) this rank gets its shard of the sums, else whole sums.
+  /// With a partition (Optimizer::partition()) this rank gets its shard of the sums, else all.
   GradientReducer(std::vector<Parameter>, std::shared_ptr<Communicator>, const Partition* = nullptr);
 
-  /// For BackwardOptions::on_leaf_grad and accumulate(): moves its parameters' gradients out.
+  /// For BackwardOptions::on_leaf_grad and accumulate(): moves gradients out.
   void add(uint64_t leaf, Tensor& grad);
-  /// Returns the sums. `rest` has the gradients not yet added. Without a partition a parameter may lack a gradient on
-  /// all ranks; with one that is an Error.
+  /// Returns the sums. `rest` has gradients not yet added. Without a partition a parameter may lack a gradient on all
+  /// ranks; with one that is an Error.
   GradMap finish(const GradMap& rest = {});
 
  private:

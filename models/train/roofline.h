@@ -1,7 +1,6 @@
 /// @file
-/// The minimum time of a training step on a device, op by op, before anything is computed: bytes moved and GEMM
-/// operations, counted in a dry_run(), over the device's rates (the roofline of Williams et al. 2009). `tapegrad
-/// inspect --roofline` prints it.
+/// The minimum time of a training step on a device, op by op, before it runs: bytes moved and GEMM operations, counted
+/// in a dry_run(), over the device's rates (the roofline of Williams et al. 2009). For `tapegrad inspect --roofline`.
 #pragma once
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/models/train/memory_plan.h>
@@ -26,8 +25,8 @@ template <class M, class F> void visit_machine_fields(M& m, F&& f) {
   f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
   f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
 }
-/// "h100", "h200", or the path of a JSON file with the fields of Machine. An Error lists the names, or names a field
-/// that is missing, unknown, not a number or not above 0.
+/// "h100", "h200", or the path of a JSON file with Machine's fields. An Error lists the names, or names a field that is
+/// missing, unknown, not a number or not above 0.
 Machine machine(const std::string& name_or_path);
 /// The names that machine() knows.
 std::vector<std::string_view> machine_names();
@@ -39,15 +38,14 @@ struct StepWork {
   std::vector<WorkOfOp> update;    ///< the gradient norm and the optimiser
   std::vector<WorkOfOp> all() const;
 };
-/// The ops of a step as Trainer runs it, in config.accumulate micro-batches. Repeated micro-batches are counted once
-/// and multiplied.
+/// The ops of Trainer's step, in config.accumulate micro-batches. Repeated ones are counted once and multiplied.
 StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
                    const LoraConfig* adapters = nullptr, DType weights = DType::f32);
 /// step_work() of a Gpt, on config.batch windows of config.window_in(model.context) tokens.
 StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const LoraConfig* adapters = nullptr,
                    DType weights = DType::f32);
 
-/// The minimum seconds of an op: bytes or GEMM operations, whichever takes longer, plus the time between calls.
+/// An op's minimum seconds: the longer of bytes and GEMM operations, plus the time between calls.
 double floor_seconds(const WorkOfOp&, const Machine&);
 /// The sum of floor_seconds() over sequential ops.
 double floor_seconds(const std::vector<WorkOfOp>&, const Machine&);

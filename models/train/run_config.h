@@ -1,6 +1,6 @@
 /// @file
-/// RunConfig: the settings of `tapegrad train`, with the model and its tokenizer; named runs and models; settings by
-/// name from JSON text or words. The command line and programs that start named runs use it.
+/// RunConfig: the settings of `tapegrad train`, with model and tokenizer; named runs and models; settings by name from
+/// JSON or words.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/config.h>
@@ -23,9 +23,9 @@ struct RunConfig {
 
 /// The run "shakespeare-cpu" or "demo"; an Error lists the names.
 RunConfig preset(std::string_view name);
-/// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", or one that
-/// bench/ measures: "gpt-small-10k", "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2).
-/// An Error lists the names.
+/// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", or from bench/:
+/// "gpt-small-10k", "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists
+/// the names.
 GptConfig arch(std::string_view name);
 /// The names for help texts: "a, b".
 /// @{
@@ -50,15 +50,15 @@ bool is_train_setting(std::string_view name);
 class Settings {
  public:
   explicit Settings(const RunConfig& base = {}) : run_(base) {}
-  /// Sets one setting from a word: "3", "1e-3", "true", "gelu". An Error if the setting or its value is unknown.
+  /// Sets one setting from a word: "3", "1e-3", "true", "gelu". An Error if either is unknown.
   void set(std::string_view name, std::string_view word);
-  /// Reads all settings of a JSON object, flat or grouped like a model's config.json: {"model": {...}, "train": {...}}.
+  /// Reads the settings of a JSON object, flat or grouped like a model's config.json: {"model": {...}, "train": {...}}.
   /// `source` names the text in messages. An Error for a key that is unknown (it names the nearest), in the wrong group
-  /// or duplicate, and for a wrong type. A tokenizer with characters is an Error unless the configuration is whole,
+  /// or duplicate, and for a wrong type. A tokenizer with characters is an Error except in a whole configuration,
   /// because a run takes the characters of its text.
   void read(std::string_view text, const std::string& source);
-  /// The run. An Error for a value out of range, or a setting that another one makes ineffective, unless it came with
-  /// its whole group, as in a model's files.
+  /// The run. An Error for a value out of range, or a setting that another one makes ineffective, unless its whole
+  /// group was read, as from a model's files.
   RunConfig run() const;
   /// The run so far, without these checks.
   const RunConfig& unchecked() const { return run_; }
@@ -72,8 +72,8 @@ class Settings {
 std::string to_json(const TrainConfig&);
 /// A JSON object with every field: {"model": {...}, "train": {...}, "tokenizer": "byte"}.
 std::string to_json(const RunConfig&);
-/// Reads the output of to_json(const RunConfig&). `source` names the text in messages, such as a path. An Error names a
-/// field that is missing, unknown, of the wrong type or out of range.
+/// Reads to_json(const RunConfig&)'s output. `source` names the text in messages. An Error names a field that is
+/// missing, unknown, of the wrong type or out of range.
 RunConfig run_config_from_json(std::string_view text, const std::string& source);
 
 /// A setting with two values, as JSON.

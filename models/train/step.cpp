@@ -120,7 +120,7 @@ TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
   return o;
 }
 
-// Copies x to the device, into `to` if it fits: a recorded step reads its inputs at fixed addresses.
+// Copies x to the device, if possible into `to`: a recorded step reads its inputs at fixed addresses.
 void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
   const Device device = params_.device();
   const bool fits = to && to.device() != Device::cpu() && x.device() == Device::cpu() && to.shape() == x.shape() &&

@@ -1,6 +1,5 @@
 /// @file
-/// TrainStep: one training step, op by op or as one compiled function. Memory plans and work counts also use its loss
-/// and gradients. Trainer uses it.
+/// TrainStep: one training step, op by op or compiled. Memory plans and work counts also use its loss and gradients.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/plan/compile.h>
@@ -23,8 +22,8 @@ struct StepGradients {
   Tensor norm;    ///< global norm of the gradients, 0-d f32 or f64
   GradMap grads;  ///< gradients of the loss
 };
-/// Loss and gradients of the micro-batches of a step. Micro-batch i draws dropout from dropout[i]. For a shard() they
-/// are the sums over all ranks; with a partition, this rank's shard of the gradients.
+/// Loss and gradients of a step's micro-batches. Micro-batch i draws dropout from dropout[i]. For a shard() they are
+/// summed over all ranks; with a partition, only this rank's shard.
 StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
                              std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self(),
                              const Partition* = nullptr);
@@ -35,8 +34,8 @@ StepOptions step_options(const TrainConfig&, const Tensor& norm);
 /// function, bit-identical to separate ops.
 class TrainStep {
  public:
-  /// The config must be valid, and the model prepared by with_linears(). Each rank computes its share of a step's
-  /// micro-batches, and all make the same update.
+  /// Needs a valid config and a model of with_linears(). Each rank computes its share of a step's micro-batches, and
+  /// all make the same update.
   TrainStep(const Model&, const Params&, const TrainConfig&, std::shared_ptr<Communicator> = Communicator::self());
   TrainStep(const TrainStep&) = delete;  // the compiled function refers to it
   TrainStep& operator=(const TrainStep&) = delete;
@@ -47,12 +46,12 @@ class TrainStep {
     bool finite() const;
   };
   /// Makes a step at this learning rate. If the loss or the norm is not finite, nothing is updated; `check` sees both
-  /// and then throws. After an Error parameters and optimiser are as before, except in a compiled step on a GPU with an
+  /// and then throws. An Error leaves parameters and optimiser unchanged, except in a compiled step on a GPU with an
   /// index out of range: the host learns of it after the update.
   Outcome run(MicroBatches, double lr, const std::function<void(const Outcome&, const MicroBatches&)>& check);
   /// Loss and gradients only, op by op.
   StepGradients gradients(const MicroBatches&);
-  /// Recomputes them without the other ranks, after an Error of this rank, to get the ops' messages.
+  /// Recomputes them without the other ranks, after an Error of this rank, for the ops' messages.
   void search(const MicroBatches&);
 
   Optimizer& optimizer() { return *optimizer_; }
@@ -60,8 +59,8 @@ class TrainStep {
   /// Counters of the compiled function; null without one.
   const CompileStats* compiled() const { return compiled_ ? &compiled_->stats() : nullptr; }
 
-  /// The generator of the next step's dropout: micro-batch 0 uses it, micro-batch i split(i) at the same offset. A step
-  /// advances it by the largest draw of a micro-batch.
+  /// Generates the next step's dropout: micro-batch 0 uses it, micro-batch i split(i) at the same offset. A step
+  /// advances it by the largest draw.
   Rng dropout;
 
  private:

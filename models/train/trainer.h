@@ -1,7 +1,7 @@
 /// @file
 /// Trainer: the training loop of any model (forward, backward, an optimiser with warm-up and cosine) and its
 /// validation. It prints and writes nothing: callers get step records (log.h) and a state to save
-/// (models/io/checkpoint.h). `tapegrad train` and custom programs use it.
+/// (models/io/checkpoint.h).
 #pragma once
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/optim/schedule.h>
@@ -14,16 +14,15 @@
 
 namespace tg {
 
-/// The model with Linear layers as config.linear says; `plain` changes nothing. Trainer calls it. An Error if the model
-/// has no linears().
+/// Makes the Linear layers config.linear; `plain` changes nothing. Trainer calls it. An Error if the model has no
+/// linears().
 Model with_linears(Model, const TrainConfig& config);
 /// How evaluate() runs.
 struct EvaluateOptions {
   Device device = {};                 ///< of the model
   std::optional<DType> compute = {};  ///< ForwardOptions::compute
   std::function<bool()> stop = {};    ///< asked before each batch; true skips the rest
-  /// Ranks that share the batches; all get the result, and its bits do not depend on their number. stop() must answer
-  /// the same on all.
+  /// Ranks that share the batches; all get the same bits, whatever their number. stop() must answer the same on all.
   std::shared_ptr<Communicator> comm = Communicator::self();
 };
 /// The result of evaluate().
@@ -32,35 +31,35 @@ struct Evaluated {
   int64_t targets = 0;   ///< number of kept targets
   bool stopped = false;  ///< stop() returned true; loss is that of the earlier batches
 };
-/// The loss of a model over batches(0), batches(1), ... until one is empty, without dropout and gradients. An Error if
-/// no target is kept.
+/// The loss over batches(0), batches(1), ... until one is empty, without dropout and gradients. An Error if no target
+/// is kept.
 Evaluated evaluate(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
                    const EvaluateOptions& = {});
 
-/// Trains a model. Equal seeds give equal losses, bit for bit, on any number of threads. One thread at a time may use a
-/// Trainer; separate trainers are independent.
+/// Trains a model. Equal seeds give equal losses, bit for bit, on any number of threads. For one thread at a time;
+/// trainers are independent.
 class Trainer {
  public:
-  /// Trains the trainable parameters of `params` (the model's, or its adapters') on batches of the source. config.batch
-  /// and config.val_fraction are not used. An Error if a field is wrong.
+  /// Trains the trainable parameters of `params` (the model's or its adapters') on the source's batches, ignoring
+  /// config.batch and config.val_fraction. An Error if a field is wrong.
   ///
   /// Several ranks train one model: each computes its share of a step's config.accumulate micro-batches, and all make
   /// the same update. Model, data and config must be equal. The bits are those of one process if each rank has one
-  /// micro-batch; else the gradient sums have another order. An Error unless their number divides accumulate.
+  /// micro-batch; else gradients are summed in another order. An Error unless their number divides accumulate.
   Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
   /// Trains on config.batch windows of config.window_in(model.context()) tokens. The last config.val_fraction of the
   /// data is for validation; 0 means none. An Error if the model has no context(), a token is outside its vocabulary,
-  /// the training split has fewer tokens than a window and one, or the validation split fewer than 2.
+  /// the training split has fewer than window + 1 tokens, or the validation split fewer than 2.
   Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
 
-  /// Runs one step, and a validation if due. An Error after the last step. If the loss or the gradient norm is not
-  /// finite, the step is recomputed with every op checked; an Error of kind non_finite names the step, the value, and
-  /// the first op that made it, with its scope. An Error before the update leaves the trainer unchanged.
+  /// Runs one step, and a validation if due. An Error after the last step. If the loss or gradient norm is not finite,
+  /// the step is recomputed with every op checked; an Error of kind non_finite names the step, the value, and the first
+  /// op that made it, with its scope. An Error before the update changes nothing.
   StepRecord step();
-  /// Runs step(), and asks stop() between validation batches. If true, returns nothing: the update is done, and the
-  /// next call, also after a resume from the state, makes the validation and returns the record.
+  /// Runs step(), asking stop() between validation batches. If true, returns nothing: the update is done, and the next
+  /// call, also after a resume, validates and returns the record.
   std::optional<StepRecord> step(const std::function<bool()>& stop);
   bool done() const { return steps_ == config_.max_steps && !unvalidated_; }
   /// Runs all remaining steps; on_step sees each record.
@@ -68,7 +67,7 @@ class Trainer {
 
   /// The number of steps done.
   int64_t steps() const { return steps_; }
-  /// The current state; later steps do not change it. With config.shard_optimizer all ranks call it, and only rank 0
+  /// The current state; later steps leave it unchanged. With config.shard_optimizer all ranks call it, and only rank 0
   /// gets the optimiser's tensors.
   TrainerState state() const;
   /// Continues from a state: the same model, data and configuration give the same steps, bit for bit. All or nothing:
@@ -76,8 +75,8 @@ class Trainer {
   /// config.max_steps.
   void load_state(const TrainerState&);
 
-  /// Mean loss over the targets of the whole validation split, without dropout; in nats per token for language models.
-  /// An Error without such a split.
+  /// Mean loss over the targets of the whole validation split, without dropout; nats per token for language models. An
+  /// Error without a split.
   double evaluate() const;
 
   const TrainConfig& config() const { return config_; }
