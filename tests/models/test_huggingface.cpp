@@ -323,7 +323,7 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   CHECK_HAS(llama.with("model_type", "gemma3"), "model_type is 'gemma3', which has norms that scale by 1 + w");
   CHECK_HAS(llama.with("model_type", "gemma3"), "The supported ones are gpt2, llama, mistral, qwen2, qwen3");
   CHECK_HAS(llama.with("model_type", "gemma3"), "\n    in " + llama.path + "/config.json");
-  CHECK_HAS(llama.with("model_type", "no such"), "model_type is 'no such'. Those");
+  CHECK_HAS(llama.with("model_type", "no such"), "model_type is 'no such'. The supported");
   CHECK_HAS(llama.with("model_type", 3), "'model_type' is 3. It must be a text in quotes");
   CHECK_HAS(gpt2.with("n_head", 5), "width 32 is not a multiple of heads 5");
   CHECK_HAS(llama.with("num_attention_heads", 5), "kv_heads 2 does not divide heads 5");
