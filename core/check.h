@@ -1,6 +1,6 @@
 /// @file
-/// TG_CHECK, and tensors, shapes and dtypes as arguments of fmt::format(). Only .cpp and .cu files include it, of the
-/// library and of ops of one's own, so that programs do not depend on fmt's headers.
+/// TG_CHECK, and fmt formatters of tensors, shapes and dtypes. Only .cpp and .cu files include it, so that programs do
+/// not depend on the headers of fmt.
 #pragma once
 #include <fmt/core.h>
 #include <tapegrad/core/device.h>
@@ -15,7 +15,7 @@ class Tensor;
 std::string to_string(const Layout&);
 std::string describe(const Tensor&);
 
-/// Throws an Error of `kind` with a formatted message unless `cond` holds. For mistakes of a caller: always on. The
+/// Throws an Error of `kind` with a formatted message unless `cond` holds. It is always on: it checks callers. The
 /// arguments are evaluated on failure only.
 #define TG_CHECK(cond, kind, ...)                                              \
   do {                                                                         \
@@ -23,7 +23,7 @@ std::string describe(const Tensor&);
       ::tg::detail::fail(::tg::Error::Kind::kind, ::fmt::format(__VA_ARGS__)); \
   } while (0)
 
-/// The base of fmt formatters for our types: it takes "{}" only and writes the text as it is.
+/// The base of fmt formatters for our types: it accepts "{}" only.
 struct PlainFormatter {
   template <class C> constexpr auto parse(C& c) { return c.begin(); }
   template <class C> static auto write(std::string_view text, C& c) {

@@ -1,7 +1,6 @@
 /// @file
-/// Device: a backend and the number of one of its devices; a value that owns nothing. What a backend can do is in
-/// backend.h. Every Layout has one, so tensors know where they are; Params has one, so layers know where to make
-/// parameters.
+/// Device: a backend and a device number; it owns nothing. backend.h has the capabilities of a backend. Layout and
+/// Params have a Device.
 #pragma once
 #include <tapegrad/core/error.h>
 
@@ -15,7 +14,7 @@ enum class Backend : uint8_t { cpu, cuda };
 /// The number of backends.
 inline constexpr int kBackends = 2;
 
-/// One device. By default the CPU.
+/// One device; the CPU by default.
 struct Device {
   Backend backend = Backend::cpu;
   int8_t index = 0;
@@ -28,7 +27,7 @@ struct Device {
 };
 /// "cpu" or "cuda".
 std::string_view name_of(Backend);
-/// The text "cpu" or "cuda:0", which Device::parse() reads.
+/// "cpu" or "cuda:0", which Device::parse() reads.
 std::string to_string(Device);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Element types: the DType enum, and visit_dtype(), which turns a run-time dtype into a template argument. The 16-bit
-/// floating types and the types that kernels compute in are in half.h. Everybody uses it.
+/// Element types: the DType enum, and visit_dtype(), which makes a run-time dtype a template argument. half.h has the
+/// 16-bit floating types and compute_t.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/half.h>
@@ -25,22 +25,22 @@ namespace tg {
   X(uint8_t, u8, "u8")    \
   X(bool, boolean, "bool")
 
-/// The element types of tensors. Ops compute in f64, f32 and bf16, some in i64 and i32; the others are for storage.
+/// The element types of tensors. Ops compute in f64, f32 and bf16, some in i64 and i32. The others are storage types.
 enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, i8, u16, u8, boolean };
 /// The number of dtypes.
 inline constexpr int kDTypes = 10;
 
 namespace detail {
-template <class T> struct DTypeOf;  // undefined where T is no element type
+template <class T> struct DTypeOf;  // undefined unless T is an element type
 #define TG_X(T, d, name) \
   template <> struct DTypeOf<T> : std::integral_constant<DType, DType::d> {};
 TG_DTYPES(TG_X)
 #undef TG_X
 }  // namespace detail
-/// The dtype of a C++ type. Any other type does not compile.
+/// The dtype of a C++ type; other types do not compile.
 template <class T> constexpr DType dtype_of() { return detail::DTypeOf<T>::value; }
 
-/// Calls `f.template operator()<T>()` with T the C++ type of d, and returns its result.
+/// Calls `f.template operator()<T>()` with the C++ type T of d, and returns its result.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
   switch (d) {
 #define TG_X(T, d, name) \
@@ -56,7 +56,7 @@ constexpr bool is_float(DType d) { return d <= DType::bf16; }
 /// Whether d is i64 or i32.
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
 
-/// Calls `f.template operator()<T>()` for a d that ops compute in: f64, f32 or bf16. The caller has checked d
+/// Calls `f.template operator()<T>()` for f64, f32 or bf16, the dtypes that ops compute in. The caller has checked d
 /// (ops/check.h): any other dtype is taken for bf16.
 template <class F> void visit_float(DType d, F&& f) {
   if (d == DType::f64)
@@ -66,7 +66,7 @@ template <class F> void visit_float(DType d, F&& f) {
   else
     f.template operator()<bf16>();
 }
-/// Calls `f.template operator()<T>()` for a d that indices have: i64 or i32. The caller has checked d (ops/check.h):
+/// Calls `f.template operator()<T>()` for i64 or i32, the dtypes of indices. The caller has checked d (ops/check.h):
 /// any other dtype is taken for i32.
 template <class F> void visit_index(DType d, F&& f) {
   if (d == DType::i64)
@@ -74,8 +74,8 @@ template <class F> void visit_index(DType d, F&& f) {
   else
     f.template operator()<int32_t>();
 }
-/// Calls `f.template operator()<T>()` for a d that arithmetic is defined for: i64, i32, f64, f32 or bf16. The caller
-/// has checked d: any other dtype is taken for bf16.
+/// Calls `f.template operator()<T>()` for i64, i32, f64, f32 or bf16, the dtypes of arithmetic. The caller has checked
+/// d: any other dtype is taken for bf16.
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
 
 /// Bytes of one element.
@@ -85,8 +85,8 @@ std::string_view name_of(DType);
 /// The dtype of a name that name_of() returns; an Error lists the names.
 DType dtype_from_name(std::string_view name);
 
-/// Calls `f.template operator()<U>()` with U the unsigned integer of the size of d's elements. For kernels that only
-/// move elements.
+/// Calls `f.template operator()<U>()` with the unsigned integer U of the element size. For kernels that only move
+/// elements.
 template <class F> void visit_size(DType d, F&& f) {
   switch (size_of(d)) {
     case 1: return f.template operator()<uint8_t>();

@@ -1,7 +1,7 @@
 /// @file
-/// The one exception type. TG_CHECK (check.h) throws it. A message has the form "[op] what is wrong: the values. The
-/// rule. What to do.", with the scope on a line of its own. There is no logging here, and there are no error codes
-/// anywhere: every failure that a caller can cause is an Error.
+/// The only exception type; TG_CHECK (check.h) throws it. A message has the form "[op] problem: values. Rule.
+/// Way out.", with the scope on a separate line. Every failure that a caller can cause is an Error: there are
+/// no error codes, and nothing is logged.
 #pragma once
 #if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ < 16
 #error "tapegrad needs clang 16 or g++ 12, or newer: this clang has no std::source_location"
@@ -13,10 +13,10 @@
 
 namespace tg {
 
-/// What the library throws. what() is the message; kind() is for programs that react.
+/// The exception of the library. what() is the message; programs react to kind().
 class Error : public std::runtime_error {
  public:
-  /// What is wrong. `state` is a call at the wrong time; `internal` is a mistake of the library itself.
+  /// The category. `state` is a call at the wrong time; `internal` is a bug of the library.
   enum class Kind {
     shape,
     dtype,
@@ -33,11 +33,11 @@ class Error : public std::runtime_error {
     internal
   };
 
-  /// An error with this text. `scoped`: the text already names the scope.
+  /// `scoped`: the text already names the scope.
   Error(Kind kind, const std::string& what, bool scoped = false)
       : std::runtime_error(what), kind_(kind), scoped_(scoped) {}
   Kind kind() const { return kind_; }
-  bool scoped() const { return scoped_; }  ///< whether what() already names the scope in which it happened
+  bool scoped() const { return scoped_; }  ///< whether what() already names the scope
 
  private:
   Kind kind_;
@@ -46,7 +46,7 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
-// f(), whose Errors say where the caller stands, "called at train.cpp:31", unless they name a place already.
+// Runs f(). Its Errors get the caller's place, "called at train.cpp:31", unless they name a place already.
 [[noreturn]] void add_place(const Error&, const std::source_location&, const char* what);
 template <class F> auto called_at(const std::source_location& where, F&& f, const char* what = "called") {
   try {

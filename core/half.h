@@ -1,8 +1,7 @@
 /// @file
-/// The two 16-bit floating types of tensors. Conversions to f16 and bf16 round to nearest even; every NaN becomes
-/// 0x7fff, as by the instructions of a GPU. There is no arithmetic on them: kernels compute in compute_t<T> and store
-/// T. The header includes only cstdint of the standard library, because run-time compilers read it too
-/// (cuda/jit/chain_kernel.h). All other code includes dtype.h.
+/// The two 16-bit floating types. Conversions to f16 and bf16 round to nearest even; every NaN becomes 0x7fff, as GPU
+/// instructions do. There is no arithmetic on them: kernels compute in compute_t<T> and store T. Run-time compilers
+/// read this header too (cuda/jit/chain_kernel.h), so it includes only cstdint. All other code includes dtype.h.
 #pragma once
 #include <cstdint>
 
@@ -29,7 +28,7 @@ struct f16 {
       bits = 0x7fff;
     } else if (mag >= 0x477ff000u) {  // rounds to 65 536 or more
       bits = uint16_t(sign | 0x7c00u);
-    } else if (mag < 0x38800000u) {  // subnormal: adding 0.5 leaves the rounded fraction in the low bits
+    } else if (mag < 0x38800000u) {  // subnormal: + 0.5 rounds the fraction into the low bits
       bits = uint16_t(sign | (__builtin_bit_cast(uint32_t, __builtin_bit_cast(float, mag) + 0.5f) - 0x3f000000u));
     } else {
       bits = uint16_t(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1u)) >> 13));
@@ -46,7 +45,7 @@ struct f16 {
   }
 };
 
-/// The type in which kernels compute when they read T.
+/// The type that kernels compute in for T.
 template <class T> struct ComputeOf {
   using type = T;
 };
@@ -58,7 +57,7 @@ template <> struct ComputeOf<bf16> {
   using type = float;
 };
 /// @endcond
-/// The type in which kernels compute when they read T: float for f16 and bf16, T for all others.
+/// The type that kernels compute in for T: float for f16 and bf16, T for all others.
 template <class T> using compute_t = typename ComputeOf<T>::type;
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Layout: what a value looks like: shape, strides, offset, dtype, device. It holds no data and knows no ops. The
-/// infer() of an op returns Layouts, so a view is fully known before anything runs.
+/// Layout: shape, strides, offset, dtype and device of a value, without data. An op's infer() returns Layouts, so a
+/// view is fully known before anything runs.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>
@@ -8,14 +8,15 @@
 
 namespace tg {
 
-/// Where the elements of a value are in its storage, and what they are. Strides and offset count elements.
+/// The elements of a value within its storage. Strides and offset count elements.
 struct Layout {
   Shape shape;
   Strides strides;
   int64_t offset = 0;
   DType dtype = DType::f32;
   Device device;
-  int8_t aliases_input = -1;  ///< at least 0: the output is a view of that input's storage, and nothing is computed
+  /// At least 0: the output is a view of that input's storage, and no kernel runs.
+  int8_t aliases_input = -1;
 
   /// Row-major order without gaps.
   static Layout contiguous(const Shape& s, DType t, Device d = {}) {
@@ -24,7 +25,7 @@ struct Layout {
     return l;
   }
   int64_t numel() const { return shape.product(); }
-  /// Bytes of the elements, each counted once.
+  /// Bytes of the elements, each counted once, without gaps.
   size_t bytes() const { return size_t(numel()) * size_of(dtype); }
   bool is_contiguous() const {
     int64_t want = 1;
@@ -36,8 +37,8 @@ struct Layout {
 /// "(2, 3) f32".
 std::string to_string(const Layout&);
 
-/// Strides that read `in` as if it had shape `to`: aligned at the right, 0 along repeated dimensions. `in` must
-/// broadcast to `to`.
+/// Strides that read `in` as shape `to`, aligned at the right: 0 along repeated dimensions. `in` must broadcast to
+/// `to`.
 inline Strides broadcast_strides(const Layout& in, const Shape& to) {
   Strides r = Strides::filled(to.size(), 0);
   const size_t skip = to.size() - in.shape.size();

@@ -1,15 +1,15 @@
 /// @file
-/// Elementary functions for kernels, one source for host and device. The float versions are free of branches, tables
-/// and calls, so a compiler makes vector code of a plain loop; the double versions call std. They do not replace cmath:
-/// sincos() has a bounded domain, and errors are a few ulp, not half of one. exact:: has the two functions that the
-/// random numbers need; they give the same bits on every target. Kernels and rng.h use it.
+/// Elementary functions for kernels, one source for host and device. The float versions have no branches, tables or
+/// calls, so that compilers vectorise plain loops; the double versions call std. They do not replace cmath: errors are
+/// a few ulp, and sincos() has a bounded domain. exact:: has the two functions of random numbers, with the same bits on
+/// every target.
 #pragma once
 #include <cmath>
 #include <cstdint>
 
 /// @def TG_HD_INLINE
-/// Marks a function that device code may call and that is always inlined. Each object file, compiled for another
-/// instruction set, then keeps its own copy, and the linker has none to merge.
+/// Marks a function that device code may call and that is always inlined. Object files for different instruction sets
+/// thus keep separate copies, which the linker cannot merge.
 #ifdef __CUDACC__
 #define TG_HD_INLINE __host__ __device__ __forceinline__
 #else
@@ -18,8 +18,7 @@
 
 namespace tg::math {
 namespace detail {
-// The builtin behind std::bit_cast: the std function is neither callable on the device nor inlined without
-// optimisation.
+// std::bit_cast is not callable on the device, and is not inlined without optimisation.
 TG_HD_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 TG_HD_INLINE float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
@@ -30,7 +29,7 @@ TG_HD_INLINE float abs(float x) { return float_of(bits_of(x) & ~kSign); }
 TG_HD_INLINE float with_sign_of(float magnitude, float x) {
   return float_of(bits_of(magnitude) | (bits_of(x) & kSign));
 }
-// Integer masks, because a select of floats may become a branch where floating-point traps are respected.
+// Integer masks: a select of floats may become a branch where floating-point traps are respected.
 TG_HD_INLINE float blend(uint32_t mask, float yes, float no) {
   return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
 }
@@ -44,32 +43,34 @@ TG_HD_INLINE float fma(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
 #else
-  return __builtin_fmaf(a, b, c);  // a call of fmaf where the target has no such instruction; the same bits
+  // Without such an instruction this calls fmaf, with the same bits.
+  return __builtin_fmaf(a, b, c);
 #endif
 }
-// a * b + c. Exact: always rounded once. Otherwise the compiler may or may not contract it, whatever is fast.
+// a * b + c. kExact: rounded once on every target. Otherwise the compiler chooses whether to contract.
 template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
   if constexpr (kExact)
     return fma(a, b, c);
   else
     return a * b + c;
 }
-// Horner's rule, lowest coefficient first. All coefficients in this file are minimax fits of the relative error,
-// rounded to float one after the other, lowest first, the rest fitted again each time.
+// Horner's rule, lowest coefficient first. All coefficients in this file are minimax fits of the relative error. They
+// were rounded to float one at a time, lowest first, and the rest was fitted again each time.
 template <bool kExact> TG_HD_INLINE float poly(float, float c0) { return c0; }
 template <bool kExact, class... C> TG_HD_INLINE float poly(float x, float c0, C... c) {
   return mad<kExact>(x, poly<kExact>(x, c...), c0);
 }
 
-constexpr float kLn2Hi = 0.693359375f, kLn2Lo = -2.12194440e-4f;  // the first has 9 bits: |n| < 2^15 times it is exact
+// kLn2Hi has 9 bits, so n * kLn2Hi is exact for |n| < 2^15.
+constexpr float kLn2Hi = 0.693359375f, kLn2Lo = -2.12194440e-4f;
 
-// e^x = 2^n (1 + q) with |q| < 0.42, q accurate even when it is tiny. |x| < 2^14.
+// e^x = 2^n (1 + q) with |q| < 0.42, for |x| < 2^14. q is accurate even when it is tiny.
 struct ExpParts {
   float q;
   int32_t n;
 };
 TG_HD_INLINE ExpParts exp_parts(float x) {
-  constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, which is left in the low bits
+  constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, in the low bits
   const float t = x * 1.44269504f + kMagic;
   const float n = t - kMagic;
   const float r = (x - n * kLn2Hi) - n * kLn2Lo;
@@ -90,7 +91,7 @@ template <bool kExact> TG_HD_INLINE float log_normal(float x, float extra) {
   return mad<kExact>(n, kLn2Hi, mad<kExact>(n, kLn2Lo, y));
 }
 
-// sin and cos of r + quadrant * pi/2, |r| <= pi/4 (a little more is harmless).
+// sin and cos of r + quadrant * pi/2, for |r| <= pi/4 (slightly more is harmless).
 template <bool kExact> TG_HD_INLINE void sincos_quadrant(float r, uint32_t quadrant, float& s, float& c) {
   const float z = r * r;
   const float sine = with_sign_of(
@@ -101,7 +102,7 @@ template <bool kExact> TG_HD_INLINE void sincos_quadrant(float r, uint32_t quadr
   c = float_of(bits_of(blend(swap, sine, cosine)) ^ ((quadrant + 1u) & 2u) << 30);
 }
 
-// The two halves of pow(), in double with errors below 1e-11; series, as a double costs few lanes and pow is rare.
+// The two halves of pow(), in double with errors below 1e-11. Series suffice, because pow is rare.
 // Natural logarithm of a float >= 0, denormals included: 2 atanh(s) with s = (m - 1) / (m + 1), |s| <= 1/5.
 TG_HD_INLINE double log_of_float(float a) {
   const uint64_t u = __builtin_bit_cast(uint64_t, double(a));
@@ -111,11 +112,11 @@ TG_HD_INLINE double log_of_float(float a) {
   p = p * z + 1.0 / 15, p = p * z + 1.0 / 13, p = p * z + 1.0 / 11, p = p * z + 1.0 / 9;
   p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
   const double y = double(int32_t(k)) * 0.69314718055994530942 + (2 * s + 2 * s * z * p);
-  const double special = double(select(a == 0.0f, -infinity(), a));  // infinity and NaN stay
+  const double special = double(select(a == 0.0f, -infinity(), a));  // infinity and NaN unchanged
   const float inf = infinity();
   return select((a > 0.0f) & (a < inf), y, special);
 }
-// e^t for a result that is rounded to a float.
+// e^t, for a result that is rounded to float.
 TG_HD_INLINE double exp_to_float(double t) {
   constexpr double kMagic = 0x1.8p52;
   t = select(t > 90.0, 90.0, t);
@@ -136,7 +137,7 @@ TG_HD_INLINE float exp(float x) {
   x = detail::select(x > 89.0f, 89.0f, x);
   x = detail::select(x < -104.0f, -104.0f, x);
   const auto [q, n] = detail::exp_parts(x);
-  // Two steps, as n may be 128 or -150; the first product is exact.
+  // Two factors, because n may be 128 or -150; the first multiplication is exact.
   return (1.0f + q) * detail::power_of_two(n >> 1) * detail::power_of_two(n - (n >> 1));
 }
 TG_HD_INLINE double exp(double x) { return std::exp(x); }
@@ -159,15 +160,15 @@ TG_HD_INLINE double log(double x) { return std::log(x); }
 /// @{
 TG_HD_INLINE float log1p(float x) {
   const float u = 1.0f + x;
-  const float lost = (x - (u - 1.0f)) / u;  // what the sum has rounded away, to first order
+  const float lost = (x - (u - 1.0f)) / u;  // rounding error of the sum, to first order
   const float y = log(u) + detail::select((u > 0.0f) & (u < detail::infinity()), lost, 0.0f);
   return detail::select(u == 1.0f, x, y);
 }
 TG_HD_INLINE double log1p(double x) { return std::log1p(x); }
 /// @}
 
-/// Hyperbolic tangent. Float: 2.5 ulp, as (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; the difference from 1 is
-/// never formed, so small x keep their digits.
+/// Hyperbolic tangent. Float: 2.5 ulp, as (e^2|x| - 1) / (e^2|x| + 1) with the sign of x. The numerator
+/// has no cancellation, so small x keep their digits.
 /// @{
 TG_HD_INLINE float tanh(float x) {
   const float a = detail::abs(x);
@@ -196,7 +197,7 @@ TG_HD_INLINE float erf(float x) {
 TG_HD_INLINE double erf(double x) { return std::erf(x); }
 /// @}
 
-/// 1 / (1 + e^-x). Float: 2.3 ulp. It is written with e^-|x|, so nothing overflows and small results keep their digits.
+/// 1 / (1 + e^-x). Float: 2.3 ulp. It uses e^-|x|: nothing overflows, and small results keep their digits.
 /// @{
 TG_HD_INLINE float sigmoid(float x) {
   const float e = exp(-detail::abs(x));
@@ -209,7 +210,7 @@ TG_HD_INLINE double sigmoid(double x) {
 /// @}
 
 namespace detail {
-// |x| < 2^29, or NaN. The product with the first part of pi/2 is exact, whatever the bits of x.
+// |x| < 2^29, or NaN. n * kHalfPiHi is exact for every x.
 TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
   constexpr double kMagic = 0x1.8p52, kHalfPiHi = 0x1.921fb4p0, kHalfPiLo = 0x1.4442d18469899p-24;
   const double t = x * 0.63661977236758134308 + kMagic;
@@ -218,13 +219,12 @@ TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
   sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
 }
 }  // namespace detail
-/// s = sin(x), c = cos(x), x in radians. 1.6 ulp for |x| < 2^29; NaN for larger |x|, where neighbouring floats are ten
-/// periods apart, for infinities and NaN. The argument is reduced in double.
+/// s = sin(x), c = cos(x), x in radians, reduced in double. 1.6 ulp for |x| < 2^29. NaN for larger |x|, where adjacent
+/// floats are ten periods apart, for infinities and NaN.
 TG_HD_INLINE void sincos(float x, float& s, float& c) {
   detail::sincos_reduced(double(detail::select(detail::abs(x) < 0x1p29f, x, detail::nan())), s, c);
 }
-/// s = sin(x), c = cos(x) for an angle that float would round away. 1.6 ulp, or 2^-48 near a zero; NaN from |x| = 2^29
-/// up.
+/// s = sin(x), c = cos(x), for angles that float would round away. 1.6 ulp, or 2^-48 near a zero; NaN for |x| >= 2^29.
 TG_HD_INLINE void sincos(double x, float& s, float& c) {
   detail::sincos_reduced(std::fabs(x) < 0x1p29 ? x : double(detail::nan()), s, c);
 }
@@ -234,7 +234,7 @@ TG_HD_INLINE void sincos(double x, double& s, double& c) {
   c = std::cos(x);
 }
 
-/// Sine and cosine of x in radians. Float: 1.6 ulp, NaN from |x| = 2^29 up.
+/// Sine and cosine of x in radians. Float: 1.6 ulp, NaN for |x| >= 2^29.
 /// @{
 TG_HD_INLINE float sin(float x) {
   float s, c;
@@ -250,7 +250,7 @@ TG_HD_INLINE float cos(float x) {
 TG_HD_INLINE double cos(double x) { return std::cos(x); }
 /// @}
 
-/// Square root, correctly rounded; rsqrt() is 1 / sqrt(x), rounded twice: 1.5 ulp.
+/// Square root, correctly rounded. rsqrt() is 1 / sqrt(x), rounded twice: 1.5 ulp.
 /// @{
 TG_HD_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 TG_HD_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
@@ -258,7 +258,7 @@ TG_HD_INLINE float rsqrt(float x) { return 1.0f / sqrt(x); }
 TG_HD_INLINE double rsqrt(double x) { return 1.0 / sqrt(x); }
 /// @}
 
-/// One of two numbers, bit for bit, whatever the other is. There is no branch.
+/// Selects one of two numbers bit for bit, without a branch.
 /// @{
 TG_HD_INLINE float select(bool condition, float yes, float no) { return detail::select(condition, yes, no); }
 TG_HD_INLINE double select(bool condition, double yes, double no) { return detail::select(condition, yes, no); }
@@ -266,7 +266,7 @@ TG_HD_INLINE int32_t select(bool condition, int32_t yes, int32_t no) { return co
 TG_HD_INLINE int64_t select(bool condition, int64_t yes, int64_t no) { return condition ? yes : no; }
 /// @}
 
-/// The absolute value; that of the smallest integer is not defined.
+/// The absolute value; undefined for the smallest integer.
 /// @{
 TG_HD_INLINE float abs(float x) { return detail::abs(x); }
 TG_HD_INLINE double abs(double x) { return __builtin_fabs(x); }
@@ -274,8 +274,8 @@ TG_HD_INLINE int32_t abs(int32_t x) { return x < 0 ? -x : x; }
 TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
 /// @}
 
-/// The nearest whole number, of two equally near ones the even one; and the largest whole number that is not above x.
-/// Infinities, NaN and -0 stay.
+/// round() gives the nearest whole number, ties to even; floor() gives the largest whole number <= x. Infinities, NaN
+/// and -0 are unchanged.
 /// @{
 TG_HD_INLINE float round(float x) {
   const float a = detail::abs(x), r = (a + 0x1p23f) - 0x1p23f;  // from 2^23 up all floats are whole
@@ -290,7 +290,7 @@ TG_HD_INLINE double floor(double x) { return std::floor(x); }
 /// @}
 
 /// x^y, with the special values of IEEE 754: x^0 and 1^y are 1 even for NaN; a negative x with a fractional y is NaN.
-/// Squares are x * x. Float: exp(y log|x|) in double, 0.51 ulp, so a result that is a float comes out exact.
+/// Squares are x * x. Float: exp(y log|x|) in double, 0.51 ulp, so results that are floats are exact.
 /// @{
 TG_HD_INLINE float pow(float x, float y) {
   const float inf = detail::infinity();
@@ -311,8 +311,8 @@ TG_HD_INLINE float pow(float x, float y) {
 TG_HD_INLINE double pow(double x, double y) { return y == 2.0 ? x * x : std::pow(x, y); }
 /// @}
 
-/// Functions with the same bits on every processor, compiler and setting of contraction: each sum that follows a
-/// product is an explicit fma, and no other operation can be contracted, or it is exact.
+/// The same bits on every processor, compiler and contraction setting: each sum of a product is an explicit fma, and
+/// every other operation cannot be contracted or is exact.
 namespace exact {
 /// Natural logarithm of a positive normal number.
 TG_HD_INLINE float log(float x) { return detail::log_normal<true>(x, 0.0f); }

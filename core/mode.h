@@ -1,7 +1,6 @@
 /// @file
-/// Modes of the calling thread: whether ops are recorded on the tape, what backward keeps, whether ops run at once or
-/// lazily, whether results are searched for NaN and infinities, and how precisely f32 matrices are multiplied. A mode
-/// is a scope object: it begins with its constructor and ends with its destructor. Scopes nest.
+/// Modes of the calling thread: the tape, recomputation, lazy execution, the search for NaN and infinities, and the
+/// precision of f32 matmuls. A mode is a scope object: it lasts from its constructor to its destructor. Scopes nest.
 #pragma once
 #include <tapegrad/core/util/scoped_value.h>
 
@@ -13,12 +12,12 @@ namespace detail {
 enum class Recomputes : uint8_t {
   nothing,
   later,  // inside a RecomputeScope
-  now     // ops that are emitted compute something again
+  now     // recomputation is being emitted
 };
 extern constinit thread_local Recomputes t_recomputes;
 }  // namespace detail
 
-/// While it lives, ops are not recorded: there is no tape and nothing is saved for backward.
+/// While it lives, ops are not recorded on the tape, and nothing is saved for backward.
 struct NoGradScope : ScopedValue<bool> {
   NoGradScope();
 };
@@ -28,50 +27,49 @@ struct EnableGradScope : ScopedValue<bool> {
   EnableGradScope();
 };
 
-/// While it lives, ops do not run when they are called. They run when a value is read or evaluate() is called.
+/// While it lives, ops run when a value is read or evaluate() is called, not when they are called.
 struct LazyScope : ScopedValue<bool> {
   LazyScope();
 };
 
 /// Saves memory: backward recomputes the outputs of cheap ops instead of keeping them. Cheap ops are norms, pointwise
-/// functions, dropout, casts, and views of their results. The scope applies to ops that are recorded while it lives.
-/// Backward recomputes an output once, from values that the tape keeps, for all ops that read it; gradients are the
-/// same bits. Memory goes down wherever the inputs of the cheap op are saved by another op as well. Leaves, such as the
-/// biases of norms, must not be written in place before backward. autograd/recompute.h does this for whole parts of a
-/// model.
+/// functions, dropout, casts, and views of their results. The scope applies to ops recorded while it lives. Backward
+/// recomputes an output once for all its readers, from values on the tape; gradients have the same bits. Memory falls
+/// wherever another op saves the inputs of the cheap op as well. Leaves, such as the biases of norms, must not be
+/// written in place before backward. autograd/recompute.h does this for whole parts of a model.
 struct RecomputeScope : ScopedValue<detail::Recomputes> {
   RecomputeScope();
 };
 
-/// While it lives, the results of all ops are checked. The first NaN, and the first infinity that an op makes from
-/// finite inputs, throws an Error of kind non_finite that names the op, its scope and its inputs. Infinities that are
-/// asked for (full, masked_fill) pass. It finds where a run begins to diverge, and makes every op several times slower.
+/// While it lives, the results of all ops are checked. The first NaN, and the first infinity from finite inputs, throws
+/// an Error of kind non_finite that names the op, its scope and its inputs. Intended infinities pass (full,
+/// masked_fill). It finds where a run diverges, and makes every op several times slower.
 struct AnomalyScope : ScopedValue<bool> {
   AnomalyScope();
 };
 
-/// How precisely matmul() and linear() multiply f32 matrices, by the names of torch.set_float32_matmul_precision. Each
-/// one is what is allowed: products whose device has no quicker way are those of `highest`. Sums are f32 throughout.
+/// The allowed precision of f32 matrices in matmul() and linear(), by the names of torch.set_float32_matmul_precision.
+/// A device without a faster method computes as `highest`. Accumulators are f32 throughout.
 enum class MatmulPrecision : uint8_t {
-  /// Operands as they are.
+  /// Operands are not rounded.
   highest,
-  /// On CUDA, both operands rounded to TensorFloat-32 (10 bits of fraction, relative error about 5e-4). On a CPU with
-  /// AMX, each operand as the sum of three bf16, of whose products the six largest count. The error is no larger than
-  /// that of `highest`, unless a result hangs on elements some 2^100 times smaller than others of their row or column.
+  /// CUDA: both operands rounded to TensorFloat-32 (10 bits of fraction, relative error about 5e-4). CPU with AMX: each
+  /// operand is the sum of three bf16 terms, and the six largest of their products count. The error is at most that of
+  /// `highest`, unless a result depends on elements about 2^100 times smaller than others of their row or column.
   high,
-  /// Both operands rounded to bf16 (7 bits of fraction, relative error about 4e-3): on CUDA, and on CPUs with AMX or
+  /// Both operands rounded to bf16 (7 bits of fraction, relative error about 4e-3), on CUDA and on CPUs with AMX or
   /// AVX512_BF16.
   medium,
 };
 /// "highest", "high" or "medium".
 std::string_view name_of(MatmulPrecision);
-/// Sets the precision of f32 matrix products that are called while it lives, and of their gradients, whenever those
-/// run. Products of f64 and bf16 matrices are the same in each.
+/// Sets the precision of f32 matmuls that are called while it lives, and of their gradients, whenever those run.
+/// Matmuls in f64 and bf16 are unaffected.
 struct MatmulPrecisionScope : ScopedValue<MatmulPrecision> {
   explicit MatmulPrecisionScope(MatmulPrecision);
 };
 
-/// Whether ops of the calling thread are recorded now.
+/// Whether the calling thread records ops.
 bool grad_enabled();
 /// Whether the calling thread is inside a LazyScope.
 bool lazy_enabled();
@@ -79,7 +77,7 @@ bool lazy_enabled();
 bool recompute_enabled();
 /// Whether the calling thread is inside an AnomalyScope.
 bool anomaly_enabled();
-/// The precision that the innermost MatmulPrecisionScope of the calling thread sets; `highest` if there is none.
+/// The precision of the innermost MatmulPrecisionScope of the calling thread; `highest` without one.
 MatmulPrecision matmul_precision();
 
 }  // namespace tg

@@ -1,65 +1,68 @@
 /// @file
 /// Node: one use of an op, in the lazy graph and on the tape, with its inputs (Edge) and outputs (Out). Also the node
-/// that a thread runs now, and the engine's counters. For the engine and autograd/; authors of ops need core/op.h only.
+/// that a thread runs, and the engine's counters. For the engine and autograd/; op authors need only core/op.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
-/// An input of a Node: its value until the node has run, or while backward needs it, and what backward needs to pass a
-/// gradient on.
+/// An input of a Node. It holds the value until the node has run, or while backward needs it, and the route of the
+/// gradient.
 struct Edge {
   uint64_t id;
   Ref<Value> value;
-  Ref<Node> producer;  ///< set only on the tape: the node to which the gradient goes
+  Ref<Node> producer;  ///< on the tape only: the node that gets the gradient
   Ref<Hooks> hooks;
   const std::string* label;
-  Shape shape;  ///< a gradient has this shape even when the data is gone
+  Shape shape;  ///< a gradient has it even without the data
   DType dtype;
-  bool tracked;  ///< whether this input needs a gradient; exact, unlike a Mask, from input 31 on
+  /// Whether this input needs a gradient. It is exact for every input; a Mask has one bit for all inputs from 31 on.
+  bool tracked;
   uint32_t version;
 };
 /// An output of a Node.
 struct Out {
   Layout layout;
-  Value* live;         ///< the value, if it still exists; not owned, and cleared by ~Value
+  Value* live;         ///< the value while it exists; ~Value clears it
   Ref<Storage> saved;  ///< the elements, if backward needs them
   uint32_t version;
-  Ref<Value> recomputed = nullptr;  ///< the value computed again, while backward needs it
+  Ref<Value> recomputed = nullptr;  ///< the recomputed value, while backward needs it
 };
-/// One use of an op: an element of the lazy graph until it has run, and of the tape while backward may read it.
+/// One use of an op: in the lazy graph until it has run, on the tape while backward may read it.
 struct Node : Counted<Node> {
   OpPtr op;
   const Scope* scope;
-  const Scope* range = nullptr;  ///< the named ranges that it was made in, for profiles; null if there are none
-  uint64_t seq;                  ///< larger than that of every node it reads: a topological order (Lamport clock)
-  uint64_t first_id;             ///< the id of output 0; the ids of the others follow
+  const Scope* range = nullptr;  ///< named ranges at its creation, for profiles; or null
+  /// Larger than seq of every node it reads: a topological order (Lamport clock).
+  uint64_t seq;
+  uint64_t first_id;  ///< id of output 0; the other ids follow
   SmallVec<Edge, 2> in;
   SmallVec<Out, 1> out;
-  Mask tracked = 0;  ///< inputs that need a gradient; 0 if the node is not on the tape
-  /// What a RecomputeScope decided.
+  Mask tracked = 0;  ///< inputs that need a gradient; 0: not on the tape
+  /// The decisions of a RecomputeScope.
   struct Recomputing {
-    Mask in = 0;        ///< inputs that are not kept, because their producers can recompute them
+    Mask in = 0;        ///< inputs not kept: their producers recompute them
     Mask out = 0;       ///< outputs that this node can recompute
-    Mask reads = 0;     ///< inputs that this node needs to recompute
-    uint8_t depth = 0;  ///< the longest chain of ops that computes one of them again
+    Mask reads = 0;     ///< inputs needed to recompute them
+    uint8_t depth = 0;  ///< longest chain of ops that recomputes an output
   } recomputing;
-  bool is_recomputation = false;  ///< computes what another node has computed before
+  bool is_recomputation = false;  ///< repeats the work of another node
   bool done = false, released = false;
-  uint32_t slot = 0;  ///< scratch of the planner and of backward: one graph belongs to one thread at a time
+  /// Scratch of the planner and of backward: one thread at a time owns a graph.
+  uint32_t slot = 0;
   uint64_t mark = 0;
   Node* next_dead = nullptr;
   const std::string* error = nullptr;
-  /// Whether backward may still go through the node.
+  /// Whether backward may still visit the node.
   bool tape() const { return tracked && !released; }
   uint64_t id(size_t output) const { return first_id + output; }
   /// The inputs that are kept for backward.
   Mask kept_inputs() const;
-  /// Drops what was saved, after backward.
+  /// Drops saved values, after backward.
   void release();
-  /// Drops recomputed outputs, once all their readers have run backward.
+  /// Drops recomputed outputs, once all readers have run backward.
   void drop_recomputed();
-  /// Frees a chain of nodes without recursion, so that it may be 10^6 long.
+  /// Frees a chain of nodes without recursion: it may have 10^6 nodes.
   static void dispose(const Node*);
 };
 
@@ -67,26 +70,26 @@ inline Mask Node::kept_inputs() const {
   return tape() ? (op->saves_in(tracked) | recomputing.reads) & ~recomputing.in : 0;
 }
 
-/// The node that the calling thread runs now, for messages about memory.
+/// The node that the calling thread runs, for messages about memory.
 struct Running {
   std::string_view op = {};
   const Scope* scope = nullptr;
-  const Scope* range = nullptr;  ///< the named ranges that the node was made in (Node::range)
+  const Scope* range = nullptr;  ///< named ranges of the node (Node::range)
 };
-/// The node that the calling thread runs now; `op` is empty if there is none.
+/// The node that the calling thread runs; `op` is empty without one.
 const Running& running();
 
 /// Counters of the calling thread since it started, for tests and benchmarks.
 struct EngineStats {
-  uint64_t evaluations,    ///< calls of evaluate() that had something to run
+  uint64_t evaluations,    ///< calls of evaluate() with something to run
       nodes,               ///< nodes that these calls ran
-      kernels,             ///< kernels that ran, those of eager ops included
-      plans,               ///< plans that evaluate() and compiled functions made
-      replays,             ///< runs of a plan that was made before
-      planned_bytes,       ///< bytes of memory that the plans reserve, summed over all plans
-      planned_live_bytes;  ///< bytes of that memory in use at its fullest, summed over all plans
+      kernels,             ///< kernels that ran, eager ops included
+      plans,               ///< plans made by evaluate() and compile()
+      replays,             ///< runs of an existing plan
+      planned_bytes,       ///< bytes that the plans reserve, summed over plans
+      planned_live_bytes;  ///< peak of used bytes among them, summed over plans
 };
-/// The counters of the calling thread. The reference stays valid while the thread lives.
+/// The counters of the calling thread. The reference is valid while the thread lives.
 const EngineStats& engine_stats();
 
 }  // namespace tg

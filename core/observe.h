@@ -1,7 +1,6 @@
 /// @file
-/// ObserveScope: shows a program the result of each op, with the op's scope and name, while a model runs. It serves
-/// comparisons (models/train/compare.h) and statistics of activations. It is not for errors (core/error.h), and cannot
-/// change values.
+/// ObserveScope: shows a program the result of each op with its scope and name, for comparisons
+/// (models/train/compare.h) and statistics of activations. It cannot change values. Errors have core/error.h.
 #pragma once
 #include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
@@ -12,20 +11,21 @@ namespace tg {
 
 /// One output of one op.
 struct Observed {
-  const Scope* scope;  ///< where the op was called: "gpt.h.3.mlp.fc"; for a gradient op, the scope of its forward op
+  /// Where the op was called, as "gpt.h.3.mlp.fc". For a gradient op, the scope of its forward op.
+  const Scope* scope;
   std::string_view op;
-  size_t output;        ///< number of the output of that op
+  size_t output;        ///< output number
   const Tensor& value;  ///< the output
 };
 /// The function that is called for each output.
 using Observer = std::function<void(const Observed&)>;
 
-/// While it lives, `see` gets each output of each op that the calling thread calls, in order, right after it was made.
-/// Views, in-place updates and sums over ranks are left out. An op that a backend composes from simpler ops counts as
-/// one, so the order is the same on every backend. Ops that `see` calls itself are not observed.
+/// While it lives, `see` gets each output of each op that the calling thread calls, in order, right after the call.
+/// Views, in-place updates and all-reduces are left out. An op that a backend composes from simpler ops counts as one,
+/// so the order is the same on every backend. Ops that `see` calls are not observed.
 ///
-/// It is for eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory,
-/// which later ops then cannot reuse. Scopes nest, and only the innermost is called.
+/// Use it in eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory, so
+/// later ops cannot reuse it. Scopes nest, and only the innermost is called.
 class ObserveScope {
  public:
   explicit ObserveScope(Observer see);

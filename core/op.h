@@ -1,6 +1,6 @@
 /// @file
-/// Op (what to compute), emit() and evaluate() (the only way a value is made and run), and the registration of kernels.
-/// The author of an op needs this header only. core/node.h has the uses of ops.
+/// Op (what to compute), emit() and evaluate() (the only way to make and run a value), and the registration of kernels.
+/// Op authors need only this header. core/node.h has the uses of ops.
 #pragma once
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/mode.h>
@@ -15,15 +15,15 @@
 
 namespace tg {
 
-/// A set of inputs or outputs of an op: bit i stands for number i, and bit 31 for number 31 and all that follow. So the
-/// members of a long list are kept all or not at all.
+/// A set of inputs or outputs of an op: bit i is number i, and bit 31 is number 31 and all that follow. The members of
+/// a long list are thus kept all or not at all.
 using Mask = uint32_t;
 /// The set of these inputs or outputs: mask_of(0, 2).
 template <std::integral... I> constexpr Mask mask_of(I... i) {
   return ((Mask(1) << (size_t(i) < 31 ? size_t(i) : 31)) | ... | 0u);
 }
 
-/// A 128-bit hash of the structure of something: the attributes of an op, or a whole plan.
+/// A 128-bit structural hash of an op's attributes or a whole plan.
 struct StructuralHash {
   uint64_t a = 0x9e3779b97f4a7c15, b = 0xc2b2ae3d27d4eb4f;
   template <std::integral T> void add(T x) {
@@ -40,7 +40,7 @@ struct StructuralHash {
   }
   bool operator==(const StructuralHash&) const = default;
 };
-/// Hashes keys of std::unordered_map that are StructuralHash.
+/// The hash of StructuralHash as a key of std::unordered_map.
 struct StructuralHasher {
   size_t operator()(const StructuralHash& k) const { return k.a; }
 };
@@ -49,17 +49,18 @@ namespace detail {
 [[noreturn]] void fail_buf_dtype(const Layout&, DType read_as);
 [[noreturn]] void fail_buf_size(const Layout&, size_t bytes);
 }  // namespace detail
-/// What a kernel sees of a value: its layout and its bytes. A kernel cannot emit, keep or differentiate anything.
+/// A value as a kernel sees it: layout and bytes. A kernel cannot emit, keep or differentiate anything.
 struct Buf {
   const Layout* layout;
   std::byte* bytes;
-  /// The element at position 0; the others follow by the strides. An Error unless T is the dtype.
+  /// The first element; the others follow by the strides. An Error unless T is the dtype.
   template <class T> [[gnu::always_inline]] T* data() const {
     if (layout->dtype != dtype_of<std::remove_const_t<T>>()) [[unlikely]]
       detail::fail_buf_dtype(*layout, dtype_of<std::remove_const_t<T>>());
     return reinterpret_cast<T*>(bytes) + layout->offset;
   }
-  /// The same for kernels that only move elements: U is any type of their size.
+  /// The first element as U, which may be any type of the element size, for kernels that only move elements. An Error
+  /// for another size.
   template <class U> [[gnu::always_inline]] U* raw() const {
     if (size_of(layout->dtype) != sizeof(U)) [[unlikely]]
       detail::fail_buf_size(*layout, sizeof(U));
@@ -75,11 +76,11 @@ struct Buf {
 /// The inputs or outputs of a kernel.
 using Bufs = std::span<const Buf>;
 namespace detail {
-// What for_each and for_each_row of cpu/kernel.h and cuda/kernel.h take: an Error says what does not fit.
+// The conditions of for_each and for_each_row (cpu/kernel.h, cuda/kernel.h). An Error says which one fails.
 void check_elements(Bufs in, const Buf& out);
 void check_rows(Bufs in, const Buf& out);
 }  // namespace detail
-/// What a kernel knows of the place where it runs, and the memory that it may use for the length of its call.
+/// The device of a kernel call, and memory for the duration of the call.
 struct Context {
   Device device;
   std::string_view op;  ///< its name, for errors of launches
@@ -92,8 +93,8 @@ struct Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   /// Memory for intermediate results: uninitialised, on the device, 64-byte aligned (256 on CUDA); null for 0 elements.
-  /// It is valid until the kernel returns, and on CUDA for all that the kernel launched in stream(); recorded kernels
-  /// keep theirs. To be asked for by the thread that runs the kernel. An Error when memory is exhausted.
+  /// It is valid until the kernel returns, and on CUDA for all work that the kernel launched in stream(); recorded
+  /// kernels keep theirs. Only the thread that runs the kernel may call it. An Error when memory is exhausted.
   /// @{
   void* scratch(size_t bytes);
   template <class T> T* scratch(int64_t elements) {
@@ -102,8 +103,8 @@ struct Context {
     return static_cast<T*>(scratch(size_t(elements) * sizeof(T)));
   }
   /// @}
-  /// The cudaStream_t in which a kernel must queue its work, null on the CPU. It is the calling thread's now, so it is
-  /// not to be kept.
+  /// The cudaStream_t where a kernel must queue its work, null on the CPU. It is the calling thread's current
+  /// stream; do not keep it.
   void* stream() const;
 
  private:
@@ -115,49 +116,46 @@ struct Context {
 /// The layouts of an op's outputs.
 using Layouts = SmallVec<Layout, 3>;
 
-/// What the engine may do with an op. Pointwise ops can run as one kernel with their neighbours; views run no kernel.
+/// How the engine may run an op. Adjacent pointwise ops can run as one kernel; views run no kernel.
 enum class OpKind : uint8_t { opaque, pointwise, view };
-/// Properties of an op that let the engine save memory and time. The defaults are always correct.
+/// Properties of an op that save memory and time. The defaults are always correct.
 struct Traits {
   OpKind kind = OpKind::opaque;
-  /// Inputs whose storage an output of equal layout may reuse. The kernel then must read element i before it writes
+  /// Inputs whose storage an output of equal layout may reuse. The kernel must then read element i before it writes
   /// element i.
   Mask may_alias = 0;
-  /// Output k may reuse the storage of input k and of no other, under the rule of may_alias, which is not read then.
-  /// For ops with lists of tensors.
+  /// Output k may reuse the storage of input k and of no other, under the rule of may_alias. may_alias itself is then
+  /// ignored. For ops on lists of tensors.
   bool updates_in_place = false;
-  /// The op draws random numbers, or has attributes that key() leaves out. Two uses with equal inputs and keys may
-  /// differ, and are never merged.
+  /// The op draws random numbers, or has attributes that key() leaves out. Uses with equal inputs and keys may differ,
+  /// so they are never merged.
   bool dynamic_attributes = false;
-  /// Infinities in the outputs are intended; an AnomalyScope lets them pass.
+  /// Infinities in the outputs are intended; an AnomalyScope accepts them.
   bool may_be_infinite = false;
-  /// The op exchanges data with other processes, which must meet it in the same order: in a lazy or compiled program,
-  /// such ops run in the order in which they were emitted, as soon as all ops before them have run, and none are
-  /// merged.
+  /// The op exchanges data with other processes, which must call it in the same order. Lazy and compiled programs run
+  /// such ops in the order of emit(), each one as soon as all ops before it have run, and never merge them.
   bool communicates = false;
-  /// The kernel returns while its work still reads the inputs and writes the outputs. Another op waits for it. That op
-  /// has all of these inputs and outputs as inputs, so that their memory stays. A run that fails in between calls
+  /// The kernel returns while its work still reads the inputs and writes the outputs. Another op waits for it, and has
+  /// all of these inputs and outputs as inputs, so that their memory stays allocated. A run that fails in between calls
   /// detail::wait_for_async().
   bool asynchronous = false;
-  /// The op costs about as much as reading its inputs, as pointwise ops do. A RecomputeScope then recomputes it.
+  /// The op costs about as much as reading its inputs, like pointwise ops. A RecomputeScope then recomputes it.
   bool cheap_to_recompute = false;
 };
 
-/// A pointwise op as device code, from which a chain of ops is compiled as one kernel (cuda/jit/chain.h).
+/// A pointwise op as device code, for chains that are compiled to one kernel (cuda/jit/chain.h).
 struct Expression {
-  /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends on what key() hashes only, and
-  /// is never freed. It is empty if the op cannot be written so.
+  /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends only on what key() hashes, and
+  /// is never freed. It is empty if the op has no such form.
   std::string_view text = {};
-  /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They are not part of the text, as
-  /// they may change every step.
+  /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They may change every step, so the
+  /// text does not contain them.
   std::array<double, 2> numbers = {};
-  /// The expression works on elements as they are stored. Otherwise bf16 elements are converted to f32 before and back
-  /// after it.
+  /// The expression works on stored elements. Otherwise bf16 elements are converted to f32 before it and back after it.
   bool bitwise = false;
 };
 
-/// A set of dtypes: `static constexpr DTypes kDTypes{DType::f32, DType::f64};` in an op names those that its inputs may
-/// have.
+/// A set of dtypes. `static constexpr DTypes kDTypes{DType::f32, DType::f64};` in an op lists the dtypes of its inputs.
 class DTypes {
  public:
   constexpr DTypes() = default;
@@ -171,14 +169,14 @@ class DTypes {
   uint16_t bits_ = 0;
 };
 
-/// What a run of an op takes at least.
+/// The minimal work of one run of an op.
 struct OpWork {
-  int64_t read = 0, written = 0;  ///< bytes of inputs and outputs: each element once, also if it is broadcast
-  double multiply_adds = 0;       ///< of products of matrices, without what a mask leaves out
+  int64_t read = 0, written = 0;  ///< bytes, each element once, also if broadcast
+  double multiply_adds = 0;       ///< of matrix products, without masked elements
 };
 class WorkScope;
 namespace detail {
-extern constinit thread_local WorkScope* t_work;  // core/profile/work.h; null: nobody counts
+extern constinit thread_local WorkScope* t_work;  // core/profile/work.h; null: not counted
 }  // namespace detail
 
 struct Edge;  // core/node.h
@@ -187,60 +185,59 @@ struct Op;
 struct Rng;
 /// A shared, immutable op.
 using OpPtr = Ref<const Op>;
-/// What to compute. Attributes are members, and do not change once the op was emitted. Authors derive from OpOf.
+/// An operation. Attributes are members, and do not change after emit(). Authors derive from OpOf.
 ///
-/// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. A returned gradient may be
-/// the one that it was given. vjp() never writes into a gradient; the engine adds, except to what
+/// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. It may return the gradient
+/// that it was given. vjp() never writes into a gradient: the engine accumulates, except into what
 /// Vjp::take_accumulated() gave. An op without vjp() is differentiated through compose(), so gradient ops have second
 /// derivatives.
 struct Op : Counted<Op> {
   const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
-  const DTypes dtypes;           ///< those of the inputs that the kernels have; empty: infer() checks them
+  const DTypes dtypes;           ///< of the inputs; empty: infer() checks them
   Op(bool own_vjp, bool own_compose, DTypes d = {}) : has_vjp(own_vjp), composes(own_compose), dtypes(d) {}
   virtual ~Op() = default;
   /// The name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
-  /// The layouts of the outputs. This is the only place that checks shapes and dtypes; it throws an Error when they do
+  /// The layouts of the outputs. It is the only place that checks shapes and dtypes; it throws an Error when they do
   /// not fit.
   virtual Layouts infer(Inputs) const = 0;
-  /// The gradients of the inputs, from those of the outputs. The default throws "[name] has no gradient".
+  /// The gradients of the inputs, given those of the outputs. The default throws "[name] has no gradient".
   virtual Tensors vjp(const Vjp&) const;
-  /// The same outputs, computed by simpler ops. It serves backends without a kernel, and gradients of an op without
-  /// vjp().
+  /// The same outputs by simpler ops, for backends without a kernel and for gradients of an op without vjp().
   virtual Tensors compose(Inputs) const;
   /// See Traits.
   virtual Traits traits() const { return {}; }
-  /// The inputs that vjp() reads; `tracked` are the inputs that need a gradient. They are kept for backward. A
-  /// forgotten bit is an Error at the first backward, never a leak.
+  /// The inputs that vjp() reads, kept for backward. `tracked`: the inputs that need a gradient. A forgotten bit is an
+  /// Error at the first backward, never a leak.
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }
-  /// The outputs that vjp() reads; `tracked` are the inputs that need a gradient. They are kept for backward.
+  /// The outputs that vjp() reads, kept for backward. `tracked`: the inputs that need a gradient.
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }
-  /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0 means that
-  /// output k cannot be recomputed, and is saved as usual. The default is all inputs if the op is cheap.
+  /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0: output k cannot
+  /// be recomputed, and is saved as usual. The default is all inputs if the op is cheap.
   virtual Mask recomputes_from(size_t k, Mask tracked) const;
-  /// Computes output k again, bit for bit, inside backward of a RecomputeScope. The default runs the op once more.
+  /// Computes output k again, bit for bit, in backward of a RecomputeScope. The default runs the op once more.
   virtual Tensor recompute(const Vjp&, size_t k) const;
-  /// Adds the attributes to a hash, except those that change every step (Traits::dynamic_attributes).
+  /// Hashes the attributes, except those that change every step (Traits::dynamic_attributes).
   virtual void key(StructuralHash&) const {}
-  /// Adds all attributes that replays of a compiled function take from its trace. The default is key(), and the
-  /// numbers of the expression. A difference is an Error of CompileOptions::verify.
+  /// Hashes all attributes that replays of a compiled function take from its trace; CompileOptions::verify throws an
+  /// Error when they differ. The default is key() and the numbers of the expression.
   virtual void replay_key(StructuralHash& k) const {
     key(k);
     for (const double x : expression().numbers) k.add(x);
   }
   /// A pointwise op as device code.
   virtual Expression expression() const { return {}; }
-  /// What a run on these tensors takes at least; their elements are not read. The default is all inputs and outputs,
-  /// and no product.
+  /// The minimal work of a run on these tensors; their elements are not read. The default is all inputs and outputs,
+  /// and no matrix product.
   virtual OpWork work(Bufs in, Bufs out) const;
-  /// The state from which the op draws random numbers; null if it draws none.
+  /// The generator state of a random op, else null.
   virtual const Rng* rng_state() const { return nullptr; }
-  /// A copy of the op for the next call of a compiled function: with this generator state, or the next step number.
-  /// Null means that nothing changes.
+  /// A copy of the op for the next call of a compiled function, with this generator state or the next step number.
+  /// It is null if nothing changes.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
-  /// Takes back what this op, as it was made or by for_next_step(), has counted on the host: the call has failed.
+  /// Undoes what this op, made directly or by for_next_step(), has counted on the host, after the call failed.
   virtual void undo_step() const {}
-  /// A pointer that is the same for all ops of one struct. OpOf defines it.
+  /// A pointer that identifies the op's struct. OpOf defines it.
   virtual const void* type() const = 0;
   /// Whether the op has a kernel on a backend. OpOf defines it.
   virtual bool supports(Backend) const = 0;
@@ -248,28 +245,28 @@ struct Op : Counted<Op> {
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
 };
 
-/// What Op::vjp() may read: gradients of the outputs, saved inputs and outputs, shapes. Values that a RecomputeScope
-/// did not keep are recomputed. An Error when a value was not saved, or was written since.
+/// The values that Op::vjp() may read: gradients of the outputs, saved inputs and outputs, shapes. Values that a
+/// RecomputeScope did not keep are recomputed. An Error when a value was not saved, or was written since.
 class Vjp {
  public:
-  /// The gradients that inputs have so far. take() gives one up, if the input has this dtype.
+  /// The accumulated gradients of the inputs. take() gives one up, if the input has this dtype.
   struct Accumulators {
     virtual Tensor take(const Edge&, DType) = 0;
 
    protected:
     ~Accumulators() = default;
   };
-  /// The view of one node. `last`: the node is not asked again, so its saved values may be given away.
+  /// The view of one node. `last`: it is the node's last one, so its saved values may be given away.
   explicit Vjp(Node&, Inputs grads, bool last = false, Accumulators* sums = nullptr);
-  /// The same view of the first n inputs.
+  /// This view, restricted to the first n inputs.
   Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
   /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
-  /// Input i, for the last use: the node gives it up if it may, so that an op can reuse its memory.
+  /// Input i, for its last use: if possible the node gives it up, so that an op can reuse its memory.
   Tensor donate_in(size_t i) const;
   /// Output i; saves_out() must have its bit.
   Tensor out(size_t i) const;
-  /// The gradient of output i; empty if none arrived.
+  /// The gradient of output i; empty without one.
   const Tensor& grad(size_t i = 0) const { return grads_[i]; }
   size_t inputs() const { return inputs_; }
   const Shape& in_shape(size_t i) const;
@@ -277,9 +274,9 @@ class Vjp {
   Device device() const;
   /// Whether a gradient of input i is wanted.
   bool wants(size_t i) const;
-  /// The sum of the gradients of input i that later ops have given, if there is one and the input has this dtype; else
-  /// an empty Tensor. vjp() must add to it, and return the result for input i. It saves a pass over all elements where
-  /// only few change.
+  /// The accumulated gradient of input i from later ops, if there is one and the input has this dtype; else an empty
+  /// Tensor. vjp() must add to it, and return the sum for input i. It saves a pass over all elements where only few
+  /// change.
   Tensor take_accumulated(size_t i, DType dtype) const;
 
  private:
@@ -294,18 +291,18 @@ class Vjp {
 
 /// Calls an op: checks the inputs, makes a Node, and runs it unless the thread is lazy. Returns the outputs.
 Tensors emit(OpPtr, Inputs);
-/// Calls an op as emit() does, and gives up the handles in `in` before it runs. The op may then write its outputs over
-/// inputs that nobody else holds (Traits::may_alias).
+/// Calls an op as emit() does, but drops the handles in `in` before it runs. The op may then write its outputs over
+/// inputs without other owners (Traits::may_alias).
 Tensors emit_donating(OpPtr, std::vector<Tensor> in);
-/// Calls an op that updates tensors: output k becomes the value of input k for k < n, in place if nobody else reads the
-/// old one. Not recorded on the tape.
+/// Calls an op that updates tensors: output k becomes the value of input k for k < n, in place if nothing else reads
+/// the old value. Not recorded on the tape.
 void emit_update(OpPtr, Inputs, size_t n);
-/// Computes lazy tensors, and what they need. Tensors that have their values cost nothing.
+/// Computes lazy tensors and their dependencies. Tensors with values cost nothing.
 void evaluate(Inputs roots);
 /// Calls an op as emit() does, and returns its first output.
 inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
-/// The one object of an op without attributes. It is never freed and not counted, so threads do not contend for its
+/// The single object of an op without attributes. It is never freed and not counted, so threads do not contend for its
 /// counter.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {
@@ -316,13 +313,13 @@ template <class OpT> const OpPtr& stateless() {
   return op;
 }
 
-/// The kernels of one op, by backend. TG_KERNEL fills the table before main().
+/// The kernels of one op by backend. TG_KERNEL fills the table before main().
 template <class Self> struct Kernels {
   using Fn = void (*)(const Self&, Bufs in, Bufs out, Context&);
   static inline constinit std::array<KernelSlot, kBackends> table{};
 };
-/// Registers a kernel, before main(). Files that are compiled for newer processors run it on any machine, so it uses
-/// scalars in registers only.
+/// Registers a kernel, before main(). Files compiled for newer processors run it on any machine, so it uses scalar
+/// registers only.
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
 }
@@ -333,16 +330,16 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
   [[maybe_unused]] static const bool TG_CAT(kernel_, id) =                                            \
       ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, id))
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
-/// a kernel file. Inputs are contiguous: the engine copies those that are not.
+/// a kernel file. Inputs are contiguous: the engine copies others.
 #define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false, __COUNTER__)
-/// The same for a kernel that reads inputs with any strides, 0 among them, by Buf::strides().
+/// Registers like TG_KERNEL() a kernel that reads inputs of any strides, 0 included, by Buf::strides().
 #define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true, __COUNTER__)
 
 /// Throws the Error of an op that has no kernel on a backend.
 [[noreturn]] void fail_no_kernel(const Op&, Backend);
 
 namespace detail {
-// Inputs of a kernel as they are, or copies of those that are not contiguous.
+// The inputs of a kernel, with copies of those that are not contiguous.
 class ContiguousInputs {
  public:
   ContiguousInputs(Bufs in, Context&);
@@ -357,14 +354,14 @@ class ContiguousInputs {
 };
 }  // namespace detail
 
-/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with its name as a static kName and its attributes as
-/// members. It registers the op, and finds its kernel.
+/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with its name as static kName and its attributes as
+/// members. It registers the op and finds its kernel.
 template <class Self> struct OpOf : Op {
   static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }
   const void* type() const final { return &Kernels<Self>::table; }
   bool supports(Backend b) const final { return Kernels<Self>::table[size_t(b)].fn != nullptr; }
-  /// All inputs if the gradient goes through compose(), else none.
+  /// All inputs if compose() gives the gradient, else none.
   Mask saves_in(Mask) const override { return overrides_compose() && !overrides_vjp() ? ~Mask(0) : 0; }
   void run(Bufs in, Bufs out, Context& c) const final {
     const KernelSlot& slot = Kernels<Self>::table[size_t(c.device.backend)];
@@ -394,8 +391,7 @@ template <class Self> struct OpOf : Op {
   static inline const bool listed_ = register_op(info);
 };
 
-/// The base of views: infer() returns a Layout on the storage of an input (Layout::aliases_input), and there is no
-/// kernel.
+/// The base of views: infer() returns a Layout on the storage of an input (Layout::aliases_input). There is no kernel.
 template <class Self> struct ViewOp : OpOf<Self> {
   static constexpr bool kView = true;
   Traits traits() const override { return {.kind = OpKind::view}; }

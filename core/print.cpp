@@ -1,4 +1,4 @@
-// to_string of tensors: values in nested brackets, long dimensions cut in the middle.
+// to_string of tensors: nested brackets, long dimensions abridged.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/tensor.h>
 
@@ -8,8 +8,8 @@
 
 namespace tg {
 namespace {
-constexpr int64_t kEdge = 3;    // values shown at each end of a dimension that is cut
-constexpr int64_t kWhole = 10;  // sizes up to this are shown whole
+constexpr int64_t kEdge = 3;    // values at each end of an abridged dimension
+constexpr int64_t kWhole = 10;  // sizes up to this are complete
 
 struct Printer {
   const std::vector<double>& v;

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <utility>
 
-// The bulk loops once more for x86-64 processors with fma, which the baseline lacks: there each fma is a call. Both
-// give the same bits, as everything here is exact or an explicit fma.
+// A second version of the bulk loops for x86-64 processors with fma: the baseline calls a function for each fma. Both
+// give the same bits, because everything here is exact or an explicit fma.
 #if defined(__x86_64__) && !defined(__FMA__)
 #define TG_FMA_VARIANT 1
 #else
@@ -22,7 +22,7 @@ namespace {
 struct Affine {
   float scale, shift;
 };
-struct Four {  // members and no array: loops over blocks are vectorised only then
+struct Four {  // not an array: it would prevent vectorisation
   float x, y, z, w;
 };
 struct Uniform {
@@ -85,7 +85,7 @@ Rng Rng::take(uint64_t n) {
 }
 
 Rng Rng::split(uint64_t stream) const {
-  // A counter whose upper half is not 0 is never used for drawing.
+  // Draws never use a counter whose upper half is not 0.
   const Words w = philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed);
   return {uint64_t(w.y) << 32 | w.x, 0};
 }
@@ -95,7 +95,8 @@ uint64_t Rng::below(uint64_t n) {
   TG_CHECK(n > 0, value,
            "[rng] below(0) asks for a number from an empty range. n must be at least 1. Check for empty data first.");
   const uint64_t reject =
-      (0 - n) % n;  // 2^64 mod n: without the first that many values, all remainders are equally likely
+      // 2^64 mod n: without that many values all remainders are equally likely.
+      (0 - n) % n;
   for (;;) {
     const Words w = random_block(take(4), 0);
     const uint64_t draw = uint64_t(w.y) << 32 | w.x;

@@ -1,8 +1,7 @@
 /// @file
 /// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
-/// 3, SC'11). Word i is a pure function of (seed, offset, i): the same bits in every kernel, thread and backend, also
-/// for normal numbers. It is not for cryptography, and there is no global generator. Random kernels, initialisers and
-/// the order of data use it.
+/// 3, SC'11). Word i is a pure function of (seed, offset, i): every kernel, thread and backend gets the same bits, also
+/// for normal numbers. It is not for cryptography. There is no global generator.
 #pragma once
 #include <tapegrad/core/math.h>
 
@@ -11,29 +10,30 @@
 
 namespace tg {
 
-/// The whole state of a generator; copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A
+/// The whole state of a generator: copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A
 /// draw of n words advances it by ceil(n / 4), so every draw starts at a block, and the two words of a normal number
 /// stay together.
 struct Rng {
   uint64_t seed = 0, offset = 0;
 
-  /// Returns the state now, for random_word() and normal() with i in [0, n), and advances past these n words.
+  /// Returns the current state, for random_word() and normal() with i in [0, n), and advances past these n words.
   Rng take(uint64_t n);
   /// A generator of another stream of the same seed (data order, dropout, initialisation): another key, offset 0. It
-  /// depends on seed and stream only, not on what has been drawn.
+  /// depends on seed and stream only, not on earlier draws.
   Rng split(uint64_t stream) const;
 
-  /// A number in [0, n), each equally likely; n is at least 1. Draws on the host, one block per try.
+  /// A uniform number in [0, n), for n >= 1. Draws on the host, one block per try.
   uint64_t below(uint64_t n);
   /// A number in [0, 1), a multiple of 2^-24. Draws on the host, one block.
   float uniform();
   /// A number of mean 0 and standard deviation 1. Draws on the host, one block.
   float normal();
-  /// Orders the items at random; all permutations are equally likely (Fisher and Yates). Draws on the host.
+  /// A random permutation of the items, all equally likely (Fisher and Yates). Draws on the host.
   void shuffle(std::span<int64_t> items);
 
-  /// out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, where `at` is the state before the call. What
-  /// would be rounded to hi is the number below it. lo <= hi, both finite; if they are equal, all numbers are.
+  /// out[i] = lo + (hi - lo) * uniform(random_word(at, i)), rounded once, where `at` is the state before the call. A
+  /// value that would round to hi becomes the number below it. lo <= hi, both finite; all numbers are equal if they
+  /// are.
   void fill_uniform(std::span<float> out, float lo, float hi);
   /// out[i] = mean + stddev * normal(at, i), rounded once, where `at` is the state before the call. Both finite, stddev
   /// >= 0.
@@ -45,10 +45,9 @@ struct Rng {
   friend bool operator==(const Rng&, const Rng&) = default;
 };
 
-/// Where i goes in a permutation of [0, n) that the seed chooses; i < n. No list is made: a Feistel network of Philox
-/// on an even number of bits is walked until it gives a number below n, four times on average at most (Black and
-/// Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002). at.offset does not count: use split() for another
-/// permutation.
+/// The place of i < n in a permutation of [0, n) that the seed chooses. There is no list: a Feistel network of Philox
+/// on an even number of bits is repeated until the number is below n, at most four times on average (Black and Rogaway:
+/// Ciphers with arbitrary finite domains, CT-RSA 2002). at.offset is ignored: use split() for another permutation.
 uint64_t permuted(Rng at, uint64_t i, uint64_t n);
 
 /// A block of four random words.
@@ -61,7 +60,7 @@ TG_HD_INLINE Words philox_round(Words c, uint32_t key0, uint32_t key1) {
   const uint64_t a = uint64_t(0xD2511F53u) * c.x, b = uint64_t(0xCD9E8D57u) * c.z;
   return {uint32_t(b >> 32) ^ c.y ^ key0, uint32_t(b), uint32_t(a >> 32) ^ c.w ^ key1, uint32_t(a)};
 }
-// No indexed array, which would keep loops over i from being vectorised.
+// An indexed array would prevent the vectorisation of loops over i.
 TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
   const uint32_t odd = 0u - uint32_t(lane & 1u), high = 0u - uint32_t(lane >> 1 & 1u);
   const uint32_t low_pair = (b.y & odd) | (b.x & ~odd), high_pair = (b.w & odd) | (b.z & ~odd);
@@ -69,11 +68,12 @@ TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
 }
 }  // namespace detail
 
-/// The generator itself: ten rounds on a 128-bit counter. The key is (low half, high half) of a 64-bit number.
+/// Philox: ten rounds on a 128-bit counter. The key is (low half, high half) of a 64-bit number.
 TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
   const uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-  Words c = detail::philox_round(counter, k0, k1);  // unrolled by hand: loops around this are vectorised only then
+  // Unrolled by hand: compilers vectorise loops around it only then.
+  Words c = detail::philox_round(counter, k0, k1);
   c = detail::philox_round(c, k0 + kStep0, k1 + kStep1);
   c = detail::philox_round(c, k0 + kStep0 * 2, k1 + kStep1 * 2);
   c = detail::philox_round(c, k0 + kStep0 * 3, k1 + kStep1 * 3);
@@ -85,16 +85,16 @@ TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   return detail::philox_round(c, k0 + kStep0 * 9, k1 + kStep1 * 9);
 }
 
-/// The words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0; Rng::split() uses the rest of
-/// it.
+/// The words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0: Rng::split() uses its other
+/// values.
 TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
   const uint64_t n = at.offset + block;
   return philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, at.seed);
 }
-/// The i-th word after at.offset. A kernel that needs all words reads random_block(), four at a time.
+/// The i-th word after at.offset. Kernels that need all words read random_block(), four at a time.
 TG_HD_INLINE uint32_t random_word(Rng at, uint64_t i) { return detail::word_of(random_block(at, i >> 2), i); }
 
-/// A number in [0, 1) from a word: its upper 24 bits as a fraction, exact.
+/// A number in [0, 1): the upper 24 bits of a word as an exact fraction.
 TG_HD_INLINE float uniform(uint32_t word) { return float(int32_t(word >> 8)) * 0x1p-24f; }
 
 /// Two independent standard normal numbers from two words (Box and Muller). The radius uses all 32 bits of its word, as
@@ -110,17 +110,17 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
 #endif
   float s, c;
   math::exact::sincos2pi(uniform(angle_word), s, c);
-  // Bare products could be contracted with whatever a caller adds to them.
+  // A caller's addition could be contracted with a plain product.
   first = math::detail::fma(radius, c, 0.0f);
   second = math::detail::fma(radius, s, 0.0f);
 }
 
-/// A standard normal number in [-3, 3] from a word; values beyond are not moved to the ends, they do not occur. It is
-/// the inverse of the distribution function: sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, with the
-/// upper bit of the word as the sign. It is computed as v P(-log(1 - v^2)), with 1 - |v| from the word and not from v,
-/// so the ends keep their digits. Error 4 ulp, variance 0.97334. The bits are the same on every target.
+/// A standard normal number in [-3, 3] from a word, truncated, not clamped. It is the inverse of the distribution
+/// function: sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, with the upper bit of the word as the sign.
+/// It is computed as v P(-log(1 - v^2)). 1 - |v| comes from the word, not from v, so the ends keep their digits. Error
+/// 4 ulp, variance 0.97334. The bits are the same on every target.
 TG_HD_INLINE float truncated_normal(uint32_t word) {
-  constexpr float kInside = 0.997300208f, kOutside = 0.00269979611f;  // erf(3 / sqrt 2) and what is missing to 1
+  constexpr float kInside = 0.997300208f, kOutside = 0.00269979611f;  // erf(3 / sqrt 2), and 1 minus it
   const uint32_t magnitude = word & 0x7fffffffu;
   const float u = math::detail::fma(float(int32_t(magnitude)), 0x1p-31f, 0x1p-32f);
   const float from_end = math::detail::fma(float(int32_t(0x7fffffffu - magnitude)), 0x1p-31f, 0x1p-32f);

@@ -1,6 +1,6 @@
 /// @file
-/// Scopes: the names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
-/// as long as the process, and are compared and kept as pointers. Layers and error messages use them.
+/// Scopes: names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
+/// until the process ends, and are compared and kept as pointers.
 #pragma once
 #include <tapegrad/core/span.h>
 #include <tapegrad/core/util/scoped_value.h>
@@ -10,19 +10,19 @@
 
 namespace tg {
 
-/// A path of names. There is one object for each path, and it is never freed, so a Node keeps the bare pointer.
+/// A path of names. Each path has one object that is never freed, so a Node keeps the bare pointer.
 struct Scope {
   const Scope* parent;
   std::string name;
-  /// The names from the outermost to this one, joined by dots.
+  /// The names from the outermost to this one, separated by dots.
   std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
 };
-/// The scope that the calling thread is in.
+/// The current scope of the calling thread.
 const Scope* current_scope();
 /// The scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
 /// Ops that are called while it lives belong to the part of a model with this name. A Profiler records it as a range.
-/// The name is kept until the process ends, some 140 bytes for each new path: name layers, not each step anew.
+/// Each new path takes about 140 bytes until the process ends: name layers, not every step.
 class NameScope {
  public:
   explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
@@ -34,13 +34,13 @@ class NameScope {
   detail::Span span_;
 };
 namespace detail {
-// The same without a range: for ops that are emitted later on behalf of those of the scope.
+// A NameScope without a range, for ops that are emitted later on behalf of those of the scope.
 struct EmitInScope : ScopedValue<const Scope*> {
   explicit EmitInScope(const Scope*);
 };
 }  // namespace detail
 
-/// The one string with this text, which is never freed. Equal texts have equal pointers.
+/// The unique string with this text, which is never freed. Equal texts have equal pointers.
 const std::string* intern(std::string_view);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Shape and Strides: an inline vector of at most 8 numbers, so a shape costs no allocation. There is no data, dtype or
-/// device here; those are in layout.h. Everybody uses it.
+/// Shape and Strides: an inline vector of at most 8 numbers, so a shape costs no allocation. layout.h adds dtype and
+/// device.
 #pragma once
 #include <tapegrad/core/error.h>
 
@@ -12,7 +12,7 @@
 
 namespace tg {
 
-/// The most dimensions that a tensor may have.
+/// The maximal number of dimensions of a tensor.
 inline constexpr size_t kMaxDims = 8;
 
 /// A short vector of sizes, strides or dimensions. Adding a ninth number throws an Error of kind shape.
@@ -54,7 +54,7 @@ class Dims {
     --n_;
   }
   bool operator==(const Dims& o) const { return n_ == o.n_ && std::equal(begin(), end(), o.begin()); }
-  /// The product of all numbers; 1 if there are none.
+  /// The product of all numbers; 1 without numbers.
   int64_t product() const {
     int64_t p = 1;
     for (int64_t d : *this) p *= d;
@@ -68,7 +68,7 @@ class Dims {
 };
 /// Sizes of the dimensions, the outermost first.
 using Shape = Dims;
-/// The distance in elements between neighbours along each dimension; may be 0 (a repeated element).
+/// The distance in elements from one index to the next along each dimension; 0 repeats an element.
 using Strides = Dims;
 /// The text "(2, 3)".
 std::string to_string(const Dims&);

@@ -1,5 +1,5 @@
-// What scopes and ranges of a profile share: one range of a thread, recorded while a Profiler runs. For core/scope.h
-// and core/profile/; programs use ProfileRange (core/profile/profile_range.h).
+// One range of a thread in a profile, which scopes and named ranges share. For core/scope.h and core/profile/; programs
+// use ProfileRange (core/profile/profile_range.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,17 +8,17 @@ namespace tg {
 
 struct Scope;
 
-/// What a range stands for: a name that the program gave, a part of a model, or one run of an op.
+/// The kind of a range: a name given by the program, a part of a model, or one run of an op.
 enum class RangeKind : uint8_t { range, layer, op };
 
 namespace detail {
-inline constinit std::atomic<uint64_t> g_profiling{0};  // the number of the profiler that runs; 0: none does
+inline constinit std::atomic<uint64_t> g_profiling{0};  // number of the running profiler; 0: none
 inline bool profiling() { return g_profiling.load(std::memory_order_relaxed) != 0; }
-// The path of named ranges that the calling thread is in, null where it is in none: nodes keep it, so that a kernel
-// that runs later belongs to the range that asked for it.
+// The named ranges that the calling thread is in, or null. Nodes keep it, so that a kernel that runs later belongs to
+// the range that asked for it.
 extern constinit thread_local const Scope* t_range;
 
-// One range of the calling thread. They end in the reverse order of their begins, in the thread that began them.
+// One range of the calling thread. Ranges end in reverse order, in the thread that began them.
 class Span {
  public:
   Span() = default;

@@ -1,4 +1,4 @@
-// Bytes, values and handles, and the ops that their members emit.
+// Storage, Value and Tensor, and the ops that members of Tensor emit.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
@@ -11,7 +11,8 @@ namespace {
 std::atomic<uint64_t> g_ids{1};
 constinit thread_local uint64_t t_id = 0, t_id_end = 0;
 
-struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its producer, and with it the whole tape
+// A view: sharing the Value would keep its producer, and with it the whole tape.
+struct Detach : ViewOp<Detach> {
   static constexpr auto kName = "detach";
   Layouts infer(Inputs in) const override {
     Layouts l{in[0].layout()};
@@ -21,7 +22,8 @@ struct Detach : ViewOp<Detach> {  // a view: sharing the Value would keep its pr
 };
 }  // namespace
 
-uint64_t next_ids(uint64_t n) {  // from this thread's block: one shared counter per emit would be contended
+// Ids come from a block per thread: emits would contend for a shared counter.
+uint64_t next_ids(uint64_t n) {
   constexpr uint64_t kBlock = 1 << 16;
   if (t_id + n > t_id_end) [[unlikely]] {
     t_id = g_ids.fetch_add(kBlock + n, std::memory_order_relaxed);
@@ -128,7 +130,7 @@ Tensor Tensor::to(Device d) const {
   TG_CHECK(!requires_grad() || !grad_enabled(), state,
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
-  detail::host_reads(*this);  // as a copy to the host does
+  detail::host_reads(*this);  // like a copy to the host
   const Tensor source = contiguous();
   evaluate({source});
   const Layout& l = source.layout();
@@ -160,7 +162,7 @@ void Tensor::copy_to_host(void* to_host, DType t) const {
 Tensor Tensor::detach() const {
   NoGradScope off;
   detail::Trace* const trace = detail::tracing();
-  const Ref<Value> seen = trace ? trace->reads(*this) : value();  // a variable that is lazy now is evaluated
+  const Ref<Value> seen = trace ? trace->reads(*this) : value();  // evaluates a variable that is lazy now
   if (!seen->producer) return Tensor(seen);
   return emit1(stateless<Detach>(), {*this});
 }

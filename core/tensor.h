@@ -1,8 +1,7 @@
 /// @file
 /// Tensor: a cheap handle to a Variable, which has an identity: an id, a gradient flag, a label, hooks. The Variable
-/// points at an immutable Value: a Layout with its Storage, or a Layout with the Node that will compute it. Nodes hold
-/// Values, so assign() only repoints the Variable, and pending readers keep what they read. There is no Eigen, no CUDA
-/// and no op name here; ops are in ops/ops.h. Everybody uses it.
+/// points at an immutable Value: a Layout with its Storage, or with the Node that will compute it. Nodes hold Values,
+/// so assign() only repoints the Variable, and pending readers keep the value they read. ops/ops.h has the ops.
 #pragma once
 #include <tapegrad/core/util/small_vec.h>
 #include <tapegrad/core/value.h>
@@ -14,8 +13,8 @@
 
 namespace tg {
 
-/// An array of elements on a device, as a cheap handle: copies share the Variable. An empty Tensor (default
-/// constructed) has no value; it is false as a bool, and every use but assignment throws an Error.
+/// An array on a device, as a cheap handle: copies share the Variable. An empty Tensor (default constructed) has no
+/// value and is false as a bool; every use except assignment throws an Error.
 class Tensor {
  public:
   /// An empty Tensor.
@@ -26,10 +25,10 @@ class Tensor {
   explicit Tensor(Ref<Value> v);
   explicit operator bool() const { return bool(var_); }
 
-  /// Shape, strides, offset, dtype and device. Known also while the tensor is lazy.
+  /// Shape, strides, offset, dtype and device; known also while the tensor is lazy.
   const Layout& layout() const { return var().value->layout; }
   const Shape& shape() const { return layout().shape; }
-  /// The size of one dimension. Negative ones count from the end; an Error outside of [-ndim, ndim).
+  /// The size of one dimension; negative ones count from the end. An Error outside of [-ndim, ndim).
   int64_t size(int64_t dim) const { return shape()[normal_dim("size", dim, shape())]; }
   size_t ndim() const { return shape().size(); }
   DType dtype() const { return layout().dtype; }
@@ -42,31 +41,31 @@ class Tensor {
   bool materialised() const { return bool(var().value->storage); }  ///< false while lazy
   /// Whether backward() computes a gradient for this tensor: a leaf that asks for one, or a result on the tape.
   bool requires_grad() const { return var_ && var_->requires_grad; }
-  /// Asks backward() for a gradient of this tensor, or stops that. An Error unless it is a leaf.
+  /// Turns the gradient of this leaf on or off. An Error unless it is a leaf.
   Tensor& requires_grad_(bool on = true);
-  /// Names the tensor in errors, dumps and profiles. The text is kept until the process ends, some 80 bytes for each
-  /// new one: name parameters and inputs, not each step's tensors anew.
+  /// Names the tensor in errors, dumps and profiles. Each new text takes about 80 bytes until the process ends: name
+  /// parameters and inputs, not the tensors of every step.
   Tensor& label(std::string_view text);
-  /// The name given by label(text); empty if there is none.
+  /// The name set by label(text), or an empty text.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
 
   /// The elements in place; evaluates a lazy tensor first. An Error unless T matches the dtype, the layout is
-  /// contiguous and the tensor is on the CPU. The pointer is valid as long as the tensor has this value.
+  /// contiguous and the tensor is on the CPU. The pointer is valid while the tensor has this value.
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
-  /// The elements for writing, under the rules of data(). A backward pass or a pending op that needs the former
-  /// elements notices the change and throws an Error.
+  /// The elements for writing, under the rules of data(). A backward pass or pending op that needs the former elements
+  /// detects the change and throws an Error.
   template <class T> T* mutable_data() {
     void* p = read(dtype_of<T>());
     ++var().value->storage->version;
     return static_cast<T*>(p);
   }
-  /// The elements as a pointer on the tensor's device, for code that passes it to CUDA. Evaluates a lazy tensor; an
-  /// Error unless T matches the dtype and the layout is contiguous. Kernels may still be queued: call synchronize()
-  /// first, or order the work after them.
+  /// The elements as a device pointer, for code that passes it to CUDA. Evaluates a lazy tensor; an Error unless T
+  /// matches the dtype and the layout is contiguous. Kernels may still be queued: call synchronize() first, or order
+  /// the work after them.
   template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
-  /// A copy on the host in row-major order, cast to T. Works for every layout, dtype and device; waits for the device.
+  /// A copy on the host in row-major order, cast to T, from any layout, dtype and device. Waits for the device.
   template <class T> std::vector<T> to_vector() const;
-  /// The element of a tensor with one element, cast to T; an Error for any other size. Waits for the device.
+  /// The only element, cast to T; an Error unless there is exactly one. Waits for the device.
   template <class T> T item() const;
 
   /// The tensor in another dtype; itself if nothing changes. Differentiable.
@@ -76,21 +75,20 @@ class Tensor {
   /// The tensor in row-major order without gaps; itself if it is. Differentiable.
   Tensor contiguous() const;
 
-  /// The same value without its history: gradients do not flow through it. No copy. This is the only way to cut a
-  /// graph.
+  /// The same value without history: gradients do not flow through it. No copy. This is the only way to cut a graph.
   Tensor detach() const;
   /// Gives the Variable the value of another tensor. Nothing is evaluated or copied; pending ops keep the value they
   /// read.
   void assign(const Tensor&) const;
-  /// Adds a hook, which backward() calls when the gradient of this tensor is complete. That has the tensor's dtype, or
-  /// bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor after this call see the hook, so an
-  /// intermediate that an op has already read is an Error. A hook lives as long as its tensor: one that captures the
-  /// tensor itself, or what holds it, keeps both for good. Capture detach(), an id or a pointer.
+  /// Adds a hook, which backward() calls when the gradient of this tensor is complete. The gradient has the tensor's
+  /// dtype, or bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor after this call see the hook,
+  /// so an intermediate that an op has already read is an Error. A hook lives as long as its tensor. If it captures the
+  /// tensor or an owner of it, neither is ever freed: capture detach(), an id or a pointer.
   void on_grad(Hook);
 
   /// The identity, for the engine.
   const Ref<Variable>& variable() const { return var_; }
-  /// The value now, for the engine.
+  /// The current value, for the engine.
   const Ref<Value>& value() const { return var().value; }
 
  private:
@@ -108,7 +106,7 @@ class Tensor {
 };
 /// The tensor in a message: 'label' (2, 3) f32.
 std::string describe(const Tensor&);
-/// The elements with 4 digits, long dimensions cut, followed by describe().
+/// The elements with 4 digits, long dimensions abridged, then describe().
 std::string to_string(const Tensor&);
 /// Prints to_string().
 std::ostream& operator<<(std::ostream&, const Tensor&);
@@ -124,13 +122,13 @@ class Inputs : public std::span<const Tensor> {
 /// The outputs of an op, or gradients; up to three need no allocation.
 using Tensors = SmallVec<Tensor, 3>;
 
-/// A function of tensors: what compile() and custom_vjp() take.
+/// A function of tensors, for compile() and custom_vjp().
 using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
-/// A contiguous layout of the shape, dtype and device of x. Most ops return it from infer().
+/// A contiguous layout of the shape, dtype and device of x, as most ops infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
 /// Reserves n consecutive ids for new Variables and returns the first. Ids are unique in the process and never reused;
-/// threads may call this at once. emit() calls it; programs need not.
+/// the function is thread-safe. emit() calls it; programs need not.
 uint64_t next_ids(uint64_t n = 1);
 /// A new leaf of this layout. Its elements are not initialised.
 Tensor empty(const Layout&);

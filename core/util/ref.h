@@ -1,6 +1,6 @@
 /// @file
-/// Ref, an intrusive counted pointer, and Counted, the base of what it points to. The objects live in the slab
-/// (core/util/slab.h). Storage, values, nodes and ops use it.
+/// Ref, an intrusive counted pointer, and Counted, the base of its objects. The objects are in the slab
+/// (core/util/slab.h).
 #pragma once
 #include <tapegrad/core/util/slab.h>
 
@@ -12,7 +12,7 @@ namespace tg {
 
 /// The base of objects that Ref counts: `struct Node : Counted<Node>`.
 template <class Self> struct Counted {
-  /// The counter of objects that are never freed. They are not counted, so threads do not contend for a cache line.
+  /// Counter of objects that are never freed. They are not counted, so threads do not contend for a cache line.
   static constexpr uint32_t kImmortal = 1u << 31;
   mutable std::atomic<uint32_t> refs{0};
   Counted() = default;
@@ -39,7 +39,7 @@ template <class T> class Ref {
   }
   ~Ref() { drop(); }
   T* get() const { return p_; }
-  /// Gives the pointer away without counting down.
+  /// Gives the pointer away without decrementing.
   T* detach() { return std::exchange(p_, nullptr); }
   T* operator->() const { return p_; }
   T& operator*() const { return *p_; }
@@ -51,7 +51,8 @@ template <class T> class Ref {
     if (p_ && !(p_->refs.load(std::memory_order_relaxed) & T::kImmortal))
       p_->refs.fetch_add(1, std::memory_order_relaxed);
   }
-  void drop() const {  // the last owner needs no read-modify-write: nobody else can revive the object
+  // The last owner needs no read-modify-write: no one else can revive the object.
+  void drop() const {
     if (!p_) return;
     const uint32_t n = p_->refs.load(std::memory_order_acquire);
     if (n & T::kImmortal) return;

@@ -1,5 +1,5 @@
 /// @file
-/// ScopedValue: sets a variable and restores its former value at the end of the block. Every mode of a thread is one.
+/// ScopedValue: sets a variable, and restores its former value at the end of the block. Modes of a thread use it.
 #pragma once
 #include <utility>
 

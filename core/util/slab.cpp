@@ -1,5 +1,5 @@
-// Blocks of one class are cut from chunks and live in magazines: two per thread and class, so that a thread trades
-// whole magazines with the common lists and takes the lock once in 64 KiB, whichever thread frees what it allocates.
+// Blocks of one class are cut from chunks and kept in magazines, two per thread and class. Threads exchange whole
+// magazines with shared lists, so they take the lock once in 64 KiB, whichever thread frees a block.
 #include <tapegrad/core/util/slab.h>
 
 #include <mutex>
@@ -9,12 +9,14 @@
 namespace tg {
 namespace {
 constexpr size_t kUnit = 64, kClasses = kSlabMax / kUnit;
-constexpr size_t kChunk = 64 << 10;  // chunks start at multiples of this: a block finds its chunk by masking
-constexpr size_t kChunkUsed = kChunk - 2 * kUnit;  // less the header, and room for malloc's own so that chunks abut
+constexpr size_t kChunk = 64 << 10;  // also the alignment: masking gives a block's chunk
+// Without the header, and with room for malloc's header, so that chunks are adjacent.
+constexpr size_t kChunkUsed = kChunk - 2 * kUnit;
 
-struct Block {  // a free one
+struct Block {  // a free block
   Block* next;
-  Block* next_magazine;  // this and bytes: only in the first block of a magazine in a common list
+  // next_magazine and bytes: only in the first block of a magazine in a shared list.
+  Block* next_magazine;
   size_t bytes;
 };
 struct Magazine {
@@ -34,15 +36,17 @@ struct Magazine {
 // Chunk header: the number of its blocks that release() found free.
 size_t& seen(void* p) { return *reinterpret_cast<size_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(kChunk - 1)); }
 
-// What a thread owns. No destructor, so that it is usable at any time of the thread's life.
+// State of a thread. It has no destructor, so it is usable during the whole life of the thread.
 struct ThreadSlabs {
   Magazine active[kClasses], spare[kClasses];
-  size_t full = 0;  // of a magazine; 0, which leads every block to refill or spill, before entered and after the end
-  bool entered = false;  // the end of the thread is arranged for
+  // Capacity of a magazine. It is 0 before enter() and after the end of the thread, which sends every block to refill
+  // or spill.
+  size_t full = 0;
+  bool entered = false;  // the destructor at thread end is registered
 };
 constinit thread_local ThreadSlabs t_slabs;
 
-struct SharedSlabs {  // its functions need the lock
+struct SharedSlabs {  // callers hold the lock
   std::mutex mutex;
   Block* magazines[kClasses] = {};
   int64_t chunks = 0;
@@ -65,7 +69,7 @@ struct SharedSlabs {  // its functions need the lock
       put(c, t.spare[c]);
     }
   }
-  // Of class c in the common lists.
+  // Frees the chunks of class c whose blocks are all in the shared lists.
   void release(size_t c) {
     const size_t size = (c + 1) * kUnit, blocks = kChunkUsed / size;
     Magazine all, kept;
@@ -79,10 +83,10 @@ struct SharedSlabs {  // its functions need the lock
     while (all.head) {
       Block* b = all.pop(size);
       if (seen(b) < blocks) {
-        seen(b) = 0;  // its other blocks will be kept as well
+        seen(b) = 0;  // keeps its other blocks as well
         kept.push(b, size);
         if (kept.bytes >= kChunkUsed) put(c, kept);
-      } else if (++seen(b) == 2 * blocks) {  // the last of its blocks
+      } else if (++seen(b) == 2 * blocks) {  // the last block of its chunk
         ::operator delete(&seen(b), std::align_val_t(kChunk));
         --chunks;
       }
@@ -90,7 +94,7 @@ struct SharedSlabs {  // its functions need the lock
     put(c, kept);
   }
 };
-SharedSlabs& shared_slabs() {  // never destroyed: tensors in static storage may end last
+SharedSlabs& shared_slabs() {  // never destroyed: static tensors may end last
   static SharedSlabs& g = *new SharedSlabs;
   return g;
 }
@@ -121,7 +125,7 @@ Magazine new_chunk(size_t size) {
   ++shared_slabs().chunks;
   return m;
 }
-// A block when the active magazine is empty: from the spare, the common list or a new chunk.
+// Allocates when the active magazine is empty: from the spare one, a shared list or a new chunk.
 [[gnu::noinline]] void* refill(ThreadSlabs& t, size_t c) {
   enter(t);
   Magazine& m = t.active[c] = std::exchange(t.spare[c], {});
@@ -135,7 +139,7 @@ Magazine new_chunk(size_t size) {
   if (!t.full) give_back(t);
   return p;
 }
-// Takes a block when the active magazine is full.
+// Frees when the active magazine is full.
 [[gnu::noinline]] void spill(ThreadSlabs& t, size_t c, void* p) {
   enter(t);
   if (t.spare[c].head) {

@@ -1,5 +1,5 @@
-// The slab: memory for the small objects that every emit makes. 64-byte aligned blocks in classes of 64, 128, ...
-// kSlabMax bytes, each kept for the next block of its class. It knows nothing of tensors.
+// The slab: memory for small objects that every emit makes. 64-byte aligned blocks in classes of 64, 128, ... kSlabMax
+// bytes; free blocks are kept for their class.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,18 +13,20 @@ namespace tg {
 #define TG_PLAIN_MEMORY 1
 #endif
 #endif
-#ifdef TG_PLAIN_MEMORY  // AddressSanitizer: nothing is kept, so that it sees each use after free
+// AddressSanitizer: blocks are not kept, so that it sees each use after free.
+#ifdef TG_PLAIN_MEMORY
 inline constexpr bool kPlainMemory = true;
 #else
 inline constexpr bool kPlainMemory = false;
 #endif
 
-// Usable at any time of a thread's or of the process's life. Blocks larger than kSlabMax come from operator new, and
-// all blocks do when kPlainMemory.
+// Usable at any time of a thread or the process. Blocks larger than kSlabMax come from operator new; with kPlainMemory
+// all do.
 inline constexpr size_t kSlabMax = 1024;
-void* slab_alloc(size_t bytes);                  // 0 bytes is a block too; std::bad_alloc without memory
-void slab_free(void* p, size_t bytes) noexcept;  // in any thread; bytes as asked for
-int64_t slab_bytes();                            // of the chunks that blocks are cut from, used or free
-void slab_release();  // gives back chunks that are free as a whole, except what other running threads keep
+void* slab_alloc(size_t bytes);                  // 0 bytes is valid too; std::bad_alloc without memory
+void slab_free(void* p, size_t bytes) noexcept;  // in any thread; bytes as in slab_alloc()
+int64_t slab_bytes();                            // total bytes of chunks, used or free
+// Frees chunks without used blocks, except those cached by other running threads.
+void slab_release();
 
 }  // namespace tg

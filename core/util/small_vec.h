@@ -1,6 +1,5 @@
 /// @file
-/// SmallVec: a vector whose first N elements need no allocation. For the short lists of the engine: inputs, outputs,
-/// layouts.
+/// SmallVec: a vector whose first N elements need no allocation, for short lists of the engine.
 #pragma once
 #include <cstddef>
 #include <cstdint>
