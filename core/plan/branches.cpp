@@ -1,4 +1,4 @@
-// Which calls of an Executable may run in parallel: the order that memory imposes, and what is off the critical path.
+// Finds calls of an Executable that may run in parallel, by memory hazards and the critical path.
 #include <tapegrad/core/plan/executable.h>
 
 #include <algorithm>
@@ -6,12 +6,12 @@
 
 namespace tg::detail {
 namespace {
-using Calls = std::vector<std::vector<uint32_t>>;  // of each call
+using Calls = std::vector<std::vector<uint32_t>>;  // per call
 
-// The earlier calls that each must follow: it reads what they wrote, or writes what they read or wrote.
+// The earlier calls that each call must follow: read after write, write after read, write after write.
 Calls hazards(size_t calls, std::span<const Access> accesses) {
   Calls after(calls);
-  std::vector<Access> open;  // those that no later write covers
+  std::vector<Access> open;  // not covered by a later write
   for (size_t i = 0; i < accesses.size();) {
     const uint32_t call = accesses[i].call;
     size_t end = i;
@@ -35,7 +35,7 @@ Calls hazards(size_t calls, std::span<const Access> accesses) {
   }
   return after;
 }
-// By how much each call may be late. A call costs what it reads and writes, and as much as some bytes to start.
+// The slack of each call. A call costs the bytes that it reads and writes, plus a fixed start.
 std::vector<uint64_t> slack(const Calls& after, std::span<const Access> accesses) {
   constexpr uint64_t kStart = 1 << 20;
   std::vector<uint64_t> cost(after.size(), kStart), begin(after.size()), late(after.size(), UINT64_MAX);
@@ -58,11 +58,11 @@ std::vector<CallOrder> find_branches(size_t calls, std::span<const Access> acces
   const Calls after = hazards(calls, accesses);
   const std::vector<uint64_t> late = slack(after, accesses);
   std::vector<CallOrder> r(calls);
-  std::array<uint32_t, 2> seen{};  // per branch: of the other one, calls below this have run
+  std::array<uint32_t, 2> seen{};  // per branch: calls of the other one below this have run
   for (size_t k = 0; k < calls; ++k) {
     const auto branch = uint8_t(late[k] > 0);
     r[k].branch = branch;
-    uint32_t last = 0;  // the last call of the other branch that this one follows, plus 1
+    uint32_t last = 0;  // 1 + the last dependency in the other branch
     for (const uint32_t d : after[k])
       if (r[d].branch != branch) last = d + 1;
     if (last > seen[branch]) r[k].after = {last - 1}, seen[branch] = last;

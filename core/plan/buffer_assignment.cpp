@@ -1,4 +1,13 @@
-// Where results of a plan lie: lifetimes of values, whose storage is written over, and offsets in one block per device.
+// Where results of a plan are stored: lifetimes, in-place outputs, and offsets in one arena per device.
+//
+// The aliasing rule. A group is a set of values that share storage: a value, its views, its merged duplicates, and
+// outputs written in place. Step t may write an output into an input's memory only if all of these hold:
+// - the op's Traits allow it, and both layouts are equal (choose_donors());
+// - the group exists before t, the ops of t read it exactly once in total, and no later step reads it;
+// - nothing outside the graph (a handle, the tape) holds the group, and the value fills its storage.
+// Otherwise two groups share bytes of an arena only if their lifetimes, both ends included, do not overlap. An output
+// thus never overlaps another input of its step. Groups that are held outside get separate storage. Leaves are never in
+// an arena.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -38,8 +47,7 @@ void find_lifetimes(Graph& g, const Plan& plan) {
   }
 }
 
-// Whether a slot may be written over by step t, all of whose reads are counted: it was there before, is read once, and
-// never again.
+// Whether step t may overwrite a slot. All reads of step t are counted.
 bool dies_here(Graph& g, uint32_t slot, uint32_t t) {
   const Slot& group = g.slots[g.find(slot)];
   return group.reads == 1 && group.first != t && group.last == t && !group.pinned &&
@@ -67,11 +75,11 @@ void choose_in_place(Graph& g, Plan& plan, bool on) {
   }
 }
 
-// A group of values in an arena. Each is put at the offset that fits best among those that live at the same time.
+// A group of values in an arena.
 struct Block {
   uint32_t group, first, last;
   size_t bytes, offset = 0;
-  size_t crowd = 0;  // the largest sum of blocks that live at one time of its life
+  size_t crowd = 0;  // maximal sum of live blocks during its lifetime
 };
 size_t pack_in_order(std::vector<Block>& blocks) {
   std::vector<const Block*> placed;  // by offset
@@ -91,8 +99,9 @@ size_t pack_in_order(std::vector<Block>& blocks) {
   }
   return end;
 }
-// Bytes in all, after the order that takes least: those first that live when most is alive (TensorFlow Lite's greedy by
-// breadth), or those that are large for long. Also the least that any order could take.
+// Returns total bytes, and the lower bound for any order. Blocks are placed best fit in the best of three orders: those
+// alive at the fullest time first (TensorFlow Lite's greedy by breadth), with ties by size or by lifetime, or by size
+// times lifetime.
 std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
   std::vector<size_t> alive(steps);
   for (const Block& b : blocks)
@@ -111,20 +120,19 @@ std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
   blocks = std::move(best);
   return {end, *std::max_element(alive.begin(), alive.end())};
 }
-// Of every tensor in an arena: as the allocators align.
+// The allocators' alignment, for every tensor in an arena.
 size_t aligned(size_t bytes, Device d) {
   const size_t unit = d.backend == Backend::cpu ? 64 : 256;
   return (bytes + unit - 1) / unit * unit;
 }
-// Packing costs the square of their number; more than that are left to the allocator, as in eager mode.
+// Packing is quadratic in the number of blocks. Beyond this the allocator stores them, as in eager mode.
 constexpr size_t kMostPacked = 6000;
-// Steps that memory rests before others get it, where calls run in branches: one that reads it may be that late without
-// holding up the rest.
+// Steps before memory is reused, where calls run in branches: a reader may be that late without delaying the rest.
 constexpr uint32_t kRest = 3;
 void choose_slices(Graph& g, Plan& plan, bool on, bool branches) {
   plan.slices.assign(g.slots.size(), {});
   if (!on) return;
-  std::vector<uint8_t> made(g.slots.size());  // what lives within a tile, or is left out, needs no place
+  std::vector<uint8_t> made(g.slots.size());  // others are within a tile or merged
   for (const Step& s : plan.steps)
     if (s.duplicate_of == kNone)
       for (const Operation& o : operations(g, s))

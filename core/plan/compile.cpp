@@ -31,7 +31,7 @@ StructuralHash signature(Inputs in) {
   return key;
 }
 
-// One call of the function in a trace, and the Executable made of it.
+// One call of the function in a trace, and the Executable made from it.
 class Tracing {
  public:
   Tracing(Inputs in, const CompileOptions& o) : state_(o.state) {
@@ -39,7 +39,7 @@ class Tracing {
     for (Tensor* t : state_) former_.push_back(*t);
     trace_.constants = o.constants;
     for (const Tensor& t : in) given_.push_back(t.variable().get());
-    for (const Tensor& t : in) {  // two inputs may be one tensor, or one that is captured
+    for (const Tensor& t : in) {  // inputs may repeat, or be captured as well
       Tensor& x = in_.emplace_back(make_ref<Value>(t.layout(), t.value()->storage));
       x.variable()->label = t.variable()->label;
       x.variable()->requires_grad = t.requires_grad();
@@ -63,7 +63,7 @@ class Tracing {
       throw;
     }
   }
-  // What the function does now that it did not then. Nothing has changed after it.
+  // How the function now differs from `then`. It leaves no changes.
   std::string difference(const TensorFunction& f, const Fingerprint& then) {
     std::string s;
     try {
@@ -99,11 +99,11 @@ class Tracing {
     Graph g = collect(roots());
     end_ops(trace_.nodes);
     for (const auto& n : g.nodes) n->error = nullptr;
-    trace_.nodes.clear();  // ops which lead nowhere hold nothing
+    trace_.nodes.clear();  // ops without readers must hold nothing
     number(g);
     return g;
   }
-  // Handles that the function has kept say so when they are read.
+  // Handles that the function kept report this when they are read.
   static void end_ops(std::span<const Ref<Node>> nodes) {
     const std::string* const traced =
         intern("it was traced for a compiled function, and a replay makes what the function returns. Return it too.");
@@ -123,7 +123,7 @@ class Tracing {
       if (const Ref<Value> seen = trace_.reads(out_[k]); seen.get() != out_[k].value().get()) out_[k] = Tensor(seen);
     }
   }
-  // What the function has made of a handle becomes the new value of the variable that was there.
+  // The new value of each state handle becomes the value of its former variable.
   void assign_state() {
     std::vector<Tensor> next(state_.size());
     for (size_t k = 0; k < state_.size(); ++k) {
@@ -132,7 +132,7 @@ class Tracing {
       if (state_[k]->id() != former_[k].id()) next[k] = Tensor(trace_.reads(*state_[k]));
       *state_[k] = former_[k];
     }
-    for (size_t k = 0; k < state_.size(); ++k)  // when all are known: two may have been swapped
+    for (size_t k = 0; k < state_.size(); ++k)  // after the loop: two may have been swapped
       if (next[k]) former_[k].assign(next[k]);
   }
   void check_draws() const {
@@ -152,8 +152,8 @@ class Tracing {
     return r;
   }
 
-  // Slots by what they are to the caller. The plan may write over the old values of variables that are assigned, and
-  // over no other leaf; whether somebody else holds one is asked in every run.
+  // Maps values to slots. The plan may overwrite the old values of assigned variables, and no other leaf. Each run
+  // checks whether they have other owners.
   Binding bind(Graph& g) {
     std::unordered_map<const Value*, uint32_t> leaves;
     for (uint32_t s = 0; s < g.slots.size(); ++s) {
@@ -207,13 +207,13 @@ struct Compiled::State {
   CompileOptions options;
   struct Entry {
     StructuralHash key;
-    std::vector<uint64_t> state;  // ids of the variables that the handles in the options had
-    uint64_t structure;           // structure_changed() before it was traced
+    std::vector<uint64_t> state;  // ids of the variables of state handles
+    uint64_t structure;           // g_structure before the trace
     std::unique_ptr<Executable> program;
     Fingerprint fingerprint;
     uint64_t replays = 0;
   };
-  std::list<Entry> entries;  // the one that was used last is first
+  std::list<Entry> entries;  // most recently used first
   CompileStats stats;
 
   std::vector<Tensor> call(Inputs);
@@ -232,7 +232,7 @@ struct Compiled::State {
     ++stats.verified;
     const std::string what = Tracing(in, options).difference(f, e.fingerprint);
     if (what.empty()) return;
-    entries.pop_front();  // it was found last
+    entries.pop_front();  // find() moved it to the front
     fail(Error::Kind::state,
          fmt::format("[compile] the function would not do now what its replays do: {}. Replays since the last check "
                      "(CompileOptions::verify is {}) may have differed, too. The next call is traced again. Pass what "

@@ -1,4 +1,4 @@
-// Plans as JSON files, in the folder of TG_DUMP_PLANS, one for each plan.
+// Plans as JSON files in the folder of TG_DUMP_PLANS, one per plan.
 #include <fmt/ranges.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>

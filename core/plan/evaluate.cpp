@@ -1,4 +1,4 @@
-// evaluate() of several nodes: collect unfinished ancestors, order by seq, look the plan up by structural key, run.
+// evaluate(): collects unfinished ancestors, orders them by seq, looks the plan up by its structural key, and runs it.
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/plan.h>
 
@@ -8,7 +8,7 @@
 
 namespace tg {
 namespace detail {
-Graph collect(Inputs roots) {  // explicit stack: 10^6 levels are fine
+Graph collect(Inputs roots) {  // explicit stack: graphs may be 10^6 deep
   Graph g;
   const uint64_t mark = next_mark();
   std::vector<Node*> stack;
@@ -70,12 +70,13 @@ StructuralHash number(Graph& g) {
     n.slot = uint32_t(g.slots.size());
     const Mask keep_out = n.tape() ? n.op->saves_out(n.tracked) : 0;
     for (size_t k = 0; k < n.out.size(); ++k) {
-      key.add(n.out[k].layout.shape);  // ops without inputs have their shape from attributes
+      key.add(n.out[k].layout.shape);  // attributes give the shape of ops without inputs
       add_slot(n.out[k].live, n.out[k].layout, i, keep_out & mask_of(k));
     }
   }
   g.first_in.push_back(uint32_t(g.in.size()));
-  for (auto& s : g.slots) {  // more references than uses: a handle, the tape, or a node outside this plan
+  // More references than uses: a handle, the tape, or a node outside this plan holds it.
+  for (auto& s : g.slots) {
     if (s.value) s.pinned |= s.value->refs.load(std::memory_order_acquire) != s.uses;
     key.add(uint64_t(s.pinned));
   }
@@ -87,12 +88,12 @@ void run(Graph& g, const Plan& plan) {
   std::vector<Ref<Storage>> arenas;
   for (const Plan::Arena& a : plan.arenas) arenas.push_back(make_ref<Storage>(a.device, a.bytes));
   const BufferAssignment buffers{plan.slices, arenas};
-  std::unordered_map<uint32_t, OutputStorages> kept;  // results that duplicates will ask for
+  std::unordered_map<uint32_t, OutputStorages> kept;  // results that duplicates will read
   std::vector<Ref<Node>> nodes;
   try {
     for (const Step& step : plan.steps) {
       nodes.clear();
-      for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // a long graph ends node by node
+      for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // frees a long graph node by node
       const auto keep = [&](size_t k, OutputStorages made) {
         if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
       };
@@ -109,7 +110,7 @@ void run(Graph& g, const Plan& plan) {
       }
     }
   } catch (...) {
-    wait_for_async();  // it works on the arenas
+    wait_for_async();  // it uses the arenas
     throw;
   }
 }

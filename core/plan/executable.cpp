@@ -34,7 +34,7 @@ bool same_place(const Layout& a, const Layout& b) {
 }  // namespace
 bool Executable::fits() const {
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
-    // A value that nobody reads may have any layout that assign() lets it have.
+    // A value without readers may have any layout that assign() accepts.
     return v.variable->requires_grad == v.requires_grad &&
            (v.slot == kNone || v.bf16_copy || same_place(v.variable->value->layout, layouts_[v.slot]));
   });
@@ -48,7 +48,7 @@ void Executable::patch_pointers(const MemorySource& r) {
 }
 bool Executable::free(const MemorySource& r, Inputs in) const {
   const Value* v = start_value(r.index);
-  for (const Tensor& t : in)  // the variable itself may be an input, too
+  for (const Tensor& t : in)  // the variable itself may also be an input
     if (t.value()->storage.get() == v->storage.get()) return false;
   return v->refs.load(std::memory_order_acquire) == 1 && v->storage.use_count() == 1 &&
          fills_storage(v->layout, v->storage->bytes);
@@ -62,7 +62,7 @@ void Executable::bind(Inputs in) {
       check_inputs(binding_, given);
       break;
     }
-  std::vector<Tensor> pending;  // assigned under a LazyScope since
+  std::vector<Tensor> pending;  // assigned later under a LazyScope
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
   if (!pending.empty()) evaluate(pending);
@@ -86,7 +86,7 @@ void Executable::bind(Inputs in) {
     patch_pointers(r);
   }
 }
-// A state of the trace, as it is in this run.
+// A generator state of the trace, moved to this run.
 Rng Executable::moved(const Rng& traced) const {
   for (const GeneratorSpan& d : generators_)
     if (d.covers(traced)) return {d.generator->seed, d.generator->offset + (traced.offset - d.begin.offset)};
@@ -97,7 +97,7 @@ void Executable::update_dynamic_ops() {
   for (DynamicOp& c : dynamic_ops_) {
     const Rng* at = c.traced->rng_state();
     OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
-    if (!next) continue;  // nothing in it changes
+    if (!next) continue;  // it is constant
     if (c.in_chain) *c.in_chain = next.get();
     ops_[c.op] = std::move(next);
     if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
@@ -153,7 +153,7 @@ void Executable::call_all() {
       }
   } catch (const Error& e) {
     for (const MemorySource& r : sources_)
-      if (r.kind == MemorySource::Kind::donated && !r.owned) ++r.storage->version;  // half written, perhaps
+      if (r.kind == MemorySource::Kind::donated && !r.owned) ++r.storage->version;  // may be half written
     throw with_scope(e, scope);
   }
   mutable_stats().kernels += calls_.size();
@@ -162,7 +162,7 @@ void Executable::call_all() {
 Ref<Value> Executable::value_of(uint32_t slot) const {
   return make_ref<Value>(layouts_[slot], Ref<Storage>(sources_[source_of_[slot]].storage));
 }
-// All from their slots, then all at once: variables may swap values.
+// Reads all values before assigning any: variables may swap values.
 void Executable::assign_variables() {
   for (const auto& v : binding_.variables)
     if (v.new_value != kNone) new_values_.push_back(value_of(v.new_value));
@@ -174,7 +174,7 @@ void Executable::assign_variables() {
       else
         v.variable->value = std::move(*next++);
     }
-  new_values_.clear();  // a value that somebody else holds is not written over
+  new_values_.clear();  // no other owner, so that the next run can donate them
 }
 std::vector<Tensor> Executable::results() const {
   std::vector<Tensor> r;
@@ -184,7 +184,7 @@ std::vector<Tensor> Executable::results() const {
 }
 
 std::vector<Tensor> Executable::run(Inputs in) {
-  bool counted = runs_++ == 0;  // by the trace
+  bool counted = runs_++ == 0;  // the trace has counted the first run
   try {
     bind(in);
     if (!counted) update_dynamic_ops(), counted = true;
@@ -192,7 +192,7 @@ std::vector<Tensor> Executable::run(Inputs in) {
     call_all();
     copy_moved(MemorySource::Kind::per_run);
   } catch (...) {
-    wait_for_async();  // it works on memory of this run
+    wait_for_async();  // it uses memory of this run
     if (counted) undo_steps();
     throw;
   }

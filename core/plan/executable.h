@@ -1,5 +1,5 @@
-// A plan made ready to run again and again: ops, layouts and pointers in a row, memory that stays, and what differs
-// from run to run (leaves, results, random numbers). For compile.cpp; how it is planned is in plan.h.
+// A plan that is ready for repeated runs: ops, layouts and pointers in arrays, persistent memory, and the parts that
+// change from run to run (leaves, results, random numbers). For compile.cpp; plan.h makes the plan.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/plan/plan.h>
@@ -9,33 +9,33 @@
 
 namespace tg::detail {
 
-// Bytes that a call reads or writes: of the memory numbered `of`, from `begin` to `end`.
+// The bytes [begin, end) of memory number `of` that a call reads or writes.
 struct Access {
   uint32_t call, of;
   uintptr_t begin, end;
   bool writes;
 };
-// The order that accesses, listed call by call, impose: calls on the longest way through are one branch, and those that
-// could wait a second one. Bytes stand for time. branches.cpp
+// Splits calls into two branches, given their accesses call by call: the critical path, and calls with slack. The cost
+// model is bytes. branches.cpp
 std::vector<CallOrder> find_branches(size_t calls, std::span<const Access>);
 
-// What a traced function reads and makes, by slots of the graph.
+// The values that a traced function reads and makes, as slots of the graph.
 struct Binding {
   struct CapturedVariable {
     Ref<Variable> variable;
-    uint32_t slot = kNone;       // of the value that it has at the start; kNone: nobody reads that
+    uint32_t slot = kNone;       // of its start value; kNone: not read
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
-    bool bf16_copy;              // they are those of the copy that its value keeps; its own come before
-    bool requires_grad;          // as it was traced
+    bool bf16_copy;              // slots are of the value's bf16 copy; the f32 entry is first
+    bool requires_grad;          // in the trace
   };
-  std::vector<uint32_t> inputs;  // slots; kNone: nobody reads it
+  std::vector<uint32_t> inputs;  // slots; kNone: not read
   std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
 };
-// An Error if an input that is read is a variable which gets a new value: the function would read that after it was
-// assigned, and a replay would not.
+// An Error if an input that is read is a variable with a new value: the function would read it after the assignment, a
+// replay before.
 void check_inputs(const Binding&, std::span<const Variable* const>);
-// A generator as it stood when the trace began and ended.
+// The state of a generator at the begin and end of the trace.
 struct GeneratorSpan {
   Rng* generator;
   Rng begin, end;
@@ -50,48 +50,49 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  bool fits() const;  // whether the variables have the layouts and flags that they had
+  bool fits() const;  // whether variables have the traced layouts and flags
   std::vector<Tensor> run(Inputs);
   size_t ops() const { return calls_.size(); }
   size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
-  uint64_t launches() const { return launches_; }  // of runs as one recording
-  uint64_t recorded() const { return recorded_; }  // calls, again and again
+  uint64_t launches() const { return launches_; }  // runs as one recording
+  uint64_t recorded() const { return recorded_; }  // recorded calls, repeats included
   const std::string& why_not_recorded() const { return why_not_; }
 
  private:
-  // Where values are in memory.
+  // The memory of values.
   struct MemorySource {
     enum class Kind : uint8_t {
-      input,     // number `index`
-      variable,  // the start value of number `index`
-      fixed,     // of the executable: it never moves
-      per_run,   // allocated for each run, because the caller keeps it
-      donated    // the storage of source `index` if nobody else holds it, else as per_run
+      input,     // input `index`
+      variable,  // the start value of variable `index`
+      fixed,     // owned by the executable; it never moves
+      per_run,   // allocated for each run: the caller keeps it
+      donated    // storage of source `index` if unshared, else like per_run
     } kind;
     uint32_t index = 0;
     Device device = {};
     size_t bytes = 0;
-    Ref<Storage> owned = nullptr;  // for the length of a run, or fixed
-    Storage* storage = nullptr;    // of this run
-    Ref<Storage> copy = nullptr;   // what a recording reads or writes in place of it; null: the storage itself
-    std::byte* data = nullptr;     // as patched
+    Ref<Storage> owned = nullptr;  // for one run, or fixed
+    Storage* storage = nullptr;    // in this run
+    // A recording reads or writes it instead of `storage`; null: none.
+    Ref<Storage> copy = nullptr;
+    std::byte* data = nullptr;  // the patched pointer
     struct Entry {
       std::byte** at;
       size_t offset;
       uint32_t call;
       bool writes;
     };
-    std::vector<Entry> patch_sites = {};  // pointers of calls
+    std::vector<Entry> patch_sites = {};  // pointers within calls
   };
   struct ChainCall {
     ChainPlan plan;
     std::vector<const Op*> ops;
     std::vector<std::byte*> data;
-    DType from, to;  // what a WorkScope is told of a run
+    DType from, to;  // for WorkScope
     OpWork work = {};
   };
   struct Call {
-    uint32_t op, first, in = 0, out = 0;  // in ops_; in bufs_: inputs, then outputs
+    uint32_t op, first, in = 0, out = 0;  // index of ops_; bufs_: inputs, then outputs
     ChainCall* chain = nullptr;
     Device device;
     std::string_view name = {};
@@ -116,7 +117,7 @@ class Executable {
   bool call_as_one();
   void call_all();
   void assign_variables();
-  void run_singly(std::string why);  // from now on; stderr says so
+  void run_singly(std::string why);  // for good; stderr gets the reason
   std::vector<Tensor> results() const;
   bool free(const MemorySource&, Inputs) const;
   Ref<Value> value_of(uint32_t slot) const;
@@ -128,30 +129,31 @@ class Executable {
   Binding binding_;
   std::vector<const Variable*> assigned_;  // sorted
   std::vector<GeneratorSpan> generators_;
-  std::vector<Layout> layouts_;      // of slots
-  std::deque<Layout> own_layouts_;   // of results of ops that stand for several nodes
-  std::vector<uint32_t> source_of_;  // of slots; kNone: within a chain
+  std::vector<Layout> layouts_;      // by slot
+  std::deque<Layout> own_layouts_;   // of results of replacement ops
+  std::vector<uint32_t> source_of_;  // by slot; kNone: within a chain
   std::vector<MemorySource> sources_;
-  std::vector<uint32_t> moving_sources_;  // those that are not fixed
+  std::vector<uint32_t> moving_sources_;  // all that are not fixed
   std::vector<OpPtr> ops_;
-  struct DynamicOp {  // for_next_step() replaces it
+  struct DynamicOp {  // replaced by for_next_step()
     OpPtr traced;
     uint32_t op, call, node;
     const Op** in_chain;
   };
-  std::vector<DynamicOp> dynamic_ops_;  // as they were emitted: one that counts steps is before those that read it
+  // In order of emission: an op that counts steps precedes those that read the count.
+  std::vector<DynamicOp> dynamic_ops_;
   std::vector<Buf> bufs_;
   std::deque<ChainCall> chains_;
   std::vector<Call> calls_;
   std::vector<Ref<Value>> new_values_;  // empty between runs
   size_t bytes_ = 0;
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
-  std::vector<uint32_t> changed_;  // calls whose arguments are not those of the recording
-  size_t now_ = 0;                 // the call that is made, or was last
-  size_t whole_records_ = 0;       // in a row
-  uint64_t profiler_ = 0;          // that knows of which op each part of the recording is
+  std::vector<uint32_t> changed_;  // calls whose arguments differ from the recording
+  size_t now_ = 0;                 // the current or last call
+  size_t whole_records_ = 0;       // consecutive ones
+  uint64_t profiler_ = 0;          // the profiler that knows the ops of the recording
   std::string why_not_;
-  std::unique_ptr<Recording> recording_;  // ends before what it uses
+  std::unique_ptr<Recording> recording_;  // last member: destroyed first
 };
 
 }  // namespace tg::detail

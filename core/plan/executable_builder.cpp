@@ -1,11 +1,11 @@
-// Lays a plan out as an Executable: sources of memory, calls, and where pointers are patched.
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/profile/work.h>
 
 #include <algorithm>
 
 namespace tg::detail {
-// Lays a plan out: first where each value lies, then the calls, whose pointers are patched as the sources are known.
+// Lays a plan out as an Executable: first the memory of each value, then the calls, whose pointers are patched once the
+// sources are known.
 class Executable::Builder {
  public:
   Builder(Executable& p, const Graph& g, const Plan& plan) : p_(p), g_(g), plan_(plan) {}
@@ -50,7 +50,7 @@ class Executable::Builder {
     Storage* const raw = s.get();
     return {.kind = MemorySource::Kind::fixed, .owned = std::move(s), .storage = raw, .data = raw->data};
   }
-  // A result that reuses no input.
+  // The source of a result that reuses no input.
   uint32_t new_source(uint32_t slot) {
     const Layout& l = p_.layouts_[slot];
     uint32_t group = slot;
@@ -128,7 +128,7 @@ class Executable::Builder {
     const DType to = last.out[0].layout.dtype;
     ChainCall& c = p_.chains_.emplace_back(ChainCall{s.chain, {}, {}, first.in.empty() ? to : first.in[0].dtype, to});
     c.data.assign(c.plan.buffers.size(), nullptr);
-    c.ops.reserve(s.nodes.size());  // changing ops point into it
+    c.ops.reserve(s.nodes.size());  // dynamic ops point into it
     for (const uint32_t n : s.nodes) {
       c.ops.push_back(g_.nodes[n]->op.get());
       add_op(g_.nodes[n]->op, n, &c.ops.back());

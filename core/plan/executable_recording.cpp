@@ -1,5 +1,5 @@
-// Runs of an Executable as one recording of the device (a CUDA graph): when it is made, what is recorded again, and why
-// there is none.
+// Runs an Executable as one recording (a CUDA graph): when it is made, when calls are recorded again, and why there is
+// none.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/executable.h>
 
@@ -8,7 +8,7 @@
 
 namespace tg::detail {
 
-// A few bytes that lie elsewhere from run to run are copied: that costs less than to record their ops again.
+// Small tensors that move between runs are copied: this costs less than recording their ops again.
 bool Executable::copied(MemorySource& r) {
   constexpr size_t kMost = 64 << 10;
   using enum MemorySource::Kind;
@@ -17,7 +17,7 @@ bool Executable::copied(MemorySource& r) {
       r.storage->bytes <= kMost) {
     if (r.copy && r.copy->bytes >= r.storage->bytes) return true;
     bytes_ += r.storage->bytes - (r.copy ? r.copy->bytes : 0);
-    r.copy = make_ref<Storage>(calls_[0].device, r.storage->bytes);  // a recording is of one device
+    r.copy = make_ref<Storage>(calls_[0].device, r.storage->bytes);  // a recording has one device
   } else if (r.copy) {
     bytes_ -= r.copy->bytes;
     r.copy = nullptr;
@@ -44,20 +44,20 @@ std::vector<CallOrder> Executable::order_of_calls() const {
   std::vector<Access> all;
   for (uint32_t i = 0; i < sources_.size(); ++i) {
     const MemorySource& r = sources_[i];
-    // What is fixed lies in blocks that are shared out; what moves never meets other memory, but where it was donated.
+    // Fixed memory consists of slices of shared blocks. Other memory is disjoint, except donated memory.
     const bool fixed = r.kind == MemorySource::Kind::fixed;
     const uint32_t of = fixed ? kNone : r.kind == MemorySource::Kind::donated ? r.index : i;
     const uintptr_t begin = fixed ? reinterpret_cast<uintptr_t>(r.data) : 0;
     for (const MemorySource::Entry& e : r.patch_sites)
       all.push_back({e.call, of, begin, begin + std::max<size_t>(r.storage->bytes, 1), e.writes});
   }
-  constexpr uint32_t kMessages = kNone - 1;  // calls that communicate follow each other as if they wrote one place
+  constexpr uint32_t kMessages = kNone - 1;  // fake memory that orders communicating calls
   for (uint32_t k = 0; k < calls_.size(); ++k)
     if (!calls_[k].chain && ops_[calls_[k].op]->traits().communicates) all.push_back({k, kMessages, 0, 1, true});
   std::ranges::stable_sort(all, {}, &Access::call);
   return find_branches(calls_.size(), all);
 }
-// What never changes from run to run is asked once: after that there is a recording, or why there is none.
+// Decides once: afterwards there is a recording, or the reason why not.
 void Executable::start_recording() {
   const Device d = calls_[0].device;
   if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
@@ -76,11 +76,11 @@ void Executable::record_all() {
   recording_->record();
   recorded_ += calls_.size();
 }
-// The recording has the arguments of this run then; false if it is not worth it.
+// Brings the recording up to this run's arguments; false if that is not worth it.
 bool Executable::record_changes() {
   constexpr size_t kMost = 4;
   if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
-    profiler_ = profiler;  // it learns that as the parts are made
+    profiler_ = profiler;  // it learns the ops as they are recorded
     record_all();
     changed_.clear();
     return true;
@@ -100,7 +100,8 @@ bool Executable::record_changes() {
   changed_.clear();
   return true;
 }
-// From the third run on: by then kernels are loaded, algorithms chosen and caches of memory filled. False: not done.
+// Records from the third run on: by then kernels are loaded, algorithms chosen and memory caches filled. Returns false
+// if it did not run.
 bool Executable::call_as_one() {
   if (!why_not_.empty() || runs_ < 3 || calls_.empty()) return false;
   try {

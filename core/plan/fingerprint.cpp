@@ -6,7 +6,7 @@
 
 namespace tg::detail {
 namespace {
-// A constant that the function makes: its elements.
+// Hashes the elements of a constant that the function makes.
 void add_elements(StructuralHash& k, const Value& v) {
   const ScopedValue<Trace*> outside(t_trace, nullptr);
   const Tensor t = Tensor(make_ref<Value>(v.layout, v.storage)).contiguous();
@@ -25,7 +25,7 @@ enum Leaf : uint64_t { kConstant, kVariable, kCopy, kInput };
 
 Fingerprint::Fingerprint(const Graph& g, const Binding& b, const Trace& trace,
                          std::span<const GeneratorSpan> generators) {
-  std::vector<uint64_t> meaning(g.slots.size());  // of slots: the result of a node, or which leaf it is
+  std::vector<uint64_t> meaning(g.slots.size());  // by slot: the result of a node, or the leaf's identity
   for (uint32_t s = 0; s < g.slots.size(); ++s) meaning[s] = s;
   const auto leaf = [&](uint32_t slot, const StructuralHash& k) {
     if (slot != kNone) meaning[slot] = k.a;

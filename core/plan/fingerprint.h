@@ -1,5 +1,4 @@
-// What a traced function does, in a form that outlives the trace: two calls that trace alike have equal fingerprints.
-// For compile.cpp.
+// A summary of a traced function that outlives the trace: equal traces have equal fingerprints. For compile.cpp.
 #pragma once
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/executable.h>
@@ -9,12 +8,12 @@ namespace tg::detail {
 class Fingerprint {
  public:
   Fingerprint(const Graph&, const Binding&, const Trace&, std::span<const GeneratorSpan>);
-  // What `now`, of graph g, does differently: "op 3, mul in layer, reads another tensor". Empty: nothing.
+  // How `now`, of graph g, differs: "op 3, mul in layer, reads another tensor". Empty: not at all.
   std::string difference(const Fingerprint& now, const Graph& g) const;
 
  private:
   std::vector<uint64_t> attributes_;  // by node
-  std::vector<uint64_t> in_;          // what the nodes read, one after another
+  std::vector<uint64_t> in_;          // inputs of all nodes, node by node
   std::vector<uint64_t> outputs_, assigned_;
 };
 

@@ -1,5 +1,4 @@
-// What a plan runs together: nodes that compute the same, and chains of pointwise ops. Where results lie is decided in
-// buffer_assignment.cpp.
+// Merges equal nodes, and fuses chains of pointwise ops. buffer_assignment.cpp decides where results are stored.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/plan.h>
 
@@ -40,7 +39,7 @@ uint32_t enabled_passes() {
 
 namespace {
 
-// Per node: whether somebody outside can see its results, or views of them, after the evaluation.
+// Per node: whether its results, or views of them, are visible outside after the evaluation.
 std::vector<uint8_t> visible_nodes(const Graph& g) {
   std::vector<uint8_t> visible(g.nodes.size());
   for (auto i = uint32_t(g.nodes.size()); i-- > 0;) {
@@ -54,14 +53,14 @@ std::vector<uint8_t> visible_nodes(const Graph& g) {
   }
   return visible;
 }
-// Per node: an earlier one with the same op, attributes and inputs, or kNone. One of them at most can be seen from
-// outside: a write to one tensor must not change another.
+// Per node: an earlier one with the same op, attributes and inputs, or kNone. At most one of them is visible outside: a
+// write to one tensor must not change another.
 std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<uint32_t> duplicate_of(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return duplicate_of;
-  std::vector<uint8_t> visible = visible_nodes(g);  // a duplicated node is visible if any of its duplicates is
+  std::vector<uint8_t> visible = visible_nodes(g);  // includes visibility of duplicates
   std::unordered_map<StructuralHash, uint32_t, StructuralHasher> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
@@ -70,7 +69,7 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
     StructuralHash key;
     key.add(node.op->type());
     node.op->key(key);
-    key.add(node.is_recomputation);  // or the first result would be kept for the second
+    key.add(node.is_recomputation);  // otherwise the first result stays alive for the second
     for (const uint32_t s : g.inputs(i)) key.add(uint64_t(canonical[s]));
     const auto [it, fresh] = seen.try_emplace(key, i);
     if (fresh || (visible[i] && visible[it->second])) continue;
@@ -81,7 +80,7 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   return duplicate_of;
 }
 
-// The strides by which (rows, columns) reads an input. False if two strides cannot describe it.
+// The strides of an input as a matrix (rows, columns). False if no two strides describe it.
 bool strides_2d_of(const Layout& in, int64_t rows, int64_t columns, const Shape& shape, int64_t& row, int64_t& column) {
   if (in.shape == shape && in.is_contiguous()) return row = columns, column = 1, true;
   const int64_t n = in.numel();
@@ -94,14 +93,14 @@ bool strides_2d_of(const Layout& in, int64_t rows, int64_t columns, const Shape&
   size_t d = shape.size();
   while (d > 0 && full[d - 1] == shape[d - 1]) tail *= shape[--d];
   if (tail == n && tail == columns) return row = 0, column = 1, true;  // one row for all
-  // one column for all: leading dimensions agree, the rest are 1
+  // One column for all: leading dimensions agree, the rest are 1.
   int64_t head = 1;
   size_t e = 0;
   while (e < shape.size() && full[e] == shape[e] && head < n) head *= shape[e++];
   if (head == n && head == rows) return row = 1, column = 0, true;
   return false;
 }
-// The number of columns for which `in` is a (row, column) broadcast of `shape`. 0: any number. -1: there is none.
+// The number of columns that makes `in` a (row, column) broadcast of `shape`. 0: any number. -1: none.
 int64_t columns_of(const Layout& in, const Shape& shape) {
   const int64_t n = in.numel(), all = shape.product();
   if ((in.shape == shape && in.is_contiguous()) || n == 1) return 0;
@@ -115,7 +114,7 @@ int64_t columns_of(const Layout& in, const Shape& shape) {
 struct Cluster {
   std::vector<uint32_t> nodes;
   int64_t columns = 0;  // 0: any
-  bool open = true;     // nobody else has read what it makes
+  bool open = true;     // no reader outside so far
 };
 constexpr size_t kMostFused = 24;
 
@@ -197,7 +196,7 @@ class Clusters {
   std::vector<Cluster> all_;
 };
 
-// Numbers the temporaries: one whose last reader has run leaves its number to the next.
+// Numbers the temporaries. After its last reader a number is free again.
 void share_scratch(ChainPlan& p) {
   std::vector<uint32_t> readers(p.buffers.size()), free;
   for (const ChainPlan::Use& u : p.uses)
@@ -213,7 +212,7 @@ void share_scratch(ChainPlan& p) {
         free.push_back(p.buffers[b].index);
   }
 }
-// Buffers of a chain: a result that somebody reads later is an output, else it lives within a tile.
+// Buffers of a chain: a result with later readers is an output, else it stays within a tile.
 ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>& has_duplicate) {
   using Buffer = ChainPlan::Buffer;
   ChainPlan p;
@@ -248,12 +247,12 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   return p;
 }
 
-// One step per node or group, in emission order; a group takes the position of its last node.
+// One step per node or group, in order of emission; a group is at the position of its last node.
 std::vector<Step> initial_steps(const Graph& g, const std::vector<uint32_t>& duplicate_of,
                                 const std::vector<uint8_t>& has_duplicate, uint32_t passes) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<Step> at(n);
-  std::vector<uint8_t> busy(has_duplicate);  // not to be rewritten, and then: rewritten
+  std::vector<uint8_t> busy(has_duplicate);  // not available to rules
   for (uint32_t i = 0; i < n; ++i) {
     at[i].nodes = {i}, at[i].duplicate_of = duplicate_of[i];
     busy[i] |= uint8_t(duplicate_of[i] != kNone);
@@ -307,7 +306,7 @@ std::vector<Operation> operations(const Graph& g, const Step& s) {
 }
 
 namespace {
-// Of results that the plan makes room for.
+// Bytes of all results that the plan allocates.
 size_t bytes_of(const Graph& g, const Plan& plan) {
   size_t n = 0;
   for (const Plan::Arena& a : plan.arenas) n += a.bytes;

@@ -1,7 +1,6 @@
-// The nodes of one evaluation, and the plan by which they are run: who is merged with whom, what runs together, in
-// which order, and where results lie. A plan depends on structure, layouts and liveness alone, so it is kept and used
-// again for the next graph that looks the same. For the files of core/plan/; users see
-// evaluate().
+// The nodes of one evaluation, and their plan: which nodes are merged or run together, in what order, and where
+// results are stored. A plan depends only on structure, layouts and liveness, so equal graphs reuse it. For core/plan/;
+// users call evaluate().
 #pragma once
 #include <tapegrad/core/plan/run_group.h>
 
@@ -13,45 +12,46 @@ namespace tg::detail {
 inline constexpr uint32_t kNone = ~0u;
 
 struct Slot {          // a value: a leaf, or an output of a node
-  const Value* value;  // null when nobody holds it
+  const Value* value;  // null without an owner
   const Layout* layout;
-  uint32_t node;   // that makes it; kNone: a leaf
-  uint32_t group;  // values that share storage: the slot whose group members below speak for all; a forest, see find()
+  uint32_t node;  // the producer; kNone: a leaf
+  // Values that share storage: a union-find forest, see find(). The root's members below are those of the group.
+  uint32_t group;
   uint32_t uses = 0;    // by inputs of nodes of the graph
   bool pinned = false;  // held outside the graph, or saved by the tape
-  // Of a group, by position in the plan's steps:
+  // Lifetime of the group, as positions in the plan's steps.
   uint32_t first = kNone, last = 0;
-  uint32_t reads = 0;  // by the step that is planned now
+  uint32_t reads = 0;  // by the step being planned
 };
 struct Graph {
-  std::vector<Ref<Node>> nodes;    // in the order of emission
-  std::vector<Slot> slots;         // outputs of node n: nodes[n]->slot and those after it
+  std::vector<Ref<Node>> nodes;    // in order of emission
+  std::vector<Slot> slots;         // outputs of node n: from nodes[n]->slot on
   std::vector<uint32_t> in;        // slots of all inputs, node by node
-  std::vector<uint32_t> first_in;  // of each node in that list, and the end
+  std::vector<uint32_t> first_in;  // of each node in that list, then the end
   std::span<const uint32_t> inputs(uint32_t node) const {
     return std::span(in).subspan(first_in[node], first_in[node + 1] - first_in[node]);
   }
   uint32_t output(uint32_t node, size_t i) const { return nodes[node]->slot + uint32_t(i); }
-  uint32_t find(uint32_t slot);  // of its group
+  uint32_t find(uint32_t slot);  // the root of its group
 };
 
-// What may be switched off, to find the pass that is to blame: TG_PASSES=-cse,-fuse ...
+// Passes that TG_PASSES=-cse,-fuse can switch off, to find the faulty one.
 enum Pass : uint32_t {
-  kCommonSubexpressions = 1,  // nodes that compute the same run once
+  kCommonSubexpressions = 1,  // merges equal nodes
   kElementwiseFusion = 2,     // pointwise ops run together, tile by tile
-  kInPlace = 4,               // results take over the storage of what is read for the last time
-  kArena = 8,                 // temporaries lie in one block, at offsets chosen in advance
-  kRewrite = 16,              // several ops run as one, by the rules of rewrite.h
-  kSchedule = 32,             // steps run in another order, where that takes less memory
-  kBranches = 64,             // what need not wait runs beside the rest, on a device that runs calls as one
+  kInPlace = 4,               // results reuse inputs that are read for the last time
+  kArena = 8,                 // temporaries are in one block, at planned offsets
+  kRewrite = 16,              // replaces several ops by one, by the rules of rewrite.h
+  kSchedule = 32,             // reorders steps to take less memory
+  kBranches = 64,             // parallel branches, on a device that records runs
   kAllPasses = 127
 };
 uint32_t enabled_passes();
 
 struct Step {
   std::vector<uint32_t> nodes;    // more than one: a chain, or `replacement`
-  uint32_t duplicate_of = kNone;  // a node that has run and whose results are this one's too
-  std::vector<Donors> donors;     // per op that runs (one per node, or that of `replacement`), as in run_node.h
+  uint32_t duplicate_of = kNone;  // an earlier node with the same results
+  std::vector<Donors> donors;     // per op (one per node, or `replacement`), see run_node.h
   ChainPlan chain = {};
   std::optional<Replacement> replacement = {};
 };
@@ -59,38 +59,37 @@ struct Step {
 struct Plan {
   std::vector<Step> steps;
   std::vector<BufferSlice> slices;     // per slot
-  std::vector<uint8_t> has_duplicate;  // per node: a later step asks for its results
+  std::vector<uint8_t> has_duplicate;  // per node: a later step reuses its results
   struct Arena {
     Device device;
-    size_t bytes = 0, live = 0;  // live: of what lies in it, at the step when that is most
+    size_t bytes = 0, live = 0;  // live: maximal sum of live blocks
   };
   std::vector<Arena> arenas;
 };
 
-// An op that a step runs, with the slots that it reads and makes. A result that lies within a tile has none.
+// An op that a step runs, with its input and output slots. A result within a tile has slot kNone.
 struct Operation {
   OpPtr op;
   std::vector<uint32_t> in, out;
-  std::vector<const Layout*> layouts;  // of out, as the op sees them
+  std::vector<const Layout*> layouts;  // of out, as inferred by the op
 };
-std::vector<Operation> operations(const Graph&, const Step&);  // as its donors are listed; passes.cpp
+std::vector<Operation> operations(const Graph&, const Step&);  // in the order of Step::donors; passes.cpp
 
-Graph collect(Inputs roots);  // evaluate.cpp: the nodes that have yet to run
-// Numbers their values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (who is held from
-// outside): both decide what a plan may do.
+Graph collect(Inputs roots);  // evaluate.cpp: the nodes that have not run
+// Numbers the values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (values held from
+// outside): both limit the plan.
 StructuralHash number(Graph&);
 Plan make_plan(Graph&, uint32_t passes);              // passes.cpp
-void assign_buffers(Graph&, Plan&, uint32_t passes);  // buffer_assignment.cpp: a part of it
-// What runs as one op; not nodes that are `busy`. rewrite.cpp
+void assign_buffers(Graph&, Plan&, uint32_t passes);  // buffer_assignment.cpp
+// Nodes that run as one op; none of them is `busy`. rewrite.cpp
 struct Rewrite {
-  std::vector<uint32_t> nodes;  // in the order of emission
+  std::vector<uint32_t> nodes;  // in order of emission
   Replacement replacement;
 };
 std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& busy);
-// An order of the steps that lowers peak memory, as indices into `steps`; each comes after those that it reads.
-// schedule.cpp
+// An order of the steps with lower peak memory, as indices into `steps`, in topological order. schedule.cpp
 std::vector<uint32_t> memory_aware_order(const Graph&, const std::vector<Step>&);
-const char* folder_of_dumps();         // that the environment variable TG_DUMP_PLANS names, made; null: it is not set
+const char* folder_of_dumps();         // of TG_DUMP_PLANS, created; null if unset
 void dump(const Graph&, const Plan&);  // to that folder
 
 }  // namespace tg::detail

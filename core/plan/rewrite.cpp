@@ -1,4 +1,4 @@
-// Finds the patterns of the rules in a graph that is to be planned.
+// Matches the patterns of the rules in a graph before it is planned.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool register_rules(std::span<const Rule> list) {
 
 namespace detail {
 namespace {
-// A pattern laid over a graph, node by node in the order of the pattern.
+// The nodes of a match, in the order of the pattern.
 struct Match {
   std::vector<uint32_t> nodes;
   std::vector<Port> in;
@@ -31,7 +31,7 @@ class Finder {
   }
   std::vector<Rewrite> all() {
     std::vector<Rewrite> found;
-    for (auto n = uint32_t(g_.nodes.size()); n-- > 0;)  // from the end: of patterns within patterns, the largest
+    for (auto n = uint32_t(g_.nodes.size()); n-- > 0;)  // from the end: the largest pattern first
       for (const Rule* r : rules())
         if (std::optional<Rewrite> w = apply(*r, n)) {
           for (const uint32_t k : w->nodes) busy_[k] = 1;
@@ -65,7 +65,8 @@ class Finder {
     }
     return true;
   }
-  // What the ops make and the new one does not is read within the match only; what it makes, within and afterwards.
+  // Values that the new op does not make are read only within the match. Its results are read only within the match or
+  // after it.
   bool closed(const Rule& r, const Match& m) const {
     const uint32_t root = m.nodes[0];
     for (uint32_t k = 0; k < m.nodes.size(); ++k)
@@ -100,7 +101,7 @@ class Finder {
 
   const Graph& g_;
   std::vector<uint8_t> busy_;
-  std::vector<std::vector<uint32_t>> readers_;  // of slots
+  std::vector<std::vector<uint32_t>> readers_;  // by slot
 };
 }  // namespace
 

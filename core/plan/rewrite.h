@@ -1,49 +1,48 @@
-// Rules by which a plan runs several ops as one: a pattern of ops, as data, and the op that takes their place. The
-// planner looks for patterns (rewrite.cpp) and knows no op; the rules are those of ops/rewrite_rules.cpp. Only what is
-// planned is rewritten, so an eager op runs as it was emitted. The tape is not touched: nodes keep what their own
-// gradients read.
+// Rules that replace several ops by one: a pattern of ops, as data, and the new op. The planner matches patterns
+// (rewrite.cpp) and knows no op; ops/rewrite_rules.cpp has the rules. Only plans are rewritten: eager ops run as
+// emitted. The tape does not change: nodes keep the values that their gradients read.
 #pragma once
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
-// A value: what an op of one type makes of values as output 0, or any value at all.
+// A value: output 0 of an op of one type, or any value.
 struct Pattern {
-  const void* op = nullptr;  // Op::type(); null: any value, and the next input of the op that takes their place
+  const void* op = nullptr;  // Op::type(); null: any value, an input of the new op
   std::vector<Pattern> in = {};
-  bool either_order = false;  // of its two inputs
-  bool more = false;          // it may have inputs beyond `in`: further inputs, too
+  bool either_order = false;  // its two inputs may be swapped
+  bool more = false;          // inputs beyond `in` are inputs of the new op too
 };
 struct Rule {
   std::string_view name;
   Pattern pattern;  // its root is an op
-  // What the new op makes, output by output: output `out` of op number `op` of the pattern, the root first, then those
-  // of its first input, and so on. What else the ops would make must be read by them alone, or the rule does not apply.
+  // The results of the new op: output `out` of op number `op`, in preorder of the pattern. All other outputs may only
+  // be read within the match, or the rule does not apply.
   struct Result {
     uint8_t op, out;
   };
   std::vector<Result> results;
-  // The new op, for ops and layouts of inputs in the order of the pattern, or null: the rule does not apply. Layouts
-  // and attributes in the ops' keys decide about that, no others; none of the ops has a next().
+  // The new op, given ops and input layouts in the order of the pattern; null: the rule does not apply. The decision
+  // depends only on layouts and on attributes in the ops' keys. No op has for_next_step().
   OpPtr (*make)(std::span<const Op* const> ops, std::span<const Layout* const> in);
 };
-bool register_rules(std::span<const Rule>);  // before main(); they live on. Earlier ones win.
+bool register_rules(std::span<const Rule>);  // before main(); not copied. Earlier rules win.
 template <class OpT> Pattern made_by(std::vector<Pattern> in) {
   return {.op = &Kernels<OpT>::table, .in = std::move(in)};
 }
 
 namespace detail {
-struct Port {  // an input or an output of one of the nodes that run together
+struct Port {  // an input or output of a node of the match
   uint32_t node, index;
 };
 // Nodes that run as one op.
 struct Replacement {
   const Rule* rule;
-  std::vector<uint32_t> order;  // the nodes' places, in the order of the pattern
+  std::vector<uint32_t> order;  // indices of the nodes in pattern order
   std::vector<Port> in, out;
-  std::vector<Layout> layouts;  // of the results, as the op makes them
-  // The op for the nodes of this evaluation: attributes outside of keys may be other than when it was planned.
+  std::vector<Layout> layouts;  // of the results, as the op infers them
+  // The op for this evaluation: attributes outside of keys may differ from those at planning.
   template <class NodeAt> OpPtr op(NodeAt node) const {
     SmallVec<const Op*, 8> ops;
     SmallVec<const Layout*, 8> layouts_in;

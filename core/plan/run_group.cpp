@@ -77,7 +77,7 @@ std::vector<OutputStorages> execute_chain(std::span<const Ref<Node>> nodes, cons
 
 void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
                     const BufferAssignment& buffers) {
-  std::vector<OutputStorages> made(nodes.size());  // null: what the op does not make
+  std::vector<OutputStorages> made(nodes.size());  // null: not made by the op
   for (size_t k = 0; k < nodes.size(); ++k) {
     check_alive(*nodes[k]);
     for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);

@@ -1,5 +1,5 @@
-// Runs several nodes by one call: a chain of pointwise ops, or one op that takes their place. The results are those of
-// run_node() for each.
+// Runs several nodes by one call: a chain of pointwise ops, or a replacement op. Results are those of run_node() for
+// each node.
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -7,14 +7,14 @@
 
 namespace tg::detail {
 
-// BackendRuntime::run_chain() as a Profiler sees it: on the CPU, a call is a kernel.
+// BackendRuntime::run_chain() with a profile: on the CPU, one call is one kernel.
 void run_chain_kernel(std::string_view name, const Chain&);
-std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; lives as long as the process
+std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; never freed
 
-// One call of the backend. Results that live within a tile are null.
+// One call of the backend. Results within a tile are null.
 std::vector<OutputStorages> run_nodes_as_chain(std::span<const Ref<Node>>, const ChainPlan&, std::span<const Donors>,
                                                const BufferAssignment&);
-// One op.
+// One replacement op.
 void run_nodes_as_one(std::span<const Ref<Node>>, const Replacement&, const Donors&, const BufferAssignment&);
 
 }  // namespace tg::detail

@@ -1,5 +1,5 @@
-// The order of steps: greedily, the one next that frees most memory on balance. A step that communicates comes when all
-// that were emitted before it have run, and no later: other ranks wait for it, and it may go on beside the next steps.
+// The order of steps: greedily the step that frees most memory. A step that communicates runs as soon as all steps
+// emitted before it have run, because other ranks wait for it; the next steps may overlap it.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace tg::detail {
 namespace {
-// Of the steps that could be next, those are compared that were emitted first, and that could be next last: a graph may
-// have any number of branches.
+// Candidates are the ready steps that were emitted first and those that became ready last: graphs may have any number
+// of branches.
 constexpr size_t kWidth = 32;
 
 class Scheduler {
@@ -55,7 +55,7 @@ class Scheduler {
   }
 
  private:
-  // Views and merged results have no bytes of their own.
+  // Views and merged results take no bytes.
   void add_results(const Graph& g, const Step& step, uint32_t t) {
     if (step.duplicate_of != kNone) {
       for (size_t i = 0; i < g.nodes[step.nodes[0]]->out.size(); ++i)
@@ -109,14 +109,14 @@ class Scheduler {
     return found;
   }
 
-  std::vector<uint32_t> base_;                  // of slots: the slot whose memory they are in
-  std::vector<int64_t> bytes_;                  // of bases that the graph makes
-  std::vector<uint32_t> left_;                  // of bases: steps that have yet to read it; kNone: it stays
-  std::vector<std::vector<uint32_t>> reads_;    // of steps: bases
-  std::vector<int64_t> makes_;                  // of steps: bytes
-  std::vector<std::vector<uint32_t>> readers_;  // of steps: those that wait for it
-  std::vector<uint32_t> waits_;                 // of steps: how many it waits for
-  std::vector<bool> message_;                   // of steps: whether it communicates
+  std::vector<uint32_t> base_;                  // by slot: the slot that holds its memory
+  std::vector<int64_t> bytes_;                  // by base: bytes that the graph makes
+  std::vector<uint32_t> left_;                  // by base: steps that will read it; kNone: it stays
+  std::vector<std::vector<uint32_t>> reads_;    // by step: bases
+  std::vector<int64_t> makes_;                  // by step: bytes
+  std::vector<std::vector<uint32_t>> readers_;  // by step: steps that wait for it
+  std::vector<uint32_t> waits_;                 // by step: number of steps that it waits for
+  std::vector<bool> message_;                   // by step: whether it communicates
   std::set<uint32_t> ready_;
   std::vector<uint32_t> recent_;
 };
