@@ -14,16 +14,16 @@ namespace detail {
 class DryRun {
  public:
   std::array<std::unique_ptr<BackendRuntime>, kBackends> runtimes;
-  int64_t blocks = 0;  // of tensors that live
+  int64_t blocks = 0;  // of live tensors
   bool running = true;
-  void end_if_unused() {  // tensors may be left, which it will free
+  void end_if_unused() {  // the last tensor that outlives it deletes it
     if (!running && blocks == 0) delete this;
   }
 };
 
 namespace {
 constexpr int64_t kMostBytes = int64_t(1) << 62;  // sums cannot overflow
-constexpr uintptr_t kNowhere = 4096;              // aligned, not null, and never mapped
+constexpr uintptr_t kNowhere = 4096;              // aligned, not null, never mapped
 
 class DryAllocator final : public Allocator {
  public:
@@ -69,7 +69,7 @@ class DryRuntime final : public BackendRuntime {
  private:
   BackendRuntime& real_;
   DryRun& run_;
-  std::map<int, DryAllocator> allocators_;  // by index of the device
+  std::map<int, DryAllocator> allocators_;  // by device index
 };
 }  // namespace
 

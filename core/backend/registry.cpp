@@ -7,7 +7,7 @@
 
 namespace tg {
 namespace {
-struct Registry {  // leaked: static objects of any file may register first or read last
+struct Registry {  // leaked: static objects may register first or read last
   std::vector<OpInfo (*)()> ops;
   std::vector<KernelInfo> kernels;
 };
@@ -21,7 +21,7 @@ std::string_view from_source_root(const char* file) {
     if (size_t at = f.rfind(folder); at != f.npos) return f.substr(at + 1);
   return f;
 }
-// TG_ISA: 1, 3 or 4; 0 when it is something else, and the most there is when it is unset.
+// TG_ISA: 1, 3 or 4; 0 if invalid, 4 if unset.
 int wished_level() {
   const char* wish = std::getenv("TG_ISA");
   if (!wish) return 4;
@@ -37,7 +37,7 @@ int detect_isa_level() {
       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     level = 4;
 #endif
-  // What is no level has no effect here, before main(), where nobody catches an Error: kernel_level() throws it.
+  // Before main() no one catches an Error, so an invalid TG_ISA is ignored here: kernel_level() throws it.
   return wished_level() == 0 ? level : std::min(level, wished_level());
 }
 }  // namespace

@@ -1,32 +1,30 @@
 /// @file
-/// The registry: which ops were linked into this program, and the kernel of each op on each backend. Static objects
-/// fill it before main() (OpOf and TG_KERNEL in op.h). bench/ops/list_ops and tests read it.
+/// The registry: all ops of this program, and their kernels by backend. Static objects fill it before main() (OpOf and
+/// TG_KERNEL in op.h). bench/ops/list_ops and tests read it.
 #pragma once
 #include <tapegrad/core/device.h>
 
 #include <string_view>
 #include <vector>
 
-/// CPU kernel files are compiled once per instruction-set level (cmake/levels.cmake): 1 plain x86-64 or any other
-/// processor, 3 x86-64-v3 (AVX2, FMA), 4 x86-64-v4 (AVX-512). The highest level that the machine has wins.
 #ifndef TG_ISA_LEVEL
-/// The instruction-set level that this file is compiled for. CPU kernel files are compiled once per level
-/// (cmake/levels.cmake), and the highest that the machine has is used. 1: plain x86-64, or any other processor; 3:
-/// x86-64-v3 (AVX2, FMA); 4: x86-64-v4 (AVX-512).
+/// The instruction-set level of this file. CPU kernel files are compiled once per level (cmake/levels.cmake), and the
+/// machine's highest level is used. 1: plain x86-64, or any other processor; 3: x86-64-v3 (AVX2, FMA); 4: x86-64-v4
+/// (AVX-512).
 #define TG_ISA_LEVEL 1
 #endif
 
 namespace tg {
 
-/// A kernel of any op, cast back before it is called.
+/// A kernel of any op; cast back before a call.
 using AnyKernel = void (*)();
-/// The kernel of one op on one backend; null if there is none.
+/// The kernel of one op on one backend; null without one.
 struct KernelSlot {
   AnyKernel fn = nullptr;
   int level = 0;
-  bool strided = false;  ///< takes inputs with any strides
+  bool strided = false;  ///< accepts any strides
 };
-/// Where a kernel was registered, and whether it takes inputs with any strides.
+/// The place of a kernel's registration, and whether it accepts any strides.
 struct KernelOrigin {
   const char* file;
   int line, level;
@@ -39,14 +37,14 @@ struct KernelInfo {
   std::string_view file;  ///< path from the source root: "cpu/kernels/matmul.cpp"
   int line, level;
 };
-/// An op of this program, for listings: whether it has a gradient of its own, is defined by other ops, is a view.
+/// An op of this program, for listings: whether it overrides vjp(), overrides compose(), is a view.
 struct OpInfo {
   std::string_view name;
   bool has_vjp, composes, is_view;
 };
 
-/// Puts a kernel into its slot, unless a kernel of a higher level is there or this machine lacks the level. TG_KERNEL
-/// calls it before main(); `origin` must never be freed.
+/// Registers a kernel, unless a kernel of a higher level exists or this machine lacks the level. TG_KERNEL calls it
+/// before main(); `origin` must never be freed.
 bool register_kernel(const char* op, KernelSlot&, Backend, AnyKernel, const KernelOrigin&);
 /// Adds an op to all_ops(). OpOf calls it before main().
 bool register_op(OpInfo (*info)());
@@ -55,11 +53,11 @@ std::vector<OpInfo> all_ops();
 std::vector<KernelInfo>
 /// All kernels that this machine can run, sorted by op, backend and level.
 all_kernels();
-/// The instruction-set level that CPU kernels use: 1, 3 or 4. It is the highest that this machine has, or the
-/// environment variable TG_ISA if that is lower.
+/// The instruction-set level of CPU kernels, 1, 3 or 4: the highest of this machine, or the environment variable TG_ISA
+/// if that is lower.
 int isa_level();
-/// The highest level of the kernels in use on a backend. On the CPU it is below isa_level() if the build has no kernels
-/// of that level. An Error if TG_ISA is not 1, 3 or 4.
+/// The highest level of a backend's kernels in use. On the CPU it is below isa_level() if the build has no kernels of
+/// that level. An Error if TG_ISA is not 1, 3 or 4.
 int kernel_level(Backend);
 
 }  // namespace tg

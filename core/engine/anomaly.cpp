@@ -1,4 +1,4 @@
-// AnomalyScope: the search for the op that makes the first NaN or infinity.
+// AnomalyScope: finds the op that makes the first NaN or infinity.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/run_node.h>
 
@@ -9,7 +9,7 @@
 namespace tg {
 namespace {
 struct Findings {
-  int64_t nan = -1, infinite = -1;  // the first element of the kind, in row-major order
+  int64_t nan = -1, infinite = -1;  // first element, in row-major order
   double lo = std::numeric_limits<double>::infinity(), hi = -lo;
 };
 template <class T> Findings search(const Buf& b, const std::byte* bytes) {
@@ -58,7 +58,7 @@ Findings search(const Buf& b, Device device) {
 
 namespace detail {
 AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
-  constexpr size_t kListed = 8;  // of longer lists those with a NaN or an infinity, as many
+  constexpr size_t kListed = 8;  // longer lists: only inputs with a NaN or an infinity
   size_t listed = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const Findings f = search(in[i], n.out[0].layout.device);
@@ -76,7 +76,7 @@ AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
 }
 void AnomalyCheck::after(Bufs out) const {
   const Traits traits = node_.op->traits();
-  if (traits.asynchronous) wait_for_async();  // what it writes is not there yet
+  if (traits.asynchronous) wait_for_async();  // its outputs are still being written
   for (size_t k = 0; k < out.size(); ++k) {
     const Findings f = search(out[k], node_.out[0].layout.device);
     const bool nan = f.nan >= 0, infinite = f.infinite >= 0 && !infinite_ && !nan_ && !traits.may_be_infinite;

@@ -1,4 +1,4 @@
-// Conversions of dtype, and the bf16 copies that parameters keep.
+// Conversions of dtype, and the bf16 copies of parameters.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -9,7 +9,7 @@
 
 namespace tg {
 namespace {
-// (copy, x): the copy, whose gradient is that of x.
+// (copy, x): the copy, with the gradient of x.
 struct Bf16Copy : ViewOp<Bf16Copy> {
   static constexpr auto kName = "bf16_copy";
   Layouts infer(Inputs in) const override {
@@ -20,7 +20,7 @@ struct Bf16Copy : ViewOp<Bf16Copy> {
   Tensors vjp(const Vjp& v) const override { return {Tensor(), v.grad()}; }
 };
 
-std::mutex g_copies;  // threads that share a model may all be the first to read a parameter
+std::mutex g_copies;  // threads may read a shared parameter first at once
 
 bool unchanged(const Value& v, uint32_t then) {
   return !v.storage || v.storage->version == (then == detail::kUnset ? v.version : then);
@@ -29,7 +29,7 @@ Ref<Value> find_copy(const Value& v) {
   const bool valid = v.bf16_copy && unchanged(v, v.bf16_of) && unchanged(*v.bf16_copy, detail::kUnset);
   return valid ? v.bf16_copy : nullptr;
 }
-// A dry run leaves nothing behind in tensors from outside.
+// A dry run must not change tensors from outside.
 bool outlives_run(const Value& v) {
   return detail::running_dry() && v.storage &&
          &v.storage->allocator != &runtime_of(v.layout.device).allocator(v.layout.device.index);
@@ -37,7 +37,7 @@ bool outlives_run(const Value& v) {
 }  // namespace
 
 Layouts op::Cast::infer(Inputs in) const { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
-Tensors op::Cast::vjp(const Vjp& v) const { return {v.grad()}; }  // backward() converts it where that is needed
+Tensors op::Cast::vjp(const Vjp& v) const { return {v.grad()}; }  // backward() converts it where needed
 
 Ref<Value> detail::bf16_copy(Value& v) {
   const std::lock_guard lock(g_copies);
@@ -49,7 +49,7 @@ Ref<Value> detail::keep_bf16_copy(Value& v) {
   const Tensor made = Tensor(Ref<Value>(&v)).to(DType::bf16);
   if (v.storage && !tracing()) evaluate({made});
   const std::lock_guard lock(g_copies);
-  if (Ref<Value> copy = find_copy(v)) return copy;  // of another thread
+  if (Ref<Value> copy = find_copy(v)) return copy;  // another thread made it
   give_bf16_copy(v, made.value());
   return made.value();
 }

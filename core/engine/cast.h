@@ -1,6 +1,6 @@
 /// @file
-/// Conversions: another dtype, another device, contiguous strides. Users call the members of Tensor (to, contiguous,
-/// to_vector, item); only they emit these ops.
+/// Conversions of dtype, device and strides. Users call the members of Tensor (to, contiguous, to_vector, item); only
+/// they emit these ops.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -20,24 +20,24 @@ struct Cast : OpOf<Cast> {
 };
 }  // namespace op
 
-/// x.to(dtype) for the parameters of a model. The bf16 form of an f32 leaf that requires a gradient is made once: it is
-/// kept as long as the leaf has this value, takes 2 bytes per element, and adamw_step() writes it along with the leaf.
-/// All calls return views of it, so use them for reading alone. Anything else is converted by to(). Differentiable:
-/// the gradient of the leaf comes in bf16, as that of to().
+/// x.to(dtype) for model parameters. An f32 leaf that requires a gradient gets one bf16 copy: it is valid while the
+/// leaf has this value, takes 2 bytes per element, and adamw_step() updates it with the leaf. All calls return views of
+/// it: do not write to them. to() converts everything else. Differentiable: the gradient of the leaf is bf16, as that
+/// of to().
 Tensor parameter_as(const Tensor& x, DType);
 
 namespace detail {
-// What parameter_as() keeps of a value: null if there is none, or if the elements have been written to since.
+// The copy of parameter_as(); null without one, or if the elements were written since.
 Ref<Value> bf16_copy(Value&);
-Ref<Value> keep_bf16_copy(Value&);  // makes it if need be; at once if the value is there
-// An op that writes over a parameter writes over its copy, too: it takes the copy from the old value, and gives what
-// becomes of it to the new one.
+Ref<Value> keep_bf16_copy(Value&);  // makes it if missing; at once if v has elements
+// An op that overwrites a parameter overwrites its copy too: it takes the copy from the old value, and gives the new
+// copy to the new value.
 Ref<Value> take_bf16_copy(const Tensor& x);
 void give_bf16_copy(Value&, Ref<Value> copy);
 }  // namespace detail
 
-/// x in the dtype that kernels compute in: bf16 becomes f32, all others stay. Gradients that are made of several ops
-/// use it, so that no intermediate is rounded to 8 bits.
+/// x in the dtype of computation: bf16 becomes f32, other dtypes stay. Gradients of several ops use it, so that no
+/// intermediate is rounded to 8 bits.
 inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }
 
 }  // namespace tg

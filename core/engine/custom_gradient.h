@@ -1,12 +1,12 @@
 /// @file
-/// CustomGradient: values that other ops made, with the gradient of an op of their own. A composed op with a vjp() and
-/// custom_vjp() return it; nobody else emits it.
+/// CustomGradient: results of other ops with a custom gradient. Only composed ops with a vjp() and custom_vjp() emit
+/// it.
 #pragma once
 #include <tapegrad/core/node.h>
 
 namespace tg::op {
 
-/// (inputs of an op, its outputs as ops outside the tape made them) -> the outputs, with the vjp of that op.
+/// (inputs of an op, its outputs computed outside of the tape) -> the outputs, with the op's vjp.
 struct CustomGradient : ViewOp<CustomGradient> {
   static constexpr auto kName = "own_gradient";
   OpPtr op;

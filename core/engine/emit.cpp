@@ -1,5 +1,5 @@
-// emit: the one choke point through which every op goes. Shapes are inferred, the node is recorded, and in eager mode
-// it runs at once. Also what a vjp reads back from the tape.
+// emit(), the entry point of every op: infers shapes, records the node, and runs it in eager mode. Also Vjp, which
+// reads saved values.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/custom_gradient.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -60,7 +60,7 @@ void Node::dispose(const Node* n) {
   constinit thread_local bool active = false;
   const_cast<Node*>(n)->next_dead = std::exchange(dead, const_cast<Node*>(n));
   if (active) return;
-  for (active = true; dead;) delete std::exchange(dead, dead->next_dead);  // ~Node may end another: it joins the list
+  for (active = true; dead;) delete std::exchange(dead, dead->next_dead);  // ~Node may add another
   active = false;
 }
 
@@ -84,7 +84,7 @@ Layouts checked_layouts(const Op& op, Inputs in) {
         fail_dtype(op, i, in[i]);
     }
     Layouts layouts = op.infer(in);
-    for (auto& l : layouts) checked_numel(op.name(), l.shape);  // broadcasting can make more than memory can count
+    for (auto& l : layouts) checked_numel(op.name(), l.shape);  // broadcasting can exceed 64-bit sizes
     return layouts;
   } catch (const Error& e) {
     throw detail::with_scope(e, current_scope());
@@ -109,7 +109,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
       traced = trace->reads(in[i]);
     const Ref<Value>& seen = trace ? traced : x.value;
     Value& v = *seen;
-    // A clock per thread that never falls behind what it reads.
+    // A clock per thread, never behind the nodes that it reads.
     if (v.producer) t_seq = std::max(t_seq, v.producer->seq);
     auto& e = node->in.emplace_back(x.id, seen, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
                                     tracked && x.requires_grad, v.storage ? v.storage->version : detail::kUnset);
@@ -122,7 +122,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     if (!e.tracked) continue;
     x.recorded = true;
     e.hooks = x.hooks;
-    // A leaf that is still lazy has a producer too, but no tape. What is computed again belongs to an older tape.
+    // A lazy leaf also has a producer, but it is not on the tape. A recomputed value belongs to an older tape.
     if (v.producer && v.producer->tracked)
       e.producer = v.producer;
     else if (x.origin)
@@ -153,7 +153,7 @@ void observe(const Op& op, const Tensors& outs) {
   NoGradScope off;
   for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
 }
-// By the simpler ops of compose(); with the op's own gradient where it has one.
+// Runs the ops of compose(), with the op's vjp() if it has one.
 Tensors composed(const OpPtr& op, Inputs in) {
   const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
   if (!op->has_vjp || !grad_enabled() || !std::ranges::any_of(in, &Tensor::requires_grad)) return op->compose(in);
@@ -189,10 +189,10 @@ Tensors emit_donating(OpPtr op, std::vector<Tensor> in) {
 void emit_update(OpPtr op, Inputs in, size_t n) {
   NoGradScope off;
   Tensors outs;
-  const Layouts layouts = checked_layouts(*op, in);  // arguments are evaluated in any order, and op is moved
+  const Layouts layouts = checked_layouts(*op, in);  // before the move: argument order is unspecified
   auto node = make_node(std::move(op), in, layouts, outs);
   size_t assigned = 0;
-  try {  // assigned first, so that the node is the old value's last owner
+  try {  // assign first: the node then owns the old value alone
     for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
     if (!lazy_enabled()) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
   } catch (...) {
@@ -237,7 +237,7 @@ Tensor Vjp::out(size_t i) const {
   TG_CHECK(node_.op->saves_out(node_.tracked) & mask_of(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
   Ref<Value> v = o.live;
-  if (!v) {  // the handle is gone: a new one on the saved storage
+  if (!v) {  // the handle is gone: makes one from the saved storage
     v = make_ref<Value>(o.layout);
     v->storage = o.saved;
     v->version = o.version;

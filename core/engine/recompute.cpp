@@ -1,5 +1,5 @@
-// RecomputeScope: what the tape does not keep because it can be computed again. Nodes decide when they are recorded,
-// by what is kept anyway, so that eager, lazy and compiled runs decide alike; recomputed() is called by vjps.
+// RecomputeScope: values that the tape does not keep because backward can recompute them. Nodes decide when they are
+// recorded, from what is kept anyway, so eager, lazy and compiled runs agree. Vjps call recomputed().
 #include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
@@ -7,18 +7,18 @@
 namespace tg {
 namespace detail {
 namespace {
-// Longer ones are cut by a value that is kept: what they compute on the way is alive at once.
+// The intermediate values of a recomputed chain are alive at once, so longer chains keep a value.
 constexpr uint8_t kMostInARow = 8;
 
 size_t output_of(const Edge& e) { return size_t(e.id - e.producer->first_id); }
 bool can_compute_again(const Edge& e) {
   return e.producer && e.producer->recomputing.out & mask_of(output_of(e)) &&
-         (e.version == kUnset || e.version == e.value->version);  // else written to since
+         (e.version == kUnset || e.version == e.value->version);  // not written since
 }
 
-// Whether output k can be computed again without keeping more than its own size: out of inputs that are saved or
-// computed again, of leaves whose gradient somebody waits for, who has them anyway, and of constants such as a frozen
-// bias. A view is worth it only if what it shows is computed again.
+// Whether recomputing output k keeps less than its size. Free inputs are: saved or recomputed ones, leaves with a
+// gradient, which the caller keeps anyway, and small constants such as a frozen bias. A view is worth it only if its
+// base is recomputed.
 bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
   size_t constants = 0;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -34,7 +34,7 @@ bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
 }  // namespace
 
 void plan_recomputing(Node& n) {
-  if (n.in.size() > 31 || n.out.size() > 31) return;  // masks know the others only together
+  if (n.in.size() > 31 || n.out.size() > 31) return;  // masks do not tell inputs from 31 on apart
   const Mask saved = n.op->saves_in(n.tracked), saved_out = n.op->saves_out(n.tracked);
   Node::Recomputing& r = n.recomputing;
   Mask again = 0;
@@ -54,7 +54,7 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   Node& p = *e.producer;
   const size_t k = output_of(e);
   Out& o = p.out[k];
-  if (p.done && o.live && o.live->storage) {  // somebody else keeps it
+  if (p.done && o.live && o.live->storage) {  // another owner keeps it
     check_version(n, i, *o.live);
     return o.live;
   }

@@ -1,5 +1,5 @@
-// Running one node: buffers, the kernel, what is kept afterwards, and what is said when it fails. core/plan/ decides
-// the order and the storage of several nodes.
+// Runs one node: buffers, the kernel, values saved for backward, and errors. core/plan/ decides order and storage of
+// several nodes.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
@@ -143,7 +143,7 @@ void run_kernel(const Op& op, Bufs in, Bufs out, Context& c) {
     span.emplace(c.op);
   op.run(in, out, c);
 }
-Error with_scope(const Error& e, const Scope* s) {  // once: the innermost op that failed knows best
+Error with_scope(const Error& e, const Scope* s) {  // once: the innermost failed op has the best scope
   if (!s->parent || e.scoped()) return e;
   return Error(e.kind(), fmt::format("{}\n    in {}", e.what(), s->path()), true);
 }
@@ -168,7 +168,7 @@ void check_unchanged(const Node& n, size_t i, bool output, const Storage* s, uin
 }  // namespace
 void check_version(const Node& n, size_t i, const Value& v) {
   const uint32_t then = n.in[i].version;
-  // Lazy when it was captured: as its op left it.
+  // A lazy input has the version that its op wrote.
   check_unchanged(n, i, false, v.storage.get(), then == kUnset ? v.version : then, v.layout);
 }
 void check_version(const Node& n, size_t i, bool output) {
@@ -193,12 +193,12 @@ void commit_outputs(Node& n, const OutputStorages& made) {
     if (keep_out & mask_of(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
     o.live->storage = made[i];
-    if (made[i]) o.live->version = made[i]->version;  // none: within a chain, and nobody reads it
+    if (made[i]) o.live->version = made[i]->version;  // null: within a chain, without readers
     if (!n.tracked) std::exchange(o.live, nullptr)->producer = nullptr;
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
-    if ((keep_in | n.recomputing.in) & mask_of(i) && e.value->storage)  // none: within a chain
+    if ((keep_in | n.recomputing.in) & mask_of(i) && e.value->storage)  // null: within a chain
       e.version = e.value->storage->version;
     if (!(keep_in & mask_of(i))) e.value = nullptr;
   }
@@ -262,12 +262,12 @@ void wait_for_async() noexcept {
   for (const auto f : waits()) f();
 }
 
-// What it was to write over may be half written, and readers of the result are told of the failure.
+// Donated memory may be half written. Readers of the results get an Error.
 void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
-  // These texts are never freed, and a program that catches Errors may make ever new ones: 3 MB of them are enough.
+  // These texts are never freed, and a program that catches Errors may make new ones forever: the limit is 3 MB.
   constexpr int kMost = 10'000;
   static std::atomic<int> told = 0;
   n.error = told < kMost && ++told <= kMost ? intern(fmt::format("it failed before: {}", why.what()))
@@ -275,7 +275,7 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
 }
 
 OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
-  const Ref<Node> guard(&n);  // finish() may drop the last other reference
+  const Ref<Node> guard(&n);  // commit_outputs() may drop the last other reference
   try {
     return execute(n, donors, buffers);
   } catch (const Error& e) {

@@ -1,44 +1,44 @@
-// Running one node: version checks, donation of buffers, the eager fast path, marks for graph walks. For the engine and
+// Running one node: version checks, donated buffers, the eager path, marks for graph walks. For the engine and
 // autograd/; op authors read op.h.
 #pragma once
 #include <tapegrad/core/node.h>
 
 namespace tg::detail {
 
-inline constexpr uint32_t kUnset = ~0u;  // version of an input that was lazy when it was captured
+inline constexpr uint32_t kUnset = ~0u;  // version of an input that was captured lazy
 
-Error with_scope(const Error&, const Scope*);                    // adds "in <path>" once
-void check_version(const Node&, size_t i, bool output = false);  // throws when input or output i was written since
+Error with_scope(const Error&, const Scope*);  // adds "in <path>" once
+// Throws when input or output i was written since.
+void check_version(const Node&, size_t i, bool output = false);
 void check_version(const Node&, size_t i, const Value& input);
 void run_or_evaluate(Node&, Inputs outs);  // eager: one node, no plan
 uint64_t next_mark();
 bool observing();  // inside an ObserveScope
 
-// What recorded nodes keep for backward: recompute.cpp.
-void plan_recomputing(Node&);                  // decides Node::recomputing, inside a RecomputeScope
-Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which is not kept
+// Values that recorded nodes keep for backward: recompute.cpp.
+void plan_recomputing(Node&);                  // sets Node::recomputing in a RecomputeScope
+Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which was not kept
 
-// op.run() as a Profiler sees it: on the CPU, a call is a kernel.
+// op.run() with a profile: on the CPU, one call is one kernel.
 void run_kernel(const Op&, Bufs in, Bufs out, Context&);
-// Returns when the work of asynchronous kernels (Traits::asynchronous) has ended, or on a GPU when the calling thread's
-// stream waits for it. It is called before memory of such work is freed or read. on_wait_for_async() adds a function
-// that waits for some of it.
+// Returns when asynchronous kernels (Traits::asynchronous) have ended, or on a GPU when the calling thread's stream
+// waits for them. Called before their memory is freed or read. on_wait_for_async() registers a function that waits.
 void wait_for_async() noexcept;
 bool on_wait_for_async(void (*)() noexcept);
 std::string shapes_of(Bufs);  // "(4, 512) f32, (512) f32"
 EngineStats& mutable_stats();
 
-// What running() says during its life; they nest, where an op evaluates others.
+// Sets running() while it lives. They nest: an op may evaluate others.
 struct NowRunning : ScopedValue<Running> {
   NowRunning(std::string_view op, const Scope* scope, const Scope* range);
 };
 
-// During its life, tensors that require a gradient and are read where nothing is recorded are noted.
+// While it lives, collects tensors that require a gradient and are read by ops that are not recorded.
 struct ReadsOfTracked : ScopedValue<std::vector<Tensor>*> {
   explicit ReadsOfTracked(std::vector<Tensor>& to);
 };
 
-// Which inputs of a node hold a NaN or an infinity, before its kernel may write over them; afterwards, the Error of
+// The inputs of a node with NaN or infinities, found before its kernel may overwrite them; after() throws the Error of
 // AnomalyScope for its outputs.
 class AnomalyCheck {
  public:
@@ -51,29 +51,30 @@ class AnomalyCheck {
   bool nan_ = false, infinite_ = false;
 };
 
-// Per output: the input whose storage it takes over, or -1.
+// Per output: the input whose storage it reuses, or -1.
 using Donors = SmallVec<int32_t, 3>;
 using OutputStorages = SmallVec<Ref<Storage>, 3>;  // per output
 struct BufferSlice {                               // of a result
   static constexpr uint32_t kNone = ~0u;
-  uint32_t arena = kNone;  // kNone: storage of its own
+  uint32_t arena = kNone;  // kNone: separate storage
   size_t offset = 0;
 };
-struct BufferAssignment {  // of the outputs of the nodes of an evaluation; none: all have storage of their own
+struct BufferAssignment {  // of the outputs of an evaluation; empty: all separate
   std::span<const BufferSlice> slots;
   std::span<const Ref<Storage>> arenas;
 };
 OutputStorages run_node(Node&, const Donors&, const BufferAssignment& = {});
-// The parts of run_node(), for nodes that run together.
+// The steps of run_node(), for nodes that run together.
 void check_alive(const Node&);  // throws when it failed before
 Ref<Storage> new_storage(const Node&, size_t output, const BufferAssignment&);
 Ref<Storage> output_storage(const Node&, size_t output, int32_t donor, const BufferAssignment&);
-// Hands the results out, which may be another node's, and lets go of what backward does not need.
+// Gives the results to their readers, and drops values that backward does not need. `made` may be another node's
+// storage.
 void commit_outputs(Node&, const OutputStorages&);
 void mark_failed(Node&, const Donors&, const Error& why);
 Donors eager_donors(const Node&);
-// Chooses among the inputs that the traits allow, of equal shape and dtype, those for which free(i) holds. in(i) and
-// out(k) are layouts.
+// Chooses for each output an input of equal shape and dtype that the traits allow and free(i) accepts. in(i) and
+// out_at(k) are layouts.
 template <class In, class OutAt, class Free>
 Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt out_at, Free free) {
   Donors d;

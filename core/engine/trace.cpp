@@ -91,12 +91,18 @@ void Trace::check_constant(const std::string& what) const {
       what);
 }
 
+// Escape analysis by reference counts. Invariant: at the end of a trace, every reference to a Variable that the trace
+// made comes from made_, `held`, the inputs or the results. Nodes hold Values, never Variables, so any other reference
+// is a handle of the caller. It would keep the value of the traced call, which no replay updates: an Error. Conversely,
+// a captured Variable from before the trace needs an owner outside of it. Without one it is an intermediate of an
+// earlier graph, and replays could not see its next value.
 void Trace::check_kept(Inputs inputs, Inputs returned) {
-  std::unordered_map<const Variable*, size_t> known;  // references that the trace knows of
+  std::unordered_map<const Variable*, size_t> known;  // references held by the trace, inputs and results
   for (const Inputs handles : {inputs, returned})
     for (const Tensor& t : handles) ++known[t.variable().get()];
   for (const CapturedVariable& h : held) ++known[h.variable.get()];
-  const std::vector<Ref<Variable>> made = std::move(made_);  // they end here: who holds a value is asked next
+  // They are freed at the end: number() counts the owners of values next.
+  const std::vector<Ref<Variable>> made = std::move(made_);
   for (const auto& v : made) ++known[v.get()];
   for (const auto& v : made) {
     if (v.use_count() <= known[v.get()]) continue;

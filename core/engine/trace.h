@@ -1,5 +1,5 @@
-// What a function reads, emits and assigns while it is traced for compile(): nodes that do not run, and the variables
-// from outside that they read or that take new values. For emit.cpp, tensor.cpp and compile.cpp only.
+// The nodes that a function emits while compile() traces it, which do not run, and the outside variables that it reads
+// or assigns. For emit.cpp, tensor.cpp and compile.cpp only.
 #pragma once
 #include <tapegrad/core/node.h>
 
@@ -10,39 +10,41 @@ namespace tg::detail {
 
 class Trace {
  public:
-  Trace();   // ops of the calling thread are recorded here, and not run; traces do not nest
-  ~Trace();  // variables have the values again that they had
+  // From now on ops of the calling thread are recorded here and do not run. Traces do not nest.
+  Trace();
+  ~Trace();  // restores the values of variables
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // A variable that is read or assigned. Ops of the trace read a value of its own, so that two variables which share
-  // one are told apart: they may not share it in the next run. The variable itself changes only if it is assigned:
-  // other threads may read it.
+  // A variable that is read or assigned. Ops of the trace read a separate value, `during`, so that two variables that
+  // share a value are distinct: they may not share it in the next run. The variable itself changes only if it is
+  // assigned, because other threads may read it.
   struct CapturedVariable {
     Ref<Variable> variable;
     Ref<Value> before, during;
-    bool bf16_copy = false;  // they are those of the copy that the variable's value keeps
+    bool bf16_copy = false;  // values are those of the bf16 copy
     const Value* now() const { return bf16_copy ? variable->value->bf16_copy.get() : variable->value.get(); }
     bool assigned() const { return now() && now() != before.get() && now() != during.get(); }
   };
   std::vector<CapturedVariable> held;
-  std::vector<Ref<Node>> nodes;  // in the order of emission
-  bool constants = false;        // host data may become a part of the plan
+  std::vector<Ref<Node>> nodes;  // in order of emission
+  bool constants = false;        // host data may become part of the plan
 
-  void add_input(const Tensor&);        // a handle of the trace's own
-  void made(const Ref<Variable>& v);    // a new variable
-  Ref<Value> reads(const Tensor&);      // what an op sees; what is lazy and not of the trace is evaluated
-  Ref<Value> bf16_copy(const Tensor&);  // as keep_bf16_copy(); that of a variable from outside is one, too
+  void add_input(const Tensor&);      // a handle of the trace
+  void made(const Ref<Variable>& v);  // a new variable
+  // The value that an op reads. Lazy values from outside are evaluated.
+  Ref<Value> reads(const Tensor&);
+  Ref<Value> bf16_copy(const Tensor&);  // keep_bf16_copy(); captures that of an outside variable
   void emitted(const Ref<Node>&);
-  Ref<Value> assigns(const Tensor& to, const Tensor& value);  // what `to` becomes
+  Ref<Value> assigns(const Tensor& to, const Tensor& value);  // the new value of `to`
   [[noreturn]] void fail_host_read(const Tensor&) const;
-  void check_constant(const std::string& what) const;  // an Error unless `constants`: "makes (3) f32 of host data"
-  bool made_here(const Tensor&) const;                 // a constant that the function makes; it may read it
+  // An Error unless `constants`; `what` is "makes (3) f32 of host data".
+  void check_constant(const std::string& what) const;
+  bool made_here(const Tensor&) const;  // a constant of the function; the host may read it
   bool made_by_function(const Variable& v) const { return v.id >= first_id_; }
-  // An Error if something outlives the trace that a replay would not make again. `inputs`, `returned`: handles that
-  // may.
+  // An Error if a value outlives the trace that a replay would not make again. `inputs` and `returned` may outlive it.
   void check_kept(Inputs inputs, Inputs returned);
-  // The trace has failed: steps that its ops have counted are taken back.
+  // Undoes steps that the ops have counted, after the trace failed.
   void undo_steps() const;
 
  private:
@@ -50,9 +52,9 @@ class Trace {
   bool traced(const Value& v) const { return v.producer && emitted_.contains(v.producer.get()); }
   std::unordered_set<const Node*> emitted_;
   std::unordered_set<const Value*> known_;                // inputs, and values `during`
-  std::unordered_map<const Variable*, size_t> captured_;  // places in `held`
+  std::unordered_map<const Variable*, size_t> captured_;  // indices of `held`
   std::vector<Ref<Variable>> made_;                       // inputs too
-  std::vector<OpPtr> ops_;                                // in the order of emission
+  std::vector<OpPtr> ops_;                                // in order of emission
   const uint64_t first_id_;
 };
 
@@ -60,13 +62,13 @@ extern constinit thread_local Trace* t_trace;
 inline Trace* tracing() { return t_trace; }
 inline void Trace::made(const Ref<Variable>& v) { made_.push_back(v); }
 
-// Before the host reads the elements of a tensor: an Error while a function is traced.
+// Called before the host reads elements: an Error while a function is traced.
 inline void host_reads(const Tensor& t) {
   if (const Trace* trace = tracing(); trace && !trace->made_here(t)) [[unlikely]]
     trace->fail_host_read(t);
 }
 
-// Before the host draws a number.
+// Called before the host draws a number.
 inline void host_draws() {
   if (const Trace* trace = tracing()) [[unlikely]]
     trace->check_constant("draws random numbers on the host");

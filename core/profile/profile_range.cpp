@@ -1,4 +1,4 @@
-// Paths of named ranges: scopes under a root of their own.
+// Paths of named ranges: scopes with a separate root.
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/scope.h>
 
@@ -6,7 +6,7 @@ namespace tg::detail {
 constinit thread_local const Scope* t_range = nullptr;
 
 namespace {
-const Scope g_ranges{nullptr, ""};  // root of their paths
+const Scope g_ranges{nullptr, ""};  // root of all paths
 }  // namespace
 const Scope* path_within(const Scope* path, std::string_view name) {
   return scope_within(path ? path : &g_ranges, name);

@@ -1,7 +1,6 @@
 /// @file
-/// ProfileRange: a named stretch of a thread's time, for a Profiler (profiler.h) that runs meanwhile. Without a
-/// Profiler it costs a load and a branch. Ops and layers have ranges of their own: NameScope (core/scope.h) opens one.
-/// Programs use it, and the parts of core/ that record ranges.
+/// ProfileRange: a named range of a thread's time, for a running Profiler (profiler.h). Without a Profiler it costs a
+/// load and a branch. Ops have ranges already, and NameScope (core/scope.h) opens those of layers.
 #pragma once
 #include <tapegrad/core/span.h>
 
@@ -11,29 +10,28 @@ namespace tg {
 
 struct Scope;
 
-/// The parts of a training step. backward() and AdamW::step() open their own; the program opens forward and loss.
+/// The phases of a training step. backward() and AdamW::step() open theirs; the program opens forward and loss.
 enum class Phase : uint8_t { forward, loss, backward, optimizer };
 
 namespace detail {
-const Scope* path_within(const Scope* path, std::string_view name);  // one object per path; null: of no range
+const Scope* path_within(const Scope* path, std::string_view name);  // one object per path; null: outermost
 const Scope* path_within(const Scope* path, Phase);
 }  // namespace detail
 
-/// One instance of a range: "profiled_step", "rope encoding". It begins with the constructor and ends with the
-/// destructor. Ranges nest, and each thread has its own. Names are never freed, so they must not contain a step number.
+/// One instance of a range: "profiled_step", "rope encoding". It lasts from the constructor to the destructor. Ranges
+/// nest within a thread. Names are never freed, so they must not contain a step number.
 ///
-/// A kernel belongs to the range in which its op was called, also under LazyScope. In a compiled function it belongs to
-/// the range of the traced call, if a Profiler ran then. NameScope is better for parts of a model: its names are kept
-/// in every trace.
+/// A kernel belongs to the range that called its op, also under LazyScope. In a compiled function it belongs to the
+/// range of the traced call, if a Profiler ran then. Use NameScope for parts of a model: every trace keeps its names.
 class ProfileRange {
  public:
-  /// Opens the range `name` inside the open one.
+  /// Opens the range `name` inside the current one.
   explicit ProfileRange(std::string_view name) {
     if (detail::profiling()) [[unlikely]]
       enter(detail::path_within(detail::t_range, name));
   }
-  /// Opens a part of a training step. Kernels of compiled functions belong to their phase even if no Profiler ran when
-  /// they were traced.
+  /// Opens a phase of a training step. Kernels of compiled functions belong to their phase even if no Profiler ran
+  /// during the trace.
   explicit ProfileRange(Phase phase) { enter(detail::path_within(detail::t_range, phase)); }
   ~ProfileRange() {
     if (entered_) detail::t_range = previous_;

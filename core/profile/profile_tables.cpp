@@ -126,7 +126,7 @@ std::vector<ProfileTable> profile_tables(const Profile& p) {
 }
 
 namespace {
-// A row of kernel_time_by_range() and what is in it.
+// A row of kernel_time_by_range(), and the rows below it.
 struct Part {
   std::string name;
   int64_t ns = 0, kernels = 0;
@@ -147,7 +147,7 @@ std::vector<const Scope*> from_root(const Scope* s) {
   return r;
 }
 using Instances = std::unordered_map<std::string_view, double>;
-// `instances`: of the range that p is in.
+// `instances`: of the range around p.
 void add_rows(const Part& p, double whole, const Instances& outermost, double instances, size_t depth,
               ProfileTable& t) {
   std::vector<const Part*> in;
@@ -198,7 +198,7 @@ ProfileTable kernel_time_by_range(const Profile& p) {
 }
 
 namespace {
-constexpr size_t kLongest = 100;  // of a text, in characters
+constexpr size_t kLongest = 100;  // characters of a text
 
 std::string with_separators(std::string digits) {
   const size_t end = std::min(digits.find('.'), digits.size()), begin = digits.starts_with('-');

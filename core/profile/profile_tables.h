@@ -1,7 +1,6 @@
 /// @file
-/// Tables of a Profile, as text, CSV and JSON: the summaries that NVIDIA's `nsys stats` prints, with its names and
-/// columns, and the kernel time of each range. Programs that print or check profiles use it; profiler.h makes the
-/// records.
+/// Tables of a Profile as text, CSV and JSON: the summaries of NVIDIA's `nsys stats`, with its names and columns, and
+/// the kernel time of each range. profiler.h makes the records.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 
@@ -11,7 +10,7 @@ namespace tg {
 
 /// A table of numbers and names. The last column is the name of the row.
 struct ProfileTable {
-  /// How a column is printed. Numbers have thousands separators.
+  /// The format of a column. Numbers have thousands separators.
   enum class Format : uint8_t { integer, one_decimal, three_decimals, text };
   /// The heading of a column.
   struct Column {
@@ -20,18 +19,17 @@ struct ProfileTable {
   };
   /// A number or a text.
   using Cell = std::variant<double, std::string>;
-  std::string report;  ///< the name of the report: "nvtx_sum"
+  std::string report;  ///< name of the report: "nvtx_sum"
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> rows;
 
   bool empty() const { return rows.empty(); }
-  /// The number in column `title` of the first row whose last cell is `name`. An Error if there is no such row or
-  /// column.
+  /// The number in column `title` of the first row whose last cell is `name`. An Error without such a row or column.
   double at(std::string_view name, std::string_view title) const;
 };
 
 /// The tables that have rows, in the order of `nsys stats`:
-/// - nvtx_sum: ranges that programs and layers opened, by name; time from begin to end in their thread
+/// - nvtx_sum: ranges of programs and layers, by name; time from begin to end in their thread
 /// - allocator_sum: calls of the CPU's allocator, in the columns of cuda_api_sum
 /// - cuda_api_sum: calls of the CUDA runtime
 /// - cpu_kern_sum: kernels of the CPU, in the columns of cuda_gpu_kern_sum
@@ -39,23 +37,22 @@ struct ProfileTable {
 /// - cuda_gpu_mem_time_sum: copies and fills by GPUs
 /// - cuda_gpu_mem_size_sum: their bytes; 1 MB is 10^6 bytes
 ///
-/// There is no osrt_sum, because system calls are not recorded; nsys records them and shows our ranges beside them
-/// (ProfileOptions::nvtx). Rows are sorted by total time, largest first. Percentages are of the sum of the table, in
-/// which a nested range counts again. Standard deviations are those of a sample (n - 1); that of one record is 0.
+/// There is no osrt_sum, because system calls are not recorded; nsys records them and can show our ranges
+/// (ProfileOptions::nvtx). Rows are sorted by total time, largest first. Percentages are of the table's total, which
+/// counts nested ranges again. Standard deviations are those of a sample (n - 1), or 0 for one record.
 std::vector<ProfileTable> profile_tables(const Profile&);
 
 /// The table kernel_time_by_range: kernel time on the device, attributed to the range, layer and op that issued the
-/// kernel. It is not the time that the host took to queue the kernels. Rows form a tree, depth first: named ranges, in
-/// them the parts of the model, in them the ops; a row includes the rows below it.
+/// kernel. It excludes host time for queueing kernels. Rows form a tree, depth first: named ranges, then parts of the
+/// model, then ops. A row includes the rows below it.
 ///
-/// Columns: percentage of all kernel time; time; instances of the outermost range of the row; time per instance;
-/// kernels per instance; the row's name, indented by two spaces per level. Kernels that run at the same time count
-/// each.
+/// Columns: percentage of all kernel time; time; instances of the row's outermost range; time per instance; kernels per
+/// instance; the row's name, indented by two spaces per level. Concurrent kernels count in full.
 ProfileTable kernel_time_by_range(const Profile&);
 
-/// The table as text, with columns aligned as in nsys; long names are cut.
+/// The table as text, with columns aligned as in nsys; long names are abridged.
 std::string to_text(const ProfileTable&);
-/// The table as CSV, with a line of titles.
+/// The table as CSV, with a header line.
 std::string to_csv(const ProfileTable&);
 /// The table as JSON: {"report": ..., "rows": [{title: value}]}.
 std::string to_json(const ProfileTable&);

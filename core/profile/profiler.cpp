@@ -1,5 +1,5 @@
-// Each thread records into a log of its own, whose lock it shares only with the end of a profiler. Which profiler a
-// record is for is asked under that lock: after stop() has passed over a log, nothing is added to it.
+// Each thread has a log. Only the end of a profiler also takes its lock. A record reads the session under that lock, so
+// no record is added after stop() has visited the log.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -31,12 +31,12 @@ struct Log {  // of a thread
   uint32_t innermost() const { return open.empty() ? Profile::kNone : open.back(); }
 };
 
-// What lasts longer than a profiler. Never destroyed: threads may end last.
+// State of all profilers. Never destroyed: threads may end last.
 struct State {
-  std::mutex mutex;  // of what follows; taken before that of a log
+  std::mutex mutex;  // of the members below; locked before a log's
   std::vector<std::unique_ptr<Log>> logs;
   uint64_t last_session = 0;
-  // Of the profiler that runs: written while none does.
+  // State of the running profiler, written while none runs.
   ProfileOptions options;
   int64_t begin = 0;
   std::vector<std::pair<Device, int64_t>> live;  // at its begin
@@ -71,7 +71,7 @@ Log* new_log() {
   (void)at_end;
   return t_log;
 }
-// f(log) for the session that runs, and was `session`; 0: whichever runs.
+// Calls f(log) if the running session is `session`; 0: any session.
 template <class F> void record(uint64_t session, F f) {
   Log* const log = t_log ? t_log : new_log();
   if (!log) return;
@@ -87,7 +87,7 @@ template <class F> void record(uint64_t session, F f) {
 template <class F> void record_if_possible(uint64_t session, F f) noexcept {
   try {
     record(session, f);
-  } catch (...) {  // no memory to count in: the profile is the poorer for it, and nothing else
+  } catch (...) {  // out of memory: the profile lacks this record
   }
 }
 template <class Records, class Record> void keep(Log& log, Records& records, Record r) {
@@ -96,13 +96,13 @@ template <class Records, class Record> void keep(Log& log, Records& records, Rec
   else
     ++log.dropped;
 }
-// Range of a log, for a device: never 0.
+// A range's number for a device; never 0.
 uint64_t number_of(const Log& log, uint32_t range) { return (uint64_t(log.thread) << 32 | range) + 1; }
 }  // namespace
 
 namespace detail {
 namespace {
-// Sets the session if the range is open in the log then.
+// Opens a range; sets `session` only if the log has room for it.
 void open_range(Profile::Range r, uint64_t& session, uint32_t& index) {
   record(0, [&](Log& log) {
     const State& s = state();
@@ -199,7 +199,7 @@ std::vector<Device> devices_in_use() {
       if (runtime_of({b, i}).in_use(i)) d.push_back({b, i});
   return d;
 }
-// Puts what the logs of a session have into one profile.
+// Merges the logs of a session into one profile.
 class Collector {
  public:
   Collector(State& s, uint64_t session) : s_(s), session_(session), end_(profiler_clock()) {}
@@ -224,7 +224,7 @@ class Collector {
  private:
   int64_t& live_of(Device d) {
     const auto at = std::ranges::find(s_.live, d, &std::pair<Device, int64_t>::first);
-    return at != s_.live.end() ? at->second : s_.live.emplace_back(d, 0).second;  // in use since
+    return at != s_.live.end() ? at->second : s_.live.emplace_back(d, 0).second;  // first used since
   }
   void take_ranges(Log& log) {
     first_.resize(std::max(first_.size(), size_t(log.thread) + 1), Profile::kNone);
@@ -323,7 +323,7 @@ void start_device(State& s) {
     s.notes.push_back(fmt::format("kernels of the GPU are missing: {}", e.what()));
   }
 }
-// From then on no log is added to. Under the state's lock.
+// Afterwards no log gets records. The caller holds the state's lock.
 std::unique_ptr<DeviceProfiler> end_session(State& s) {
   g_profiling.store(0, std::memory_order_release);
   for (const auto& log : s.logs) const std::lock_guard passed(log->mutex);
@@ -333,7 +333,7 @@ std::unique_ptr<DeviceProfiler> end_session(State& s) {
 
 Profiler::Profiler(const ProfileOptions& o) {
   State& s = state();
-  std::vector<std::pair<Device, int64_t>> live;  // asked for first: allocators lock, too
+  std::vector<std::pair<Device, int64_t>> live;  // before the lock, because allocators lock too
   for (const Device d : devices_in_use()) {
     synchronize(d);
     live.emplace_back(d, memory_stats(d).live);
@@ -363,7 +363,7 @@ Profiler::Profiler(const ProfileOptions& o) {
 Profile Profiler::stop() {
   State& s = state();
   TG_CHECK(session_, state, "[profiler] stop() was called before. Make a new Profiler.");
-  // What is queued belongs to the profile, and an Error of a kernel comes before anything is taken apart.
+  // Queued work belongs to the profile, and Errors of kernels must be thrown before the session ends.
   for (const Device d : devices_in_use()) synchronize(d);
   const std::lock_guard lock(s.mutex);
   session_ = 0;
@@ -375,7 +375,7 @@ Profiler::~Profiler() {
   if (!session_) return;
   try {
     (void)stop();
-  } catch (...) {  // a device is lost, or there is no memory for the profile
+  } catch (...) {  // a device is lost, or memory is exhausted
     const std::lock_guard lock(state().mutex);
     (void)end_session(state());
   }

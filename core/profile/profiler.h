@@ -1,8 +1,8 @@
 /// @file
-/// Profiler: records what a program does between two points, and how long it takes. It records ranges (ProfileRange,
-/// layers, ops), kernels, copies, allocator calls and memory. stop() returns them as a Profile; profile_tables.h makes
-/// tables of it, and write_trace() a file for Perfetto. CUPTI times the kernels of a GPU, on the device's clock. A
-/// program runs slower under a Profiler: compare parts of one profile with each other, and time whole runs without.
+/// Profiler: records what a program does between two points, with times: ranges (ProfileRange, layers, ops), kernels,
+/// copies, allocator calls and memory. stop() returns them as a Profile; profile_tables.h makes tables of it, and
+/// write_trace() a file for Perfetto. CUPTI times GPU kernels by the device's clock. A Profiler slows the program:
+/// compare times within one profile, and time whole runs without it.
 /// @code
 /// tg::Profiler profiler;
 /// for (int i = 0; i < 3; ++i) { tg::ProfileRange step("step"); train_step(); }
@@ -20,34 +20,36 @@
 
 namespace tg {
 
-/// What a Profiler recorded. Times are nanoseconds since it began. Names, scopes and paths are never freed.
+/// The records of a Profiler. Times are nanoseconds since it began. Names, scopes and paths are never freed.
 struct Profile {
-  static constexpr uint32_t kNone = ~0u;  ///< the index of no range
+  static constexpr uint32_t kNone = ~0u;  ///< no index
 
   /// One instance of a range.
   struct Range {
     RangeKind kind;
-    std::string_view name;  ///< a layer's is its path, "gpt.h.3.mlp"
-    uint32_t thread;        ///< numbered in the order of their first records
-    uint32_t parent;        ///< index in `ranges` of the enclosing range of this thread, or kNone
-    int64_t begin, end;     ///< a range that was open at stop() ends there
-    const Scope* path;   ///< the named ranges, this one included; for an op, those in which it was called; may be null
-    const Scope* layer;  ///< for an op, the scope in which it was called; for a layer, its own; else null
-    std::string shapes = {};  ///< for an op, its inputs: "(4, 512) f32, (512) f32"
-  };
-  /// One run of a kernel. On the CPU, a kernel is one op or one chain of ops.
-  struct Kernel {
-    std::string_view name;  ///< on a GPU, the name of the function; on the CPU, that of the op
-    Device device;
-    uint32_t track;       ///< on a GPU, the stream; on the CPU, the thread
-    int64_t begin, end;   ///< of the work itself
-    uint32_t range;       ///< index of the innermost range in which it was launched, or kNone
-    std::string_view op;  ///< the op that the kernel belongs to; may be empty
-    const Scope* path;    ///< the named ranges that the op was called in (Range::path)
+    std::string_view name;  ///< of a layer, its path, "gpt.h.3.mlp"
+    uint32_t thread;        ///< numbered in the order of first records
+    uint32_t parent;        ///< enclosing range of this thread in `ranges`, or kNone
+    int64_t begin, end;     ///< stop() ends open ranges
+    /// The named ranges, this one included. For an op, those of its call. May be null.
+    const Scope* path;
+    /// For an op, the scope of its call. For a layer, its scope. Else null.
     const Scope* layer;
-    bool in_graph = false;  ///< a CUDA graph launched it, together with others
+    std::string shapes = {};  ///< of an op's inputs: "(4, 512) f32, (512) f32"
   };
-  /// A copy or fill that a device made without a kernel. `bytes` is its size; the other members are those of Kernel.
+  /// One run of a kernel. A CPU kernel is one op or one chain of ops.
+  struct Kernel {
+    std::string_view name;  ///< on a GPU, the function; on the CPU, the op
+    Device device;
+    uint32_t track;       ///< GPU: stream; CPU: thread
+    int64_t begin, end;   ///< of the work itself
+    uint32_t range;       ///< innermost range of its launch, or kNone
+    std::string_view op;  ///< the op of the kernel; may be empty
+    const Scope* path;    ///< named ranges of the op's call (Range::path)
+    const Scope* layer;
+    bool in_graph = false;  ///< launched by a CUDA graph
+  };
+  /// A copy or fill by a device without a kernel. `bytes` is its size; the other members are those of Kernel.
   struct Copy {
     enum class Kind : uint8_t { host_to_device, device_to_host, device_to_device, set } kind;
     Device device;
@@ -57,7 +59,7 @@ struct Profile {
     const Scope* path;
     bool in_graph = false;
   };
-  /// A call of the CUDA runtime, or of the CPU's allocator. `range` is the index of the innermost range, or kNone.
+  /// A call of the CUDA runtime or the CPU's allocator. `range` is the index of the innermost range, or kNone.
   struct Call {
     std::string_view name;
     Backend backend;
@@ -70,12 +72,12 @@ struct Profile {
     Device device;
     uint32_t thread;
     int64_t time;
-    int64_t bytes;  ///< negative if they were freed
-    int64_t live;   ///< bytes of the device in use after it
+    int64_t bytes;  ///< negative if freed
+    int64_t live;   ///< bytes in use on the device afterwards
   };
   /// Times of all records with one name, in nanoseconds.
   struct Total {
-    /// Their number, sum, smallest and largest time.
+    /// Their number, and the sum, minimum and maximum of their times.
     int64_t count = 0, total = 0, min = 0, max = 0;
     void add(const Total& t) {
       min = count ? std::min(min, t.min) : t.min;
@@ -87,36 +89,38 @@ struct Profile {
   /// Totals by name.
   using Totals = std::map<std::string, Total, std::less<>>;
 
-  int64_t duration = 0;       ///< from the begin of the profiler to stop()
-  std::vector<Range> ranges;  ///< by thread, then by begin: a parent comes before its children
+  int64_t duration = 0;       ///< from the constructor to stop()
+  std::vector<Range> ranges;  ///< by thread, then by begin: parents before children
   std::vector<Kernel> kernels;
   std::vector<Copy> copies;
   std::vector<Call> calls;
-  std::vector<Memory> memory;                       ///< by time
-  Totals range_totals, kernel_totals, call_totals;  ///< what Keep::totals keeps; the lists above are then empty
-  std::vector<std::string> notes;                   ///< what is missing and why, and which times mislead
-  uint64_t dropped = 0;                             ///< number of records beyond ProfileOptions::most_records
+  std::vector<Memory> memory;  ///< by time
+  /// For Keep::totals; the lists above are then empty.
+  Totals range_totals, kernel_totals, call_totals;
+  std::vector<std::string> notes;  ///< missing records, and misleading times
+  uint64_t dropped = 0;            ///< records beyond ProfileOptions::most_records
 };
 
 /// Options of a Profiler.
 struct ProfileOptions {
-  /// What is kept of each record.
+  /// The information that is kept of each record.
   enum class Keep : uint8_t {
     records,  ///< everything
-    totals,   ///< counts and times by name only: for long runs
+    totals,   ///< only counts and times by name: for long runs
     nothing   ///< for nvtx alone
   } keep = Keep::records;
-  /// Passes ranges to NVTX as well, so NVIDIA's tools show them. An Error in a build without CUDA.
+  /// Also passes ranges to NVTX, for NVIDIA's tools. An Error in a build without CUDA.
   bool nvtx = false;
-  size_t most_records = size_t(1) << 24;  ///< for each thread and kind of record; later ones are counted and dropped
+  /// For each thread and kind of record. Later records are counted and dropped.
+  size_t most_records = size_t(1) << 24;
 };
 
-/// Records from its constructor to stop(). There is one Profiler at a time; it records all threads of the process.
+/// Records all threads of the process from its constructor to stop(). Only one may run at a time.
 class Profiler {
  public:
   /// Waits for queued work of the devices, which is not recorded, and begins. An Error while another Profiler runs.
   explicit Profiler(const ProfileOptions& = {});
-  ~Profiler();  ///< discards the records if stop() was not called
+  ~Profiler();  ///< discards the records unless stop() was called
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
   /// Waits for the devices, ends the recording and returns the records. May be called once.
@@ -126,8 +130,8 @@ class Profiler {
   uint64_t session_;
 };
 
-/// Writes Chrome's trace events: ranges by thread, kernels and copies by stream, memory as counters. Perfetto opens the
-/// file. An Error if it cannot be written.
+/// Writes Chrome trace events, which Perfetto opens: ranges by thread, kernels and copies by stream, memory as
+/// counters. An Error if the file cannot be written.
 void write_trace(const Profile&, const std::string& path);
 
 }  // namespace tg

@@ -1,22 +1,22 @@
-// What records into the Profiler that runs: runs of ops, calls of allocators, and what a backend's device did. For
-// core/, cpu/ and cuda/; programs read profiler.h. Everything here is called while detail::profiling(), and does
-// nothing when that profiler has ended meanwhile.
+// Adds records to the running Profiler: ops, allocator calls, and work of a backend's device. For core/, cpu/ and
+// cuda/; programs read profiler.h. Callers have checked detail::profiling(). The functions do nothing if that profiler
+// has ended since.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 
 namespace tg::detail {
 
-int64_t profiler_clock();               // ns, monotonic; 0 at no time in particular
-ProfileOptions::Keep profiler_keeps();  // of the profiler that runs
+int64_t profiler_clock();               // ns, monotonic, of any epoch
+ProfileOptions::Keep profiler_keeps();  // of the running profiler
 void add_to(Profile::Totals&, std::string_view name, int64_t ns);
 
-// One run of an op: a range.
+// The range of one op.
 class OpSpan : public Span {
  public:
-  // path: the ranges in which it was made; null: those of the calling thread. shapes: of its inputs.
+  // path: named ranges of its call; null: those of the calling thread. shapes: of its inputs.
   void begin(std::string_view op, const Scope* layer, const Scope* path, std::string shapes);
 };
-// The run of a kernel by the calling thread, of the innermost op.
+// One kernel run by the calling thread, for the innermost op.
 class KernelSpan {
  public:
   explicit KernelSpan(std::string_view name);
@@ -29,27 +29,28 @@ class KernelSpan {
   std::string_view name_;
   int64_t begin_;
 };
-// `bytes` were allocated, or freed if negative, by a call that began at that time.
+// note_memory(): `bytes` were allocated, or freed if negative. note_call(): an allocator call began at `begin`.
 void note_memory(Device, int64_t bytes) noexcept;
 void note_call(std::string_view name, int64_t begin) noexcept;
 
-// The path `inner` as it is inside `outer`; null is the empty path.
+// The path `inner` within `outer`; null is the empty path.
 const Scope* joined_path(const Scope* outer, const Scope* inner);
 
-// Ranges for tools outside: NVTX. Called in the thread of the range.
+// Passes ranges to external tools (NVTX), in the thread of the range.
 struct RangeListener {
   void (*begin)(const char* name);
   void (*end)();
 };
-// By cuda/ at start-up, and by tests; returns the one before. Null: none.
+// Called by cuda/ at start-up, and by tests; returns the previous listener. A null listener turns it off.
 const RangeListener* set_range_listener(const RangeListener*);
 
-// A record of a device. range: what DeviceProfiler::enter() was told in the thread and at the time of its launch; 0:
-// nothing. Times are those of profiler_clock().
+// A record of a device. range: the argument of DeviceProfiler::enter() in the launching thread at that time; 0: none.
+// Times are those of profiler_clock().
 struct DeviceKernel {
   Profile::Kernel kernel;
   uint64_t range;
-  bool has_origin;  // kernel.op, layer and path are those of its node of a graph, path inside that of the range
+  // kernel.op, layer and path are those of its graph node; the path is within that of the range.
+  bool has_origin;
 };
 struct DeviceCopy {
   Profile::Copy copy;
@@ -61,18 +62,18 @@ struct DeviceCall {
   uint64_t range;
 };
 struct DeviceRecords {
-  Profile::Totals kernel_totals, call_totals;  // instead of the rest, if those are kept
+  Profile::Totals kernel_totals, call_totals;  // for Keep::totals: the other lists are empty
   std::vector<DeviceKernel> kernels;
   std::vector<DeviceCopy> copies;
   std::vector<DeviceCall> calls;
   std::vector<std::string> notes;
   uint64_t dropped = 0;
 };
-// What a backend's devices do while a profiler runs. Ends with it.
+// Records the work of a backend's devices, until it is destroyed.
 class DeviceProfiler {
  public:
   virtual ~DeviceProfiler() = default;
-  // Work that the calling thread queues until the next of these belongs to the range; they nest.
+  // The calling thread's work until leave() belongs to the range. Calls nest.
   virtual void enter(uint64_t range) = 0;
   virtual void leave() = 0;
   virtual DeviceRecords finish() = 0;  // waits for the devices

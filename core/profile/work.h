@@ -1,7 +1,7 @@
 /// @file
-/// WorkScope: counts what the ops of a program move and compute. With the bandwidth and the speed of a device that is
-/// the least time they can take there (the roofline of Williams et al. 2009). In a dry_run() nothing is computed, so
-/// the work of steps of any size is known in milliseconds. models/train/roofline.h uses it.
+/// WorkScope: counts bytes and operations of a program's ops. With a device's bandwidth and speed they give the minimal
+/// time (the roofline of Williams et al. 2009). A dry_run() computes nothing, so it gives the work of steps of any size
+/// in milliseconds. models/train/roofline.h uses it.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/util/scoped_value.h>
@@ -13,22 +13,22 @@ namespace tg {
 
 /// The runs of one op between two dtypes.
 struct WorkOfOp {
-  std::string op;  ///< a chain of pointwise ops is one: "mul+add+gelu"
-  DType from, to;  ///< dtypes of the first input (of the first output, if there is none) and the first output
+  std::string op;  ///< a chain has one name: "mul+add+gelu"
+  DType from, to;  ///< of the first input (else output) and first output
   int64_t calls = 0;
-  OpWork work = {};  ///< of all calls together
+  OpWork work = {};  ///< of all calls
 };
 
-/// Adds so many times the calls and the work of `more` to those of its op and dtypes in `to`.
+/// Adds the calls and work of `more`, `times` times, to the entry of its op and dtypes in `to`.
 void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times = 1);
 
-/// Counts the work of the ops that the calling thread runs, dry or not, while it lives. Views run nothing. An inner
-/// scope counts for itself alone.
+/// While it lives, counts the work of ops that the calling thread runs, dry or not. Views have no work. An inner scope
+/// counts separately.
 class WorkScope {
  public:
   WorkScope() : counting_(detail::t_work, this) {}
-  const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of their first calls
-  /// Adds the work of a run.
+  const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of first calls
+  /// Adds the work of one run.
   void add(std::string_view op, DType from, DType to, const OpWork& w) {
     add_work(ops_, {std::string(op), from, to, 1, w});
   }
@@ -39,9 +39,9 @@ class WorkScope {
 };
 
 namespace detail {
-// The bytes of the elements of a layout, each once.
+// The bytes of a layout's elements, each counted once.
 int64_t distinct_bytes(const Layout&);
-// An op that is about to run.
+// Counts an op before it runs.
 void count_work(const Op&, Bufs in, Bufs out);
 }  // namespace detail
 
