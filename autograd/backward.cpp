@@ -24,8 +24,8 @@ void check_tracked(const Tensor& t) {
 using Ids = std::unordered_set<uint64_t>;
 struct Tape {
   std::vector<Ref<Node>> nodes;                 // newest first
-  std::unordered_map<uint64_t, uint32_t> uses;  // contributions still to come, per id
-  Ids ends;                                     // taken for leaves without hooks
+  std::unordered_map<uint64_t, uint32_t> uses;  // missing contributions, by id
+  Ids ends;                                     // treated as leaves without hooks
 };
 Tape collect_tape(Inputs outputs, Ids ends) {
   Tape t{.nodes = {}, .uses = {}, .ends = std::move(ends)};
@@ -60,7 +60,7 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
 using Gradients = std::map<uint64_t, Tensor>;
-// For Vjp::take_accumulated(): what is taken is no longer in `all`, so that what vjp() returns takes its place.
+// For Vjp::take_accumulated(). A taken gradient leaves `all`; the result of vjp() replaces it.
 struct SumsSoFar final : Vjp::Accumulators {
   explicit SumsSoFar(Gradients& g) : all(g) {}
   Tensor take(const Edge& e, DType dtype) override {
@@ -73,7 +73,7 @@ struct SumsSoFar final : Vjp::Accumulators {
   Gradients& all;
 };
 Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
-  const detail::EmitInScope scope(n.scope);  // its gradient ops belong to the layer of the forward op
+  const detail::EmitInScope scope(n.scope);  // gradient ops belong to the forward op's layer
   SumsSoFar sums(all);
   try {
     return vjp_of(*n.op, Vjp(n, grads, last, &sums), grads);
@@ -81,7 +81,7 @@ Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
     throw detail::with_scope(e, n.scope);
   }
 }
-// What a hook or a vjp hands back must look like the gradient that it stands for.
+// The result of a hook or vjp must have the layout of its gradient.
 void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType dtype, Device device) {
   TG_CHECK(g.shape() == shape && g.dtype() == dtype && g.device() == device, shape,
            "[{}] returned {} for a gradient of {} {}. Shape, dtype and device must be those of the tensor.", who, g,
@@ -89,24 +89,23 @@ void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType
 }
 void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
   if (!hooks) return;
-  const size_t n = hooks->list.size();  // those that hooks add are called from the next gradient on
+  const size_t n = hooks->list.size();  // hooks added by hooks run from the next gradient on
   for (size_t i = 0; i < n; ++i)
     if (Tensor t = hooks->list[i](g)) {
       check_like("on_grad", t, g.shape(), g.dtype(), g.device());
       g = t;
     }
 }
-// A tensor of its own with the same value, which gradients flow through.
+// A separate tensor with the same value and history.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 // Adds g to the gradient of a tensor of this dtype.
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
   if (!first) it->second = add(it->second.to(dtype), g.to(dtype));
 }
-// A gradient that may come in bf16 for an f32 tensor, as what goes through a cast does: leaves keep it so, for
-// GradMap::native().
+// Whether g is bf16 for an f32 tensor, as the gradient of a cast is. Leaves keep it for GradMap::native().
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
-// Adds gin to the gradients of n's inputs; calls what waits for those that are complete.
+// Adds gin to the gradients of n's inputs. Calls the hooks of complete gradients.
 void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, const BackwardOptions& o) {
   const bool is_cast = n.op->type() == &Kernels<op::Cast>::table;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -133,12 +132,12 @@ void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads,
 }
 void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
   for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), outputs[k].dtype(), given[k]);
-  for (auto& o : outputs) {  // the others are called when what flows into them is complete
+  for (auto& o : outputs) {  // hooks of other outputs run once their gradient is complete
     if (tape.uses.contains(o.id()) || tape.ends.contains(o.id())) continue;
     if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks, it->second);
   }
 }
-// Gradients of leaves, of `ends`, where the walk ends, and of `kept`, where it does not.
+// Returns gradients of leaves, of `ends`, where the walk stops, and of `kept`, where it continues.
 GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const Ids& kept = {}) {
   Tape tape = collect_tape(outputs, std::move(ends));
   std::optional<NoGradScope> off;
@@ -156,13 +155,13 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const 
       g.emplace_back(at != grads.end() ? at->second : Tensor());
       if (at != grads.end() && !kept.contains(n->id(i))) grads.erase(at);
     }
-    n->drop_recomputed();  // those that read it are newer
+    n->drop_recomputed();  // readers are newer
     Tensors gin;
     const bool last = !opt.retain_graph && !opt.create_graph;
     if (any) gin = run_vjp(*n, {g.data(), g.size()}, last, grads);
     g.clear();
     distribute(*n, gin, tape, grads, opt);
-    if (last) n->release();  // frees what was saved as we go
+    if (last) n->release();  // frees saved values early
     n = nullptr;
   }
   return result;
@@ -249,7 +248,7 @@ std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)>
     std::vector<Tensor> x(in.begin(), in.end());
     EnableGradScope on;
     Ids kept;
-    for (Tensor& t : x) {  // of equal inputs each has a gradient of its own
+    for (Tensor& t : x) {  // equal inputs have separate gradients
       t = t.requires_grad() ? view_of(t) : t.detach().requires_grad_();
       kept.insert(t.id());
     }
@@ -267,7 +266,7 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
   for (auto& t : captured) ends.insert(t.id());
   const bool create = grad_enabled();
   EnableGradScope on;
-  for (auto& t : x)  // of equal inputs each has a gradient of its own
+  for (auto& t : x)  // equal inputs have separate gradients
     if (!ends.insert(t.id()).second) t = view_of(t), ends.insert(t.id());
   Tensors y = f(x);
   TG_CHECK(y.size() == grads.size(), internal,

@@ -53,7 +53,7 @@ Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng) {
   for (size_t k = 0; k < y.size(); ++k) {
     TG_CHECK(y[k], value, "[checkpoint] the function returned an empty tensor as output {}. Each must have a value.",
              k);
-    if (y[k].requires_grad()) reads.push_back(y[k]);  // handed on as it is
+    if (y[k].requires_grad()) reads.push_back(y[k]);  // returned unchanged
   }
   std::vector<Tensor> all(y.begin(), y.end());
   all.insert(all.end(), in.begin(), in.end());

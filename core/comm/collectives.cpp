@@ -7,10 +7,10 @@
 #include <cstring>
 #include <functional>
 
-// An all-reduce goes in rounds, so that buffers are small: of each round, a rank reduces one part.
-//   1. all-to-all: rank r gets the operands of its part from all ranks
-//   2. rank r adds them in the order of the ranks
-//   3. all-gather: rank r sends its sums to all (not for reduce_scatter)
+// An all-reduce runs in rounds to keep buffers small. Each rank reduces one shard of a round:
+// 1. all-to-all: rank r receives the operands of its shard from all ranks
+// 2. rank r sums them in rank order
+// 3. all-gather: rank r sends its sums to all (not for reduce_scatter)
 namespace tg {
 namespace {
 template <class T> void add_in_order(std::span<const std::byte* const> parts, int64_t n, std::byte* sums) {
@@ -49,7 +49,7 @@ class ShardCursor {
     if (s.n > 0) all_.push_back(s), left_ += s.n;
   }
   int64_t left() const { return left_; }
-  // The next n elements, or what is left.
+  // The next n elements, or the rest.
   Chunks next(int64_t n) {
     Chunks r;
     for (n = std::min(n, left_), left_ -= n; n > 0;) {
@@ -67,7 +67,7 @@ class ShardCursor {
   size_t at_ = 0;
   int64_t done_ = 0, left_ = 0;
 };
-// A cursor for each rank over its shard of those tensors that are `wanted`.
+// A cursor for each rank over its shard of the `wanted` tensors.
 template <class Wanted>
 std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths, const ShardOffsets& cuts,
                                     Wanted&& wanted) {
@@ -80,7 +80,7 @@ std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths,
     }
   return cursors;
 }
-// Elements per rank of the next round: what the fullest shard has left, at most bytes_of_round(). 0: all is done.
+// Elements per rank in the next round: the rest of the fullest shard, at most bytes_of_round(). 0: done.
 int64_t elements_of_round(const std::vector<ShardCursor>& cursors, size_t size) {
   int64_t n = 0;
   for (const ShardCursor& r : cursors) n = std::max(n, r.left());
@@ -98,13 +98,13 @@ int64_t elements_of(const Chunks& part) {
   return n;
 }
 
-// How chunks travel: long ones one by one from where they are stored, short ones between them packed into one message.
+// The messages of chunks: long chunks are sent in place, runs of short ones are packed into one message.
 struct Segment {
   size_t first, last;  // of the chunks
   size_t bytes;
   bool packed;
 };
-constexpr size_t kLong = 64 << 10;  // bytes from which a message of its own costs less than a copy
+constexpr size_t kLong = 64 << 10;  // longer chunks: a message costs less than a copy
 std::vector<Segment> segments_of(const Chunks& part, size_t size) {
   std::vector<Segment> all;
   for (size_t i = 0; i < part.size(); ++i) {
@@ -116,17 +116,17 @@ std::vector<Segment> segments_of(const Chunks& part, size_t size) {
   }
   return all;
 }
-// The messages of one exchange, and the memory of what is packed.
+// The messages of one exchange, and memory for packed chunks.
 class MessageBatch {
  public:
   using AddressOf = std::function<std::byte*(const Chunk&)>;
   MessageBatch(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
-  // The other ranks, in the order in which this one sends to them.
+  // The other ranks, in the order of sending.
   template <class F> void each_other(F&& f) const {
     const int n = comm_.size();
     for (int k = 1; k < n; ++k) f((comm_.rank() + k) % n);
   }
-  // These chunks go to some ranks; address_of() says where they are stored.
+  // Sends these chunks, stored at address_of(), to some ranks.
   template <class Ranks> void send(const Chunks& part, size_t size, const AddressOf& address_of, Ranks&& to) {
     for (const Segment& p : segments_of(part, size)) {
       std::byte* const data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
@@ -136,7 +136,7 @@ class MessageBatch {
       for (const int r : to) sent_.push_back({r, data, p.bytes});
     }
   }
-  // These chunks come from a rank; after run() they are where address_of() says.
+  // Receives these chunks from a rank; run() stores them at address_of().
   void receive(const Chunks& part, size_t size, const AddressOf& address_of, int from) {
     for (const Segment& p : segments_of(part, size)) {
       std::byte* data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
@@ -145,7 +145,7 @@ class MessageBatch {
         unpacked_.push_back({data, address_of(part[i]), size_t(part[i].n) * size});
     }
   }
-  // These chunks come from a rank, contiguous at `to`.
+  // Receives these chunks from a rank, contiguous at `to`.
   void receive(const Chunks& part, size_t size, std::byte* to, int from) {
     for (const Segment& p : segments_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
   }
@@ -175,11 +175,11 @@ class MessageBatch {
   size_t used_ = 0;
 };
 
-std::byte* at(const void* p, int64_t i, size_t size) {  // what is sent is only read
+std::byte* at(const void* p, int64_t i, size_t size) {  // sent data is only read
   return const_cast<std::byte*>(static_cast<const std::byte*>(p)) + i * int64_t(size);
 }
 
-// One round: all ranks exchange operands, then each reduces its own chunks, to where `to` says.
+// One round: all ranks exchange operands, then each reduces its chunks, stored at `to`.
 class ReduceRound {
  public:
   ReduceRound(Communicator& comm, const char* name, std::span<const ReduceBuffer> all, DType dtype)
@@ -213,7 +213,7 @@ class ReduceRound {
   size_t size_;
   std::vector<std::byte> received_;
 };
-// All-gather of one round: chunks are where address_of() says.
+// All-gather of one round; chunks are stored at address_of().
 void gather(Communicator& comm, MessageBatch& messages, const std::vector<Chunks>& parts, size_t size,
             const MessageBatch::AddressOf& address_of) {
   if (comm.size() == 1) return;

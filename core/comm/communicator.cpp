@@ -35,7 +35,7 @@ std::atomic<double>& seconds_of_patience() {
   static std::atomic<double> seconds = [] {
     const char* word = std::getenv("TG_COMM_TIMEOUT");
     if (!word) return 600.;
-    double given = 0;  // whatever the locale says of points
+    double given = 0;  // independent of the locale's decimal point
     const char* const last = word + std::strlen(word);
     const auto [end, error] = std::from_chars(word, last, given);
     TG_CHECK(error == std::errc() && end == last && given > 0, value,
@@ -52,7 +52,7 @@ std::optional<detail::CommunicatorEngine>& engine_of_build() {
 
 std::string (*g_device_engine)() = nullptr;
 
-// How many processes were started together, as what started them says.
+// The number of processes that were started together, by the launcher's environment.
 struct Launch {
   int64_t ranks = 1;
   std::string variable;
@@ -60,7 +60,7 @@ struct Launch {
 Launch launch() {
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"})
     if (const char* n = std::getenv(name)) return {std::atoll(n), name};
-  // srun sets the number of tasks of a step for any program; it offers PMI to those that ask with --mpi.
+  // srun sets the number of tasks for any program, but offers PMI only with --mpi.
   if (const char* n = std::getenv("SLURM_STEP_NUM_TASKS"); n && std::getenv("SLURM_PROCID"))
     return {std::atoll(n), "SLURM_STEP_NUM_TASKS"};
   return {};
@@ -123,7 +123,7 @@ void Communicator::wait_for_jobs() {
 }
 void Communicator::all_to_all(const void* from, void* to, size_t bytes) {
   std::vector<Message> sent, received;
-  auto* const p = const_cast<std::byte*>(static_cast<const std::byte*>(from));  // what is sent is only read
+  auto* const p = const_cast<std::byte*>(static_cast<const std::byte*>(from));  // sent data is only read
   auto* const q = static_cast<std::byte*>(to);
   for (int k = 1; k < size_; ++k) {
     const int next = (rank_ + k) % size_, last = (rank_ + size_ - k) % size_;

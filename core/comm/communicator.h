@@ -1,7 +1,6 @@
 /// @file
-/// Communicator: the processes that work on one task, and what they tell each other. There is a world of one in every
-/// build, and MPI where TG_MPI found it (cpu/runtime/mpi_comm.cpp). Sums over them are in core/comm/collectives.h. Data
-/// parallel training uses it.
+/// Communicator: the processes of one task, and their messages. Every build has a world of one; TG_MPI adds MPI
+/// (cpu/runtime/mpi_comm.cpp). core/comm/collectives.h has the reductions. For data parallel training.
 #pragma once
 #include <tapegrad/core/comm/jobs.h>
 #include <tapegrad/core/comm/watch.h>
@@ -17,9 +16,9 @@
 
 namespace tg {
 
-/// Processes, which are numbered: a process's number is its rank. All of them make the same calls in the same order; a
-/// call returns when the others have made it. One thread at a time may use a Communicator, the main thread if MPI
-/// allows no other. Buffers are on the host.
+/// Numbered processes; the number is the rank. All ranks make the same calls in the same order, and a call returns when
+/// the others have made it. One thread at a time may use a Communicator: the main thread if MPI allows no other.
+/// Buffers are on the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -34,14 +33,14 @@ class Communicator {
   /// A fake communicator of `size` ranks that transfers nothing, for dry runs and for benchmarks of local work. Its
   /// results are meaningless.
   static std::shared_ptr<Communicator> hollow(int size);
-  /// Seconds that a call of world() may wait for the other ranks: then it ends the process, with a message that names
-  /// the call. TG_COMM_TIMEOUT, or 600, until set_timeout(), which refuses what is not above 0.
+  /// Seconds that a call of world() may wait for other ranks. It then ends the process, with a message that names the
+  /// call. TG_COMM_TIMEOUT, or 600, until set_timeout(), which rejects values that are not above 0.
   static double timeout();
   static void set_timeout(double seconds);
-  /// What world() can use, for --version: "Open MPI v4.1.4" or "no MPI".
+  /// The engine of world(), for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
-  /// What the devices of ranks can use beside it: "NCCL 2.28.9" or "no NCCL". Empty if this build has no CUDA backend.
-  /// The first call loads the library.
+  /// The engine between devices: "NCCL 2.28.9" or "no NCCL". Empty if this build has no CUDA backend. The first call
+  /// loads the library.
   static std::string device_engine();
 
   int rank() const { return rank_; }  ///< in [0, size)
@@ -49,38 +48,38 @@ class Communicator {
   int local_rank() const { return local_rank_; }  ///< among the processes of this machine
   int local_size() const { return local_size_; }
 
-  /// Bytes for another rank, or from it.
+  /// Bytes to or from another rank.
   struct Message {
     int rank;
     std::byte* data;
     size_t bytes;
   };
-  /// Sends and receives messages, of which there may be none. Those from one rank to another meet in their order, and
-  /// are of equal sizes. `name` is what a watch calls the wait; it lives as long as the process.
+  /// Sends and receives messages, maybe none. Messages between two ranks match in order, and have equal sizes. A watch
+  /// shows `name` for the wait; `name` must never be freed.
   virtual void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) = 0;
-  /// Part r of `to` becomes `from` of rank r, of `bytes` bytes.
+  /// `from` of rank r, `bytes` bytes, becomes block r of `to`.
   virtual void all_gather(const void* from, void* to, size_t bytes) = 0;
-  /// `bytes` bytes become those of rank `root`.
+  /// Copies `bytes` bytes of rank `root` to all ranks.
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
-  /// Sends part r of `from` to rank r, and gets part r of `to` from it; parts are of `bytes` bytes, and lists do not
-  /// overlap.
+  /// Sends block r of `from` to rank r, and receives block r of `to` from it. Blocks have `bytes` bytes; the lists do
+  /// not overlap.
   void all_to_all(const void* from, void* to, size_t bytes);
-  /// Runs a job that makes calls of this Communicator while the caller goes on, behind the jobs before it. Where the
-  /// engine takes the calls of one thread alone, and in a world of one, start() itself runs it and throws what it
-  /// throws. All ranks start the same jobs in the same order; a call from outside of a job waits for those that were
-  /// started. `key` is an address that no other job has which is not finished.
+  /// Runs a job that calls this Communicator while the caller continues, after the jobs before it. If the engine
+  /// accepts only one thread, or in a world of one, start() runs the job itself and throws its Errors. All ranks start
+  /// the same jobs in the same order; a call outside of a job waits for earlier jobs. `key` is an address that no
+  /// unfinished job has.
   void start(const void* key, std::function<void()> job);
-  /// Returns when the job with this key has run, and throws what it threw.
+  /// Returns when the job with this key has run, and rethrows its Error.
   void finish(const void* key);
-  /// Returns when all jobs that were started have run.
+  /// Returns when all started jobs have run.
   void wait_for_jobs();
-  /// Ends all processes with this status, wherever they are.
+  /// Ends all processes with this status.
   [[noreturn]] virtual void abort(int status) = 0;
 
-  void barrier();                                          ///< returns when all ranks have come here
-  int64_t max(int64_t x);                                  ///< the largest x of all ranks
+  void barrier();                                          ///< returns when all ranks have called it
+  int64_t max(int64_t x);                                  ///< the maximum over ranks
   std::vector<std::string> gather(std::string_view text);  ///< the texts of all ranks
-  /// Watches the waits of this rank for the others, from the first call on.
+  /// Watches this rank's waits for other ranks, from the first call on.
   CommWatch& watch() {
     if (!watch_) watch_ = std::make_unique<CommWatch>(rank_);
     return *watch_;
@@ -89,8 +88,8 @@ class Communicator {
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
-  // From here on jobs have a thread of their own, which calls exchange() and the others. The destructor of the class
-  // that implements these calls end_jobs().
+  // Starts the thread that runs jobs. It calls exchange() and the others. The destructor of the derived class calls
+  // end_jobs().
   void use_thread_for_jobs() { jobs_ = std::make_unique<CommJobs>(); }
   const CommJobs* jobs() const { return jobs_.get(); }
   void end_jobs() { jobs_.reset(); }    // before end_watch()
@@ -103,13 +102,13 @@ class Communicator {
 };
 
 namespace detail {
-// How a build with MPI makes a world: cpu/runtime/mpi_comm.cpp registers it before main().
+// Makes the world of a build with MPI: cpu/runtime/mpi_comm.cpp registers it before main().
 struct CommunicatorEngine {
   std::string (*name)();
   std::shared_ptr<Communicator> (*world)();
 };
 bool register_communicators(const CommunicatorEngine&);
-// The name of what devices use: cuda/nccl/library.cpp.
+// The name of the device engine: cuda/nccl/library.cpp.
 bool register_device_engine(std::string (*name)());
 }  // namespace detail
 

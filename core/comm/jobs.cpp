@@ -9,7 +9,7 @@
 
 namespace tg {
 namespace {
-// All that live, for wait_for_async().
+// All existing CommJobs, for wait_for_async().
 struct JobThreads {
   std::mutex mutex;
   std::set<CommJobs*> all;
@@ -65,7 +65,7 @@ CommJobs::~CommJobs() {
 void CommJobs::start(const void* key, std::function<void()> job) {
   {
     const std::lock_guard lock(mutex_);
-    jobs_.remove_if([=](const Job& j) { return j.key == key && !j.run; });  // nobody asked for it
+    jobs_.remove_if([=](const Job& j) { return j.key == key && !j.run; });  // no caller finished it
     jobs_.push_back({key, std::move(job)});
     ++left_;
   }

@@ -1,6 +1,5 @@
 /// @file
-/// CommJobs: calls of a Communicator that a thread of its own makes while the caller computes. Communicator::start()
-/// uses it.
+/// CommJobs: Communicator calls on a separate thread while the caller computes, for Communicator::start().
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -16,19 +15,19 @@ namespace detail {
 std::thread comm_thread(const std::function<void()>& f);
 }  // namespace detail
 
-/// A thread that runs jobs, one after the other, in the order in which they were started.
+/// A thread that runs jobs in the order of start().
 class CommJobs {
  public:
   CommJobs();
-  ~CommJobs();  ///< what was started runs first
+  ~CommJobs();  ///< runs all started jobs first
   CommJobs(const CommJobs&) = delete;
   CommJobs& operator=(const CommJobs&) = delete;
 
-  /// `key` is an address that no other job has which is not finished.
+  /// `key` is an address that no unfinished job has.
   void start(const void* key, std::function<void()> job);
-  /// Returns when the job has run, and throws what it threw.
+  /// Returns when the job has run, and rethrows its Error.
   void finish(const void* key);
-  /// Returns when all jobs have run, at once in a job. Their results and errors stay.
+  /// Returns when all jobs have run; within a job, at once. Their errors remain for finish().
   void wait_for_all();
   /// Whether the calling thread is the one that runs jobs.
   bool in_job() const { return std::this_thread::get_id() == thread_.get_id(); }
@@ -46,8 +45,8 @@ class CommJobs {
 
   std::mutex mutex_;
   std::condition_variable started_, ended_;
-  std::list<Job> jobs_;  // those that have run first
-  size_t left_ = 0;      // that have not run
+  std::list<Job> jobs_;  // finished jobs first
+  size_t left_ = 0;      // unfinished jobs
   bool leaves_ = false;
   std::atomic<int> awaited_ = 0;
   std::thread thread_;

@@ -37,7 +37,7 @@ void CommWatch::look() {
     on_device = true;
     end_if_late(s.since, s.device->name(wait));
   }
-  if (on_device) return;  // the host may wait for it in a call, which says less
+  if (on_device) return;  // a host call may wait for the device, and says less
   const char* const call = call_;
   const Clock::time_point since{Clock::duration(since_)};
   if (call && call == call_) end_if_late(since, call);
@@ -53,6 +53,6 @@ void CommWatch::end_if_late(Clock::time_point since, const std::string& name) {
 void CommWatch::end(const std::string& what) {
   std::fputs(fmt::format("tapegrad: [rank {}] {}\n", rank_, what).c_str(), stderr);
   for (const Seen& s : devices_) s.device->abort();
-  std::_Exit(1);  // what started the ranks ends the others
+  std::_Exit(1);  // the launcher ends the other ranks
 }
 }  // namespace tg

@@ -1,5 +1,5 @@
 /// @file
-/// CommWatch: what happens when other ranks do not come. Each Communicator of several ranks has one.
+/// CommWatch: ends the process when other ranks do not respond. Each Communicator of several ranks has one.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -12,9 +12,9 @@
 
 namespace tg {
 
-/// A thread that watches the waits of this rank for others, on the host and on devices. It ends the process, with a
-/// message that names the call and the rank, when one lasts longer than Communicator::timeout() or when a device
-/// reports that the exchange has failed; what started the ranks then ends the others.
+/// A thread that watches this rank's waits for other ranks, on the host and on devices. It ends the process, with a
+/// message that names the call and the rank, when a wait exceeds Communicator::timeout() or a device reports a failed
+/// exchange. The launcher of the ranks then ends the others.
 class CommWatch {
  public:
   explicit CommWatch(int rank);
@@ -22,8 +22,8 @@ class CommWatch {
   CommWatch(const CommWatch&) = delete;
   CommWatch& operator=(const CommWatch&) = delete;
 
-  /// While it lives, the calling thread waits for other ranks in the call `name`, which lives as long as the process.
-  /// One at a time.
+  /// While it lives, the calling thread waits for other ranks in the call `name`, which must never be freed. One at a
+  /// time.
   class Call {
    public:
     Call(CommWatch&, const char* name);
@@ -35,20 +35,20 @@ class CommWatch {
     CommWatch& watch_;
   };
 
-  /// A device on which ranks wait for each other while their hosts go on. The watching thread calls these.
+  /// A device whose ranks wait for each other while their hosts continue. The watching thread calls these.
   class OnDevice {
    public:
     virtual ~OnDevice() = default;
-    /// A number for each wait that has begun and not ended, another one for the next; 0 if nothing waits.
+    /// A different number for each wait that has begun and not ended; 0 if nothing waits.
     virtual uint64_t wait() = 0;
     /// The wait in words: "all_reduce on cuda:0".
     virtual std::string name(uint64_t wait) = 0;
     /// Why exchanges have failed; empty if they have not.
     virtual std::string failure() = 0;
-    /// Frees what waits. The process ends then.
+    /// Frees waiting kernels, before the process ends.
     virtual void abort() = 0;
   };
-  /// It must live until the process ends.
+  /// The device must live until the process ends.
   void add(OnDevice&);
 
  private:

@@ -1,4 +1,4 @@
-// Files over POSIX calls. All that writes goes through system_call() and write_all(), and these through the hook.
+// Files over POSIX calls. All writes go through system_call() and write_all(), and thus through the hook.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -54,8 +54,8 @@ const char* no_regular_file(const struct stat& s) {
               fmt::format("[file] cannot write {}: {}. What was there before is unchanged. {}.", path, what, advice));
 }
 
-// f() is a system call that fails with -1; it is made again when a signal came in between, but for close, which has
-// given the descriptor back even then.
+// f() is a system call that returns -1 on failure. It is repeated after EINTR, except close, which frees the descriptor
+// even then.
 template <class F> int system_call(std::string_view name, F f) {
   const auto call = [&](size_t) {
     int result = f();
@@ -64,9 +64,9 @@ template <class F> int system_call(std::string_view name, F f) {
   };
   return int(detail::file_call_hook(name, 0, call));
 }
-// 0, or the error.
+// Returns 0 or the error.
 int write_all(int fd, std::span<const std::byte> bytes) {
-  constexpr size_t kMost = size_t(16) << 20;  // a pending signal waits for no more than this
+  constexpr size_t kMost = size_t(16) << 20;  // bounds the delay of a pending signal
   while (!bytes.empty()) {
     const ptrdiff_t n = detail::file_call_hook("write", std::min(bytes.size(), kMost),
                                                [&](size_t most) { return ::write(fd, bytes.data(), most); });
@@ -82,7 +82,7 @@ Descriptor open_folder_of(const fs::path& path) {
   return Descriptor(system_call("open", [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
 }
 
-// A file beside `path` that is removed again unless it took the place of `path`.
+// A file next to `path` that is removed unless it replaces `path`.
 class Temporary {
  public:
   explicit Temporary(const std::string& path) : path_(path), fd_(create()) {}
@@ -105,7 +105,7 @@ class Temporary {
  private:
   int create() {
     static std::atomic<uint64_t> serial{0};
-    for (;;) {  // a name may be taken by what a killed process of the same number left behind
+    for (;;) {  // a killed process with this id may have left the name
       name_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), serial++);
       const int fd =
           system_call("open", [&] { return ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
@@ -122,19 +122,19 @@ class Temporary {
   Descriptor fd_;
 };
 
-// A regular file, open for reading; `s` is what the system says of it.
+// Opens a regular file for reading; `s` gets its fstat().
 Descriptor open_to_read(const std::string& path, struct stat& s) {
-  // O_NONBLOCK: a pipe without a writer is then refused below and not waited for.
+  // O_NONBLOCK: a pipe without a writer is rejected below, without waiting.
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0 || ::fstat(fd.get(), &s)) {
     const int error = errno;
-    if (error == ENOENT) (void)path_exists(path);  // says which link leads nowhere
+    if (error == ENOENT) (void)path_exists(path);  // throws for a dangling link
     fail_read(path, "", error);
   }
   if (!S_ISREG(s.st_mode)) fail_read(path, no_regular_file(s));
   return fd;
 }
-int64_t modified_at(const struct stat& s) {  // in nanoseconds
+int64_t modified_at(const struct stat& s) {  // nanoseconds
 #ifdef __APPLE__
   const timespec t = s.st_mtimespec;
 #else
@@ -147,7 +147,7 @@ int64_t modified_at(const struct stat& s) {  // in nanoseconds
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   struct stat s;
   const Descriptor fd = open_to_read(path_, s);
-  if (s.st_size == 0) return;  // nothing to map: mmap refuses a length of 0
+  if (s.st_size == 0) return;  // mmap rejects length 0
   void* p = ::mmap(nullptr, size_t(s.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (p == MAP_FAILED) fail_read(path_, fmt::format("mmap of {} bytes failed: ", s.st_size), errno);
   bytes_ = {static_cast<const std::byte*>(p), size_t(s.st_size)};
@@ -170,7 +170,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
 }
 void InputFile::read(size_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
-    constexpr size_t kMost = size_t(1) << 30;  // some systems refuse more than INT_MAX at once
+    constexpr size_t kMost = size_t(1) << 30;  // some systems reject more than INT_MAX
     const ssize_t n = ::pread(fd_.get(), to.data(), std::min(to.size(), kMost), off_t(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_read(path_, "", errno);
@@ -208,7 +208,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   Temporary file(path);
   produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.take_place();
-  // The new name itself reaches the disk with its folder. EINVAL: a file system on which folders need no such call.
+  // The new name is on the disk once its folder is. EINVAL: this file system needs no fsync of folders.
   if (system_call("fsync", [&] { return ::fsync(folder.get()); }) && errno != EINVAL)
     throw Error(Error::Kind::io,
                 fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the folder is on the disk "
@@ -218,7 +218,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 void check_writable(const std::string& path) {
   struct Stop {};
   try {
-    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // leaves a file that is there as it is
+    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // keeps an existing file
   } catch (const Stop&) {
   }
 }
@@ -249,9 +249,9 @@ void remove_leftovers(const std::string& path) {
 std::string temporary_folder(const std::string& path) { return fmt::format("{}.{}-0.tmp", path, ::getpid()); }
 
 namespace {
-// Opens a regular file that is written where it is, or makes it. f(flags) is the system call.
+// Opens or creates a regular file to write in place. f(flags) is the system call.
 template <class F> Descriptor open_in_place(const std::string& path, F f) {
-  // O_NONBLOCK: a pipe is refused below and not waited for.
+  // O_NONBLOCK: a pipe is rejected below, without waiting.
   Descriptor fd(f(O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   const int error = errno;
   struct stat s;
@@ -311,7 +311,7 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
       return created_ || errno != EEXIST ? fresh : ::open(path_.c_str(), O_RDWR | flags, 0600);
     });
     if (::flock(fd_.get(), LOCK_EX | LOCK_NB)) error = errno;
-    if (error == 0 && names(path_, fd_.get())) return;  // else its former owner has removed it meanwhile
+    if (error == 0 && names(path_, fd_.get())) return;  // else its former owner has removed it
     fd_.close();
   }
   TG_CHECK(error == 0 || error == EWOULDBLOCK, io,
@@ -323,12 +323,11 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
 }
 FileLock::~FileLock() {
   if (fd_.get() >= 0 && created_ && names(path_, fd_.get()))
-    ::unlink(path_.c_str());  // while it is locked: nobody else can own it
+    ::unlink(path_.c_str());  // while locked: no one else can own it
 }
 
 namespace {
-// The entry of `path` in its folder reaches the disk; 0, or the error. A folder that may not be read is left to the
-// system.
+// Syncs the folder of `path`, for its entry; returns 0 or the error. A folder without read permission is skipped.
 int sync_folder_of(const fs::path& path) {
   const Descriptor folder = open_folder_of(path);
   if (folder.get() < 0) return errno == EACCES ? 0 : errno;
@@ -358,7 +357,7 @@ void make_folder(const std::string& path, unsigned permissions) {
       made.push_back(p);
       error.assign(sync_folder_of(p), std::generic_category());
     } else if (error.assign(errno, std::generic_category()); errno == EEXIST && fs::is_directory(p, none)) {
-      error.clear();  // another process was faster
+      error.clear();  // another process made it first
     } else if (fs::is_symlink(p, none)) {
       what = fmt::format("{} is a symbolic link to nothing", p.string());
     }

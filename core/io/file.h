@@ -1,7 +1,6 @@
 /// @file
-/// Files on disk: two ways to read, a file written wholly or not at all, a file that grows at its end, locks, folders.
-/// POSIX. It knows no file format; safetensors.h, checkpoints, logs and token data use it. Every failure is an Error of
-/// kind io that names the path and the reason that the system gave.
+/// Files on POSIX systems: reads, atomic writes, appends, locks, folders. It knows no file format. Every failure is an
+/// Error of kind io that names the path and the system's reason.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +12,7 @@
 
 namespace tg {
 namespace detail {
-// An open file of the system, closed in the end; -1: none.
+// An open file descriptor, closed by the destructor; -1: none.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -21,16 +20,16 @@ class Descriptor {
   Descriptor(Descriptor&& o) noexcept : fd_(std::exchange(o.fd_, -1)) {}
   Descriptor& operator=(Descriptor o) noexcept { return std::swap(fd_, o.fd_), *this; }
   int get() const { return fd_; }
-  int close();  // what the system says
+  int close();  // result of close(2)
 
  private:
   int fd_;
 };
 }  // namespace detail
 
-/// The bytes of a regular file, mapped for reading: pages are read when they are used. An empty file has no bytes. The
-/// path may be replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS), so it is for
-/// files that are read at once.
+/// The bytes of a regular file, mapped for reading: pages are read on use. An empty file has no bytes. The path may be
+/// replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS), so map only files that are
+/// read at once.
 class MappedFile {
  public:
   /// Maps the file. An Error if it is missing, not readable or not a regular file.
@@ -40,10 +39,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  /// The content. The view is valid as long as this object, or the one that it is moved to.
+  /// The content, valid while this object, or the one it is moved to, exists.
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// The content as text; nothing checks its encoding. The view is valid as long as this object, or the one that it is
-  /// moved to.
+  /// The content as text of unchecked encoding, valid while this object, or the one it is moved to, exists.
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:
@@ -51,19 +49,19 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// A regular file that is read by positions. If the file becomes shorter meanwhile, read() throws an Error, where a
-/// mapping would end the process. The path may be replaced or removed meanwhile.
+/// A regular file that is read by position. If the file becomes shorter meanwhile, read() throws an Error; a mapping
+/// would end the process. The path may be replaced or removed meanwhile.
 class InputFile {
  public:
   /// Opens the file. An Error if it is missing, not readable or not a regular file.
   explicit InputFile(std::string path);
 
   const std::string& path() const { return path_; }
-  /// The size in bytes when the file was opened.
+  /// The size in bytes at the time of opening.
   size_t size() const { return size_; }
-  /// Reads as many bytes as `to` takes; an Error unless all of them are there.
+  /// Fills `to`; an Error unless the file has all these bytes.
   void read(size_t offset, std::span<std::byte> to) const;
-  /// Throws an Error if the size or the time of modification differs from when the file was opened.
+  /// Throws an Error if size or modification time have changed since opening.
   void check_unchanged() const;
 
  private:
@@ -73,36 +71,35 @@ class InputFile {
   int64_t modified_ = 0;
 };
 
-/// Appends bytes to the file that is being written.
+/// Appends bytes to a file that is being written.
 using Sink = std::function<void(std::span<const std::byte>)>;
-/// Creates or replaces `path` with the bytes that `produce` passes to its sink. They go into a temporary file of the
-/// same folder, which is synced and renamed. On any failure, and when `produce` throws, the temporary file is removed
-/// and the former file is unchanged. A symbolic link is replaced by the file.
+/// Creates or replaces `path` with the bytes that `produce` passes to its sink. They go to a temporary file in the same
+/// folder, which is synced and renamed. On any failure, and when `produce` throws, the temporary file is removed and
+/// the former file is unchanged. A symbolic link is replaced by the file.
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
 /// Creates or replaces `path` with this content. On any failure the former file is unchanged.
 void write_file_atomically(const std::string& path, std::string_view content);
-/// Throws an Error now if write_file_atomically() could not write `path`, for example before hours of work.
+/// Throws an Error now if write_file_atomically() could not write `path`, for use before hours of work.
 void check_writable(const std::string& path);
-/// Removes the temporary files and folders of `path` whose processes were killed while they wrote them. Those of
-/// running processes are left alone. An Error if one cannot be removed.
+/// Removes temporary files and folders of `path` that killed processes left. Those of running processes stay. An Error
+/// if one cannot be removed.
 void remove_leftovers(const std::string& path);
-/// The name of this process's temporary folder for `path`, as remove_leftovers() knows it.
+/// This process's temporary folder for `path`, as remove_leftovers() expects it.
 std::string temporary_folder(const std::string& path);
 
-/// A file that grows at its end, as a log does. A write that fails, or that a crash cuts off, may leave a part of its
-/// text.
+/// A file that grows at its end, such as a log. A failed write or a crash may leave a part of its text.
 class AppendFile {
  public:
-  /// What happens to the content that is already there.
+  /// The treatment of existing content.
   enum class Begin { keep, empty };
   /// Opens or creates the file. An Error if that fails.
   AppendFile(std::string path, Begin);
 
   const std::string& path() const { return path_; }
-  /// Appends text. An Error if the text was not taken whole, or if the path no longer names the open file: it was
+  /// Appends text. An Error if not all of it was written, or if the path no longer names the open file because that was
   /// removed, moved or replaced.
   void append(std::string_view text);
-  /// Returns when the content is on the disk, and not only in the system's memory.
+  /// Returns when the content is on the disk, not only in the system's memory.
   void sync();
 
  private:
@@ -110,9 +107,8 @@ class AppendFile {
   detail::Descriptor fd_;
 };
 
-/// Keeps other processes out that ask for the same lock, until this object or its process ends, in whatever way. The
-/// file is created if it is missing. It has no content. A file that this object created is removed with it, unless
-/// keep() was called.
+/// Excludes other processes that ask for the same lock, until this object is destroyed or its process ends in any way.
+/// The empty file is created if missing. A file that this object created is removed with it, unless keep() was called.
 class FileLock {
  public:
   /// Takes the lock without waiting. An Error of kind state if another FileLock holds it.
@@ -124,7 +120,7 @@ class FileLock {
     return *this;
   }
 
-  /// The file stays when the lock ends.
+  /// Keeps the file when the lock ends.
   void keep() { created_ = false; }
 
  private:
@@ -133,26 +129,26 @@ class FileLock {
   bool created_ = false;
 };
 
-/// Creates the folder and its parents, with these permissions, if they are missing. An Error if that fails, or if no
-/// file can be created in it.
+/// Creates the folder and its parents, with these permissions, if missing. An Error if that fails, or if no file can be
+/// created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
 
-/// The path from the root on, without parts such as `..`. An Error if it is relative and the current folder is gone.
+/// The absolute path, without parts such as `..`. An Error if the path is relative and the current folder is gone.
 std::string absolute_path(const std::string& path);
-/// Whether there is anything at the path. Links are followed. An Error if the system does not tell, or if the path is a
-/// link that leads nowhere.
+/// Whether the path exists. Follows links. An Error if the system does not tell, or for a dangling link.
 bool path_exists(const std::string& path);
-/// Whether there is a folder at the path. Links are followed. An Error if the system does not tell.
+/// Whether the path is a folder. Follows links. An Error if the system does not tell.
 bool is_folder(const std::string& path);
 
-/// What a file is that begins so, if it is of a format that often lies in another's place, and what to do about it: "a
-/// pointer of Git LFS, ... Run `git lfs pull`". Empty if it is none that is known. By 512 bytes. A page of HTML or XML
-/// counts where no text is meant.
+/// Recognises formats that are often mistaken for another, by the first 512 bytes of a file. Returns the format and the
+/// remedy: "a pointer of Git LFS, ... Run `git lfs pull`". Empty for unknown formats. HTML and XML count only if
+/// text_is_meant is false.
 std::string foreign_format(std::string_view first, bool text_is_meant = false);
 
 namespace detail {
-// Every system call that writes a file goes through this hook, by its name: mkdir, open, write, fsync, close or rename.
-// call(bytes) makes it; a write takes so many bytes. Tests of crashes and full disks replace the hook before main().
+// Every system call that writes files goes through this hook, with its name: mkdir, open, write, fsync, close or
+// rename. call(bytes) makes it; a write takes that number of bytes. Tests of crashes and full disks replace the hook
+// before main().
 using FileCall = std::function<ptrdiff_t(size_t bytes)>;
 using FileCallHook = ptrdiff_t (*)(std::string_view name, size_t bytes, const FileCall& call);
 extern FileCallHook file_call_hook;

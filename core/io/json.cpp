@@ -112,8 +112,8 @@ bool Json::operator==(const Json& o) const {
          keys_ == o.keys_;
 }
 
-// The reader and the writer, by the JSON library's events and scalars: its documents would be one copy more, and it
-// looks through all keys of an object for each new one.
+// Reads and writes with the JSON library's events and scalars. Its documents would be a second copy, and search all
+// keys of an object for each new one.
 struct JsonText {
   using Library = nlohmann::json;
 
@@ -129,7 +129,7 @@ struct JsonText {
     bool number_unsigned(uint64_t x) override { return add(x); }
     bool number_float(double x, const std::string&) override { return add(x); }
     bool string(std::string& x) override { return add(std::move(x)); }
-    bool binary(binary_t&) override { return false; }  // JSON has none
+    bool binary(binary_t&) override { return false; }  // not in JSON
     bool start_object(size_t) override { return begin(Json::object()); }
     bool start_array(size_t) override { return begin(Json::array()); }
     bool end_object() override { return end(); }
@@ -144,7 +144,8 @@ struct JsonText {
       const std::string other = foreign_format(first_);
       TG_CHECK(other.empty(), value, "[{}] {} is not JSON but {}.", op_, source_, other);
       const std::string_view what =
-          e.what();  // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
+          // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
+          e.what();
       detail::fail(Error::Kind::value, fmt::format("[{}] {} is not JSON: {}. Correct the text.", op_, source_,
                                                    what.substr(std::min(what.find("] ") + 2, what.size()))));
     }
@@ -154,7 +155,8 @@ struct JsonText {
       Json* value;
       std::set<std::string> keys;
     };
-    // Where x is now. Those in open_ stay where they are: what is beside them is complete.
+    // Stores x and returns its address. Values in open_ do not move: their containers grow only after they are
+    // complete.
     Json* put(Json x) {
       TG_CHECK(open_.size() < depth_, value, "[{}] {} is nested too deeply. It must be objects of plain values.", op_,
                source_);
@@ -172,7 +174,7 @@ struct JsonText {
     const std::string_view first_, op_;
     const std::string& source_;
     const size_t depth_;
-    const bool own_;  // of equal keys the last
+    const bool own_;  // keeps the last of equal keys
     std::vector<Open> open_;
     std::string key_;
     bool repeated_ = false;
@@ -217,7 +219,7 @@ Json parse_json(std::string_view text, std::string_view op, const std::string& s
   return JsonText::read(text, op, source, depth, false);
 }
 Json own_json(std::string_view text) {
-  constexpr size_t kDepth = 64;  // far beyond ours: values are freed by recursion
+  constexpr size_t kDepth = 64;  // values are freed by recursion; ours are flatter
   return JsonText::read(text, "json", "the text", kDepth, true);
 }
 Json json_or_null(std::string_view text) {

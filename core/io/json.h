@@ -1,6 +1,5 @@
-// Json: a JSON value that keeps the order of its keys, as configurations, checkpoints and reports need it. A plain
-// type, because the JSON library's templates take seconds to compile: json.cpp alone includes it, and parses and
-// prints.
+// Json: a JSON value that keeps the order of its keys, for configurations, checkpoints and reports. It is a plain type,
+// because the JSON library's templates take seconds to compile. Only json.cpp includes them, to parse and print.
 #pragma once
 #include <concepts>
 #include <cstddef>
@@ -39,7 +38,7 @@ class Json {
   template <class T> Json(const std::map<std::string, T>& members) : type_(Type::object) {
     for (const auto& [key, x] : members) keys_.push_back(key), items_.push_back(Json(x));
   }
-  // An object when each element is a list of a string and a value, {{"step", 1}, {"loss", 2.5}}; else an array.
+  // An object if each element is a list of a string and a value, {{"step", 1}, {"loss", 2.5}}; else an array.
   Json(std::initializer_list<Json>);
   static Json array(std::initializer_list<Json> = {});
   static Json object() { return Json(Type::object); }
@@ -48,15 +47,15 @@ class Json {
   bool is_boolean() const { return type_ == Type::boolean; }
   bool is_number() const { return is_number_integer() || is_number_float(); }
   bool is_number_integer() const { return type_ == Type::integer || is_number_unsigned(); }
-  bool is_number_unsigned() const { return type_ == Type::unsigned_integer; }  // parsed ones of at least 0 are
+  bool is_number_unsigned() const { return type_ == Type::unsigned_integer; }  // parsed integers >= 0 are
   bool is_number_float() const { return type_ == Type::number; }
   bool is_string() const { return type_ == Type::string; }
   bool is_array() const { return type_ == Type::array; }
   bool is_object() const { return type_ == Type::object; }
   const char* type_name() const;  // "number", "object"
 
-  // bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and fractions
-  // cut off; an Error for a number that the integer cannot hold, and for a value of another kind.
+  // T is bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and
+  // fractions truncated. An Error for a number outside of the integer's range, and for another type.
   template <class T> T get() const {
     if constexpr (std::same_as<T, bool>) {
       return boolean();
@@ -73,21 +72,21 @@ class Json {
     }
   }
 
-  size_t size() const { return items_.size(); }  // elements or members
+  size_t size() const { return items_.size(); }  // of elements or members
   bool empty() const { return items_.empty(); }
-  // Elements, and values of members. An Error where there is none; but a null becomes what it is used as, and a key
-  // that is written is added. A reference is valid until something is added.
+  // Elements, or values of members; an Error for missing ones. Through a non-const Json, a null becomes an object, and
+  // a missing key is added. References are valid until something is added.
   const Json& at(std::string_view key) const;
   const Json& at(size_t i) const;
   const Json& operator[](std::string_view key) const { return at(key); }
   const Json& operator[](size_t i) const { return at(i); }
   Json& operator[](std::string_view key);
   Json& operator[](size_t i) { return const_cast<Json&>(at(i)); }
-  const Json* find(std::string_view key) const;  // null: there is none
+  const Json* find(std::string_view key) const;  // null if missing
   bool contains(std::string_view key) const { return find(key); }
   void erase(std::string_view key);
   Json& push_back(Json);
-  std::vector<Json>::const_iterator begin() const { return items_.begin(); }  // of elements, values of members
+  std::vector<Json>::const_iterator begin() const { return items_.begin(); }  // elements, or values of members
   std::vector<Json>::const_iterator end() const { return items_.end(); }
   std::vector<Member> items() const;
 
@@ -96,7 +95,7 @@ class Json {
  private:
   explicit Json(Type t) : type_(t) {}
   bool boolean() const;
-  uint64_t integer(int64_t least, uint64_t most) const;  // the bits of one of that range
+  uint64_t integer(int64_t least, uint64_t most) const;  // the bits of an integer in this range
   double number() const;
   const std::string& string() const;
   const std::vector<Json>& elements() const;
@@ -111,22 +110,21 @@ class Json {
   } bits_;
   std::string text_;
   std::vector<Json> items_;
-  std::vector<std::string> keys_;  // of an object, beside items_
+  std::vector<std::string> keys_;  // of an object, parallel to items_
 };
 struct Json::Member {
   const std::string& key;
   const Json& value;
 };
 
-// The one door for what somebody wrote: the JSON library keeps the last of two equal keys and follows any depth of
-// nesting. `op` opens messages, `source` names the text in them. An Error when it is no JSON, is nested deeper
-// than `depth`, or holds a key twice in one object.
+// Parses text from outside. The JSON library keeps the last of equal keys and accepts any nesting. This function throws
+// an Error for invalid JSON, nesting deeper than `depth`, and repeated keys. Messages begin with `op`; `source` names
+// the text.
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
-// Of text that this library wrote: an Error, or null, when it is no JSON or is nested deeper than 64.
+// For text that this library wrote. Invalid JSON, or nesting deeper than 64, is an Error or null.
 Json own_json(std::string_view text);
 Json json_or_null(std::string_view text);
-// On one line, or with each field on a line of its own, indented by that many spaces. Bytes that are no UTF-8, as in
-// paths, become U+FFFD.
+// On one line, or one field per line, indented by `indent` spaces. Invalid UTF-8, which paths may have, becomes U+FFFD.
 std::string text_of(const Json&, int indent = -1);
 std::ostream& operator<<(std::ostream&, const Json&);  // on one line
 

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, kDTypes> kFileNames = {"F64", "F32", "F16
 constexpr std::array<std::string_view, 12> kUnread = {"U64",         "U32",     "I16",     "C64",
                                                       "F8_E4M3",     "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ",
                                                       "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4"};
-constexpr size_t kLongest = 1000;  // of what a message shows of a header, which may be hostile
+constexpr size_t kLongest = 1000;  // of a hostile header in a message
 constexpr std::string_view kMetadata = "__metadata__";
 
 [[noreturn]] void fail(const std::string& path, std::string_view what) {
@@ -37,7 +37,7 @@ struct Entry {
   std::optional<std::vector<uint64_t>> shape, offsets;
 };
 
-// The entry's meaning; its offsets count from `data`, where the file has `available` bytes left.
+// Checks an entry. Its offsets count from byte `data`, where `available` bytes follow.
 SafetensorsInfo checked_info(const std::string& path, const std::string& name, const Entry& e, size_t data,
                              size_t available) {
   const auto wrong = [&](std::string_view what) { fail(path, fmt::format("tensor '{}' {}", name, what)); };
@@ -46,7 +46,8 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   if (e.shape->size() > kMaxDims)
     wrong(fmt::format("has shape {} of {} dimensions, more than the {} supported", sizes, e.shape->size(), kMaxDims));
   SafetensorsInfo info{.dtype = *e.dtype, .shape = {}, .offset = 0, .bytes = size_of(*e.dtype)};
-  int64_t largest = int64_t(info.bytes);  // with sizes of 0 counted as 1: strides must not overflow either
+  // Sizes of 0 count as 1, because strides must not overflow either.
+  int64_t largest = int64_t(info.bytes);
   for (uint64_t size : *e.shape) {
     if (size > uint64_t(INT64_MAX) || __builtin_mul_overflow(largest, std::max<int64_t>(int64_t(size), 1), &largest))
       wrong(fmt::format("has shape {}, whose bytes 63 bits cannot count", sizes));
@@ -64,16 +65,16 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   return info;
 }
 
-// Reads the header by events: a document made of it would keep the last of equal keys and nest without limit. Anything
-// the format does not have at a place is refused there, so the depth is at most 3.
+// Reads the header by events: a document would keep the last of equal keys, and nest without limit. Everything outside
+// of the format is rejected at once, so the depth is at most 3.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // The data begins at byte `data` of the file, and has `available` bytes.
+  // The data has `available` bytes from byte `data` of the file.
   HeaderReader(const std::string& path, size_t data, size_t available)
       : path_(path), data_(data), available_(available) {}
 
   SafetensorsHeader header;
-  std::optional<Error> wrong;  // the first tensor's that is; a text that is no JSON is told before
+  std::optional<Error> wrong;  // of the first bad tensor; invalid JSON is thrown first
 
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
@@ -185,11 +186,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   At at_ = At::start;
   std::string name_, key_;
   bool saw_metadata_ = false;
-  Entry entry_;  // that is being read: of a million tensors each would take as much again as its line
+  // The current entry only: entries of a million tensors would double the memory.
+  Entry entry_;
   std::vector<uint64_t>* list_ = nullptr;
 };
 
-// Each byte of the data belongs to exactly one tensor.
+// Checks that each byte of the data belongs to exactly one tensor.
 void check_coverage(const std::string& path, const std::map<std::string, SafetensorsInfo>& tensors, size_t data,
                     size_t end) {
   std::vector<const std::pair<const std::string, SafetensorsInfo>*> order;
@@ -221,7 +223,7 @@ const void* elements(const Tensor& t) {
 
 std::string header_text(const std::string& path, const std::vector<const StateDict::value_type*>& order,
                         const std::map<std::string, std::string>& metadata) {
-  std::map<std::string, Json> header;  // by name, as equal input gives equal bytes
+  std::map<std::string, Json> header;  // sorted: equal input gives equal bytes
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   size_t at = 0;
   for (const auto* t : order) {
@@ -233,14 +235,14 @@ std::string header_text(const std::string& path, const std::vector<const StateDi
     at = end;
   }
   std::string text = text_of(header);
-  TG_CHECK(text.size() > kMaxHeader || own_json(text) == Json(header), value,  // other bytes became U+FFFD
+  TG_CHECK(text.size() > kMaxHeader || own_json(text) == Json(header), value,  // invalid UTF-8 became U+FFFD
            "[safetensors] a name or the metadata for {} is not UTF-8. JSON has no other text. Correct the names.",
            path);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }
 
-// Of a file of `size` bytes, of which read(offset, to) reads some.
+// The header of a file of `size` bytes; read(offset, to) reads some of them.
 SafetensorsHeader read_header(size_t size, const std::string& path, const auto& read) {
   const auto fail_start = [&](std::string_view what) {
     std::string first(std::min<size_t>(size, 512), ' ');
@@ -327,7 +329,7 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
              entry.first, path);
     order.push_back(&entry);
   }
-  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // by name already
+  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // already sorted by name
     return size_of(a->second.dtype()) > size_of(b->second.dtype());
   });
   const std::string header = header_text(path, order, metadata);

@@ -1,7 +1,6 @@
 /// @file
 /// The safetensors file format: named tensors and a map of strings in one file (8 bytes of header length,
-/// little-endian; a JSON header; the bytes of the tensors without gaps). This is the format only: the meaning of names
-/// is up to the caller. Checkpoints, test data and conversions of weights use it. The format is that of
+/// little-endian; a JSON header; the bytes of the tensors without gaps). Names have no meaning here. Specification:
 /// https://github.com/huggingface/safetensors.
 #pragma once
 #include <tapegrad/core/io/file.h>
@@ -17,7 +16,7 @@ namespace tg {
 /// Tensors by name.
 using StateDict = std::map<std::string, Tensor>;
 
-/// A tensor in a file. `offset` is its place in the file and `bytes` its size; elements are row-major, little-endian.
+/// A tensor in a file. `offset` is its position and `bytes` its size; elements are row-major, little-endian.
 struct SafetensorsInfo {
   DType dtype = DType::f32;
   Shape shape;
@@ -29,23 +28,23 @@ struct SafetensorsHeader {
   std::map<std::string, SafetensorsInfo> tensors;
   std::map<std::string, std::string> metadata;
 };
-/// The header of a whole file in memory, checked against the format and the size of the file. Damaged or hostile input
-/// throws an Error of kind io that names `path`, the tensor and the values. Elements are not read.
+/// The header of a file in memory, checked against the format and the file size. Damaged or hostile input throws an
+/// Error of kind io that names `path`, the tensor and the values. Elements are not read.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
 /// A file that is open for reading. If it becomes shorter meanwhile, reading throws an Error (InputFile).
 class SafetensorsFile {
  public:
-  /// Opens the file and checks its header as parse_safetensors() does. No element is read yet.
+  /// Opens the file and checks its header as parse_safetensors() does. Reads no elements.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   /// The names of the tensors, sorted.
   std::vector<std::string> names() const;
   bool has(const std::string& name) const;
-  /// Shape, dtype and place of a tensor; an Error if there is no such tensor.
+  /// Shape, dtype and position of a tensor; an Error if it is missing.
   const SafetensorsInfo& info(const std::string& name) const;
-  /// A copy of one tensor on the device; an Error if there is no such tensor.
+  /// A copy of one tensor on the device; an Error if it is missing.
   Tensor tensor(const std::string& name, Device = {}) const;
   /// Copies of all tensors on the device.
   StateDict tensors(Device = {}) const;
@@ -57,8 +56,9 @@ class SafetensorsFile {
 };
 
 /// Writes tensors of any layout and device; lazy ones are evaluated. The file is replaced atomically
-/// (write_file_atomically()). Equal input gives equal bytes: keys are sorted, wide dtypes come first, so each tensor is
-/// aligned to its element size. An Error for an empty Tensor, the name "__metadata__", and text that is not UTF-8.
+/// (write_file_atomically()). Equal input gives equal bytes: keys are sorted, and wide dtypes come first, so each
+/// tensor is aligned to its element size. An Error for an empty Tensor, the name "__metadata__", and text that is not
+/// UTF-8.
 void write_safetensors(const std::string& path, const StateDict&,
                        const std::map<std::string, std::string>& metadata = {});
 
