@@ -2,7 +2,7 @@
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
-namespace twins {
+namespace instructions {
 // d[16 x 8] = a[16 x 16] b[8 x 16]^T + c, of bf16; `transposed`: b is [16 x 8], loaded by ldmatrix_x4_trans.
 cudaError_t mma_bf16(const __nv_bfloat16* a, const __nv_bfloat16* b, const float* c, float* d, bool transposed,
                      cudaStream_t);
@@ -16,4 +16,4 @@ cudaError_t wgmma(const __nv_bfloat16* a, std::uint64_t a_rows, const __nv_bfloa
 cudaError_t cp_async(const float* x, float* y, int n, cudaStream_t);
 // Every shuffle, vote and barrier of a warp or a part of it: y[9 x 32] = results per lane for x[32].
 cudaError_t lanes(const float* x, float* y, cudaStream_t);
-}  // namespace twins
+}  // namespace instructions

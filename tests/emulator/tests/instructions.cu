@@ -1,5 +1,5 @@
-// Kernels around single instructions (`twins.h`).
-#include "twins.h"
+// Kernels around single instructions (`instructions.h`).
+#include "instructions.h"
 
 #include <tapegrad/cuda/device/hopper.h>
 
@@ -97,7 +97,7 @@ __global__ void lanes_kernel(const float* x, float* y) {
 
 }  // namespace
 
-namespace twins {
+namespace instructions {
 cudaError_t mma_bf16(const bf16* a, const bf16* b, const float* c, float* d, bool transposed, cudaStream_t s) {
   return simt::launch(mma_bf16_kernel, 1, 32, 0, s, a, b, c, d, transposed);
 }
@@ -115,4 +115,4 @@ cudaError_t cp_async(const float* x, float* y, int n, cudaStream_t s) {
   return simt::launch(cp_async_kernel, 1, 128, 0, s, x, y, n);
 }
 cudaError_t lanes(const float* x, float* y, cudaStream_t s) { return simt::launch(lanes_kernel, 1, 32, 0, s, x, y); }
-}  // namespace twins
+}  // namespace instructions

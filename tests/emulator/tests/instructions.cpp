@@ -1,5 +1,5 @@
 // Emulated PTX instructions compared with loops in double.
-#include "twins.h"
+#include "instructions.h"
 
 #include <doctest/doctest.h>
 
@@ -39,7 +39,7 @@ TEST_CASE("mma_bf16 with ldmatrix_x4 and ldmatrix_x4_trans") {
       const auto c = noise(128, 3);
       const Buffer<__nv_bfloat16> da(a), db(b);
       const Buffer<float> dc(c), dd(128);
-      check(twins::mma_bf16(da, db, dc, dd, transposed, nullptr));
+      check(instructions::mma_bf16(da, db, dc, dd, transposed, nullptr));
       const auto got = dd.host();
       for (std::size_t i = 0; i < 16; ++i)
         for (std::size_t j = 0; j < 8; ++j) {
@@ -61,7 +61,7 @@ TEST_CASE("mma_s8 is exact, at the ends of the range too") {
       for (int i = 0; i < 128; ++i) c[std::size_t(i)] = i * 1000003;
       const Buffer<std::int8_t> da(a), db(b);
       const Buffer<int> dc(c), dd(128);
-      check(twins::mma_s8(da, db, dc, dd, nullptr));
+      check(instructions::mma_s8(da, db, dc, dd, nullptr));
       const auto got = dd.host();
       for (std::size_t i = 0; i < 16; ++i)
         for (std::size_t j = 0; j < 8; ++j) {
@@ -81,7 +81,7 @@ TEST_CASE("TMA and wgmma: tiles at any row, and zeros outside the matrix") {
     const Buffer<float> y(64 * 64);
     for (const int row : {0, 64, -8}) {
       CAPTURE(row);
-      check(twins::wgmma(da, a_rows, db, b_rows, columns, row, y, nullptr));
+      check(instructions::wgmma(da, a_rows, db, b_rows, columns, row, y, nullptr));
       const auto got = y.host();
       double worst = 0;
       for (std::size_t i = 0; i < 64; ++i)
@@ -102,7 +102,7 @@ TEST_CASE("cp.async, with zeros where there is no source") {
     const auto x = noise(512);
     const Buffer<float> dx(x), y(512);
     for (const int n : {512, 200, 0}) {
-      check(twins::cp_async(dx, y, n, nullptr));
+      check(instructions::cp_async(dx, y, n, nullptr));
       const auto got = y.host();
       for (int i = 0; i < 512; ++i) CHECK(got[std::size_t(511 - i)] == (i < n ? x[std::size_t(i)] : 0.0F));
     }
@@ -113,7 +113,7 @@ TEST_CASE("shuffles and votes, of a whole warp and of parts") {
   under_schedules([] {
     const auto x = noise(32);
     const Buffer<float> dx(x), y(9 * 32);
-    check(twins::lanes(dx, y, nullptr));
+    check(instructions::lanes(dx, y, nullptr));
     const auto got = y.host();
     const auto positive = static_cast<float>(std::ranges::count_if(x, [](float v) { return v > 0; }));
     for (std::size_t t = 0; t < 32; ++t) {
