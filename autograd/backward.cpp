@@ -81,7 +81,7 @@ Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
     throw detail::with_scope(e, n.scope);
   }
 }
-// The result of a hook or vjp must have the layout of its gradient.
+// Hooks and vjps must keep the layout of a gradient.
 void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType dtype, Device device) {
   TG_CHECK(g.shape() == shape && g.dtype() == dtype && g.device() == device, shape,
            "[{}] returned {} for a gradient of {} {}. Shape, dtype and device must be those of the tensor.", who, g,
@@ -96,16 +96,15 @@ void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
       g = t;
     }
 }
-// A separate tensor with the same value and history.
+// The tensor as a separate node of the tape.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
-// Adds g to the gradient of a tensor of this dtype.
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
   if (!first) it->second = add(it->second.to(dtype), g.to(dtype));
 }
-// Whether g is bf16 for an f32 tensor, as the gradient of a cast is. Leaves keep it for GradMap::native().
+// Leaves keep the bf16 gradient of a cast for GradMap::native().
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
-// Adds gin to the gradients of n's inputs. Calls the hooks of complete gradients.
+// Accumulates gin, and calls the hooks of complete gradients.
 void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, const BackwardOptions& o) {
   const bool is_cast = n.op->type() == &Kernels<op::Cast>::table;
   for (size_t i = 0; i < n.in.size(); ++i) {

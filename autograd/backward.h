@@ -1,7 +1,6 @@
 /// @file
-/// backward(): reverse-mode differentiation over the tape. Every vjp() emits ops, so under LazyScope the backward graph
-/// is lazy, and create_graph makes it differentiable. Gradients are returned by tensor id, outside of the tensors, so
-/// nothing accumulates implicitly.
+/// backward(): reverse-mode differentiation over the tape. Every vjp() emits ops, so the backward graph can be lazy,
+/// and create_graph makes it differentiable. Gradients are returned by tensor id, so nothing accumulates implicitly.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -15,9 +14,9 @@ namespace tg {
 struct BackwardOptions {
   bool create_graph = false;  ///< record gradients on the tape; implies retain_graph
   bool retain_graph = false;  ///< keep saved values for another backward
-  /// Called when the gradient of a leaf is complete, after its hooks, while the rest of backward has yet to run. It
-  /// gets the leaf's id and the gradient native(). It may replace the gradient by one of the same shape, dtype and
-  /// device, or empty it; GradMap then lacks it.
+  /// Called when the gradient of a leaf is complete, after its hooks, while backward still runs. It gets the leaf's id
+  /// and the gradient native(). It may replace the gradient by one of the same shape, dtype and device, or empty it;
+  /// GradMap then lacks it.
   std::function<void(uint64_t leaf, Tensor& grad)> on_leaf_grad = {};
 };
 /// Gradients of leaves, by tensor. Gradients of intermediates are not kept; their hooks see them.
@@ -26,8 +25,7 @@ class GradMap {
   /// The gradient of t, in t's shape and dtype, or an empty Tensor if backward() did not reach t.
   Tensor operator[](const Tensor& t) const;
   /// The gradient of t in the dtype that backward() computed: bf16 for an f32 leaf that a single op cast to bf16,
-  /// without other contributions. Its values are those of operator[], which converts it. Optimisers read half the
-  /// bytes.
+  /// without other contributions. operator[] converts it; optimisers read half the bytes.
   Tensor native(const Tensor& t) const;
   /// Whether backward() reached t.
   bool contains(const Tensor& t) const;
@@ -36,7 +34,7 @@ class GradMap {
   GradMap& operator+=(const GradMap&);
   /// Multiplies every gradient by a number.
   GradMap& operator*=(double);
-  /// The gradients native(), ordered by leaf id, so that loops over them emit the same ops each time.
+  /// The gradients native(), ordered by leaf id: loops over them always emit the same ops.
   /// @{
   std::map<uint64_t, Tensor>& map() { return map_; }
   const std::map<uint64_t, Tensor>& map() const { return map_; }
@@ -55,8 +53,8 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {},
 /// Gradients of leaves, given the gradients of several outputs; contributions are summed. An output whose gradient is
 /// empty need not be on the tape. Errors are those of backward(loss).
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
-/// The gradients of loss with respect to the leaves or intermediates `of`, in their order, shapes and dtypes. All paths
-/// count, also those through another tensor of the list. Errors: those of backward(loss); a tensor that the loss does
+/// The gradients of loss with respect to leaves or intermediates `of`, in their order, shapes and dtypes. All paths
+/// count, also those through other tensors of the list. Errors: those of backward(loss); a tensor that the loss does
 /// not depend on.
 std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
 /// The result of value_and_grad(): the function's value, without history unless create_graph, and its gradients.
@@ -64,15 +62,14 @@ struct ValueAndGrad {
   Tensor value;
   std::vector<Tensor> grads;
 };
-/// A function that returns f of its inputs, one number, and the gradients of all inputs. Inputs need not require a
-/// gradient; those that do not must have floating dtypes. An input that f does not use has a gradient of zeros.
+/// A function that returns f of its inputs, one number, and the gradients of all inputs. Inputs that do not require a
+/// gradient must have floating dtypes. Unused inputs have gradients of zeros.
 std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)> f, BackwardOptions = {});
 
 namespace detail {
-// The vjp of a function f of tensors that is made of ops. It runs f on the tape and goes backward from its outputs,
-// given `grads` (one each; empty for none), to `in` and `captured` (other tensors that f reads). It stops there,
-// without calling their hooks. Returns the gradients of in, then of captured; empty for none. Differentiable if
-// gradients are recorded.
+// The vjp of a function f that is made of ops. It runs f on the tape and goes backward, given the gradients `grads` of
+// its outputs (empty for none), to `in` and `captured` (other tensors that f reads). It stops there, and does not call
+// their hooks. Returns the gradients of in, then of captured; empty for none. Differentiable if gradients are recorded.
 Tensors pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads);
 }  // namespace detail
 

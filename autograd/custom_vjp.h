@@ -10,13 +10,13 @@
 namespace tg {
 
 /// The gradients of a function's inputs `in`, given its outputs `out` and their gradients `grads`. Empty entries of
-/// `grads` and of the result mean no gradient. Each result has the shape of its input.
+/// `grads` and of the result mean no gradient. Each result has its input's shape.
 using VjpFunction = std::function<std::vector<Tensor>(Inputs in, Inputs out, Inputs grads)>;
 
-/// A function that returns f's results and has the gradient vjp. The ops of f are not recorded on the tape; those of
-/// vjp are, for second derivatives. Gradients reach only the tensors of `in`: captures of f are constants. f takes at
-/// least one input. It works in eager, lazy and compiled functions; in the latter, vjp must not capture a tensor that
-/// the traced function makes. An Error if vjp does not return one gradient per input.
+/// A function with the results of f and the gradient vjp. The ops of f are not recorded on the tape; those of vjp are,
+/// for second derivatives. Gradients reach only `in`: captures of f are constants. f takes at least one input. It may
+/// be eager, lazy or compiled; if compiled, vjp must not capture a tensor that the traced function makes. An Error
+/// unless vjp returns one gradient per input.
 TensorFunction custom_vjp(TensorFunction f, VjpFunction vjp);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
-// A chain: pointwise ops that run together, so that intermediate results need no memory. The CPU runs each op's kernel
-// tile by tile, a GPU runs one kernel. Results are bitwise those of separate ops. The planner (plan.h) finds chains, a
-// backend runs them (BackendRuntime::run_chain).
+// A chain: pointwise ops that run together, without memory for intermediate results. The CPU runs each op's kernel tile
+// by tile, a GPU one kernel. Results are bitwise those of separate ops. The planner (plan.h) finds chains,
+// BackendRuntime::run_chain() runs them.
 #pragma once
 #include <tapegrad/core/layout.h>
 #include <tapegrad/core/util/small_vec.h>

@@ -15,8 +15,8 @@ class Tensor;
 std::string to_string(const Layout&);
 std::string describe(const Tensor&);
 
-/// Throws an Error of `kind` with a formatted message unless `cond` holds. It is always on: it checks callers. The
-/// arguments are evaluated on failure only.
+/// Throws an Error of `kind` with a formatted message unless `cond` holds. It checks callers, so it is always on. The
+/// arguments are evaluated only on failure.
 #define TG_CHECK(cond, kind, ...)                                              \
   do {                                                                         \
     if (!(cond)) [[unlikely]]                                                  \

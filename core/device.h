@@ -1,6 +1,5 @@
 /// @file
-/// Device: a backend and a device number; it owns nothing. backend.h has the capabilities of a backend. Layout and
-/// Params have a Device.
+/// Device: a backend and a device number. backend.h has the capabilities of a backend.
 #pragma once
 #include <tapegrad/core/error.h>
 

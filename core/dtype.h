@@ -1,6 +1,6 @@
 /// @file
 /// Element types: the DType enum, and visit_dtype(), which makes a run-time dtype a template argument. half.h has the
-/// 16-bit floating types and compute_t.
+/// 16-bit types and compute_t.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/half.h>
@@ -57,7 +57,7 @@ constexpr bool is_float(DType d) { return d <= DType::bf16; }
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
 
 /// Calls `f.template operator()<T>()` for f64, f32 or bf16, the dtypes that ops compute in. The caller has checked d
-/// (ops/check.h): any other dtype is taken for bf16.
+/// (ops/check.h): others are taken for bf16.
 template <class F> void visit_float(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();
@@ -67,7 +67,7 @@ template <class F> void visit_float(DType d, F&& f) {
     f.template operator()<bf16>();
 }
 /// Calls `f.template operator()<T>()` for i64 or i32, the dtypes of indices. The caller has checked d (ops/check.h):
-/// any other dtype is taken for i32.
+/// others are taken for i32.
 template <class F> void visit_index(DType d, F&& f) {
   if (d == DType::i64)
     f.template operator()<int64_t>();
@@ -75,7 +75,7 @@ template <class F> void visit_index(DType d, F&& f) {
     f.template operator()<int32_t>();
 }
 /// Calls `f.template operator()<T>()` for i64, i32, f64, f32 or bf16, the dtypes of arithmetic. The caller has checked
-/// d: any other dtype is taken for bf16.
+/// d: others are taken for bf16.
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
 
 /// Bytes of one element.

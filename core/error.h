@@ -1,7 +1,7 @@
 /// @file
-/// The only exception type; TG_CHECK (check.h) throws it. A message has the form "[op] problem: values. Rule.
-/// Way out.", with the scope on a separate line. Every failure that a caller can cause is an Error: there are
-/// no error codes, and nothing is logged.
+/// The only exception type; TG_CHECK (check.h) throws it. A message has the form "[op] problem: values. Rule. Way
+/// out.", with the scope on a separate line. Every failure that a caller can cause is an Error: there are no error
+/// codes and no logs.
 #pragma once
 #if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ < 16
 #error "tapegrad needs clang 16 or g++ 12, or newer: this clang has no std::source_location"
@@ -46,7 +46,7 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
-// Runs f(). Its Errors get the caller's place, "called at train.cpp:31", unless they name a place already.
+// Runs f(), and adds the caller's place, "called at train.cpp:31", to its Errors unless they have one.
 [[noreturn]] void add_place(const Error&, const std::source_location&, const char* what);
 template <class F> auto called_at(const std::source_location& where, F&& f, const char* what = "called") {
   try {

@@ -1,7 +1,7 @@
 /// @file
-/// The two 16-bit floating types. Conversions to f16 and bf16 round to nearest even; every NaN becomes 0x7fff, as GPU
-/// instructions do. There is no arithmetic on them: kernels compute in compute_t<T> and store T. Run-time compilers
-/// read this header too (cuda/jit/chain_kernel.h), so it includes only cstdint. All other code includes dtype.h.
+/// The two 16-bit floating types. Conversions to f16 and bf16 round to nearest even; every NaN becomes 0x7fff, as by
+/// GPU instructions. They have no arithmetic: kernels compute in compute_t<T>. Run-time compilers read this header too
+/// (cuda/jit/chain_kernel.h), so it includes only cstdint. Other code includes dtype.h.
 #pragma once
 #include <cstdint>
 

@@ -1,15 +1,14 @@
 /// @file
 /// Elementary functions for kernels, one source for host and device. The float versions have no branches, tables or
-/// calls, so that compilers vectorise plain loops; the double versions call std. They do not replace cmath: errors are
-/// a few ulp, and sincos() has a bounded domain. exact:: has the two functions of random numbers, with the same bits on
-/// every target.
+/// calls, so that plain loops are vectorised; the double versions call std. Unlike cmath, errors are a few ulp, and
+/// sincos() has a bounded domain. exact:: has the functions of random numbers, with the same bits on every target.
 #pragma once
 #include <cmath>
 #include <cstdint>
 
 /// @def TG_HD_INLINE
-/// Marks a function that device code may call and that is always inlined. Object files for different instruction sets
-/// thus keep separate copies, which the linker cannot merge.
+/// Marks a function that device code may call and that is always inlined: the linker must not merge copies of object
+/// files for different instruction sets.
 #ifdef __CUDACC__
 #define TG_HD_INLINE __host__ __device__ __forceinline__
 #else
@@ -55,7 +54,7 @@ template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
     return a * b + c;
 }
 // Horner's rule, lowest coefficient first. All coefficients in this file are minimax fits of the relative error. They
-// were rounded to float one at a time, lowest first, and the rest was fitted again each time.
+// were rounded to float one at a time, lowest first, and the rest was refitted each time.
 template <bool kExact> TG_HD_INLINE float poly(float, float c0) { return c0; }
 template <bool kExact, class... C> TG_HD_INLINE float poly(float x, float c0, C... c) {
   return mad<kExact>(x, poly<kExact>(x, c...), c0);

@@ -1,6 +1,5 @@
 /// @file
-/// Modes of the calling thread: the tape, recomputation, lazy execution, the search for NaN and infinities, and the
-/// precision of f32 matmuls. A mode is a scope object: it lasts from its constructor to its destructor. Scopes nest.
+/// Modes of the calling thread, as scope objects: a mode lasts from constructor to destructor. Scopes nest.
 #pragma once
 #include <tapegrad/core/util/scoped_value.h>
 
@@ -34,22 +33,22 @@ struct LazyScope : ScopedValue<bool> {
 
 /// Saves memory: backward recomputes the outputs of cheap ops instead of keeping them. Cheap ops are norms, pointwise
 /// functions, dropout, casts, and views of their results. The scope applies to ops recorded while it lives. Backward
-/// recomputes an output once for all its readers, from values on the tape; gradients have the same bits. Memory falls
-/// wherever another op saves the inputs of the cheap op as well. Leaves, such as the biases of norms, must not be
-/// written in place before backward. autograd/recompute.h does this for whole parts of a model.
+/// recomputes an output once, from values on the tape; gradients have the same bits. Memory falls wherever another op
+/// saves the inputs of the cheap op as well. Leaves, such as the biases of norms, must not be written in place before
+/// backward. autograd/recompute.h does this for whole parts of a model.
 struct RecomputeScope : ScopedValue<detail::Recomputes> {
   RecomputeScope();
 };
 
-/// While it lives, the results of all ops are checked. The first NaN, and the first infinity from finite inputs, throws
-/// an Error of kind non_finite that names the op, its scope and its inputs. Intended infinities pass (full,
-/// masked_fill). It finds where a run diverges, and makes every op several times slower.
+/// While it lives, all results are checked. The first NaN, and the first infinity from finite inputs, throws an Error
+/// of kind non_finite that names the op, its scope and its inputs. Intended infinities pass (full, masked_fill). Every
+/// op becomes several times slower.
 struct AnomalyScope : ScopedValue<bool> {
   AnomalyScope();
 };
 
-/// The allowed precision of f32 matrices in matmul() and linear(), by the names of torch.set_float32_matmul_precision.
-/// A device without a faster method computes as `highest`. Accumulators are f32 throughout.
+/// The allowed precision of f32 operands in matmul() and linear(), by the names of torch.set_float32_matmul_precision.
+/// Devices without a faster method compute as `highest`. Accumulators are f32.
 enum class MatmulPrecision : uint8_t {
   /// Operands are not rounded.
   highest,
@@ -63,8 +62,8 @@ enum class MatmulPrecision : uint8_t {
 };
 /// "highest", "high" or "medium".
 std::string_view name_of(MatmulPrecision);
-/// Sets the precision of f32 matmuls that are called while it lives, and of their gradients, whenever those run.
-/// Matmuls in f64 and bf16 are unaffected.
+/// Sets the precision of f32 matmuls that are called while it lives, and of their gradients at any time. f64 and bf16
+/// are unaffected.
 struct MatmulPrecisionScope : ScopedValue<MatmulPrecision> {
   explicit MatmulPrecisionScope(MatmulPrecision);
 };

@@ -1,13 +1,12 @@
 /// @file
-/// Node: one use of an op, in the lazy graph and on the tape, with its inputs (Edge) and outputs (Out). Also the node
-/// that a thread runs, and the engine's counters. For the engine and autograd/; op authors need only core/op.h.
+/// Node: one use of an op, in the lazy graph and on the tape, with inputs (Edge) and outputs (Out). Also the node that
+/// a thread runs, and the engine's counters. Op authors need only core/op.h.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg {
 
-/// An input of a Node. It holds the value until the node has run, or while backward needs it, and the route of the
-/// gradient.
+/// An input of a Node. It holds the value until the node has run, or while backward needs it, and the gradient's route.
 struct Edge {
   uint64_t id;
   Ref<Value> value;
@@ -16,7 +15,7 @@ struct Edge {
   const std::string* label;
   Shape shape;  ///< a gradient has it even without the data
   DType dtype;
-  /// Whether this input needs a gradient. It is exact for every input; a Mask has one bit for all inputs from 31 on.
+  /// Whether this input needs a gradient. A Mask has one bit for all inputs from 31 on; this is exact.
   bool tracked;
   uint32_t version;
 };

@@ -1,6 +1,6 @@
 /// @file
-/// ObserveScope: shows a program the result of each op with its scope and name, for comparisons
-/// (models/train/compare.h) and statistics of activations. It cannot change values. Errors have core/error.h.
+/// ObserveScope: shows a program the result of each op, for comparisons (models/train/compare.h) and statistics of
+/// activations. It cannot change values.
 #pragma once
 #include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
@@ -11,7 +11,7 @@ namespace tg {
 
 /// One output of one op.
 struct Observed {
-  /// Where the op was called, as "gpt.h.3.mlp.fc". For a gradient op, the scope of its forward op.
+  /// The scope of the call: "gpt.h.3.mlp.fc". Gradient ops have that of their forward op.
   const Scope* scope;
   std::string_view op;
   size_t output;        ///< output number
@@ -24,8 +24,8 @@ using Observer = std::function<void(const Observed&)>;
 /// Views, in-place updates and all-reduces are left out. An op that a backend composes from simpler ops counts as one,
 /// so the order is the same on every backend. Ops that `see` calls are not observed.
 ///
-/// Use it in eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory, so
-/// later ops cannot reuse it. Scopes nest, and only the innermost is called.
+/// Use it in eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory.
+/// Scopes nest, and only the innermost is called.
 class ObserveScope {
  public:
   explicit ObserveScope(Observer see);

@@ -1,6 +1,6 @@
 /// @file
 /// Op (what to compute), emit() and evaluate() (the only way to make and run a value), and the registration of kernels.
-/// Op authors need only this header. core/node.h has the uses of ops.
+/// Op authors need only this header.
 #pragma once
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/mode.h>
@@ -15,8 +15,8 @@
 
 namespace tg {
 
-/// A set of inputs or outputs of an op: bit i is number i, and bit 31 is number 31 and all that follow. The members of
-/// a long list are thus kept all or not at all.
+/// A set of inputs or outputs of an op: bit i is number i, bit 31 all from 31 on. Members of a long list are thus kept
+/// all or not at all.
 using Mask = uint32_t;
 /// The set of these inputs or outputs: mask_of(0, 2).
 template <std::integral... I> constexpr Mask mask_of(I... i) {
@@ -93,8 +93,8 @@ struct Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   /// Memory for intermediate results: uninitialised, on the device, 64-byte aligned (256 on CUDA); null for 0 elements.
-  /// It is valid until the kernel returns, and on CUDA for all work that the kernel launched in stream(); recorded
-  /// kernels keep theirs. Only the thread that runs the kernel may call it. An Error when memory is exhausted.
+  /// It is valid until the kernel returns, and on CUDA for all its work in stream(); recorded kernels keep theirs. Only
+  /// the thread that runs the kernel may call it. An Error when memory is exhausted.
   /// @{
   void* scratch(size_t bytes);
   template <class T> T* scratch(int64_t elements) {
@@ -124,20 +124,19 @@ struct Traits {
   /// Inputs whose storage an output of equal layout may reuse. The kernel must then read element i before it writes
   /// element i.
   Mask may_alias = 0;
-  /// Output k may reuse the storage of input k and of no other, under the rule of may_alias. may_alias itself is then
-  /// ignored. For ops on lists of tensors.
+  /// Output k may reuse the storage of input k and of no other, by the rule of may_alias, which is then ignored. Ops on
+  /// lists of tensors use it.
   bool updates_in_place = false;
-  /// The op draws random numbers, or has attributes that key() leaves out. Uses with equal inputs and keys may differ,
-  /// so they are never merged.
+  /// The op draws random numbers, or key() leaves out some attributes. Uses with equal inputs and keys may differ, so
+  /// they are never merged.
   bool dynamic_attributes = false;
   /// Infinities in the outputs are intended; an AnomalyScope accepts them.
   bool may_be_infinite = false;
   /// The op exchanges data with other processes, which must call it in the same order. Lazy and compiled programs run
-  /// such ops in the order of emit(), each one as soon as all ops before it have run, and never merge them.
+  /// such ops in the order of emit(), each as soon as all ops before it have run, and never merge them.
   bool communicates = false;
-  /// The kernel returns while its work still reads the inputs and writes the outputs. Another op waits for it, and has
-  /// all of these inputs and outputs as inputs, so that their memory stays allocated. A run that fails in between calls
-  /// detail::wait_for_async().
+  /// The kernel returns while its work still uses inputs and outputs. Another op waits for it, and reads all of them,
+  /// so that their memory stays allocated. A run that fails in between calls detail::wait_for_async().
   bool asynchronous = false;
   /// The op costs about as much as reading its inputs, like pointwise ops. A RecomputeScope then recomputes it.
   bool cheap_to_recompute = false;
@@ -146,16 +145,16 @@ struct Traits {
 /// A pointwise op as device code, for chains that are compiled to one kernel (cuda/jit/chain.h).
 struct Expression {
   /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends only on what key() hashes, and
-  /// is never freed. It is empty if the op has no such form.
+  /// is never freed. Empty if the op has no such form.
   std::string_view text = {};
-  /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They may change every step, so the
-  /// text does not contain them.
+  /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They may change every step, so they
+  /// are not in the text.
   std::array<double, 2> numbers = {};
   /// The expression works on stored elements. Otherwise bf16 elements are converted to f32 before it and back after it.
   bool bitwise = false;
 };
 
-/// A set of dtypes. `static constexpr DTypes kDTypes{DType::f32, DType::f64};` in an op lists the dtypes of its inputs.
+/// A set of dtypes. An op lists those of its inputs: `static constexpr DTypes kDTypes{DType::f32, DType::f64};`.
 class DTypes {
  public:
   constexpr DTypes() = default;
@@ -187,10 +186,9 @@ struct Rng;
 using OpPtr = Ref<const Op>;
 /// An operation. Attributes are members, and do not change after emit(). Authors derive from OpOf.
 ///
-/// Gradients: vjp() returns one gradient per input, or an empty Tensor where none is wanted. It may return the gradient
-/// that it was given. vjp() never writes into a gradient: the engine accumulates, except into what
-/// Vjp::take_accumulated() gave. An op without vjp() is differentiated through compose(), so gradient ops have second
-/// derivatives.
+/// vjp() returns one gradient per input, or an empty Tensor where none is wanted. It may return its argument, but never
+/// writes into a gradient: the engine accumulates, except into what Vjp::take_accumulated() gave. An op without vjp()
+/// is differentiated through compose(), so gradient ops have second derivatives.
 struct Op : Counted<Op> {
   const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
   const DTypes dtypes;           ///< of the inputs; empty: infer() checks them
@@ -198,8 +196,7 @@ struct Op : Counted<Op> {
   virtual ~Op() = default;
   /// The name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
-  /// The layouts of the outputs. It is the only place that checks shapes and dtypes; it throws an Error when they do
-  /// not fit.
+  /// The layouts of the outputs. Only this function checks shapes and dtypes; it throws an Error when they do not fit.
   virtual Layouts infer(Inputs) const = 0;
   /// The gradients of the inputs, given those of the outputs. The default throws "[name] has no gradient".
   virtual Tensors vjp(const Vjp&) const;
@@ -212,15 +209,15 @@ struct Op : Counted<Op> {
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }
   /// The outputs that vjp() reads, kept for backward. `tracked`: the inputs that need a gradient.
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }
-  /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0: output k cannot
-  /// be recomputed, and is saved as usual. The default is all inputs if the op is cheap.
+  /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0: output k is
+  /// saved as usual. The default is all inputs if the op is cheap.
   virtual Mask recomputes_from(size_t k, Mask tracked) const;
   /// Computes output k again, bit for bit, in backward of a RecomputeScope. The default runs the op once more.
   virtual Tensor recompute(const Vjp&, size_t k) const;
   /// Hashes the attributes, except those that change every step (Traits::dynamic_attributes).
   virtual void key(StructuralHash&) const {}
-  /// Hashes all attributes that replays of a compiled function take from its trace; CompileOptions::verify throws an
-  /// Error when they differ. The default is key() and the numbers of the expression.
+  /// Hashes all attributes that replays of a compiled function take from its trace; CompileOptions::verify compares
+  /// them. The default is key() and the numbers of the expression.
   virtual void replay_key(StructuralHash& k) const {
     key(k);
     for (const double x : expression().numbers) k.add(x);
@@ -232,10 +229,10 @@ struct Op : Counted<Op> {
   virtual OpWork work(Bufs in, Bufs out) const;
   /// The generator state of a random op, else null.
   virtual const Rng* rng_state() const { return nullptr; }
-  /// A copy of the op for the next call of a compiled function, with this generator state or the next step number.
-  /// It is null if nothing changes.
+  /// A copy of the op for the next call of a compiled function, with this generator state or the next step number; null
+  /// if nothing changes.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
-  /// Undoes what this op, made directly or by for_next_step(), has counted on the host, after the call failed.
+  /// Undoes what this op has counted on the host, directly or by for_next_step(), after the call failed.
   virtual void undo_step() const {}
   /// A pointer that identifies the op's struct. OpOf defines it.
   virtual const void* type() const = 0;
@@ -256,7 +253,7 @@ class Vjp {
    protected:
     ~Accumulators() = default;
   };
-  /// The view of one node. `last`: it is the node's last one, so its saved values may be given away.
+  /// The view of one node. `last`: no other view follows, so saved values may be given away.
   explicit Vjp(Node&, Inputs grads, bool last = false, Accumulators* sums = nullptr);
   /// This view, restricted to the first n inputs.
   Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
@@ -274,9 +271,8 @@ class Vjp {
   Device device() const;
   /// Whether a gradient of input i is wanted.
   bool wants(size_t i) const;
-  /// The accumulated gradient of input i from later ops, if there is one and the input has this dtype; else an empty
-  /// Tensor. vjp() must add to it, and return the sum for input i. It saves a pass over all elements where only few
-  /// change.
+  /// The accumulated gradient of input i from later ops, if there is one of this dtype; else an empty Tensor. vjp()
+  /// must add to it, and return the sum for input i. It saves a pass over all elements where only few change.
   Tensor take_accumulated(size_t i, DType dtype) const;
 
  private:
@@ -291,18 +287,18 @@ class Vjp {
 
 /// Calls an op: checks the inputs, makes a Node, and runs it unless the thread is lazy. Returns the outputs.
 Tensors emit(OpPtr, Inputs);
-/// Calls an op as emit() does, but drops the handles in `in` before it runs. The op may then write its outputs over
-/// inputs without other owners (Traits::may_alias).
+/// Calls an op like emit(), but drops the handles in `in` before it runs. The op may then overwrite inputs without
+/// other owners (Traits::may_alias).
 Tensors emit_donating(OpPtr, std::vector<Tensor> in);
 /// Calls an op that updates tensors: output k becomes the value of input k for k < n, in place if nothing else reads
-/// the old value. Not recorded on the tape.
+/// the old one. Not recorded on the tape.
 void emit_update(OpPtr, Inputs, size_t n);
 /// Computes lazy tensors and their dependencies. Tensors with values cost nothing.
 void evaluate(Inputs roots);
 /// Calls an op as emit() does, and returns its first output.
 inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
-/// The single object of an op without attributes. It is never freed and not counted, so threads do not contend for its
+/// The single object of an op without attributes. It is never freed and not counted, so threads do not contend for a
 /// counter.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {
@@ -330,7 +326,7 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
   [[maybe_unused]] static const bool TG_CAT(kernel_, id) =                                            \
       ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, id))
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
-/// a kernel file. Inputs are contiguous: the engine copies others.
+/// a kernel file. The engine makes inputs contiguous.
 #define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false, __COUNTER__)
 /// Registers like TG_KERNEL() a kernel that reads inputs of any strides, 0 included, by Buf::strides().
 #define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true, __COUNTER__)
@@ -354,8 +350,8 @@ class ContiguousInputs {
 };
 }  // namespace detail
 
-/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with its name as static kName and its attributes as
-/// members. It registers the op and finds its kernel.
+/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with static kName and attributes as members. It
+/// registers the op and finds its kernel.
 template <class Self> struct OpOf : Op {
   static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }

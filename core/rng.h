@@ -1,7 +1,7 @@
 /// @file
 /// Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
-/// 3, SC'11). Word i is a pure function of (seed, offset, i): every kernel, thread and backend gets the same bits, also
-/// for normal numbers. It is not for cryptography. There is no global generator.
+/// 3, SC'11). Word i is a pure function of (seed, offset, i), with the same bits in every kernel, thread and backend,
+/// also for normal numbers. It is not for cryptography. There is no global generator.
 #pragma once
 #include <tapegrad/core/math.h>
 
@@ -10,9 +10,9 @@
 
 namespace tg {
 
-/// The whole state of a generator: copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A
-/// draw of n words advances it by ceil(n / 4), so every draw starts at a block, and the two words of a normal number
-/// stay together.
+/// The state of a generator: copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A draw of
+/// n words advances it by ceil(n / 4): every draw starts at a block, and the two words of a normal number stay
+/// together.
 struct Rng {
   uint64_t seed = 0, offset = 0;
 
@@ -45,9 +45,9 @@ struct Rng {
   friend bool operator==(const Rng&, const Rng&) = default;
 };
 
-/// The place of i < n in a permutation of [0, n) that the seed chooses. There is no list: a Feistel network of Philox
-/// on an even number of bits is repeated until the number is below n, at most four times on average (Black and Rogaway:
-/// Ciphers with arbitrary finite domains, CT-RSA 2002). at.offset is ignored: use split() for another permutation.
+/// The place of i < n in a permutation of [0, n) that the seed chooses. A Feistel network of Philox on an even number
+/// of bits is repeated until the number is below n, at most four times on average (Black and Rogaway: Ciphers with
+/// arbitrary finite domains, CT-RSA 2002). at.offset is ignored: use split() for another permutation.
 uint64_t permuted(Rng at, uint64_t i, uint64_t n);
 
 /// A block of four random words.
@@ -115,10 +115,10 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
   second = math::detail::fma(radius, s, 0.0f);
 }
 
-/// A standard normal number in [-3, 3] from a word, truncated, not clamped. It is the inverse of the distribution
-/// function: sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, with the upper bit of the word as the sign.
-/// It is computed as v P(-log(1 - v^2)). 1 - |v| comes from the word, not from v, so the ends keep their digits. Error
-/// 4 ulp, variance 0.97334. The bits are the same on every target.
+/// A standard normal number in [-3, 3] from a word, truncated, not clamped. It is the inverse distribution function
+/// sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, with the word's upper bit as the sign, computed as v
+/// P(-log(1 - v^2)). 1 - |v| comes from the word, not from v, so the ends keep their digits. Error 4 ulp, variance
+/// 0.97334. The bits are the same on every target.
 TG_HD_INLINE float truncated_normal(uint32_t word) {
   constexpr float kInside = 0.997300208f, kOutside = 0.00269979611f;  // erf(3 / sqrt 2), and 1 minus it
   const uint32_t magnitude = word & 0x7fffffffu;

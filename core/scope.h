@@ -1,6 +1,6 @@
 /// @file
-/// Scopes: names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. Names are interned: they live
-/// until the process ends, and are compared and kept as pointers.
+/// Scopes: interned names of the parts of a model ('gpt.h.3.mlp'), for messages and profiles. They live until the
+/// process ends, and are compared and kept as pointers.
 #pragma once
 #include <tapegrad/core/span.h>
 #include <tapegrad/core/util/scoped_value.h>
@@ -21,8 +21,8 @@ struct Scope {
 const Scope* current_scope();
 /// The scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
-/// Ops that are called while it lives belong to the part of a model with this name. A Profiler records it as a range.
-/// Each new path takes about 140 bytes until the process ends: name layers, not every step.
+/// Ops called while it lives belong to the part of a model with this name. A Profiler records it as a range. Each new
+/// path takes about 140 bytes until the process ends: name layers, not every step.
 class NameScope {
  public:
   explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
@@ -34,7 +34,7 @@ class NameScope {
   detail::Span span_;
 };
 namespace detail {
-// A NameScope without a range, for ops that are emitted later on behalf of those of the scope.
+// A NameScope without a range, for ops that are emitted later on behalf of a scope.
 struct EmitInScope : ScopedValue<const Scope*> {
   explicit EmitInScope(const Scope*);
 };

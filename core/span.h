@@ -1,5 +1,5 @@
-// One range of a thread in a profile, which scopes and named ranges share. For core/scope.h and core/profile/; programs
-// use ProfileRange (core/profile/profile_range.h).
+// One range of a thread in a profile, for core/scope.h and core/profile/. Programs use ProfileRange
+// (core/profile/profile_range.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,8 +14,8 @@ enum class RangeKind : uint8_t { range, layer, op };
 namespace detail {
 inline constinit std::atomic<uint64_t> g_profiling{0};  // number of the running profiler; 0: none
 inline bool profiling() { return g_profiling.load(std::memory_order_relaxed) != 0; }
-// The named ranges that the calling thread is in, or null. Nodes keep it, so that a kernel that runs later belongs to
-// the range that asked for it.
+// The named ranges of the calling thread, or null. Nodes keep it, so that a kernel that runs later belongs to the range
+// that called it.
 extern constinit thread_local const Scope* t_range;
 
 // One range of the calling thread. Ranges end in reverse order, in the thread that began them.

@@ -1,7 +1,7 @@
 /// @file
 /// Tensor: a cheap handle to a Variable, which has an identity: an id, a gradient flag, a label, hooks. The Variable
 /// points at an immutable Value: a Layout with its Storage, or with the Node that will compute it. Nodes hold Values,
-/// so assign() only repoints the Variable, and pending readers keep the value they read. ops/ops.h has the ops.
+/// so assign() only repoints the Variable, and pending readers keep their value.
 #pragma once
 #include <tapegrad/core/util/small_vec.h>
 #include <tapegrad/core/value.h>
@@ -13,8 +13,8 @@
 
 namespace tg {
 
-/// An array on a device, as a cheap handle: copies share the Variable. An empty Tensor (default constructed) has no
-/// value and is false as a bool; every use except assignment throws an Error.
+/// An array on a device, as a cheap handle: copies share the Variable. An empty Tensor (default constructed) is false
+/// as a bool; every use except assignment throws an Error.
 class Tensor {
  public:
   /// An empty Tensor.
@@ -44,7 +44,7 @@ class Tensor {
   /// Turns the gradient of this leaf on or off. An Error unless it is a leaf.
   Tensor& requires_grad_(bool on = true);
   /// Names the tensor in errors, dumps and profiles. Each new text takes about 80 bytes until the process ends: name
-  /// parameters and inputs, not the tensors of every step.
+  /// parameters and inputs, not tensors of every step.
   Tensor& label(std::string_view text);
   /// The name set by label(text), or an empty text.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
@@ -59,9 +59,8 @@ class Tensor {
     ++var().value->storage->version;
     return static_cast<T*>(p);
   }
-  /// The elements as a device pointer, for code that passes it to CUDA. Evaluates a lazy tensor; an Error unless T
-  /// matches the dtype and the layout is contiguous. Kernels may still be queued: call synchronize() first, or order
-  /// the work after them.
+  /// The elements as a device pointer, for CUDA code. Evaluates a lazy tensor; an Error unless T matches the dtype and
+  /// the layout is contiguous. Kernels may still be queued: call synchronize() first, or order the work after them.
   template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
   /// A copy on the host in row-major order, cast to T, from any layout, dtype and device. Waits for the device.
   template <class T> std::vector<T> to_vector() const;
@@ -81,8 +80,8 @@ class Tensor {
   /// read.
   void assign(const Tensor&) const;
   /// Adds a hook, which backward() calls when the gradient of this tensor is complete. The gradient has the tensor's
-  /// dtype, or bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor after this call see the hook,
-  /// so an intermediate that an op has already read is an Error. A hook lives as long as its tensor. If it captures the
+  /// dtype, or bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor afterwards see the hook, so an
+  /// intermediate that an op has already read is an Error. A hook lives as long as its tensor. If it captures the
   /// tensor or an owner of it, neither is ever freed: capture detach(), an id or a pointer.
   void on_grad(Hook);
 
@@ -127,15 +126,15 @@ using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
 /// A contiguous layout of the shape, dtype and device of x, as most ops infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
-/// Reserves n consecutive ids for new Variables and returns the first. Ids are unique in the process and never reused;
-/// the function is thread-safe. emit() calls it; programs need not.
+/// Reserves n consecutive ids for new Variables and returns the first. Ids are unique in the process and never reused.
+/// Thread-safe. emit() calls it.
 uint64_t next_ids(uint64_t n = 1);
 /// A new leaf of this layout. Its elements are not initialised.
 Tensor empty(const Layout&);
 /// A new leaf with a copy of host bytes, which are elements of the dtype in row-major order. An Error when their number
 /// does not fit the shape.
 Tensor from_bytes(std::span<const std::byte>, const Shape&, DType, Device = {});
-/// A new leaf of `shape` with a copy of the host elements v, in row-major order. Its dtype is that of T: f64 for
+/// A new leaf of `shape` with a copy of the host elements v, in row-major order and the dtype of T: f64 for
 /// tensor({1.0, 2.0}, {2}), f32 for tensor<float>({1.0, 2.0}, {2}). An Error when their number does not fit the shape.
 /// @{
 template <class T> Tensor tensor(std::span<const T> v, const Shape& shape, Device d = {}) {

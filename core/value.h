@@ -1,6 +1,6 @@
 /// @file
 /// The target of a Tensor: a Variable with an identity, and its Value with elements (Storage) or the Node that will
-/// compute them. For the engine; programs use Tensor (core/tensor.h).
+/// compute them. Programs use Tensor (core/tensor.h).
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/layout.h>

@@ -1,5 +1,5 @@
-// Allocator: the memory of Storage. Each device has one; its backend owns it, and it lives until the process ends
-// (static tensors may be freed last). Users call memory_stats() of backend.h.
+// Allocator: the memory of Storage, one per device. Its backend owns it; it lives until the process ends, because
+// static tensors may be freed last. Users call memory_stats() of backend.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ class Allocator {
   // At least `bytes` bytes, 64-byte aligned, never null; an Error when memory is exhausted.
   virtual void* allocate(size_t bytes) = 0;
   virtual void deallocate(void* p, size_t bytes) noexcept = 0;  // bytes as passed to allocate
-  // p, from allocate(), holds the tensor with this label (an interned string), for messages about memory.
+  // p holds the tensor with this label (an interned string), for messages about memory.
   virtual void name(const void* /*p*/, const std::string* /*label*/) {}
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;

@@ -1,7 +1,7 @@
 /// @file
 /// The services of a backend except kernels: memory, copies, synchronisation, recordings, threads. cpu/ and cuda/ each
-/// register one BackendRuntime at start-up. Asking for a missing backend is an Error that says how to get it. Users
-/// call memory_stats(), synchronize() and the thread functions; kernels see only Context (op.h).
+/// register a BackendRuntime at start-up. Users call memory_stats(), synchronize() and the thread functions; kernels
+/// see only Context (op.h).
 #pragma once
 #include <tapegrad/core/backend/allocator.h>
 #include <tapegrad/core/device.h>
@@ -28,14 +28,14 @@ struct CallOrder {
 class Recording {
  public:
   virtual ~Recording() = default;
-  /// Records all calls without running them. Throws an Error if a recording cannot hold a call, such as a read by the
-  /// host; the device remains usable.
+  /// Records all calls without running them. Throws an Error if a call cannot be recorded, such as a read by the host;
+  /// the device remains usable.
   virtual void record() = 0;
-  /// Records one call again, because its arguments changed. Returns false if its kernels changed too; the caller must
-  /// then call record().
+  /// Records one call again, for changed arguments. Returns false if its kernels changed too; the caller must then call
+  /// record().
   virtual bool record(size_t call) = 0;
-  /// Updates a call to the op of the next step. Returns true if the next launch() reads the changes from memory; false
-  /// if the call must be recorded again.
+  /// Updates a call to the op of the next step. Returns true if the next launch() reads the changes from memory; else
+  /// the call must be recorded again.
   virtual bool update(size_t call, const Op&) = 0;
   /// Queues all calls; the host does not wait. Returns false, without effect, if the calling thread's stream is not the
   /// recorded one.
@@ -73,7 +73,7 @@ class BackendRuntime {
   /// The stream of the calling thread's kernels: Context::stream().
   virtual void* stream(int /*index*/) { return nullptr; }
   /// A recording of these calls, in their order; call(i) makes the i-th. Returns null if the backend cannot record;
-  /// throws an Error if it cannot record now.
+  /// throws an Error if it cannot now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, std::vector<CallOrder> /*calls*/,
                                                std::function<void(size_t)> /*call*/) {
     return nullptr;
@@ -83,17 +83,17 @@ class BackendRuntime {
   virtual std::unique_ptr<detail::DeviceProfiler> profiler();
   /// Returns when all queued work of the device is done.
   virtual void synchronize(int index) = 0;
-  /// Copies `bytes` bytes from the host to the device, after the work that the calling thread has queued. Returns when
-  /// `from` has been read, maybe before the copy is done. The caller owns both buffers.
+  /// Copies `bytes` bytes from the host to the device, after the calling thread's queued work. Returns when `from` has
+  /// been read, maybe before the copy is done. The caller owns both buffers.
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;
-  /// Copies `bytes` bytes within the device, in the order of the calling thread's work.
+  /// Copies `bytes` bytes within the device, after the calling thread's queued work.
   virtual void copy(int index, void* to, const void* from, size_t bytes) = 0;
-  /// Copies `bytes` bytes from the device to the host, after the work that the calling thread has queued. Returns when
-  /// the copy is done. The caller owns both buffers. Throws Errors of queued work, such as an index out of range.
+  /// Copies `bytes` bytes from the device to the host, after the calling thread's queued work. Returns when the copy is
+  /// done. The caller owns both buffers. Throws Errors of queued work, such as an index out of range.
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;
 };
 
-/// The backend of a device. An Error says what is missing if this build or machine lacks the device.
+/// The backend of a device. An Error says what this build or machine lacks.
 BackendRuntime& runtime_of(Device);
 /// Whether this build and this machine have the device.
 bool has_device(Device);
@@ -106,7 +106,7 @@ MemoryStats memory_stats(Device = {});
 void reset_peak(Device = {});
 /// Returns cached memory of a device to the system.
 void empty_cache(Device = {});
-/// Returns when all queued work of a device is done. Throws Errors of that work, such as an index out of range.
+/// Returns when all queued work of a device is done. Throws its Errors, such as an index out of range.
 void synchronize(Device = {});
 
 /// The number of threads of the CPU backend in this process.

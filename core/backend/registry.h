@@ -1,6 +1,6 @@
 /// @file
-/// The registry: all ops of this program, and their kernels by backend. Static objects fill it before main() (OpOf and
-/// TG_KERNEL in op.h). bench/ops/list_ops and tests read it.
+/// The registry of all ops of this program, and of their kernels by backend. Static objects fill it before main() (OpOf
+/// and TG_KERNEL in op.h).
 #pragma once
 #include <tapegrad/core/device.h>
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #ifndef TG_ISA_LEVEL
-/// The instruction-set level of this file. CPU kernel files are compiled once per level (cmake/levels.cmake), and the
-/// machine's highest level is used. 1: plain x86-64, or any other processor; 3: x86-64-v3 (AVX2, FMA); 4: x86-64-v4
+/// The instruction-set level of this file. CPU kernel files are compiled once per level (cmake/levels.cmake); the
+/// machine's highest is used. 1: plain x86-64, or any other processor; 3: x86-64-v3 (AVX2, FMA); 4: x86-64-v4
 /// (AVX-512).
 #define TG_ISA_LEVEL 1
 #endif
@@ -43,8 +43,8 @@ struct OpInfo {
   bool has_vjp, composes, is_view;
 };
 
-/// Registers a kernel, unless a kernel of a higher level exists or this machine lacks the level. TG_KERNEL calls it
-/// before main(); `origin` must never be freed.
+/// Registers a kernel, unless one of a higher level exists or this machine lacks the level. TG_KERNEL calls it before
+/// main(); `origin` must never be freed.
 bool register_kernel(const char* op, KernelSlot&, Backend, AnyKernel, const KernelOrigin&);
 /// Adds an op to all_ops(). OpOf calls it before main().
 bool register_op(OpInfo (*info)());
@@ -56,8 +56,8 @@ all_kernels();
 /// The instruction-set level of CPU kernels, 1, 3 or 4: the highest of this machine, or the environment variable TG_ISA
 /// if that is lower.
 int isa_level();
-/// The highest level of a backend's kernels in use. On the CPU it is below isa_level() if the build has no kernels of
-/// that level. An Error if TG_ISA is not 1, 3 or 4.
+/// The highest level of a backend's kernels. It may be below isa_level() if the build has no CPU kernels of that level.
+/// An Error if TG_ISA is not 1, 3 or 4.
 int kernel_level(Backend);
 
 }  // namespace tg

@@ -36,20 +36,17 @@ void add_in_order(DType t, std::span<const std::byte* const> parts, int64_t n, s
   add_in_order<int64_t>(parts, n, to);
 }
 
-// Elements [first, first + n) of one tensor of a list.
 struct Chunk {
   size_t tensor;
   int64_t first, n;
 };
 using Chunks = std::vector<Chunk>;
-// Walks the chunks of one rank's shard.
 class ShardCursor {
  public:
   void add(const Chunk& s) {
     if (s.n > 0) all_.push_back(s), left_ += s.n;
   }
   int64_t left() const { return left_; }
-  // The next n elements, or the rest.
   Chunks next(int64_t n) {
     Chunks r;
     for (n = std::min(n, left_), left_ -= n; n > 0;) {
@@ -86,7 +83,6 @@ int64_t elements_of_round(const std::vector<ShardCursor>& cursors, size_t size) 
   for (const ShardCursor& r : cursors) n = std::max(n, r.left());
   return std::min(n, std::max<int64_t>(1, bytes_of_round(int64_t(cursors.size())) / int64_t(size)));
 }
-// The next chunks of each rank.
 std::vector<Chunks> chunks_of_round(std::vector<ShardCursor>& cursors, int64_t n) {
   std::vector<Chunks> parts;
   for (ShardCursor& r : cursors) parts.push_back(r.next(n));
@@ -98,7 +94,7 @@ int64_t elements_of(const Chunks& part) {
   return n;
 }
 
-// The messages of chunks: long chunks are sent in place, runs of short ones are packed into one message.
+// Long chunks are sent in place; runs of short ones are packed into one message.
 struct Segment {
   size_t first, last;  // of the chunks
   size_t bytes;
@@ -116,7 +112,6 @@ std::vector<Segment> segments_of(const Chunks& part, size_t size) {
   }
   return all;
 }
-// The messages of one exchange, and memory for packed chunks.
 class MessageBatch {
  public:
   using AddressOf = std::function<std::byte*(const Chunk&)>;
@@ -126,7 +121,7 @@ class MessageBatch {
     const int n = comm_.size();
     for (int k = 1; k < n; ++k) f((comm_.rank() + k) % n);
   }
-  // Sends these chunks, stored at address_of(), to some ranks.
+  // Sends chunks, stored at address_of(), to some ranks.
   template <class Ranks> void send(const Chunks& part, size_t size, const AddressOf& address_of, Ranks&& to) {
     for (const Segment& p : segments_of(part, size)) {
       std::byte* const data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
@@ -136,7 +131,7 @@ class MessageBatch {
       for (const int r : to) sent_.push_back({r, data, p.bytes});
     }
   }
-  // Receives these chunks from a rank; run() stores them at address_of().
+  // Receives chunks from a rank; run() stores them at address_of().
   void receive(const Chunks& part, size_t size, const AddressOf& address_of, int from) {
     for (const Segment& p : segments_of(part, size)) {
       std::byte* data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
@@ -145,7 +140,7 @@ class MessageBatch {
         unpacked_.push_back({data, address_of(part[i]), size_t(part[i].n) * size});
     }
   }
-  // Receives these chunks from a rank, contiguous at `to`.
+  // Receives chunks from a rank, contiguous at `to`.
   void receive(const Chunks& part, size_t size, std::byte* to, int from) {
     for (const Segment& p : segments_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
   }
@@ -213,7 +208,7 @@ class ReduceRound {
   size_t size_;
   std::vector<std::byte> received_;
 };
-// All-gather of one round; chunks are stored at address_of().
+// All-gather of one round, in place.
 void gather(Communicator& comm, MessageBatch& messages, const std::vector<Chunks>& parts, size_t size,
             const MessageBatch::AddressOf& address_of) {
   if (comm.size() == 1) return;

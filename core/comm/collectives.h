@@ -1,6 +1,6 @@
 /// @file
 /// All-reduce, reduce-scatter and all-gather over the ranks of a Communicator, on the host. Sums go in rank order, so
-/// their bits depend on no library or message size. For the ops of ops/training/collective.h.
+/// their bits depend on no library or message size.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/dtype.h>
@@ -23,15 +23,15 @@ struct ReduceBuffer {
 };
 /// The dtype of a sum over ranks. An Error unless f64, f32, bf16 or i64.
 DType reduced_dtype(std::string_view op, DType);
-/// Bytes that a rank reduces in one round of an all-reduce: 1 MiB, and at most 64 MiB over all ranks. This fits caches,
-/// suits any network, bounds memory with many ranks, and bounds operand messages.
+/// Bytes that a rank reduces in one round: 1 MiB, and at most 64 MiB over all ranks. This fits caches, suits any
+/// network, and bounds memory and operand messages with many ranks.
 constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
 /// All-reduce: elementwise sums in rank order, ((x0 + x1) + x2) + ... The lists have equal sizes and dtypes on every
 /// rank. Each rank reduces a shard, then all gather the shards.
 void all_reduce(Communicator&, std::span<const ReduceBuffer>);
 
-/// The shards of several concatenated tensors: rank r owns elements [offsets[r], offsets[r + 1]). There is one more
-/// offset than ranks; they increase from 0 to the total number of elements.
+/// The shards of several concatenated tensors: rank r owns elements [offsets[r], offsets[r + 1]). The ranks + 1 offsets
+/// increase from 0 to the total number of elements.
 using ShardOffsets = std::vector<int64_t>;
 /// Elements [first, first + n) of one tensor.
 struct Shard {

@@ -1,6 +1,6 @@
 /// @file
 /// Communicator: the processes of one task, and their messages. Every build has a world of one; TG_MPI adds MPI
-/// (cpu/runtime/mpi_comm.cpp). core/comm/collectives.h has the reductions. For data parallel training.
+/// (cpu/runtime/mpi_comm.cpp). core/comm/collectives.h has the reductions.
 #pragma once
 #include <tapegrad/core/comm/jobs.h>
 #include <tapegrad/core/comm/watch.h>
@@ -16,9 +16,9 @@
 
 namespace tg {
 
-/// Numbered processes; the number is the rank. All ranks make the same calls in the same order, and a call returns when
-/// the others have made it. One thread at a time may use a Communicator: the main thread if MPI allows no other.
-/// Buffers are on the host.
+/// Processes numbered by rank. All ranks make the same calls in the same order, and a call returns when the others have
+/// made it. One thread at a time may use a Communicator: the main thread if MPI allows no other. Buffers are on the
+/// host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -30,11 +30,11 @@ class Communicator {
   /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
   /// this process is one of several and this build has no MPI.
   static const std::shared_ptr<Communicator>& world();
-  /// A fake communicator of `size` ranks that transfers nothing, for dry runs and for benchmarks of local work. Its
-  /// results are meaningless.
+  /// A fake communicator of `size` ranks that transfers nothing, for dry runs and benchmarks of local work. Its results
+  /// are meaningless.
   static std::shared_ptr<Communicator> hollow(int size);
-  /// Seconds that a call of world() may wait for other ranks. It then ends the process, with a message that names the
-  /// call. TG_COMM_TIMEOUT, or 600, until set_timeout(), which rejects values that are not above 0.
+  /// Seconds that a call of world() may wait for other ranks. It then ends the process with a message. TG_COMM_TIMEOUT,
+  /// or 600, until set_timeout(), which rejects values <= 0.
   static double timeout();
   static void set_timeout(double seconds);
   /// The engine of world(), for --version: "Open MPI v4.1.4" or "no MPI".
@@ -54,8 +54,8 @@ class Communicator {
     std::byte* data;
     size_t bytes;
   };
-  /// Sends and receives messages, maybe none. Messages between two ranks match in order, and have equal sizes. A watch
-  /// shows `name` for the wait; `name` must never be freed.
+  /// Sends and receives messages, maybe none. Messages between two ranks match in order and size. A watch shows `name`,
+  /// which must never be freed.
   virtual void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) = 0;
   /// `from` of rank r, `bytes` bytes, becomes block r of `to`.
   virtual void all_gather(const void* from, void* to, size_t bytes) = 0;
@@ -64,10 +64,10 @@ class Communicator {
   /// Sends block r of `from` to rank r, and receives block r of `to` from it. Blocks have `bytes` bytes; the lists do
   /// not overlap.
   void all_to_all(const void* from, void* to, size_t bytes);
-  /// Runs a job that calls this Communicator while the caller continues, after the jobs before it. If the engine
+  /// Runs a job that calls this Communicator, after the jobs before it, while the caller continues. If the engine
   /// accepts only one thread, or in a world of one, start() runs the job itself and throws its Errors. All ranks start
-  /// the same jobs in the same order; a call outside of a job waits for earlier jobs. `key` is an address that no
-  /// unfinished job has.
+  /// the same jobs in the same order; a call outside of a job waits for earlier jobs. No unfinished job has the same
+  /// address `key`.
   void start(const void* key, std::function<void()> job);
   /// Returns when the job with this key has run, and rethrows its Error.
   void finish(const void* key);
@@ -88,7 +88,7 @@ class Communicator {
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
-  // Starts the thread that runs jobs. It calls exchange() and the others. The destructor of the derived class calls
+  // Starts the thread of jobs, which then calls exchange() and the others. The derived class's destructor calls
   // end_jobs().
   void use_thread_for_jobs() { jobs_ = std::make_unique<CommJobs>(); }
   const CommJobs* jobs() const { return jobs_.get(); }

@@ -23,7 +23,7 @@ class CommJobs {
   CommJobs(const CommJobs&) = delete;
   CommJobs& operator=(const CommJobs&) = delete;
 
-  /// `key` is an address that no unfinished job has.
+  /// No unfinished job has the same address `key`.
   void start(const void* key, std::function<void()> job);
   /// Returns when the job has run, and rethrows its Error.
   void finish(const void* key);

@@ -13,8 +13,8 @@
 namespace tg {
 
 /// A thread that watches this rank's waits for other ranks, on the host and on devices. It ends the process, with a
-/// message that names the call and the rank, when a wait exceeds Communicator::timeout() or a device reports a failed
-/// exchange. The launcher of the ranks then ends the others.
+/// message that names call and rank, when a wait exceeds Communicator::timeout() or a device reports a failed exchange.
+/// The launcher then ends the other ranks.
 class CommWatch {
  public:
   explicit CommWatch(int rank);

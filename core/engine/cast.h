@@ -20,24 +20,23 @@ struct Cast : OpOf<Cast> {
 };
 }  // namespace op
 
-/// x.to(dtype) for model parameters. An f32 leaf that requires a gradient gets one bf16 copy: it is valid while the
-/// leaf has this value, takes 2 bytes per element, and adamw_step() updates it with the leaf. All calls return views of
-/// it: do not write to them. to() converts everything else. Differentiable: the gradient of the leaf is bf16, as that
-/// of to().
+/// x.to(dtype) for model parameters. An f32 leaf that requires a gradient gets one bf16 copy of 2 bytes per element. It
+/// is valid while the leaf has this value, and adamw_step() updates it with the leaf. All calls return views of it: do
+/// not write to them. to() converts everything else. The gradient of the leaf is bf16, as that of to().
 Tensor parameter_as(const Tensor& x, DType);
 
 namespace detail {
 // The copy of parameter_as(); null without one, or if the elements were written since.
 Ref<Value> bf16_copy(Value&);
 Ref<Value> keep_bf16_copy(Value&);  // makes it if missing; at once if v has elements
-// An op that overwrites a parameter overwrites its copy too: it takes the copy from the old value, and gives the new
-// copy to the new value.
+// An op that overwrites a parameter overwrites its copy too: it takes the copy from the old value, and gives it to the
+// new value.
 Ref<Value> take_bf16_copy(const Tensor& x);
 void give_bf16_copy(Value&, Ref<Value> copy);
 }  // namespace detail
 
-/// x in the dtype of computation: bf16 becomes f32, other dtypes stay. Gradients of several ops use it, so that no
-/// intermediate is rounded to 8 bits.
+/// x in the dtype of computation: bf16 becomes f32. Gradients of several ops use it, so that no intermediate is rounded
+/// to 8 bits.
 inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }
 
 }  // namespace tg

@@ -1,5 +1,5 @@
-// emit(), the entry point of every op: infers shapes, records the node, and runs it in eager mode. Also Vjp, which
-// reads saved values.
+// emit(), the entry point of every op: infers shapes, records the node, and runs it if eager. Also Vjp, which reads
+// saved values.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/custom_gradient.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -122,7 +122,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     if (!e.tracked) continue;
     x.recorded = true;
     e.hooks = x.hooks;
-    // A lazy leaf also has a producer, but it is not on the tape. A recomputed value belongs to an older tape.
+    // A lazy leaf also has a producer, outside of the tape. A recomputed value belongs to an older tape.
     if (v.producer && v.producer->tracked)
       e.producer = v.producer;
     else if (x.origin)

@@ -1,5 +1,5 @@
 // RecomputeScope: values that the tape does not keep because backward can recompute them. Nodes decide when they are
-// recorded, from what is kept anyway, so eager, lazy and compiled runs agree. Vjps call recomputed().
+// recorded, from what is kept anyway, so eager, lazy and compiled runs agree.
 #include <tapegrad/core/engine/run_node.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@ bool can_compute_again(const Edge& e) {
          (e.version == kUnset || e.version == e.value->version);  // not written since
 }
 
-// Whether recomputing output k keeps less than its size. Free inputs are: saved or recomputed ones, leaves with a
-// gradient, which the caller keeps anyway, and small constants such as a frozen bias. A view is worth it only if its
-// base is recomputed.
+// Whether recomputing output k keeps less than its size. Inputs are free if they are saved, recomputed, or leaves with
+// a gradient, which the caller keeps. Constants, such as a frozen bias, count. A view is worth it only if its base is
+// recomputed.
 bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
   size_t constants = 0;
   for (size_t i = 0; i < n.in.size(); ++i) {

@@ -1,5 +1,4 @@
-// Runs one node: buffers, the kernel, values saved for backward, and errors. core/plan/ decides order and storage of
-// several nodes.
+// Runs one node: buffers, the kernel, values saved for backward, and errors. core/plan/ runs several nodes.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
@@ -267,7 +266,7 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
-  // These texts are never freed, and a program that catches Errors may make new ones forever: the limit is 3 MB.
+  // Interned texts are never freed, and a program that catches Errors may make new ones forever: the limit is 3 MB.
   constexpr int kMost = 10'000;
   static std::atomic<int> told = 0;
   n.error = told < kMost && ++told <= kMost ? intern(fmt::format("it failed before: {}", why.what()))

@@ -22,7 +22,7 @@ Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which wa
 // op.run() with a profile: on the CPU, one call is one kernel.
 void run_kernel(const Op&, Bufs in, Bufs out, Context&);
 // Returns when asynchronous kernels (Traits::asynchronous) have ended, or on a GPU when the calling thread's stream
-// waits for them. Called before their memory is freed or read. on_wait_for_async() registers a function that waits.
+// waits for them. Call it before their memory is freed or read. on_wait_for_async() registers such a wait.
 void wait_for_async() noexcept;
 bool on_wait_for_async(void (*)() noexcept);
 std::string shapes_of(Bufs);  // "(4, 512) f32, (512) f32"
@@ -33,13 +33,13 @@ struct NowRunning : ScopedValue<Running> {
   NowRunning(std::string_view op, const Scope* scope, const Scope* range);
 };
 
-// While it lives, collects tensors that require a gradient and are read by ops that are not recorded.
+// While it lives, collects tensors that require a gradient and that unrecorded ops read.
 struct ReadsOfTracked : ScopedValue<std::vector<Tensor>*> {
   explicit ReadsOfTracked(std::vector<Tensor>& to);
 };
 
-// The inputs of a node with NaN or infinities, found before its kernel may overwrite them; after() throws the Error of
-// AnomalyScope for its outputs.
+// Finds NaN and infinities in a node's inputs before its kernel may overwrite them; after() checks the outputs and
+// throws the Error of AnomalyScope.
 class AnomalyCheck {
  public:
   AnomalyCheck(const Node&, Bufs in);
@@ -73,8 +73,7 @@ Ref<Storage> output_storage(const Node&, size_t output, int32_t donor, const Buf
 void commit_outputs(Node&, const OutputStorages&);
 void mark_failed(Node&, const Donors&, const Error& why);
 Donors eager_donors(const Node&);
-// Chooses for each output an input of equal shape and dtype that the traits allow and free(i) accepts. in(i) and
-// out_at(k) are layouts.
+// Chooses for each output an input of equal shape and dtype that the traits allow and free(i) accepts.
 template <class In, class OutAt, class Free>
 Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt out_at, Free free) {
   Donors d;

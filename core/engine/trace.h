@@ -10,15 +10,15 @@ namespace tg::detail {
 
 class Trace {
  public:
-  // From now on ops of the calling thread are recorded here and do not run. Traces do not nest.
+  // Records ops of the calling thread from now on instead of running them. Traces do not nest.
   Trace();
   ~Trace();  // restores the values of variables
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // A variable that is read or assigned. Ops of the trace read a separate value, `during`, so that two variables that
-  // share a value are distinct: they may not share it in the next run. The variable itself changes only if it is
-  // assigned, because other threads may read it.
+  // A variable that is read or assigned. Ops of the trace read a separate value, `during`, so that variables sharing a
+  // value are distinct: they may not share it in the next run. The variable itself changes only if it is assigned,
+  // because other threads may read it.
   struct CapturedVariable {
     Ref<Variable> variable;
     Ref<Value> before, during;

@@ -1,6 +1,6 @@
 /// @file
-/// Files on POSIX systems: reads, atomic writes, appends, locks, folders. It knows no file format. Every failure is an
-/// Error of kind io that names the path and the system's reason.
+/// Files on POSIX systems: reads, atomic writes, appends, locks, folders. Every failure is an Error of kind io that
+/// names the path and the system's reason.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -27,9 +27,8 @@ class Descriptor {
 };
 }  // namespace detail
 
-/// The bytes of a regular file, mapped for reading: pages are read on use. An empty file has no bytes. The path may be
-/// replaced or removed meanwhile. Shortening the file meanwhile ends the process (SIGBUS), so map only files that are
-/// read at once.
+/// The bytes of a regular file, mapped for reading: pages are read on use. The path may be replaced or removed
+/// meanwhile. Shortening the file ends the process (SIGBUS), so map only files that are read at once.
 class MappedFile {
  public:
   /// Maps the file. An Error if it is missing, not readable or not a regular file.
@@ -39,9 +38,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  /// The content, valid while this object, or the one it is moved to, exists.
+  /// The content, valid while this object or its move target exists.
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// The content as text of unchecked encoding, valid while this object, or the one it is moved to, exists.
+  /// The content as text of unchecked encoding, valid while this object or its move target exists.
   std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
 
  private:
@@ -49,8 +48,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-/// A regular file that is read by position. If the file becomes shorter meanwhile, read() throws an Error; a mapping
-/// would end the process. The path may be replaced or removed meanwhile.
+/// A regular file that is read by position. If the file becomes shorter, read() throws an Error; a mapping would end
+/// the process. The path may be replaced or removed meanwhile.
 class InputFile {
  public:
   /// Opens the file. An Error if it is missing, not readable or not a regular file.
@@ -75,14 +74,14 @@ class InputFile {
 using Sink = std::function<void(std::span<const std::byte>)>;
 /// Creates or replaces `path` with the bytes that `produce` passes to its sink. They go to a temporary file in the same
 /// folder, which is synced and renamed. On any failure, and when `produce` throws, the temporary file is removed and
-/// the former file is unchanged. A symbolic link is replaced by the file.
+/// the former file is unchanged. The file replaces a symbolic link.
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
 /// Creates or replaces `path` with this content. On any failure the former file is unchanged.
 void write_file_atomically(const std::string& path, std::string_view content);
-/// Throws an Error now if write_file_atomically() could not write `path`, for use before hours of work.
+/// Throws an Error if write_file_atomically() could not write `path`, before hours of work.
 void check_writable(const std::string& path);
-/// Removes temporary files and folders of `path` that killed processes left. Those of running processes stay. An Error
-/// if one cannot be removed.
+/// Removes temporary files and folders of `path` that killed processes left, not those of running ones. An Error if one
+/// cannot be removed.
 void remove_leftovers(const std::string& path);
 /// This process's temporary folder for `path`, as remove_leftovers() expects it.
 std::string temporary_folder(const std::string& path);
@@ -96,7 +95,7 @@ class AppendFile {
   AppendFile(std::string path, Begin);
 
   const std::string& path() const { return path_; }
-  /// Appends text. An Error if not all of it was written, or if the path no longer names the open file because that was
+  /// Appends text. An Error if not all was written, or if the path no longer names the open file because that was
   /// removed, moved or replaced.
   void append(std::string_view text);
   /// Returns when the content is on the disk, not only in the system's memory.
@@ -107,8 +106,8 @@ class AppendFile {
   detail::Descriptor fd_;
 };
 
-/// Excludes other processes that ask for the same lock, until this object is destroyed or its process ends in any way.
-/// The empty file is created if missing. A file that this object created is removed with it, unless keep() was called.
+/// Excludes other processes that ask for the same lock, until this object or its process ends in any way. The empty
+/// file is created if missing. If this object created it, it is removed in the end, unless keep() was called.
 class FileLock {
  public:
   /// Takes the lock without waiting. An Error of kind state if another FileLock holds it.
@@ -140,15 +139,13 @@ bool path_exists(const std::string& path);
 /// Whether the path is a folder. Follows links. An Error if the system does not tell.
 bool is_folder(const std::string& path);
 
-/// Recognises formats that are often mistaken for another, by the first 512 bytes of a file. Returns the format and the
-/// remedy: "a pointer of Git LFS, ... Run `git lfs pull`". Empty for unknown formats. HTML and XML count only if
-/// text_is_meant is false.
+/// Recognises formats that are often mistaken for another, by the first 512 bytes of a file. Returns format and remedy:
+/// "a pointer of Git LFS, ... Run `git lfs pull`". Empty if unknown. HTML and XML count only if text_is_meant is false.
 std::string foreign_format(std::string_view first, bool text_is_meant = false);
 
 namespace detail {
-// Every system call that writes files goes through this hook, with its name: mkdir, open, write, fsync, close or
-// rename. call(bytes) makes it; a write takes that number of bytes. Tests of crashes and full disks replace the hook
-// before main().
+// Every system call that writes files goes through this hook: mkdir, open, write, fsync, close or rename. call(bytes)
+// makes it; a write takes that number of bytes. Tests of crashes and full disks replace the hook before main().
 using FileCall = std::function<ptrdiff_t(size_t bytes)>;
 using FileCallHook = ptrdiff_t (*)(std::string_view name, size_t bytes, const FileCall& call);
 extern FileCallHook file_call_hook;

@@ -112,8 +112,8 @@ bool Json::operator==(const Json& o) const {
          keys_ == o.keys_;
 }
 
-// Reads and writes with the JSON library's events and scalars. Its documents would be a second copy, and search all
-// keys of an object for each new one.
+// Reads and writes with the JSON library's events and scalars. Its documents would be a second copy, and searched for
+// each new key.
 struct JsonText {
   using Library = nlohmann::json;
 

@@ -1,5 +1,5 @@
-// Json: a JSON value that keeps the order of its keys, for configurations, checkpoints and reports. It is a plain type,
-// because the JSON library's templates take seconds to compile. Only json.cpp includes them, to parse and print.
+// Json: a JSON value that keeps the order of its keys. It is a plain type, because the JSON library's templates take
+// seconds to compile: only json.cpp includes them, to parse and print.
 #pragma once
 #include <concepts>
 #include <cstddef>
@@ -55,7 +55,7 @@ class Json {
   const char* type_name() const;  // "number", "object"
 
   // T is bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and
-  // fractions truncated. An Error for a number outside of the integer's range, and for another type.
+  // fractions truncated. An Error for a number outside of the integer's range, or another type.
   template <class T> T get() const {
     if constexpr (std::same_as<T, bool>) {
       return boolean();
@@ -117,9 +117,8 @@ struct Json::Member {
   const Json& value;
 };
 
-// Parses text from outside. The JSON library keeps the last of equal keys and accepts any nesting. This function throws
-// an Error for invalid JSON, nesting deeper than `depth`, and repeated keys. Messages begin with `op`; `source` names
-// the text.
+// Parses text from outside. The JSON library keeps the last of equal keys and accepts any nesting; this throws an Error
+// for invalid JSON, nesting deeper than `depth`, and repeated keys. Messages begin with `op`; `source` names the text.
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
 // For text that this library wrote. Invalid JSON, or nesting deeper than 64, is an Error or null.
 Json own_json(std::string_view text);

@@ -56,9 +56,8 @@ class SafetensorsFile {
 };
 
 /// Writes tensors of any layout and device; lazy ones are evaluated. The file is replaced atomically
-/// (write_file_atomically()). Equal input gives equal bytes: keys are sorted, and wide dtypes come first, so each
-/// tensor is aligned to its element size. An Error for an empty Tensor, the name "__metadata__", and text that is not
-/// UTF-8.
+/// (write_file_atomically()). Equal input gives equal bytes: keys are sorted. Wide dtypes come first, which aligns
+/// tensors to their element size. An Error for an empty Tensor, the name "__metadata__", and text that is not UTF-8.
 void write_safetensors(const std::string& path, const StateDict&,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -31,7 +31,6 @@ StructuralHash signature(Inputs in) {
   return key;
 }
 
-// One call of the function in a trace, and the Executable made from it.
 class Tracing {
  public:
   Tracing(Inputs in, const CompileOptions& o) : state_(o.state) {
@@ -63,7 +62,7 @@ class Tracing {
       throw;
     }
   }
-  // How the function now differs from `then`. It leaves no changes.
+  // How the function now differs from `then`. Leaves no changes.
   std::string difference(const TensorFunction& f, const Fingerprint& then) {
     std::string s;
     try {
@@ -123,7 +122,7 @@ class Tracing {
       if (const Ref<Value> seen = trace_.reads(out_[k]); seen.get() != out_[k].value().get()) out_[k] = Tensor(seen);
     }
   }
-  // The new value of each state handle becomes the value of its former variable.
+  // The new value of a state handle becomes the value of its former variable.
   void assign_state() {
     std::vector<Tensor> next(state_.size());
     for (size_t k = 0; k < state_.size(); ++k) {
@@ -153,7 +152,7 @@ class Tracing {
   }
 
   // Maps values to slots. The plan may overwrite the old values of assigned variables, and no other leaf. Each run
-  // checks whether they have other owners.
+  // checks for other owners.
   Binding bind(Graph& g) {
     std::unordered_map<const Value*, uint32_t> leaves;
     for (uint32_t s = 0; s < g.slots.size(); ++s) {

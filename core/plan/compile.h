@@ -1,9 +1,9 @@
 /// @file
 /// compile(): plans a function of tensors once and replays the plan. The function is called once per signature, and its
-/// ops are planned as a whole. Later calls skip the function, except for checks (CompileOptions::verify). They infer no
-/// shapes, make no nodes and allocate no memory; on Device::cuda() they launch one CUDA graph. It speeds up steps of
-/// many small ops, which are bound by host time. Kernels are the usual ones, so results are bitwise equal, except where
-/// a rule of ops/rewrite_rules.cpp says otherwise.
+/// ops are planned as a whole. Later calls skip it, except for checks (CompileOptions::verify). They infer no shapes,
+/// make no nodes and allocate no memory; on Device::cuda() they launch one CUDA graph. It speeds up steps of many small
+/// ops, which are bound by host time. Results are bitwise equal, except where a rule of ops/rewrite_rules.cpp says
+/// otherwise.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
@@ -17,21 +17,20 @@ namespace tg {
 
 /// Options of compile().
 struct CompileOptions {
-  /// The generators that the function draws from. A replay draws from their current state and advances them as the
-  /// function would.
+  /// The generators that the function draws from. A replay draws from their current state and advances them.
   std::vector<Rng*> generators = {};
-  /// Tensors that the function replaces by `h = ...`, as its state between calls. A replay updates them as assign()
-  /// does: the handle keeps its variable. The new value has the shape, dtype and device of the old one.
+  /// Tensors that the function replaces by `h = ...`, as its state between calls. A replay updates them like assign():
+  /// the handle keeps its variable. Shape, dtype and device stay.
   std::vector<Tensor*> state = {};
-  /// Whether the function may make tensors of host data and draw numbers on the host. The plan keeps those of the
-  /// traced call for all calls. If false, they are an Error.
+  /// Whether the function may make tensors of host data and draw numbers on the host, which the plan keeps for all
+  /// calls. If false, they are an Error.
   bool constants = false;
   /// The number of signatures that are kept. A new one replaces the least recently used; the first time, stderr gets a
   /// warning.
   size_t signatures = 8;
   /// The first replay of a signature, and each `verify`-th after it, is checked: the function is traced again without
   /// kernels, and an Error reports differences, such as `mask = other` or another captured number. 0: no check. Builds
-  /// without NDEBUG check each replay, unless it is 0.
+  /// without NDEBUG check every replay, unless it is 0.
   size_t verify = 1000;
 };
 
@@ -54,13 +53,12 @@ struct CompileStats {
 namespace detail {
 /// Called before an action that a replay would not repeat: an Error in the name of `op` while a function is traced.
 void forbid_in_trace(std::string_view op, std::string_view what);
-/// Reports now the Errors that TG_PASSES or TG_DUMP_PLANS would cause when a function is planned. Makes the folder of
-/// TG_DUMP_PLANS.
+/// Throws now the Errors of TG_PASSES and TG_DUMP_PLANS that planning would throw. Makes the folder of TG_DUMP_PLANS.
 void check_planner();
 }  // namespace detail
 
 /// Announces that functions now make other ops: each compiled function is traced again at its next call. Layers call it
-/// when they are merged, replaced or prepared for evaluation. Call it after changing a flag or a handle that a compiled
+/// when they are merged, replaced or prepared for evaluation. Call it after changing a flag or handle that a compiled
 /// function reads on the host. Thread-safe.
 void structure_changed();
 
@@ -74,13 +72,13 @@ class Compiled {
   /// the inputs, and the modes of the thread (NoGradScope, RecomputeScope, MatmulPrecisionScope).
   ///
   /// A replay reads the current values of captured tensors, by the variables that their handles had in the trace.
-  /// Tensors that the function assigns, such as parameters, get their new values, in place if the old ones have no
-  /// other owner. The learning rate and step number of an Optimizer, and the generators of the options, advance with
-  /// each call. Everything else that the function reads on the host is as in the traced call: captured numbers, flags,
-  /// and which tensor a handle has. After `mask = other` call structure_changed(); CompileOptions::verify detects a
-  /// forgotten call.
+  /// Tensors that the function assigns, such as parameters, get new values, in place if the old ones have no other
+  /// owner. The learning rate and step number of an Optimizer, and the generators of the options, advance with each
+  /// call. Everything else that the function reads on the host is as in the trace: captured numbers, flags, and which
+  /// tensor a handle has. After `mask = other` call structure_changed(); CompileOptions::verify detects a forgotten
+  /// call.
   ///
-  /// Inside an AnomalyScope, an ObserveScope, dry_run() or the trace of another function, it calls the function itself.
+  /// Inside an AnomalyScope, an ObserveScope, dry_run() or another trace, it calls the function itself.
   ///
   /// Errors: those of the function; host data without CompileOptions::constants; a change of the learning rate inside;
   /// a read by the host during the trace; a result that still needs a gradient; random numbers from a generator outside

@@ -1,5 +1,5 @@
 // A plan that is ready for repeated runs: ops, layouts and pointers in arrays, persistent memory, and the parts that
-// change from run to run (leaves, results, random numbers). For compile.cpp; plan.h makes the plan.
+// change between runs (leaves, results, random numbers). For compile.cpp; plan.h makes the plan.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/plan/plan.h>
@@ -15,8 +15,7 @@ struct Access {
   uintptr_t begin, end;
   bool writes;
 };
-// Splits calls into two branches, given their accesses call by call: the critical path, and calls with slack. The cost
-// model is bytes. branches.cpp
+// Splits calls into two branches: the critical path, and calls with slack. The cost model is bytes. branches.cpp
 std::vector<CallOrder> find_branches(size_t calls, std::span<const Access>);
 
 // The values that a traced function reads and makes, as slots of the graph.
@@ -32,8 +31,8 @@ struct Binding {
   std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
 };
-// An Error if an input that is read is a variable with a new value: the function would read it after the assignment, a
-// replay before.
+// An Error if an input that is read is a variable with a new value: after the assignment the function would read the
+// new value, a replay the old one.
 void check_inputs(const Binding&, std::span<const Variable* const>);
 // The state of a generator at the begin and end of the trace.
 struct GeneratorSpan {

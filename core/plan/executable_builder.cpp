@@ -4,7 +4,7 @@
 #include <algorithm>
 
 namespace tg::detail {
-// Lays a plan out as an Executable: first the memory of each value, then the calls, whose pointers are patched once the
+// Lays a plan out as an Executable: first the memory of each value, then the calls. Their pointers are patched once the
 // sources are known.
 class Executable::Builder {
  public:
@@ -50,7 +50,6 @@ class Executable::Builder {
     Storage* const raw = s.get();
     return {.kind = MemorySource::Kind::fixed, .owned = std::move(s), .storage = raw, .data = raw->data};
   }
-  // The source of a result that reuses no input.
   uint32_t new_source(uint32_t slot) {
     const Layout& l = p_.layouts_[slot];
     uint32_t group = slot;

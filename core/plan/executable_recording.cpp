@@ -1,5 +1,4 @@
-// Runs an Executable as one recording (a CUDA graph): when it is made, when calls are recorded again, and why there is
-// none.
+// Runs an Executable as one recording (a CUDA graph).
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/executable.h>
 

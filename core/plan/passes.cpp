@@ -306,7 +306,6 @@ std::vector<Operation> operations(const Graph& g, const Step& s) {
 }
 
 namespace {
-// Bytes of all results that the plan allocates.
 size_t bytes_of(const Graph& g, const Plan& plan) {
   size_t n = 0;
   for (const Plan::Arena& a : plan.arenas) n += a.bytes;

@@ -1,6 +1,5 @@
-// The nodes of one evaluation, and their plan: which nodes are merged or run together, in what order, and where
-// results are stored. A plan depends only on structure, layouts and liveness, so equal graphs reuse it. For core/plan/;
-// users call evaluate().
+// The nodes of one evaluation, and their plan: which nodes are merged or run together, in what order, and where results
+// are stored. A plan depends only on structure, layouts and liveness, so equal graphs reuse it.
 #pragma once
 #include <tapegrad/core/plan/run_group.h>
 
@@ -35,7 +34,7 @@ struct Graph {
   uint32_t find(uint32_t slot);  // the root of its group
 };
 
-// Passes that TG_PASSES=-cse,-fuse can switch off, to find the faulty one.
+// Passes that TG_PASSES=-cse,-fuse can switch off, to find a faulty one.
 enum Pass : uint32_t {
   kCommonSubexpressions = 1,  // merges equal nodes
   kElementwiseFusion = 2,     // pointwise ops run together, tile by tile
@@ -76,8 +75,8 @@ struct Operation {
 std::vector<Operation> operations(const Graph&, const Step&);  // in the order of Step::donors; passes.cpp
 
 Graph collect(Inputs roots);  // evaluate.cpp: the nodes that have not run
-// Numbers the values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (values held from
-// outside): both limit the plan.
+// Numbers the values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (values held outside):
+// both limit the plan.
 StructuralHash number(Graph&);
 Plan make_plan(Graph&, uint32_t passes);              // passes.cpp
 void assign_buffers(Graph&, Plan&, uint32_t passes);  // buffer_assignment.cpp

@@ -1,6 +1,6 @@
 // Rules that replace several ops by one: a pattern of ops, as data, and the new op. The planner matches patterns
-// (rewrite.cpp) and knows no op; ops/rewrite_rules.cpp has the rules. Only plans are rewritten: eager ops run as
-// emitted. The tape does not change: nodes keep the values that their gradients read.
+// (rewrite.cpp) and knows no op; ops/rewrite_rules.cpp has the rules. Eager ops are not rewritten. The tape does not
+// change: nodes keep the values that their gradients read.
 #pragma once
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -23,8 +23,8 @@ struct Rule {
     uint8_t op, out;
   };
   std::vector<Result> results;
-  // The new op, given ops and input layouts in the order of the pattern; null: the rule does not apply. The decision
-  // depends only on layouts and on attributes in the ops' keys. No op has for_next_step().
+  // The new op, given ops and input layouts in pattern order; null: the rule does not apply. Only layouts and
+  // attributes in the ops' keys may decide. The ops must not change from step to step (Op::for_next_step()).
   OpPtr (*make)(std::span<const Op* const> ops, std::span<const Layout* const> in);
 };
 bool register_rules(std::span<const Rule>);  // before main(); not copied. Earlier rules win.

@@ -1,5 +1,5 @@
-// The order of steps: greedily the step that frees most memory. A step that communicates runs as soon as all steps
-// emitted before it have run, because other ranks wait for it; the next steps may overlap it.
+// The order of steps: greedily the step that frees most memory. A communicating step runs as soon as all steps emitted
+// before it have run, because other ranks wait for it; later steps may overlap it.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>

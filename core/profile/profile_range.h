@@ -1,6 +1,6 @@
 /// @file
-/// ProfileRange: a named range of a thread's time, for a running Profiler (profiler.h). Without a Profiler it costs a
-/// load and a branch. Ops have ranges already, and NameScope (core/scope.h) opens those of layers.
+/// ProfileRange: a named range of a thread's time, for a running Profiler (profiler.h). Without one it costs a load and
+/// a branch. NameScope (core/scope.h) opens the ranges of layers.
 #pragma once
 #include <tapegrad/core/span.h>
 
@@ -18,11 +18,11 @@ const Scope* path_within(const Scope* path, std::string_view name);  // one obje
 const Scope* path_within(const Scope* path, Phase);
 }  // namespace detail
 
-/// One instance of a range: "profiled_step", "rope encoding". It lasts from the constructor to the destructor. Ranges
-/// nest within a thread. Names are never freed, so they must not contain a step number.
+/// One instance of a range: "profiled_step", "rope encoding". It lasts from constructor to destructor. Ranges nest
+/// within a thread. Names are never freed, so they must not contain a step number.
 ///
-/// A kernel belongs to the range that called its op, also under LazyScope. In a compiled function it belongs to the
-/// range of the traced call, if a Profiler ran then. Use NameScope for parts of a model: every trace keeps its names.
+/// A kernel belongs to the range that called its op, also under LazyScope. In a compiled function that is the range of
+/// the traced call, if a Profiler ran then. Use NameScope for parts of a model: every trace keeps its names.
 class ProfileRange {
  public:
   /// Opens the range `name` inside the current one.

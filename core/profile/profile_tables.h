@@ -1,6 +1,6 @@
 /// @file
 /// Tables of a Profile as text, CSV and JSON: the summaries of NVIDIA's `nsys stats`, with its names and columns, and
-/// the kernel time of each range. profiler.h makes the records.
+/// the kernel time of each range.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 
@@ -42,9 +42,9 @@ struct ProfileTable {
 /// counts nested ranges again. Standard deviations are those of a sample (n - 1), or 0 for one record.
 std::vector<ProfileTable> profile_tables(const Profile&);
 
-/// The table kernel_time_by_range: kernel time on the device, attributed to the range, layer and op that issued the
-/// kernel. It excludes host time for queueing kernels. Rows form a tree, depth first: named ranges, then parts of the
-/// model, then ops. A row includes the rows below it.
+/// The table kernel_time_by_range: kernel time on the device, by the range, layer and op that issued the kernel,
+/// without host time for queueing. Rows form a tree, depth first: named ranges, then parts of the model, then ops. A
+/// row includes the rows below it.
 ///
 /// Columns: percentage of all kernel time; time; instances of the row's outermost range; time per instance; kernels per
 /// instance; the row's name, indented by two spaces per level. Concurrent kernels count in full.

@@ -1,12 +1,11 @@
 /// @file
 /// Profiler: records what a program does between two points, with times: ranges (ProfileRange, layers, ops), kernels,
-/// copies, allocator calls and memory. stop() returns them as a Profile; profile_tables.h makes tables of it, and
-/// write_trace() a file for Perfetto. CUPTI times GPU kernels by the device's clock. A Profiler slows the program:
+/// copies, allocator calls and memory. CUPTI times GPU kernels by the device's clock. A Profiler slows the program:
 /// compare times within one profile, and time whole runs without it.
 /// @code
 /// tg::Profiler profiler;
 /// for (int i = 0; i < 3; ++i) { tg::ProfileRange step("step"); train_step(); }
-/// tg::Profile p = profiler.stop();
+/// tg::Profile p = profiler.stop();  // profile_tables.h makes tables of it, write_trace() a file for Perfetto
 /// @endcode
 #pragma once
 #include <tapegrad/core/device.h>
@@ -31,9 +30,9 @@ struct Profile {
     uint32_t thread;        ///< numbered in the order of first records
     uint32_t parent;        ///< enclosing range of this thread in `ranges`, or kNone
     int64_t begin, end;     ///< stop() ends open ranges
-    /// The named ranges, this one included. For an op, those of its call. May be null.
+    /// The named ranges, this one included. Ops have those of their call. May be null.
     const Scope* path;
-    /// For an op, the scope of its call. For a layer, its scope. Else null.
+    /// The scope of an op's call, or of a layer; else null.
     const Scope* layer;
     std::string shapes = {};  ///< of an op's inputs: "(4, 512) f32, (512) f32"
   };
@@ -111,7 +110,7 @@ struct ProfileOptions {
   } keep = Keep::records;
   /// Also passes ranges to NVTX, for NVIDIA's tools. An Error in a build without CUDA.
   bool nvtx = false;
-  /// For each thread and kind of record. Later records are counted and dropped.
+  /// Per thread and kind of record. Later records are counted and dropped.
   size_t most_records = size_t(1) << 24;
 };
 

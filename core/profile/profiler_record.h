@@ -1,6 +1,5 @@
-// Adds records to the running Profiler: ops, allocator calls, and work of a backend's device. For core/, cpu/ and
-// cuda/; programs read profiler.h. Callers have checked detail::profiling(). The functions do nothing if that profiler
-// has ended since.
+// Adds records to the running Profiler, for core/, cpu/ and cuda/. Callers have checked detail::profiling(). The
+// functions do nothing if that profiler has ended since.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 

@@ -1,6 +1,5 @@
 /// @file
-/// Ref, an intrusive counted pointer, and Counted, the base of its objects. The objects are in the slab
-/// (core/util/slab.h).
+/// Ref, an intrusive counted pointer, and Counted, the base of its objects, which the slab allocates.
 #pragma once
 #include <tapegrad/core/util/slab.h>
 

@@ -1,5 +1,5 @@
 /// @file
-/// ScopedValue: sets a variable, and restores its former value at the end of the block. Modes of a thread use it.
+/// ScopedValue, the base of all modes of a thread.
 #pragma once
 #include <utility>
 

@@ -1,5 +1,5 @@
-// Blocks of one class are cut from chunks and kept in magazines, two per thread and class. Threads exchange whole
-// magazines with shared lists, so they take the lock once in 64 KiB, whichever thread frees a block.
+// Blocks are cut from chunks and kept in magazines, two per thread and class. Threads exchange whole magazines with
+// shared lists, so they lock once per 64 KiB, whichever thread frees a block.
 #include <tapegrad/core/util/slab.h>
 
 #include <mutex>
@@ -39,8 +39,8 @@ size_t& seen(void* p) { return *reinterpret_cast<size_t*>(reinterpret_cast<uintp
 // State of a thread. It has no destructor, so it is usable during the whole life of the thread.
 struct ThreadSlabs {
   Magazine active[kClasses], spare[kClasses];
-  // Capacity of a magazine. It is 0 before enter() and after the end of the thread, which sends every block to refill
-  // or spill.
+  // Capacity of a magazine. It is 0 before enter() and after the end of the thread: every block then goes to refill or
+  // spill.
   size_t full = 0;
   bool entered = false;  // the destructor at thread end is registered
 };

@@ -1,5 +1,5 @@
-// The slab: memory for small objects that every emit makes. 64-byte aligned blocks in classes of 64, 128, ... kSlabMax
-// bytes; free blocks are kept for their class.
+// The slab: memory for small objects that every emit makes. Blocks are 64-byte aligned, in classes of 64, 128, ...
+// kSlabMax bytes; free blocks are kept for their class.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
 /// @file
-/// SmallVec: a vector whose first N elements need no allocation, for short lists of the engine.
+/// SmallVec, for short lists of the engine.
 #pragma once
 #include <cstddef>
 #include <cstdint>
