@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Where the CPU-seconds of .ci/run go: by stage, build and tests apart, and by test.
+"""CPU-seconds of .ci/run: by stage, with build and tests separate, and by test.
 
   bench/ci_time.py [--out FILE] [ARGUMENTS OF .ci/run...]
 
-Runs .ci/run, in which this file takes the place of `cmake --build` and `ctest`: --step COMMAND... runs a command and notes
-what it took; ctest's tests run one by one, as many at a time as there are cores, as CPU time is known of processes only.
-Prints two tables in Markdown. CPU-seconds are user and system time of a process and of all that it waited for.
+Runs .ci/run with this file in place of `cmake --build` and `ctest`: --step COMMAND... runs and times a command. ctest's
+tests run one by one, in parallel up to the number of cores, because CPU time is known per process. Prints two tables in
+Markdown. CPU-seconds are the user and system time of a process and of all that it waited for.
 """
 import collections, json, os, re, subprocess, sys, threading
 

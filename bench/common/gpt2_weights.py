@@ -1,4 +1,4 @@
-"""A GPT-2 of random weights, and its folder in the form of Hugging Face. No program. Users: lm_profile/compare_llamacpp.py and
+"""A GPT-2 with random weights, and its Hugging Face folder. For lm_profile/compare_llamacpp.py and
 gpt_training/compare_llmc.py."""
 import json, os, struct
 
@@ -9,7 +9,7 @@ SIZES = {"124m": dict(width=768, layers=12, heads=12, vocab=50257, context=1024)
 
 
 def weights(size, seed=0):
-    """Hugging Face's names; Linear weights are (in, out) there. Values that bf16 holds."""
+    """Hugging Face's names, with Linear weights (in, out). Values are exact in bf16."""
     c, draw = size["width"], np.random.default_rng(seed)
 
     def normal(*shape, std=0.02):

@@ -1,4 +1,4 @@
-"""Runs of `tapegrad train --preset shakespeare-cpu`, one thread each, and their logs. No program. Users: optimizers/compare.py,
+"""Single-threaded runs of `tapegrad train --preset shakespeare-cpu`, and their logs. For optimizers/compare.py and
 switchback/training.py."""
 import argparse, datetime, json, pathlib, platform, subprocess
 
@@ -6,7 +6,7 @@ from results_file import write
 
 
 def parser(doc):
-    """With the flags that both have."""
+    """A parser with the common flags."""
     p = argparse.ArgumentParser(description=doc.splitlines()[0])
     p.add_argument("program")
     p.add_argument("data")
@@ -24,7 +24,7 @@ def records_of(out):
 
 
 def run(a, name, *flags):
-    """What computed a run of this name, and its records."""
+    """Runs a training of this name; returns its device line and its records."""
     out = pathlib.Path(a.out) / name
     text = subprocess.run([a.program, "train", "--preset", "shakespeare-cpu", "--data", a.data, "--threads", "1", "--out",
                            str(out), "--overwrite", *flags], check=True, capture_output=True, text=True).stdout
@@ -34,7 +34,7 @@ def run(a, name, *flags):
 
 
 def trained(a, name, seed, steps, *flags):
-    """The same, of so many steps. One that is finished is not repeated."""
+    """run() for `steps` steps; a finished run is not repeated."""
     out = pathlib.Path(a.out) / f"{name}-{seed}"
     if (out / "header.txt").exists() and (r := records_of(out)[-1])["step"] == steps and "val_loss" in r:
         return (out / "header.txt").read_text(), records_of(out)

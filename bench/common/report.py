@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Result files of the benchmarks as one HTML page with plots, which needs no network and no script.
+"""Result files of the benchmarks as one HTML page with plots, without network or scripts.
 
     python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
 
-Takes what the programs and scripts of bench/ write with --json, run.json of bench/gpu/run.sh, and traces of `tapegrad train
---profile` and `bench_lm_profile --trace`. A file is known by its keys. Needs matplotlib: python3-matplotlib of Debian, or pip.
+Reads the --json files of bench/, run.json of bench/gpu/run.sh, and traces of `tapegrad train --profile` and
+`bench_lm_profile --trace`. A file's keys tell its kind. Needs matplotlib: Debian's python3-matplotlib, or pip.
 """
 import argparse, functools, html, io, json, os, re, sys
 from collections import Counter, defaultdict
@@ -43,12 +43,13 @@ def drawn(figure):
 
 
 def at(row, path):
-    """row["a"]["b"] for "a.b"; 0 where it is null."""
+    """row["a"]["b"] for "a.b"; 0 if null."""
     return functools.reduce(lambda x, key: x[key], path.split("."), row) or 0
 
 
 def flat(d, path):
-    """The rows of lists or objects in each other, "runs/phases", each with the fields around it. Keys of an object become "key"."""
+    """The rows of nested lists or objects, "runs/phases", with the enclosing fields. Keys of an object become
+    "key"."""
     rows, items = [d], lambda x: [{"key": k, **v} for k, v in x.items()] if isinstance(x, dict) else x
     for step in path.split("/"):
         rows = [{**r, **item} for r in rows for item in items(r[step])]
@@ -63,7 +64,8 @@ def groups(rows, group):
 
 
 def bars(title, path, label, value, unit="s", group="", of="", span="", parts="", mark=0, color=lambda r: OURS):
-    """A plot for each group, a bar for each row. of: a pale bar behind it; span: "low high" of a whisker; parts: of it, stacked."""
+    """A plot per group, a bar per row. of: a pale bar behind it; span: "low high" of a whisker; parts: its stacked
+    parts."""
     def plot(rows):
         figure, ax = pyplot.subplots(figsize=(8, 0.19 * len(rows) + 0.3))
         for y, r in enumerate(rows):
@@ -89,7 +91,7 @@ def bars(title, path, label, value, unit="s", group="", of="", span="", parts=""
 
 
 def lines(title, path, series, x, value, unit="s", group=""):
-    """A plot for each group, a line for each series over x: the mean of value(row). What has no x is a level."""
+    """A plot per group, a line per series over x: the mean of value(row). A series without x is a level."""
     def plot(rows):
         figure, ax = pyplot.subplots(figsize=(8, 2.4))
         xs = list(dict.fromkeys(x(r) for r in rows if x(r) is not None)) or [None]
@@ -104,7 +106,7 @@ def lines(title, path, series, x, value, unit="s", group=""):
 
 
 def timeline(rows, memory, begin, end):
-    """rows: (name, [(begin, end, label, part)]); memory: {name: [(time, bytes)]}. Narrow boxes next to each other become one."""
+    """rows: (name, [(begin, end, label, part)]); memory: {name: [(time, bytes)]}. Merges narrow adjacent boxes."""
     heights, least = [0.2 * max(1, len(rows)), *[0.8] * len(memory)], (end - begin) / 1000
     figure, axes = pyplot.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights, figsize=(10, sum(heights) + 0.5))
     for y, (_, boxes) in enumerate(rows):
@@ -132,7 +134,7 @@ def timeline(rows, memory, begin, end):
 
 
 def part_of(op, layer="", phase=""):
-    """The part of the model that a kernel or range belongs to, or None."""
+    """The model part of a kernel or range, or None."""
     return next((part for pattern, part in RULES if pattern.search(f"{op}|{layer}|{phase}")), None)
 
 

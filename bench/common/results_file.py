@@ -1,9 +1,9 @@
-"""Result files as write_json() of program.cpp writes them: a row in a line. No program."""
+"""Result files in the format of write_json() in program.cpp: one row per line."""
 import json, sys
 
 
 def lines_of(d):
-    """The text: a line for each key, and for each element of a list of objects."""
+    """The text: a line per key, and per element of a list of objects."""
     def value(x):
         if isinstance(x, list) and x and isinstance(x[0], dict):
             return "[\n" + ",\n".join(map(json.dumps, x)) + "\n]"
@@ -12,7 +12,7 @@ def lines_of(d):
 
 
 def write(path, d, commit=None):
-    """With the commit and the command, if a commit is given."""
+    """Adds commit and command if a commit is given."""
     origin = {} if commit is None else {"commit": commit, "command": " ".join(["python", *sys.argv])}
     with open(path, "w", encoding="utf-8") as f:
         f.write(lines_of({**origin, **d}))

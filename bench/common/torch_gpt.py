@@ -1,11 +1,11 @@
-"""A GPT of PyTorch's fused functions: a norm, one product for queries, keys and values, scaled_dot_product_attention, GELU. No
-program. Users: gpt_timeit/compare_torch.py, gpt_training/compare_torch.py, dist/compare_ddp.py."""
+"""A GPT of PyTorch's fused functions: norm, one qkv GEMM, scaled_dot_product_attention, GELU. For
+gpt_timeit/compare_torch.py, gpt_training/compare_torch.py, dist/compare_ddp.py."""
 import math
 
 
 def gpt(torch, blocks, heads, width, vocabulary, context, bias=False, dropout=0.0, rms=False, tied=True, scaled=False):
-    """The model, whose forward(tokens, targets) is the loss. rms: of the norms; tied: the head's weight is the token table; scaled:
-    weights of projections back to the stream begin smaller by sqrt(2 blocks)."""
+    """The model; forward(tokens, targets) returns the loss. rms: RMSNorm; tied: the head's weight is the token
+    table; scaled: residual projections start smaller by sqrt(2 blocks)."""
     nn, F = torch.nn, torch.nn.functional
     norm = (lambda: nn.RMSNorm(width, eps=1e-5)) if rms else (lambda: nn.LayerNorm(width, bias=bias))
     linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=bias)

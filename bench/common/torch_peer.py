@@ -1,6 +1,6 @@
-"""PyTorch beside ours: its process, which answers requests with times, rounds of both in turn, and the table of them. A round
-in which other work took too much of the processors does not count. No program. Users: the compare_torch.py of each
-benchmark, and gpt_training/compare_llmc.py, whose peers are other programs."""
+"""Comparison with PyTorch: a process that answers requests with times, alternating rounds of both sides, and their
+table. A round does not count if other work took too much of the processors. For the compare_torch.py of each benchmark,
+and for gpt_training/compare_llmc.py, whose peers are other programs."""
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
 
 from results_file import write
@@ -9,7 +9,7 @@ PRECISIONS = ("highest", "high", "medium")  # of f32 GEMMs
 
 
 def parse(doc, program, declare, rounds, seconds=None):
-    """The flags that all have, and those that `declare` adds; the name of the program is wanted but in PyTorch's process."""
+    """Parses the common flags and those of `declare`. The program's name is required except in PyTorch's process."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("program", nargs="?", help=program)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -35,13 +35,13 @@ SPIN = "import time\nwall = time.perf_counter()\nown = time.process_time()\n" \
 
 
 def share_of_processors(threads):
-    """What part of so many processors this program gets: that of loops which run at once for a fifth of a second."""
+    """This program's share of `threads` processors: loops that run together for a fifth of a second."""
     loops = [subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, text=True) for _ in range(threads)]
     return statistics.fmean(float(loop.communicate()[0]) for loop in loops)
 
 
 class Peer:
-    """A process of the same command with --serve, which runs serve(). The time to start it is not measured."""
+    """A process of this command with --serve, which runs serve(). Its start is not timed."""
 
     def __init__(self, threads):
         self.threads = threads
@@ -56,15 +56,15 @@ class Peer:
         return json.loads(line)
 
     def __call__(self, request):
-        """What serve() makes of the request: {way: seconds}, of the ways that PyTorch offers here."""
+        """serve()'s answer to the request: {way: seconds}, for the ways that PyTorch supports here."""
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.read()
 
 
 def serve(args, prepare):
-    """In that process: prepare(torch, request) gives {way: function that measures seconds}; they run again when the request
-    comes again."""
+    """The loop of that process: prepare(torch, request) returns {way: function that measures seconds}; a repeated
+    request reruns them."""
     import torch
 
     torch.set_num_threads(args.serve)
@@ -90,8 +90,8 @@ def serve(args, prepare):
 
 
 def timer(args, make, sample):
-    """A function that measures runs of what make() makes when it is first called: seconds per run, the median of samples of
-    about so many seconds, at least one run, each of which ends synchronised."""
+    """A function that measures runs of make()'s result (made at the first call): the median seconds per run, over
+    samples of about `sample` seconds and at least one run; each sample ends synchronised."""
     run, now = None, args.now
 
     def timed(repeats):
@@ -121,7 +121,7 @@ def timer(args, make, sample):
 
 
 def report_of(args, flags, path):
-    """Runs our program, which writes a JSON file there, and reads it."""
+    """Runs our program with --json, and reads the file."""
     run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path] + ["--cpu-time"] * args.cpu_time,
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if run.returncode:
@@ -134,8 +134,8 @@ def report_of(args, flags, path):
 
 
 def rounds_of(args, threads, name, one):
-    """What one() makes in each round, and the shares of the processors that the rounds had: (results, shares). Up to twice as many
-    rounds are run, and those on a busy machine are left out if enough others are left."""
+    """Calls one() in each round: (results, shares of the processors). Makes up to twice the rounds, and drops those
+    on a busy machine if enough others remain."""
     share = lambda: share_of_processors(threads) if args.device == "cpu" and not args.cpu_time else 1.0
     rounds, quiet, before = [], [], share()
     while len(quiet) < args.rounds and len(rounds) < 2 * args.rounds:
@@ -149,8 +149,8 @@ def rounds_of(args, threads, name, one):
 
 
 def in_turn(args, requests, flags, seconds, peers):
-    """For each name of {name: request}: the rounds of {mode: seconds} of ours, run with flags(request), of which seconds(report,
-    request) is the time, those of {way: seconds} of the peers, the shares of the processors, and our last report."""
+    """For each {name: request} yields: our rounds of {mode: seconds}, by flags(request) and seconds(report,
+    request); the peers' rounds of {way: seconds}; the processor shares; our last report."""
     with tempfile.TemporaryDirectory() as folder:
         for name, request in requests.items():
             def one():
@@ -164,13 +164,13 @@ def in_turn(args, requests, flags, seconds, peers):
 
 
 def medians(rounds):
-    """Of {way: seconds} over the rounds, of the ways that are in all of them."""
+    """The medians of {way: seconds} over the rounds, for ways in all of them."""
     return {way: statistics.median(r[way] for r in rounds) for way in rounds[0] if all(way in r for r in rounds)}
 
 
 def compared(key, name, mine, theirs, shares):
-    """A row: the fastest way of each side by its median over the rounds, and the median of the peer's time over ours; and what
-    eager PyTorch, in its fastest way, takes for one of our eager runs. All rounds are in it."""
+    """A row: each side's fastest way by its median over the rounds, the median of the peer's time over ours, and
+    the fastest eager PyTorch over our eager run. It contains all rounds."""
     fastest = lambda times: min(times.items(), key=lambda way: way[1])
     ours, peer = medians(mine), medians(theirs)
     if not peer:
@@ -184,9 +184,9 @@ def compared(key, name, mine, theirs, shares):
 
 
 def table(args, measured, key="torch", **settings):
-    """Prints a line for each (name, rounds of ours, rounds of the peer, shares, report) as it comes and what all come to, and writes
-    them with the machine of the last report, which names the peer: "torch" has PyTorch's version, "peer" is another program.
-    Exits with 1 if a row is of a busy machine: such a row is shown and not judged."""
+    """Prints a line per (name, our rounds, peer's rounds, shares, report) and a summary, and writes them with the
+    last report's machine and peer: "torch" is PyTorch's version, "peer" another program. Exits with 1 if a row ran
+    on a busy machine; such a row is shown but not judged."""
     rows, title = [], "PyTorch" if key == "torch" else "peer"
     for name, mine, theirs, shares, report in measured:
         if not rows:

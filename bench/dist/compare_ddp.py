@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Data parallel steps of a GPT on the CPU: `mpirun -n 2 tapegrad train` beside PyTorch's DistributedDataParallel over gloo.
+"""Data parallel steps of a GPT on the CPU: `mpirun -n 2 tapegrad train` and PyTorch's DistributedDataParallel (gloo).
 
     python bench/dist/compare_ddp.py build/release/bin/tapegrad [--ranks N] [--threads N] [--steps N] [--warmup N]
         [--rounds N] [--ways ...] [--dtype bf16] [--json FILE]
 
-The model has 6 layers of width 384, 10.7 million parameters, in the forms of compare_torch.py of bench/gpt_training. Each rank
-has its own batch of 8 x 128 random tokens and so many threads; a step is forward, backward, the mean of the gradients over the
-ranks, their norm with clipping, and AdamW. Both sides run in turn, in several rounds. Of each side the way counts that is
-the fastest by its median over the rounds; the ratio is the median over the rounds of PyTorch's time over ours.
+The model has 6 layers of width 384, 10.7 million parameters, in the forms of bench/gpt_training/compare_torch.py. Each
+rank has a separate batch of 8 x 128 random tokens and --threads threads; a step is forward, backward, the mean of the
+gradients over the ranks, their norm with clipping, and AdamW. Both sides alternate in several rounds. Each side's
+fastest way by its median counts; the ratio is the median over the rounds of PyTorch's time over ours.
 
-What the ranks' messages cost is the time of a step less that of one without them: PyTorch's under no_sync(), ours of as many
-processes at once that do not know each other, each with the work of a rank.
+The messages' cost is the time of a step minus that of one without them: PyTorch's under no_sync(), ours of as many
+independent processes at once, each with the work of a rank.
 """
 import os, socket, statistics, sys, tempfile, time
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ WAYS = {"ddp eager": {}, "ddp eager views": {"gradient_as_bucket_view": True}, "
 
 
 def of_rank(rank, args, way, port, results):
-    """A rank of PyTorch: rank 0 puts the seconds of a step, and of one without messages, into the queue."""
+    """A rank of PyTorch; rank 0 queues the seconds of a step with and without messages."""
     import torch
     import torch.distributed as dist
 
@@ -73,7 +73,7 @@ def of_rank(rank, args, way, port, results):
 
 
 def ways_of(torch, args):
-    """{way: function that starts the ranks, which measure a step with and without messages}."""
+    """{way: function that starts the ranks, which time a step with and without messages}."""
     words = ("ranks", "threads", "dtype", "matmul_precision", "warmup", "steps")
     settings = SimpleNamespace(**{k: getattr(args, k) for k in words})
 
@@ -91,7 +91,7 @@ def ways_of(torch, args):
 
 
 def ours(args, folder):
-    """({mode: seconds} of a step, the same without messages, what the last run printed)."""
+    """({mode: seconds} of a step, {mode: seconds} without messages, output of the last run)."""
     flags = flags_of(args, RUN, folder)
     logs, printed = train(args, folder, {**flags, "accumulate": args.ranks}, launch=mpirun(args.ranks))
     alone, _ = train(args, folder, flags, copies=args.ranks)

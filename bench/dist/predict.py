@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Data parallel steps, predicted: on this machine beside measured ones, or of H100s on paper.
+"""Data parallel steps, predicted: on this machine compared with measured ones, or for H100s on paper.
 
-    python bench/dist/predict.py build/release/bin [--ranks 2,4] [--threads N] [--steps N] [--warmup N] [--rounds N] [--json FILE]
+    python bench/dist/predict.py build/release/bin [--ranks 2,4] [--threads N] [--steps N] [--warmup N] [--rounds N]
+        [--json FILE]
     python bench/dist/predict.py build/release/bin --on-paper gpt2-xl,cs336-2.7b [--ranks 8,64,1024,16384]
 
-The folder has the programs. A step is the least time of its ops on a machine (`tapegrad inspect --roofline`, forward, backward and
-update), scaled to the time of a rank by itself where that was measured, and the messages that backward does not hide. A message
-of m bytes takes alpha + m beta (Hockney, The communication challenge for MPP, 1994); a rank sends the N - 1 messages of an
-all_to_all or all_gather one after the other, some within its node and some between nodes (Thakur, Rabenseifner and Gropp,
+The folder has the programs. A step is the minimum time of its ops on a machine (`tapegrad inspect --roofline`: forward,
+backward, update), scaled to a single rank's time if measured, plus the messages that backward does not hide. A message
+of m bytes takes alpha + m beta (Hockney, The communication challenge for MPP, 1994); a rank sends the N - 1 messages of
+an all_to_all or all_gather sequentially, within its node and between nodes (Thakur, Rabenseifner and Gropp,
 Optimization of collective communication operations in MPICH, 2005). Memory is that of `tapegrad inspect --plan`.
 
-Measured: the model has 6 layers of width 384, 10.7 million parameters; each rank has a micro-batch of 8 x 128 random tokens. bench_ops
-measures the machine, bench_comm the network of as many ranks, and `tapegrad train` a rank by itself, which are what the prediction
-is made of. Where ranks have more threads than there are cpus, the prediction lets them share: a rank then takes that many times as
-long as by itself. As many processes at once that send nothing tell what ranks take from each other besides, by caches and memory:
-the rest of a step is messages. Nothing is fitted to the steps. `one process` makes the same step with the threads of all ranks.
-Medians over the rounds, of which those on a busy machine are left out.
+Measured: the model has 6 layers of width 384, 10.7 million parameters; each rank has a micro-batch of 8 x 128 random
+tokens. The prediction uses bench_ops for the machine, bench_comm for the network of that many ranks, and `tapegrad
+train` for a single rank. If ranks have more threads than there are cpus, a rank takes longer than alone by that factor.
+Independent processes at once measure what ranks lose to shared caches and memory: the rest of a step is messages.
+Nothing is fitted to the steps. `one process` makes the same step with the threads of all ranks. Medians over the
+rounds, without those on a busy machine.
 """
 import argparse, json, math, os, statistics, subprocess, sys, tempfile
 
@@ -35,8 +36,9 @@ H100 = {"name": "h100", "ranks_per_node": 8, "us_in_node": 2, "gb_per_s_in_node"
 
 
 def fit(exchanges, messages):
-    """(alpha, beta) for which `messages` messages one after the other come nearest to each (bytes, seconds) by least squares of
-    relative errors, so that short ones count as much as long ones. What noise would make negative is 0, and the other is fitted alone."""
+    """(alpha, beta) such that `messages` sequential messages fit all (bytes, seconds) by least squares of relative
+    errors, so that short ones weigh the same as long ones. A value that noise makes negative is 0, and the other is
+    fitted alone."""
     x = [messages / seconds for _, seconds in exchanges]
     y = [size * a for (size, _), a in zip(exchanges, x)]
     dot = lambda u, v: sum(map(lambda a, b: a * b, u, v))
@@ -47,7 +49,7 @@ def fit(exchanges, messages):
 
 
 def network_of(measured):
-    """The network of a run of bench_comm on one machine."""
+    """The network of a bench_comm run on one machine."""
     rows = {(r["collective"], r["bytes"]): r["seconds"]["median"] for r in measured["collectives"]}
     alpha, beta = fit([(size, s) for (name, size), s in rows.items() if name in ("all_to_all", "all_gather")], measured["ranks"] - 1)
     if measured["ranks_per_node"] != measured["ranks"] or not beta:
@@ -59,14 +61,15 @@ def network_of(measured):
 
 
 def exchange(net, ranks, size):
-    """Seconds of a rank on the smallest node for a message of so many bytes to and from every other one."""
+    """Seconds of a rank on the smallest node for a message of `size` bytes to and from every other rank."""
     here = min(ranks, ranks % net["ranks_per_node"] or net["ranks_per_node"])
     return sum(n * (1e-6 * net[f"us_{where}"] + size / (1e9 * net[f"gb_per_s_{where}"]))
                for n, where in ((here - 1, "in_node"), (ranks - here, "between")))
 
 
 def sum_cost(net, ranks, sent, received):
-    """A sum over ranks in rounds (core/comm/collectives.h): all_to_all of `sent` bytes of elements, adding up, all_gather of `received`."""
+    """An all-reduce in rounds (core/comm/collectives.h): all_to_all of `sent` bytes, sum, all_gather of `received`
+    bytes."""
     part, of_rank = min(1 << 20, (64 << 20) // ranks), sent / ranks
     rounds = math.ceil(of_rank / part)
     message = of_rank / rounds
@@ -76,13 +79,14 @@ def sum_cost(net, ranks, sent, received):
 
 
 def exposed(buckets, seconds, backward):
-    """What of equal sums is left when backward ends, in which they become ready at equal distances, one at a time."""
+    """The time of equal reductions, ready at equal intervals of backward and run one at a time, after backward
+    ends."""
     return max(seconds, buckets * seconds - (buckets - 1) / buckets * backward)
 
 
 def step(net, ranks, phases, gradients, shard=False, bucket_mb=0, rank_seconds=0):
-    """A step of ranks with one micro-batch each. phases: least seconds of forward, backward and update; gradients: their bytes as
-    backward computes them, and of their sums."""
+    """A step of ranks with one micro-batch each. phases: minimum seconds of forward, backward and update;
+    gradients: their bytes as backward computes them, and those of their sums."""
     scale = rank_seconds / sum(phases) if rank_seconds else 1
     forward, backward, update = (scale * s for s in phases)
     alone = forward + backward + update
@@ -117,18 +121,18 @@ def inspected(program, kind, *words):
 
 
 def phases_of(program, machine, *words):
-    """(The machine, least seconds of forward, backward and update on it)"""
+    """(The machine, minimum seconds of forward, backward and update on it)"""
     m = inspected(program, "roofline", "--device", machine, *words)["machines"][0]
     return m, [1e-3 * m[f"{phase}_ms"] for phase in ("forward", "backward", "update")]
 
 
 def plan_of(program, dtype, *words):
-    """Bytes of a rank, without recomputation."""
+    """The bytes of a rank, without recomputation."""
     return inspected(program, "plan", *words)["plans"][0 if dtype == "f32" else 3]
 
 
 def on_paper(args):
-    """The tables of H100s, one micro-batch of 4 windows in bf16 for each rank."""
+    """The tables of H100s, with one micro-batch of 4 windows in bf16 per rank."""
     for arch in args.on_paper.split(","):
         model = ["--arch", arch, "--batch", "4"]
         phases = phases_of(args.program, "h100", *model, "--dtype", "bf16")[1]

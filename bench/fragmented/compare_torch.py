@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""The cells of bench_fragmented in PyTorch, side by side.
+"""The cells of bench_fragmented, compared with PyTorch.
 
     python bench/fragmented/compare_torch.py build/release/bin/bench_fragmented [--device cuda] [--sizes 2048,4096]
         [--batches 1,8,16] [--fragments 2,8] [--steps N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
 
-For each size and batch a linear layer, and for each number of fragments a fragmented one in training (soft selection), and in
-inference (hard): the forward pass, and the step of forward, backward and Adam. PyTorch's layer is the document's: products of all
-fragments in training, a copy of the selected matrix for each row in inference. Its ways are eager with Adam over all tensors at
-once (foreach), eager and torch.compile with the fused Adam, and torch.compile of the layer and of foreach Adam. Ours are eager and
-compiled, with gradients stored or folded into Adam's pass. Ours and PyTorch's run in turn, with as many threads and in several
-rounds, so that other work on the machine disturbs both. Of each side the way counts that is the fastest by its median over the
-rounds; the ratio is the median over the rounds of PyTorch's time over ours, above 1 where ours is faster. The rows "inference
-forward beside linear" are our hard selection beside PyTorch's linear layer. f32 uses no TF32.
+For each size and batch a linear layer, and for each number of fragments a fragmented one in training (soft selection)
+and in inference (hard): the forward pass, and the step of forward, backward and Adam. PyTorch's layer is the
+document's: GEMMs of all fragments in training, a copy of the selected matrix per row in inference. Its ways are eager
+with foreach Adam, eager and torch.compile with fused Adam, and torch.compile of the layer and of foreach Adam. Ours are
+eager and compiled, with gradients stored or folded into Adam's pass. Both sides alternate, with equal threads and in
+several rounds, so that machine noise hits both. Each side's fastest way by its median counts; the ratio is the median
+over the rounds of PyTorch's time over ours, above 1 if ours is faster. The rows "inference forward beside linear"
+compare our hard selection with PyTorch's linear layer. f32 uses no TF32.
 """
 import os, sys, tempfile
 
@@ -24,7 +24,7 @@ OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separat
 
 
 def layer_of(torch, size, fragments):
-    """The module of the document, without biases."""
+    """The document's module, without biases."""
     nn, width = torch.nn, size // fragments
 
     class Fragmented(nn.Module):
@@ -53,7 +53,7 @@ def layer_of(torch, size, fragments):
 
 
 def runner(torch, args, request, mode, fused=False, compiled_layer=False, compiled_update=False):
-    """A function that measures (forward, step), the means in seconds, of a layer that it makes when it is first called."""
+    """A function that measures the means of (forward, step) in seconds, for a layer made at the first call."""
     size, batch, fragments = request
     made = []
 
@@ -109,7 +109,7 @@ def ways_of(torch, request, args):
 
 
 def of_torch(times):
-    """{(mode, part): {way: seconds}} of what PyTorch's process answers."""
+    """{(mode, part): {way: seconds}} from the answer of PyTorch's process."""
     found = {}
     for name, seconds in times.items():
         mode, part, way = name.split("|")
@@ -127,8 +127,8 @@ def of_ours(report):
 
 
 def compared_rows(args, flags, peer):
-    """For each size and batch, and each part of each cell: name, rounds of ours, rounds of PyTorch, shares of the
-    processors, our last report."""
+    """For each size, batch, and part of each cell: name, our rounds, PyTorch's rounds, processor shares, our last
+    report."""
     with tempfile.TemporaryDirectory() as folder:
         for size, batch, fragments in ((s, b, f) for s in args.sizes for b in args.batches for f in args.fragments):
             def one():

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""The runs of bench_gpt_timeit in PyTorch, side by side.
+"""The runs of bench_gpt_timeit, compared with PyTorch.
 
     python bench/gpt_timeit/compare_torch.py build/release/bin/bench_gpt_timeit [--device cuda] [--sizes small,medium]
-        [--computations ...] [--mixed False,True] [--batch N] [--context N] [--steps N] [--rounds N] [--threads N] [--cpu-time]
-        [--ways ...] [--json FILE]
+        [--computations ...] [--mixed False,True] [--batch N] [--context N] [--steps N] [--rounds N] [--threads N]
+        [--cpu-time] [--ways ...] [--json FILE]
 
-For each size, computation and precision, ours runs eager and compiled and PyTorch in four ways: document 004's model
-written out (three products for queries, keys and values, softmax, norms and loss by hand) and the same model of
-PyTorch's fused functions, each eager and with torch.compile. All in turn, with as many threads and in several rounds,
-so that other work on the machine disturbs all; each has steps before the timed ones, and gradients add up on both
-sides. Of each side the way counts that is the fastest by its median over the rounds; the ratio is the median over the
-rounds of PyTorch's time over ours, above 1 where ours is faster. f32 rows use no TF32, True is bf16 over f32 parameters:
-autocast in PyTorch, whose backward then runs within it as the document's does.
+For each size, computation and precision, ours runs eager and compiled, and PyTorch in four ways: document 004's model
+written out (separate q, k, v GEMMs; softmax, norms and loss by hand) and the same model of PyTorch's fused functions,
+each eager and with torch.compile. All alternate, with equal threads and in several rounds, so that machine noise hits
+all; each has warm-up steps, and gradients accumulate on both sides. Each side's fastest way by its median counts; the
+ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. f32 rows use no TF32. True
+is bf16 over f32 parameters: autocast in PyTorch, whose backward then runs inside it, as in the document.
 """
 import math, os, statistics, sys
 
@@ -26,7 +25,7 @@ WAYS = ("document eager", "document compile", "fused eager", "fused compile")
 
 
 def gpt(torch, kind, size, context):
-    """Document 004's model and loss, as it writes them, or of PyTorch's fused functions."""
+    """Document 004's model and loss, as written there or from PyTorch's fused functions."""
     nn = torch.nn
     width, blocks, heads = SIZES[size]
     if kind == "fused":
@@ -86,7 +85,7 @@ def gpt(torch, kind, size, context):
 
 
 def ways_of(torch, request, args):
-    """The ways of one run: functions that measure steps, the median of their seconds. Each ends synchronised."""
+    """The ways of a run: functions that measure the median seconds of synchronised steps."""
     size, computation, mixed = request
     torch.manual_seed(20230310)
     tokens, targets = (torch.randint(VOCABULARY, (args.batch, args.context), device=args.device) for _ in range(2))

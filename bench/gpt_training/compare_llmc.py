@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Training steps of GPT-2 124M on the CPU: `tapegrad train` beside the trainers of llm.c and llm.cpp.
+"""Training steps of GPT-2 124M on the CPU: `tapegrad train` and the trainers of llm.c and llm.cpp.
 
     pip install numpy
     git clone https://github.com/karpathy/llm.c; git clone --recursive https://github.com/zhangpiu/llm.cpp
     python bench/gpt_training/compare_llmc.py build/release/bin/tapegrad [--llmc DIR] [--llmcpp DIR]
         [--runs 4x64,16x128] [--compilers gcc,clang] [--steps N] [--warmup N] [--rounds N] [--threads N] [--json FILE]
 
-A step is reading the batch, forward, backward and AdamW without decay, in f32, as their train_gpt2 has it; ours is
-eager and with --compile. Copies of their sources are built, each by its own build and by every compiler; what is
-changed in them is printed: batch, tokens, steps, no validation, no samples. All begin with the same random weights
-and see the same batch in every step, so that losses must agree: else the script fails. Times are those that each
-program prints. All run in turn, and of each side the way counts that is the fastest by its median over the rounds;
-the ratio is the median over the rounds of their time over ours.
+A step reads the batch and runs forward, backward and AdamW without decay, in f32, like their train_gpt2; ours is eager
+and with --compile. Copies of their sources are built with their own build and each compiler; the changes are printed:
+batch, tokens, steps, no validation, no samples. All start from the same random weights and see the same batch in every
+step; the script fails unless losses agree. Times are those that each program prints. All alternate; each side's fastest
+way by its median over the rounds counts; the ratio is the median over the rounds of their time over ours.
 """
 import array, os, random, re, shutil, subprocess, sys, tempfile
 
@@ -97,7 +96,8 @@ class LlmCpp(LlmC):
 
 
 def write_weights(path, w):
-    """In llm.c's form, with the vocabulary padded: Linear weights are (out, in); those of all blocks lie together."""
+    """Writes llm.c's format, with a padded vocabulary: Linear weights (out, in), stored contiguously over all
+    blocks."""
     padded, blocks = -(-SIZE["vocab"] // 128) * 128, range(SIZE["layers"])
     header = np.zeros(256, np.int32)
     header[:8] = 20240326, 3, SIZE["context"], SIZE["vocab"], SIZE["layers"], SIZE["heads"], SIZE["width"], padded
@@ -114,7 +114,7 @@ def write_weights(path, w):
 
 
 def write_tokens(run, folder, programs):
-    """One window of random tokens for ours; for theirs as often as there are sequences."""
+    """One window of random tokens for ours; repeated for each sequence in theirs."""
     batch, tokens = RUNS[run]
     draw = random.Random(1)
     window = [draw.randrange(SIZE["vocab"]) for _ in range(tokens)]
@@ -129,7 +129,7 @@ def write_tokens(run, folder, programs):
 
 
 def ours(args, run, folder):
-    """{mode: log} of a run, and what it printed."""
+    """{mode: log} of a run, and its output."""
     batch, tokens = RUNS[run]
     return train(args, folder, {"data": os.path.join(folder, "tokens.bin"), "model": os.path.join(folder, "hf"),
                                 "batch": batch, "window": tokens, "lr": 1e-4, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8,
@@ -137,7 +137,7 @@ def ours(args, run, folder):
 
 
 def theirs(programs, run, logs):
-    """{compiler: log} of a run, whose losses must be ours."""
+    """{compiler: log} of a run, with losses checked against ours."""
     found = {}
     for program in programs:
         steps = program.steps()

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Whole training steps of GPTs: bench_step and PyTorch, in turn.
+"""Whole training steps of GPTs: bench_step and PyTorch, alternating.
 
-    python bench/gpt_training/compare_torch.py build/release/bin/bench_step [--runs nano,shakespeare_char,...] [--dtype bf16]
-        [--matmul-precision medium] [--layers N] [--steps N] [--warmup N] [--rounds N] [--threads N] [--ways ...] [--json FILE]
+    python bench/gpt_training/compare_torch.py build/release/bin/bench_step [--runs nano,shakespeare_char,...]
+        [--dtype bf16] [--matmul-precision medium] [--layers N] [--steps N] [--warmup N] [--rounds N] [--threads N]
+        [--ways ...] [--json FILE]
 
-A step is forward, backward, the norm of all gradients with clipping at 1, and AdamW, on random tokens. Ours is the step of
-`tapegrad train`, eager and compiled, which reads the batch too. PyTorch's model is one of its fused functions (LayerNorm or
-RMSNorm, one product for queries, keys and values, scaled_dot_product_attention, GELU or SwiGLU), eager, compiled as a whole and
-block by block, with AdamW fused and foreach. All use as many threads and run in several rounds. Of each side the way
-counts that is the fastest by its median over the rounds; the ratio is the median over the rounds of PyTorch's time over
-ours, above 1 where ours is faster. --dtype bf16 is bf16 over f32 parameters, autocast in PyTorch. The run cs336_2.7b is
-document 003's model, for a GPU: name it, and of the ways those without foreach, which take more memory.
+A step is forward, backward, the global gradient norm with clipping at 1, and AdamW, on random tokens. Ours is the step
+of `tapegrad train`, eager and compiled, including the reading of the batch. PyTorch's model has its fused functions
+(LayerNorm or RMSNorm, one qkv GEMM, scaled_dot_product_attention, GELU or SwiGLU), eager, compiled as a whole and block
+by block, with AdamW fused and foreach. All use equal threads and run in several rounds. Each side's fastest way by its
+median counts; the ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. --dtype
+bf16 is bf16 over f32 parameters, autocast in PyTorch. The run cs336_2.7b is document 003's model, for a GPU: name it,
+with ways without foreach, which takes more memory.
 """
 import os, statistics, sys
 
@@ -25,7 +26,7 @@ BIG = "cs336_2.7b"
 
 
 def big_gpt(torch, layers):
-    """Document 003's model: RMSNorm, rotary positions of neighbours, SwiGLU, a head of its own, no biases."""
+    """Document 003's model: RMSNorm, interleaved rotary positions, SwiGLU, a separate head, no biases."""
     nn, F = torch.nn, torch.nn.functional
     blocks, heads, width, hidden, vocabulary, context = layers or 32, 32, 2560, 10240, 10000, 512
     linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
@@ -78,7 +79,7 @@ def gpt(torch, run):
 
 
 def ways_of(torch, run, args):
-    """The ways of one run: functions that measure steps, the median of their seconds. Each ends synchronised."""
+    """The ways of a run: functions that measure the median seconds of synchronised steps."""
     torch.manual_seed(1)
     vocabulary, batch, context = (10000, 4, 512) if run == BIG else (RUNS[run][3], *RUNS[run][6:])
     tokens, targets = (torch.randint(vocabulary, (batch, context), device=args.device) for _ in range(2))
@@ -125,7 +126,7 @@ def declare(parser):
 
 
 def flags_of(args, run):
-    """Of bench_step."""
+    """The flags of bench_step."""
     of_run = {"arch": "cs336-2.7b", "batch": 4, "dtype": args.dtype, "matmul-precision": args.matmul_precision}
     if args.layers:
         of_run["layers"] = args.layers

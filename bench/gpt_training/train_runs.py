@@ -1,5 +1,5 @@
-"""Runs of `tapegrad train` on random tokens, and their step times: what compare_llmc.py and bench/dist/compare_ddp.py share with the
-settings of compare_torch.py. No program."""
+"""Runs of `tapegrad train` on random tokens, and their step times, for compare_llmc.py and bench/dist/compare_ddp.py;
+settings shared with compare_torch.py."""
 import array, datetime, json, os, platform, random, statistics, subprocess, sys
 
 # Blocks, heads, width, vocabulary, biases, dropout; sequences, tokens in each.
@@ -14,7 +14,7 @@ RATE, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
 def settings_of(args, run):
-    """Flags of a run, for `tapegrad train` and for bench_step."""
+    """Flags of a run, for `tapegrad train` and bench_step."""
     blocks, heads, width, vocabulary, bias, dropout, batch, context = RUNS[run]
     return {"layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
             "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0], "beta2": BETAS[1],
@@ -22,8 +22,8 @@ def settings_of(args, run):
 
 
 def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1):
-    """({mode: log} of `tapegrad train` with these flags, its log a list of steps; what the last run printed). The words of `launch`
-    come before the command. Of copies that run at once the first is reported."""
+    """({mode: log} of `tapegrad train` with these flags, a log being a list of steps; output of the last run).
+    `launch` precedes the command. Of concurrent copies the first is reported."""
     logs, out = {}, os.path.join(folder, "out")
     for mode in modes:
         flags = {"threads": args.threads, **flags, "device": args.device, "max-steps": args.warmup + args.steps,
@@ -56,7 +56,7 @@ def flags_of(args, run, folder):
 
 
 def report_of(args, header, **peer):
-    """The keys of our programs' JSON files that say where figures come from."""
+    """The origin keys of our programs' JSON files."""
     backend = next(line for line in header.splitlines() if line.startswith("device")).removeprefix("device").strip()
     with open("/proc/cpuinfo") as f:
         cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lines of the table of bench/gpu/run.sh.
 
-    table.py compared FILE           of a file of a compare_torch.py: its mean, its smallest ratio, up to eight rows
-    table.py losses LOG LOG...       of runs of `tapegrad train`: how far each is from the first
+    table.py compared FILE           a compare_torch.py file: its mean, its smallest ratio, up to eight rows
+    table.py losses LOG LOG...       runs of `tapegrad train`: the distance of each from the first
     table.py ends FILE               run.json: GPU, date, commit, and `name status seconds` of each program
 """
 import datetime, json, os, sys

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Greedy decoding by bench_decode beside llama.cpp, with the same weights, prompts and number of threads.
+"""Greedy decoding: bench_decode and llama.cpp, with the same weights, prompts and number of threads.
 
     pip install numpy gguf==0.19.0 xllamacpp==2026.10.11549
     python bench/lm_profile/compare_llamacpp.py build/release/bin/bench_decode [--size 124m|tiny] [--dtypes f32,bf16]
         [--prompts 32,256,512,900] [--tokens N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
 
-Writes a GPT-2 of random weights, whose values bf16 holds, as a folder of Hugging Face and as GGUF files of both dtypes.
-The two sides take turns, a process of ours and a completion of theirs; both warm up first, and prompts are not timed.
-llama.cpp runs as it is by default, with keys and values in f16; ours has all in the dtype of the weights, and counts by
-its compiled way. --cpu-time takes one thread and processor time on both sides, for a
-machine that is busy: threads of llama.cpp wait for each other in loops. Tokens must be equal to those of llama.cpp
-with keys and values in f32. Where they are not, its logits at the first other token decide: those of the two tokens must
-be as near as roundings allow. Its GELU is a table of f16. The ratio is the median over the rounds of our tokens per
+Writes a GPT-2 of random weights, exact in bf16, as a Hugging Face folder and as GGUF files of both dtypes. The two
+sides alternate, a process of ours and a completion of theirs; both warm up first, and prompts are not timed. llama.cpp
+runs with its defaults, keys and values in f16; ours has all in the dtype of the weights, and its compiled way counts.
+--cpu-time uses one thread and CPU time on both sides, for a busy machine: threads of llama.cpp wait in spin loops.
+Tokens must equal those of llama.cpp with f32 keys and values. If they differ, its logits at the first different token
+must be equal up to rounding (its GELU is an f16 table). The ratio is the median over the rounds of our tokens per
 second over theirs.
 """
 import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
@@ -83,14 +82,14 @@ class LlamaCpp:
         return r
 
     def decode(self, prompt, n, cpu_time=False):
-        """The tokens, whose texts are "<id>", and their rate when the prompt is in the cache, but for its last token."""
+        """The tokens, whose texts are "<id>", and their rate with all but the prompt's last token cached."""
         begin = time.process_time()
         r = self.complete(prompt, n)
         rate = n / (time.process_time() - begin) if cpu_time else r["timings"]["predicted_per_second"]
         return [int(t) for t in r["choices"][0]["text"].strip("<>").split("><")], rate
 
     def gap(self, prompt, one, other):
-        """Between the log-probabilities of two tokens to come; infinite for a token that is not among the first."""
+        """The difference of two next tokens' log-probabilities; infinite if one is not among the top."""
         r = self.complete(prompt, 1, logprobs=50, n_probs=50)
         top = {x["id"]: x["logprob"] for x in r["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
         return abs(top.get(one, math.inf) - top.get(other, -math.inf))

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""The document's ids of bench_training in PyTorch, side by side.
+"""The document's ids of bench_training, compared with PyTorch.
 
-    python bench/lora_training/compare_torch.py build/release/bin/bench_training [--device cuda] [--filter TEXT] [--seconds S]
-                                           [--rounds N] [--cpu-time] [--json FILE]
+    python bench/lora_training/compare_torch.py build/release/bin/bench_training [--device cuda] [--filter TEXT]
+        [--seconds S] [--rounds N] [--cpu-time] [--json FILE]
 
-Id by id, ours runs eager and compiled and PyTorch eager and with torch.compile, on the CPU with one thread and with as
-many as there are cpus, in turn and in several rounds, so that other work on the machine disturbs all. Of each side the
-way counts that is the fastest by its median over the rounds; the ratio is the median over the rounds of PyTorch's time
-over ours, above 1 where ours is faster. AdamW is fused or foreach, whichever is faster. LoRA's A and B require
-gradients on both sides. Each time is the median of samples that end synchronised. On a busy machine --cpu-time compares
-one thread each, by its processor time.
+For each id, ours runs eager and compiled and PyTorch eager and with torch.compile, on the CPU with one thread and with
+all cpus, alternating in several rounds, so that machine noise hits all. Each side's fastest way by its median counts;
+the ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. AdamW is fused or
+foreach, whichever is faster. LoRA's A and B require gradients on both sides. Each time is the median of synchronised
+samples. On a busy machine --cpu-time compares one thread each, by CPU time.
 """
 import math, os, sys
 

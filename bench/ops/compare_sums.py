@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The reductions of bench_sums in PyTorch: its errors and times beside ours.
+"""The reductions of bench_sums in PyTorch: errors and times of both.
 
     python bench/ops/compare_sums.py build/release/bin/bench_sums [--most N]
 """

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The rows of bench_ops in PyTorch (as many threads, or the same GPU), side by side.
+"""The rows of bench_ops, compared with PyTorch (equal threads, or the same GPU).
 
-    python bench/ops/compare_torch.py build/release/bin/bench_ops [--device cuda] [--compile] [--filter TEXT] [--seconds S]
-                                  [--rounds N] [--cpu-time]
+    python bench/ops/compare_torch.py build/release/bin/bench_ops [--device cuda] [--compile] [--filter TEXT]
+        [--seconds S] [--rounds N] [--cpu-time]
 
-Both programs run in turn, so that other work on the machine disturbs both; each figure is the median of its rounds, and
-the ratio is PyTorch's time over ours: above 1 ours is faster. PyTorch is eager; with --compile each row is measured
-with torch.compile too, and the ratio is to the faster. Backward rows run the backward of one retained graph. On a busy
-machine --cpu-time compares one thread each, by its processor time. Rows in tf32 allow TF32 in PyTorch, rows in f32 do not.
+Both programs alternate, so that machine noise hits both; each figure is the median of its rounds, and the ratio is
+PyTorch's time over ours: above 1 ours is faster. PyTorch is eager; --compile also measures torch.compile, and the ratio
+is to the faster. Backward rows repeat the backward of one retained graph. On a busy machine --cpu-time compares one
+thread each, by CPU time. Rows in tf32 allow TF32 in PyTorch, rows in f32 do not.
 """
 import os, sys, tempfile
 
@@ -18,7 +18,7 @@ DTYPES = {"f32": "float32", "tf32": "float32", "f64": "float64", "bf16": "bfloat
 
 
 def added(norm):
-    """Of x, r and the norm's weights: their sum and its norm."""
+    """A function of x, r and the norm's weights: their sum and its norm."""
     def f(F, x, r, *weights):
         y = x + r
         return y, norm(F, y, *weights)
@@ -52,7 +52,7 @@ OPS = {  # row shape -> input shapes; the function
     "add": (lambda r, c: [(r, c), (r, c)], lambda F, x, y: x + y),
 }
 def op_run(torch, op, backward, shape, dtype, device, wrap):
-    """One run of the row of an op."""
+    """One run of an op's row."""
     tensor = lambda s: torch.randn(*s, device=device).to(dtype).requires_grad_(backward)
     if op == "adamw_step":
         weights = [tensor(shape[-1:]).detach().requires_grad_() for _ in range(shape[0] if len(shape) > 1 else 1)]
@@ -72,7 +72,7 @@ def op_run(torch, op, backward, shape, dtype, device, wrap):
 
 
 def ways_of(torch, row, args):
-    """The ways to run a row, as functions that measure; none where PyTorch has no such op."""
+    """The ways to run a row, as functions that measure; none if PyTorch has no such op."""
     dtype = getattr(torch, DTYPES.get(row["dtype"], "float32"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = row["dtype"] == "tf32"
     backward = row["name"].endswith("_backward")
@@ -88,7 +88,7 @@ def text(row):
 
 
 def measured(args):
-    """Both programs run all rows in turn."""
+    """Alternates both programs over all rows."""
     torch = None
     with tempfile.TemporaryDirectory() as folder:
         def one():

@@ -1,10 +1,10 @@
-"""AdamW, SGD and Muon on tiny Shakespeare: validation loss by steps, and what a step costs.
+"""AdamW, SGD and Muon on tiny Shakespeare: validation loss by steps, and the cost of a step.
 
     python bench/optimizers/compare.py build/release/bin/tapegrad input.txt --out runs --json result.json
 
-Runs `tapegrad train --preset shakespeare-cpu` for each seed: AdamW with the preset's rate, and with --adamw-lr if it is
-given, and Muon for --muon-steps, with a schedule of that length. Choose the rates on a seed that is not measured. Then it
-times a few steps of each optimiser in turn. A run that is finished in --out is not repeated.
+Runs `tapegrad train --preset shakespeare-cpu` for each seed: AdamW with the preset's rate, and with --adamw-lr if
+given, and Muon for --muon-steps, with a schedule of that length. Choose the rates on a seed that is not measured. Then
+it times a few steps of each optimiser, alternating. Finished runs in --out are not repeated.
 """
 import concurrent.futures, math, os, statistics, sys
 
@@ -13,14 +13,14 @@ from preset_runs import parser, run, trained, write_result
 
 
 def timed(a, name, turn, flags):
-    """What computed a short run, and the cost of its steps."""
+    """The device line of a short run, and the cost of its steps."""
     device, records = run(a, f"{name}-{turn}", "--max-steps", str(a.timed_steps), "--val-fraction", "0", "--checkpoint-every", "0",
                           "--eval-every", "0", *flags)
     return device, cost(records)
 
 
 def cost(records):
-    """Of the steps that other work on the machine disturbed least: the first decile, in ms."""
+    """The first decile of the steps in ms: those least disturbed by other work."""
     ms = sorted(r["ms"] for r in records[5:])
     return ms[len(ms) // 10]
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""The ops and steps of bench_switchback in PyTorch, side by side.
+"""The ops and steps of bench_switchback, compared with PyTorch.
 
-    python bench/switchback/compare_torch.py build/release/bin/bench_switchback [--device cuda] [--dims 1024,2048] [--batch ...]
-        [--switch False,True] [--dtype bf16] [--only LIST] [--repeat N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
+    python bench/switchback/compare_torch.py build/release/bin/bench_switchback [--device cuda] [--dims 1024,2048]
+        [--batch ...] [--switch False,True] [--dtype bf16] [--only LIST] [--repeat N] [--rounds N] [--threads N]
+        [--cpu-time] [--json FILE]
 
-For each layer and batch: each op that document 001 times, and the step of the layer as a whole, forward and backward, in full
-precision and as SwitchBack in each of its modes. PyTorch's products of 8-bit codes are torch._int_mm with the scales after it,
-its quantising is made of its ops, and SwitchBack is a torch.autograd.Function of these; all eager and with torch.compile. Ours
-and PyTorch's run in turn, with as many threads and in several rounds, so that other work on the machine disturbs both; each
-with half as many calls before the timed ones. Of each side the way counts that is the fastest by its median over the rounds;
-the ratio is the median over the rounds of PyTorch's time over ours, above 1 where ours is faster. The rows "SwitchBack beside
-linear" are our fastest SwitchBack beside PyTorch's fastest linear layer in full precision. f32 uses no TF32.
+For each layer and batch: each op that document 001 times, and the whole layer's step, forward and backward, in full
+precision and as SwitchBack in each mode. PyTorch's int8 GEMMs are torch._int_mm followed by the scales, its quantising
+consists of its ops, and SwitchBack is a torch.autograd.Function of these; all eager and with torch.compile. Both sides
+alternate, with equal threads and in several rounds, so that machine noise hits both, each with half the number of calls
+as warm-up. Each side's fastest way by its median counts; the ratio is the median over the rounds of PyTorch's time over
+ours, above 1 if ours is faster. The rows "SwitchBack beside linear" compare our fastest SwitchBack with PyTorch's
+fastest full-precision linear layer. f32 uses no TF32.
 """
 import os, sys, tempfile
 
@@ -35,7 +36,7 @@ def by_all(torch, x):
 
 
 def transposed(of):
-    """The codes of the transpose, its rows in one piece."""
+    """Quantizes the transpose into contiguous rows."""
     def quantise(torch, w):
         codes, absmax = of(torch, w.t())
         return codes.contiguous(), absmax
@@ -43,7 +44,7 @@ def transposed(of):
 
 
 def product(torch, x, w, dtype):
-    """Of codes and their absmax: x (M, K), w (N, K)."""
+    """The GEMM of quantized values and their absmax: x (M, K), w (N, K)."""
     sums = torch._int_mm(x[0], w[0].t()).float()
     return (w[1] * (x[1][:, None] * (sums * (1 / 127**2)))).to(dtype)
 
@@ -72,7 +73,7 @@ def switchback(torch, mode):
 
 
 def ways_of(torch, request, args):
-    """The ways of a row: {"op|way": function that measures seconds of a call}."""
+    """The ways of a row: {"op|way": function that measures the seconds of a call}."""
     dim_in, dim_out, batch = request
     torch.manual_seed(0)
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
@@ -135,8 +136,8 @@ def of_torch(times):
 
 
 def compared_rows(args, requests, flags, peer):
-    """For each row of the grid and each op and layer in it: name, rounds of ours, rounds of PyTorch, shares of the processors, our
-    last report."""
+    """For each row of the grid and each op and layer in it: name, our rounds, PyTorch's rounds, processor shares,
+    our last report."""
     with tempfile.TemporaryDirectory() as folder:
         for name, request in requests.items():
             def one():

@@ -1,9 +1,9 @@
-"""A GPT on tiny Shakespeare with the products of its blocks in f32 and in 8 bits: validation losses and curves.
+"""A GPT on tiny Shakespeare with the GEMMs of its blocks in f32 and in 8 bits: validation losses and curves.
 
     python bench/switchback/training.py build/release/bin/tapegrad input.txt --out runs --json result.json
 
-Runs `tapegrad train --preset shakespeare-cpu --linear KIND` for each seed and kind. Says how far each run ends from the
-plain one of its seed, and fails if one ends more than --within above it. A run that is finished in --out is not repeated.
+Runs `tapegrad train --preset shakespeare-cpu --linear KIND` for each seed and kind. Prints each final loss relative to
+the plain run of its seed, and fails if one is more than --within above it. Finished runs in --out are not repeated.
 """
 import concurrent.futures, os, sys
 
@@ -12,7 +12,7 @@ from preset_runs import parser, trained, write_result
 
 
 def train(a, kind, seed):
-    """What computed a run, and the records of its validations."""
+    """The device line of a run, and the records of its validations."""
     device, records = trained(a, kind, seed, a.steps, "--eval-every", "100", "--checkpoint-every", "0", "--linear", kind)
     return device, [r for r in records if "val_loss" in r]
 
