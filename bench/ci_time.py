@@ -31,12 +31,14 @@ def run_tests(arguments):
     tests = [(t["name"], {p["name"]: p["value"] for p in t["properties"]}) for t in json.loads(shown.stdout)["tests"]]
     # setup fixtures first, as ctest runs them
     tests.sort(key=lambda t: (not t[1].get("FIXTURES_SETUP"), -float(t[1].get("COST", 0))))
-    chosen = [a for i, a in enumerate(arguments) if a not in ("-R", "-E", "--stop-on-failure") and arguments[i - 1] not in ("-R", "-E")]
+    chosen = [a for i, a in enumerate(arguments)
+              if a not in ("-R", "-E", "--stop-on-failure") and arguments[i - 1] not in ("-R", "-E")]
     condition, free, failed, threads = threading.Condition(), CORES, [], []
 
     def one(name, cores):
         nonlocal free
-        status, seconds = run(["ctest", *chosen, "-R", f"^{re.escape(name)}$", "-FA", ".*", "--output-on-failure", "-Q"])
+        status, seconds = run(["ctest", *chosen, "-R", f"^{re.escape(name)}$", "-FA", ".*", "--output-on-failure",
+                               "-Q"])
         with condition:
             note("test", name, seconds)
             print(f"{seconds:8.1f}  {name}{'' if status == 0 else ': FAILED'}", flush=True)
@@ -71,7 +73,8 @@ def tables(path, summary):
     total = sum(c["all"] for c in by_stage.values())
     lines = ["| stage | CPU-seconds | build | tests | rest |", "|---|---|---|---|---|"]
     for stage, c in by_stage.items():
-        lines.append(f"| {stage} | {c['all']:.0f} | {c['build']:.0f} | {c['test']:.0f} | {c['all'] - c['build'] - c['test']:.0f} |")
+        lines.append(f"| {stage} | {c['all']:.0f} | {c['build']:.0f} | {c['test']:.0f} | "
+                     f"{c['all'] - c['build'] - c['test']:.0f} |")
     lines += [f"| all | {total:.0f} | | | |", "", "| test | CPU-seconds | share |", "|---|---|---|"]
     for name, seconds in sorted(by_test.items(), key=lambda t: -t[1]):
         if seconds >= 1:
@@ -97,7 +100,8 @@ def main():
     os.makedirs(os.path.dirname(path), exist_ok=True)
     open(path, "w").close()
     environment = dict(os.environ, TG_CI_TIMES=path, TG_CI_TIME=f"{sys.executable} {os.path.abspath(__file__)} --step")
-    p = subprocess.Popen([os.path.join(root, ".ci", "run"), *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+    p = subprocess.Popen([os.path.join(root, ".ci", "run"), *arguments], stdout=subprocess.PIPE, text=True,
+                         env=environment)
     summary = {}
     for line in p.stdout:
         print(line, end="", flush=True)

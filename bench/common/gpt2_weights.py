@@ -21,7 +21,8 @@ def weights(size, seed=0):
     for i in range(size["layers"]):
         h = f"h.{i}."
         norms += [h + "ln_1", h + "ln_2"]
-        for name, n, m in (("attn.c_attn", c, 3 * c), ("attn.c_proj", c, c), ("mlp.c_fc", c, 4 * c), ("mlp.c_proj", 4 * c, c)):
+        for name, n, m in (("attn.c_attn", c, 3 * c), ("attn.c_proj", c, c), ("mlp.c_fc", c, 4 * c),
+                           ("mlp.c_proj", 4 * c, c)):
             w[h + name + ".weight"], w[h + name + ".bias"] = normal(n, m, std=0.05), normal(m)
     for name in norms:
         w[name + ".weight"], w[name + ".bias"] = 1 + normal(c), normal(c)
@@ -31,8 +32,9 @@ def weights(size, seed=0):
 def write_folder(path, size, w):
     os.makedirs(path)
     with open(path + "/config.json", "w", encoding="utf-8") as f:
-        json.dump({"model_type": "gpt2", "vocab_size": size["vocab"], "n_positions": size["context"], "n_embd": size["width"],
-                   "n_layer": size["layers"], "n_head": size["heads"], "activation_function": "gelu_new"}, f)  # fmt: skip
+        json.dump({"model_type": "gpt2", "vocab_size": size["vocab"], "n_positions": size["context"],
+                   "n_embd": size["width"], "n_layer": size["layers"], "n_head": size["heads"],
+                   "activation_function": "gelu_new"}, f)  # fmt: skip
     header, at = {}, 0
     for name, x in w.items():
         header["transformer." + name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}

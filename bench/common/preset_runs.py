@@ -26,8 +26,8 @@ def records_of(out):
 def run(a, name, *flags):
     """Runs a training of this name; returns its device line and its records."""
     out = pathlib.Path(a.out) / name
-    text = subprocess.run([a.program, "train", "--preset", "shakespeare-cpu", "--data", a.data, "--threads", "1", "--out",
-                           str(out), "--overwrite", *flags], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run([a.program, "train", "--preset", "shakespeare-cpu", "--data", a.data, "--threads", "1",
+                           "--out", str(out), "--overwrite", *flags], check=True, capture_output=True, text=True).stdout
     device = next(line for line in text.splitlines() if line.startswith("device")).removeprefix("device").strip()
     (out / "header.txt").write_text(device)
     return device, records_of(out)
@@ -45,4 +45,5 @@ def write_result(a, backend, **rows):
     cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), platform.machine())
     write(a.json, {"machine": {"cpu": cpu, "backend": backend, "threads": 1, "jobs": a.jobs},
-                   "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), **rows}, a.commit)
+                   "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                   **rows}, a.commit)

@@ -15,11 +15,15 @@ try:
     from matplotlib import pyplot
     from matplotlib.ticker import EngFormatter
 except ImportError:
-    sys.exit("skipped: report.py finds no matplotlib, which draws the plots: apt-get install python3-matplotlib, or pip install it")
-pyplot.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False}
-PARTS = dict(zip(("embedding", "attention: projections", "attention: scores to values", "attention: rope", "attention: norm, residual",
+    sys.exit("skipped: report.py finds no matplotlib, which draws the plots: apt-get install python3-matplotlib, or "
+             "pip install it")
+pyplot.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "", "font.size": 8, "axes.spines.top": False,
+                    "axes.spines.right": False}
+PARTS = dict(zip(("embedding", "attention: projections", "attention: scores to values", "attention: rope",
+                  "attention: norm, residual",
                   "ffn: products", "ffn: gate, norm, residual", "final norm", "head", "loss", "optimizer", "other"),
-                 "#009e73 #0b5fa5 #3f9be0 #8fc9f5 #c3e0f7 #c95200 #f2a65a #7fd0b6 #8e5ba6 #d88bb6 #dfc23a #9aa3ab".split()))
+                 ("#009e73 #0b5fa5 #3f9be0 #8fc9f5 #c3e0f7 #c95200 #f2a65a "
+                  "#7fd0b6 #8e5ba6 #d88bb6 #dfc23a #9aa3ab").split()))
 RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|range"
     ("cross_entropy|loss", "loss"), ("adamw|optimizer", "optimizer"), ("wte|wpe|embedding", "embedding"),
     (r"attn\.(qkv|proj)|projection", "attention: projections"), (r"\brope", "attention: rope"),
@@ -28,7 +32,8 @@ RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|rang
     (r"mlp\.(fc|proj)|^(linear|matmul).*(mlp|ffn)", "ffn: products"), ("mlp|ffn|ln_2", "ffn: gate, norm, residual"),
     ("ln_f|final_norm", "final norm"), ("lm_head", "head"))]
 OURS, THEIRS, PALE = "#0072b2", "#d55e00", "#d9e1e8"
-STYLE = "body{margin:24px auto;max-width:1100px;font:15px sans-serif}svg{max-width:100%;height:auto}dt{float:left;width:90px}"
+STYLE = ("body{margin:24px auto;max-width:1100px;font:15px sans-serif}svg{max-width:100%;height:auto}"
+         "dt{float:left;width:90px}")
 
 
 def shown(x, unit):
@@ -37,7 +42,8 @@ def shown(x, unit):
 
 def drawn(figure):
     out = io.StringIO()
-    figure.savefig(out, format="svg", bbox_inches="tight", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    figure.savefig(out, format="svg", bbox_inches="tight",
+                   metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     pyplot.close(figure)
     return out.getvalue()[out.getvalue().index("<svg"):]
 
@@ -108,7 +114,8 @@ def lines(title, path, series, x, value, unit="s", group=""):
 def timeline(rows, memory, begin, end):
     """rows: (name, [(begin, end, label, part)]); memory: {name: [(time, bytes)]}. Merges narrow adjacent boxes."""
     heights, least = [0.2 * max(1, len(rows)), *[0.8] * len(memory)], (end - begin) / 1000
-    figure, axes = pyplot.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights, figsize=(10, sum(heights) + 0.5))
+    figure, axes = pyplot.subplots(len(heights), squeeze=False, sharex=True, height_ratios=heights,
+                                   figsize=(10, sum(heights) + 0.5))
     for y, (_, boxes) in enumerate(rows):
         joined = []
         for b, e, label, part in sorted(boxes, key=lambda box: box[:2]):
@@ -141,9 +148,11 @@ def part_of(op, layer="", phase=""):
 def profiled_steps(d):
     for run in d["runs"]:
         if t := run.get("timeline"):
-            rows = [(f"host, {i}", [(b, e, label, part_of("", label, label)) for label, depth, b, e in t["ranges"] if depth == i])
+            rows = [(f"host, {i}",
+                     [(b, e, label, part_of("", label, label)) for label, depth, b, e in t["ranges"] if depth == i])
                     for i in range(1 + max(r[1] for r in t["ranges"]))]
-            rows += [(label, [(b, e, t["parts"][part], t["parts"][part]) for of, part, b, e, _ in t["kernels"] if of == i])
+            rows += [(label,
+                      [(b, e, t["parts"][part], t["parts"][part]) for of, part, b, e, _ in t["kernels"] if of == i])
                      for i, label in enumerate(t["tracks"])]
             points = [*t["memory"]["points"], (t["seconds"], t["memory"]["points"][-1][1])]
             yield f"Profiled step: {run['type']}, {run['form']}, {run['precision']}", timeline(
@@ -152,7 +161,8 @@ def profiled_steps(d):
 
 def each_way(d):
     peer = "torch" if "torch" in d else "peer"
-    of = lambda r: (("ours", r.get("all") or {"": r["seconds"]}), (peer, r.get(f"{peer}_all") or {"": r[f"{peer}_seconds"]}))
+    of = lambda r: (("ours", r.get("all") or {"": r["seconds"]}),
+                    (peer, r.get(f"{peer}_all") or {"": r[f"{peer}_seconds"]}))
     rows = [{"name": r["name"], "way": f"{who}, {way}", "seconds": s}
             for r in d["rows"] for who, ways in of(r) for way, s in ways.items() if s]
     color = lambda r: OURS if r["way"].startswith("ours") else THEIRS
@@ -167,7 +177,8 @@ def trace(d):
         elif e["ph"] == "C":
             memory[e["name"]].append((e["ts"] / 1e6, e["args"]["bytes"]))
         elif e["ph"] == "X":
-            args, begin, seconds, kind = e.get("args", {}), e["ts"] / 1e6, e["dur"] / 1e6, names["process_name", e["pid"]]
+            args, begin, seconds = e.get("args", {}), e["ts"] / 1e6, e["dur"] / 1e6
+            kind = names["process_name", e["pid"]]
             part = part_of(args.get("op", e["name"]), args.get("scope", ""), args.get("range", ""))
             parts[part or "other"] += seconds * kind.startswith("kernels")
             rows[kind, names["thread_name", e["pid"], e["tid"]]].append((begin, begin + seconds, e["name"], part))
@@ -188,7 +199,8 @@ def trace(d):
 
 COMPARED = [bars("How many times as fast", "rows", "{name}", "ratio", "x", mark=1), each_way]
 RUN = "{type}, {form}, {precision}"
-GRID = {"path": "grid", "series": "batch {batch_size}", "x": lambda r: f"{min(r['dim_in'], r['dim_out'])}\nx {r['wm']:.1f}"}
+GRID = {"path": "grid", "series": "batch {batch_size}",
+        "x": lambda r: f"{min(r['dim_in'], r['dim_out'])}\nx {r['wm']:.1f}"}
 CELLS = {"path": "cells", "series": "{mode}, batch {batch_size}", "x": lambda r: r["fragments"],
          "group": "{input_size}, {step}, {run}, over the number of fragments"}
 KINDS = (  # the key of a file, the program, its plots
@@ -200,40 +212,51 @@ KINDS = (  # the key of a file, the program, its plots
     ("encoding", "bench_tokenizer", [
         bars("Encoding of texts", "encoding/runs", "{tokenizer}, {text}, threads {threads}", "mb_per_second", "MB/s")]),
     ("clients", "bench/tokenizer/compare_clients.py", [
-        bars("Encoding of texts", "clients/rates", "{tokenizer}, {text}: {program}, threads {threads}", "mb_per_second", "MB/s")]),
-    ("decoding", "bench_decode", [bars("Time of a token", "decoding/ways", "{arch}, {dtype}, texts {batch}, prompt {prompt}: {way}",
-                                       "seconds_per_token.median", span="seconds_per_token.p10 seconds_per_token.p90")]),
+        bars("Encoding of texts", "clients/rates", "{tokenizer}, {text}: {program}, threads {threads}", "mb_per_second",
+             "MB/s")]),
+    ("decoding", "bench_decode",
+     [bars("Time of a token", "decoding/ways", "{arch}, {dtype}, texts {batch}, prompt {prompt}: {way}",
+           "seconds_per_token.median", span="seconds_per_token.p10 seconds_per_token.p90")]),
     ("grid", "bench_switchback", [
         *(lines(f"{key} by width", value=lambda r, key=key: r[key] / 1e3, **GRID) for key in (
-            "time_standard", "time_rowwise", "time_global", "standard_fwd", "rowwise_fwd", "global_fwd", "x_quantize_rowwise",
+            "time_standard", "time_rowwise", "time_global", "standard_fwd", "rowwise_fwd", "global_fwd",
+            "x_quantize_rowwise",
             "w_quantize_global")),
         *(lines(f"{key} over time_standard", value=lambda r, key=key: r[key] / r["time_standard"], unit="", **GRID)
           for key in ("time_global", "time_rowwise")),
         lines("Share of quantising", value=lambda r: 100 * r["quantise_share"], unit="%", **GRID),
-        lines("The fastest linear layer's step over SwitchBack's", value=lambda r: r["best_speedup"] or 0, unit="x", **GRID),
+        lines("The fastest linear layer's step over SwitchBack's", value=lambda r: r["best_speedup"] or 0, unit="x",
+              **GRID),
         bars("Rates:", "grid/rates", "{name}", "percent", "%", "{dim_in} to {dim_out}, batch {batch_size}", mark=100)]),
     ("cells", "bench_fragmented", [lines(what, value=value, unit=unit, **CELLS) for what, unit, value in (
         ("Forward,", "s", lambda c: c["forward_ms"] / 1e3), ("Backward,", "s", lambda c: c["backward_ms"] / 1e3),
         ("Peak memory,", "B", lambda c: c["live_bytes"]), ("Parameters,", "", lambda c: c["parameters"]))]),
     ("torch", "compare_torch.py", COMPARED), ("peer", "bench/gpt_training/compare_llmc.py", COMPARED),
     ("standalone", "bench_gpt_timeit", [
-        bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}", span="min_time max_time"),
+        bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}",
+             span="min_time max_time"),
         bars("Peak memory", "rows", "{name}", "peak_bytes", "B")]),
     ("host", "bench_training", [bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate",
                                      span="time.low time.high", group=lambda r: r["id"].split("/")[0])]),
     ("bandwidth", "bench_ops", [
-        bars("p10 to p90, of the machine's peak:", "rows", "{name} {shape} {dtype}", "median", "", "{unit}", "peak", "p10 p90"),
-        *(bars(f"Bandwidth by size, {way}", "bandwidth", "{bytes:,} bytes", way, "GB/s") for way in ("copy", "triad", "update"))]),
+        bars("p10 to p90, of the machine's peak:", "rows", "{name} {shape} {dtype}", "median", "", "{unit}", "peak",
+             "p10 p90"),
+        *(bars(f"Bandwidth by size, {way}", "bandwidth", "{bytes:,} bytes", way, "GB/s")
+          for way in ("copy", "triad", "update"))]),
     ("collectives", "bench_comm", [
-        bars("Collectives", "collectives", "{collective}, {bytes:.0f} bytes", "seconds.median", span="seconds.p10 seconds.p90")]),
+        bars("Collectives", "collectives", "{collective}, {bytes:.0f} bytes", "seconds.median",
+             span="seconds.p10 seconds.p90")]),
     ("data_parallel", "bench/dist/predict.py", [
-        bars("A step, measured; pale: predicted", "data_parallel", "{ranks} ranks", "step_measured", of="step_predicted")]),
+        bars("A step, measured; pale: predicted", "data_parallel", "{ranks} ranks", "step_measured",
+             of="step_predicted")]),
     ("optimizer_steps", "bench/optimizers/compare.py", [
         bars("Validation loss, the mean of the seeds", "rows", "{optimizer}, {steps} steps", "mean", ""),
         bars("Milliseconds of a step", "optimizer_steps", "{optimizer}", "ms", "ms")]),
     ("stages", "bench/gpu/run.sh", [
-        bars("Stages", "stages", "{key}, status {status}", "seconds", color=lambda s: THEIRS if s["status"] else OURS)]),
-    ("rows", "bench/switchback/training.py", [bars("Validation loss", "rows", "{linear}, seed {seed}", "val_loss", "")]))
+        bars("Stages", "stages", "{key}, status {status}", "seconds",
+             color=lambda s: THEIRS if s["status"] else OURS)]),
+    ("rows", "bench/switchback/training.py",
+     [bars("Validation loss", "rows", "{linear}, seed {seed}", "val_loss", "")]))
 
 
 def section(path):
@@ -244,7 +267,8 @@ def section(path):
         sys.exit(f"report.py: {path} cannot be read as JSON: {e}")
     key, program, plots = next((kind for kind in KINDS if isinstance(d, dict) and kind[0] in d), (None, None, None))
     if not key:
-        sys.exit(f"report.py: {path} is no result file. Expected one that has a key of {', '.join(kind[0] for kind in KINDS)}")
+        sys.exit(f"report.py: {path} is no result file. Expected one that has a key of "
+                 f"{', '.join(kind[0] for kind in KINDS)}")
     m = d.get("machine") or {}
     facts = {"file": path, "machine": ", ".join(str(m[k]) for k in ("cpu", "backend", "compiler") if m.get(k)), **{
         k: d.get(k) for k in ("device", "date", "commit", "command")}}

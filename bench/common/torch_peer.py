@@ -122,7 +122,8 @@ def timer(args, make, sample):
 
 def report_of(args, flags, path):
     """Runs our program with --json, and reads the file."""
-    run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path] + ["--cpu-time"] * args.cpu_time,
+    run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path]
+                         + ["--cpu-time"] * args.cpu_time,
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(run.stderr)
@@ -160,7 +161,8 @@ def in_turn(args, requests, flags, seconds, peers):
 
             rounds, shares = rounds_of(args, max(p.threads for p in peers), name, one)
             mine = [{mode: seconds(report, request) for mode, report in reports.items()} for reports, _ in rounds]
-            yield name, mine, [theirs for _, theirs in rounds], shares, {**rounds[-1][0]["compiled"], "torch": peers[0].version}
+            yield (name, mine, [theirs for _, theirs in rounds], shares,
+                   {**rounds[-1][0]["compiled"], "torch": peers[0].version})
 
 
 def medians(rounds):
@@ -191,13 +193,15 @@ def table(args, measured, key="torch", **settings):
     for name, mine, theirs, shares, report in measured:
         if not rows:
             m = report["machine"]
-            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; {title} {report[key]}; {args.rounds} rounds"
+            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; {title} {report[key]}; "
+                  f"{args.rounds} rounds"
                   + ", one thread each, processor time" * args.cpu_time)
             print(f"{'':46} {'tapegrad us':>12} {'':10} {title + ' us':>12} {'':30} {'ratio':>7} {'eager':>7}")
         row = compared(key, name, mine, theirs, shares)
         eager = f"{row['eager_ratio']:7.2f}" if row["eager_ratio"] else f"{'-':>7}"
         busy = "" if row["share"] >= LEAST_SHARE else f"  busy: {100 * row['share']:.0f} % of the processors"
-        print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row[f'{key}_seconds']:12.1f} {row[f'{key}_way']:30} "
+        print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row[f'{key}_seconds']:12.1f} "
+              f"{row[f'{key}_way']:30} "
               f"{row['ratio']:7.2f} {eager}{busy}", flush=True)
         rows.append(row)
     judged = [r for r in rows if r["share"] >= LEAST_SHARE]
@@ -207,8 +211,10 @@ def table(args, measured, key="torch", **settings):
         least = min(judged, key=lambda r: r["ratio"])
         print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
     if args.json:
-        write(args.json, {**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, **settings, "geometric_mean": mean,
+        write(args.json, {**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, **settings,
+                          "geometric_mean": mean,
                           "smallest": least and least["ratio"], "rows": rows}, args.commit)
     if len(judged) < len(rows):
-        sys.exit(f"{len(rows) - len(judged)} of {len(rows)} rows are not judged: other work took more than a tenth of the processors "
+        sys.exit(f"{len(rows) - len(judged)} of {len(rows)} rows are not judged: other work took more than a tenth of "
+                 f"the processors "
                  "in more than half of their rounds. Run it on a quiet machine, or with --cpu-time.")

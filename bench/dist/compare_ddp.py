@@ -25,7 +25,8 @@ from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, report_of,
 
 RUNS[RUN] = SHAPE
 # DDP variants: default, gradients as views of its buckets, compiled.
-WAYS = {"ddp eager": {}, "ddp eager views": {"gradient_as_bucket_view": True}, "ddp compile": {"gradient_as_bucket_view": True}}
+WAYS = {"ddp eager": {}, "ddp eager views": {"gradient_as_bucket_view": True},
+        "ddp compile": {"gradient_as_bucket_view": True}}
 
 
 def of_rank(rank, args, way, port, results):
@@ -131,7 +132,8 @@ def main():
                                              ("torch", medians(steps("step")), medians(steps("no_sync")))):
                 for way, seconds in with_them.items():
                     messages[f"{side} {way}"] = {"step": seconds, "without": without[way]}
-                    print(f"  {side:5} {way:18} {1e3 * seconds:9.1f} ms a step, {1e3 * without[way]:9.1f} without messages: "
+                    print(f"  {side:5} {way:18} {1e3 * seconds:9.1f} ms a step, {1e3 * without[way]:9.1f} without "
+                          f"messages: "
                           f"they cost {1e3 * (seconds - without[way]):+8.1f} ms")
 
     table(args, measured(), ranks=args.ranks, threads=args.threads, steps=args.steps, dtype=args.dtype,

@@ -51,12 +51,15 @@ def fit(exchanges, messages):
 def network_of(measured):
     """The network of a bench_comm run on one machine."""
     rows = {(r["collective"], r["bytes"]): r["seconds"]["median"] for r in measured["collectives"]}
-    alpha, beta = fit([(size, s) for (name, size), s in rows.items() if name in ("all_to_all", "all_gather")], measured["ranks"] - 1)
+    alpha, beta = fit([(size, s) for (name, size), s in rows.items() if name in ("all_to_all", "all_gather")],
+                      measured["ranks"] - 1)
     if measured["ranks_per_node"] != measured["ranks"] or not beta:
-        sys.exit("the ranks are on several machines, or longer messages took no more time: measure again where nothing else runs")
+        sys.exit("the ranks are on several machines, or longer messages took no more time: measure again where nothing "
+                 "else runs")
     size = max(size for _, size in rows)
     us, rate = 1e6 * alpha, 1e-9 / beta
-    return {"name": "measured", "ranks_per_node": measured["ranks"], "us_in_node": us, "gb_per_s_in_node": rate, "us_between": us,
+    return {"name": "measured", "ranks_per_node": measured["ranks"], "us_in_node": us, "gb_per_s_in_node": rate,
+            "us_between": us,
             "gb_per_s_between": rate, "gb_per_s_sum": 1e-9 * size / rows["its sums alone", size]}
 
 
@@ -74,7 +77,8 @@ def sum_cost(net, ranks, sent, received):
     rounds = math.ceil(of_rank / part)
     message = of_rank / rounds
     return {"rounds": rounds, "message": message, "all_to_all": rounds * exchange(net, ranks, message),
-            "sum": sent / (1e9 * net["gb_per_s_sum"]), "all_gather": rounds * exchange(net, ranks, message * received / sent),
+            "sum": sent / (1e9 * net["gb_per_s_sum"]),
+            "all_gather": rounds * exchange(net, ranks, message * received / sent),
             "buffers": ranks * min(of_rank, part) * (2 + received / sent)}
 
 
@@ -92,7 +96,8 @@ def step(net, ranks, phases, gradients, shard=False, bucket_mb=0, rank_seconds=0
     alone = forward + backward + update
     s = {"ranks": ranks, "forward": forward, "backward": backward, "update": update / ranks if shard else update}
     sent, received = gradients
-    bucket = 1e6 * bucket_mb or 4 * max((25 << 20) // 4, ranks * 4 * (1 << 14))  # gradient_buckets() of models/optim/partition.cpp
+    # gradient_buckets() of models/optim/partition.cpp
+    bucket = 1e6 * bucket_mb or 4 * max((25 << 20) // 4, ranks * 4 * (1 << 14))
     n = s["buckets"] = math.ceil(received / bucket)
     one = sum_cost(net, ranks, sent / n, received / n)
     s["parameters"] = 0
@@ -100,7 +105,8 @@ def step(net, ranks, phases, gradients, shard=False, bucket_mb=0, rank_seconds=0
     if shard:
         one["all_gather"], s["parameters"] = 0, n * sum_cost(net, ranks, received / n, received / n)["all_gather"]
     messages = one["all_to_all"] + one["all_gather"] + one["sum"]
-    s |= {key: n * one[key] for key in ("rounds", "all_to_all", "sum", "all_gather")} | {key: one[key] for key in ("message", "buffers")}
+    s |= {key: n * one[key] for key in ("rounds", "all_to_all", "sum", "all_gather")}
+    s |= {key: one[key] for key in ("message", "buffers")}
     s["scalars"] = 4 * exchange(net, ranks, 8)  # the loss, the generator's offset, the signal flag
     beside = s["sum"] - one["sum"]  # sums alternate with backward, except the last
     s["exposed"] = min(n * messages, beside + exposed(n, messages, backward + beside))
@@ -137,18 +143,23 @@ def on_paper(args):
         model = ["--arch", arch, "--batch", "4"]
         phases = phases_of(args.program, "h100", *model, "--dtype", "bf16")[1]
         sent = plan_of(args.program, "bf16", *model)["gradients"]
-        for title, shard, bucket_mb in (("", [], 0), (", sharded optimiser", ["--shard-optimizer", "true"], 0), (", buckets of 1600 MB", [], 1600)):
+        for title, shard, bucket_mb in (("", [], 0), (", sharded optimiser", ["--shard-optimizer", "true"], 0),
+                                        (", buckets of 1600 MB", [], 1600)):
             plan = lambda n, *words: plan_of(args.program, "bf16", *model, "--ranks", n, *words)
             memory = [plan(n, *shard) for n in args.ranks]
             steps = [step(H100, n, phases, (sent, plan(n)["gradients"]), bool(shard), bucket_mb) for n in args.ranks]
             print(f"{arch}, 4 windows a rank in bf16{title}")
             row = lambda name, cells: print(f"{name:30}", *(f"{x:>12}" for x in cells))
             for name, key, scale, digits in (
-                    ("ranks", "ranks", 1, 0), ("forward, ms", "forward", 1e3, 2), ("backward, ms", "backward", 1e3, 2), ("update, ms", "update", 1e3, 2),
-                    ("buckets of gradients", "buckets", 1, 0), ("all_to_all, ms", "all_to_all", 1e3, 2), ("sums, ms", "sum", 1e3, 2),
-                    ("all_gather, ms", "all_gather", 1e3, 2), ("hidden behind backward, ms", "hidden", 1e3, 2), ("messages of a rank", "messages", 1, 0),
+                    ("ranks", "ranks", 1, 0), ("forward, ms", "forward", 1e3, 2), ("backward, ms", "backward", 1e3, 2),
+                    ("update, ms", "update", 1e3, 2),
+                    ("buckets of gradients", "buckets", 1, 0), ("all_to_all, ms", "all_to_all", 1e3, 2),
+                    ("sums, ms", "sum", 1e3, 2),
+                    ("all_gather, ms", "all_gather", 1e3, 2), ("hidden behind backward, ms", "hidden", 1e3, 2),
+                    ("messages of a rank", "messages", 1, 0),
                     ("kB of a message", "message", 1e-3, 2), ("all_gather of parameters, ms", "parameters", 1e3, 2),
-                    ("loss and signals, ms", "scalars", 1e3, 2), ("the step, ms", "step", 1e3, 2), ("efficiency, %", "efficiency", 100, 2),
+                    ("loss and signals, ms", "scalars", 1e3, 2), ("the step, ms", "step", 1e3, 2),
+                    ("efficiency, %", "efficiency", 100, 2),
                     ("parts of all ranks, GB", "buffers", 1e-9, 2)):
                 row(name, (f"{scale * s[key]:.{digits}f}" for s in steps))
             for key in ("weights", "moments", "gradients", "activations", "peak"):
@@ -159,7 +170,8 @@ def on_paper(args):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("programs", help="the folder with tapegrad, bench_ops and bench_comm")
-    parser.add_argument("--on-paper", metavar="MODELS", help="tables of H100s for these named models, and nothing measured")
+    parser.add_argument("--on-paper", metavar="MODELS",
+                        help="tables of H100s for these named models, and nothing measured")
     parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
     parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
@@ -195,7 +207,8 @@ def main():
 
         def measured(accumulate=1, threads=args.threads, **how):
             nonlocal printed
-            logs, printed = train(args, folder, {**flags, "accumulate": accumulate, "threads": threads}, modes=("eager",), **how)
+            logs, printed = train(args, folder, {**flags, "accumulate": accumulate, "threads": threads},
+                                  modes=("eager",), **how)
             return seconds_of(logs, args.warmup)["eager"]
 
         def one():
@@ -206,32 +219,43 @@ def main():
         rounds, shares = rounds_of(args, os.cpu_count(), RUN, one)
         median = {key: statistics.median(r[key] for r in rounds) for key in rounds[0]}
         alone = median["at once", 1]
-        model = ["--arch", "nano", *(w for key in ("layers", "heads", "width", "vocab-size", "context", "batch") for w in (f"--{key}", flags[key]))]
+        model = ["--arch", "nano",
+                 *(w for key in ("layers", "heads", "width", "vocab-size", "context", "batch")
+                   for w in (f"--{key}", flags[key]))]
         machine, phases = phases_of(args.program, path("machine.json"), *model)
         rows = []
         head = lambda *names: print(f"{names[0]:>6}", *(f"{name:>13}" for name in names[1:]))
-        head("", *3 * ["alone, ms"], "at once, ms", *2 * ["sums, ms"], *2 * ["step, ms"], "step", *2 * ["efficiency, %"])
-        head("ranks", "least", "measured", "shared", "measured", *2 * ["predicted", "measured"], "error", "predicted", "measured")
+        head("", *3 * ["alone, ms"], "at once, ms", *2 * ["sums, ms"], *2 * ["step, ms"], "step",
+             *2 * ["efficiency, %"])
+        head("ranks", "least", "measured", "shared", "measured", *2 * ["predicted", "measured"], "error", "predicted",
+             "measured")
         for n in args.ranks:
             shared = alone * max(1, n * args.threads / os.cpu_count())
             gradients = [plan_of(args.program, "f32", *model, "--ranks", ranks)["gradients"] for ranks in (1, n)]
             predicted, ranks = step(networks[n], n, phases, gradients, rank_seconds=shared)["step"], median["ranks", n]
             row = {"ranks": n, "threads": args.threads, "least": sum(phases), "alone": alone, "shared": shared,
-                   "at_once": median["at once", n], "sums_predicted": predicted - shared, "sums_measured": ranks - median["at once", n],
+                   "at_once": median["at once", n], "sums_predicted": predicted - shared,
+                   "sums_measured": ranks - median["at once", n],
                    "step_predicted": predicted, "step_measured": ranks}
-            percents = {"error": predicted / ranks - 1, "efficiency_predicted": alone / predicted, "efficiency_measured": alone / ranks}
-            rows.append({**row, **percents, "one_process": median.get(("one process", n)), "network": networks[n], "machine": machine})
-            print(f"{n:6}", *(f"{1e3 * x:13.1f}" for x in list(row.values())[2:]), *(f"{100 * x:13.1f}" for x in percents.values()))
+            percents = {"error": predicted / ranks - 1, "efficiency_predicted": alone / predicted,
+                        "efficiency_measured": alone / ranks}
+            rows.append({**row, **percents, "one_process": median.get(("one process", n)), "network": networks[n],
+                         "machine": machine})
+            print(f"{n:6}", *(f"{1e3 * x:13.1f}" for x in list(row.values())[2:]),
+                  *(f"{100 * x:13.1f}" for x in percents.values()))
         for n in fitting:
             whole = median["one process", n]
-            print(f"one process, {n * args.threads} threads: {1e3 * whole:.1f} ms; {n} ranks make {whole / median['ranks', n]:.2f} x its steps")
-    print(f"shared: {args.threads} thread(s) of each rank on {os.cpu_count()} cpus, so that a rank takes as many times as long as by itself "
+            print(f"one process, {n * args.threads} threads: {1e3 * whole:.1f} ms; {n} ranks make "
+                  f"{whole / median['ranks', n]:.2f} x its steps")
+    print(f"shared: {args.threads} thread(s) of each rank on {os.cpu_count()} cpus, so that a rank takes as many times "
+          f"as long as by itself "
           "as there are threads for a cpu")
     share = min(shares)
     if share < LEAST_SHARE:
         print(f"busy: this program got {100 * share:.0f} % of the processors at the least; errors are of that too")
     if args.json:
-        write(args.json, {**report_of(args, printed), "run": RUN, "steps": args.steps, "rounds": args.rounds, "share": share,
+        write(args.json,
+              {**report_of(args, printed), "run": RUN, "steps": args.steps, "rounds": args.rounds, "share": share,
                           "data_parallel": rows}, args.commit)
 
 

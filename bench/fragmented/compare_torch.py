@@ -88,7 +88,8 @@ def runner(torch, args, request, mode, fused=False, compiled_layer=False, compil
     return measure
 
 
-WAYS = {"eager": {}, "eager, fused Adam": {"fused": True}, "compile, fused Adam": {"fused": True, "compiled_layer": True},
+WAYS = {"eager": {}, "eager, fused Adam": {"fused": True},
+        "compile, fused Adam": {"fused": True, "compiled_layer": True},
         "compile": {"compiled_layer": True, "compiled_update": True}}
 
 
@@ -142,7 +143,8 @@ def compared_rows(args, flags, peer):
                 name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
                 for part in ("forward", "step"):
                     yield f"{name} {part}", ours((mode, part)), torch((mode, part)), shares, report
-            yield f"{name} forward beside linear", ours(("inference", "forward")), torch(("linear", "forward")), shares, report
+            yield (f"{name} forward beside linear", ours(("inference", "forward")), torch(("linear", "forward")),
+                   shares, report)
 
 
 def declare(parser):
@@ -167,8 +169,10 @@ def main():
     threads = 1 if args.cpu_time else args.threads
 
     def flags(size, batch, fragments):
-        f = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", "eager,compiled", "--warmup", args.warmup]
-        return f + ["--steps", args.steps] + (["--threads", threads] if args.device == "cpu" and not args.cpu_time else [])
+        f = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", "eager,compiled", "--warmup",
+             args.warmup]
+        f += ["--steps", args.steps]
+        return f + (["--threads", threads] if args.device == "cpu" and not args.cpu_time else [])
 
     table(args, compared_rows(args, flags, Peer(threads)), threads=threads, steps=args.steps, dtype="f32")
 

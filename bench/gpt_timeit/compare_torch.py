@@ -51,7 +51,8 @@ def gpt(torch, kind, size, context):
         def attention(self, x):
             b, t, c = x.shape
             q, k, v = (f(x).view(b, t, heads, c // heads).transpose(1, 2) for f in (self.q, self.k, self.v))
-            scores = (q @ k.transpose(-2, -1) / math.sqrt(c // heads)).masked_fill(self.mask[:, :, :t, :t], float("-inf"))
+            scores = (q @ k.transpose(-2, -1) / math.sqrt(c // heads)).masked_fill(
+                self.mask[:, :, :t, :t], float("-inf"))
             exp = torch.exp(scores - scores.amax(-1, keepdim=True))
             y = (exp / exp.sum(-1, keepdim=True)) @ v
             return self.context_projection(y.transpose(1, 2).contiguous().view(b, t, c))
@@ -112,7 +113,8 @@ def ways_of(torch, request, args):
                 step(f)
             return statistics.median(step(f) for _ in range(args.steps))
 
-    functions = {way: models[way.split()[0]] if way.endswith("eager") else torch.compile(models[way.split()[0]]) for way in args.ways}
+    functions = {way: models[way.split()[0]] if way.endswith("eager") else torch.compile(models[way.split()[0]])
+                 for way in args.ways}
     return {way: (lambda f=f: measured(f)) for way, f in functions.items()}
 
 
@@ -125,7 +127,8 @@ def declare(parser):
     parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones: tracing takes some, and recording a graph")
+    parser.add_argument("--warmup", type=int, default=3,
+                        help="steps before the timed ones: tracing takes some, and recording a graph")
     parser.add_argument("--steps", type=int, default=5, help="timed ones, for each way and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
 
@@ -142,12 +145,15 @@ def main():
     threads = 1 if args.cpu_time else args.threads
     requests = {f"{size}_{computation}_mixed_{mixed}": (size, computation, mixed)
                 for size in args.sizes for computation in args.computations for mixed in args.mixed}
-    shared = ["--matrix-only", "--warmups", args.warmup, "--steps", args.steps, "--batch", args.batch, "--context", args.context]
+    shared = ["--matrix-only", "--warmups", args.warmup, "--steps", args.steps, "--batch", args.batch, "--context",
+              args.context]
     shared += ["--matmul-precision", args.matmul_precision]
     shared += ["--threads", threads] if args.device == "cpu" else []
-    flags = lambda request: [word for pair in zip(("--sizes", "--computations", "--mixed"), request) for word in pair] + shared
+    flags = lambda request: [word for pair in zip(("--sizes", "--computations", "--mixed"), request)
+                             for word in pair] + shared
     table(args, in_turn(args, requests, flags, lambda report, _: report["rows"][0]["median_time"], [Peer(threads)]),
-          threads=threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context, steps=args.steps)
+          threads=threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context,
+          steps=args.steps)
 
 
 if __name__ == "__main__":

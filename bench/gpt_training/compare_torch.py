@@ -146,7 +146,8 @@ def main():
         for word in given:
             if word not in known:
                 error(f"there is no {what} '{word}': {', '.join(known)}")
-    table(args, in_turn(args, {run: run for run in args.runs}, lambda run: flags_of(args, run), lambda report, _: report["median"],
+    table(args, in_turn(args, {run: run for run in args.runs}, lambda run: flags_of(args, run),
+                        lambda report, _: report["median"],
                         [Peer(args.threads)]),
           threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)
 

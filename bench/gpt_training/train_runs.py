@@ -17,8 +17,10 @@ def settings_of(args, run):
     """Flags of a run, for `tapegrad train` and bench_step."""
     blocks, heads, width, vocabulary, bias, dropout, batch, context = RUNS[run]
     return {"layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
-            "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0], "beta2": BETAS[1],
-            "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP, "dtype": args.dtype, "matmul-precision": args.matmul_precision}
+            "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0],
+            "beta2": BETAS[1],
+            "eps": EPS, "weight-decay": DECAY, "clip-norm": CLIP, "dtype": args.dtype,
+            "matmul-precision": args.matmul_precision}
 
 
 def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1):
@@ -27,9 +29,12 @@ def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1)
     logs, out = {}, os.path.join(folder, "out")
     for mode in modes:
         flags = {"threads": args.threads, **flags, "device": args.device, "max-steps": args.warmup + args.steps,
-                 "warmup": 0, "schedule": "constant", "val-fraction": 0, "eval-every": 0, "dtype": args.dtype, "compile": str(mode == "compiled").lower()}
-        command = [*launch, args.program, "train", "--overwrite", "--no-save", *(w for k, v in flags.items() for w in (f"--{k}", str(v)))]
-        runs = [subprocess.Popen([*command, "--out", f"{out}{k}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                 "warmup": 0, "schedule": "constant", "val-fraction": 0, "eval-every": 0, "dtype": args.dtype,
+                 "compile": str(mode == "compiled").lower()}
+        command = [*launch, args.program, "train", "--overwrite", "--no-save",
+                   *(w for k, v in flags.items() for w in (f"--{k}", str(v)))]
+        runs = [subprocess.Popen([*command, "--out", f"{out}{k}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True)
                 for k in range(copies)]
         printed = [run.communicate() for run in runs]
         for run, (_, error) in zip(runs, printed):

@@ -24,7 +24,8 @@ def losses(paths):
     for path in paths:
         try:
             with open(path) as f:
-                runs[os.path.basename(os.path.dirname(path)).removeprefix("run_")] = [json.loads(line)["loss"] for line in f]
+                name = os.path.basename(os.path.dirname(path)).removeprefix("run_")
+                runs[name] = [json.loads(line)["loss"] for line in f]
         except OSError:
             pass
     (first, of_first), *others = runs.items() or [("", [])]
@@ -42,7 +43,8 @@ def ends(path):
         programs = []
     keys = ("name", "driver_version", "memory.total", "compute_cap")
     json.dump({"gpu": dict(zip(keys, filter(None, (word.strip() for word in os.environ["GPU"].split(","))))),
-               "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "commit": os.environ["COMMIT"],
+               "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+               "commit": os.environ["COMMIT"],
                "stages": {name: {"status": int(status), "seconds": int(seconds), "command": "bench/gpu/run.sh"}
                           for name, status, seconds in programs}}, sys.stdout, indent=1)
 

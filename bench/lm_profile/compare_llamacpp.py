@@ -99,7 +99,8 @@ def ours(a, folder, dtype):
     with tempfile.TemporaryDirectory() as d:
         out = d + "/run.json"
         subprocess.run([a.bench, "--model", folder, "--dtypes", dtype, "--prompt", a.prompts, "--tokens", str(a.tokens),
-                        "--rounds", "1", "--json", out, *(["--cpu-time"] if a.cpu_time else ["--threads", str(a.threads)])],
+                        "--rounds", "1", "--json", out,
+                        *(["--cpu-time"] if a.cpu_time else ["--threads", str(a.threads)])],
                        check=True, stdout=subprocess.DEVNULL)  # fmt: skip
         with open(out, encoding="utf-8") as f:
             return json.load(f)["decoding"]
@@ -112,7 +113,8 @@ def check_tokens(peer, dtype, prompt, tokens):
         return "equal"
     gap = peer.gap(prompt + tokens[:first], tokens[first], theirs[first])
     if not gap <= NEAR[dtype]:
-        sys.exit(f"{dtype}, prompt of {len(prompt)}: token {first} is {tokens[first]} here and {theirs[first]} in llama.cpp, "
+        sys.exit(f"{dtype}, prompt of {len(prompt)}: token {first} is {tokens[first]} here and {theirs[first]} in "
+                 f"llama.cpp, "
                  f"which has them {gap:.3g} apart. At most {NEAR[dtype]} is rounding.")  # fmt: skip
     return f"equal to token {first}, where two are {gap:.2g} apart"
 
@@ -148,10 +150,13 @@ def main():
                     rates[run["prompt"]][0].append(run["ways"][2]["tokens_per_second"])
                     rates[run["prompt"]][1].append(peer.decode(prompt, a.tokens, a.cpu_time)[1])
             for length, (mine, theirs) in rates.items():
-                row = {"dtype": dtype, "prompt": length, "ours": statistics.median(mine), "llamacpp": statistics.median(theirs),
-                       "ratio": statistics.median(m / t for m, t in zip(mine, theirs)), "tokens": agree[length]}  # fmt: skip
+                row = {"dtype": dtype, "prompt": length, "ours": statistics.median(mine),
+                       "llamacpp": statistics.median(theirs),
+                       "ratio": statistics.median(m / t for m, t in zip(mine, theirs)),
+                       "tokens": agree[length]}  # fmt: skip
                 rows.append(row)
-                print("{dtype:5} after {prompt:4}: ours {ours:7.2f} tokens/s, llama.cpp {llamacpp:7.2f}, ratio {ratio:.3f}; "
+                print("{dtype:5} after {prompt:4}: ours {ours:7.2f} tokens/s, llama.cpp {llamacpp:7.2f}, ratio "
+                      "{ratio:.3f}; "
                       "tokens {tokens}".format(**row), flush=True)
             del peer
     if a.json:

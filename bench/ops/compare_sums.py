@@ -51,7 +51,8 @@ parser.add_argument("program")
 parser.add_argument("--most", default="25", help="2^N terms at most")
 args = parser.parse_args()
 out = subprocess.run([args.program, "--most", args.most], check=True, capture_output=True, text=True).stdout
-print(f"PyTorch {torch.__version__}\n{'reduction':<16} {'data':<12} {'terms':>5} {'error':>10} {'PyTorch':>10} {'us':>12} {'PyTorch':>12}")
+print(f"PyTorch {torch.__version__}\n{'reduction':<16} {'data':<12} {'terms':>5} {'error':>10} {'PyTorch':>10} "
+      f"{'us':>12} {'PyTorch':>12}")
 for line in out.splitlines()[1:]:
     name, data, terms = line[:16].strip(), line[17:29].strip(), line[30:35].strip()
     error, us = line[36:].split()

@@ -76,9 +76,11 @@ def ways_of(torch, row, args):
     dtype = getattr(torch, DTYPES.get(row["dtype"], "float32"))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = row["dtype"] == "tf32"
     backward = row["name"].endswith("_backward")
-    wraps = {"eager": lambda f: f} | ({"compile": torch.compile} if args.compile and row["name"] != "adamw_step" else {})
+    wraps = {"eager": lambda f: f} | ({"compile": torch.compile} if args.compile and row["name"] != "adamw_step"
+                                      else {})
     # like bench_ops: on a GPU, repeated runs of some milliseconds
-    return {way: timer(args, lambda wrap=wrap: op_run(torch, row["name"].removesuffix("_backward"), backward, row["shape"], dtype,
+    op = row["name"].removesuffix("_backward")
+    return {way: timer(args, lambda wrap=wrap: op_run(torch, op, backward, row["shape"], dtype,
                                                       args.device, wrap), 0.005 if args.device != "cpu" else 0)
             for way, wrap in wraps.items()}
 
@@ -93,14 +95,17 @@ def measured(args):
     with tempfile.TemporaryDirectory() as folder:
         def one():
             nonlocal torch
-            report = report_of(args, ["--filter", args.filter, "--seconds", args.seconds], os.path.join(folder, "ours.json"))
+            report = report_of(args, ["--filter", args.filter, "--seconds", args.seconds],
+                               os.path.join(folder, "ours.json"))
             torch = torch or Peer(report["machine"]["threads"])
             rows = [row for row in report["rows"] if row["name"].removesuffix("_backward") in (*OPS, "adamw_step")]
-            return report, {text(row): {"eager": row["seconds"]} for row in rows}, {text(row): torch(row) for row in rows}
+            return (report, {text(row): {"eager": row["seconds"]} for row in rows},
+                    {text(row): torch(row) for row in rows})
 
         rounds, shares = rounds_of(args, 1 if args.cpu_time else os.cpu_count(), "all rows", one)
     for name in rounds[0][1]:
-        yield name, [r[1][name] for r in rounds], [r[2][name] for r in rounds], shares, {**rounds[-1][0], "torch": torch.version}
+        yield (name, [r[1][name] for r in rounds], [r[2][name] for r in rounds], shares,
+               {**rounds[-1][0], "torch": torch.version})
 
 
 def main():

@@ -14,7 +14,8 @@ from preset_runs import parser, run, trained, write_result
 
 def timed(a, name, turn, flags):
     """The device line of a short run, and the cost of its steps."""
-    device, records = run(a, f"{name}-{turn}", "--max-steps", str(a.timed_steps), "--val-fraction", "0", "--checkpoint-every", "0",
+    device, records = run(a, f"{name}-{turn}", "--max-steps", str(a.timed_steps), "--val-fraction", "0",
+                          "--checkpoint-every", "0",
                           "--eval-every", "0", *flags)
     return device, cost(records)
 
@@ -65,7 +66,8 @@ def main():
     times = [{"optimizer": kind, "ms": min(x), "ratio": min(x) / min(ms["adamw"])} for kind, x in ms.items()]
     if a.json:
         write_result(a, backend, rows=rows, optimizer_steps=times)
-    print("| optimizer | steps | validation loss, seeds " + ", ".join(map(str, a.seeds)) + " | mean |\n|---|---|---|---|")
+    print("| optimizer | steps | validation loss, seeds " + ", ".join(map(str, a.seeds))
+          + " | mean |\n|---|---|---|---|")
     for r in rows:
         print(f"| {r['optimizer']} | {r['steps']} | {', '.join(f'{x:.3f}' for x in r['val_loss'])} | {r['mean']:.3f} |")
     print(f"Muon passes AdamW's loss at step {rows[-1]['step_of_adamw_loss']} of {a.muon_steps}.")

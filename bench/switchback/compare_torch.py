@@ -18,8 +18,10 @@ import os, sys, tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from torch_peer import Peer, parse, report_of, rounds_of, serve, table
 
-OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd", "x_quantize_rowwise",
-       "g_quantize_rowwise", "w_quantize_rowwise", "w_quantize_colwise_transpose", "w_quantize_global", "w_quantize_global_transpose",
+OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd",
+       "x_quantize_rowwise",
+       "g_quantize_rowwise", "w_quantize_rowwise", "w_quantize_colwise_transpose", "w_quantize_global",
+       "w_quantize_global_transpose",
        "cast_x", "cast_g", "cast_w")
 LAYERS = ("linear", "global", "vector_wise", "memory_efficient")
 BESIDE = "SwitchBack beside linear"
@@ -63,7 +65,8 @@ def switchback(torch, mode):
         def backward(ctx, g):
             if mode == "memory_efficient":
                 x_codes, x_absmax, w_codes, w_absmax = ctx.saved_tensors
-                x, weight = (x_codes.float() * (x_absmax[:, None] / 127)).to(g.dtype), (w_codes.t().contiguous(), w_absmax)
+                x = (x_codes.float() * (x_absmax[:, None] / 127)).to(g.dtype)
+                weight = (w_codes.t().contiguous(), w_absmax)
             else:
                 x, w = ctx.saved_tensors
                 weight = transposed(of_weight)(torch, w)
@@ -87,7 +90,8 @@ def ways_of(torch, request, args):
     for op, a, b in (("rowwise_fwd", x_rows, w_rows), ("rowwise_bwd", g_rows, w_columns), ("global_fwd", x_rows, w_all),
                      ("global_bwd", g_rows, w_all_transposed)):
         ops[op] = (lambda a, b: product(torch, a, b, dtype), a, b)
-    for op, f, t in (("x_quantize_rowwise", by_rows, x), ("g_quantize_rowwise", by_rows, g), ("w_quantize_rowwise", by_rows, w),
+    for op, f, t in (("x_quantize_rowwise", by_rows, x), ("g_quantize_rowwise", by_rows, g),
+                     ("w_quantize_rowwise", by_rows, w),
                      ("w_quantize_colwise_transpose", columns, w), ("w_quantize_global", by_all, w),
                      ("w_quantize_global_transpose", all_transposed, w)):
         ops[op] = (lambda t, f=f: f(torch, t), t)
@@ -115,7 +119,8 @@ def ways_of(torch, request, args):
             ways[f"{op}|{way}"] = lambda f=wrap(f), inputs=inputs: measured(lambda: f(*inputs))
         for layer, f in steps.items():
             ways[f"{layer}|{way}"] = lambda run=step(wrap(f)): measured(run)
-    return {name: f for name, f in ways.items() if (op := name.split("|")[0]) in args.parts or op == "linear" and BESIDE in args.parts}
+    return {name: f for name, f in ways.items()
+            if (op := name.split("|")[0]) in args.parts or op == "linear" and BESIDE in args.parts}
 
 
 def of_ours(row):
@@ -160,7 +165,8 @@ def declare(parser):
     parser.add_argument("--batch", type=numbers, default=[1024, 4096])
     parser.add_argument("--switch", type=lambda text: text.split(","), default=["False"])
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
-    parser.add_argument("--only", default="", help="of the ops and layers those with one of these in their name: linear,global")
+    parser.add_argument("--only", default="",
+                        help="of the ops and layers those with one of these in their name: linear,global")
     parser.add_argument("--repeat", type=int, default=4, help="timed calls, for each way and round")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
 
@@ -180,9 +186,11 @@ def main():
                 sizes = (dim, 4 * dim)[:: -1 if switch == "True" else 1]
                 name = f"{sizes[0]}->{sizes[1]} {batch}"
                 requests[name] = (*sizes, batch)
-                flags[name] = ["--dims", dim, "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype, "--repeat", args.repeat]
+                flags[name] = ["--dims", dim, "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype,
+                               "--repeat", args.repeat]
                 flags[name] += ["--threads", threads] if args.device == "cpu" and not args.cpu_time else []
-    table(args, compared_rows(args, requests, flags, Peer(threads)), threads=threads, repeat=args.repeat, dtype=args.dtype)
+    table(args, compared_rows(args, requests, flags, Peer(threads)), threads=threads, repeat=args.repeat,
+          dtype=args.dtype)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from preset_runs import parser, trained, write_result
 
 def train(a, kind, seed):
     """The device line of a run, and the records of its validations."""
-    device, records = trained(a, kind, seed, a.steps, "--eval-every", "100", "--checkpoint-every", "0", "--linear", kind)
+    device, records = trained(a, kind, seed, a.steps, "--eval-every", "100", "--checkpoint-every", "0", "--linear",
+                              kind)
     return device, [r for r in records if "val_loss" in r]
 
 
@@ -30,7 +31,8 @@ def main():
     last = {key: curve[-1]["val_loss"] for key, (_, curve) in runs.items()}
     rows = [{"linear": kind, "seed": seed, "val_loss": last[kind, seed],
              "above_plain": last[kind, seed] / last[a.kinds[0], seed] - 1,
-             "curve": [[r["step"], r["val_loss"]] for r in runs[kind, seed][1]]} for kind in a.kinds for seed in a.seeds]
+             "curve": [[r["step"], r["val_loss"]] for r in runs[kind, seed][1]]} for kind in a.kinds
+             for seed in a.seeds]
     if a.json:
         write_result(a, runs[a.kinds[0], a.seeds[0]][0], rows=rows)
     print("| linear | seed | validation loss | above plain, % |\n|---|---|---|---|")

@@ -37,7 +37,8 @@ def text_of_scripts(size):
     letters = {"Cyrillic": (0x430, 0x450), "Greek": (0x3B1, 0x3CA), "Hebrew": (0x5D0, 0x5EB), "Arabic": (0x627, 0x64B),
                "Devanagari": (0x904, 0x94E), "Thai": (0xE01, 0xE3B), "Hiragana": (0x3041, 0x3097),
                "Han": (0x4E00, 0x5800), "Hangul": (0xAC00, 0xB400), "emoji": (0x1F600, 0x1F650)}  # fmt: skip
-    words = {name: ["".join(chr(draw.randrange(first, last)) for _ in range(draw.randint(1, 4 if first > 0x3000 else 9)))
+    words = {name: ["".join(chr(draw.randrange(first, last))
+                            for _ in range(draw.randint(1, 4 if first > 0x3000 else 9)))
                     for _ in range(4000)] for name, (first, last) in letters.items()}  # fmt: skip
     lines, total = [], 0
     while total < size:
@@ -64,7 +65,8 @@ def parts_of(text):
 def ours(args, path, text, threads, flags):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "run.json")
-        command = [args.program, "--tokenizer", path, "--text", text, "--threads", str(threads), "--rounds", "3", "--json", out]
+        command = [args.program, "--tokenizer", path, "--text", text, "--threads", str(threads), "--rounds", "3",
+                   "--json", out]
         run = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
         if run.returncode:
             sys.exit(run.stderr)
@@ -152,7 +154,8 @@ def main():
             print("| " + " | ".join(cells) + " |", flush=True)
     if args.json:
         write(args.json, {"machine": machine, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                          "tiktoken": tiktoken.__version__, "tokenizers": tokenizers.__version__, "clients": rows}, args.commit)
+                          "tiktoken": tiktoken.__version__, "tokenizers": tokenizers.__version__, "clients": rows},
+              args.commit)
 
 
 main()
