@@ -5,7 +5,8 @@
 # Prints "skipped" without such a device. Times are not judged.
 include(${CMAKE_CURRENT_LIST_DIR}/common/quick.cmake)
 set(tiny --device cuda --size tiny --batch 1 --context 4 --vocab 20)
-execute_process(COMMAND ${LM} ${tiny} --types forward --warmup 0 RESULT_VARIABLE status ERROR_VARIABLE error OUTPUT_QUIET)
+execute_process(COMMAND ${LM} ${tiny} --types forward --warmup 0 RESULT_VARIABLE status ERROR_VARIABLE error
+                OUTPUT_QUIET)
 if(status AND error MATCHES "\\[device\\]|\\[cuda\\]")
   message(STATUS "skipped: ${error}")
   return()
@@ -26,7 +27,8 @@ foreach(i 0 1)
 endforeach()
 
 foreach(mode eager compiled)
-  execute_process(COMMAND ${TIMEIT} --device cuda --sizes tiny --batch 1 --context 4 --vocab 20 --steps 2 --warmups 1 --mode ${mode}
+  execute_process(COMMAND ${TIMEIT} --device cuda --sizes tiny --batch 1 --context 4 --vocab 20 --steps 2 --warmups 1
+                  --mode ${mode}
                           --matrix-only --json ${OUT}/${mode}.json
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
   file(READ ${OUT}/${mode}.json json)
@@ -45,7 +47,8 @@ foreach(i RANGE 5)
 endforeach()
 
 foreach(mode eager compiled)
-  execute_process(COMMAND ${STEP} --device cuda --layers 1 --width 32 --heads 2 --context 8 --batch 1 --steps 2 --untimed 2
+  execute_process(COMMAND ${STEP} --device cuda --layers 1 --width 32 --heads 2 --context 8 --batch 1 --steps 2
+                  --untimed 2
                           --mode ${mode} --json ${OUT}/step_${mode}.json
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
   file(READ ${OUT}/step_${mode}.json json)
@@ -55,14 +58,18 @@ string(JSON launches GET "${json}" compiled graph_launches)
 string(JSON recorded GET "${json}" compiled recorded_ops)
 string(JSON ops GET "${json}" compiled ops)
 if(NOT step_eager STREQUAL step_compiled OR NOT launches EQUAL 2 OR NOT recorded EQUAL ops)
-  message(FATAL_ERROR "losses ${step_eager} and ${step_compiled}, ${launches} launches of a graph, ${recorded} of ${ops} ops recorded")
+  message(FATAL_ERROR "losses ${step_eager} and ${step_compiled}, ${launches} launches of a graph, "
+                      "${recorded} of ${ops} ops recorded")
 endif()
 
-execute_process(COMMAND ${SWITCHBACK} --device cuda --dims 16 --batch 24 --repeat 1 --quick --json ${OUT}/switchback.json
+execute_process(COMMAND ${SWITCHBACK} --device cuda --dims 16 --batch 24 --repeat 1 --quick
+                --json ${OUT}/switchback.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)
-prints("${text}" "bf16 [(]this device has instructions" "time global_bwd: " "rate w_quantize_global_transpose: " "memory_efficient +compiled ")
+prints("${text}" "bf16 [(]this device has instructions" "time global_bwd: " "rate w_quantize_global_transpose: "
+       "memory_efficient +compiled ")
 
-execute_process(COMMAND ${FRAGMENTED} --device cuda --sizes 32 --batches 3 --fragments 2,4 --run eager,compiled --warmup 4 --steps 1
+execute_process(COMMAND ${FRAGMENTED} --device cuda --sizes 32 --batches 3 --fragments 2,4 --run eager,compiled
+                --warmup 4 --steps 1
                         --json ${OUT}/fragmented.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
 file(READ ${OUT}/fragmented.json json)

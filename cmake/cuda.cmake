@@ -15,13 +15,16 @@ if(TG_CUDA MATCHES "^(ON|AUTO)$")
     tapegrad_enable_cuda()
     set(TG_HAS_CUDA ON)
   elseif(TG_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "TG_CUDA=ON needs nvcc and the CUDA toolkit (12.4 or newer, with cuBLASLt and NVRTC), and they were not found. "
-                        "Install\n  apt install cuda-toolkit | dnf install cuda-toolkit\nof NVIDIA's repository, or point "
+    message(FATAL_ERROR "TG_CUDA=ON needs nvcc and the CUDA toolkit (12.4 or newer, with cuBLASLt and NVRTC), "
+                        "and they were not found. "
+                        "Install\n  apt install cuda-toolkit | dnf install cuda-toolkit\nof NVIDIA's repository, "
+                        "or point "
                         "CMAKE_CUDA_COMPILER to nvcc. Without a GPU, use TG_CUDA=OFF or TG_CUDA=EMULATE.")
   endif()
 endif()
 if(TG_CUDA STREQUAL "EMULATE" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  message(FATAL_ERROR "TG_CUDA=EMULATE needs g++, whose instrumentation the emulator reads; this is ${CMAKE_CXX_COMPILER_ID}.")
+  message(FATAL_ERROR "TG_CUDA=EMULATE needs g++, whose instrumentation the emulator reads; "
+                      "this is ${CMAKE_CXX_COMPILER_ID}.")
 elseif(TG_CUDA STREQUAL "EMULATE" AND TG_SANITIZE)
   message(FATAL_ERROR "TG_CUDA=EMULATE takes the place of a sanitizer: TG_SANITIZE must be empty.")
 endif()
@@ -47,7 +50,8 @@ function(tg_kernel_library target)
   target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_link_libraries(${target} PRIVATE fmt::fmt Threads::Threads)
   if(TG_HAS_CUDA)
-    target_compile_options(${target} PRIVATE -lineinfo -Xcompiler=-Wall,-Wextra $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings> -Xptxas=-v)
+    target_compile_options(${target} PRIVATE -lineinfo -Xcompiler=-Wall,-Wextra
+                           $<$<BOOL:${TG_WERROR}>:-Werror=all-warnings> -Xptxas=-v)
     set(launcher sh ${PROJECT_SOURCE_DIR}/cmake/keep_ptxas.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
     set_target_properties(${target} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
     target_link_libraries(${target} PRIVATE CUDA::cudart_static)
@@ -67,7 +71,8 @@ function(tg_add_cuda target)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
   # Embedded texts: the headers of kernels that are compiled at run time, and tuned GEMM algorithms.
-  set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h cuda/device/vec.h ops/binary.h ops/comparison.h
+  set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h
+      cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
   set(embedded ${PROJECT_BINARY_DIR}/embedded_headers.cpp)
   file(GLOB algorithms CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/bench/gpu/gemm_*.txt)
@@ -109,7 +114,8 @@ function(tg_add_cuda target)
     target_compile_options(tg_emulator PRIVATE -O2)
     list(JOIN TG_EMULATE_CHECKS " " checks)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/emulator/nvrtc.cpp PROPERTIES COMPILE_DEFINITIONS
-      "SIMT_COMPILER=\"${CMAKE_CXX_COMPILER}\";SIMT_INCLUDE=\"${PROJECT_BINARY_DIR}/include\";SIMT_FLAGS=\"-x c++ -std=c++20 -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas ${checks}\"")
+      "SIMT_COMPILER=\"${CMAKE_CXX_COMPILER}\";SIMT_INCLUDE=\"${PROJECT_BINARY_DIR}/include\";\
+SIMT_FLAGS=\"-x c++ -std=c++20 -O1 -g1 -Wall -Wextra -Wno-unknown-pragmas ${checks}\"")
     target_link_libraries(tg_emulator PRIVATE tg_flags Threads::Threads)
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_EMULATED)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_emulator>)

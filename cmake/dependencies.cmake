@@ -24,7 +24,8 @@ find_library(TG_UTF8PROC_LIBRARY utf8proc)
 mark_as_advanced(TG_UTF8PROC_INCLUDE TG_UTF8PROC_LIBRARY)
 if(NOT TG_UTF8PROC_INCLUDE OR NOT TG_UTF8PROC_LIBRARY)
   message(FATAL_ERROR "tapegrad needs utf8proc and did not find it. Run `sh cmake/deps.sh`, or install one of\n"
-                      "  apt install libutf8proc-dev | dnf install utf8proc-devel | brew install utf8proc | vcpkg install utf8proc\n"
+                      "  apt install libutf8proc-dev | dnf install utf8proc-devel | "
+                      "brew install utf8proc | vcpkg install utf8proc\n"
                       "or point CMAKE_PREFIX_PATH to it.")
 endif()
 if(TG_APPS OR TG_BENCH)
@@ -47,7 +48,8 @@ if(NOT TG_MPI STREQUAL "OFF")
     message(STATUS "MPI ${MPI_CXX_VERSION}: training on several processes (TG_MPI)")
   elseif(TG_MPI STREQUAL "ON")
     message(FATAL_ERROR "TG_MPI is ON, and there is no MPI 3. Install one of\n"
-                        "  apt install libopenmpi-dev openmpi-bin | dnf install openmpi-devel | brew install open-mpi | vcpkg install mpi\n"
+                        "  apt install libopenmpi-dev openmpi-bin | dnf install openmpi-devel | "
+                        "brew install open-mpi | vcpkg install mpi\n"
                         "or set TG_MPI to OFF.")
   else()
     message(STATUS "no MPI: training on one process (TG_MPI)")

@@ -59,7 +59,8 @@ missing_tools() {
       echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
     fi
     if [ "$tool" = utf8proc ]; then # a library without a CMake package
-      printf '#include <utf8proc.h>\nint main() { return !utf8proc_version(); }' | ${CXX:-c++} -x c++ - -lutf8proc -o /dev/null 2>/dev/null && continue
+      printf '#include <utf8proc.h>\nint main() { return !utf8proc_version(); }' |
+        ${CXX:-c++} -x c++ - -lutf8proc -o /dev/null 2>/dev/null && continue
     fi
     if [ "$tool" = python3-venv ]; then # part of python3
       python3 -c 'import ensurepip, venv' 2>/dev/null && continue

@@ -22,10 +22,12 @@ foreach(header IN LISTS docs_headers)  # a header without "@file" is internal
     list(REMOVE_ITEM docs_headers ${header})
   endif()
 endforeach()
-tg_quoted(docs_input ${docs_headers} README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md cpu/README.md
-          cpu/gemm/README.md cuda/README.md tests/emulator/README.md models/README.md bench/README.md tests/README.md cmake/README.md)
+tg_quoted(docs_input ${docs_headers} README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md
+          cpu/README.md cpu/gemm/README.md cuda/README.md tests/emulator/README.md models/README.md bench/README.md
+          tests/README.md cmake/README.md)
 configure_file(cmake/Doxyfile.in ${docs_out}/Doxyfile @ONLY)
-set(docs_command ${CMAKE_COMMAND} -DDOXYGEN=${TG_DOXYGEN} -DDOCS=${docs_out} -P ${PROJECT_SOURCE_DIR}/cmake/run_doxygen.cmake)
+set(docs_command ${CMAKE_COMMAND} -DDOXYGEN=${TG_DOXYGEN} -DDOCS=${docs_out}
+    -P ${PROJECT_SOURCE_DIR}/cmake/run_doxygen.cmake)
 add_custom_target(docs COMMAND ${docs_command} COMMENT "API pages: ${docs_out}/html/index.html" VERBATIM)
 if(TG_TESTS)
   add_test(NAME docs COMMAND ${docs_command})

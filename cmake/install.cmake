@@ -12,7 +12,8 @@ endif()
 tg_reached_headers(public_headers ${PROJECT_BINARY_DIR}/include/tapegrad ${public_headers})
 foreach(header IN LISTS public_headers)
   cmake_path(GET header PARENT_PATH folder)
-  install(FILES ${PROJECT_BINARY_DIR}/include/tapegrad/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad/${folder})
+  install(FILES ${PROJECT_BINARY_DIR}/include/tapegrad/${header}
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad/${folder})
 endforeach()
 # For builds without CMake; paths are relative to the file.
 set(tapegrad_pc_libs)
@@ -35,5 +36,6 @@ endif()
 configure_package_config_file(cmake/tapegradConfig.cmake.in ${PROJECT_BINARY_DIR}/tapegradConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tapegradConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/tapegradConfig.cmake ${PROJECT_BINARY_DIR}/tapegradConfigVersion.cmake cmake/tapegradKernels.cmake
+install(FILES ${PROJECT_BINARY_DIR}/tapegradConfig.cmake ${PROJECT_BINARY_DIR}/tapegradConfigVersion.cmake
+        cmake/tapegradKernels.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)

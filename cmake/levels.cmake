@@ -2,7 +2,8 @@
 # the highest that the machine supports (core/backend/registry.h). The baseline's objects come first in the archive, so
 # that inline functions shared by levels resolve to code that runs everywhere.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(TG_CPU_LEVELS "3;4" CACHE STRING "x86-64 levels with kernels of their own, beside the baseline: 3 (AVX2), 4 (AVX-512)")
+  set(TG_CPU_LEVELS "3;4"
+      CACHE STRING "x86-64 levels with kernels of their own, beside the baseline: 3 (AVX2), 4 (AVX-512)")
 else()
   set(TG_CPU_LEVELS "" CACHE STRING "no levels on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()

@@ -5,16 +5,21 @@ set(tiny --sizes 64,96 --batches 1,3 --fragments 2,8 --warmup 3 --steps 2)
 foreach(run eager compiled)
   execute_process(COMMAND ${PROGRAM} ${tiny} --run ${run} --against-document --commit test --json ${OUT}/${run}.json
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
-  foreach(line "Forward time: [0-9]+[.][0-9][0-9]ms" "Backward time: -?[0-9]+[.][0-9][0-9]ms" "Peak memory: [0-9]+[.][0-9]MB" "Parameters: [0-9]+")
+  foreach(line "Forward time: [0-9]+[.][0-9][0-9]ms" "Backward time: -?[0-9]+[.][0-9][0-9]ms"
+          "Peak memory: [0-9]+[.][0-9]MB" "Parameters: [0-9]+")
     string(REGEX MATCHALL "\n  ${line}\n" found "${text}\n")
     list(LENGTH found count)
     if(NOT count EQUAL 40)  # sizes, batches, steps, cells
       message(FATAL_ERROR "'${line}' is printed ${count} times, not 40:\n${text}")
     endif()
   endforeach()
-  prints("${text}" "; f32, TF32 off, 2 timed steps after 3 untimed" "\nStep: separate, ${run}\nBenchmarking with input_size=64, output_size=64, batch_size=1\n\nDetailed Results:\nLinear Layer:\n  Forward time: "
-         "\nStep: folded, ${run}\nBenchmarking with input_size=96, output_size=96, batch_size=3\n" "\nFragmentedLinear [(]Train[)] Results:\n\nFragments: 2\n"
-         "\nFragmentedLinear [(]Inference[)] Results:\n\nFragments: 2\n" "\n64, batch 3, inference, 8 fragments +folded, ${run} ")
+  prints("${text}" "; f32, TF32 off, 2 timed steps after 3 untimed"
+         "\nStep: separate, ${run}\nBenchmarking with input_size=64, output_size=64, batch_size=1\n\
+\nDetailed Results:\nLinear Layer:\n  Forward time: "
+         "\nStep: folded, ${run}\nBenchmarking with input_size=96, output_size=96, batch_size=3\n"
+         "\nFragmentedLinear [(]Train[)] Results:\n\nFragments: 2\n"
+         "\nFragmentedLinear [(]Inference[)] Results:\n\nFragments: 2\n"
+         "\n64, batch 3, inference, 8 fragments +folded, ${run} ")
   if(text MATCHES "Beside document")
     message(FATAL_ERROR "the document has no such size:\n${text}")
   endif()
@@ -24,7 +29,8 @@ foreach(run eager compiled)
     message(FATAL_ERROR "${count} cells in ${OUT}/${run}.json")
   endif()
   foreach(i RANGE 39)
-    foreach(key forward_ms live_bytes reserved_bytes parameters first_loss last_loss document_bytes fair_bytes stored_bytes folded_bytes)
+    foreach(key forward_ms live_bytes reserved_bytes parameters first_loss last_loss document_bytes fair_bytes
+            stored_bytes folded_bytes)
       string(JSON value GET "${json}" cells ${i} ${key})
       if(NOT value GREATER 0)
         message(FATAL_ERROR "${key} of cell ${i} is '${value}' in ${OUT}/${run}.json")
@@ -36,13 +42,16 @@ foreach(run eager compiled)
 endforeach()
 foreach(i RANGE 39)
   if(NOT "${first_eager_${i}} ${last_eager_${i}}" STREQUAL "${first_compiled_${i}} ${last_compiled_${i}}")
-    message(FATAL_ERROR "cell ${i}: losses are ${first_eager_${i}} and ${last_eager_${i}}, compiled ${first_compiled_${i}} and ${last_compiled_${i}}")
+    message(FATAL_ERROR "cell ${i}: losses are ${first_eager_${i}} and ${last_eager_${i}}, "
+                        "compiled ${first_compiled_${i}} and ${last_compiled_${i}}")
   endif()
 endforeach()
 
-execute_process(COMMAND ${PROGRAM} --sizes 2048 --batches 1 --fragments 8 --modes linear,inference --step folded --warmup 1 --steps 1 --against-document
+execute_process(COMMAND ${PROGRAM} --sizes 2048 --batches 1 --fragments 8 --modes linear,inference --step folded
+                --warmup 1 --steps 1 --against-document
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
-prints("${text}" "Beside document 002" "\n2048, batch 1, linear .* 0[.]12 +1[.]00 +96[.]3 " "\n2048, batch 1, inference, 8 fragments .* 1[.]03 +1[.]22 +133[.]3 ")
+prints("${text}" "Beside document 002" "\n2048, batch 1, linear .* 0[.]12 +1[.]00 +96[.]3 "
+       "\n2048, batch 1, inference, 8 fragments .* 1[.]03 +1[.]22 +133[.]3 ")
 if(text MATCHES "[(]Train[)]|separate")
   message(FATAL_ERROR "more was measured than was asked for:\n${text}")
 endif()

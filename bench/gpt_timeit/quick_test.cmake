@@ -11,7 +11,8 @@ foreach(computation forward backward forward_backward)
   endforeach()
 endforeach()
 foreach(mode eager compiled)
-  execute_process(COMMAND ${PROGRAM} ${small} --steps 3 --mode ${mode} --against-document --commit test --json ${OUT}/${mode}.json
+  execute_process(COMMAND ${PROGRAM} ${small} --steps 3 --mode ${mode} --against-document --commit test
+                  --json ${OUT}/${mode}.json
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
   set(stamp "[0-9-]+ [0-9:]+,[0-9]+ - bench_gpt_timeit - INFO - ")
   foreach(line "Running profile for: " "Running profile with GPT config: \n{\n    \"approximate\": null"

@@ -35,7 +35,8 @@ all=(smoke tests training ops timeit big switchback lora fragmented sanitizer)
 stages=("${@:-}")
 [[ -n ${stages[0]} ]] || stages=("${all[@]}")
 for name in "${stages[@]}"; do
-  [[ " ${all[*]} " == *" $name "* ]] || { echo "run.sh: there is no stage '$name'; there are: ${all[*]}" >&2 && exit 2; }
+  [[ " ${all[*]} " == *" $name "* ]] || { echo "run.sh: there is no stage '$name'; there are: ${all[*]}" >&2 &&
+    exit 2; }
 done
 mkdir -p "$out" && out=$(cd "$out" && pwd)
 rm -f "$out"/{table.txt,run.json,logs.tgz,big_profile.txt,gemm.txt}
@@ -71,8 +72,8 @@ box() {
 peer() {
   local name=$1 most=$2 folder=$3 program=$4
   shift 4
-  box "$name" "$most" python3 "bench/$folder/compare_torch.py" "$bin/$program" --device cuda --rounds 1 --commit "$commit" \
-    --json "$json/$name.json" "$@" || return
+  box "$name" "$most" python3 "bench/$folder/compare_torch.py" "$bin/$program" --device cuda --rounds 1 \
+    --commit "$commit" --json "$json/$name.json" "$@" || return
   python3 bench/gpu/table.py compared "$json/$name.json" | while IFS= read -r line; do row "$name" "$line"; done
 }
 # warm FOLDER REQUEST FLAGS...: compiles PyTorch's functions in the background, into its disk cache
@@ -86,11 +87,12 @@ warm() {
 find_programs() {
   local source build lib d wheels
   if [[ -z $bin ]]; then
-    python3 - build/gpu/kit.tar.xz "$work" <<'PY' || { row machine 'there is no kit: bench/gpu/pack.sh makes it' && exit 1; }
+    python3 - build/gpu/kit.tar.xz "$work" <<'PY' ||
 import lzma, sys, tarfile
 with lzma.open(sys.argv[1]) as f, tarfile.open(fileobj=f, mode="r|") as t:
     t.extractall(sys.argv[2])
 PY
+      { row machine 'there is no kit: bench/gpu/pack.sh makes it' && exit 1; }
     bin=$work/bin
     export LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     commit=$(cut -c1-9 "$work/commit")
@@ -101,7 +103,8 @@ PY
     commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
   fi
   # without a toolkit, PyTorch's wheels have its libraries
-  wheels=$(python3 -c 'import nvidia, os; print(*(os.path.join(p, d, "lib") for p in nvidia.__path__ for d in os.listdir(p)))' 2>/dev/null)
+  wheels=$(python3 -c 'import nvidia, os
+print(*(os.path.join(p, d, "lib") for p in nvidia.__path__ for d in os.listdir(p)))' 2>/dev/null)
   for lib in libcublasLt.so.13 libnvrtc.so.13 libcupti.so.13 libnccl.so.2; do
     for d in /usr/local/cuda/lib64 /usr/local/cuda/extras/CUPTI/lib64 $wheels; do
       [[ ! -e $d/$lib ]] || { LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$d && break; }
@@ -119,8 +122,10 @@ PY
     ldd "$bin/tapegrad"
     "$bin/tapegrad" --version
   } >"$logs/machine.log" 2>&1
-  gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
-  row machine "${gpu:-no GPU}; $(grep -a '^torch' "$logs/machine.log" || echo 'no torch'); $(grep -ac '=> not found' "$logs/machine.log") libraries missing; commit $commit"
+  gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader 2>/dev/null |
+    head -n 1)
+  row machine "${gpu:-no GPU}; $(grep -a '^torch' "$logs/machine.log" || echo 'no torch'); \
+$(grep -ac '=> not found' "$logs/machine.log") libraries missing; commit $commit"
 }
 
 smoke() {
@@ -137,7 +142,8 @@ smoke() {
   one add 'operands that repeat*'
   one cublaslt 'one shape with bias*'
   one chain 'chains: one kernel*'
-  one graph 'graphs: inputs and kept*,graphs: branches*' || { export TG_CUDA_GRAPHS=0 && row switch 'TG_CUDA_GRAPHS=0 from here on'; }
+  one graph 'graphs: inputs and kept*,graphs: branches*' || { export TG_CUDA_GRAPHS=0 &&
+    row switch 'TG_CUDA_GRAPHS=0 from here on'; }
   one int8 'products of codes on the device: exact*'
   one attention 'attention: every compiled*'
   row smoke "$right of $of right, at $SECONDS s"
@@ -160,19 +166,21 @@ tests() {
   : >"$work/cases"
   box tests 85 xargs -P "${JOBS:-10}" -I{} bash -c 'case_alone {}' < <(seq 1 "$n")
   mapfile -t bad < <(awk '$2 != 0 && $2 != 77 { print $1 }' "$work/cases")
-  row tests "$(wc -l <"$work/cases") of $n ended, ${#bad[@]} failed, $(awk '$2 == 77' "$work/cases" | wc -l) without a device, at $SECONDS s"
+  row tests "$(wc -l <"$work/cases") of $n ended, ${#bad[@]} failed, \
+$(awk '$2 == 77' "$work/cases" | wc -l) without a device, at $SECONDS s"
   for i in "${bad[@]:0:16}"; do
     (($(left) > limit / 2)) || break
     title=$(grep -aE '^TEST CASE:' "$logs/cases/$i.log" | head -n 1 | cut -c13-110)
     timeout -k 2 40 "$tests" -f="$i" -l="$i" -nc >"$logs/cases/$i.again.log" 2>&1
     status=$?
     failed=1
-    row "  case $i" "$( ((status)) && echo "status $status" || echo 'right when alone'): $title: $(why "$logs/cases/$i.log")"
+    row "  case $i" "$( ((status)) && echo "status $status" || echo 'right when alone'): $title: \
+$(why "$logs/cases/$i.log")"
   done
 }
 training() {
-  local dtype common=(--data tests/data/prose.txt --tokenizer char --layers 3 --heads 3 --width 96 --context 64 --batch 8
-    --max-steps 20 --warmup 5 --val-fraction 0.05 --eval-every 0 --dropout 0.1 --quiet --no-save)
+  local dtype common=(--data tests/data/prose.txt --tokenizer char --layers 3 --heads 3 --width 96 --context 64
+    --batch 8 --max-steps 20 --warmup 5 --val-fraction 0.05 --eval-every 0 --dropout 0.1 --quiet --no-save)
   run_on() { box "train_$1" 40 "$bin/tapegrad" train "${common[@]}" --out "$work/run_$1" "${@:2}"; }
   run_on cpu --device cpu
   for dtype in f32 bf16; do
@@ -189,7 +197,8 @@ ops() {
   peer ops_f32 20 ops bench_ops --seconds 0.03 --filter attention
 }
 timeit() {
-  peer timeit 75 gpt_timeit bench_gpt_timeit --computations forward_backward --ways 'fused eager,fused compile' --warmup 4 --steps 15
+  peer timeit 75 gpt_timeit bench_gpt_timeit --computations forward_backward --ways 'fused eager,fused compile' \
+    --warmup 4 --steps 15
 }
 big() {
   local model=(--device cuda --arch cs336-2.7b --batch 4 --dtype bf16) compiled=(--mode compiled --untimed 4 --steps 10)
@@ -197,12 +206,15 @@ big() {
     box "$1" 60 "$bin/bench_step" "${model[@]}" "${compiled[@]}" --commit "$commit" --json "$json/$1.json" "${@:2}" &&
       row "$1" "$(grep -a 'median' "$logs/$1.log" | cut -c1-200)"
   }
-  peer big 110 gpt_training bench_step --runs cs336_2.7b --dtype bf16 --ways 'eager fused,blocks fused' --warmup 4 --steps 10
+  peer big 110 gpt_training bench_step --runs cs336_2.7b --dtype bf16 --ways 'eager fused,blocks fused' --warmup 4 \
+    --steps 10
   TG_AUTOTUNE=1 TG_GEMM_CACHE=$out/gemm.txt step big_tuned
-  python3 -c 'import array, random, sys; array.array("H", random.choices(range(10000), k=200000)).tofile(sys.stdout.buffer)' >"$work/tokens.bin"
-  box big_profile 50 "$bin/tapegrad" train --arch cs336-2.7b --vocab-size 10000 --data "$work/tokens.bin" --batch 4 --dtype bf16 \
-    --compile true --device cuda --max-steps 9 --warmup 0 --schedule constant --val-fraction 0 --eval-every 0 --no-save \
-    --out "$work/run_big" --profile "$json/big_profile.json" && cp "$json/big_profile.json.txt" "$out/big_profile.txt"
+  python3 -c 'import array, random, sys
+array.array("H", random.choices(range(10000), k=200000)).tofile(sys.stdout.buffer)' >"$work/tokens.bin"
+  box big_profile 50 "$bin/tapegrad" train --arch cs336-2.7b --vocab-size 10000 --data "$work/tokens.bin" --batch 4 \
+    --dtype bf16 --compile true --device cuda --max-steps 9 --warmup 0 --schedule constant --val-fraction 0 \
+    --eval-every 0 --no-save --out "$work/run_big" --profile "$json/big_profile.json" &&
+    cp "$json/big_profile.json.txt" "$out/big_profile.txt"
   TG_PASSES=-branch step big_in_line
   step big_fp8 --linear fp8
   step big_switchback --linear switchback
@@ -213,7 +225,8 @@ switchback() {
 lora() {
   local mode
   for mode in compiled eager; do
-    box "lora_$mode" 16 "$bin/bench_training" --device cuda --mode $mode --warmup 0.1 --target 0.25 --samples 12 --json "$json/lora_$mode.json"
+    box "lora_$mode" 16 "$bin/bench_training" --device cuda --mode $mode --warmup 0.1 --target 0.25 --samples 12 \
+      --json "$json/lora_$mode.json"
   done
   peer lora 45 lora_training bench_training --seconds 0.05 --filter complete_iteration
   peer lora_forward 30 lora_training bench_training --seconds 0.05 --filter large_2048x2048
@@ -226,15 +239,20 @@ sanitizer() {
   command -v compute-sanitizer >/dev/null || { row sanitizer 'skipped: there is no compute-sanitizer here' && return; }
   local check=(compute-sanitizer --error-exitcode 1 --tool) tests=$bin/tg_tests_cuda
   box memcheck_ptx 30 "${check[@]}" memcheck --leak-check no "$tests" -tc='PTX*'
-  TG_CASES=attention,softmax.,rms_norm,cross_entropy,embedding,rope,swiglu box memcheck_ops 60 "${check[@]}" memcheck --leak-check no "$tests" -tc='bf16 against f64*'
+  TG_CASES=attention,softmax.,rms_norm,cross_entropy,embedding,rope,swiglu box memcheck_ops 60 "${check[@]}" memcheck \
+    --leak-check no "$tests" -tc='bf16 against f64*'
   box racecheck_ptx 40 "${check[@]}" racecheck "$tests" -tc='PTX*'
-  for name in memcheck_ptx memcheck_ops racecheck_ptx; do row "$name" "$(grep -a 'ERROR SUMMARY' "$logs/$name.log" | tail -n 1)"; done
+  for name in memcheck_ptx memcheck_ops racecheck_ptx; do
+    row "$name" "$(grep -a 'ERROR SUMMARY' "$logs/$name.log" | tail -n 1)"
+  done
 }
 
 find_programs
 if [[ -n $gpu ]]; then # PyTorch compiles while the tests run
   for size in small medium; do
-    for mixed in False True; do warm gpt_timeit "[\"$size\", \"forward_backward\", \"$mixed\"]" --ways 'fused compile'; done
+    for mixed in False True; do
+      warm gpt_timeit "[\"$size\", \"forward_backward\", \"$mixed\"]" --ways 'fused compile'
+    done
   done
   warm gpt_training '"cs336_2.7b"' --layers 2 --dtype bf16 --ways 'blocks fused'
 fi

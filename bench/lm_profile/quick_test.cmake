@@ -2,9 +2,11 @@
 # the tiny size must print the document's tables and answers, and positive times.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --size tiny --batch 1 --context 8 --vocab 40)
-execute_process(COMMAND ${PROGRAM} ${tiny} --answers --against-document --commit test --json ${OUT}/run.json --trace ${OUT}/trace.json --csv ${OUT}/csv
+execute_process(COMMAND ${PROGRAM} ${tiny} --answers --against-document --commit test --json ${OUT}/run.json
+                --trace ${OUT}/trace.json --csv ${OUT}/csv
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
-prints("${text}" "Model: tiny, Context Length: 8" "type=forward" "type=backward" "type=train" "Profiling complete" "nvtx_sum"
+prints("${text}" "Model: tiny, Context Length: 8" "type=forward" "type=backward" "type=train" "Profiling complete"
+       "nvtx_sum"
        ":warmup" ":profiled_step" ":attention_sublayer" "cpu_kern_sum" "\n1. " "\n9. "
        "GFLOP/s, [0-9.]+ % of [0-9]+\n")
 file(GLOB tables ${OUT}/csv/tiny_*.csv)
@@ -31,7 +33,8 @@ foreach(i RANGE 5)
   string(JSON points LENGTH "${json}" runs ${i} timeline memory points)
   foreach(value IN ITEMS ${seconds} ${kernels} ${peak} ${tables} ${ranges} ${tracks} ${points})
     if(NOT value GREATER 0)
-      message(FATAL_ERROR "run ${i}: ${seconds}, ${kernels} seconds, ${peak} bytes, ${tables} tables, timeline: ${ranges} ranges, ${tracks} tracks, ${points} points")
+      message(FATAL_ERROR "run ${i}: ${seconds}, ${kernels} seconds, ${peak} bytes, ${tables} tables, "
+                          "timeline: ${ranges} ranges, ${tracks} tracks, ${points} points")
     endif()
   endforeach()
   string(JSON name GET "${json}" runs ${i} timeline ranges 0 0)

@@ -4,7 +4,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 foreach(mode eager compiled)
   set(changes)
   foreach(run first second)  # the second is compared with the first
-    execute_process(COMMAND ${PROGRAM} --quick --mode ${mode} --against-document --commit test --json ${OUT}/${mode}.json
+    execute_process(COMMAND ${PROGRAM} --quick --mode ${mode} --against-document --commit test
+                    --json ${OUT}/${mode}.json
                             --baseline ${OUT}/${mode}_baseline
                     COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
     string(REGEX MATCHALL "change:" found "${text}")

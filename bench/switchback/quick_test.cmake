@@ -2,10 +2,12 @@
 # must appear with the document's lines and objects, numeric times and correct sums; the values of times are not judged.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --dims 32 --batch 48 --repeat 2 --quick)
-set(ops standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise g_quantize_rowwise
-        w_quantize_rowwise w_quantize_colwise_transpose w_quantize_global w_quantize_global_transpose cast_x cast_g cast_w)
+set(ops standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise
+        g_quantize_rowwise w_quantize_rowwise w_quantize_colwise_transpose w_quantize_global w_quantize_global_transpose
+        cast_x cast_g cast_w)
 foreach(dtype f32 bf16)
-  execute_process(COMMAND ${PROGRAM} ${tiny} --wm 2,3.1 --dtype ${dtype} --against-document --commit test --json ${OUT}/${dtype}.json
+  execute_process(COMMAND ${PROGRAM} ${tiny} --wm 2,3.1 --dtype ${dtype} --against-document --commit test
+                  --json ${OUT}/${dtype}.json
                           --jsonl ${OUT}/rows.jsonl
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
   foreach(op ${ops})
@@ -15,8 +17,10 @@ foreach(dtype f32 bf16)
       message(FATAL_ERROR "the time of ${op} is printed ${count} times, not 4:\n${text}")
     endif()
   endforeach()
-  prints("${text}" "; ${dtype} [(]as asked for[)], 2 calls of each op after 1 untimed" "row 2 of 4: 64 -> 32, batch 48\n" "\nTOTAL STANDARD "
-         "\nTOTAL ROWWISE " "\nTOTAL GLOBAL " "\nspeedup -?[0-9]" "rate w_quantize_global: +[0-9.]+ +GB/s" "memory_efficient +compiled "
+  prints("${text}" "; ${dtype} [(]as asked for[)], 2 calls of each op after 1 untimed"
+         "row 2 of 4: 64 -> 32, batch 48\n" "\nTOTAL STANDARD "
+         "\nTOTAL ROWWISE " "\nTOTAL GLOBAL " "\nspeedup -?[0-9]" "rate w_quantize_global: +[0-9.]+ +GB/s"
+         "memory_efficient +compiled "
          "32 -> 99 +48 ")
   if(text MATCHES "Beside document")
     message(FATAL_ERROR "the document has no such layer:\n${text}")
@@ -62,7 +66,8 @@ foreach(line IN LISTS lines)
   endif()
 endforeach()
 
-execute_process(COMMAND ${PROGRAM} --dims 1024 --batch 1024 --rows 0 --repeat 1 --quick --parts-only --against-document COMMAND_ERROR_IS_FATAL ANY
+execute_process(COMMAND ${PROGRAM} --dims 1024 --batch 1024 --rows 0 --repeat 1 --quick --parts-only
+                --against-document COMMAND_ERROR_IS_FATAL ANY
                 OUTPUT_VARIABLE text ERROR_QUIET)
 prints("${text}" "Beside document 001" "\n1024 -> 4096 +1024 .* 0[.]47 +0[.]41\n")
 if(text MATCHES "step of the layer")
