@@ -269,7 +269,8 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
     if (!ends.insert(t.id()).second) t = view_of(t), ends.insert(t.id());
   Tensors y = f(x);
   TG_CHECK(y.size() == grads.size(), internal,
-           "[backward] a function that gave {} outputs gives {} when it runs again. It must do the same each time.",
+           "[backward] a function that returned {} outputs returns {} when it is recomputed. It must do the same "
+           "each time.",
            grads.size(), y.size());
   std::vector<Tensor> from, given;
   for (size_t k = 0; k < y.size(); ++k) {

@@ -24,7 +24,8 @@ struct WrittenGradient : Op {
     for (size_t k = 0; k < outputs; ++k) out.push_back(v.out(k)), grads.push_back(v.grad(k));
     const std::vector<Tensor> made = f(in, out, grads);
     TG_CHECK(made.size() == in.size(), value,
-             "[custom_vjp] the vjp returns {} gradients of {} inputs. Return one for each, empty where there is none.",
+             "[custom_vjp] the vjp returns {} gradients for {} inputs. Return one per input, empty where there is "
+             "none.",
              made.size(), in.size());
     Tensors r;
     for (size_t i = 0; i < made.size(); ++i) {

@@ -70,7 +70,7 @@ int64_t checked_numel(std::string_view op, const Shape& s) {
   if (zero) return 0;
   for (int64_t d : s)
     TG_CHECK(!__builtin_mul_overflow(n, d, &n) && n <= std::numeric_limits<int64_t>::max() / 16, shape,
-             "[{}] shape {} has more elements than 64 bits can count in bytes. Split the tensor.", op, s);
+             "[{}] shape {} has more elements than 64-bit sizes in bytes allow. Split the tensor.", op, s);
   return n;
 }
 Dims position_of(int64_t i, const Shape& s) {

@@ -142,7 +142,8 @@ void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) 
 }
 
 uint64_t permuted(Rng at, uint64_t i, uint64_t n) {
-  TG_CHECK(i < n, value, "[permuted] place {} of {}. It must be from 0 to {} of at least one.", i, n, n ? n - 1 : 0);
+  TG_CHECK(i < n, value, "[permuted] place {} is outside of [0, {}). Places are below n, which must be at least 1.", i,
+           n);
   constexpr uint32_t kRounds = 6;
   const int half = std::max(1, (int(std::bit_width(n - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t(1) << half) - 1;

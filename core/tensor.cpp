@@ -59,8 +59,8 @@ void Tensor::fail_item() const {
 }
 void Tensor::fail_empty() {
   detail::fail(Error::Kind::value,
-               "[tensor] an empty tensor was read: it was made without a value, was moved from, or is a "
-               "gradient that was not reached. Give it a value before it is used.");
+               "[tensor] an empty tensor was read: it was made without a value, was moved from, or is a gradient "
+               "that backward() did not reach. Give it a value before you use it.");
 }
 
 Tensor empty(const Layout& l) {
@@ -94,8 +94,8 @@ Tensor& Tensor::label(std::string_view text) {
 }
 void* Tensor::read(DType t) const {
   TG_CHECK(device().backend == Backend::cpu, device,
-           "[data] tensor {}: its elements are not in the host's memory. Copy them with to_vector() or "
-           ".to(Device::cpu()), or use device_data<T>() for a pointer to hand to CUDA.",
+           "[data] tensor {} is not in host memory. Copy it with to_vector() or .to(Device::cpu()), or use "
+           "device_data<T>() for a pointer to pass to CUDA.",
            *this);
   return elements(t);
 }
@@ -106,8 +106,8 @@ void* Tensor::elements(DType t) const {
            strides());
   detail::host_reads(*this);
   TG_CHECK(!detail::running_dry(), state,
-           "[data] tensor {}: a dry run computes no elements. Take them outside of it, or read numbers with item() or "
-           "to_vector(), which are 0 here.",
+           "[data] tensor {}: a dry run computes no elements. Read them outside of it, or call item() or "
+           "to_vector(), which return 0 in it.",
            *this);
   if (!materialised()) evaluate({this, 1});
   return value()->storage->data + layout().offset * int64_t(size_of(t));

@@ -29,10 +29,10 @@ class DryAllocator final : public Allocator {
  public:
   explicit DryAllocator(DryRun& run) : run_(run) {}
   void* allocate(size_t bytes) override {
-    TG_CHECK(
-        bytes <= size_t(kMostBytes - stats_.live), memory,
-        "[dry_run] {} bytes more, and {} are live: together more than 2^62, which no device has. Make sizes smaller.",
-        bytes, stats_.live);
+    TG_CHECK(bytes <= size_t(kMostBytes - stats_.live), memory,
+             "[dry_run] cannot allocate {} bytes next to {} live ones: together more than 2^62, which no device has. "
+             "Make sizes smaller.",
+             bytes, stats_.live);
     stats_.live += int64_t(bytes);
     stats_.total = std::min(stats_.total, INT64_MAX - int64_t(bytes)) + int64_t(bytes);
     stats_.peak = std::max(stats_.peak, stats_.live);
@@ -93,10 +93,9 @@ void dry_run(const std::function<void()>& f) {
     }
   } const inside;
   f();
-  TG_CHECK(
-      inside.run->blocks == 0, state,
-      "[dry_run] {} tensors outlive the function. They have no elements. Return numbers, and assign no tensor from "
-      "outside.",
-      inside.run->blocks);
+  TG_CHECK(inside.run->blocks == 0, state,
+           "[dry_run] {} tensors outlive the function, but they have no elements. Return numbers, and do not assign to "
+           "tensors from outside.",
+           inside.run->blocks);
 }
 }  // namespace tg

@@ -229,7 +229,7 @@ std::vector<int64_t> lengths_of(const auto& all) {
 
 DType reduced_dtype(std::string_view op, DType t) {
   TG_CHECK(t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::i64, dtype,
-           "[{}] cannot add up {} over ranks. It must be f64, f32, bf16 or i64.", op, name_of(t));
+           "[{}] cannot sum {} over ranks. The dtype must be f64, f32, bf16 or i64.", op, name_of(t));
   return t == DType::bf16 ? DType::f32 : t;
 }
 void all_reduce(Communicator& comm, std::span<const ReduceBuffer> all) {

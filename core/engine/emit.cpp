@@ -35,10 +35,10 @@ void fail_no_kernel(const Op& op, Backend b) {
   detail::fail(
       Error::Kind::missing_kernel,
       fmt::format(
-          "[{0}] has no kernel for backend {1}{2}. Move its inputs with .to(device), or, for an op of your own, "
-          "write TG_KERNEL(<op>, {1}, <function>), or TG_UNARY_OP(<struct>, {1}), in a {3} file of your program. "
-          "A static library drops the object of such a file: make it an OBJECT library, or link the whole "
-          "archive ($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).",
+          "[{0}] has no kernel for backend {1}{2}. Move its inputs with .to(device), or, for a custom op, write "
+          "TG_KERNEL(<op>, {1}, <function>), or TG_UNARY_OP(<struct>, {1}), in a {3} file of your program. A static "
+          "library drops the object of such a file: make it an OBJECT library, or link the whole archive "
+          "($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).",
           op.name(), backend, others.empty() ? "" : fmt::format(", only for {}", others),
           b == Backend::cuda ? ".cu" : ".cpp"));
 }
@@ -76,10 +76,10 @@ Layouts checked_layouts(const Op& op, Inputs in) {
   try {
     for (size_t i = 0; i < in.size(); ++i) {
       TG_CHECK(in[i], value, "[{}] input {} is an empty tensor. Pass a tensor that has a value.", op.name(), i);
-      TG_CHECK(
-          in[i].device() == in[0].device(), device,
-          "[{}] inputs lie on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with .to(device).",
-          op.name(), in[0], in[0].device(), i, in[i], in[i].device());
+      TG_CHECK(in[i].device() == in[0].device(), device,
+               "[{}] inputs are on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with "
+               ".to(device).",
+               op.name(), in[0], in[0].device(), i, in[i], in[i].device());
       if (!op.dtypes.empty() && !op.dtypes.contains(in[i].dtype())) [[unlikely]]
         fail_dtype(op, i, in[i]);
     }

@@ -73,8 +73,8 @@ namespace {
 void check_computed(std::string_view loop, Bufs in, const Buf& out) {
   const DType d = out.dtype();
   TG_CHECK(is_float(d) && d != DType::f16, dtype,
-           "[{}] {} computes f64, f32 and bf16, and the output is {}. Visit its type by visit_dtype(), and loop by "
-           "parallel_for() or a kernel of your own.",
+           "[{}] {} supports f64, f32 and bf16, but the output is {}. Select its type with visit_dtype(), and loop "
+           "with parallel_for() or a custom kernel.",
            running().op, loop, *out.layout);
   for (const Buf& b : in)
     if (b.dtype() != d) fail_buf_dtype(*b.layout, d);
@@ -91,7 +91,7 @@ void check_elements(Bufs in, const Buf& out) {
     }
     TG_CHECK(fits, shape,
              "[{}] for_each gets an input {} and an output {}. The input must have the output's shape, or one that "
-             "broadcasts to it: infer() decides the output's.",
+             "broadcasts to it. infer() sets the output's shape.",
              running().op, *b.layout, *out.layout);
   }
 }
@@ -102,8 +102,8 @@ void check_rows(Bufs in, const Buf& out) {
   };
   for (const Buf& b : in)
     TG_CHECK(rows(b) == rows(out) && rows(b) >= 0, shape,
-             "[{}] for_each_row gets an input {} and an output {}. Both need a last dimension, and as many rows: the "
-             "product of the other sizes.",
+             "[{}] for_each_row gets an input {} and an output {}. Both need a last dimension, and the same number "
+             "of rows (the product of the other sizes).",
              running().op, *b.layout, *out.layout);
 }
 

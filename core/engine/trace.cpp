@@ -21,8 +21,8 @@ Ref<Value> Trace::reads(const Tensor& t) {
   if (traced(*t.value()) || known_.contains(t.value().get())) return t.value();
   if (const auto at = captured_.find(t.variable().get()); at != captured_.end()) return held[at->second].during;
   TG_CHECK(!(grad_enabled() && t.requires_grad() && t.value()->producer), state,
-           "[compile] the function reads {}, which ops outside made on the tape: a replay could not follow its "
-           "gradient there. Compute it inside, or pass a detach().",
+           "[compile] the function reads {}, which ops outside of it recorded on the tape: a replay could not pass "
+           "its gradient on to them. Compute it inside, or pass a detach().",
            t);
   if (!t.materialised()) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
@@ -76,17 +76,17 @@ std::string Trace::maker(const Tensor& t) const {
 void Trace::fail_host_read(const Tensor& t) const {
   const std::string by = maker(t);
   fail(Error::Kind::state,
-       fmt::format("[compile] the host reads {} while the function is traced: {}. A compiled function runs once and is "
-                   "then replayed without it, so nothing in it may depend on values. Return the tensor and read it "
-                   "outside, choose with where(), or leave this part uncompiled.",
+       fmt::format("[compile] the host reads {} while the function is traced: {}. A compiled function is called once "
+                   "and then replayed without calls, so its code must not depend on tensor values. Return the tensor "
+                   "and read it outside, select with where(), or do not compile this part.",
                    t, by.empty() ? "it comes from outside" : by));
 }
 
 void Trace::check_constant(const std::string& what) const {
   TG_CHECK(
       constants, state,
-      "[compile] the function {} while it is traced, and each replay would use those of this call. Pass them as an "
-      "input, or make them outside and capture the tensor. If they are the same in every call, set "
+      "[compile] the function {} while it is traced, so each replay would use the values of this call. Pass them as "
+      "an input, or make them outside and capture the tensor. If they are the same in every call, set "
       "CompileOptions::constants.",
       what);
 }
@@ -110,17 +110,17 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
     const std::string by = maker(t);
     fail(Error::Kind::state,
          fmt::format(
-             "[compile] {} outlives the call of the function without being handed on{}{}. A replay does not run "
-             "the function, so whoever keeps it would find the value of the first call again. h = h + x and "
-             "h += x make a new tensor and give it to the handle. To change a tensor from call to call, make it "
-             "before and assign() it, list its handle in CompileOptions::state, or pass it as an input and "
-             "return the new one; a KvCache is to be one of KvCache::with_capacity(). To look at a value, return it.",
+             "[compile] {} outlives the call of the function without being returned{}{}. A replay does not run the "
+             "function, so the tensor would always have the value of the first call. h = h + x and h += x make a new "
+             "tensor and give it to the handle. To change a tensor from call to call, make it before and assign() "
+             "it, list its handle in CompileOptions::state, or pass it as an input and return the new one; a KvCache "
+             "must come from KvCache::with_capacity(). To inspect a value, return it.",
              t, by.empty() ? "" : ": ", by));
   }
   for (const CapturedVariable& h : held)
     TG_CHECK(h.variable->id >= first_id_ || h.variable.use_count() > known[h.variable.get()], state,
-             "[compile] the function reads {} of an earlier graph, which nobody holds, so a replay would read it as it "
-             "is now. Run the whole graph inside, forward and backward.",
+             "[compile] the function reads {} of an earlier graph, which has no other owner, so every replay would "
+             "read its current value. Run the whole graph inside, forward and backward.",
              Tensor(h.variable));
 }
 void Trace::undo_steps() const {

@@ -175,7 +175,9 @@ void InputFile::read(size_t offset, std::span<std::byte> to) const {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_read(path_, "", errno);
     if (n == 0) check_unchanged();
-    TG_CHECK(n > 0, io, "[file] {} has {} bytes, and {} from byte {} on are asked for. Ask for bytes that it has.",
+    TG_CHECK(n > 0, io,
+             "[file] {} has {} bytes, but {} bytes from byte {} on were requested. Read only bytes that "
+             "it has.",
              path_, size_, to.size(), offset);
     offset += size_t(n);
     to = to.subspan(size_t(n));
@@ -183,8 +185,8 @@ void InputFile::read(size_t offset, std::span<std::byte> to) const {
 }
 void InputFile::check_unchanged() const {
   constexpr const char* kRule =
-      "It must stay as it is as long as it is in use. Restore it; to replace a file that is in use, rename a new one "
-      "to its path";
+      "It must not change while it is in use. Restore it; to replace a file that is in use, rename a new one to its "
+      "path";
   struct stat s;
   if (::fstat(fd_.get(), &s)) fail_read(path_, "", errno);
   TG_CHECK(size_t(s.st_size) == size_, io,
@@ -256,11 +258,10 @@ template <class F> Descriptor open_in_place(const std::string& path, F f) {
   const int error = errno;
   struct stat s;
   const bool there = fd.get() < 0 && ::lstat(path.c_str(), &s) == 0;
-  TG_CHECK(
-      !there || !S_ISLNK(s.st_mode), io,
-      "[file] {} is a symbolic link. It is written where it is, and what a link leads to may be another's. Remove the "
-      "link, or choose another folder.",
-      path);
+  TG_CHECK(!there || !S_ISLNK(s.st_mode), io,
+           "[file] {} is a symbolic link. It is written in place, and the target of a link may belong to someone else. "
+           "Remove the link, or choose another folder.",
+           path);
   TG_CHECK(fd.get() >= 0, io, "[file] {} cannot be opened for writing: {}. {}.", path, reason(error),
            advice_for(error));
   TG_CHECK(::fstat(fd.get(), &s) == 0 && !S_ISFIFO(s.st_mode), io,
@@ -288,8 +289,8 @@ void AppendFile::append(std::string_view text) {
   struct stat own;
   if (::fstat(fd_.get(), &own) == 0)
     TG_CHECK(names(path_, fd_.get()), io,
-             "[file] {} was {} while it was being written. It must stay in its place until the process ends. Leave the "
-             "files of a running process where they are.",
+             "[file] {} was {} while it was being written. It must stay at its path until the process ends. Do not "
+             "move or remove files of a running process.",
              path_, own.st_nlink == 0 ? "removed" : "moved or replaced");
   const int error = write_all(fd_.get(), std::as_bytes(std::span(text)));
   TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
@@ -315,7 +316,8 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
     fd_.close();
   }
   TG_CHECK(error == 0 || error == EWOULDBLOCK, io,
-           "[file] {} cannot be locked: {}. Its disk must have locks. Choose another disk.", path_, reason(error));
+           "[file] {} cannot be locked: {}. Its file system must support locks. Choose another disk.", path_,
+           reason(error));
   throw Error(Error::Kind::state,
               fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait until that process "
                           "has ended, or end it.",
@@ -377,8 +379,8 @@ std::string absolute_path(const std::string& path) {
   std::error_code error;
   const fs::path whole = fs::absolute(path, error);
   TG_CHECK(!error, io,
-           "[file] {} is a relative path, and the current folder cannot be found: {}. It must be there. Go to another "
-           "folder (cd), or name the path from / on.",
+           "[file] {} is a relative path, and the current folder cannot be found: {}. It must exist. Change to "
+           "another folder (cd), or use an absolute path.",
            path, error.message());
   return whole.lexically_normal().string();
 }
@@ -386,8 +388,8 @@ bool path_exists(const std::string& path) {
   if (fs::exists(status_of(path))) return true;
   std::error_code none;
   if (!fs::is_symlink(fs::symlink_status(path, none))) return false;
-  throw Error(Error::Kind::io, fmt::format("[file] {} is a link to {}, and nothing is there. Restore what it leads to, "
-                                           "or remove the link.",
+  throw Error(Error::Kind::io, fmt::format("[file] {} is a link to {}, which does not exist. Restore the target, or "
+                                           "remove the link.",
                                            path, fs::read_symlink(path, none).string()));
 }
 bool is_folder(const std::string& path) { return fs::is_directory(status_of(path)); }

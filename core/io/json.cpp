@@ -136,7 +136,7 @@ struct JsonText {
     bool end_array() override { return end(); }
     bool key(std::string& x) override {
       repeated_ = !open_.back().keys.insert(x).second;
-      TG_CHECK(own_ || !repeated_, value, "[{}] {}: '{}' comes twice. Each key stands once.", op_, source_, x);
+      TG_CHECK(own_ || !repeated_, value, "[{}] {}: '{}' comes twice. Each key must be unique.", op_, source_, x);
       key_ = std::move(x);
       return true;
     }

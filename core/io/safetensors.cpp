@@ -50,14 +50,14 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   int64_t largest = int64_t(info.bytes);
   for (uint64_t size : *e.shape) {
     if (size > uint64_t(INT64_MAX) || __builtin_mul_overflow(largest, std::max<int64_t>(int64_t(size), 1), &largest))
-      wrong(fmt::format("has shape {}, whose bytes 63 bits cannot count", sizes));
+      wrong(fmt::format("has shape {}, whose size in bytes exceeds 63 bits", sizes));
     info.shape.push_back(int64_t(size));
     info.bytes *= size;
   }
   const auto& o = *e.offsets;
   if (o.size() != 2) wrong(fmt::format("has {} data_offsets, which must be 2: begin and end", o.size()));
   if (o[0] > o[1] || o[1] > available)
-    wrong(fmt::format("lies at bytes [{}, {}) of the data, which has {} bytes", o[0], o[1], available));
+    wrong(fmt::format("is at bytes [{}, {}) of the data, which has {} bytes", o[0], o[1], available));
   if (o[1] - o[0] != info.bytes)
     wrong(fmt::format("of shape {} and dtype {} takes {} bytes, but its data_offsets [{}, {}] give {}", sizes,
                       info.dtype, info.bytes, o[0], o[1], o[1] - o[0]));
@@ -99,7 +99,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
             fmt::format("[safetensors] {} has the tensor '{}' of {}, which is not read{}. Take the model in F32, "
                         "BF16 or F16.",
                         path_, name_.substr(0, kLongest), text,
-                        text == "U32"           ? ": MLX packs quantised weights so, and so do others"
+                        text == "U32"           ? ": MLX and others pack quantised weights this way"
                         : text.starts_with('F') ? ": its weights are quantised to floats of 8 bits or less"
                                                 : ""));
       if (found == kFileNames.end())

@@ -104,15 +104,16 @@ class Tracing {
   }
   // Handles that the function kept report this when they are read.
   static void end_ops(std::span<const Ref<Node>> nodes) {
-    const std::string* const traced =
-        intern("it was traced for a compiled function, and a replay makes what the function returns. Return it too.");
+    const std::string* const traced = intern(
+        "it belongs to the trace of a compiled function, and replays only compute what the function returns. "
+        "Return it too.");
     for (const auto& n : nodes) n->error = traced;
   }
   static void check_no_gradient(const char* what, size_t k, const Tensor& t) {
     const auto& producer = t.value()->producer;
     TG_CHECK(!(producer && producer->tape() && t.requires_grad()), state,
-             "[compile] {} {}, {}, still needs its gradient, and the tape does not leave a compiled function. Take "
-             "gradients inside, put it in a NoGradScope, or take a detach().",
+             "[compile] {} {}, {}, still needs a gradient, but a compiled function does not return its tape. Compute "
+             "gradients inside it, use a NoGradScope, or return a detach().",
              what, k, t);
   }
   void check_results() {
@@ -138,8 +139,8 @@ class Tracing {
     for (const auto& n : trace_.nodes)
       if (const Rng* at = n->op->rng_state())
         TG_CHECK(std::ranges::any_of(generators_, [&](const GeneratorSpan& d) { return d.covers(*at); }), value,
-                 "[compile] {} draws from a generator (seed {}, offset {}) that is none of the {} in "
-                 "CompileOptions::generators, so every replay would draw the same. Pass its address there.",
+                 "[compile] {} draws from a generator (seed {}, offset {}) that is not among the {} in "
+                 "CompileOptions::generators, so every replay would draw the same numbers. Add its address there.",
                  n->op->name(), at->seed, at->offset, generators_.size());
   }
   std::vector<Tensor> roots() const {
@@ -233,10 +234,10 @@ struct Compiled::State {
     if (what.empty()) return;
     entries.pop_front();  // find() moved it to the front
     fail(Error::Kind::state,
-         fmt::format("[compile] the function would not do now what its replays do: {}. Replays since the last check "
-                     "(CompileOptions::verify is {}) may have differed, too. The next call is traced again. Pass what "
-                     "changes as an input, assign() tensors instead of handles, or call structure_changed() after each "
-                     "change.",
+         fmt::format("[compile] the function now differs from its replays: {}. Replays since the last check "
+                     "(CompileOptions::verify is {}) may have been wrong, too. The next call is traced again. Pass "
+                     "changing values as inputs, assign() tensors instead of handles, or call structure_changed() "
+                     "after each change.",
                      what, options.verify));
   }
   std::vector<uint64_t> state_ids() const {
@@ -257,9 +258,9 @@ struct Compiled::State {
       entries.pop_back();
       if (stats.evictions++ == 0)
         std::fputs(
-            fmt::format("[compile] call {} has signature {} of a compiled function that keeps {}, and replaces the "
-                        "least recently used. Each new signature is traced and planned again. Pad inputs to fewer "
-                        "shapes, or raise CompileOptions::signatures.\n",
+            fmt::format("[compile] call {} is the first one with signature number {}, but the function keeps only "
+                        "{}: it replaces the least recently used. Each new signature is traced and planned again. "
+                        "Pad inputs to fewer shapes, or raise CompileOptions::signatures.\n",
                         stats.traces + stats.replays, stats.traces, options.signatures)
                 .c_str(),
             stderr);

@@ -12,9 +12,9 @@ void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {
   for (size_t k = 0; k < inputs.size(); ++k)
     for (const auto& v : b.variables)
       TG_CHECK(b.inputs[k] == kNone || v.new_value == kNone || v.variable.get() != inputs[k], state,
-               "[compile] input {} is {}, which the function updates. After that the function would read the new value "
-               "as its input, and a replay the old one. Pass a detach() of it, or leave it out and read the tensor "
-               "that the function captures.",
+               "[compile] input {} is {}, which the function updates. After the update the function would read the "
+               "new value as its input, but a replay the old one. Pass a detach() of it, or drop the input and use "
+               "the captured tensor.",
                k, Tensor(v.variable));
 }
 

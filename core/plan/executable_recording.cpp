@@ -90,8 +90,8 @@ bool Executable::record_changes() {
   if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return ++recorded_, recording_->record(k); })) {
     whole_records_ = 0;
   } else if (launches_ > 0 && ++whole_records_ > kMost) {
-    run_singly(fmt::format("{} of its {} ops had {}, in {} runs one after the other", changed_.size(), calls_.size(),
-                           few ? "work of another form" : "other arguments", whole_records_));
+    run_singly(fmt::format("{} of its {} ops had {}, in {} consecutive runs", changed_.size(), calls_.size(),
+                           few ? "other kernels" : "other arguments", whole_records_));
     return false;
   } else {
     record_all();

@@ -340,11 +340,11 @@ Profiler::Profiler(const ProfileOptions& o) {
   }
   const std::lock_guard lock(s.mutex);
   TG_CHECK(!g_profiling.load(), state,
-           "[profiler] one runs already. It records all threads of the process, so there is one at a time: stop() "
-           "it first.");
+           "[profiler] another profiler is running. A profiler records all threads of the process, so only one may "
+           "run at a time: stop() that one first.");
   TG_CHECK(!o.nvtx || g_listener.load(std::memory_order_acquire), value,
-           "[profiler] ProfileOptions::nvtx was asked for, and this build has no CUDA and so no NVTX. Configure with "
-           "TG_CUDA=ON, or leave it out.");
+           "[profiler] ProfileOptions::nvtx is set, but this build has no CUDA and thus no NVTX. Configure with "
+           "TG_CUDA=ON, or do not set it.");
   TG_CHECK(o.most_records > 0 && o.most_records < Profile::kNone, value,
            "[profiler] most_records is {}. It must be between 1 and 2^32 - 2.", o.most_records);
   std::erase_if(s.logs, [](const auto& log) {

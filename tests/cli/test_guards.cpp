@@ -149,7 +149,7 @@ TEST_CASE("a log or a lock that is a link is refused, and what it leads to stays
     fs::create_symlink("../victim", folder / (std::string("run/") + name));
     Process p(folder.path, command);
     CHECK(p.status() == 1);
-    CHECK_HAS(p.errors(), fmt::format("[file] run/{} is a symbolic link. It is written where it is", name));
+    CHECK_HAS(p.errors(), fmt::format("[file] run/{} is a symbolic link. It is written in place", name));
     CHECK(read_file(folder / "victim") == "precious");
   }
 }
@@ -242,7 +242,9 @@ TEST_CASE("a token file that changes during a run is an error, and the run goes 
   std::string what;
   SUBCASE("cut shorter") {
     fs::resize_file(folder / "ids.bin", 0);
-    what = "[file] ids.bin was changed while it was being read: it had 3600 bytes, and has 0. It must stay as it is";
+    what =
+        "[file] ids.bin was changed while it was being read: it had 3600 bytes, and has 0. It must not change "
+        "while it is in use";
   }
   SUBCASE("written to") {
     AppendFile file(folder / "ids.bin", AppendFile::Begin::empty);

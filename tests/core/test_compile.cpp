@@ -229,20 +229,20 @@ TEST_CASE("what a replay could not do is an Error that names it") {
            "op 1 of the trace, add");
   Rng rng{3};
   contains(message([&](Inputs in) { return std::vector<Tensor>{dropout(in[0], 0.5, rng)}; }),
-           "dropout draws from a generator (seed 3, offset 0) that is none of the 0");
+           "dropout draws from a generator (seed 3, offset 0) that is not among the 0");
   Tensor w = random({4}, 2).requires_grad_();
   contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * w}; }),
-           "result 0, (4) f32, still needs its gradient");
+           "result 0, (4) f32, still needs a gradient");
   const Tensor outside = w * 2.0;
   contains(message([&](Inputs in) { return std::vector<Tensor>{in[0] * outside}; }),
-           "which ops outside made on the tape");
+           "which ops outside of it recorded on the tape");
   std::optional<Tensor> state;
   contains(message([&](Inputs in) {
              if (!state) state = zeros({4});
              state->assign(*state + in[0]);
              return std::vector<Tensor>{*state};
            }),
-           "(4) f32 outlives the call of the function without being handed on: op 2 of the trace, add, makes it");
+           "(4) f32 outlives the call of the function without being returned: op 2 of the trace, add, makes it");
   Tensor h = zeros({4});
   contains(message([&](Inputs in) {
              h += in[0];

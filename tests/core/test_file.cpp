@@ -50,7 +50,7 @@ TEST_CASE("file: reading by positions sees a file that is cut shorter or written
   const auto error = [&](auto f) { return error_of(Error::Kind::io, f); };
   read(5);
   CHECK(text == "bytes");
-  CHECK_HAS(error([&] { read(6); }), "[file] " + path + " has 10 bytes, and 1 from byte 10 on are asked for.");
+  CHECK_HAS(error([&] { read(6); }), "[file] " + path + " has 10 bytes, but 1 bytes from byte 10 on were requested.");
   file.check_unchanged();
   SUBCASE("replaced, removed") {
     write_file_atomically(path, "other");
@@ -91,7 +91,7 @@ TEST_CASE("file: a log and a lock are not written through a link, nor into a pip
     message([&] { AppendFile(folder / name, AppendFile::Begin::keep); });
     message([&] { FileLock(folder / name); });
   };
-  refused("link", " is a symbolic link. It is written where it is");
+  refused("link", " is a symbolic link. It is written in place");
   refused("dangling", " is a symbolic link.");
   refused("pipe", " cannot be opened for writing: ");
   CHECK(read_file(folder / "victim") == "precious");

@@ -139,12 +139,11 @@ TEST_CASE("a failed eager update leaves the variables as they were") {
 TEST_CASE("an op without a kernel says so, or is composed of others") {
   const Tensor x = random({2}, 1);
   const std::string missing = error_of([&] { emit1(make_ref<Missing>(), {x}); });
-  CHECK(
-      missing ==
-      "[test_missing] has no kernel for backend cpu. Move its inputs with .to(device), or, for an op of your own, "
-      "write TG_KERNEL(<op>, cpu, <function>), or TG_UNARY_OP(<struct>, cpu), in a .cpp file of your program. A static "
-      "library drops the object of such a file: make it an OBJECT library, or link the whole archive "
-      "($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).");
+  CHECK(missing ==
+        "[test_missing] has no kernel for backend cpu. Move its inputs with .to(device), or, for a custom op, write "
+        "TG_KERNEL(<op>, cpu, <function>), or TG_UNARY_OP(<struct>, cpu), in a .cpp file of your program. A static "
+        "library drops the object of such a file: make it an OBJECT library, or link the whole archive "
+        "($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).");
   CHECK(values(emit1(make_ref<Composed>(), {x})) == values(x * 2.0 + x));
 }
 TEST_CASE("plans: replayed for the same graph, made anew for other attributes, layouts, dtypes and liveness") {

@@ -235,7 +235,7 @@ TEST_CASE("passes can be switched off one by one, and change no bit") {
       CHECK(e == "no error");
       continue;
     }
-    CHECK(has(e, fmt::format("[evaluate] TG_PASSES is '{}', and '", wrong)));
+    CHECK(has(e, fmt::format("[evaluate] TG_PASSES is '{}', but '", wrong)));
     CHECK(has(e, "-cse, -rewrite, -fuse, -order, -inplace, -arena and -branch"));
   }
 }

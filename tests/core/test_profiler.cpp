@@ -305,8 +305,8 @@ TEST_CASE("profiler: ranges for tools outside") {
                                                    [] { seen.push_back("end"); }};
   const detail::RangeListener* const before = detail::set_range_listener(nullptr);
   CHECK(error_of([] { Profiler p({.nvtx = true}); }) ==
-        "[profiler] ProfileOptions::nvtx was asked for, and this build has no CUDA and so no NVTX. Configure with "
-        "TG_CUDA=ON, or leave it out.");
+        "[profiler] ProfileOptions::nvtx is set, but this build has no CUDA and thus no NVTX. Configure with "
+        "TG_CUDA=ON, or do not set it.");
   detail::set_range_listener(&kListener);
   Profiler profiler({.keep = ProfileOptions::Keep::nothing, .nvtx = true});
   {
@@ -323,8 +323,8 @@ TEST_CASE("profiler: ranges for tools outside") {
 TEST_CASE("profiler: errors") {
   Profiler profiler;
   CHECK(error_of([] { Profiler second; }) ==
-        "[profiler] one runs already. It records all threads of the process, so there is one at a time: stop() it "
-        "first.");
+        "[profiler] another profiler is running. A profiler records all threads of the process, so only one may run "
+        "at a time: stop() that one first.");
   (void)profiler.stop();
   CHECK(error_of([&] { (void)profiler.stop(); }) == "[profiler] stop() was called before. Make a new Profiler.");
   CHECK(error_of([] { Profiler p({.most_records = 0}); }) ==

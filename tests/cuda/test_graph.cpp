@@ -279,7 +279,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
   };
   const CompileStats never = run_layers(layers_with(always, w), w, 10);
   CHECK(never.graph_launches == 5);  // of five recordings
-  CHECK(has(never.why_no_graph, "1 of its 9 ops had work of another form, in 5 runs"));
+  CHECK(has(never.why_no_graph, "1 of its 9 ops had other kernels, in 5 consecutive runs"));
   const Tensor large = on_gpu({130, 130}, 2);  // more than is copied
   const tg::Compiled two = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * large, x[0] + large}; });
   std::vector<Tensor> all;
@@ -288,7 +288,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
     CHECK(bits_of(two({all.back()})[1]) == bits_of(all.back() + large));
   }
   CHECK(two.stats().graph_launches == 5);
-  CHECK(has(two.stats().why_no_graph, "2 of its 2 ops had other arguments, in 5 runs"));
+  CHECK(has(two.stats().why_no_graph, "2 of its 2 ops had other arguments, in 5 consecutive runs"));
 }
 
 TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not recorded") {

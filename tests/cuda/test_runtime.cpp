@@ -136,7 +136,7 @@ TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUD
   const std::vector<float> v{1, 2, 3};
   Tensor x = tensor<float>(v, {3}, kGpu).label("x");
   for (const auto& e : {error_of([&] { (void)x.data<float>(); }), error_of([&] { (void)x.mutable_data<float>(); })}) {
-    CHECK(has(e, "[data] tensor 'x' (3) f32 on cuda:0: its elements are not in the host's memory."));
+    CHECK(has(e, "[data] tensor 'x' (3) f32 on cuda:0 is not in host memory."));
     CHECK(has(e, "to_vector()"));
     CHECK(has(e, ".to(Device::cpu())"));
     CHECK(has(e, "device_data<T>()"));
@@ -160,7 +160,7 @@ TEST_CASE("devices that do not exist, and two devices in one op") {
   const Tensor gpu = host.to(kGpu);
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
-    CHECK(has(error_of([&] { host + gpu; }), "[add] inputs lie on different devices: input 0 is (3) f32 on cpu"));
+    CHECK(has(error_of([&] { host + gpu; }), "[add] inputs are on different devices: input 0 is (3) f32 on cpu"));
     CHECK(has(error_of([&] { gpu* host; }), "input 1 is (3) f32 on cpu. Move one with .to(device)."));
   }
 }

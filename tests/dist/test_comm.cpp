@@ -338,7 +338,7 @@ TEST_CASE("all_reduce: refusals, each on all ranks") {
   CHECK(has(error_of([&] { all_reduce(std::array{x}, nullptr); }), "[all_reduce] the communicator is null."));
   CHECK(has(error_of([&] { all_reduce({}, world()); }), "[all_reduce] no tensors."));
   CHECK(has(error_of([&] { all_reduce(std::array{x.to(DType::i32)}, world()); }),
-            "[all_reduce] cannot add up i32 over ranks. It must be f64, f32, bf16 or i64."));
+            "[all_reduce] cannot sum i32 over ranks. The dtype must be f64, f32, bf16 or i64."));
   CHECK(has(error_of([&] {
               reduce_scatter(std::array{x}, {0, 1}, Communicator::self());
             }),

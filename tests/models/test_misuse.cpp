@@ -171,7 +171,7 @@ TEST_CASE("inputs on different devices are refused by every op that takes two") 
     CAPTURE(op);
     const std::string e = error_of(use);
     CAPTURE(e);
-    CHECK(has(e, fmt::format("[{}] inputs lie on different devices: input 0 is ", op)));
+    CHECK(has(e, fmt::format("[{}] inputs are on different devices: input 0 is ", op)));
     CHECK(has(e, "on cuda:1"));
     CHECK(has(e, "Move one with .to(device)."));
   }
