@@ -22,9 +22,10 @@ foreach(header IN LISTS docs_headers)  # a header without "@file" is internal
     list(REMOVE_ITEM docs_headers ${header})
   endif()
 endforeach()
-tg_quoted(docs_input ${docs_headers} README.md CONTRIBUTING.md core/README.md ops/README.md autograd/README.md
-          cpu/README.md cpu/gemm/README.md cuda/README.md tests/emulator/README.md models/README.md bench/README.md
-          tests/README.md cmake/README.md)
+set(docs_folders core ops autograd cpu cuda models bench tests cmake)
+list(TRANSFORM docs_folders APPEND "/*.md" OUTPUT_VARIABLE docs_globs)
+file(GLOB_RECURSE docs_pages CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${docs_globs})
+tg_quoted(docs_input ${docs_headers} README.md CONTRIBUTING.md ${docs_pages})
 configure_file(cmake/Doxyfile.in ${docs_out}/Doxyfile @ONLY)
 set(docs_command ${CMAKE_COMMAND} -DDOXYGEN=${TG_DOXYGEN} -DDOCS=${docs_out}
     -P ${PROJECT_SOURCE_DIR}/cmake/run_doxygen.cmake)
