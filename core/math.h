@@ -136,7 +136,7 @@ TG_HD_INLINE float exp(float x) {
   x = detail::select(x > 89.0f, 89.0f, x);
   x = detail::select(x < -104.0f, -104.0f, x);
   const auto [q, n] = detail::exp_parts(x);
-  // Two factors, because n may be 128 or -150; the first multiplication is exact.
+  // Two factors, because n may be 128 or -150; the first product is exact.
   return (1.0f + q) * detail::power_of_two(n >> 1) * detail::power_of_two(n - (n >> 1));
 }
 TG_HD_INLINE double exp(double x) { return std::exp(x); }
@@ -223,7 +223,7 @@ TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
 TG_HD_INLINE void sincos(float x, float& s, float& c) {
   detail::sincos_reduced(double(detail::select(detail::abs(x) < 0x1p29f, x, detail::nan())), s, c);
 }
-/// s = sin(x), c = cos(x), for angles that float would round away. 1.6 ulp, or 2^-48 near a zero; NaN for |x| >= 2^29.
+/// s = sin(x), c = cos(x), for angles that float would round. 1.6 ulp, or 2^-48 near a zero; NaN for |x| >= 2^29.
 TG_HD_INLINE void sincos(double x, float& s, float& c) {
   detail::sincos_reduced(std::fabs(x) < 0x1p29 ? x : double(detail::nan()), s, c);
 }
@@ -273,8 +273,7 @@ TG_HD_INLINE int32_t abs(int32_t x) { return x < 0 ? -x : x; }
 TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
 /// @}
 
-/// round() gives the nearest whole number, ties to even; floor() gives the largest whole number <= x. Infinities, NaN
-/// and -0 are unchanged.
+/// round() rounds to nearest, ties to even; floor() rounds down. Infinities, NaN and -0 are unchanged.
 /// @{
 TG_HD_INLINE float round(float x) {
   const float a = detail::abs(x), r = (a + 0x1p23f) - 0x1p23f;  // from 2^23 up all floats are whole

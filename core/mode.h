@@ -16,7 +16,7 @@ enum class Recomputes : uint8_t {
 extern constinit thread_local Recomputes t_recomputes;
 }  // namespace detail
 
-/// While it lives, ops are not recorded on the tape, and nothing is saved for backward.
+/// While it lives, ops are not recorded and nothing is saved for backward.
 struct NoGradScope : ScopedValue<bool> {
   NoGradScope();
 };
@@ -26,7 +26,7 @@ struct EnableGradScope : ScopedValue<bool> {
   EnableGradScope();
 };
 
-/// While it lives, ops run when a value is read or evaluate() is called, not when they are called.
+/// While it lives, ops run only when a value is read or evaluate() is called.
 struct LazyScope : ScopedValue<bool> {
   LazyScope();
 };

@@ -6,7 +6,7 @@
 
 namespace tg {
 
-/// An input of a Node. It holds the value until the node has run, or while backward needs it, and the gradient's route.
+/// An input of a Node: its value until the node has run, or while backward needs it, and the gradient's route.
 struct Edge {
   uint64_t id;
   Ref<Value> value;
@@ -47,7 +47,7 @@ struct Node : Counted<Node> {
   } recomputing;
   bool is_recomputation = false;  ///< repeats the work of another node
   bool done = false, released = false;
-  /// Scratch of the planner and of backward: one thread at a time owns a graph.
+  /// Scratch of the planner and of backward. One thread at a time owns a graph.
   uint32_t slot = 0;
   uint64_t mark = 0;
   Node* next_dead = nullptr;
@@ -78,7 +78,7 @@ struct Running {
 /// The node that the calling thread runs; `op` is empty without one.
 const Running& running();
 
-/// Counters of the calling thread since it started, for tests and benchmarks.
+/// Counters of the calling thread, for tests and benchmarks.
 struct EngineStats {
   uint64_t evaluations,    ///< calls of evaluate() with something to run
       nodes,               ///< nodes that these calls ran

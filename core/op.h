@@ -18,7 +18,7 @@ namespace tg {
 /// A set of inputs or outputs of an op: bit i is number i, bit 31 all from 31 on. Members of a long list are thus kept
 /// all or not at all.
 using Mask = uint32_t;
-/// The set of these inputs or outputs: mask_of(0, 2).
+/// The set of these numbers: mask_of(0, 2).
 template <std::integral... I> constexpr Mask mask_of(I... i) {
   return ((Mask(1) << (size_t(i) < 31 ? size_t(i) : 31)) | ... | 0u);
 }
@@ -49,7 +49,7 @@ namespace detail {
 [[noreturn]] void fail_buf_dtype(const Layout&, DType read_as);
 [[noreturn]] void fail_buf_size(const Layout&, size_t bytes);
 }  // namespace detail
-/// A value as a kernel sees it: layout and bytes. A kernel cannot emit, keep or differentiate anything.
+/// A kernel's view of a value. A kernel cannot emit, keep or differentiate anything.
 struct Buf {
   const Layout* layout;
   std::byte* bytes;
@@ -59,8 +59,8 @@ struct Buf {
       detail::fail_buf_dtype(*layout, dtype_of<std::remove_const_t<T>>());
     return reinterpret_cast<T*>(bytes) + layout->offset;
   }
-  /// The first element as U, which may be any type of the element size, for kernels that only move elements. An Error
-  /// for another size.
+  /// The first element as U, any type of the element size, for kernels that only move elements. An Error for another
+  /// size.
   template <class U> [[gnu::always_inline]] U* raw() const {
     if (size_of(layout->dtype) != sizeof(U)) [[unlikely]]
       detail::fail_buf_size(*layout, sizeof(U));
@@ -76,11 +76,11 @@ struct Buf {
 /// The inputs or outputs of a kernel.
 using Bufs = std::span<const Buf>;
 namespace detail {
-// The conditions of for_each and for_each_row (cpu/kernel.h, cuda/kernel.h). An Error says which one fails.
+// Checks for for_each and for_each_row (cpu/kernel.h, cuda/kernel.h). An Error says what does not fit.
 void check_elements(Bufs in, const Buf& out);
 void check_rows(Bufs in, const Buf& out);
 }  // namespace detail
-/// The device of a kernel call, and memory for the duration of the call.
+/// The device of a kernel call, and memory for its duration.
 struct Context {
   Device device;
   std::string_view op;  ///< its name, for errors of launches
@@ -116,9 +116,9 @@ struct Context {
 /// The layouts of an op's outputs.
 using Layouts = SmallVec<Layout, 3>;
 
-/// How the engine may run an op. Adjacent pointwise ops can run as one kernel; views run no kernel.
+/// How the engine runs an op. Adjacent pointwise ops can be one kernel; views run none.
 enum class OpKind : uint8_t { opaque, pointwise, view };
-/// Properties of an op that save memory and time. The defaults are always correct.
+/// Optional properties of an op, which save memory and time.
 struct Traits {
   OpKind kind = OpKind::opaque;
   /// Inputs whose storage an output of equal layout may reuse. The kernel must then read element i before it writes
@@ -130,7 +130,7 @@ struct Traits {
   /// The op draws random numbers, or key() leaves out some attributes. Uses with equal inputs and keys may differ, so
   /// they are never merged.
   bool dynamic_attributes = false;
-  /// Infinities in the outputs are intended; an AnomalyScope accepts them.
+  /// Infinities in the outputs are intended; AnomalyScope accepts them.
   bool may_be_infinite = false;
   /// The op exchanges data with other processes, which must call it in the same order. Lazy and compiled programs run
   /// such ops in the order of emit(), each as soon as all ops before it have run, and never merge them.
@@ -138,11 +138,11 @@ struct Traits {
   /// The kernel returns while its work still uses inputs and outputs. Another op waits for it, and reads all of them,
   /// so that their memory stays allocated. A run that fails in between calls detail::wait_for_async().
   bool asynchronous = false;
-  /// The op costs about as much as reading its inputs, like pointwise ops. A RecomputeScope then recomputes it.
+  /// The op costs about as much as reading its inputs, so RecomputeScope recomputes it. Pointwise ops need not set it.
   bool cheap_to_recompute = false;
 };
 
-/// A pointwise op as device code, for chains that are compiled to one kernel (cuda/jit/chain.h).
+/// A pointwise op as device code, for chains compiled to one kernel (cuda/jit/chain.h).
 struct Expression {
   /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends only on what key() hashes, and
   /// is never freed. Empty if the op has no such form.
@@ -150,7 +150,7 @@ struct Expression {
   /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They may change every step, so they
   /// are not in the text.
   std::array<double, 2> numbers = {};
-  /// The expression works on stored elements. Otherwise bf16 elements are converted to f32 before it and back after it.
+  /// The expression works on stored elements. Otherwise bf16 elements become f32 before it and bf16 after it.
   bool bitwise = false;
 };
 
@@ -196,18 +196,18 @@ struct Op : Counted<Op> {
   virtual ~Op() = default;
   /// The name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
-  /// The layouts of the outputs. Only this function checks shapes and dtypes; it throws an Error when they do not fit.
+  /// The layouts of the outputs. Only this function checks shapes and dtypes; it throws an Error if they do not fit.
   virtual Layouts infer(Inputs) const = 0;
   /// The gradients of the inputs, given those of the outputs. The default throws "[name] has no gradient".
   virtual Tensors vjp(const Vjp&) const;
-  /// The same outputs by simpler ops, for backends without a kernel and for gradients of an op without vjp().
+  /// The same outputs by simpler ops, for backends without a kernel and for gradients without vjp().
   virtual Tensors compose(Inputs) const;
   /// See Traits.
   virtual Traits traits() const { return {}; }
-  /// The inputs that vjp() reads, kept for backward. `tracked`: the inputs that need a gradient. A forgotten bit is an
-  /// Error at the first backward, never a leak.
+  /// The inputs that vjp() reads, kept for backward. `tracked`: those that need a gradient. A forgotten bit is an Error
+  /// at the first backward, never a leak.
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }
-  /// The outputs that vjp() reads, kept for backward. `tracked`: the inputs that need a gradient.
+  /// The outputs that vjp() reads, kept for backward. `tracked`: inputs that need a gradient.
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }
   /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0: output k is
   /// saved as usual. The default is all inputs if the op is cheap.
@@ -224,8 +224,7 @@ struct Op : Counted<Op> {
   }
   /// A pointwise op as device code.
   virtual Expression expression() const { return {}; }
-  /// The minimal work of a run on these tensors; their elements are not read. The default is all inputs and outputs,
-  /// and no matrix product.
+  /// The minimal work of a run; elements are not read. The default is all inputs and outputs, and no matrix product.
   virtual OpWork work(Bufs in, Bufs out) const;
   /// The generator state of a random op, else null.
   virtual const Rng* rng_state() const { return nullptr; }
@@ -243,10 +242,10 @@ struct Op : Counted<Op> {
 };
 
 /// The values that Op::vjp() may read: gradients of the outputs, saved inputs and outputs, shapes. Values that a
-/// RecomputeScope did not keep are recomputed. An Error when a value was not saved, or was written since.
+/// RecomputeScope did not keep are recomputed. An Error if a value was not saved, or was written since.
 class Vjp {
  public:
-  /// The accumulated gradients of the inputs. take() gives one up, if the input has this dtype.
+  /// Gradients of the inputs so far. take() gives one up, if the input has this dtype.
   struct Accumulators {
     virtual Tensor take(const Edge&, DType) = 0;
 
@@ -259,7 +258,7 @@ class Vjp {
   Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
   /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
-  /// Input i, for its last use: if possible the node gives it up, so that an op can reuse its memory.
+  /// Input i, for its last use: the node gives it up if possible, so that an op can reuse its memory.
   Tensor donate_in(size_t i) const;
   /// Output i; saves_out() must have its bit.
   Tensor out(size_t i) const;
@@ -271,8 +270,8 @@ class Vjp {
   Device device() const;
   /// Whether a gradient of input i is wanted.
   bool wants(size_t i) const;
-  /// The accumulated gradient of input i from later ops, if there is one of this dtype; else an empty Tensor. vjp()
-  /// must add to it, and return the sum for input i. It saves a pass over all elements where only few change.
+  /// The gradient of input i so far, from later ops, if there is one of this dtype; else an empty Tensor. vjp() must
+  /// add to it, and return the sum for input i. It saves a pass over all elements where few change.
   Tensor take_accumulated(size_t i, DType dtype) const;
 
  private:
@@ -285,7 +284,7 @@ class Vjp {
   size_t inputs_;
 };
 
-/// Calls an op: checks the inputs, makes a Node, and runs it unless the thread is lazy. Returns the outputs.
+/// Calls an op: checks inputs, makes a Node, runs it unless the thread is lazy, and returns the outputs.
 Tensors emit(OpPtr, Inputs);
 /// Calls an op like emit(), but drops the handles in `in` before it runs. The op may then overwrite inputs without
 /// other owners (Traits::may_alias).
@@ -293,12 +292,12 @@ Tensors emit_donating(OpPtr, std::vector<Tensor> in);
 /// Calls an op that updates tensors: output k becomes the value of input k for k < n, in place if nothing else reads
 /// the old one. Not recorded on the tape.
 void emit_update(OpPtr, Inputs, size_t n);
-/// Computes lazy tensors and their dependencies. Tensors with values cost nothing.
+/// Computes lazy tensors and their dependencies.
 void evaluate(Inputs roots);
 /// Calls an op as emit() does, and returns its first output.
 inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
-/// The single object of an op without attributes. It is never freed and not counted, so threads do not contend for a
+/// The single object of an op without attributes. It is never freed and not counted: threads do not contend for a
 /// counter.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {
@@ -314,7 +313,7 @@ template <class Self> struct Kernels {
   using Fn = void (*)(const Self&, Bufs in, Bufs out, Context&);
   static inline constinit std::array<KernelSlot, kBackends> table{};
 };
-/// Registers a kernel, before main(). Files compiled for newer processors run it on any machine, so it uses scalar
+/// Registers a kernel before main(). Files compiled for newer processors run it on any machine, so it must use scalar
 /// registers only.
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
@@ -335,7 +334,7 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 [[noreturn]] void fail_no_kernel(const Op&, Backend);
 
 namespace detail {
-// The inputs of a kernel, with copies of those that are not contiguous.
+// A kernel's inputs, copied where they are not contiguous.
 class ContiguousInputs {
  public:
   ContiguousInputs(Bufs in, Context&);
@@ -351,7 +350,7 @@ class ContiguousInputs {
 }  // namespace detail
 
 /// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with static kName and attributes as members. It
-/// registers the op and finds its kernel.
+/// registers the op and finds kernels.
 template <class Self> struct OpOf : Op {
   static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }
@@ -387,7 +386,7 @@ template <class Self> struct OpOf : Op {
   static inline const bool listed_ = register_op(info);
 };
 
-/// The base of views: infer() returns a Layout on the storage of an input (Layout::aliases_input). There is no kernel.
+/// The base of views: infer() returns a Layout on an input's storage (Layout::aliases_input), without a kernel.
 template <class Self> struct ViewOp : OpOf<Self> {
   static constexpr bool kView = true;
   Traits traits() const override { return {.kind = OpKind::view}; }

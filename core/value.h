@@ -19,7 +19,7 @@ struct Storage : Counted<Storage> {
   size_t bytes;
   uint32_t version = 0;       ///< counts writes outside of ops; a tape compares it
   const Ref<Storage> within;  ///< the block that contains this one, or null
-  /// Allocates `bytes` on the device; throws an Error of kind memory when there is no room.
+  /// Allocates `bytes` on the device; throws an Error of kind memory if there is no room.
   Storage(Device, size_t bytes);
   /// A part of another block, which it keeps alive.
   Storage(Ref<Storage> within, size_t offset, size_t bytes);
@@ -50,8 +50,8 @@ struct Hooks : Counted<Hooks> {
   std::deque<Hook> list;  // stable addresses: a running hook may add another
 };
 
-/// The identity of a tensor, which assign() repoints. `requires_grad` asks for a gradient; `recorded` says that a node
-/// of the tape reads the value.
+/// The identity of a tensor, which assign() repoints. `requires_grad` asks for a gradient; `recorded`: a node of the
+/// tape reads the value.
 struct Variable : Counted<Variable> {
   uint64_t id;  ///< never reused; key of its gradient
   Ref<Value> value;

@@ -37,7 +37,7 @@ struct KernelInfo {
   std::string_view file;  ///< path from the source root: "cpu/kernels/matmul.cpp"
   int line, level;
 };
-/// An op of this program, for listings: whether it overrides vjp(), overrides compose(), is a view.
+/// An op of this program: whether it overrides vjp(), overrides compose(), is a view.
 struct OpInfo {
   std::string_view name;
   bool has_vjp, composes, is_view;
@@ -53,8 +53,8 @@ std::vector<OpInfo> all_ops();
 std::vector<KernelInfo>
 /// All kernels that this machine can run, sorted by op, backend and level.
 all_kernels();
-/// The instruction-set level of CPU kernels, 1, 3 or 4: the highest of this machine, or the environment variable TG_ISA
-/// if that is lower.
+/// The instruction-set level of CPU kernels, 1, 3 or 4: this machine's highest, or the environment variable TG_ISA if
+/// lower.
 int isa_level();
 /// The highest level of a backend's kernels. It may be below isa_level() if the build has no CPU kernels of that level.
 /// An Error if TG_ISA is not 1, 3 or 4.

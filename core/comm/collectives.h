@@ -26,8 +26,8 @@ DType reduced_dtype(std::string_view op, DType);
 /// Bytes that a rank reduces in one round: 1 MiB, and at most 64 MiB over all ranks. This fits caches, suits any
 /// network, and bounds memory and operand messages with many ranks.
 constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
-/// All-reduce: elementwise sums in rank order, ((x0 + x1) + x2) + ... The lists have equal sizes and dtypes on every
-/// rank. Each rank reduces a shard, then all gather the shards.
+/// All-reduce: elementwise sums in rank order, ((x0 + x1) + x2) + ... Lists have equal sizes and dtypes on every rank.
+/// Each rank reduces a shard, then all gather the shards.
 void all_reduce(Communicator&, std::span<const ReduceBuffer>);
 
 /// The shards of several concatenated tensors: rank r owns elements [offsets[r], offsets[r + 1]). The ranks + 1 offsets
@@ -37,7 +37,7 @@ using ShardOffsets = std::vector<int64_t>;
 struct Shard {
   int64_t first = 0, n = 0;
 };
-/// The shard of a rank within the tensor with elements [begin, begin + n) of the concatenation.
+/// The shard of a rank within the tensor of elements [begin, begin + n) of the concatenation.
 Shard shard_of(const ShardOffsets&, int rank, int64_t begin, int64_t n);
 /// The sums of all_reduce() for this rank's shards only: `to` gets shard_of() of each tensor.
 void reduce_scatter(Communicator&, std::span<const ReduceBuffer>, const ShardOffsets&);

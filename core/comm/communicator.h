@@ -28,7 +28,7 @@ class Communicator {
   /// A world of one: this process.
   static const std::shared_ptr<Communicator>& self();
   /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
-  /// this process is one of several and this build has no MPI.
+  /// there are several processes and this build has no MPI.
   static const std::shared_ptr<Communicator>& world();
   /// A fake communicator of `size` ranks that transfers nothing, for dry runs and benchmarks of local work. Its results
   /// are meaningless.
@@ -88,8 +88,7 @@ class Communicator {
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
-  // Starts the thread of jobs, which then calls exchange() and the others. The derived class's destructor calls
-  // end_jobs().
+  // Starts the thread of jobs, which calls exchange() and the others. The derived class's destructor calls end_jobs().
   void use_thread_for_jobs() { jobs_ = std::make_unique<CommJobs>(); }
   const CommJobs* jobs() const { return jobs_.get(); }
   void end_jobs() { jobs_.reset(); }    // before end_watch()
