@@ -308,7 +308,7 @@ TEST_CASE("a tensor of a trace that outlives it without being a result is an Err
   const Compiled decode = compile([&](Inputs in) { return std::vector{model.forward(in[0], {.cache = &cache})}; });
   const std::string grows = error_of_call(decode, {full({1, 1}, 1, DType::i64)});
   CHECK(grows.find("outlives the call") != std::string::npos);
-  CHECK(grows.find("a KvCache is to be one of KvCache::with_capacity()") != std::string::npos);
+  CHECK(grows.find("a KvCache must come from KvCache::with_capacity()") != std::string::npos);
   // Within a call they are free, and so are handles from before.
   const Compiled inside = compile([&](Inputs in) {
     KvCache own;
