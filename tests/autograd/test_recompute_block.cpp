@@ -109,7 +109,7 @@ TEST_CASE("checkpoint: a function that does something else the second time is fo
         return calls++ == 2 ? Tensors{in[0] * 2.0} : Tensors{in[0], in[0]};
       },
       {&x, 1})[0];
-  CHECK(has(error_of([&] { backward(sum(z)); }), "gave 1 outputs gives 2"));
+  CHECK(has(error_of([&] { backward(sum(z)); }), "returned 1 outputs returns 2"));
   CHECK(has(error_of([&] {
               recompute([](Inputs, Rng*) { return Tensors{Tensor()}; }, {&x, 1});
             }),
