@@ -256,7 +256,7 @@ TEST_CASE("custom_vjp: the function's values and the written gradient, again dif
   CHECK_HAS(error_of([&] {
               backward(sum(wrong({&x, 1})[0]));
             }),
-            "[custom_vjp] the vjp returns 0 gradients of 1 inputs");
+            "[custom_vjp] the vjp returns 0 gradients for 1 inputs");
   const TensorFunction shape = custom_vjp([](Inputs in) { return std::vector<Tensor>{in[0] * 2.0}; },
                                           [](Inputs, Inputs, Inputs g) { return std::vector<Tensor>{sum(g[0])}; });
   CHECK_HAS(error_of([&] { backward(sum(shape({&x, 1})[0])); }), "[custom_vjp] gradient 0 is () f64");
