@@ -1,10 +1,10 @@
-# The documents: cmake -DROOT=<repository> -P tests/words.cmake. README.md has at most 1400 words, every folder has a
+# The documents: cmake -DROOT=<repository> -P tests/words.cmake. README.md has at most 1300 words, every folder has a
 # README.md, every relative link points at a file or folder, and so does every `folder/path.ext` and `folder/path/` in
 # backticks. No folder has more than 50 files, nor more lines of code than its ceiling: what it had, plus 2 %. A commit that
 # raises a ceiling says what that buys. Prints what is wrong, and lines by folder with the difference to the last commit.
 cmake_minimum_required(VERSION 3.25)
 set(folders core ops autograd cpu cuda models bench tests cmake)
-set(most_words 1400)
+set(most_words 1300)
 set(most_files 50)
 set(most_lines_core 10750)
 set(most_lines_ops 6280)
