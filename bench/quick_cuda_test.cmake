@@ -1,5 +1,5 @@
-# Tests bench_gpt_timeit, bench_lm_profile, bench_step, bench_switchback and bench_fragmented on the device cuda, a GPU
-# or the emulator:
+# Tests bench_gpt_timeit, bench_lm_profile, bench_step, bench_switchback and bench_fragmented on cuda, a GPU or
+# emulated:
 #   cmake -DTIMEIT=<bench_gpt_timeit> -DLM=<bench_lm_profile> -DSTEP=<bench_step> -DSWITCHBACK=<bench_switchback>
 #         -DFRAGMENTED=<bench_fragmented> -DOUT=<folder> -P quick_cuda_test.cmake
 # Prints "skipped" without such a device. Times are not judged.

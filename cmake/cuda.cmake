@@ -70,7 +70,7 @@ function(tg_add_cuda target)
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
-  # Embedded texts: the headers of kernels that are compiled at run time, and tuned GEMM algorithms.
+  # Embeds the headers of kernels compiled at run time, and tuned GEMM algorithms.
   set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h
       cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
@@ -92,8 +92,7 @@ function(tg_add_cuda target)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
-    # cuBLASLt and NVRTC are loaded on first use (cuda/runtime/shared_library.h), by default from the system, else from
-    # this toolkit.
+    # cuBLASLt and NVRTC are loaded on first use (cuda/runtime/shared_library.h), from the system or else this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)
     # loaded by the first profiler; without its headers profiles lack the GPU

@@ -1,4 +1,4 @@
-# Target `demo`: trains a byte-level GPT on this repository's sources in under a minute, then generates code.
+# Target `demo`: trains a byte-level GPT on this repository in under a minute, then generates code.
 set(demo_data)
 foreach(folder core autograd ops cpu models)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.h ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)

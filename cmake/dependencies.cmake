@@ -1,4 +1,4 @@
-# Finds every dependency; a missing one stops the configuration with its package name.
+# Finds every dependency; a missing one stops with its package name.
 # (name, minimum version, package for apt, dnf, brew and vcpkg)
 function(tg_require package version apt dnf brew vcpkg)
   find_package(${package} ${version} CONFIG QUIET)

@@ -1,6 +1,6 @@
-# Embeds files as string literals: cmake -DROOT=<repository> -DOUT=<file.cpp> -DHEADERS=<a.h|b.h ...>
-# -DALGORITHMS=<a.txt|b.txt ...> -P embed.cmake. Headers are for kernels compiled at run time (cuda/jit/rtc.h),
-# algorithms are tuned GEMMs (cuda/gemm/gemm.h).
+# Embeds files as strings: cmake -DROOT=<repository> -DOUT=<file.cpp> -DHEADERS=<a.h|b.h ...> -DALGORITHMS=<a.txt|b.txt
+# ...> -P embed.cmake. Headers are for kernels compiled at run time (cuda/jit/rtc.h), algorithms are tuned GEMMs
+# (cuda/gemm/gemm.h).
 foreach(kind HEADERS ALGORITHMS)
   string(REPLACE "|" ";" files "${${kind}}")
   set(${kind}_texts "")

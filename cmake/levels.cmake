@@ -1,6 +1,6 @@
 # CPU kernel files are compiled for the baseline and for each level in TG_CPU_LEVELS; registration at start-up selects
-# the highest that the machine supports (core/backend/registry.h). The baseline's objects come first in the archive, so
-# that inline functions shared by levels resolve to code that runs everywhere.
+# the machine's highest (core/backend/registry.h). The baseline's objects come first in the archive, so that shared
+# inline functions resolve to code that runs everywhere.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(TG_CPU_LEVELS "3;4"
       CACHE STRING "x86-64 levels with kernels of their own, beside the baseline: 3 (AVX2), 4 (AVX-512)")
@@ -9,8 +9,8 @@ else()
 endif()
 
 # GCC's generic tuning, because a level runs on many processors. Code never uses errno or traps of math functions;
-# without them loops vectorise. These are target options, not file options, because a precompiled header and its
-# includers must agree on sqrt() etc.
+# without them loops vectorise. These are target options, because a precompiled header and its includers must agree on
+# sqrt() etc.
 set(TG_MATH_FLAGS -fno-math-errno -fno-trapping-math)
 set(TG_KERNEL_FLAGS -O3)
 # at -O1, clang takes six times as long to compile instrumented code here
@@ -33,8 +33,8 @@ function(tg_add_kernel_levels target)
   endforeach()
   set_source_files_properties(${scalar} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   if(TG_SANITIZE)
-    # Only GEMM's sources differ between levels. Instrumented code is not vectorised, so sanitizer builds compile only
-    # the kernels that call GEMM per level.
+    # Only GEMM's sources differ between levels, and instrumented code is not vectorised: sanitizer builds compile only
+    # the callers of GEMM per level.
     foreach(file IN LISTS kernels)
       file(STRINGS ${PROJECT_SOURCE_DIR}/${file} calls REGEX "<tapegrad/cpu/gemm/")
       if(NOT calls)

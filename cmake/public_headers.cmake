@@ -1,4 +1,4 @@
-# tg_reached_headers(<out> <root> <header>...): these headers and all that they include, as paths of includes without
+# tg_reached_headers(<out> <root> <header>...): these headers and all that they include, as include paths without
 # tapegrad/ (core/op.h), below <root>/.
 function(tg_reached_headers out root)
   set(todo ${ARGN})

@@ -1,4 +1,3 @@
-// Text tables: columns as wide as their longest cell.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,7 +5,7 @@
 namespace tg::bench {
 
 using Cells = std::vector<std::string>;
-// At least one line, all of one length. The first column is left-aligned, the others right-aligned.
+// At least one line, all of one length; the first column left-aligned, the others right-aligned, as wide as needed.
 std::string aligned(const std::vector<Cells>& lines);
 
 }  // namespace tg::bench

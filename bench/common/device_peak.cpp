@@ -19,7 +19,7 @@ int repeats_for(const std::function<void()>& f, Device device, double seconds_pe
 }
 
 namespace {
-// Work in 1e9 units per second, over about `seconds` of runs; 0: one run, to test that it works.
+// Work in 1e9 units per second, over about `seconds`; 0: one run, as a test.
 double rate_of(const std::function<void()>& f, Device device, double work, double seconds, double seconds_per_sample) {
   const NoGradScope off;
   const int repeats = seconds > 0 ? repeats_for(f, device, seconds_per_sample) : 1;

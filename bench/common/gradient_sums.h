@@ -1,5 +1,4 @@
-// Gradients accumulated over passes, like PyTorch's backward without zero_grad. For bench_gpt_timeit and
-// bench_lm_profile.
+// Gradients accumulated over passes, like PyTorch's backward without zero_grad.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/nn/params.h>
@@ -9,9 +8,9 @@ namespace tg::bench {
 class GradientSums {
  public:
   explicit GradientSums(const Params& params) : parameters_(params.all()), sums_(parameters_.size()) {}
-  // The first pass creates the sums, later ones accumulate. An Error names a parameter without a gradient.
+  // Creates the sums at first, later accumulates. An Error names a parameter without a gradient.
   void add(const GradMap&);
-  // Creates missing sums as zeros: a compiled function can assign a variable but not create one.
+  // Creates missing sums as zeros: compiled functions can assign variables but not create them.
   void make();
   const std::vector<Tensor>& all() const { return sums_; }  // in the order of Params::all()
   const Tensor& of(std::string_view parameter) const;       // an Error for an unknown parameter

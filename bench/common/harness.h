@@ -1,4 +1,4 @@
-// Measurement: medians and spread of many runs, and the machine. Not for tests: they never judge times.
+// Measurement: medians and spread of many runs, and the machine. Not for tests.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/plan/compile.h>
@@ -12,7 +12,7 @@ namespace tg::bench {
 
 double now();                                  // seconds
 double timed(const std::function<void()>& f);  // seconds that f() takes
-// Makes now() count this process's CPU time: for one thread on a busy machine.
+// Makes now() count this process's CPU time, for one thread on a busy machine.
 void use_cpu_time();
 
 enum class RunMode { eager, compiled };  // compiled: tensor functions run through tg::compile
@@ -30,7 +30,7 @@ struct MeasureOptions {
   int min_runs = 50;
 };
 Timing measure(const std::function<void()>& f, MeasureOptions = {});
-// Alternates a and b run by run, so that noise hits both: the medians, and the median of the ratios a / b.
+// Alternates a and b, so that noise hits both: the medians, and the median of the ratios a / b.
 struct Paired {
   Timing a, b;
   double ratio;

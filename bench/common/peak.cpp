@@ -55,7 +55,7 @@ struct Kernels {
 #include "common/peak_kernels.h"
 #endif
 
-// bf16 and int8 rates by the instructions that the kernels use; without them, f32's (bf16 is widened).
+// bf16 and int8 by the kernels' instructions; without them at f32's rate (bf16 is widened).
 #ifdef __x86_64__
 #define TG_TILES(instruction)                                                                              \
   struct alignas(64) {                                                                                     \
@@ -78,7 +78,7 @@ struct Kernels {
 double amx_products(int64_t n) { TG_TILES("tdpbf16ps"); }
 double amx_int8(int64_t n) { TG_TILES("tdpbssd"); }
 #undef TG_TILES
-// Twelve independent instructions on registers, with an add between where multiply and add are separate.
+// Twelve independent register instructions, with adds between where multiply and add are separate.
 #define TG_TWELVE(instruction)                                                                                       \
   for (; n > 0; --n)                                                                                                 \
     asm volatile(instruction "2\n\t" instruction "3\n\t" instruction "4\n\t" instruction "5\n\t" instruction         \
@@ -103,7 +103,7 @@ const Kernels& kernels() {
   return baseline::kKernels;
 }
 
-// Seconds from the first thread's start of f(thread) to the last one's end; all start together.
+// Seconds from the first start of f(thread) to the last end; all threads start together.
 template <class F> double on_all_threads(F f) {
   const int n = num_threads();
   std::atomic<int> waiting = n;
@@ -121,7 +121,7 @@ template <class F> double on_all_threads(F f) {
   for (auto& t : threads) t.join();
   return *std::max_element(end.begin(), end.end()) - *std::min_element(begin.begin(), begin.end());
 }
-// The second highest rate: a clock jump makes one round look too fast.
+// The second highest rate: a clock jump makes a round look too fast.
 class SecondHighest {
  public:
   void add(double rate) {
@@ -133,8 +133,8 @@ class SecondHighest {
  private:
   double first_ = 0, second_ = 0;
 };
-// The best rate of `once(repeats)`, which returns its seconds, over `total` seconds. Rounds are short, so that some fit
-// between the time slices of other work.
+// The best rate of `once(repeats)`, which returns its seconds, in `total` seconds. Short rounds fit between the time
+// slices of other work.
 template <class Once> double best_rate(double work, double total, Once once) {
   constexpr double kRound = 1e-3;
   constexpr int kLeast = 5;
@@ -147,7 +147,7 @@ template <class Once> double best_rate(double work, double total, Once once) {
   return rate();
 }
 
-// The sum of each thread's second best round: threads share nothing, so their rounds need not coincide.
+// The sum of each thread's second best round: threads share nothing, so rounds need not coincide.
 double multiply_add_rate(MultiplyAdd f, double flop, double total) {
   constexpr double kRound = 2e-4;
   constexpr int kLeast = 20;
@@ -203,8 +203,8 @@ class Array {
   static constexpr std::align_val_t kAlign{2 << 20};
   float* p_;
 };
-// `arrays` arrays take `bytes` over all threads; a pass moves `moves` times the bytes of one array. Takes the faster of
-// plain and non-temporal stores.
+// `arrays` arrays take `bytes` over all threads; a pass moves `moves` arrays. The faster of plain and non-temporal
+// stores.
 double stream_rate(const Streams& ways, int arrays, int moves, int64_t bytes, double total) {
   const int64_t n = bytes / num_threads() / arrays / int64_t(sizeof(float)) / 16 * 16;
   const double moved = 1e-9 * double(n) * sizeof(float) * moves * num_threads();

@@ -1,6 +1,6 @@
-// Peak rates of this machine, measured in the same run as the results. CPU: multiply-adds on registers and memory
-// bandwidth for a working set, on all threads, by custom loops at the kernels' instruction level
-// (core/backend/registry.h). GPU: the largest GEMM of the vendor's library, and copies by the copy engine.
+// Peak rates of this machine, measured in the same run as the results. CPU, on all threads: register multiply-adds and
+// memory bandwidth for a working set, by loops at the kernels' instruction level (core/backend/registry.h). GPU: the
+// vendor library's largest GEMM, and copies by the copy engine.
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/dtype.h>
@@ -11,9 +11,9 @@
 
 namespace tg::bench {
 
-// GB/s; bytes read and written count once each; the better of plain and non-temporal stores.
+// GB/s, each byte read or written counted once; the better of plain and non-temporal stores.
 struct Bandwidth {
-  // a = b; a = b + 3 c. Plain stores first read a (write allocate), which is not counted.
+  // a = b; a = b + 3 c. Plain stores also read a (write allocate), not counted.
   double copy, triad;
   // a = b + a / 2 or a = -a: all traffic is counted, and writes overlap with reads.
   double update;
@@ -25,10 +25,10 @@ struct Bandwidth {
 class Peaks {
  public:
   explicit Peaks(double seconds, Device device = {}) : seconds_(seconds), device_(device) {}
-  // GEMM rate for operands "f64", "f32", "tf32", "bf16" or (CPU) "i8"; CPU bf16 and i8 by the kernels' instructions.
+  // GEMM rate for operands "f64", "f32", "tf32", "bf16" or (CPU) "i8", by the kernels' instructions.
   double gflops(const std::string& operands);
-  // Bandwidth with arrays of `bytes` in total, split over the threads, on huge pages if available. `bytes` is rounded
-  // to a power of 2, from 16 KiB per thread to 512 MiB in total, beyond all caches.
+  // Bandwidth of arrays of `bytes` in total over the threads, on huge pages if available. `bytes` is rounded to a power
+  // of 2, from 16 KiB per thread to 512 MiB, beyond all caches.
   Bandwidth bandwidth(double bytes);
   const std::map<std::string, double>& products() const { return gflops_; }       // by operands
   const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // by bytes

@@ -1,13 +1,13 @@
-// The loops of peak.cpp for one instruction set; included once for each, with TG_PEAK_NAME, the attribute
-// TG_PEAK_TARGET, the register bytes TG_PEAK_WIDTH, the number of chains in registers TG_PEAK_CHAINS, and optionally
-// the non-temporal store TG_PEAK_STREAM.
+// The loops of peak.cpp for one instruction set, included once for each, with TG_PEAK_NAME, the attribute
+// TG_PEAK_TARGET, the register bytes TG_PEAK_WIDTH, the register chains TG_PEAK_CHAINS, and optionally the non-temporal
+// store TG_PEAK_STREAM.
 namespace TG_PEAK_NAME {
 
 template <class T> struct Vector {
   typedef T type __attribute__((vector_size(TG_PEAK_WIDTH)));
 };
 
-// n rounds of one multiply-add per chain; independent chains hide the latency.
+// n rounds of a multiply-add per chain; independent chains hide latency.
 template <class T> TG_PEAK_TARGET double multiply_add(int64_t n) {
   using V = typename Vector<T>::type;
   V chain[TG_PEAK_CHAINS], factor = {}, term = {};

@@ -1,4 +1,4 @@
-# Common part of the quick_*_test.cmake: an empty folder OUT, and checks of PROGRAM's output and failures.
+# For the quick_*_test.cmake: an empty folder OUT, and checks of PROGRAM's output and failures.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${OUT})
 file(MAKE_DIRECTORY ${OUT})
@@ -11,7 +11,7 @@ function(prints text)
     endif()
   endforeach()
 endfunction()
-# Reads a result file; fails unless it has the common keys and these. Returns its text.
+# Reads a result file with the common keys and these; returns its text.
 function(read_results file json)
   file(READ ${file} text)
   foreach(key date commit command ${ARGN})
@@ -22,7 +22,7 @@ function(read_results file json)
   endforeach()
   set(${json} "${text}" PARENT_SCOPE)
 endfunction()
-# Fails unless PROGRAM with these arguments returns `status` and prints `message`.
+# PROGRAM with these arguments must return `status` and print `message`.
 function(fails status message)
   execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE got ERROR_VARIABLE error OUTPUT_QUIET)
   if(NOT got EQUAL status OR NOT error MATCHES "${message}")

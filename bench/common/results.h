@@ -1,4 +1,4 @@
-// One row per measurement, printed as a table and written as JSON. For the programs of this folder.
+// One row per measurement, printed as a table and written as JSON.
 #pragma once
 #include "common/peak.h"
 #include "common/program.h"

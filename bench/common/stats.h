@@ -1,6 +1,6 @@
-// Statistics of repeated measurements, after Criterion.rs 0.5: iterations per sample, estimates with bootstrap
-// confidence intervals (Efron 1979), comparison with an earlier sample by Welch's t on pooled resamples, outliers by
-// Tukey's fences. Pure functions with seeded resampling; criterion.h measures and prints.
+// Statistics after Criterion.rs 0.5: iterations per sample, bootstrap confidence intervals (Efron 1979), comparison
+// with an earlier sample by Welch's t on pooled resamples, outliers by Tukey's fences. Pure functions with seeded
+// resampling.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -18,19 +18,19 @@ struct Sample {
   std::vector<double> averages() const;     // seconds per iteration
 };
 
-// A plan for `target` seconds; `met` is the mean time of an iteration during warm-up. Flat if linear sampling would
-// take more than twice the target.
+// A plan for `target` seconds; `met` is an iteration's mean time in warm-up. Flat if linear sampling would take over
+// twice the target.
 struct SamplingPlan {
   Sampling sampling;
   std::vector<uint64_t> iterations;  // per sample
   double expected;                   // seconds
-  // If one iteration per sample misses the target: the number of samples (a multiple of ten) that meets it; else 0.
+  // The number of samples (a multiple of ten) that meets a missed target; 0 if it is met.
   int fewer_samples;
   uint64_t total() const;
 };
 SamplingPlan plan_samples(double met, double target, int samples);
 
-// The p-th percentile, p in [0, 100], of n >= 1 sorted numbers: linear interpolation at rank p / 100 (n - 1).
+// The p-th percentile, p in [0, 100], of n >= 1 sorted numbers: linear between them, rank p / 100 (n - 1).
 double percentile(std::span<const double> sorted, double p);
 double mean(std::span<const double>);
 double variance(std::span<const double>);              // divides by n - 1; at least two
@@ -62,8 +62,8 @@ struct Change {  // new mean time / old - 1
   Estimate mean, median;
   double t, p;
 };
-// `now` against `base`, each of at least two. The bootstrap draws ceil(sqrt(resamples)) times from `now`, each with an
-// equal number of draws from `base`.
+// `now` against `base`, at least two each. The bootstrap draws ceil(sqrt(resamples)) times from `now`, and for each
+// about that often from `base`.
 Change change(const Sample& now, const Sample& base, BootstrapOptions = {});
 // none: p is not significant; noise: the interval overlaps +-threshold.
 Verdict verdict(const Change&, double significance = 0.05, double threshold = 0.01);

@@ -1,5 +1,5 @@
-// Collectives of core/comm/communicator.h over message sizes: mpirun -n N bench_comm. The slowest rank counts, and rank
-// 0 prints. predict.py fits a network model to the results.
+// Collectives of core/comm/communicator.h over message sizes: mpirun -n N bench_comm. The slowest rank counts.
+// predict.py fits a network to the results.
 #include "common/program.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ struct Row {
   Timing time;
 };
 
-// Samples of f, called by all ranks after a barrier; the slowest rank counts. Short calls are batched.
+// Samples of f on all ranks after a barrier; the slowest rank counts. Short calls are batched.
 Timing measured(Communicator& world, const Flags& flags, const std::function<void()>& f) {
   const auto slowest = [&](double s) { return 1e-9 * double(world.max(int64_t(1e9 * s))); };
   const auto sample = [&](int64_t calls) {

@@ -1,5 +1,5 @@
 # Tests bench_comm: cmake -DPROGRAM=<bench_comm> -DOUT=<folder> -DMPIRUN=<words> -DPYTHON=<python3> -DPROGRAMS=<folder>
-# -P quick_test.cmake. Without MPIRUN it only tests the refusal of one rank. PYTHON adds predict.py --on-paper.
+# -P quick_test.cmake. Without MPIRUN one rank must be refused. PYTHON adds predict.py --on-paper.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 fails(2 "mpirun -n 2 --bind-to none bench_comm")
 if(NOT MPIRUN)

@@ -1,6 +1,5 @@
-// Document 002's benchmark of fragmented layers: forward passes and training steps of a linear layer and of fragmented
-// ones, over a grid of sizes, batches and fragments, with the document's text and memory peaks. The same code on CPU
-// and CUDA.
+// Document 002's benchmark: forward passes and training steps of a linear layer and of fragmented ones, over sizes,
+// batches and fragments, with the document's text and memory peaks. CPU and CUDA.
 #include <fmt/format.h>
 
 #include <optional>
@@ -10,13 +9,13 @@
 using namespace tg;
 using namespace tg::bench;
 namespace {
-// The end of the run of cells from `begin` with equal size and batch.
+// The end of the cells from `begin` with equal size and batch.
 size_t end_of_group(const std::vector<FragmentedCell>& cells, size_t begin) {
   size_t end = begin;
   while (end < cells.size() && cells[end].size == cells[begin].size && cells[end].batch == cells[begin].batch) ++end;
   return end;
 }
-// Keeps one model at a time: inference continues with the layer of train.
+// Keeps one model: inference continues with train's layer.
 std::vector<FragmentedRow> measured_group(std::span<const FragmentedCell> cells, FragmentedVariant variant,
                                           const FragmentedSetup& setup) {
   std::vector<FragmentedRow> rows;

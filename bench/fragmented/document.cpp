@@ -57,9 +57,8 @@ const FragmentedFigure* fragmented_figure(const FragmentedCell& cell) {
   return at == grid.end() ? nullptr : &figures[size_t(at - grid.begin())];
 }
 
-// Weights, gradients, moments and the optimiser's square roots: 5 x the parameters. Data and results: 4 x the rows.
-// Soft selection computes all fragments, hard selection copies a fragment's matrix per row; the layer keeps a mapping
-// and masks of its fragments.
+// Weights, gradients, moments and the optimiser's square roots: 5 x the parameters; data and results: 4 x the rows.
+// Soft selection computes all fragments, hard selection copies a matrix per row; the layer keeps a mapping and masks.
 double fair_bytes(const FragmentedCell& c) {
   const double parameters = float_bytes(double(c.parameters())), rows = float_bytes(double(c.batch * c.size));
   const double in_update = 5 * parameters + 4 * rows;
@@ -75,8 +74,8 @@ double document_bytes(const FragmentedCell& c) {
 }
 int64_t stored_bytes(const FragmentedCell& c) { return 4 * 4 * c.parameters(); }
 int64_t folded_bytes(const FragmentedCell& c) { return 3 * 4 * c.parameters(); }
-// Tensors of the size of x: x, target, y, its gradient; for fragmented layers also weighted x, the rest of x, and their
-// gradients. A folded step keeps the gradients' operands until backward ends.
+// Tensors of the size of x: x, target, y, its gradient; fragmented also weighted x, the rest of x, and their gradients.
+// A folded step keeps the gradients' operands until backward ends.
 int64_t step_limit(const FragmentedCell& c, StepWay step) {
   constexpr int64_t kSmall = 1 << 10;  // the loss, indices
   const bool linear = c.mode == CellMode::linear;

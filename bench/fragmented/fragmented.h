@@ -1,5 +1,4 @@
-// Document 002's benchmark of fragmented and linear layers: the 81 cells of its grid, timing, and memory by formulas
-// and measured. report.h prints. For bench_fragmented.
+// Document 002's benchmark of fragmented and linear layers: its 81 cells, timing, and memory, by formulas and measured.
 #pragma once
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/tensor.h>
@@ -38,7 +37,7 @@ struct FragmentedCell {  // a layer size -> size, batch rows of x
 };
 std::vector<FragmentedCell> fragmented_grid();  // the document's 81 cells, in its order
 
-// separate: backward(), which stores all gradients, then the optimiser. folded: AdamW::backward_and_step().
+// separate: backward() stores all gradients, then the optimiser runs. folded: AdamW::backward_and_step().
 enum class StepWay : uint8_t { separate, folded };
 std::string_view name_of(StepWay);
 struct FragmentedVariant {
@@ -58,8 +57,8 @@ struct FragmentedPlan {
   std::vector<FragmentedCell> cells;
   std::vector<FragmentedVariant> variants;  // each measures all cells
 };
-// The plan for these flags. Default: the document's sizes with 10 and 100 steps on a GPU or with --full, else size 2048
-// with 2 and 5 steps. An Error names the first wrong flag, a duplicate cell, or one that exceeds the device's memory.
+// Default: the document's sizes with 10 and 100 steps on a GPU or with --full, else size 2048 with 2 and 5 steps. An
+// Error names the first wrong flag, a duplicate cell, or one that exceeds the device's memory.
 FragmentedPlan fragmented_plan(const FragmentedFlags&);
 
 struct FragmentedResult {
@@ -84,19 +83,18 @@ class FragmentedModel {
   Tensor x_, target_;
 };
 
-// Steps of a new Adam: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, no decay.
+// A new Adam: lr 1e-3, betas 0.9 and 0.999, eps 1e-8, no decay.
 class FragmentedSteps {
  public:
   struct Seconds {
     double forward, backward;
   };
   FragmentedSteps(const FragmentedModel&, CellMode, FragmentedVariant, Device);
-  // forward: y, synchronised. backward: gradients and update, synchronised. The loss between them is not timed, but its
-  // unfinished work counts as backward. Compiled: a step is one call, and backward is its time minus that of a
-  // forward-only call.
+  // forward: y, synchronised. backward: gradients and update, synchronised. The loss between is untimed, but its
+  // unfinished work counts as backward. Compiled: backward is the whole step's time minus a forward-only call's.
   Seconds run();
   double loss() const { return loss_.item<float>(); }  // of the last step, before its update
-  // Runs the first step. An Error unless it moves exactly the expected weights, by about the learning rate.
+  // An Error unless the first step moves exactly the expected weights, by about the learning rate.
   void run_first();
   const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }  // of the compiled step
 
@@ -114,8 +112,8 @@ class FragmentedSteps {
 FragmentedResult measured_cell(const FragmentedModel&, const FragmentedCell&, FragmentedVariant,
                                const FragmentedSetup&);
 
-// Planned by a dry_run(): peak bytes of tensors, from creating the layer, and in a later step. Exact except for buffers
-// of compiled steps.
+// Peak bytes of tensors by a dry_run(): from creating the layer, and in a later step. Exact except for compiled steps'
+// buffers.
 struct PlannedBytes {
   int64_t all, step;
 };
@@ -126,8 +124,8 @@ double document_bytes(const FragmentedCell&);  // as printed; its harness keeps 
 double fair_bytes(const FragmentedCell&);      // without that layer and its gradient
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
-// Upper bound of an eager step: 4 P or 3 P, plus tensors of (batch, size): 4 (linear) or 7 (fragmented) in a separate
-// step, 5 or 11 in a folded one.
+// Upper bound of an eager step: 4 P or 3 P, plus (batch, size) tensors: 4 (linear) or 7 (fragmented) if separate, 5 or
+// 11 if folded.
 int64_t step_limit(const FragmentedCell&, StepWay);
 
 // A figure of document 002; null for a cell outside its grid.

@@ -1,5 +1,5 @@
 # Tests bench_fragmented: cmake -DPROGRAM=<bench_fragmented> -DOUT=<folder> -P quick_test.cmake. Each cell of a tiny
-# grid must appear in each variant, with the document's text and numeric times; their values are not judged.
+# grid must appear in each variant, with the document's text and numeric times.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --sizes 64,96 --batches 1,3 --fragments 2,8 --warmup 3 --steps 2)
 foreach(run eager compiled)

@@ -1,4 +1,4 @@
-// Output of bench_fragmented: the document's text, tables of memory and of document 002's figures, and JSON.
+// bench_fragmented's output: the document's text, tables of memory and figures, JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -17,15 +17,15 @@ struct FragmentedReport : Origin {
   std::vector<FragmentedRow> rows = {};
 };
 
-// "Benchmarking with input_size=2048, ..." and one block per cell in the document's order: linear, train, inference.
-// The rows have one size, batch and variant. MB are 2^20 bytes, as in the document.
+// "Benchmarking with input_size=2048, ..." and a block per cell: linear, train, inference. Rows have one size, batch
+// and variant. MB are 2^20 bytes, as in the document.
 std::string document_text(const std::vector<FragmentedRow>&);
-// One line per row, in MiB: measured; the document's framework with and without its harness's layer; 4 P and 3 P.
+// A line per row, in MiB: measured; the document's framework with and without its harness's layer; 4 P and 3 P.
 std::string memory_table(const std::vector<FragmentedRow>&);
-// Row by row; empty if the document has none of them. `ours` describes our measurement.
+// Empty if the document has none of the rows. `ours` describes our measurement.
 std::string beside_document(const std::vector<FragmentedRow>&, const std::string& ours);
 
-// Atomic; an Error if the file cannot be written.
+// Atomic; throws on failure.
 void write_fragmented_json(const std::string& path, const FragmentedReport&);
 
 }  // namespace tg::bench

@@ -1,6 +1,6 @@
 // Document 004's profile of a GPT, with its protocol, log and table: two runs on one model, then the matrix of sizes,
-// computations, warm-up steps and precisions, each on a new model. It also checks the document's claim that a warm-up
-// step steadies the times. CPU and CUDA, eager and compiled.
+// computations, warm-up steps and precisions, each on a new model; and its claim that a warm-up step steadies the
+// times. CPU and CUDA, eager and compiled.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>

@@ -1,5 +1,5 @@
 # Tests bench_gpt_timeit: cmake -DPROGRAM=<bench_gpt_timeit> -DOUT=<folder> -P quick_test.cmake. Both modes must log
-# each run of the tiny size as the document does, with numeric times; their values are not judged.
+# each tiny run as the document does, with numeric times.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(small --sizes tiny --batch 2 --context 8 --vocab 50)
 set(runs)

@@ -1,5 +1,5 @@
-// Output of bench_gpt_timeit: log lines and JSON blocks, the table of runs, the verdict on warm-up steps, a comparison
-// with document 004, and JSON.
+// bench_gpt_timeit's output: log lines and JSON blocks, the table of runs, the verdict on warm-up steps, a comparison
+// with document 004, JSON.
 #pragma once
 #include <chrono>
 #include <string>
@@ -26,7 +26,7 @@ std::string model_json(const GptConfig&);
 std::string profiler_json(const TimeitRun&, int64_t steps);
 std::string result_json(const TimeitResult&);
 
-// Like pandas: a line for each row in `order`, labelled with its index in `rows`.
+// Like pandas: a line per row in `order`, labelled with its index in `rows`.
 std::string data_frame(const std::vector<TimeitRow>& rows, const std::vector<size_t>& order);
 std::vector<size_t> by_mean_time(const std::vector<TimeitRow>&);
 // forward_backward in f32 of the last size, without and with warm-up steps.
@@ -54,10 +54,10 @@ struct TimeitFigure {
   double mean, median, std_dev, min, max;
 };
 const TimeitFigure* timeit_figure(std::string_view name);
-// Both figures of each run that the document has, and its mean over ours; empty without any.
+// Both figures of each run in the document, and its mean over ours; empty without any.
 std::string beside_document(const TimeitReport&);
 
-// Atomic; an Error if the file cannot be written.
+// Atomic; throws on failure.
 void write_timeit_json(const std::string& path, const TimeitReport&);
 
 }  // namespace tg::bench

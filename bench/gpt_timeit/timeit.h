@@ -1,6 +1,5 @@
-// Document 004's profile of a GPT: its runs in its order, timed step by step with the host's clock; each step ends
-// synchronised. Gradients are never zeroed: they accumulate over all steps of a model. report.h prints. For
-// bench_gpt_timeit.
+// Document 004's profile of a GPT: its runs in its order, timed step by step with the host's clock, each step
+// synchronised. Gradients accumulate over all steps of a model.
 #pragma once
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -41,13 +40,13 @@ struct TimeitSetup {  // common to all runs
 };
 struct TimeitPlan {
   TimeitSetup setup;
-  // Before the matrix, on one model, whose gradients accumulate: forward_backward of the first size, without and with a
+  // Before the matrix, on one model with accumulating gradients: forward_backward of the first size, without and with a
   // warm-up step.
   std::vector<TimeitRun> standalone;
   std::vector<TimeitRun> matrix;
 };
-// The plan for these flags. An Error names the first wrong flag, a duplicate run, a filter that matches no run, or a
-// run that exceeds the device's memory.
+// An Error names the first wrong flag, a duplicate run, a filter that matches none, or a run that exceeds the device's
+// memory.
 TimeitPlan timeit_plan(const TimeitFlags&);
 
 GptConfig timeit_config(const TimeitRun&, const TimeitSetup&);
@@ -63,21 +62,21 @@ struct TimeitResult {
 };
 TimeitResult summarised(Computation, std::vector<double> times);  // at least one step
 
-// A model with its tokens. Not movable: its compiled functions refer to it.
+// A model with its tokens. Not movable: compiled functions refer to it.
 class TimeitModel {
  public:
   // Uses the run's size and `mixed`.
   TimeitModel(const TimeitRun&, const TimeitSetup&);
   TimeitModel(const TimeitModel&) = delete;
   TimeitModel& operator=(const TimeitModel&) = delete;
-  // Peak bytes of tensors on the device for an eager run, by a dry_run(). A compiled run takes about the same.
+  // Peak bytes of an eager run's tensors on the device, by a dry_run(); about the same for compiled.
   static int64_t planned_bytes(const TimeitRun&, const TimeitSetup&);
 
-  // Runs `warmup` steps, then the timed ones. forward: the model and its loss on the tape; backward: the gradients and
-  // their accumulation; forward_backward: both. Compiled: forward keeps nothing for backward, and backward is
+  // Runs `warmup` steps, then the timed ones. forward: model and loss on the tape; backward: gradients and their
+  // accumulation; forward_backward: both. Compiled: forward keeps nothing for backward, and backward is
   // forward_backward minus forward, because a compiled function cannot be split; on CUDA the third step records a
-  // graph. An Error unless the initial loss is that of guessing (the weights are small) and the gradients of the steps,
-  // equal without updates, sum up.
+  // graph. An Error unless the initial loss is that of guessing (the weights are small) and the steps' gradients, equal
+  // without updates, sum up.
   TimeitResult profile(Computation, int64_t warmup);
   const std::vector<Tensor>& gradients() const { return gradients_.all(); }  // sums, in the order of params().all()
   const Params& params() const { return params_; }

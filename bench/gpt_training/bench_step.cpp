@@ -1,5 +1,5 @@
-// Times the training steps of `tapegrad train` (forward, backward, clipping, optimiser) for a named model on random
-// tokens, without files. CPU and CUDA, eager and compiled.
+// Times `tapegrad train`'s steps (forward, backward, clipping, optimiser) for a named model on random tokens, without
+// files. CPU and CUDA, eager and compiled.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -25,7 +25,7 @@ struct StepFlags : SharedFlags {
   std::vector<std::pair<std::string, std::string>> settings;  // names and words
   int64_t steps = 20, untimed = 4, threads = 0;
 };
-// Not flags: set by --mode, or only for whole runs: their end, validation, files and text.
+// Not flags: set by --mode, or for whole runs: end, validation, files, text.
 const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",           "schedule",
                                          "min_lr",  "eval_every", "checkpoint_every", "val_fraction",
                                          "order",   "tokenizer",  "shard_optimizer"};

@@ -1,5 +1,5 @@
 # Tests bench_step: cmake -DPROGRAM=<bench_step> -DOUT=<folder> -P quick_test.cmake. Eager and compiled steps must give
-# the same loss; times are not judged.
+# the same loss.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(small --arch nano --layers 1 --width 32 --heads 2 --context 16 --batch 2 --steps 3 --untimed 2)
 foreach(mode eager compiled)

@@ -1,6 +1,6 @@
-// Tokens per second of decoding with a Gpt, with random weights or from a folder, after prompts of several lengths:
-// with a growing cache, a fixed one, and a fixed one compiled. All must give the same tokens. They alternate, so that
-// machine noise hits all.
+// Tokens per second of a Gpt's decoding, with random or loaded weights, after prompts of several lengths: with a
+// growing cache, a fixed one, and a fixed one compiled. All must give the same tokens. They alternate, so that machine
+// noise hits all.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>

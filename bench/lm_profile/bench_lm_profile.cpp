@@ -1,6 +1,6 @@
 // Document 003's profiles of a language model: three warm-up steps and a profiled one, for forward, accumulated
-// gradients, and training; nsys-style tables; and answers to its nine conclusions from the same step in other forms and
-// precisions. The same code on CPU and CUDA.
+// gradients, and training; nsys-style tables; answers to its nine conclusions from other forms and precisions. CPU and
+// CUDA.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>

@@ -1,5 +1,5 @@
-# Tests bench_decode: cmake -DPROGRAM=<bench_decode> -DOUT=<folder> -P quick_decode_test.cmake. All caches, two dtypes
-# and prompts must give equal tokens and positive rates.
+# Tests bench_decode: cmake -DPROGRAM=<bench_decode> -DOUT=<folder> -P quick_decode_test.cmake. Tokens must be equal and
+# rates positive.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 execute_process(COMMAND ${PROGRAM} --arch nano --batch 2 --prompt 3,9 --tokens 5 --rounds 2 --commit test
                 --json ${OUT}/run.json

@@ -1,5 +1,5 @@
 # Tests bench_lm_profile: cmake -DPROGRAM=<bench_lm_profile> -DOUT=<folder> -P quick_test.cmake. All types and forms of
-# the tiny size must print the document's tables and answers, and positive times.
+# the tiny size must print tables, answers and positive times.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --size tiny --batch 1 --context 8 --vocab 40)
 execute_process(COMMAND ${PROGRAM} ${tiny} --answers --against-document --commit test --json ${OUT}/run.json

@@ -1,5 +1,5 @@
-// Output of bench_lm_profile: the text around a profile, nsys-style tables, answers to document 003's nine conclusions,
-// a comparison with its figures, and JSON.
+// bench_lm_profile's output: the text around a profile, nsys-style tables, answers to document 003's nine conclusions,
+// a comparison with its figures, JSON.
 #pragma once
 #include <tapegrad/core/profile/profile_tables.h>
 
@@ -25,7 +25,7 @@ std::string label(const LmFigures&);  // "document f32 train"
 std::string preamble(const LmSetup&, StepType);
 // All tables with nsys's numbers; a missing one says why.
 std::string tables_text(const LmFigures&);
-// Phases of the profiled step with kernel times, parts of the model, and the share that ranges cover.
+// Phases of the profiled step with kernel times, model parts, and the share that ranges cover.
 std::string step_text(const LmFigures&);
 // Nine numbered paragraphs from steps of train; unmeasured ones say so.
 std::string answers(const std::vector<LmFigures>&);
@@ -36,9 +36,9 @@ struct LmReport : Origin {
   std::vector<LmFigures> runs;
   std::map<Precision, double> peaks = {};  // measured GEMM peaks, GFLOP/s
 };
-// Atomic; an Error if the file cannot be written.
+// Atomic; throws on failure.
 void write_lm_json(const std::string& path, const LmReport&);
-// Writes each table as "<size>_<form>_<precision>_<type>_<report>.csv" into the folder, creating it if needed.
+// Writes each table as "<size>_<form>_<precision>_<type>_<report>.csv" into the folder, created if needed.
 void write_csv(const std::string& folder, const LmFigures&);
 
 }  // namespace tg::bench

@@ -1,6 +1,5 @@
-// Document 003's runs: model sizes, step types (forward, backward, train), and the protocol: weights created on the
-// host and copied, three warm-up steps in one range, one profiled step with a range per phase, each synchronised at its
-// end. steps.h analyses the profile. For bench_lm_profile.
+// Document 003's runs: model sizes, step types, and the protocol: weights created on the host and copied, three warm-up
+// steps in one range, one profiled step with a range per phase, each synchronised at its end.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -47,14 +46,14 @@ struct LmSetup {
   Device device = {};
   uint64_t seed = 1;
 };
-// The document's form at size small, medium, large, xl, 2.7B, or tiny (for tests). An Error lists the names.
+// The document's form at size small, medium, large, xl, 2.7B, or tiny (for tests). An Error lists them.
 GptConfig lm_config(std::string_view size);
 
 struct LmPlan {
   std::vector<LmSetup> setups;  // first: the flags', all types; others: answers, train
   std::vector<StepType> types;
 };
-// The plan for these flags. An Error names the first wrong flag, a conflict, or a run that exceeds the device's memory.
+// An Error names the first wrong flag, a conflict, or a run that exceeds the device's memory.
 LmPlan lm_plan(const LmFlags&);
 // Peak bytes of tensors on the device, by a dry_run().
 int64_t planned_bytes(const LmSetup&, StepType);
@@ -66,11 +65,11 @@ class LmModel {
   LmModel(const LmModel&) = delete;
   LmModel& operator=(const LmModel&) = delete;
 
-  // Runs the warm-up steps in a range "warmup", then one in "profiled_step", with those of "forward_pass",
-  // "loss_computation", "backward_pass" and "optimizer_step" that the type has.
+  // Runs the warm-up steps in a range "warmup", then one in "profiled_step", with the type's "forward_pass",
+  // "loss_computation", "backward_pass" and "optimizer_step".
   void run(StepType);
-  // The last step's loss, or for forward the mean of its logits. An Error if it is not finite, or if the steps wrongly
-  // changed or kept weights.
+  // The last step's loss, or forward's mean logit. An Error if it is not finite, or if the steps wrongly changed or
+  // kept weights.
   double checked_result(StepType) const;
   const Params& params() const { return params_; }
   const Tensor& tokens() const { return tokens_; }
@@ -98,7 +97,7 @@ struct LmResult {
 struct LmRun : LmResult {
   Profile profile;
 };
-// Makes a model, runs it under a profiler from the first weight on, and frees it.
+// Runs a new model under a profiler from the first weight on, and frees it.
 LmRun profiled(const LmSetup&, StepType);
 
 }  // namespace tg::bench

@@ -1,5 +1,5 @@
-// Analysis of a profile of document 003's run: its ranges under the document's names for every form of the model, and
-// the profiled step's kernel times by phase, model part and GEMMs. report.h prints.
+// Analysis of a profile of document 003's run: its ranges under the document's names for every form, and the profiled
+// step's kernel times by phase, model part and GEMMs.
 #pragma once
 #include <array>
 #include <map>
@@ -8,8 +8,8 @@
 
 namespace tg::bench {
 
-// The profile reduced to the document's ranges: model parts by their last name ("attention_sublayer"), those of Gpt by
-// a table. Ops of Gpt without a part become ranges: attention is scaled_dot_product_attention, both rotations one rope
+// Reduces the profile to the document's ranges: model parts by their last name ("attention_sublayer"), Gpt's by a
+// table. Gpt's ops without a part become ranges: attention is scaled_dot_product_attention, both rotations one rope
 // encoding; it has no mask, scores or softmax ranges.
 Profile document_ranges(const Profile&);
 
@@ -52,7 +52,7 @@ struct LmStep {
   double ranges_attention = 0,
          ranges_ffn = 0;  // seconds of sublayer ranges in all steps, as document
   // Covered shares: of the step by its phases; of forward_pass by embedding, layers, norm and head, by kernels and by
-  // ranges. The latter reach 1 only if kernels run in the thread that queues them.
+  // ranges. The latter reach 1 only if kernels run in the queuing thread.
   double phases_cover = 0, layers_cover = 0, host_layers_cover = 0;
   double phase_seconds(const std::string& name) const;
 };

@@ -1,5 +1,4 @@
-// The profiled step over time: its ranges, kernels by model part, and device memory, thinned for a page. report.h
-// writes it to JSON, for report.py.
+// The profiled step over time: ranges, kernels by model part, device memory, thinned for a page. For report.py.
 #pragma once
 #include "lm_profile/steps.h"
 

@@ -1,4 +1,4 @@
-// Document 000's benchmarks with Criterion.rs' protocol, statistics and text; small graphs, eager and lazy, on the CPU;
+// Document 000's benchmarks with Criterion.rs' protocol, statistics and text; small eager and lazy graphs on the CPU;
 // and the host's share of a training step. Every sample ends synchronised. Training is checked before it is timed.
 #include "lora_training/report.h"
 

@@ -1,5 +1,5 @@
-// A protocol and report like Criterion.rs 0.5: warm-up, samples of many iterations, estimates, change against the
-// previous run, with that program's files and text. stats.h has the arithmetic. For bench_training.
+// A protocol and report like Criterion.rs 0.5, with its files and text: warm-up, samples of many iterations, estimates,
+// change against the previous run.
 #pragma once
 #include "common/stats.h"
 
@@ -41,7 +41,7 @@ class Criterion {
  public:
   explicit Criterion(CriterionOptions o) : options_(std::move(o)) {}
   // Measures and prints: progress to stderr, results to stdout. The sample becomes the next baseline. False if filtered
-  // out. An unreadable baseline is an Error, before measuring.
+  // out. An unreadable baseline is an Error before measuring.
   bool run(const Benchmark&);
   void end_group();  // an empty line, if the group had a benchmark
   const std::vector<Measured>& results() const { return results_; }

@@ -1,5 +1,5 @@
-// The share of a training step that the host spends running ops: from the cost of an op in a long chain of tiny ones,
-// and the step's number of ops. For bench_training.
+// The host's share of a training step: from the cost of an op in a long chain of tiny ones, and the step's number of
+// ops.
 #pragma once
 #include "lora_training/rows.h"
 

@@ -1,5 +1,5 @@
 # Tests bench_training: cmake -DPROGRAM=<bench_training> -DOUT=<folder> -P quick_test.cmake. Both modes must print each
-# id with positive times; their values are not judged.
+# id with positive times.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 foreach(mode eager compiled)
   set(changes)

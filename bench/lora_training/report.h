@@ -1,4 +1,4 @@
-// Output of bench_training next to criterion.h's text: JSON, and a comparison with document 000.
+// bench_training's JSON, and its comparison with document 000.
 #pragma once
 #include "common/program.h"
 #include "lora_training/host_time.h"
@@ -17,9 +17,9 @@ struct TrainingReport : Origin {
   std::vector<Measured> rows;
   std::optional<HostTime> host;
 };
-// Atomic; an Error if the file cannot be written.
+// Atomic; throws on failure.
 void write_training_json(const std::string& path, const TrainingReport&);
-// Both figures of each id that the document has, and its time over ours; empty without any.
+// Both figures of each id in the document, and its time over ours; empty without any.
 std::string beside_document(const std::vector<Measured>&);
 
 }  // namespace tg::bench

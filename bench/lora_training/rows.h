@@ -1,6 +1,5 @@
-// The work of document 000's benchmarks (LoRA layers, a gradient, AdamW, a training step, softmax and norms) as tensor
-// functions, to run eagerly, compiled or lazily; and small CPU graphs, eager and lazy. criterion.h measures. For
-// bench_training.
+// Document 000's work (LoRA layers, a gradient, AdamW, a training step, softmax and norms) as tensor functions, to run
+// eagerly, compiled or lazily; and small CPU graphs, eager and lazy.
 #pragma once
 #include "common/harness.h"
 #include "lora_training/criterion.h"
@@ -31,8 +30,8 @@ std::vector<TrainingRow> training_rows();  // the document's 17, in its order
 std::vector<TrainingRow> lazy_rows();
 Benchmark benchmark(const TrainingRow&, RunMode, Device);
 
-// The work of full_training_step/complete_iteration: LoRA 512 -> 512 of rank 8 on x (4, 64, 512), cross-entropy with
-// labels 0, backward, and AdamW on A (512, 8) and B (8, 512), its variables. Returns the loss.
+// full_training_step/complete_iteration: LoRA 512 -> 512 of rank 8 on x (4, 64, 512), cross-entropy with labels 0,
+// backward, and AdamW on A (512, 8) and B (8, 512), its variables. Returns the loss.
 Work lora_step(Device);
 // One AdamW step on w (512, 512), with a constant gradient.
 Work adamw_work(Device);

@@ -1,6 +1,6 @@
 // Ops and engine against this machine's peak: GFLOP/s against register multiply-adds (GPU: the library's largest GEMM),
-// GB/s against copies of equal size, ns per emitted op. Run it on a quiet machine; compare shares of the peak, not
-// rates of two machines.
+// GB/s against equal copies, ns per emitted op. Run it on a quiet machine; compare shares of the peak, not rates of two
+// machines.
 #include "common/device_peak.h"
 #include "ops/emit_rows.h"
 #include "ops/op_rows.h"
@@ -77,7 +77,7 @@ void write_machine(const std::string& path, Peaks& peaks, Device device) {
   j["gb_per_s"] = std::max(b.best(), b.update);
   j["f32_tflops"] = 1e-3 * peaks.gflops("f32");
   j["bf16_tflops"] = 1e-3 * peaks.gflops("bf16");
-  // GPU: no 8-bit GEMM is measured; bf16's rate is a lower bound.
+  // GPU: no 8-bit GEMM is measured; bf16's rate stands for it.
   j["int8_tflops"] = 1e-3 * peaks.gflops(device == Device::cpu() ? "i8" : "bf16");
   j["us_per_call"] = 0;
   write_file_atomically(path, text_of(j, 2) + "\n");

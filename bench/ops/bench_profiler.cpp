@@ -1,6 +1,6 @@
-// The profiler's cost: nanoseconds of a range, of a layer's scope, and of an op on one element, without a profiler,
-// with totals, and with records, as medians of 21 rounds; and its share of a training step of the nano GPT. --cpu-time
-// runs the step on one thread and counts CPU time, for a busy machine.
+// The profiler's cost: nanoseconds of a range, a layer's scope, and an op on one element, without a profiler, with
+// totals, and with records, as medians of 21 rounds; and its share of a nano GPT's training step. --cpu-time runs the
+// step on one thread and counts CPU time, for a busy machine.
 #include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>

@@ -1,6 +1,6 @@
-// Prints the table of linked ops by backend. --update-readme FILE writes it between the two marks in FILE;
-// --check-readme FILE fails if FILE is outdated. A build without CUDA keeps FILE's cuda column. --kernels lists every
-// kernel with its file.
+// Prints the table of linked ops by backend. --update-readme FILE writes it between FILE's two marks; --check-readme
+// FILE fails if FILE is outdated. A build without CUDA keeps FILE's cuda column. --kernels lists every kernel with its
+// file.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>

@@ -1,5 +1,5 @@
-// The ops of bench_ops, at model shapes that fit the device, with the work that each run needs by definition, whatever
-// a kernel does.
+// The ops of bench_ops, at model shapes that fit the device, with the work of a run by definition, whatever a kernel
+// does.
 #pragma once
 #include "common/results.h"
 

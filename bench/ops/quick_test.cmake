@@ -1,5 +1,5 @@
 # Tests bench_ops: cmake -DPROGRAM=<bench_ops> -DOUT=<folder> -P quick_test.cmake. Each kind of row must appear with
-# positive figures; their values are not judged.
+# positive figures.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 execute_process(COMMAND ${PROGRAM} --quick --commit test --json ${OUT}/ops.json --machine ${OUT}/machine.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)

@@ -1,5 +1,4 @@
-// ns per eager 2x2 add in libtorch, for bench_ops' table: op overhead without kernel work. Without TG_TORCH_DIR it is a
-// stub. For emit_rows.cpp.
+// ns per eager 2x2 add in libtorch: op overhead without kernel work. A stub without TG_TORCH_DIR.
 #pragma once
 
 namespace tg::bench {

@@ -1,6 +1,6 @@
 // Document 001's benchmark of SwitchBack: the ops of a linear layer in full precision and in int8, each timed alone,
-// over a grid of layers and batches, with the document's totals, lines and JSON objects; and the whole layer's step,
-// eager and compiled. The same code on CPU and CUDA.
+// over layers and batches, with the document's totals, lines and JSON objects; and the whole layer's step, eager and
+// compiled. CPU and CUDA.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/io/file.h>

@@ -1,5 +1,5 @@
 # Tests bench_switchback: cmake -DPROGRAM=<bench_switchback> -DOUT=<folder> -P quick_test.cmake. Each row of a tiny grid
-# must appear with the document's lines and objects, numeric times and correct sums; the values of times are not judged.
+# must appear with the document's lines and objects, numeric times and correct sums.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 set(tiny --dims 32 --batch 48 --repeat 2 --quick)
 set(ops standard_fwd standard_gw standard_gx rowwise_fwd rowwise_bwd global_fwd global_bwd x_quantize_rowwise

@@ -1,5 +1,5 @@
-// Output of bench_switchback: the document's lines and JSON objects, rates, whole layers, a summary table, a comparison
-// with document 001, and JSON.
+// bench_switchback's output: the document's lines and JSON objects, rates, whole layers, a summary, a comparison with
+// document 001, JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -25,13 +25,12 @@ double speedup(const std::vector<LayerTime>&, const LayerTime&);
 double best_speedup(const std::vector<LayerTime>&);
 std::string layer_lines(const std::vector<LayerTime>&);  // empty if there are none
 
-// One line per layer and batch, averaged over the swapped and unswapped layers present: totals, speedups, and the share
-// of quantising.
+// A line per layer and batch, averaged over swapped and unswapped layers: totals, speedups, the share of quantising.
 std::string summary(const std::vector<SwitchBackRow>&);
-// Row by row; empty if the document has none of them. `ours` describes our measurement.
+// Empty if the document has none of the rows. `ours` describes our measurement.
 std::string beside_document(const std::vector<SwitchBackRow>&, const std::string& ours);
 
-// Atomic; an Error if the file cannot be written.
+// Atomic; throws on failure.
 void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);
 
 }  // namespace tg::bench

@@ -1,6 +1,5 @@
 // Document 001's benchmark of SwitchBack, a linear layer in int8: the layers of its grid, the 16 ops timed for each,
-// totals and figures; and the whole layer's step, which the document does not time. report.h prints. For
-// bench_switchback.
+// totals and figures; and the whole layer's step, which the document does not time.
 #pragma once
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/ops/quantized/quantize.h>
@@ -52,9 +51,9 @@ struct SwitchBackPlan {
   std::vector<SwitchBackShape> rows;
   std::string why;  // of this dtype
 };
-// The plan for these flags. Default: the document's grid on a GPU or with --full, else dims 1024 and 2048 with batches
-// 1024 to 4096; bf16 if the device has instructions for its GEMMs, else f32. An Error names the first wrong flag, a
-// duplicate row, or one that exceeds the device's memory.
+// Default: the document's grid on a GPU or with --full, else dims 1024 and 2048 with batches 1024 to 4096; bf16 if the
+// device has GEMM instructions for it, else f32. An Error names the first wrong flag, a duplicate row, or one that
+// exceeds the device's memory.
 SwitchBackPlan switchback_plan(const SwitchBackFlags&);
 
 // The ops, in the order of the document's keys.
@@ -113,11 +112,11 @@ struct LayerTime {
   RunMode mode;
   double seconds, least, most;  // of a step: the median of rounds, each a mean of steps
 };
-// All methods, eager and compiled, alternating; at least two rounds. An Error if results are far from the linear
+// All methods, eager and compiled, alternating over at least two rounds. An Error if results are far from the linear
 // layer's.
 std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup&);
 
-// Peak bytes of tensors on the device, by a dry_run(); exact except for buffers of compiled steps.
+// Peak bytes of tensors by a dry_run(); exact except for compiled steps' buffers.
 int64_t planned_bytes(const SwitchBackShape&, const SwitchBackSetup&);
 
 // An op's rate and the device's peak.

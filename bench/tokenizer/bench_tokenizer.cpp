@@ -1,5 +1,5 @@
-// Encoding speed of published models' tokenizers in MB/s, on one thread and on more. All thread counts must give the
-// same ids; their checksum is for comparisons with other libraries.
+// Encoding speed of published models' tokenizers in MB/s, by number of threads. All must give the same ids; their
+// checksum is for comparisons with other libraries.
 #include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>

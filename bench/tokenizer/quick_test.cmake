@@ -1,5 +1,5 @@
-# Tests bench_tokenizer: cmake -DPROGRAM=<bench_tokenizer> -DOUT=<folder> -P quick_test.cmake. Rates of one and (if
-# available) two threads must be positive and their ids equal.
+# Tests bench_tokenizer: cmake -DPROGRAM=<bench_tokenizer> -DOUT=<folder> -P quick_test.cmake. Rates of one and, if
+# available, two threads must be positive and ids equal.
 include(${CMAKE_CURRENT_LIST_DIR}/../common/quick.cmake)
 file(WRITE ${OUT}/t.json [=[{"added_tokens": [], "decoder": {"type": "Fuse"}, "pre_tokenizer": {"type": "Split",
   "behavior": "Isolated",
