@@ -10,9 +10,9 @@
 
 namespace tg {
 
-/// A regular expression over UTF-8: `|`, `( )`, `(?: )`, `(?i: )` (ASCII), `(?= )`, `(?! )`, `[...]`, `[^...]`, ranges,
-/// `\p{X}`, `\P{X}`, `\s \S \d \r \n \t`, escaped punctuation, `.`, greedy `? * + {n} {n,m}`, possessive `?+ *+ ++`.
-/// The first matching alternative wins. Invalid bytes match nothing, not even `.` or `[^...]`.
+/// A regular expression over UTF-8. Syntax: `|`, `( )`, `(?: )`, `(?i: )` (ASCII), `(?= )`, `(?! )`, `[...]`,
+/// `[^...]`, ranges, `\p{X}`, `\P{X}`, `\s \S \d \r \n \t`, escaped punctuation, `.`, greedy `? * + {n} {n,m}`,
+/// possessive `?+ *+ ++`. The first matching alternative wins. Invalid bytes match nothing, not even `.` or `[^...]`.
 class TextPattern {
  public:
   /// An Error for other syntax (with its offset), a pattern that can match nothing, or more than 62 classes of

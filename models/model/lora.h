@@ -13,8 +13,8 @@ namespace tg {
 
 /// Layers and size of the adapters.
 struct LoraConfig {
-  /// Patterns of module names (config/glob.h), such as `*.mlp.*`. Each block h.i of a Gpt has attn.qkv (one weight),
-  /// attn.proj, mlp.fc and mlp.proj; lm_head is a module unless tied.
+  /// Patterns of module names (config/glob.h). Each block h.i of a Gpt has attn.qkv (one weight), attn.proj, mlp.fc and
+  /// mlp.proj; lm_head is a module unless tied. Example: `*.mlp.*`.
   std::vector<std::string> targets = {"h.*.attn.qkv"};
   int64_t rank = 8;
   double alpha = 16;

@@ -54,8 +54,8 @@ class KvCache {
   /// from 0. An Error if the shapes do not fit: a cache belongs to one model and one batch. If a sequence is full,
   /// slice_update() throws when it runs, before it writes.
   Pair append(int64_t layer, const Pair& next);
-  /// Adds the positions that all layers appended to lengths(), per sequence, (B) i32 or i64, or for all. A model calls
-  /// it once, at the end of its forward(). No effect on a cache that grows.
+  /// Adds to lengths() the positions that all layers have appended: a number per sequence, (B) i32 or i64, or one for
+  /// all. A model calls it once, at the end of its forward(). No effect on a cache that grows.
   /// @{
   void advance(const Tensor& positions);
   void advance(int64_t positions);

@@ -37,6 +37,7 @@ struct Accumulated {
 /// One micro-batch gives the bits of backward(loss(batch)). Inputs and targets are moved to `device`. `complete` is
 /// BackwardOptions::on_leaf_grad for the sums over all micro-batches, called in the last backward pass. Errors: no kept
 /// target; those of backward(), naming the caller's line.
+/// @{
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches&, Device device = {},
                        const std::source_location& = std::source_location::current(),
                        const std::function<void(uint64_t leaf, Tensor& grad)>& complete = {});
