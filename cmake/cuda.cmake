@@ -23,10 +23,10 @@ if(TG_CUDA MATCHES "^(ON|AUTO)$")
   endif()
 endif()
 if(TG_CUDA STREQUAL "EMULATE" AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  message(FATAL_ERROR "TG_CUDA=EMULATE needs g++, whose instrumentation the emulator reads; "
+  message(FATAL_ERROR "TG_CUDA=EMULATE needs g++, because the emulator uses its instrumentation; "
                       "this is ${CMAKE_CXX_COMPILER_ID}.")
 elseif(TG_CUDA STREQUAL "EMULATE" AND TG_SANITIZE)
-  message(FATAL_ERROR "TG_CUDA=EMULATE takes the place of a sanitizer: TG_SANITIZE must be empty.")
+  message(FATAL_ERROR "TG_CUDA=EMULATE replaces a sanitizer: TG_SANITIZE must be empty.")
 endif()
 if(TG_HAS_CUDA)
   message(STATUS "tapegrad: CPU and CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES} (TG_CUDA=${TG_CUDA})")

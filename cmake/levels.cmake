@@ -3,7 +3,7 @@
 # inline functions resolve to code that runs everywhere.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(TG_CPU_LEVELS "3;4"
-      CACHE STRING "x86-64 levels with kernels of their own, beside the baseline: 3 (AVX2), 4 (AVX-512)")
+      CACHE STRING "x86-64 levels with separate kernels, in addition to the baseline: 3 (AVX2), 4 (AVX-512)")
 else()
   set(TG_CPU_LEVELS "" CACHE STRING "no levels on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
@@ -45,7 +45,7 @@ function(tg_add_kernel_levels target)
   endif()
   foreach(level IN ITEMS 1 LISTS TG_CPU_LEVELS)
     if(NOT level MATCHES "^[134]$")
-      message(FATAL_ERROR "TG_CPU_LEVELS is ${TG_CPU_LEVELS}. It may hold 3 and 4.")
+      message(FATAL_ERROR "TG_CPU_LEVELS is ${TG_CPU_LEVELS}. It may contain 3 and 4.")
     endif()
     if(level EQUAL 1)
       add_library(tg_kernels_v1 OBJECT ${scalar} ${kernels} ${attention} ${gemm})

@@ -59,7 +59,7 @@ Paired measure_pair(const std::function<void()>& a, const std::function<void()>&
 void Recordings::check(const CompileStats& now) const {
   const uint64_t recorded = now.recorded_ops - before_, launches = now.graph_launches - launches_;
   TG_CHECK(4 * recorded <= launches, state,
-           "[bench] {} launches of a graph of {} ops recorded {} ops again, and that is a part of the time. Give the "
+           "[bench] {} launches of a graph of {} ops recorded {} ops again, and their recording was timed. Give the "
            "function the same tensors in each run.",
            launches, now.ops, recorded);
 }

@@ -20,7 +20,7 @@ void declare_cpu_time(Command& c, SharedFlags& f) {
   c.toggle("--cpu-time", "one thread, and its processor time: for a machine busy with other work", f.cpu_time);
 }
 void declare_document(Command& c, SharedFlags& f) {
-  c.toggle("--against-document", "print the document's figures beside ours", f.against_document);
+  c.toggle("--against-document", "print the document's figures next to ours", f.against_document);
 }
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most) {
   TG_CHECK(x >= least && x <= most, value, "[{}] --{} is {}. It must be from {} to {}.", program, flag, x, least, most);

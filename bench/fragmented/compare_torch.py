@@ -165,7 +165,7 @@ def main():
         error("--warmup, --steps, --rounds, --batches and --fragments must be 1 or more")
     for size, fragments in ((s, f) for s in args.sizes for f in args.fragments):
         if size % fragments:
-            error(f"--sizes {size} cannot be cut into --fragments {fragments}: each size must be a multiple of each")
+            error(f"--sizes {size} cannot be split into --fragments {fragments}: each size must be a multiple of each")
     threads = 1 if args.cpu_time else args.threads
 
     def flags(size, batch, fragments):

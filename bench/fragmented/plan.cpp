@@ -15,7 +15,7 @@ constexpr int64_t kLeastSize = 32, kMostSize = 131072;  // the low-rank path is 
 constexpr int64_t kMostBatch = 1 << 20, kMostSteps = 1'000'000;
 
 template <class T> void not_empty(std::string_view flag, const std::vector<T>& list) {
-  TG_CHECK(!list.empty(), value, "[bench_fragmented] --{} is empty. It needs one or more. Leave the flag away for all.",
+  TG_CHECK(!list.empty(), value, "[bench_fragmented] --{} is empty. It needs one or more. Omit the flag for all.",
            flag);
 }
 bool has_mode(const FragmentedFlags& f, CellMode mode) {
@@ -42,10 +42,11 @@ void check_words(const FragmentedFlags& f) {
   for (const int64_t fragments : f.fragments) {
     check_within(kProgram, "fragments", fragments, 1, kMostSize);
     for (const int64_t size : f.sizes)
-      TG_CHECK(!fragmented || size % fragments == 0, value,
-               "[bench_fragmented] --sizes {} cannot be cut into --fragments {}. Each size must be a multiple of each "
-               "number of fragments, such as 2048 of 8.",
-               size, fragments);
+      TG_CHECK(
+          !fragmented || size % fragments == 0, value,
+          "[bench_fragmented] --sizes {} cannot be split into --fragments {}. Each size must be a multiple of each "
+          "number of fragments, such as 2048 of 8.",
+          size, fragments);
   }
 }
 template <class T> void check_once(const std::vector<T>& all) {

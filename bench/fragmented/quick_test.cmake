@@ -20,7 +20,7 @@ foreach(run eager compiled)
          "\nFragmentedLinear [(]Train[)] Results:\n\nFragments: 2\n"
          "\nFragmentedLinear [(]Inference[)] Results:\n\nFragments: 2\n"
          "\n64, batch 3, inference, 8 fragments +folded, ${run} ")
-  if(text MATCHES "Beside document")
+  if(text MATCHES "Compared with document")
     message(FATAL_ERROR "the document has no such size:\n${text}")
   endif()
   read_results(${OUT}/${run}.json json device clock warmup steps seed dtype)
@@ -50,7 +50,7 @@ endforeach()
 execute_process(COMMAND ${PROGRAM} --sizes 2048 --batches 1 --fragments 8 --modes linear,inference --step folded
                 --warmup 1 --steps 1 --against-document
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
-prints("${text}" "Beside document 002" "\n2048, batch 1, linear .* 0[.]12 +1[.]00 +96[.]3 "
+prints("${text}" "Compared with document 002" "\n2048, batch 1, linear .* 0[.]12 +1[.]00 +96[.]3 "
        "\n2048, batch 1, inference, 8 fragments .* 1[.]03 +1[.]22 +133[.]3 ")
 if(text MATCHES "[(]Train[)]|separate")
   message(FATAL_ERROR "more was measured than was asked for:\n${text}")
@@ -58,7 +58,7 @@ endif()
 
 fails(1 "--batches is 0" --sizes 64 --batches 0)
 fails(1 "--fragments is 0" --sizes 64 --fragments 0)
-fails(1 "--sizes 64 cannot be cut into --fragments 7" --sizes 64 --fragments 7)
+fails(1 "--sizes 64 cannot be split into --fragments 7" --sizes 64 --fragments 7)
 fails(1 "--sizes is 16" --sizes 16 --fragments 2)
 fails(1 "--steps is 0" --sizes 64 --fragments 2 --steps 0)
 fails(1 "comes twice" --sizes 64 --fragments 2 --batches 1,1)

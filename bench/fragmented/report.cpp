@@ -84,7 +84,7 @@ std::string beside_document(const std::vector<FragmentedRow>& rows, const std::s
   }
   if (lines.size() == 1) return "";
   return fmt::format(
-      "Beside document 002 (PyTorch on a GPU that it does not name, f32, means of 100 steps). Ours: {}.\n"
+      "Compared with document 002 (PyTorch on a GPU that it does not name, f32, means of 100 steps). Ours: {}.\n"
       "Times in ms, peaks in MiB.\n{}",
       ours, aligned(lines));
 }

@@ -145,7 +145,7 @@ std::string sums_text(const std::vector<TimeitRow>& rows) {
         {fmt::format("{}_warmup_{}_mixed_{}", row.run.size, row.run.warmup, row.run.mixed ? "True" : "False"),
          fmt::format("{:.6f}", parts), fmt::format("{:.6f}", whole), fmt::format("{:.3f}", parts / whole)});
   }
-  return lines.size() == 1 ? "" : "Consistency: medians of the parts beside the whole (seconds)\n" + aligned(lines);
+  return lines.size() == 1 ? "" : "Consistency: medians of the parts and of the whole (seconds)\n" + aligned(lines);
 }
 
 std::string beside_document(const TimeitReport& report) {
@@ -164,7 +164,8 @@ std::string beside_document(const TimeitReport& report) {
   if (lines.size() == 1) return "";
   const TimeitSetup& s = report.setup;
   return fmt::format(
-      "Beside document 004 (PyTorch, eager, on a GPU that it does not name; batch 16, context 128, vocabulary 10000).\n"
+      "Compared with document 004 (PyTorch, eager, on a GPU that it does not name; batch 16, context 128, vocabulary "
+      "10000).\n"
       "Ours: {} on {}, batch {}, context {}, vocabulary {}. Ratios of means, above 1 where ours is faster. The "
       "document's mixed\nruns gain so little that its GPU hardly had units for bf16.\n{}",
       name_of(s.mode), report.machine.device, s.batch, s.context, s.vocab, aligned(lines));

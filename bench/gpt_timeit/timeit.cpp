@@ -24,7 +24,7 @@ constexpr std::string_view kComputations[] = {"forward", "backward", "forward_ba
 constexpr const char* kLastNorm = "ln_f.weight";
 
 void not_empty(std::string_view name, size_t n) {
-  TG_CHECK(n > 0, value, "[bench_gpt_timeit] --{} is empty. The matrix needs one or more. Leave the flag away for all.",
+  TG_CHECK(n > 0, value, "[bench_gpt_timeit] --{} is empty. The matrix needs one or more. Omit the flag for all.",
            name);
 }
 TimeitSetup setup_of(const TimeitFlags& f) {
@@ -63,11 +63,10 @@ std::vector<TimeitRun> all_runs(const TimeitFlags& f) {
 void check_distinct(const std::vector<TimeitRun>& runs) {
   std::set<std::string> keys;
   for (const TimeitRun& r : runs)
-    TG_CHECK(
-        keys.insert(r.key()).second, value,
-        "[bench_gpt_timeit] {} comes twice. Each run has a name of its own. Name each size, computation, number of "
-        "warm-up steps and kind of precision once.",
-        r.key());
+    TG_CHECK(keys.insert(r.key()).second, value,
+             "[bench_gpt_timeit] {} comes twice. Each run has a distinct name. Name each size, computation, number of "
+             "warm-up steps and kind of precision once.",
+             r.key());
 }
 void check_memory(const TimeitRun& r, const TimeitSetup& s) {
   const auto bytes = [=](int64_t batch) {

@@ -14,7 +14,7 @@ list(LENGTH tables count)
 if(count LESS 18)  # ranges, calls and kernels of six runs
   message(FATAL_ERROR "${count} tables in ${OUT}/csv")
 endif()
-if(text MATCHES "Ask for --answers" OR text MATCHES "Beside document")
+if(text MATCHES "Ask for --answers" OR text MATCHES "Compared with document")
   message(FATAL_ERROR "an answer is missing, or figures of another size are beside ours:\n${text}")
 endif()
 read_results(${OUT}/run.json json device)

@@ -261,7 +261,8 @@ std::string beside_document(const std::vector<LmFigures>& all) {
   }
   if (r.empty()) return r;
   return fmt::format(
-             "Beside document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; kernels: of "
+             "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; "
+             "kernels: of "
              "its "
              "four steps, a quarter)\n{:<24} {:<26} {:>12} {:>12} {:>8}\n",
              "", "", "ours", "document", "ratio") +

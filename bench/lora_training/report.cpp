@@ -96,8 +96,8 @@ std::string beside_document(const std::vector<Measured>& rows) {
                        triple(of->low, of->point, of->high), of->point / t.point);
     }
   if (r.empty()) return r;
-  return fmt::format("Beside {}: ratios above 1 are ours faster\n{:<42} {:<36} {:<36} {:>8}\n", kDocumentIs, "", "ours",
-                     "document", "ratio") +
+  return fmt::format("Compared with {}: ratios above 1 are ours faster\n{:<42} {:<36} {:<36} {:>8}\n", kDocumentIs, "",
+                     "ours", "document", "ratio") +
          r;
 }
 

@@ -45,7 +45,7 @@ std::vector<double> multipliers(const SwitchBackFlags& f, int64_t dim) {
   return wm.empty() ? std::vector<double>{4} : wm;
 }
 void not_empty(std::string_view name, size_t n) {
-  TG_CHECK(n > 0, value, "[bench_switchback] --{} is empty. It needs one or more. Leave the flag away for all.", name);
+  TG_CHECK(n > 0, value, "[bench_switchback] --{} is empty. It needs one or more. Omit the flag for all.", name);
 }
 std::vector<SwitchBackShape> all_rows(const SwitchBackFlags& f, bool full) {
   std::vector<int64_t> dims = f.dims;

@@ -22,7 +22,7 @@ foreach(dtype f32 bf16)
          "\nTOTAL ROWWISE " "\nTOTAL GLOBAL " "\nspeedup -?[0-9]" "rate w_quantize_global: +[0-9.]+ +GB/s"
          "memory_efficient +compiled "
          "32 -> 99 +48 ")
-  if(text MATCHES "Beside document")
+  if(text MATCHES "Compared with document")
     message(FATAL_ERROR "the document has no such layer:\n${text}")
   endif()
   read_results(${OUT}/${dtype}.json json device clock repeat untimed seed dtype why_dtype)
@@ -69,7 +69,7 @@ endforeach()
 execute_process(COMMAND ${PROGRAM} --dims 1024 --batch 1024 --rows 0 --repeat 1 --quick --parts-only
                 --against-document COMMAND_ERROR_IS_FATAL ANY
                 OUTPUT_VARIABLE text ERROR_QUIET)
-prints("${text}" "Beside document 001" "\n1024 -> 4096 +1024 .* 0[.]47 +0[.]41\n")
+prints("${text}" "Compared with document 001" "\n1024 -> 4096 +1024 .* 0[.]47 +0[.]41\n")
 if(text MATCHES "step of the layer")
   message(FATAL_ERROR "the layer was timed:\n${text}")
 endif()

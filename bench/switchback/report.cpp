@@ -153,7 +153,7 @@ std::string beside_document(const std::vector<SwitchBackRow>& rows, const std::s
   }
   if (lines.size() == 1) return "";
   return fmt::format(
-      "Beside document 001 (fp16, Triton kernels on a GPU that it does not name; means of 64 calls). Ours: {}.\n"
+      "Compared with document 001 (fp16, Triton kernels on a GPU that it does not name; means of 64 calls). Ours: {}.\n"
       "Sums of parts in ms; s/rowwise and s/global: how many times as fast as standard.\n{}",
       ours, aligned(lines));
 }

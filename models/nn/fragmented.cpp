@@ -21,13 +21,14 @@ void FragmentedOptions::validate(int64_t in) const {
   TG_CHECK(in >= 1, value, "[fragmented_linear] in is {}. It must be 1 or more.", in);
   TG_CHECK(fragments >= 1, value, "[fragmented_linear] fragments is {}. It must be 1 or more.", fragments);
   TG_CHECK(in % fragments == 0, value,
-           "[fragmented_linear] in {} cannot be cut into {} equal fragments. in must be a multiple of them.", in,
-           fragments);
+           "[fragmented_linear] in {} cannot be split into {} equal fragments. It must be a multiple of their number.",
+           in, fragments);
   TG_CHECK(compressed >= 0, value, "[fragmented_linear] compressed is {}. It must be 1 or more, or 0 for in / {}.",
            compressed, kCompression);
   TG_CHECK(compressed > 0 || in >= kCompression, value,
-           "[fragmented_linear] the compressed size is 0: that of in {} is in / {}. Set `compressed` to 1 or more.", in,
-           kCompression);
+           "[fragmented_linear] the compressed size is 0: in is {}, and the default is in / {}. Set `compressed` to 1 "
+           "or more.",
+           in, kCompression);
 }
 
 FragmentedLinear::FragmentedLinear(const Params& p, int64_t in, int64_t out, FragmentedOptions o) : Layer{p.scope()} {

@@ -31,8 +31,8 @@ int64_t KvCache::length() const {
   return std::ranges::max(lengths_.to_vector<int64_t>());
 }
 void KvCache::set_lengths(const Tensor& t) {
-  TG_CHECK(has_capacity(), state, "[kv_cache] this cache grows: its sequences have one length, {}. Make it by fixed().",
-           length());
+  TG_CHECK(has_capacity(), state,
+           "[kv_cache] this cache grows: all its sequences have length {}. Make it by with_capacity().", length());
   lengths_.assign(t.to(DType::i64).detach());
 }
 void KvCache::clear() {

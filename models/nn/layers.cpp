@@ -45,16 +45,14 @@ RopeScalingKind rope_scaling_from_name(std::string_view name) {
 std::string_view name_of(LinearKind k) { return kLinearKinds[size_t(k)]; }
 void from_name(std::string_view name, LinearKind& to) {
   const auto says = [name](std::string_view word) { return name.find(word) != name.npos; };
-  TG_CHECK(
-      !says("vector-wise") || !says("memory-efficient"), value,
-      "[linear] '{}' asks for two modes that exclude each other: codes of the weight's rows cannot be read as codes "
-      "of its columns, so vector-wise must keep the weight. Choose one of {}.",
-      name, listed(kLinearKinds));
+  TG_CHECK(!says("vector-wise") || !says("memory-efficient"), value,
+           "[linear] '{}' asks for two modes that exclude each other: a weight quantized by rows cannot be read as one "
+           "quantized by columns, so vector-wise must keep the weight. Choose one of {}.",
+           name, listed(kLinearKinds));
   to = LinearKind(known_place("linear", name, kLinearKinds));
 }
 SwitchBackMode mode_of(LinearKind k) {
-  TG_CHECK(k != LinearKind::plain, value,
-           "[linear] a plain layer has no SwitchBack mode. Ask for that of another kind.");
+  TG_CHECK(k != LinearKind::plain, value, "[linear] a plain layer has no SwitchBack mode. Use another kind.");
   return SwitchBackMode(int(k) - 1);
 }
 static_assert(int(LinearKind::switchback) - 1 == int(SwitchBackMode::global) &&
@@ -78,7 +76,7 @@ Tensor activate(Activation a, const Tensor& x) {
 // Returns x; refuses gradients, because the weight is gone.
 const Tensor& untracked(const Tensor& x, const Tensor& bias) {
   TG_CHECK(!grad_enabled() || (!x.requires_grad() && !(bias && bias.requires_grad())), state,
-           "[linear] gradients are asked for through a layer that was prepared for evaluation: {}. Its weight is gone. "
+           "[linear] gradients are requested through a layer that was prepared for evaluation: {}. Its weight is gone. "
            "Call it under a NoGradScope, or load the model again to train it.",
            describe(x));
   return x;
@@ -139,7 +137,7 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) 
 void Linear::prepare_for_eval() {
   NameScope here = enter();
   TG_CHECK(kind != LinearKind::plain, state,
-           "[linear] '{}' is plain: it has no codes to keep. Make it a SwitchBack layer first: replace_linears().",
+           "[linear] '{}' is plain: it has nothing to quantize. Make it a SwitchBack layer first: replace_linears().",
            weight.label());
   TG_CHECK(!codes, state, "[linear] the layer is prepared for evaluation already. Prepare it once.");
   NoGradScope off;
@@ -194,10 +192,11 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
   TG_CHECK(kv_heads >= 1 && heads % kv_heads == 0, value,
            "[attention] {} heads cannot share {} kv_heads evenly. kv_heads must divide heads.", heads, kv_heads);
   const int64_t hs = head_dim = o.head_dim ? o.head_dim : width / heads;
-  TG_CHECK(positions != Positions::rope || hs % 2 == 0, value,
-           "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot turn in pairs. The size "
-           "must be even.",
-           width, heads, hs);
+  TG_CHECK(
+      positions != Positions::rope || hs % 2 == 0, value,
+      "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot rotate in pairs. The size "
+      "must be even.",
+      width, heads, hs);
   const Init init = of_parts(o.init, {heads * hs, kv_heads * hs, kv_heads * hs});
   qkv = linear_of(p.at("qkv"), width, (heads + 2 * kv_heads) * hs, init, o.bias || o.qkv_bias, o);
   if (qk_norm) {
@@ -210,7 +209,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
   TG_CHECK(!c.cache || (causal && !c.lengths), value,
-           "[attention] a cache with {}. Rows that a cache holds see nothing that comes later: use it with causal "
+           "[attention] a cache with {}. Cached rows cannot attend to later ones: use it with causal "
            "attention, and without lengths.",
            causal ? "lengths of padded sequences" : "attention that is not causal");
   const int64_t b = x.size(0), t = x.size(1), hs = head_dim;

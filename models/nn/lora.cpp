@@ -64,8 +64,8 @@ Tensor LoraDelta::weight() const { return matmul(b, a, {.trans_a = true, .trans_
 
 LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o) : linear_(std::move(base)) {
   TG_CHECK(!linear_.adapter, state,
-           "[lora] the layer of '{}' has an adapter already. A layer has one. Make the model anew, or go on with the "
-           "adapter it has.",
+           "[lora] the layer of '{}' has an adapter already. A layer can have one. Make a new model, or continue with "
+           "the existing adapter.",
            linear_.weight.label());
   LoraDelta delta(p, linear_.weight.size(1), linear_.weight.size(0), o);
   NameScope layer = linear_.enter(), lora("lora");
@@ -78,7 +78,7 @@ LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o) : lin
 
 void LoraLinear::merge() {
   TG_CHECK(!merged(), state,
-           "[lora] '{}' is merged already. Merging twice would add the delta twice. Call unmerge() before.",
+           "[lora] '{}' is merged already. Merging twice would add the delta twice. Call unmerge() first.",
            linear_.weight.label());
   NoGradScope off;
   NameScope here = linear_.enter();
@@ -89,7 +89,7 @@ void LoraLinear::merge() {
   structure_changed();
 }
 void LoraLinear::unmerge() {
-  TG_CHECK(merged(), state, "[lora] '{}' is not merged. There is nothing to take back. Call merge() before.",
+  TG_CHECK(merged(), state, "[lora] '{}' is not merged. There is nothing to undo. Call merge() first.",
            linear_.weight.label());
   linear_.weight.assign(linear_.adapter->unmerged);
   linear_.adapter->unmerged = {};

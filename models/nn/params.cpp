@@ -86,7 +86,7 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
              "share on purpose: pass it params.at(name).shared().",
              full_name, t.shape());
     TG_CHECK(t.shape() == shape, shape,
-             "[params] '{}' is {}, and is asked for again as {}. Two layers may share a parameter of one shape only.",
+             "[params] '{}' is {}, and is requested again as {}. Two layers may share a parameter of one shape only.",
              full_name, t.shape(), shape);
     return t;
   }
@@ -133,8 +133,8 @@ void Params::check_all_used() const {
     names += fmt::format("{}'{}' {}", names.empty() ? "" : ", ", name, shape);
   }
   TG_CHECK(false, value,
-           "[params] {} of the loaded tensors belong to no part of the model: {}{}. Load the file of this model, "
-           "or remove what is not its own.",
+           "[params] {} of the loaded tensors are not used by the model: {}{}. Load the file of this model, "
+           "or remove these tensors.",
            rest.size(), names, n > 3 ? " ..." : "");
 }
 
@@ -153,7 +153,7 @@ int64_t Params::count() const {
 StateDict Params::state() const {
   TG_CHECK(
       state_->dropped.empty(), state,
-      "[params] '{}' was dropped from this model, so its state is not whole. Save a model before it is prepared for "
+      "[params] '{}' was dropped from this model, so its state is incomplete. Save a model before it is prepared for "
       "evaluation.",
       state_->dropped);
   StateDict r;
@@ -164,8 +164,7 @@ void Params::drop(const Tensor& t) const {
   State& s = *state_;
   const auto it = std::find_if(s.list.begin(), s.list.end(), [&](auto& p) { return p.tensor.id() == t.id(); });
   TG_CHECK(it != s.list.end(), value,
-           "[params] {} is none of these {} parameters. Pass a parameter of the model that these are of.", t,
-           s.list.size());
+           "[params] {} is not one of these {} parameters. Pass a parameter of the same model.", t, s.list.size());
   if (s.dropped.empty()) s.dropped = it->name;
   s.list.erase(it);
   s.index.clear();

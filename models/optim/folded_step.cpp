@@ -63,7 +63,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
              "[adamw] the pattern '{}' of `stored` matches none of the {} parameters. * stands for any characters.",
              pattern, entries().size());
   TG_CHECK(!partition(), state,
-           "[adamw] backward_and_step() of a sharded optimiser: a gradient must be stored for the sum over the ranks. "
+           "[adamw] backward_and_step() of a sharded optimiser: gradients must be stored for their sum over the ranks. "
            "Call backward(), GradientReducer::finish() and step().");
   const bool runs = !lazy_enabled();
   std::vector<Tensor> roots;
@@ -86,8 +86,8 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
       if (made && std::ranges::none_of(o.stored, [&](auto& pattern) { return glob_matches(pattern, e.name); })) {
         TG_CHECK(
             !is_sum_of_products(*made), state,
-            "[adamw] '{}' is read more than once, so that its gradient is a sum of products, and no single one that "
-            "the step could fold in. List it in FoldedStepOptions::stored, or call backward() and step().",
+            "[adamw] '{}' is used more than once, so its gradient is a sum of products. The step can fold in only a "
+            "single product. List it in FoldedStepOptions::stored, or call backward() and step().",
             e.name);
         product = product_of(*made, e.w.dtype());
       }

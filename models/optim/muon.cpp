@@ -36,7 +36,9 @@ double scale_of(MuonScale kind, double rows, double columns) {
 
 void MuonConfig::validate() const {
   TG_CHECK(lr > 0 && std::isfinite(lr), value,
-           "[muon] lr is {}. It must be finite and more than 0, as AdamW's rate goes by it; set_lr(0) is allowed.", lr);
+           "[muon] lr is {}. It must be finite and more than 0, because AdamW's rate is relative to it; set_lr(0) is "
+           "allowed.",
+           lr);
   detail::check_fraction("muon", "momentum", momentum);
   detail::check_rate("muon", "weight_decay", weight_decay);
   TG_CHECK(ns_steps >= 1 && ns_steps <= kMostIterations, value, "[muon] ns_steps is {}. It must be from 1 to {}.",
@@ -92,12 +94,12 @@ Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<Par
     int64_t sum = 0;
     for (const int64_t rows : m.rows) sum += rows;
     TG_CHECK(sum == w.size(0) && (parts.empty() || std::ranges::min(parts) > 0), value,
-             "[muon] '{}' {} is cut into parts of {} rows. They must be above 0, and {} together.", name, w.shape(),
+             "[muon] '{}' {} has parts of {} rows. They must be above 0 and sum to {}.", name, w.shape(),
              Shape(m.rows.begin(), m.rows.end()), w.size(0));
   }
   check_betas([&](size_t i) { return adamw_.has(i); });
   TG_CHECK(!matrices().empty(), value,
-           "[muon] none of the {} parameters is a matrix that `others` leaves to it. Use AdamW.", entries().size());
+           "[muon] none of the {} parameters is a matrix that `others` does not exclude. Use AdamW.", entries().size());
 }
 std::vector<std::string> Muon::matrices() const {
   std::vector<std::string> r;

@@ -56,10 +56,10 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
              "[{}] '{}' is {}. Updates of 16-bit values are mostly rounded away; keep the parameters in f32.", op_,
              p.name, p.tensor.layout());
     TG_CHECK(names.insert(p.name).second && ids.insert(p.tensor.id()).second, value,
-             "[{}] '{}' comes twice. Each parameter is updated once a step.", op_, p.name);
+             "[{}] '{}' is listed twice. Each parameter is updated once per step.", op_, p.name);
     const Parameter& first = parameters[0];
     TG_CHECK(p.tensor.device() == first.tensor.device(), device,
-             "[{}] '{}' lies on {}, '{}' on {}. A step is of one device: make an optimiser for each.", op_, p.name,
+             "[{}] '{}' is on {}, '{}' on {}. A step runs on one device: make an optimiser for each.", op_, p.name,
              p.tensor.device(), first.name, first.tensor.device());
   }
   for (const ParameterGroup& g : groups) {
@@ -118,7 +118,7 @@ void Optimizer::check_betas(const std::function<bool(size_t)>& has) const {
   }
   for (const std::string_view pattern : with)
     TG_CHECK(used.contains(pattern), value,
-             "[{}] the group '{}' sets beta1 or beta2, which none of its parameters has here. Leave them out.", op_,
+             "[{}] the group '{}' sets beta1 or beta2, which none of its parameters uses here. Leave them out.", op_,
              pattern);
 }
 

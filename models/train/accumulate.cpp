@@ -17,8 +17,8 @@ MicroBatches::MicroBatches(std::span<const Batch> all) {
     targets += n;
   }
   TG_CHECK(targets > 0, value,
-           "[accumulate] {} micro-batches without a target that is kept. A mean needs at least one. Check the targets; "
-           "Batch::kIgnoreIndex leaves one out.",
+           "[accumulate] {} micro-batches without a kept target. A mean needs at least one. Check the targets; "
+           "Batch::kIgnoreIndex marks those that are ignored.",
            all.size());
   if (kept.size() == 1) return;
   for (double& n : kept) n /= double(targets);
@@ -28,8 +28,8 @@ MicroBatches::MicroBatches(std::span<const Batch> all) {
 MicroBatches MicroBatches::shard(int rank, int size) const {
   const auto all = int64_t(batches.size()), each = all / size;
   TG_CHECK(all % size == 0, value,
-           "[accumulate] {} micro-batches with kept targets for {} ranks. Each rank takes as many as the others: their "
-           "number must be a multiple of {}. Change accumulate, or leave no micro-batch without targets.",
+           "[accumulate] {} micro-batches with kept targets cannot be shared equally by {} ranks. Their number must be "
+           "a multiple of {}. Change accumulate, or give each micro-batch a target.",
            all, size, size);
   MicroBatches m;
   m.batches.assign(batches.begin() + rank * each, batches.begin() + (rank + 1) * each);

@@ -60,7 +60,7 @@ Side Side::parse(std::string_view text) {
     }
     TG_CHECK(!type && !way && std::find(std::begin(kTypes), std::end(kTypes), word) != std::end(kTypes), value,
              "[compare] '{}' of the side '{}' is not known. A side is a device, a dtype ({}), a way ({}) and a number "
-             "of threads of at least 1, the latter three if need be: cuda/bf16, cpu/f64, cpu/f32/compiled, cpu/f32/1.",
+             "of threads of at least 1, the last three optional: cuda/bf16, cpu/f64, cpu/f32/compiled, cpu/f32/1.",
              word, text, listed(kTypes), listed(kWays));
     const DType t = dtype_from_name(word);
     type = true;
@@ -102,7 +102,7 @@ std::string to_table(const Comparison& c, int64_t most) {
                     to_string(t.shape), shape_width, t.absolute, t.error, t.tolerance, t.within() ? "" : "  past it");
   }
   if (shown > 0 && shown < order.size())
-    text += fmt::format("  and {} more, nearer to each other\n", order.size() - shown);
+    text += fmt::format("  and {} more, closer to each other\n", order.size() - shown);
   if (!c.unpaired.empty())
     text += fmt::format("  not compared: {} ops that the sides use in unequal numbers\n", c.unpaired.size());
   return text;

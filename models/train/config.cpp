@@ -23,7 +23,7 @@ void at_least(const char* name, int64_t value, int64_t least) {
 }
 // Checks the interval [low, high); NaN is outside.
 void within(const char* name, double value, double low, double high) {
-  TG_CHECK(value >= low && value < high, value, "[train] {} is {}. It must lie in [{}, {}).", name, value, low, high);
+  TG_CHECK(value >= low && value < high, value, "[train] {} is {}. It must be in [{}, {}).", name, value, low, high);
 }
 
 }  // namespace
@@ -60,8 +60,8 @@ void TrainConfig::validate() const {
   within("lr", lr, 0, kUnlimited);
   within("min_lr", min_lr, 0, kUnlimited);
   TG_CHECK(schedule != ScheduleKind::cosine || min_lr <= lr, value,
-           "[train] min_lr is {} and lr {}. A cosine goes down from lr to min_lr, which must lie in [0, lr]. Set both, "
-           "or take the constant schedule.",
+           "[train] min_lr is {} and lr {}. A cosine falls from lr to min_lr, which must be in [0, lr]. Set both, "
+           "or use the constant schedule.",
            min_lr, lr);
   within("beta1", beta1, 0, 1);
   within("beta2", beta2, 0, 1);
@@ -72,7 +72,8 @@ void TrainConfig::validate() const {
   if (optimizer == OptimizerKind::muon) {
     TG_CHECK(muon_lr > 0 && std::isfinite(muon_lr), value, "[train] muon_lr is {}. It must be a positive number.",
              muon_lr);
-    TG_CHECK(lr > 0, value, "[train] lr is 0 and the optimizer muon, whose rate goes by it. It must be above 0.");
+    TG_CHECK(lr > 0, value,
+             "[train] lr is 0 and the optimizer muon, whose rates are relative to it. It must be above 0.");
   }
   TG_CHECK(muon_dtype == DType::bf16 || muon_dtype == DType::f32, value,
            "[train] muon_dtype is {}. It must be bf16 or f32.", muon_dtype);
@@ -86,7 +87,7 @@ int64_t TrainConfig::micro_batches_of_rank(int64_t ranks) const {
   TG_CHECK(
       accumulate % ranks == 0, value,
       "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
-      "a multiple of {}. Change one of both.",
+      "a multiple of {}. Change either.",
       accumulate, ranks, ranks);
   return accumulate / ranks;
 }

@@ -111,7 +111,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("beta2", c.beta2, "AdamW: decay of the second moment");
   f("eps", c.eps, "AdamW: added to the root of the second moment");
   f("weight_decay", c.weight_decay, "decay of the matrices");
-  f("momentum", c.momentum, "SGD and Muon: part of the buffer that stays");
+  f("momentum", c.momentum, "SGD and Muon: fraction of the buffer that is kept");
   f("nesterov", c.nesterov, "SGD and Muon: whether the step looks ahead");
   f("muon_lr", c.muon_lr, "Muon: learning rate of the hidden matrices after warm-up");
   f("muon_scale", c.muon_scale, "Muon: original, or rms (updates as large as AdamW's: muon_lr as lr)");
@@ -128,7 +128,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
     "products of the blocks: plain; switchback, switchback-vector-wise or switchback-memory-efficient by 8-bit "
     "integers; "
     "fp8 or fp8-e4m3 (gradients too) by 8-bit floats");
-  f("shard_optimizer", c.shard_optimizer, "ranks share the moments out, 1/N each, for less memory: the same model");
+  f("shard_optimizer", c.shard_optimizer, "ranks shard the moments, 1/N each, for less memory: the same model");
   f("compile", c.compile, "run steps as one compiled function: the same model in less time");
   f("seed", c.seed, "of weights, data order and dropout");
 }

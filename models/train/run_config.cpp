@@ -137,7 +137,7 @@ void collect(const Json& object, std::string_view group, const std::vector<std::
              const std::string& source, Json& to) {
   check_keys("config", source, object, known, group.empty() ? "" : fmt::format(" in \"{}\"", group));
   for (const auto& [key, x] : object.items()) {
-    TG_CHECK(!to.contains(key), value, "[config] {}: '{}' comes twice, in two groups. Each key stands once.", source,
+    TG_CHECK(!to.contains(key), value, "[config] {}: '{}' is set twice, in two groups. Set each key once.", source,
              key);
     to[key] = x;
   }
@@ -151,8 +151,8 @@ Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   const auto tokenizer = Tokenizer::from_json(text_of(x));
   if (x["type"] == "bytes") return "byte";
   TG_CHECK(stored, value,
-           "[config] {}: the tokenizer has {} characters of its own, and training takes those of its text: they would "
-           "have no effect. Write \"tokenizer\": \"char\".",
+           "[config] {}: the tokenizer lists {} characters, but training takes those of its text: the list would have "
+           "no effect. Write \"tokenizer\": \"char\".",
            source, tokenizer->vocab_size());
   return "char";
 }

@@ -37,7 +37,7 @@ void check_fits(const StateDict& given, const std::map<std::string, Layout>& own
              "[train] '{}' is {} in the state and {} here. {}", name, it->second.layout(), here, kRule);
   }
   for (const auto& [name, t] : given)
-    TG_CHECK(own.contains(name), value, "[train] '{}' of the state is nothing that this training has. {}", name, kRule);
+    TG_CHECK(own.contains(name), value, "[train] '{}' of the state is not part of this training. {}", name, kRule);
 }
 }  // namespace
 

@@ -20,10 +20,9 @@ const TrainConfig& valid(const TrainConfig& c) {
   return c;
 }
 BatchSource windows_of(const Model& model, const TokenData& data, const TrainConfig& config) {
-  TG_CHECK(
-      model.context() > 0, value,
-      "[train] the model has no context(), which says how long its windows of tokens are. Add that member, or pass "
-      "a BatchSource, such as token_batches().");
+  TG_CHECK(model.context() > 0, value,
+           "[train] the model has no context(), the number of tokens in a window. Add that member, or pass "
+           "a BatchSource, such as token_batches().");
   BatchSource source = token_batches(data.split(1 - config.val_fraction), config.batch,
                                      config.window_in(model.context()), config.val_fraction > 0, config.order);
   if (model.vocab_size() > 0) data.check_vocabulary(model.vocab_size());
@@ -53,8 +52,8 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
   double sum = 0;
   for (int64_t b = 0; b < i; ++b) sum += all[size_t(b % ranks * each + b / ranks)];
   TG_CHECK(e.targets > 0 || e.stopped, value,
-           "[evaluate] {} batches without a target that is kept. A mean needs at least one. Check the targets; "
-           "Batch::kIgnoreIndex leaves one out.",
+           "[evaluate] {} batches without a kept target. A mean needs at least one. Check the targets; "
+           "Batch::kIgnoreIndex marks those that are ignored.",
            i);
   e.loss = sum / double(std::max<int64_t>(e.targets, 1));
   return e;
@@ -96,18 +95,17 @@ void Trainer::explain(std::string_view what, double x, const StepRecord& r, cons
 }
 // Throws the Error about a non-finite number. again() recomputes it from the same state.
 void Trainer::explain(const std::string& what, const StepRecord& r, const std::function<void()>& again) const {
-  std::string found = "Computed once more with every op checked, it came out finite: no op can be named.";
+  std::string found = "Recomputed with every op checked, it was finite: no op can be named.";
   try {
     AnomalyScope check;
     again();
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::non_finite) throw;
-    found = fmt::format("Computed once more with every op checked, this is where it began:\n{}", e.what());
+    found = fmt::format("Recomputed with every op checked, this is where it began:\n{}", e.what());
   }
   const std::string advice =
-      steps_ == 0
-          ? "No update was made before it, so no learning rate helps: it comes of the weights that training begins "
-            "with. Change the model or its init_std"
+      steps_ == 0 ? "No update was made before it, so no learning rate helps: it comes from the initial weights. "
+                    "Change the model or its init_std"
       : config_.optimizer == OptimizerKind::muon
           ? fmt::format(
                 "Lower muon_lr, the rate of the hidden matrices (now {:.3g}), or lr, that of all others (now "
@@ -121,7 +119,7 @@ StepRecord Trainer::step() {
   return *step([] { return false; });
 }
 std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
-  TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to go on.", config_.max_steps);
+  TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to continue.", config_.max_steps);
   const ProfileRange range("step");
   const auto start = std::chrono::steady_clock::now();
   StepRecord r;
@@ -220,7 +218,7 @@ TrainerState Trainer::state() const {
 }
 void Trainer::load_state(const TrainerState& s) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
-           "[train] the state is one after {} steps, and max_steps is {}. It must be at least that. Raise max_steps.",
+           "[train] the state was saved after {} steps, and max_steps is {}. It must not be less. Raise max_steps.",
            s.step, config_.max_steps);
   restore(s, params_, step_->optimizer());
   data_rng_ = s.data;

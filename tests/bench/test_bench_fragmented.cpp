@@ -204,7 +204,7 @@ TEST_CASE("fragmented: flags that are wrong are errors") {
   CHECK(has(plan_error([](Flags& f) { f.batches = {0}; }), "[bench_fragmented] --batches is 0. It must be from 1 to "));
   CHECK(has(plan_error([](Flags& f) { f.fragments = {0}; }), "--fragments is 0."));
   CHECK(has(plan_error([](Flags& f) { f.sizes = {100}, f.fragments = {8}; }),
-            "[bench_fragmented] --sizes 100 cannot be cut into --fragments 8. Each size must be a multiple"));
+            "[bench_fragmented] --sizes 100 cannot be split into --fragments 8. Each size must be a multiple"));
   CHECK(has(plan_error([](Flags& f) { f.sizes = {31}; }), "--sizes is 31. It must be from 32 to "));
   CHECK(has(plan_error([](Flags& f) { f.steps = 0; }), "--steps is 0."));
   CHECK(has(plan_error([](Flags& f) { f.warmup = 0; }), "--warmup is 0."));

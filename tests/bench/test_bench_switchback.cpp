@@ -318,7 +318,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(has(table, "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7"));
 
   const std::string beside = beside_document(report.rows, "bf16 on cpu, means of 8");
-  CHECK(has(beside, "Beside document 001"));
+  CHECK(has(beside, "Compared with document 001"));
   CHECK(has(beside, "Ours: bf16 on cpu, means of 8."));
   CHECK(has(beside,
             "2048 -> 8192  32768           6.00     49.0    57.0       0.12      0.11               13.3     9.68"));

@@ -236,7 +236,7 @@ TEST_CASE("adamw_step: tensors of two devices are an error, and nothing has chan
   CHECK(has(error_of([&] {
               AdamW({{"a", here}, {"b", there}});
             }),
-            "[adamw] 'b' lies on cuda:0, 'a' on cpu. A step is of one device: make an optimiser for each."));
+            "[adamw] 'b' is on cuda:0, 'a' on cpu. A step runs on one device: make an optimiser for each."));
 }
 TEST_CASE("global_norm: more tensors than one launch takes, of mixed dtypes and layouts, and NaN") {
   std::vector<Tensor> there, here;

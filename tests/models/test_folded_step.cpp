@@ -159,7 +159,7 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
   CHECK(peak_of(folded, true) - before <= others);
   FoldedRun twice(DType::f32, make, kConfig);
   CHECK(has(error_of([&] { twice.adam.backward_and_step(twice.loss()); }),
-            "'l.weight' is read more than once, so that its gradient is a sum of products"));
+            "'l.weight' is used more than once, so its gradient is a sum of products"));
 }
 TEST_CASE("backward_and_step: a weight that the tape holds a view of is updated in place") {
   constexpr int64_t kSide = 256;
@@ -218,7 +218,7 @@ TEST_CASE("backward_and_step: a Gpt, and its tied table") {
     near(folded.all(), plain.all(), clip > 0 ? 1e-4 : 0);
   }
   FoldedRun tied(DType::f32, gpt(true), kConfig), plain(DType::f32, gpt(true), kConfig);
-  CHECK(has(error_of([&] { tied.adam.backward_and_step(tied.loss()); }), "'wte.weight' is read more than once"));
+  CHECK(has(error_of([&] { tied.adam.backward_and_step(tied.loss()); }), "'wte.weight' is used more than once"));
   tied.adam.backward_and_step(tied.loss(), {.stored = {"wte.weight"}});
   plain.adam.step(backward(plain.loss()));
   near(tied.all(), plain.all(), 0);

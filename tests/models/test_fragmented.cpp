@@ -244,7 +244,7 @@ TEST_CASE("FragmentedLinear: what it refuses") {
       FragmentedLinear(p.at("l"), in, 8, o);
     });
   };
-  CHECK(has(refused(24, {.fragments = 5}), "in 24 cannot be cut into 5 equal fragments"));
+  CHECK(has(refused(24, {.fragments = 5}), "in 24 cannot be split into 5 equal fragments"));
   CHECK(has(refused(24, {.fragments = 0}), "fragments is 0"));
   CHECK(has(refused(24, {.fragments = 4}), "the compressed size is 0"));
   CHECK(has(refused(64, {.fragments = 4, .compressed = -1}), "compressed is -1"));
@@ -329,7 +329,7 @@ TEST_CASE("a Gpt with fragmented layers: what it refuses") {
   };
   CHECK(has(refused([](auto& c) { c.fragments = -1; }), "fragments is -1"));
   CHECK(has(refused([](auto& c) { c.fragmented = "mlp"; }), "the target 'mlp' matches no module"));
-  CHECK(has(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be cut into 5 equal fragments"));
+  CHECK(has(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be split into 5 equal fragments"));
   const Params params({}, 1);
   Gpt model(params, kGpt);
   CHECK(has(error_of([&] { apply_lora(model, params, {.targets = {"*.mlp.fc"}}); }),

@@ -348,16 +348,16 @@ TEST_CASE("LoRA: what is refused, and how") {
   LoraLinear l(nn::Linear(p.at("fc"), 8, 6), p.at("fc"), {.rank = 2});
   expect({[&] { l.unmerge(); },
           Error::Kind::state,
-          {"[lora] 'fc.weight' is not merged. There is nothing to take back. Call merge() before."}});
+          {"[lora] 'fc.weight' is not merged. There is nothing to undo. Call merge() first."}});
   l.merge();
   expect({[&] { l.merge(); },
           Error::Kind::state,
-          {"[lora] 'fc.weight' is merged already. Merging twice would add the delta twice. Call unmerge() before."}});
+          {"[lora] 'fc.weight' is merged already. Merging twice would add the delta twice. Call unmerge() first."}});
   LoraLinear shared = l;
   CHECK(shared.merged());
   shared.unmerge();
   CHECK(!l.merged());
   expect({[&] { LoraLinear(l.linear(), p.at("again"), {.rank = 2}); },
           Error::Kind::state,
-          {"[lora] the layer of 'fc.weight' has an adapter already. A layer has one."}});
+          {"[lora] the layer of 'fc.weight' has an adapter already. A layer can have one."}});
 }

@@ -166,7 +166,7 @@ TEST_CASE("groups: the first that matches counts, and one without a parameter is
   CHECK_HAS(refused({{.pattern = "*", .beta1 = 1}}), "[adamw] beta1 of the group '*' is 1. It must be in [0, 1).");
   CHECK_HAS(refused({{.pattern = "*", .beta2 = -1}}), "[adamw] beta2 of the group '*' is -1.");
   CHECK_HAS(error_of([&] { Sgd(params, {}, {{.pattern = "*.bias", .beta2 = 0.5}}); }),
-            "[sgd] the group '*.bias' sets beta1 or beta2, which none of its parameters has here.");
+            "[sgd] the group '*.bias' sets beta1 or beta2, which none of its parameters uses here.");
   CHECK_HAS(error_of([&] { Muon(params, {.others = {"*.bias"}}, {{.pattern = "a.weight", .beta1 = 0.5}}); }),
             "[muon] the group 'a.weight' sets beta1 or beta2");
   CHECK(error_of([&] { Muon(params, {}, {{.pattern = "a.*", .beta1 = 0.5}}); }) == "no error");
@@ -318,10 +318,10 @@ TEST_CASE("what Sgd and Muon refuse") {
   CHECK_HAS(muon({.ns_dtype = DType::f16}), "[muon] ns_dtype is f16. It must be bf16, f32 or f64.");
   CHECK_HAS(muon({.others = {"wte"}}), "[muon] 'wte' of `others` matches no parameter.");
   CHECK_HAS(muon({.others = {"w"}}),
-            "[muon] none of the 2 parameters is a matrix that `others` leaves to it. Use AdamW");
+            "[muon] none of the 2 parameters is a matrix that `others` does not exclude. Use AdamW");
   CHECK_HAS(muon({.adamw = {.beta1 = 2}}), "[adamw] beta1 is 2.");
   for (const Dims& parts : {Dims{1, 2}, Dims{2, 0}, Dims{3, -1}})
-    CHECK_HAS(error_of([&] { Muon({{"w", params[0].tensor, parts}}); }), "[muon] 'w' (2, 2) is cut into parts of");
+    CHECK_HAS(error_of([&] { Muon({{"w", params[0].tensor, parts}}); }), "[muon] 'w' (2, 2) has parts of");
   Muon opt(params);
   GradMap grads;
   grads.map()[params[0].tensor.id()] = zeros({2, 3});

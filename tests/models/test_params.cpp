@@ -221,10 +221,9 @@ TEST_CASE("params: what load, get and assign refuse") {
   CHECK_HAS(load(s), "[params] 'ln_f.weight' is (8) i32 in the tensors given. A parameter is a floating tensor.");
   s = good;
   s["ln_f.bias"] = zeros({8});
-  CHECK_HAS(load(s), "[params] 1 of the loaded tensors belong to no part of the model: 'ln_f.bias' (8).");
+  CHECK_HAS(load(s), "[params] 1 of the loaded tensors are not used by the model: 'ln_f.bias' (8).");
   for (const char* extra : {"x.a", "x.b", "x.c"}) s[extra] = zeros({1});
-  CHECK_HAS(load(s),
-            "4 of the loaded tensors belong to no part of the model: 'ln_f.bias' (8), 'x.a' (1), 'x.b' (1) ...");
+  CHECK_HAS(load(s), "4 of the loaded tensors are not used by the model: 'ln_f.bias' (8), 'x.a' (1), 'x.b' (1) ...");
 
   const Params p;
   CHECK_HAS(error_of([&] { p.load(good), p.load(good); }), "tensors were loaded before");
@@ -233,7 +232,7 @@ TEST_CASE("params: what load, get and assign refuse") {
   CHECK_HAS(error_of([&] { p.at("ln_f").get("weight", {8}, Init::constant(1)); }),
             "'ln_f.weight' (8) exists already. Two layers at one path would share it.");
   CHECK_HAS(error_of([&] { p.at("ln_f").shared().get("weight", {9}, Init::constant(1)); }),
-            "'ln_f.weight' is (8), and is asked for again as (9)");
+            "'ln_f.weight' is (8), and is requested again as (9)");
   CHECK(p.at("ln_f").shared().get("weight", {8}, Init::constant(0)).id() == p.all().back().tensor.id());
   const auto before = p.state().at("h.0.mlp.fc.weight").to_vector<float>();
   s = good;
@@ -272,7 +271,7 @@ TEST_CASE("params: a source is read one tensor at a time, as layers ask, and wha
   for (const Parameter& p : params.all())
     CHECK(p.tensor.to_vector<float>() == state.at(p.name).to(DType::bf16).to(DType::f32).to_vector<float>());
   CHECK_HAS(error_of([&] { params.check_all_used(); }),
-            "1 of the loaded tensors belong to no part of the model: 'unused' (4, 5).");
+            "1 of the loaded tensors are not used by the model: 'unused' (4, 5).");
 }
 
 TEST_CASE("loaded values are converted, and training does not change the tensors they came from") {

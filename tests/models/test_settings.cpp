@@ -75,7 +75,7 @@ TEST_CASE("settings: presets, files and words") {
   CHECK_HAS(file(R"({"widht": 96})"), "f.json: 'widht' is not known. Did you mean 'width'?");
   CHECK_HAS(file(R"({"model": {"lyaers": 96}})"), "Did you mean 'layers'?");
   CHECK_HAS(file(R"({"width": 96, "width": 64})"), "'width' comes twice");
-  CHECK_HAS(file(R"({"width": 96, "model": {"width": 64}})"), "f.json: 'width' comes twice, in two groups");
+  CHECK_HAS(file(R"({"width": 96, "model": {"width": 64}})"), "f.json: 'width' is set twice, in two groups");
   CHECK_HAS(file("{"), "f.json is not JSON");
   CHECK_HAS(file("3"), "must be an object");
   CHECK_HAS(file("[[[[[[[["), "nested too deeply");
@@ -186,7 +186,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
   CHECK_HAS(file(R"({"train": {"tokenizer": "char"}})"), "f.json: 'tokenizer' is not known in \"train\".");
   CHECK_HAS(file(R"({"train": 3})"), "f.json: 'train' is 3. It must be an object");
   CHECK_HAS(file(R"({"tokenizer": {"type": "characters", "characters": "abc"}})"),
-            "f.json: the tokenizer has 3 characters of its own, and training takes those of its text");
+            "f.json: the tokenizer lists 3 characters, but training takes those of its text");
   CHECK_HAS(file(R"({"tokenizer": {"type": "words"}})"), "words");
   CHECK_HAS(file(R"({"tokenizer": {"type": "bytes", "size": 3}})"), "size");
   CHECK_HAS(file(R"({"tokenizer": 3})"), "'tokenizer' is 3. It must be byte or char, or the path of a tokenizer");

@@ -118,8 +118,7 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
   CHECK_HAS(with([](TrainConfig& c) { c.lr = std::nan(""); }), "lr is nan");
   CHECK_HAS(with([](TrainConfig& c) { c.lr = -1; }), "lr is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.lr = INFINITY; }), "lr is inf");
-  CHECK_HAS(with([](TrainConfig& c) { c.min_lr = 1; }),
-            "min_lr is 1 and lr 0.01. A cosine goes down from lr to min_lr");
+  CHECK_HAS(with([](TrainConfig& c) { c.min_lr = 1; }), "min_lr is 1 and lr 0.01. A cosine falls from lr to min_lr");
   CHECK_HAS(with([](TrainConfig& c) { c.min_lr = -1; }), "min_lr is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.beta1 = 1; }), "beta1 is 1");
   CHECK_HAS(with([](TrainConfig& c) { c.beta2 = -0.1; }), "beta2 is -0.1");
@@ -311,7 +310,7 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));  // one: the same bits
   const Accumulated one = accumulate(mean, std::span(micro).subspan(1, 1));
   for (const Parameter& p : params.all()) CHECK(bits_of(one.grads[p.tensor]) == bits_of(alone[p.tensor]));
-  CHECK_HAS(error_of([&] { accumulate(mean, std::span(micro).subspan(2, 1)); }), "without a target that is kept");
+  CHECK_HAS(error_of([&] { accumulate(mean, std::span(micro).subspan(2, 1)); }), "without a kept target");
   CHECK_HAS(error_of([&] { accumulate(mean, std::span<const Batch>()); }), "[accumulate] 0 micro-batches");
 }
 
@@ -380,7 +379,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
     Tensor weight = run.params.at("wpe").shared().get("weight", {16, 32}, Init::normal(1));
     int64_t calls = 0;
     weight.on_grad([&](const Tensor& g) { return ++calls == 1 ? g * 1e30 * 1e30 : g; });
-    CHECK_HAS(unchanged(run.trainer), "it came out finite: no op can be named");
+    CHECK_HAS(unchanged(run.trainer), "it was finite: no op can be named");
     CHECK(!std::isnan(run.trainer.step().loss));  // goes on from where it was
   }
 }
