@@ -44,7 +44,6 @@ elseif(TG_CUDA STREQUAL "EMULATE")
   set_property(GLOBAL PROPERTY TAPEGRAD_KERNELS emulator)
 endif()
 
-# A library of kernel sources, with tapegrad's warnings.
 function(tg_kernel_library target)
   tapegrad_kernel_objects(${target} ${ARGN})
   target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include)

@@ -36,7 +36,7 @@ fail() {
   exit 1
 }
 
-names() { # names <manager> <what>...: the manager's names
+names() {
   manager=$1
   shift
   printf '%s\n' "$table" | awk -v manager="$manager" -v wanted=" $* " '

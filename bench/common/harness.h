@@ -10,8 +10,8 @@
 
 namespace tg::bench {
 
-double now();                                  // seconds
-double timed(const std::function<void()>& f);  // seconds that f() takes
+double now();  // seconds
+double timed(const std::function<void()>& f);
 // Makes now() count this process's CPU time, for one thread on a busy machine.
 void use_cpu_time();
 

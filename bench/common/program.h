@@ -14,7 +14,7 @@ struct SharedFlags {
   std::string json, commit, device = "cpu", filter;
   bool cpu_time = false, against_document = false;
 };
-void declare_results(Command&, SharedFlags&);  // --device, --json, --commit
+void declare_results(Command&, SharedFlags&);
 void declare_filter(Command&, SharedFlags&, const std::string& help);
 void declare_cpu_time(Command&, SharedFlags&);
 void declare_document(Command&, SharedFlags&);  // --against-document

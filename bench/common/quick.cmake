@@ -3,7 +3,6 @@ cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${OUT})
 file(MAKE_DIRECTORY ${OUT})
 
-# Fails unless the text matches each pattern.
 function(prints text)
   foreach(part ${ARGN})
     if(NOT text MATCHES "${part}")

@@ -20,7 +20,7 @@ struct Result {
   std::string unit;         // GFLOP/s, GB/s or ns
   double median, p10, p90;  // in `unit`; p10 is the slow end of rates
   double peak = 0;          // of the machine, in `unit`; 0: none
-  double seconds = 0;       // median of a run
+  double seconds = 0;
   int runs = 0;
 };
 // `work`: 1e9 units per call; a timed run makes `repeats` calls.

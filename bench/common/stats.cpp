@@ -21,7 +21,7 @@ class Draw {
   std::mt19937_64 engine_;
 };
 
-double squares(std::span<const double> x) {  // sum of squared deviations from the mean
+double squares(std::span<const double> x) {
   const double m = mean(x);
   double sum = 0;
   for (const double v : x) sum += (v - m) * (v - m);

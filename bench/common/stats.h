@@ -10,12 +10,12 @@ namespace tg::bench {
 
 enum class Sampling {
   linear,  // sample k of n runs k d iterations
-  flat     // all run the same number
+  flat
 };
 struct Sample {
   Sampling sampling = Sampling::linear;
   std::vector<double> iterations, seconds;  // per sample: count and total time
-  std::vector<double> averages() const;     // seconds per iteration
+  std::vector<double> averages() const;
 };
 
 // A plan for `target` seconds; `met` is an iteration's mean time in warm-up. Flat if linear sampling would take over
@@ -42,7 +42,7 @@ double slope(std::span<const double> x, std::span<const double> y);
 
 struct Estimate {
   double low, point, high;  // percentiles of the bootstrap distribution
-  double standard_error;    // its standard deviation
+  double standard_error;
 };
 struct BootstrapOptions {
   int resamples = 100'000;
@@ -58,7 +58,7 @@ struct Estimates {
 Estimates estimates(const Sample&, BootstrapOptions = {});  // at least two samples
 
 enum class Verdict { none, noise, improved, regressed };
-struct Change {  // new mean time / old - 1
+struct Change {  // new mean / old - 1
   Estimate mean, median;
   double t, p;
 };

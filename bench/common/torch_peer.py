@@ -29,7 +29,7 @@ def parse(doc, program, declare, rounds, seconds=None):
     return args, parser.error
 
 
-LEAST_SHARE = 0.9  # of the processors, before and after a round
+LEAST_SHARE = 0.9  # before and after a round
 SPIN = "import time\nwall = time.perf_counter()\nown = time.process_time()\n" \
        "while time.perf_counter() < wall + 0.2: pass\nprint((time.process_time() - own) / (time.perf_counter() - wall))"
 

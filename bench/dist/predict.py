@@ -108,7 +108,7 @@ def step(net, ranks, phases, gradients, shard=False, bucket_mb=0, rank_seconds=0
     s |= {key: n * one[key] for key in ("rounds", "all_to_all", "sum", "all_gather")}
     s |= {key: one[key] for key in ("message", "buffers")}
     s["scalars"] = 4 * exchange(net, ranks, 8)  # the loss, the generator's offset, the signal flag
-    beside = s["sum"] - one["sum"]  # sums alternate with backward, except the last
+    beside = s["sum"] - one["sum"]  # sums alternate with backward
     s["exposed"] = min(n * messages, beside + exposed(n, messages, backward + beside))
     s["hidden"] = n * messages - s["exposed"]
     s["step"] = forward + backward + s["update"] + s["exposed"] + s["parameters"] + s["scalars"]

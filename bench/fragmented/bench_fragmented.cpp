@@ -15,7 +15,6 @@ size_t end_of_group(const std::vector<FragmentedCell>& cells, size_t begin) {
   while (end < cells.size() && cells[end].size == cells[begin].size && cells[end].batch == cells[begin].batch) ++end;
   return end;
 }
-// Keeps one model: inference continues with train's layer.
 std::vector<FragmentedRow> measured_group(std::span<const FragmentedCell> cells, FragmentedVariant variant,
                                           const FragmentedSetup& setup) {
   std::vector<FragmentedRow> rows;

@@ -11,8 +11,8 @@
 
 namespace tg::bench {
 
-struct FragmentedFlags : SharedFlags {  // as given on the command line
-  std::vector<int64_t> sizes;           // empty: see fragmented_plan()
+struct FragmentedFlags : SharedFlags {
+  std::vector<int64_t> sizes;  // empty: see fragmented_plan()
   std::vector<int64_t> batches{1, 8, 16}, fragments{2, 8, 32, 128};
   std::vector<std::string> modes{"linear", "train", "inference"}, step{"separate", "folded"}, run{"eager"};
   std::optional<int64_t> warmup, steps;
@@ -47,7 +47,7 @@ struct FragmentedVariant {
   bool operator==(const FragmentedVariant&) const = default;
 };
 
-struct FragmentedSetup {             // common to all cells
+struct FragmentedSetup {
   int64_t warmup = 10, steps = 100;  // a compiled step has at least 3 untimed ones
   uint64_t seed = 0;
   Device device = {};
@@ -68,7 +68,6 @@ struct FragmentedResult {
   double step_ms() const { return forward_ms + backward_ms; }
 };
 
-// A layer and its N(0, 1) data.
 class FragmentedModel {
  public:
   FragmentedModel(const FragmentedCell&, const FragmentedSetup&);
@@ -96,7 +95,7 @@ class FragmentedSteps {
   double loss() const { return loss_.item<float>(); }  // of the last step, before its update
   // An Error unless the first step moves exactly the expected weights, by about the learning rate.
   void run_first();
-  const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }  // of the compiled step
+  const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }
 
  private:
   void update(const Tensor& loss);
@@ -119,7 +118,6 @@ struct PlannedBytes {
 };
 PlannedBytes planned_bytes(const FragmentedCell&, StepWay, const FragmentedSetup&);
 
-// Bytes by formulas; P: bytes of the parameters.
 double document_bytes(const FragmentedCell&);  // as printed; its harness keeps a linear layer alive
 double fair_bytes(const FragmentedCell&);      // without that layer and its gradient
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments

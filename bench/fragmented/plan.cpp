@@ -1,4 +1,3 @@
-// The cells, and the flags that select them.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 
@@ -100,7 +99,7 @@ FragmentedPlan fragmented_plan(const FragmentedFlags& flags) {
   check_within(kProgram, "warmup", plan.setup.warmup, 1, kMostSteps);
   check_within(kProgram, "steps", plan.setup.steps, 1, kMostSteps);
   check_within(kProgram, "seed", f.seed, 0, INT64_MAX);
-  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);  // set_num_threads() knows the maximum
+  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);
   for (const std::string& run : f.run)
     for (const std::string& step : f.step)
       plan.variants.push_back({StepWay(known_place("step", step, kSteps)), RunMode(known_place("run", run, kRuns))});

@@ -25,7 +25,6 @@ std::string memory_table(const std::vector<FragmentedRow>&);
 // Empty if the document has none of the rows. `ours` describes our measurement.
 std::string beside_document(const std::vector<FragmentedRow>&, const std::string& ours);
 
-// Atomic; throws on failure.
 void write_fragmented_json(const std::string& path, const FragmentedReport&);
 
 }  // namespace tg::bench

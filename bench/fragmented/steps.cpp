@@ -1,4 +1,3 @@
-// Time and memory of a cell.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>

@@ -1,4 +1,3 @@
-// Figures of document 004.
 #include "gpt_timeit/report.h"
 
 namespace tg::bench {

@@ -58,5 +58,4 @@ fails(1 "too little. .*These would fit: --batch [0-9]+ " --sizes medium --batch 
 fails(1 "threads" ${small} --threads 100000)
 fails(2 "quik" --quik)
 fails(2 "steps" --steps many)
-# The claim cannot hold if nothing is compared.
 fails(1 "" ${small} --matrix-only --computations forward --warmups 1 --check-warmup)

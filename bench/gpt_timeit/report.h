@@ -57,7 +57,6 @@ const TimeitFigure* timeit_figure(std::string_view name);
 // Both figures of each run in the document, and its mean over ours; empty without any.
 std::string beside_document(const TimeitReport&);
 
-// Atomic; throws on failure.
 void write_timeit_json(const std::string& path, const TimeitReport&);
 
 }  // namespace tg::bench

@@ -32,8 +32,8 @@ TimeitSetup setup_of(const TimeitFlags& f) {
   check_within(kTimeit, "steps", f.steps, 1, 1'000'000);
   check_within(kTimeit, "batch", f.batch, 1, kMost);
   check_within(kTimeit, "context", f.context, 1, kMost);
-  check_within(kTimeit, "vocab", f.vocab, 2, kMost);      // one id: nothing to learn, no gradient
-  check_within(kTimeit, "threads", f.threads, 0, kMost);  // set_num_threads() knows the maximum
+  check_within(kTimeit, "vocab", f.vocab, 2, kMost);  // one id: nothing to learn, no gradient
+  check_within(kTimeit, "threads", f.threads, 0, kMost);
   for (const int64_t n : f.warmups) check_within(kTimeit, "warmups", n, 0, 1'000'000);
   MatmulPrecision precision;
   from_name(f.matmul_precision, precision);

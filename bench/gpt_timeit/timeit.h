@@ -10,7 +10,7 @@
 
 namespace tg::bench {
 
-struct TimeitFlags : SharedFlags {  // as given on the command line
+struct TimeitFlags : SharedFlags {
   std::vector<std::string> sizes{"small", "medium"}, computations{"forward", "backward", "forward_backward"},
       mixed{"False", "True"};
   std::vector<int64_t> warmups{0, 1};
@@ -31,9 +31,9 @@ struct TimeitRun {
   bool mixed = false;       // bf16 over f32 parameters
   std::string key() const;  // "small_forward_warmup_0_mixed_False"
 };
-struct TimeitSetup {  // common to all runs
+struct TimeitSetup {
   int64_t steps = 5, batch = 16, context = 128, vocab = 10'000;
-  uint64_t seed = 20230310;  // of each model and its tokens
+  uint64_t seed = 20230310;
   RunMode mode = RunMode::eager;
   MatmulPrecision matmul_precision = MatmulPrecision::highest;
   Device device = {};
@@ -53,19 +53,18 @@ GptConfig timeit_config(const TimeitRun&, const TimeitSetup&);
 
 struct TimeitResult {
   Computation computation = Computation::forward;
-  std::vector<double> times = {};  // of each step, in seconds
+  std::vector<double> times = {};
   double mean_time = 0, median_time = 0, std_dev = 0, min_time = 0, max_time = 0,
          total_time = 0;  // std_dev divides by n
   int64_t profile_steps = 0;
   int64_t peak_bytes = 0;  // of tensors on the device, over all steps
   double loss = 0;         // of the last step
 };
-TimeitResult summarised(Computation, std::vector<double> times);  // at least one step
+TimeitResult summarised(Computation, std::vector<double> times);
 
 // A model with its tokens. Not movable: compiled functions refer to it.
 class TimeitModel {
  public:
-  // Uses the run's size and `mixed`.
   TimeitModel(const TimeitRun&, const TimeitSetup&);
   TimeitModel(const TimeitModel&) = delete;
   TimeitModel& operator=(const TimeitModel&) = delete;

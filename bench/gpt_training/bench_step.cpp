@@ -22,7 +22,7 @@ constexpr std::string_view kProgram = "bench_step", kModes[] = {"eager", "compil
 
 struct StepFlags : SharedFlags {
   std::string arch = "nano", mode = "eager";
-  std::vector<std::pair<std::string, std::string>> settings;  // names and words
+  std::vector<std::pair<std::string, std::string>> settings;
   int64_t steps = 20, untimed = 4, threads = 0;
 };
 // Not flags: set by --mode, or for whole runs: end, validation, files, text.

@@ -47,7 +47,6 @@ Gpt model_of(const DecodeFlags& f, DType dtype, Device device) {
   if (!f.model.empty()) return load_model(f.model, device, dtype).model;
   return Gpt(Params(device, f.seed, dtype), config_of(f));
 }
-// Greedy decoding after one prompt.
 class Decoding {
  public:
   Decoding(const DecodeFlags& f, const Gpt& model, int64_t prompt) : flags_(f), prompt_(prompt), model_(model) {
@@ -59,7 +58,6 @@ class Decoding {
     first_ = next(tokens, grown_);
     next(tokens, fixed_);
   }
-  // Seconds from the second new token on.
   double run(Way way, std::vector<int64_t>& tokens) {
     KvCache growing = grown_;
     KvCache& cache = way == Way::growing ? growing : fixed_;

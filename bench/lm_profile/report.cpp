@@ -92,7 +92,6 @@ std::string step_text(const LmFigures& f) {
 }
 
 namespace {
-// The runs of train.
 struct Compared {
   const std::vector<LmFigures>& all;
   const LmFigures& first() const { return *std::ranges::find(all, StepType::train, &LmFigures::type); }

@@ -19,7 +19,7 @@ struct LmFigures : LmResult {  // a run and its analysed profile
   std::vector<std::string> notes;
 };
 LmFigures figures_of(const LmRun&);
-std::string label(const LmFigures&);  // "document f32 train"
+std::string label(const LmFigures&);
 
 // "Model: 2.7B, Context Length: 512" etc., printed before the model is made.
 std::string preamble(const LmSetup&, StepType);
@@ -36,7 +36,6 @@ struct LmReport : Origin {
   std::vector<LmFigures> runs;
   std::map<Precision, double> peaks = {};  // measured GEMM peaks, GFLOP/s
 };
-// Atomic; throws on failure.
 void write_lm_json(const std::string& path, const LmReport&);
 // Writes each table as "<size>_<form>_<precision>_<type>_<report>.csv" into the folder, created if needed.
 void write_csv(const std::string& folder, const LmFigures&);

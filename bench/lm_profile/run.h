@@ -13,7 +13,7 @@
 
 namespace tg::bench {
 
-struct LmFlags : SharedFlags {  // as given on the command line
+struct LmFlags : SharedFlags {
   std::string size = "2.7B", form = "document", precision = "f32", csv, trace;
   std::vector<std::string> types{"forward", "backward", "train"};
   int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3,
@@ -58,7 +58,6 @@ LmPlan lm_plan(const LmFlags&);
 // Peak bytes of tensors on the device, by a dry_run().
 int64_t planned_bytes(const LmSetup&, StepType);
 
-// A model and its batch, on the device.
 class LmModel {
  public:
   explicit LmModel(const LmSetup&);

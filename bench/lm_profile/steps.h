@@ -13,7 +13,6 @@ namespace tg::bench {
 // encoding; it has no mask, scores or softmax ranges.
 Profile document_ranges(const Profile&);
 
-// Model parts, forward and backward.
 enum class LmPart {
   embedding,
   projections,  // q, k, v, output of attention
@@ -41,11 +40,10 @@ struct LmPhase {
   std::array<double, kLmParts> parts{};  // kernel seconds
   double part(LmPart p) const { return parts[size_t(p)]; }
 };
-// The profiled step of a run.
 struct LmStep {
-  double seconds = 0;                                  // of the range
-  std::map<std::string, LmPhase> phases;               // by the document's name
-  LmPhase all;                                         // of the whole step
+  double seconds = 0;
+  std::map<std::string, LmPhase> phases;  // by the document's name
+  LmPhase all;
   double allocated = 0;                                // bytes of tensors and scratch, including freed ones
   std::vector<double> layers;                          // kernel seconds per layer in forward_pass
   std::vector<double> host_layers, first_host_layers;  // the ranges, as the document sums them
@@ -58,7 +56,7 @@ struct LmStep {
 };
 // The range of the profiled step; an Error if there is none.
 const Profile::Range& step_range(const Profile&);
-LmStep profiled_step(const Profile&);  // an Error if the profile has none
+LmStep profiled_step(const Profile&);
 
 struct LmCopies {
   size_t count = 0;

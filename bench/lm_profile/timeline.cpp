@@ -24,7 +24,6 @@ Json ranges_of(const Profile& p, const Step& step) {
 std::string track_of(const Profile::Kernel& k) {
   return fmt::format("{} {} {}", k.device, k.device == Device::cpu() ? "thread" : "stream", k.track);
 }
-// Also fills `tracks`.
 Json kernels_of(const Profile& p, const Step& step, std::vector<std::string>& tracks) {
   std::vector<const Profile::Kernel*> all;
   for (const Profile::Kernel& k : p.kernels)

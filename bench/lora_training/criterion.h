@@ -22,10 +22,10 @@ struct BenchmarkId {
 };
 struct Benchmark {
   BenchmarkId id;
-  std::function<void()> run;              // one iteration; device work may still be in flight
-  std::function<void()> finish = [] {};   // waits for that work; ends and is part of every sample
-  std::optional<uint64_t> elements = {};  // per iteration, for the throughput
-  std::optional<int> samples = {};        // overrides the options
+  std::function<void()> run;             // one iteration; device work may still be in flight
+  std::function<void()> finish = [] {};  // waits for that work; ends and is part of every sample
+  std::optional<uint64_t> elements = {};
+  std::optional<int> samples = {};  // overrides the options
 };
 struct Measured {
   BenchmarkId id;
@@ -59,7 +59,7 @@ std::string format_change(double ratio);
 std::string format_throughput(double elements_per_second);
 std::string format_count(uint64_t iterations);
 std::string warning(const SamplingPlan&, double target);  // empty if the target is met
-std::string report(const Measured&);                      // all lines of stdout
+std::string report(const Measured&);
 
 // <folder>/<group>/<function>[/<value>]/{base,new,change}/*.json, times in nanoseconds.
 std::optional<Sample> load_baseline(const std::string& folder, const BenchmarkId&);

@@ -34,7 +34,6 @@ void time_ops(Device device, HostTimeOptions o, HostTime& t) {
   t.eager.ns_per_op = summary(times[0]).median;
   t.compiled.ns_per_op = summary(times[1]).median;
 }
-// Times the step itself, modes alternating.
 void time_steps(Device device, HostTimeOptions o, HostTime& t) {
   const Work eager = lora_step(device), other = lora_step(device);
   const Compiled compiled = compile(other.f);

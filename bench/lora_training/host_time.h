@@ -8,20 +8,20 @@
 namespace tg::bench {
 
 struct HostTime {
-  struct In {          // of a mode
+  struct In {
     double ns_per_op;  // of one-element ops, including their unfused kernels
     size_t ops;        // kernels of the step; a fused chain counts once
     double step;       // seconds
     double share() const { return 1e-9 * ns_per_op * double(ops) / step; }
   };
   In eager, compiled;
-  double ratio;                              // compiled / eager step time, alternating
-  uint64_t replays = 0, graph_launches = 0;  // of the compiled step, from CompileStats
+  double ratio;  // compiled / eager step time, alternating
+  uint64_t replays = 0, graph_launches = 0;
   std::string why_no_graph = {};
 };
 struct HostTimeOptions {
   int ops = 2000, rounds = 21;
-  double seconds = 1;  // for the steps
+  double seconds = 1;
 };
 HostTime host_time(Device, HostTimeOptions = {});
 std::string text(const HostTime&, HostTimeOptions = {});  // lines, with the formula

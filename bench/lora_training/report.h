@@ -17,7 +17,6 @@ struct TrainingReport : Origin {
   std::vector<Measured> rows;
   std::optional<HostTime> host;
 };
-// Atomic; throws on failure.
 void write_training_json(const std::string& path, const TrainingReport&);
 // Both figures of each id in the document, and its time over ours; empty without any.
 std::string beside_document(const std::vector<Measured>&);

@@ -25,7 +25,7 @@ struct TrainingRow {
   Runs runs = Runs::in_mode;
   std::optional<int> samples = {};
 };
-std::vector<TrainingRow> training_rows();  // the document's 17, in its order
+std::vector<TrainingRow> training_rows();  // the document's 17
 // Add, GEMMs, LoRA, a chain and a graph of ten ops, for the CPU.
 std::vector<TrainingRow> lazy_rows();
 Benchmark benchmark(const TrainingRow&, RunMode, Device);
@@ -45,6 +45,6 @@ void check_step(const Work&, RunMode);
 void check_adamw(const Work&, RunMode);
 // `work` returns a loss, a zero gradient of A and a non-zero one of B.
 void check_gradient(const Work&, RunMode);
-void check_training(RunMode, Device);  // all checks, on the work of the rows
+void check_training(RunMode, Device);
 
 }  // namespace tg::bench

@@ -11,7 +11,7 @@ struct Rows : std::vector<OpRow> {
   explicit Rows(Device d) : device(d) {}
 };
 
-struct Kind {  // of tensors
+struct Kind {
   DType dtype;
   Device device;
 };
@@ -179,7 +179,6 @@ void moving_rows(Rows& rows, int64_t r, int64_t c, DType d) {
     return Tensors{dropout(x[0], 0.1, rng)};
   });
 }
-// Sums over rows, as for a bias gradient.
 void sum_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_forward(rows, {"sum_of_rows", {r, c}, d, {{r, c}}, [](Inputs x) { return Tensors{sum(x[0], {0})}; }},
               {.bytes = double(r * c) * double(size_of(d)), .moves = OpRow::Moves::reads});

@@ -1,4 +1,3 @@
-// The ops that document 001 times.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>

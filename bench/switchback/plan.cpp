@@ -1,4 +1,3 @@
-// The rows, and the flags that select them.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
@@ -89,7 +88,7 @@ SwitchBackSetup setup_of(const SwitchBackFlags& f, std::string& why) {
                     .layers = !f.parts_only};
   check_within(kProgram, "repeat", s.repeat, 1, 1'000'000);
   check_within(kProgram, "seed", f.seed, 0, INT64_MAX);
-  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);  // set_num_threads() knows the maximum
+  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);
   const size_t dtype = known_place("dtype", f.dtype, kDTypes);
   const bool fast =
       device != Device::cpu() || runtime_of(device).describe(device.index).find("bf16 by ") != std::string::npos;

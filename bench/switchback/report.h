@@ -23,14 +23,13 @@ std::string rate_lines(const SwitchBackRow&, const SwitchBackSetup&);
 double speedup(const std::vector<LayerTime>&, const LayerTime&);
 // The fastest linear layer's time over the fastest int8 layer's.
 double best_speedup(const std::vector<LayerTime>&);
-std::string layer_lines(const std::vector<LayerTime>&);  // empty if there are none
+std::string layer_lines(const std::vector<LayerTime>&);
 
 // A line per layer and batch, averaged over swapped and unswapped layers: totals, speedups, the share of quantising.
 std::string summary(const std::vector<SwitchBackRow>&);
 // Empty if the document has none of the rows. `ours` describes our measurement.
 std::string beside_document(const std::vector<SwitchBackRow>&, const std::string& ours);
 
-// Atomic; throws on failure.
 void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);
 
 }  // namespace tg::bench

@@ -13,7 +13,7 @@
 
 namespace tg::bench {
 
-struct SwitchBackFlags : SharedFlags {     // as given on the command line
+struct SwitchBackFlags : SharedFlags {
   std::vector<int64_t> dims, batch, rows;  // empty: see switchback_plan()
   std::optional<int64_t> repeat;
   std::vector<std::string> wm, swapped{"False", "True"};
@@ -38,18 +38,18 @@ struct SwitchBackShape {
 };
 std::vector<SwitchBackShape> switchback_grid();  // the document's 142 rows, by dim, wm, batch
 
-struct SwitchBackSetup {  // common to all rows
-  int64_t repeat = 64;    // timed calls of each op, after repeat / 2 untimed ones
+struct SwitchBackSetup {
+  int64_t repeat = 64;  // timed calls of each op, after repeat / 2 untimed ones
   uint64_t seed = 0;
   DType dtype = DType::f32;
   Device device = {};
-  bool layers = true;  // whether whole layers are timed, too
+  bool layers = true;
   int64_t untimed() const { return repeat / 2; }
 };
 struct SwitchBackPlan {
   SwitchBackSetup setup;
   std::vector<SwitchBackShape> rows;
-  std::string why;  // of this dtype
+  std::string why;
 };
 // Default: the document's grid on a GPU or with --full, else dims 1024 and 2048 with batches 1024 to 4096; bf16 if the
 // device has GEMM instructions for it, else f32. An Error names the first wrong flag, a duplicate row, or one that
@@ -81,10 +81,9 @@ inline constexpr TimedOp kTimed[kOps] = {{"standard_fwd", OpKind::product},
                                          {"cast_w", OpKind::cast}};
 size_t op_place(std::string_view key);
 using OpTimes = std::array<double, kOps>;  // in milliseconds
-// The document's sums over each layer's ops.
 struct Totals {
   double standard = 0, rowwise = 0, global = 0;
-  double saved() const { return -100 * (global - standard) / standard; }  // percent of the time
+  double saved() const { return -100 * (global - standard) / standard; }
 };
 Totals totals(const OpTimes&);
 double quantise_share(const OpTimes&);  // of the total `global`
@@ -119,7 +118,6 @@ std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup
 // Peak bytes of tensors by a dry_run(); exact except for compiled steps' buffers.
 int64_t planned_bytes(const SwitchBackShape&, const SwitchBackSetup&);
 
-// An op's rate and the device's peak.
 struct OpRate {
   double rate, peak;  // Gop/s or GB/s; GEMM peak: dtype's, also for int8
   double percent() const { return 100 * rate / peak; }

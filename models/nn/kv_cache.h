@@ -26,7 +26,6 @@ struct KvCacheShape {
 /// Keys and values of all layers, for one model and one batch. Copies of a fixed cache share its memory.
 class KvCache {
  public:
-  /// Keys and values of one layer.
   struct Pair {
     Tensor k, v;  ///< (B, NHkv, T, HS)
   };
@@ -46,7 +45,6 @@ class KvCache {
   /// Sets the lengths of a fixed cache, (B) i32 or i64; a shorter length drops the positions beyond it. An Error if the
   /// cache grows. attention() reports values out of range.
   void set_lengths(const Tensor&);
-  /// Forgets all positions.
   void clear();
 
   /// Appends keys and values to `layer`, and returns all of them: (B, NHkv, length, HS), or (B, NHkv, capacity, HS) for

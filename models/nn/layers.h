@@ -98,7 +98,7 @@ struct Linear : Layer {
 struct SwitchBackOptions {
   SwitchBackMode mode = SwitchBackMode::global;
   bool bias = true;
-  std::optional<Init> init = {};  ///< as in LinearOptions
+  std::optional<Init> init = {};
 };
 /// A linear layer in 8 bits: forward and the gradient of x are quantized, the weight's gradient has full precision
 /// (ops/quantized/switchback.h). As a Linear it is part of a model's linears(), with the same files.
@@ -112,7 +112,6 @@ struct Embedding : Layer {
   Tensor table;  ///< (V, C), named "weight"
 
   Embedding() = default;
-  /// Asks the Params for "weight" (entries, width).
   Embedding(const Params&, int64_t entries, int64_t width, Init = Init::normal(0.02));
   /// Table rows: (...) i32 or i64 -> (..., C). An Error for an id outside [0, V).
   Tensor forward(const Tensor& ids) const;

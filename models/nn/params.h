@@ -25,7 +25,7 @@ struct Parameter {
 
 /// Tensors made one at a time, such as a file's, to limit memory.
 struct TensorSource {
-  std::map<std::string, Shape> shapes;             ///< of all tensors, by name
+  std::map<std::string, Shape> shapes;
   std::function<Tensor(const std::string&)> read;  ///< makes the tensor named in `shapes`, on any device
 };
 

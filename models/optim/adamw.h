@@ -13,7 +13,7 @@ struct AdamWConfig {
   double eps = 1e-8;
   /// For parameters with two or more dimensions, not biases and norms.
   double weight_decay = 0.01;
-  bool decay_all = false;  ///< whether biases and norms decay as well
+  bool decay_all = false;
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
   bool skip_non_finite = false;  ///< see AdamWOptions

@@ -63,8 +63,8 @@ class Optimizer {
   void set_lr(double);
   /// Uncounts the last step, if a non-finite norm made it change nothing.
   void uncount_step() { --clock_->t; }
-  double lr() const { return clock_->lr; }       ///< of the next step, where lr_scale is 1
-  int64_t steps() const { return clock_->t; }    ///< the number of steps done
+  double lr() const { return clock_->lr; }  ///< of the next step, where lr_scale is 1
+  int64_t steps() const { return clock_->t; }
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
   /// The state for checkpoints: "<name>.<what>" per tensor, in the parameter's shape and dtype. Sharded: rank 0 gets
@@ -113,14 +113,12 @@ class Optimizer {
   const Ref<OptimizerClock>& clock() const { return clock_; }
   /// The entries that backward() reached, and others as Unreached says. An Error if there are none.
   Step reached(const GradMap&, Unreached) const;
-  /// f(i) of the entries of a step.
   template <class T, class F> static std::vector<T> gather(const std::vector<size_t>& which, F&& of) {
     std::vector<T> r;
     r.reserve(which.size());
     for (const size_t i : which) r.push_back(of(i));
     return r;
   }
-  /// The weights of the entries of a step.
   std::vector<Tensor> weights(const std::vector<size_t>& which) const {
     return gather<Tensor>(which, [&](size_t i) { return entries_[i].w; });
   }

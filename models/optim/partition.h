@@ -35,7 +35,7 @@ class Partition {
   Shard part(size_t i, int rank) const;
   Shard part(size_t i) const { return part(i, comm_->rank()); }
   /// @}
-  bool is_whole(size_t i) const { return whole_[i]; }  ///< whether one rank owns all of parameter i
+  bool is_whole(size_t i) const { return whole_[i]; }
 
   /// Starts the reduce-scatter of a bucket's gradients: (n) sums for this rank's n elements of each parameter; n may be
   /// 0. GradientReducer (models/train/reduce.h) calls it.

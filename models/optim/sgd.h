@@ -14,7 +14,7 @@ struct SgdConfig {
   double dampening = 0;
   /// Added to the gradient, for parameters with two or more dimensions.
   double weight_decay = 0;
-  bool decay_all = false;        ///< whether biases and norms decay as well
+  bool decay_all = false;
   bool nesterov = false;         ///< the step looks ahead; needs momentum above 0 and dampening 0
   bool skip_non_finite = false;  ///< see SgdOptions
 

@@ -14,7 +14,7 @@ namespace tg {
 /// A step's micro-batches and weights. The constructor counts targets on the host; accumulate() reads nothing there, so
 /// it can be compiled with these as inputs.
 struct MicroBatches {
-  std::vector<Batch> batches;  ///< those with kept targets
+  std::vector<Batch> batches;
   /// Each batch's fraction of all kept targets, (n) f64; empty for one batch.
   Tensor weights;
   int64_t targets = 0;  ///< number of kept targets
@@ -28,9 +28,9 @@ struct MicroBatches {
 
 /// The result of accumulate(). For a shard(): this rank's contribution to the sums over ranks.
 struct Accumulated {
-  Tensor loss;          ///< mean over all kept targets, 0-d f64, without a history
-  GradMap grads;        ///< gradients of that mean
-  int64_t targets = 0;  ///< number of kept targets
+  Tensor loss;    ///< mean over all kept targets, 0-d f64, without a history
+  GradMap grads;  ///< gradients of that mean
+  int64_t targets = 0;
 };
 /// `loss` computes the scalar mean over a micro-batch's kept targets; it is called once for each, in order. Weights are
 /// kept targets, so the result is that of one large batch, up to rounding; batches without kept targets are skipped.

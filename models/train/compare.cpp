@@ -139,7 +139,6 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   see_all(Stage::update);
 }
 
-// The error is apart / scale.
 struct Difference {
   double absolute = 0;          // max |a - b|
   double apart = 0, scale = 0;  // max |a - b| and max |b|, or norm(a - b) and norm(b)
@@ -207,7 +206,7 @@ class Ledger {
   struct Entry {
     Place place;
     Shape shape;
-    Tensor reference;  // until it is compared
+    Tensor reference;
     Difference difference;
   };
   // The denominator of an error: the tensor's largest element, or its group's if its own is only rounding next to that.
@@ -248,7 +247,7 @@ class Ledger {
   std::map<Place, size_t> places_;
   std::map<std::pair<Stage, std::string>, std::pair<int, int>> counts_;  // on the reference, on the other side
   std::map<std::pair<Stage, std::string>, double> largest_;              // max |b| in each group
-  StateDict starts_, gradients_;                                         // of the reference
+  StateDict starts_, gradients_;
 };
 
 void check_side(const Side& s) {

@@ -54,7 +54,6 @@ struct Compared {
   /// still count.
   double error = 0;
   double tolerance = 0;
-  /// error <= tolerance.
   bool within() const { return error <= tolerance; }
 };
 
@@ -66,7 +65,6 @@ struct Comparison {
       {};
   /// The first tensor out of tolerance; null if there is none.
   const Compared* first_apart() const;
-  /// Whether all tensors are within tolerance.
   bool within() const { return !first_apart(); }
 };
 

@@ -15,7 +15,6 @@ constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTy
                            kOptimizers[] = {"adamw", "sgd", "muon"}, kScales[] = {"original", "rms"};
 constexpr int64_t kMostCount = int64_t(1) << 53;  // no overflow in sums of two; exact in doubles
 
-// Checks a count.
 void at_least(const char* name, int64_t value, int64_t least) {
   TG_CHECK(value >= least, value, "[train] {} is {}. It must be at least {}.", name, value, least);
   TG_CHECK(value <= kMostCount, value, "[train] {} is {}. It must be at most 2^53, which is {}.", name, value,

@@ -35,7 +35,6 @@ class StepLog {
 
   /// Appends a line in one system call. An Error of kind io on failure, or if the file was removed.
   void write(const StepRecord&);
-  /// Returns when all lines are on the disk.
   void sync() { file_.sync(); }
   /// The step of the last line; 0 if there is none.
   int64_t last_step() const { return last_step_; }

@@ -52,7 +52,7 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
     const auto step = [&](const MicroBatches& micro) {
       std::vector<Rng> draws(micro.batches.size());
       StepGradients g = step_gradients(model, trained, train, micro, draws);
-      (void)g.norm.item<double>();  // as Trainer does
+      (void)g.norm.item<double>();
       optimizer->step(g.grads, step_options(train, g.norm));
     };
     const auto backward = [&](const MicroBatches& micro) {

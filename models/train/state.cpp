@@ -57,7 +57,7 @@ void restore(const TrainerState& s, const Params& params, Optimizer& optimizer) 
   for (const auto& [name, layout] : optimizer.state_layouts())
     own.emplace(fmt::format("{}{}", prefix_of(optimizer), name), layout);
   check_fits(s.tensors, own, params.all());
-  optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);  // checks, then assigns
+  optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);
   params.assign(without_prefix(kModel, s.tensors));  // cannot fail after the check
 }
 

@@ -49,7 +49,6 @@ class TrainStep {
   /// and then throws. An Error leaves parameters and optimiser unchanged, except in a compiled step on a GPU with an
   /// index out of range: the host learns of it after the update.
   Outcome run(MicroBatches, double lr, const std::function<void(const Outcome&, const MicroBatches&)>& check);
-  /// Loss and gradients only, op by op.
   StepGradients gradients(const MicroBatches&);
   /// Recomputes them without the other ranks, after an Error of this rank, for the ops' messages.
   void search(const MicroBatches&);

@@ -27,8 +27,8 @@ struct EvaluateOptions {
 };
 /// The result of evaluate().
 struct Evaluated {
-  double loss = 0;       ///< mean over the targets
-  int64_t targets = 0;   ///< number of kept targets
+  double loss = 0;  ///< mean over the targets
+  int64_t targets = 0;
   bool stopped = false;  ///< stop() returned true; loss is that of the earlier batches
 };
 /// The loss over batches(0), batches(1), ... until one is empty, without dropout and gradients. An Error if no target
@@ -62,10 +62,8 @@ class Trainer {
   /// call, also after a resume, validates and returns the record.
   std::optional<StepRecord> step(const std::function<bool()>& stop);
   bool done() const { return steps_ == config_.max_steps && !unvalidated_; }
-  /// Runs all remaining steps; on_step sees each record.
   void run(const std::function<void(const StepRecord&)>& on_step = {});
 
-  /// The number of steps done.
   int64_t steps() const { return steps_; }
   /// The current state; later steps leave it unchanged. With config.shard_optimizer all ranks call it, and only rank 0
   /// gets the optimiser's tensors.
@@ -88,7 +86,7 @@ class Trainer {
   [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
                             const std::function<void()>& again) const;
   [[noreturn]] void explain(const std::string& what, const StepRecord&, const std::function<void()>& again) const;
-  int64_t update(StepRecord&);  // returns the number of targets
+  int64_t update(StepRecord&);
   /// The validation loss as evaluate() computes it; empty if stop() ended it.
   std::optional<double> evaluate(const std::function<bool()>& stop) const;
 
