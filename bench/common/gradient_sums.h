@@ -13,7 +13,7 @@ class GradientSums {
   // Creates missing sums as zeros: compiled functions can assign variables but not create them.
   void make();
   const std::vector<Tensor>& all() const { return sums_; }  // in the order of Params::all()
-  const Tensor& of(std::string_view parameter) const;       // an Error for an unknown parameter
+  const Tensor& of(std::string_view parameter) const;       // throws for an unknown parameter
 
  private:
   std::vector<Parameter> parameters_;

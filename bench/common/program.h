@@ -25,14 +25,14 @@ struct Origin {  // of results
   Machine machine;
   std::string clock, commit, command;  // clock: "wall" or "processor"
 };
-// Sets clock and threads (0: all), prints the machine and `how`. An Error if --json is not writable.
+// Sets clock and threads (0: all), prints the machine and `how`. Throws if --json is not writable.
 Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "", int64_t threads = 0);
 Json json_of(const Origin&);  // with the date; the head of all result files
 // One line per key and per object of a list. Atomic; throws on failure.
 void write_json(const std::string& path, const Json&);
 
-// An Error of kind memory if bytes(batch), from a dry_run() (core/backend/dry_run.h), exceeds the device's memory. It
-// suggests the first halved batch and the variants of `others` that fit.
+// Throws an Error of kind memory if bytes(batch), from a dry_run() (core/backend/dry_run.h), exceeds the device's
+// memory. It suggests the first halved batch and the variants of `others` that fit.
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
                 const std::vector<Variant>& others, Device);
 

@@ -93,7 +93,7 @@ class FragmentedSteps {
   // unfinished work counts as backward. Compiled: backward is the whole step's time minus a forward-only call's.
   Seconds run();
   double loss() const { return loss_.item<float>(); }  // of the last step, before its update
-  // An Error unless the first step moves exactly the expected weights, by about the learning rate.
+  // Throws unless the first step moves exactly the expected weights, by about the learning rate.
   void run_first();
   const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }
 

@@ -74,7 +74,7 @@ class TimeitModel {
   // Runs `warmup` steps, then the timed ones. forward: model and loss on the tape; backward: gradients and their
   // accumulation; forward_backward: both. Compiled: forward keeps nothing for backward, and backward is
   // forward_backward minus forward, because a compiled function cannot be split; on CUDA the third step records a
-  // graph. An Error unless the initial loss is that of guessing (the weights are small) and the steps' gradients, equal
+  // graph. Throws unless the initial loss is that of guessing (the weights are small) and the steps' gradients, equal
   // without updates, sum up.
   TimeitResult profile(Computation, int64_t warmup);
   const std::vector<Tensor>& gradients() const { return gradients_.all(); }  // sums, in the order of params().all()

@@ -67,8 +67,8 @@ class LmModel {
   // Runs the warm-up steps in a range "warmup", then one in "profiled_step", with the type's "forward_pass",
   // "loss_computation", "backward_pass" and "optimizer_step".
   void run(StepType);
-  // The last step's loss, or forward's mean logit. An Error if it is not finite, or if the steps wrongly changed or
-  // kept weights.
+  // The last step's loss, or forward's mean logit. Throws if it is not finite, or if the steps wrongly changed or kept
+  // weights.
   double checked_result(StepType) const;
   const Params& params() const { return params_; }
   const Tensor& tokens() const { return tokens_; }

@@ -54,7 +54,7 @@ struct LmStep {
   double phases_cover = 0, layers_cover = 0, host_layers_cover = 0;
   double phase_seconds(const std::string& name) const;
 };
-// The range of the profiled step; an Error if there is none.
+// The range of the profiled step; throws if there is none.
 const Profile::Range& step_range(const Profile&);
 LmStep profiled_step(const Profile&);
 

@@ -4,7 +4,7 @@
 
 namespace tg::bench {
 
-// An Error without a profiled step. Times are in seconds since its begin:
+// Throws without a profiled step. Times are in seconds since its begin:
 //   "seconds"   of the step
 //   "ranges"    [[name, depth, begin, end]] of the step's thread, under the document's names; the step has depth 0
 //   "parts"     [name]: all of LmPart

@@ -8,7 +8,7 @@ namespace tg::bench {
 
 // |a - b| / |b| by Euclidean norms, over the first rows of two equal shapes.
 double relative_distance(const Tensor& a, const Tensor& b);
-// An Error of kind state above 0.05; int8 values of normal numbers are off by 0.01 to 0.02.
+// Throws an Error of kind state above 0.05; int8 values of normal numbers are off by 0.01 to 0.02.
 void check_near(std::string_view what, double distance);
 
 }  // namespace tg::bench

@@ -111,7 +111,7 @@ struct LayerTime {
   RunMode mode;
   double seconds, least, most;  // of a step: the median of rounds, each a mean of steps
 };
-// All methods, eager and compiled, alternating over at least two rounds. An Error if results are far from the linear
+// All methods, eager and compiled, alternating over at least two rounds. Throws if results are far from the linear
 // layer's.
 std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup&);
 
@@ -129,7 +129,7 @@ std::array<OpRate, kOps> rates(const SwitchBackShape&, const SwitchBackSetup&, c
 struct DeviceRates {
   double products, products_8, bytes;
 };
-// The rates of --predict. An Error unless they are three numbers above 0.
+// The rates of --predict. Throws unless they are three numbers above 0.
 DeviceRates device_rates(const std::vector<std::string>& words);
 // The time of each op: the longer of its GEMM and its bytes.
 OpTimes predicted_times(const SwitchBackShape&, const SwitchBackSetup&, const DeviceRates&);

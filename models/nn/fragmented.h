@@ -20,7 +20,7 @@ struct FragmentedOptions {
   int64_t compressed = 0;  ///< C, the rank of the low-rank path; 0 means in / 32
   bool bias = false;       ///< two biases, which start at 0
 
-  /// An Error unless F divides `in` and C is 1 or more.
+  /// Throws unless F divides `in` and C is 1 or more.
   void validate(int64_t in) const;
 };
 

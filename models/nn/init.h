@@ -39,7 +39,7 @@ struct Init {
   /// A matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
 
-  /// A new leaf, f64, f32 or bf16, with the same values on every device. An Error if std or bound is negative, or the
+  /// A new leaf, f64, f32 or bf16, with the same values on every device. Throws if std or bound is negative, or the
   /// shape does not fit the parts.
   Tensor make(const Shape&, DType, Device, Rng) const;
 };

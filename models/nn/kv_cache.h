@@ -32,7 +32,7 @@ class KvCache {
 
   /// A cache that grows.
   KvCache() = default;
-  /// An empty cache of fixed capacity. An Error unless all sizes are 1 or more.
+  /// An empty cache of fixed capacity. Throws unless all sizes are 1 or more.
   static KvCache with_capacity(const KvCacheShape&);
 
   bool has_capacity() const { return bool(lengths_); }
@@ -42,14 +42,14 @@ class KvCache {
   int64_t length() const;
   /// The length, and next position, of each sequence of a fixed cache, (B) i64 on its device; empty if it grows.
   const Tensor& lengths() const { return lengths_; }
-  /// Sets the lengths of a fixed cache, (B) i32 or i64; a shorter length drops the positions beyond it. An Error if the
+  /// Sets the lengths of a fixed cache, (B) i32 or i64; a shorter length drops the positions beyond it. Throws if the
   /// cache grows. attention() reports values out of range.
   void set_lengths(const Tensor&);
   void clear();
 
   /// Appends keys and values to `layer`, and returns all of them: (B, NHkv, length, HS), or (B, NHkv, capacity, HS) for
   /// a fixed cache, where AttentionOptions::starts limits attention() to those below lengths(). Layers come in order
-  /// from 0. An Error if the shapes do not fit: a cache belongs to one model and one batch. If a sequence is full,
+  /// from 0. Throws if the shapes do not fit: a cache belongs to one model and one batch. If a sequence is full,
   /// slice_update() throws when it runs, before it writes.
   Pair append(int64_t layer, const Pair& next);
   /// Adds to lengths() the positions that all layers have appended: a number per sequence, (B) i32 or i64, or one for

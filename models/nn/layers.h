@@ -43,7 +43,7 @@ enum class LinearKind { plain, switchback, switchback_vector_wise, switchback_me
 std::string_view name_of(LinearKind);
 /// Sets the kind with this name; an Error lists the names.
 void from_name(std::string_view, LinearKind&);
-/// The mode of a kind. An Error for plain.
+/// The mode of a kind. Throws for plain.
 SwitchBackMode mode_of(LinearKind);
 
 namespace nn {
@@ -88,8 +88,8 @@ struct Linear : Layer {
   /// adapter's dropout draws from rng; null means none.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
   /// Quantizes the weight (a quarter of its memory) and releases it: same results, no more training. Other copies of
-  /// the layer and the Params still hold the weight (Params::drop). Without this, evaluation quantizes at each call. An
-  /// Error if the layer is plain or prepared already.
+  /// the layer and the Params still hold the weight (Params::drop). Without this, evaluation quantizes at each call.
+  /// Throws if the layer is plain or prepared already.
   void prepare_for_eval();
   bool prepared() const { return codes.has_value(); }
 };
@@ -113,7 +113,7 @@ struct Embedding : Layer {
 
   Embedding() = default;
   Embedding(const Params&, int64_t entries, int64_t width, Init = Init::normal(0.02));
-  /// Table rows: (...) i32 or i64 -> (..., C). An Error for an id outside [0, V).
+  /// Table rows: (...) i32 or i64 -> (..., C). Throws for an id outside [0, V).
   Tensor forward(const Tensor& ids) const;
 };
 
@@ -192,7 +192,7 @@ struct SelfAttention : Layer {
   double dropout = 0;
 
   SelfAttention() = default;
-  /// An Error unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even for rope.
+  /// Throws unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even for rope.
   SelfAttention(const Params&, int64_t width, const BlockOptions&);
   /// (B, T, C) -> (B, T, C). Padding rows have meaningless values.
   Tensor forward(const Tensor& x, const LayerContext& = {}) const;

@@ -13,7 +13,7 @@ struct LoraOptions {
   double alpha = 16;
   double dropout = 0;  ///< probability of dropping an element of x A in training
 
-  /// An Error unless rank is in [1, min(in, out)], alpha is finite and above 0, and dropout is in [0, 1).
+  /// Throws unless rank is in [1, min(in, out)], alpha is finite and above 0, and dropout is in [0, 1).
   void validate(int64_t in, int64_t out) const;
 };
 
@@ -59,9 +59,9 @@ class LoraLinear {
   bool merged() const { return bool(linear_.adapter->unmerged); }
 
   /// W becomes W + s (A B)^T, summed in A's dtype and rounded once to W's. forward() is then the plain layer's, for all
-  /// holders of W. The former W stays in memory. An Error if already merged.
+  /// holders of W. The former W stays in memory. Throws if already merged.
   void merge();
-  /// Restores W, bit for bit. An Error if it is not merged.
+  /// Restores W, bit for bit. Throws if it is not merged.
   void unmerge();
 
  private:

@@ -46,8 +46,8 @@ class Params {
   Params shared() const;
 
   /// The parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if there
-  /// are any, else from `init`, with a generator that depends only on seed and name. An Error if it was not loaded, or
-  /// if it exists already; under shared() existing ones are returned, and only another shape is an Error.
+  /// are any, else from `init`, with a generator that depends only on seed and name. Throws if it was not loaded, or if
+  /// it exists already; under shared() existing ones are returned, and only another shape is an Error.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
   /// Sets the values of the parameters before the model is made, converted to this object's dtype and device. A source
@@ -56,7 +56,7 @@ class Params {
   void load(TensorSource) const;
   void load(StateDict) const;
   /// @}
-  /// An Error that names loaded tensors that no layer used. Call it after the model is made.
+  /// Throws an Error that names loaded tensors that no layer used. Call it after the model is made.
   void check_all_used() const;
 
   std::vector<Parameter> all() const;        ///< in the order of the layers' requests
@@ -68,7 +68,7 @@ class Params {
   void assign(const StateDict&) const;
 
   /// Removes a parameter that the model no longer needs; its last holder frees the memory. state() is then an Error,
-  /// because its file could not be loaded. An Error if the parameter is not listed.
+  /// because its file could not be loaded. Throws if the parameter is not listed.
   void drop(const Tensor&) const;
 
   Device device() const;

@@ -20,7 +20,7 @@ struct AdamWConfig {
 
   /// Adam without weight decay.
   static AdamWConfig adam(double lr = 1e-3) { return {.lr = lr, .weight_decay = 0, .decay = WeightDecay::l2}; }
-  /// An Error that names the first wrong field.
+  /// Throws an Error that names the first wrong field.
   void validate() const;
   bool operator==(const AdamWConfig&) const = default;
 };

@@ -29,7 +29,7 @@ struct MuonConfig {
   /// adamw.lr / lr.
   AdamWConfig adamw = {};
 
-  /// An Error that names the first wrong field.
+  /// Throws an Error that names the first wrong field.
   void validate() const;
 };
 
@@ -43,7 +43,7 @@ class Muon : public Optimizer {
  public:
   /// Optimizer has the rules of parameters, groups and ranks; a single rank updates a matrix. A group's betas are for
   /// AdamW's parameters. Each of the Parameter::parts is orthogonalized and scaled separately: a qkv weight is three
-  /// matrices. An Error without a matrix to update, or if parts do not fit. If memory runs out during a step, AdamW's
+  /// matrices. Throws without a matrix to update, or if parts do not fit. If memory runs out during a step, AdamW's
   /// parameters may have moved.
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
                 const std::shared_ptr<Communicator>& = nullptr);

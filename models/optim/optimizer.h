@@ -94,7 +94,7 @@ class Optimizer {
     double max_norm = 0;
   };
   /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches a
-  /// name counts. `name` opens messages. If whole(p), one rank alone updates p. An Error if a parameter or group is
+  /// name counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter or group is
   /// wrong, or a group is empty.
   Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
             const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
@@ -111,7 +111,7 @@ class Optimizer {
   std::vector<int64_t> firsts(const std::vector<size_t>& which) const;
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
-  /// The entries that backward() reached, and others as Unreached says. An Error if there are none.
+  /// The entries that backward() reached, and others as Unreached says. Throws if there are none.
   Step reached(const GradMap&, Unreached) const;
   template <class T, class F> static std::vector<T> gather(const std::vector<size_t>& which, F&& of) {
     std::vector<T> r;
@@ -124,7 +124,7 @@ class Optimizer {
   }
   /// An entry's decay: its group's, else `decay` for a matrix or if decay_all, else 0.
   double decay_of(size_t entry, double decay, bool decay_all) const;
-  /// An Error for a group that sets betas but has no member with has(i).
+  /// Throws for a group that sets betas but has no member with has(i).
   void check_betas(const std::function<bool(size_t)>& has) const;
 
  private:
@@ -140,7 +140,7 @@ class Optimizer {
 };
 
 namespace detail {
-// An Error unless x is finite and at least 0, or in [0, 1).
+// Throws unless x is finite and at least 0, or in [0, 1).
 void check_rate(std::string_view op, std::string_view name, double);
 void check_fraction(std::string_view op, std::string_view name, double);
 }  // namespace detail

@@ -25,8 +25,8 @@ struct Schedule {
   /// The rate of a step, counted from 0. Warm-up: lr (step + 1) / (warmup + 1). Then constant: lr; cosine: min_lr + (lr
   /// - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and min_lr from step `total` on.
   double at(int64_t step) const;
-  /// An Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a cosine
-  /// needs min_lr <= lr and warmup <= total. at() calls it.
+  /// Throws an Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a
+  /// cosine needs min_lr <= lr and warmup <= total. at() calls it.
   void validate() const;
 };
 

@@ -18,7 +18,7 @@ struct SgdConfig {
   bool nesterov = false;         ///< the step looks ahead; needs momentum above 0 and dampening 0
   bool skip_non_finite = false;  ///< see SgdOptions
 
-  /// An Error that names the first wrong field.
+  /// Throws an Error that names the first wrong field.
   void validate() const;
   bool operator==(const SgdConfig&) const = default;
 };

@@ -19,10 +19,10 @@ struct MicroBatches {
   Tensor weights;
   int64_t targets = 0;  ///< number of kept targets
   MicroBatches() = default;
-  /// Leaves out batches without kept targets. An Error if no target is kept at all.
+  /// Leaves out batches without kept targets. Throws if no target is kept at all.
   explicit MicroBatches(std::span<const Batch>);
   /// The share of rank `rank` of `size`: an equal number per rank, in order. Weights and `targets` remain those of all.
-  /// An Error unless `size` divides the number.
+  /// Throws unless `size` divides the number.
   MicroBatches shard(int rank, int size) const;
 };
 

@@ -80,8 +80,8 @@ struct CompareOptions {
 };
 
 /// Runs `reference`, then `other`, from exactly the model's `weights`. The loss is cross_entropy() of the logits. Each
-/// side makes the model once. The reference's tensors stay in host memory until compared. An Error if a side's device
-/// is missing (there is no fallback), or if its dtypes do not fit together.
+/// side makes the model once. The reference's tensors stay in host memory until compared. Throws if a side's device is
+/// missing (there is no fallback), or if its dtypes do not fit together.
 /// @{
 Comparison compare(const MakeModel&, const StateDict& weights, const Batch&, const Side& reference, const Side& other,
                    const CompareOptions& = {});

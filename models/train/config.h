@@ -38,7 +38,7 @@ void from_name(std::string_view, OptimizerKind&);
 void from_name(std::string_view, MuonScale&);
 void from_name(std::string_view, ScheduleKind&);
 /// @}
-/// Sets a compute dtype, f32 or bf16; an Error for any other name.
+/// Sets a compute dtype, f32 or bf16; throws for any other name.
 void from_name(std::string_view, DType&);
 
 /// The settings of a training run.
@@ -77,11 +77,11 @@ struct TrainConfig {
   bool compile = false;  ///< steps run as one compiled function: same bits, faster
   uint64_t seed = 1;     ///< of weights, windows and dropout, in separate streams
 
-  /// An Error that names the first wrong field and its range.
+  /// Throws an Error that names the first wrong field and its range.
   void validate() const;
-  /// Tokens per window for this context. An Error if `window` is larger.
+  /// Tokens per window for this context. Throws if `window` is larger.
   int64_t window_in(int64_t context) const;
-  /// accumulate / ranks. An Error if that is not a whole number.
+  /// accumulate / ranks. Throws if that is not a whole number.
   int64_t micro_batches_of_rank(int64_t ranks) const;
   /// Whether this step validates. Steps count from 1; the last one always does.
   bool evaluates_after(int64_t step) const;

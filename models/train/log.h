@@ -27,13 +27,13 @@ std::string to_json(const StepRecord&);
 /// Writes or continues the log of a run.
 class StepLog {
  public:
-  /// Starts an empty file. An Error of kind io on failure.
+  /// Starts an empty file. Throws an Error of kind io on failure.
   explicit StepLog(const std::string& path);
   /// Continues after `step`: drops later steps, a torn last line and unreadable lines. The file is replaced atomically,
   /// or created.
   static StepLog resume(const std::string& path, int64_t step);
 
-  /// Appends a line in one system call. An Error of kind io on failure, or if the file was removed.
+  /// Appends a line in one system call. Throws an Error of kind io on failure, or if the file was removed.
   void write(const StepRecord&);
   void sync() { file_.sync(); }
   /// The step of the last line; 0 if there is none.

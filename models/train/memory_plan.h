@@ -56,7 +56,7 @@ struct Variant {
 /// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": of each list the first that takes at most
 /// `most` bytes. Empty if none does.
 std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);
-/// An Error of kind memory if the run exceeds the device's total memory. Its text ends with advice(bytes of the
+/// Throws an Error of kind memory if the run exceeds the device's total memory. Its text ends with advice(bytes of the
 /// device).
 void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);
 

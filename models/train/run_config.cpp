@@ -188,7 +188,7 @@ void validate(const RunConfig& run) {
   (void)run.train.window_in(model.context);
 }
 
-// Parses the value of a field from a word. An Error if it does not fit.
+// Parses the value of a field from a word. Throws if it does not fit.
 template <class T>
   requires std::is_integral_v<T>
 void read_word(std::string_view name, std::string_view word, T& to) {

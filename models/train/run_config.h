@@ -50,15 +50,15 @@ bool is_train_setting(std::string_view name);
 class Settings {
  public:
   explicit Settings(const RunConfig& base = {}) : run_(base) {}
-  /// Sets one setting from a word: "3", "1e-3", "true", "gelu". An Error if either is unknown.
+  /// Sets one setting from a word: "3", "1e-3", "true", "gelu". Throws if either is unknown.
   void set(std::string_view name, std::string_view word);
   /// Reads the settings of a JSON object, flat or grouped like a model's config.json: {"model": {...}, "train": {...}}.
-  /// `source` names the text in messages. An Error for a key that is unknown (it names the nearest), in the wrong group
+  /// `source` names the text in messages. Throws for a key that is unknown (it names the nearest), in the wrong group
   /// or duplicate, and for a wrong type. A tokenizer with characters is an Error except in a whole configuration,
   /// because a run takes the characters of its text.
   void read(std::string_view text, const std::string& source);
-  /// The run. An Error for a value out of range, or a setting that another one makes ineffective, unless its whole
-  /// group was read, as from a model's files.
+  /// The run. Throws for a value out of range, or a setting that another one makes ineffective, unless its whole group
+  /// was read, as from a model's files.
   RunConfig run() const;
   /// The run so far, without these checks.
   const RunConfig& unchecked() const { return run_; }

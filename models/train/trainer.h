@@ -14,7 +14,7 @@
 
 namespace tg {
 
-/// Makes the Linear layers config.linear; `plain` changes nothing. Trainer calls it. An Error if the model has no
+/// Makes the Linear layers config.linear; `plain` changes nothing. Trainer calls it. Throws if the model has no
 /// linears().
 Model with_linears(Model, const TrainConfig& config);
 /// How evaluate() runs.
@@ -31,8 +31,8 @@ struct Evaluated {
   int64_t targets = 0;
   bool stopped = false;  ///< stop() returned true; loss is that of the earlier batches
 };
-/// The loss over batches(0), batches(1), ... until one is empty, without dropout and gradients. An Error if no target
-/// is kept.
+/// The loss over batches(0), batches(1), ... until one is empty, without dropout and gradients. Throws if no target is
+/// kept.
 Evaluated evaluate(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
                    const EvaluateOptions& = {});
 
@@ -41,20 +41,20 @@ Evaluated evaluate(const Model&, const std::function<std::optional<Batch>(int64_
 class Trainer {
  public:
   /// Trains the trainable parameters of `params` (the model's or its adapters') on the source's batches, ignoring
-  /// config.batch and config.val_fraction. An Error if a field is wrong.
+  /// config.batch and config.val_fraction. Throws if a field is wrong.
   ///
   /// Several ranks train one model: each computes its share of a step's config.accumulate micro-batches, and all make
   /// the same update. Model, data and config must be equal. The bits are those of one process if each rank has one
-  /// micro-batch; else gradients are summed in another order. An Error unless their number divides accumulate.
+  /// micro-batch; else gradients are summed in another order. Throws unless their number divides accumulate.
   Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
   /// Trains on config.batch windows of config.window_in(model.context()) tokens. The last config.val_fraction of the
-  /// data is for validation; 0 means none. An Error if the model has no context(), a token is outside its vocabulary,
-  /// the training split has fewer than window + 1 tokens, or the validation split fewer than 2.
+  /// data is for validation; 0 means none. Throws if the model has no context(), a token is outside its vocabulary, the
+  /// training split has fewer than window + 1 tokens, or the validation split fewer than 2.
   Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
 
-  /// Runs one step, and a validation if due. An Error after the last step. If the loss or gradient norm is not finite,
+  /// Runs one step, and a validation if due. Throws after the last step. If the loss or gradient norm is not finite,
   /// the step is recomputed with every op checked; an Error of kind non_finite names the step, the value, and the first
   /// op that made it, with its scope. An Error before the update changes nothing.
   StepRecord step();
@@ -73,8 +73,8 @@ class Trainer {
   /// config.max_steps.
   void load_state(const TrainerState&);
 
-  /// Mean loss over the targets of the whole validation split, without dropout; nats per token for language models. An
-  /// Error without a split.
+  /// Mean loss over the targets of the whole validation split, without dropout; nats per token for language models.
+  /// Throws without a split.
   double evaluate() const;
 
   const TrainConfig& config() const { return config_; }
