@@ -26,6 +26,7 @@ struct KvCacheShape {
 /// Keys and values of all layers, for one model and one batch. Copies of a fixed cache share its memory.
 class KvCache {
  public:
+  /// Keys and values of one layer.
   struct Pair {
     Tensor k, v;  ///< (B, NHkv, T, HS)
   };
