@@ -176,7 +176,7 @@ def compared(key, name, mine, theirs, shares):
     fastest = lambda times: min(times.items(), key=lambda way: way[1])
     ours, peer = medians(mine), medians(theirs)
     if not peer:
-        sys.exit(f"{name}: the peer ran in no way")
+        sys.exit(f"{name}: no way of the peer ran")
     (mode, seconds), (way, peer_seconds) = fastest(ours), fastest(peer)
     eager = [t for way, t in peer.items() if "eager" in way]
     return {"name": name, "seconds": seconds, "mode": mode, f"{key}_seconds": peer_seconds, f"{key}_way": way,

@@ -252,7 +252,7 @@ def main():
           "as there are threads for a cpu")
     share = min(shares)
     if share < LEAST_SHARE:
-        print(f"busy: this program got {100 * share:.0f} % of the processors at the least; errors are of that too")
+        print(f"busy: this program got {100 * share:.0f} % of the processors at the least, which adds to the errors")
     if args.json:
         write(args.json,
               {**report_of(args, printed), "run": RUN, "steps": args.steps, "rounds": args.rounds, "share": share,

@@ -63,9 +63,9 @@ int main(int argc, char** argv) {
     c.option("--sizes", "of the layer, in and out, such as 2048,4096", f.sizes);
     c.option("--batches", "rows of x", f.batches);
     c.option("--fragments", "of the input; each size is a multiple of each", f.fragments);
-    c.option("--modes", "of linear, train and inference: train selects softly, inference hard", f.modes);
-    c.option("--step", "of separate and folded: gradients stored, or folded into the optimiser's pass", f.step);
-    c.option("--run", "of eager and compiled", f.run);
+    c.option("--modes", "a list of linear, train and inference; train selects softly, inference hard", f.modes);
+    c.option("--step", "a list of separate and folded: gradients stored, or folded into the optimiser's pass", f.step);
+    c.option("--run", "a list of eager and compiled", f.run);
     c.option("--warmup", "untimed steps", f.warmup, 10);
     c.option("--steps", "timed steps", f.steps, 100);
     c.option("--seed", "of the layer and of the data, N(0, 1)", f.seed);
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   };
   return apps::run_program(argc, argv,
                            {"bench_fragmented",
-                            "Document 002's benchmark of fragmented layers: forward passes and steps of Adam beside "
+                            "Document 002's benchmark of fragmented layers: forward passes and steps of Adam next to "
                             "those of a linear layer, and their memory. Run it on a quiet machine.",
                             declare});
 }

@@ -56,10 +56,10 @@ int measured(const TimeitFlags& f, int argc, char** argv) {
 int main(int argc, char** argv) {
   TimeitFlags f;
   const auto declare = [&](Command& c) {
-    c.option("--sizes", "of small, medium, and tiny, which is for trying", f.sizes);
-    c.option("--computations", "of forward, backward, forward_backward", f.computations);
+    c.option("--sizes", "a list of small, medium, and tiny (a test)", f.sizes);
+    c.option("--computations", "a list of forward, backward, forward_backward", f.computations);
     c.option("--warmups", "numbers of steps before the timed ones", f.warmups);
-    c.option("--mixed", "of False and True: bf16 over f32 parameters", f.mixed);
+    c.option("--mixed", "a list of False and True; True: bf16 over f32 parameters", f.mixed);
     c.option("--matmul-precision", "NAME", "of f32 matrix products: highest, high or medium", f.matmul_precision);
     c.option("--steps", "timed ones of each run", f.steps);
     c.option("--batch", "sequences", f.batch);

@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   const auto declare = [&](Command& c) {
     c.option("--arch", "NAME", "a named architecture; its weights are random", f.arch);
     c.option("--model", "DIR", "a model folder instead, also of Hugging Face", f.model);
-    c.option("--dtypes", "of the parameters: of f32, bf16", f.dtypes);
+    c.option("--dtypes", "of the parameters, a list of f32, bf16", f.dtypes);
     c.option("--batch", "texts at once", f.batch);
     c.option("--prompt", "tokens of prompts, which are not timed", f.prompts);
     c.option("--tokens", "tokens after each", f.tokens);

@@ -52,10 +52,10 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
 int main(int argc, char** argv) {
   LmFlags f;
   const auto declare = [&](Command& c) {
-    c.option("--size", "NAME", "small, medium, large, xl, 2.7B, or tiny, which is for trying", f.size);
-    c.option("--types", "of forward, backward, train", f.types);
-    c.option("--form", "NAME", "document: op by op; flash: the same with attention in blocks; fused: Gpt", f.form);
-    c.option("--precision", "NAME", "of products: f32, tf32 (on a GPU), bf16 (form fused)", f.precision);
+    c.option("--size", "NAME", "small, medium, large, xl, 2.7B, or tiny (a test)", f.size);
+    c.option("--types", "a list of forward, backward, train", f.types);
+    c.option("--form", "NAME", "document: op by op; flash: with attention in blocks; fused: Gpt", f.form);
+    c.option("--precision", "NAME", "of GEMMs: f32, tf32 (on a GPU), bf16 (form fused)", f.precision);
     c.option("--batch", "sequences", f.batch);
     c.option("--context", "tokens of each", f.context);
     c.option("--vocab", "token ids", f.vocab);

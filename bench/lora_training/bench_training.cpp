@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
     c.option("--warmup", "seconds, for each id", f.warmup, 0, 60);
     c.option("--target", "seconds, for all samples of an id", f.target, 0.001, 600);
     c.option("--samples", "of each id; complete_iteration takes 10 at most", f.samples, 2, 10'000);
-    c.toggle("--quick", "two samples of few iterations and no warm-up: does it work?", f.quick);
+    c.toggle("--quick", "two samples of few iterations and no warm-up, as a test", f.quick);
     declare_filter(c, f, "only ids with this in them: lora_forward, rank_8");
     declare_cpu_time(c, f);
     declare_document(c, f);

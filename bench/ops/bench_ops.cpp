@@ -99,9 +99,9 @@ int main(int argc, char** argv) {
   Flags f;
   const auto declare = [&](Command& c) {
     c.option("--seconds", "at least, for each row", f.seconds, 0, 60);
-    c.option("--machine", "FILE", "write what the device sustains, for `tapegrad inspect --roofline --device FILE`",
-             f.machine);
-    c.toggle("--quick", "one run of the small rows: does it work?", f.quick);
+    c.option("--machine", "FILE",
+             "write the rates that the device sustains, for `tapegrad inspect --roofline --device FILE`", f.machine);
+    c.toggle("--quick", "one run of the small rows, as a test", f.quick);
     declare_filter(c, f, "only rows with this in their text: linear, 'softmax 4096', bf16");
     declare_cpu_time(c, f);
     declare_results(c, f);
@@ -109,5 +109,6 @@ int main(int argc, char** argv) {
   };
   return apps::run_program(
       argc, argv,
-      {"bench_ops", "Measures ops and the engine beside what the machine can do. Run it on a quiet machine.", declare});
+      {"bench_ops", "Measures ops and the engine against the peak of the machine. Run it on a quiet machine.",
+       declare});
 }

@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
   bool quick = false;
   const auto declare = [&](bench::Command& c) {
     c.option("--most", "2^N terms at most", most, 10, 25);
-    c.toggle("--quick", "2^10 terms, each once: does it work", quick);
+    c.toggle("--quick", "2^10 terms, each once, as a test", quick);
     return [&] { return run(most, quick); };
   };
   return apps::run_program(argc, argv, {"bench_sums", "Measures how exact reductions are.", declare});

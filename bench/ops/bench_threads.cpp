@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
   bool quick = false;
   const auto declare = [&](bench::Command& c) {
     c.option("--neighbour", "a busy loop on that cpu meanwhile; -1: none", neighbour, -1, 1023);
-    c.toggle("--quick", "each row once: does it work", quick);
+    c.toggle("--quick", "each row once, as a test", quick);
     return [&] { return run(neighbour, quick); };
   };
   return apps::run_program(argc, argv, {"bench_threads", "Measures the thread pool of the CPU backend.", declare});

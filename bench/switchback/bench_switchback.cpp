@@ -60,16 +60,16 @@ int main(int argc, char** argv) {
     c.option("--dims", "of x, or of the result where the layer is swapped", f.dims);
     c.option("--wm", "how many times as wide the other side is, such as 4,4.3637", f.wm);
     c.option("--batch", "rows of x", f.batch);
-    c.option("--switch", "of False and True: the layer back from the wide side", f.swapped);
-    c.option("--rows", "of what these flags choose only some, by their places from 0 on", f.rows);
+    c.option("--switch", "a list of False and True; True: the layer back from the wide side", f.swapped);
+    c.option("--rows", "only some of the chosen rows, by their indices from 0", f.rows);
     c.option("--repeat", "timed calls of each op; half as many before them are not timed", f.repeat, 64);
     c.option("--predict", "measure nothing: times by three rates of a device, Tflop/s, Top/s of codes and TB/s",
              f.predict);
     c.option("--dtype", "NAME", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype);
     c.option("--seed", "of the data, N(0, 1)", f.seed);
     c.option("--threads", "of the CPU backend, 0: all", f.threads);
-    c.toggle("--parts-only", "without the step of the layer as a whole", f.parts_only);
-    c.toggle("--quick", "peaks from one short run each: does it work?", f.quick);
+    c.toggle("--parts-only", "without the whole layer's step", f.parts_only);
+    c.toggle("--quick", "peaks from one short run each, as a test", f.quick);
     c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);
     declare_cpu_time(c, f);
     declare_document(c, f);
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   };
   return apps::run_program(argc, argv,
                            {"bench_switchback",
-                            "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers beside one in "
+                            "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers next to one in "
                             "full precision, op by op and as a whole. Run it on a quiet machine.",
                             declare});
 }
