@@ -1,17 +1,17 @@
 /// @file
-/// FragmentedLinear: a linear layer that splits its input into fragments, each with a separate matrix. A selector
-/// weighs the fragments; the unselected rest passes a low-rank path of two thin matrices. It is document 002's layer
-/// (bench/fragmented). LinearOptions::fragments puts it into a Linear.
+/// FragmentedLinear: a linear layer that splits its input into fragments with separate matrices. A selector weighs the
+/// fragments; the unselected rest passes a low-rank path. It is document 002's layer (bench/fragmented).
+/// LinearOptions::fragments puts it into a Linear.
 #pragma once
 #include <tapegrad/models/nn/layers.h>
 
 namespace tg::nn {
 
-/// The fragments of a row that pass their matrices.
+/// The fragments that pass their matrices; the rest takes the low-rank path.
 enum class Selection {
-  /// All, weighted; the rest takes the low-rank path. For training.
+  /// All, weighted. For training.
   soft,
-  /// The largest weight (the first of equal ones); the others take the low-rank path. For evaluation.
+  /// The one of the largest weight, the first of equals. For evaluation.
   hard
 };
 /// Options of FragmentedLinear.
@@ -30,7 +30,7 @@ struct FragmentedOptions {
 /// hard: y = x[k] experts[k] + expander compressor u,              k = argmax p, u = x with zeros for x[k]
 /// @endverbatim
 /// plus both biases. Hard selection gives the selector no gradient. The soft form is one GEMM of (p x) with all experts
-/// stacked, without an intermediate of F rows per input row. The hard form reads selected experts in place, each once
+/// stacked, without an intermediate of F rows per input row. The hard form reads each selected expert in place, once
 /// for all its rows.
 struct FragmentedLinear : Layer {
   Tensor selector;         ///< (F, in / F), starts at N(0, F / in)
@@ -43,8 +43,8 @@ struct FragmentedLinear : Layer {
   FragmentedLinear() = default;
   /// Asks the Params for these tensors. Errors: FragmentedOptions::validate().
   FragmentedLinear(const Params&, int64_t in, int64_t out, FragmentedOptions = {});
-  /// (..., in) -> (..., out). x and the parameters are cast to `compute`, the result's dtype; unset means no cast. An
-  /// Error of fragment_weights() if a score is not finite.
+  /// (..., in) -> (..., out). x and the parameters are cast to `compute`, the result's dtype; unset: no cast. Throws
+  /// fragment_weights()'s Error for a score that is not finite.
   Tensor forward(const Tensor& x, Selection = Selection::soft, std::optional<DType> compute = {}) const;
 };
 

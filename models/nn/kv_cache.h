@@ -1,6 +1,6 @@
 /// @file
-/// KvCache: the keys and values of past positions, so the next token costs one position. It is for inference under
-/// NoGradScope. It cannot slide: positions are absolute, and keys are stored rotated (rope). SelfAttention uses it.
+/// KvCache: the keys and values of past positions, so the next token costs one position. For inference under
+/// NoGradScope. It cannot slide: positions are absolute, and keys are stored rotated (rope).
 ///
 /// A KvCache() grows by copying: O(length) per token, small next to the attention that reads all of it. A
 /// KvCache::with_capacity() is allocated once and written in place, at positions that are tensors: its sequences may
@@ -43,8 +43,8 @@ class KvCache {
   int64_t length() const;
   /// The length, and next position, of each sequence of a fixed cache, (B) i64 on its device; empty if it grows.
   const Tensor& lengths() const { return lengths_; }
-  /// Sets the lengths of a fixed cache, (B) i32 or i64; a shorter length drops the positions beyond it. Throws if the
-  /// cache grows. attention() reports values out of range.
+  /// Sets the lengths of a fixed cache, (B) i32 or i64; shorter ones drop positions. Throws if the cache grows.
+  /// attention() reports values out of range.
   void set_lengths(const Tensor&);
   void clear();
 

@@ -1,7 +1,7 @@
 /// @file
-/// The layers of a transformer: structs of tensors with a forward(), made from Params. There is no base class to
-/// override and no train/eval flag: a generator turns dropout on. Learned positions are an Embedding of the model;
-/// rotary positions are part of attention.
+/// The layers of a transformer: structs of tensors with a forward(), made from Params, without base class or train/eval
+/// flag: a generator turns dropout on. Learned positions are an Embedding of the model; rotary positions are part of
+/// attention.
 #pragma once
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/norm.h>
@@ -83,13 +83,13 @@ struct Linear : Layer {
   Linear() = default;
   /// Asks the Params for "weight" (out, in) and optionally "bias" (out), or for FragmentedLinear's parameters.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  /// x weight^T + bias: (..., in) -> (..., out). x, weight and bias are cast to `compute`, the result's dtype;
-  /// gradients keep their own dtypes. Unset means no cast. A SwitchBack layer quantizes the uncast weight. The
-  /// adapter's dropout draws from rng; null means none.
+  /// x weight^T + bias: (..., in) -> (..., out). All are cast to `compute`, the result's dtype; gradients keep their
+  /// own dtypes. Unset: no cast. A SwitchBack layer quantizes the uncast weight. The adapter's dropout draws from rng;
+  /// null means none.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
   /// Quantizes the weight (a quarter of its memory) and releases it: same results, no more training. Other copies of
-  /// the layer and the Params still hold the weight (Params::drop). Without this, evaluation quantizes at each call.
-  /// Throws if the layer is plain or prepared already.
+  /// the layer and the Params still hold it (Params::drop). Without this, evaluation quantizes at each call. Throws if
+  /// the layer is plain or prepared.
   void prepare_for_eval();
   bool prepared() const { return codes.has_value(); }
 };
@@ -100,8 +100,8 @@ struct SwitchBackOptions {
   bool bias = true;
   std::optional<Init> init = {};
 };
-/// A linear layer in 8 bits: forward and the gradient of x are quantized, the weight's gradient has full precision
-/// (ops/quantized/switchback.h). As a Linear it is part of a model's linears(), with the same files.
+/// A linear layer in 8 bits: forward and the gradient of x are quantized, the weight's gradient is not
+/// (ops/quantized/switchback.h). As a Linear it is in a model's linears(), with the same files.
 struct SwitchBackLinear : Linear {
   SwitchBackLinear() = default;
   SwitchBackLinear(const Params&, int64_t in, int64_t out, SwitchBackOptions = {});
@@ -137,8 +137,8 @@ struct Norm : Layer {
   /// (..., C) -> (..., C), in x's dtype; bf16 for f32 x and `compute` bf16.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}) const;
   /// sum = x + branch and y = forward(sum), in one pass: x and branch (..., C) -> sum and y (..., C). A transformer
-  /// block defers its last addition to the next norm this way. sum has x's dtype; y is bf16 if x is f32 and branch
-  /// bf16. If branch is empty, sum is x, and y is forward(x, compute).
+  /// block defers its last addition to the next norm this way. sum has x's dtype; y is bf16 for f32 x and bf16 branch.
+  /// If branch is empty, sum is x, and y is forward(x, compute).
   AddedNorm add(const Tensor& x, const Tensor& branch, std::optional<DType> compute = {}) const;
 };
 
@@ -178,7 +178,7 @@ struct BlockOptions {
 };
 
 /// Multi-head self-attention (Vaswani et al. 2017), optionally causal, with grouped keys (Ainslie et al., GQA, 2023)
-/// and rotary positions. Dropout applies to its result, never to the attention weights, which are not stored.
+/// and rotary positions. Dropout applies to its result; attention weights are not stored.
 struct SelfAttention : Layer {
   Linear qkv;           ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
   Linear proj;          ///< (C, heads HS)

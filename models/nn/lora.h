@@ -1,7 +1,6 @@
 /// @file
 /// LoRA (Hu et al. 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product, added to its
-/// result or, after training, to its weight. models/model/lora.h puts these layers into a Gpt, models/io/adapter.h
-/// writes them to files.
+/// result or, after training, its weight. models/model/lora.h adds it to a Gpt, models/io/adapter.h to files.
 #pragma once
 #include <tapegrad/models/nn/layers.h>
 
@@ -27,11 +26,11 @@ struct LoraDelta : Layer {
 
   /// Makes r (in + out) parameters in the Params' dtype. Errors: LoraOptions::validate().
   LoraDelta(const Params&, int64_t in, int64_t out, const LoraOptions& = {});
-  /// s dropout(x A) B: x (..., in) -> (..., out). A and B are cast to x's dtype. Dropout draws from rng; null means
-  /// none. The same pass adds base (..., out), if given. Eager, or lazy under a LazyScope.
+  /// s dropout(x A) B: x (..., in) -> (..., out), in x's dtype. Dropout draws from rng; null means none. The same pass
+  /// adds base (..., out), if given. Eager, or lazy under a LazyScope.
   Tensor forward(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
-  /// Calls forward() under a LazyScope: nothing runs until the result is read or passed to evaluate(), so that several
-  /// results can run together. Bits equal forward()'s.
+  /// forward() under a LazyScope: nothing runs until the result is read or passed to evaluate(), so that several can
+  /// run together. Bits equal forward()'s.
   Tensor forward_lazy(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
   Tensor weight() const;  ///< s (A B)^T, (out, in): what merge() adds to the weight
 };
@@ -47,8 +46,8 @@ struct LoraAdapter {
 /// Copies share the delta and its merged state.
 class LoraLinear {
  public:
-  /// Freezes the tensors of `base`, for all their holders. The delta's parameters come from Params, under its path.
-  /// Errors: base has an adapter; LoraOptions::validate().
+  /// Freezes the tensors of `base`, for all holders. The delta's parameters come from Params, under its path. Errors:
+  /// base has an adapter; LoraOptions::validate().
   LoraLinear(Linear base, const Params&, const LoraOptions& = {});
   /// x W^T + bias + delta(x): (..., in) -> (..., out). See nn::Linear::forward().
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const {

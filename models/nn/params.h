@@ -1,7 +1,7 @@
 /// @file
 /// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"). The same call creates
-/// a parameter, or takes it from loaded tensors and checks its shape, so a model and its files share names. A layer is
-/// a struct of tensors, without base class or registration.
+/// a parameter, or takes it from loaded tensors and checks its shape, so files share the model's names. A layer is a
+/// struct of tensors, without base class or registration.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/scope.h>
@@ -26,7 +26,7 @@ struct Parameter {
 /// Tensors made one at a time, such as a file's, to limit memory.
 struct TensorSource {
   std::map<std::string, Shape> shapes;
-  std::function<Tensor(const std::string&)> read;  ///< makes the tensor named in `shapes`, on any device
+  std::function<Tensor(const std::string&)> read;  ///< makes the tensor of a name in `shapes`, on any device
 };
 
 /// A handle of the parameters below a path; copies share them. For one thread at a time.
@@ -41,13 +41,13 @@ class Params {
   Params at(int64_t i) const { return at(std::to_string(i)); }
   /// @}
 
-  /// These parameters at this path, for deliberate sharing: get() returns existing ones and makes the others. Linear
-  /// a(p.at("l"), 2, 3), b(p.at("l").shared(), 2, 3) are two layers with one weight.
+  /// These parameters at this path, for deliberate sharing: get() returns existing ones. Linear a(p.at("l"), 2, 3),
+  /// b(p.at("l").shared(), 2, 3) are two layers with one weight.
   Params shared() const;
 
-  /// The parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if there
-  /// are any, else from `init`, with a generator that depends only on seed and name. Throws if it was not loaded, or if
-  /// it exists already; under shared() existing ones are returned, and only another shape is an Error.
+  /// The parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if any,
+  /// else from `init`, with a generator that depends only on seed and name. Throws if it was not loaded, or if it
+  /// exists already; under shared() only if it exists with another shape.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
   /// Sets the values of the parameters before the model is made, converted to this object's dtype and device. A source
@@ -67,8 +67,8 @@ class Params {
   /// unknown or of another shape.
   void assign(const StateDict&) const;
 
-  /// Removes a parameter that the model no longer needs; its last holder frees the memory. state() is then an Error,
-  /// because its file could not be loaded. Throws if the parameter is not listed.
+  /// Removes a parameter that the model no longer needs; its last holder frees the memory. state() then throws, because
+  /// its file could not be loaded. Throws if the parameter is not listed.
   void drop(const Tensor&) const;
 
   Device device() const;

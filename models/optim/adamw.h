@@ -1,6 +1,6 @@
 /// @file
-/// AdamW: the state of Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019), and the choice of parameters
-/// that decay. The arithmetic is adamw_step() in ops/training/optim_step.h; schedule.h has learning rates over time.
+/// AdamW: the state of Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019), and the choice of decaying
+/// parameters. adamw_step() in ops/training/optim_step.h has the arithmetic; schedule.h has learning rates.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 
@@ -69,11 +69,11 @@ class AdamW : public Optimizer {
 
   /// backward(loss) and step() in one, without storing weight gradients. If a gradient is one matmul over few rows, as
   /// for a linear layer on a small batch, the step computes it tile by tile in its pass over the weight and its
-  /// moments. Values equal those of backward() and step(), except for rounding in the last bits of f64. No gradients
-  /// can be read or added to, and the tape's activations live until backward has run. Clipping costs two small matmuls
-  /// per folded gradient: the squared norm of a^T b is the sum of (a a^T) * (b b^T). Other gradients are stored:
-  /// biases, norms, tables, and those in another dtype than their matmul. Ops run lazily, and have run on return
-  /// outside of a LazyScope or a compiled function. Returns the norm before clipping, or empty without clipping.
+  /// moments. Values equal those of backward() and step(), except for rounding in the last bits of f64. Gradients
+  /// cannot be read or added to, and the tape's activations live until backward has run. Clipping costs two small
+  /// matmuls per folded gradient: the squared norm of a^T b is the sum of (a a^T) * (b b^T). Other gradients are
+  /// stored: biases, norms, tables, and those in another dtype than their matmul. Ops run lazily, and have run on
+  /// return outside of a LazyScope or a compiled function. Returns the norm before clipping, or empty.
   ///
   /// Errors, with nothing changed: those of backward() and step(); a weight used by two layers, whose gradient is a sum
   /// of matmuls (list it in `stored`); a sharded optimiser.

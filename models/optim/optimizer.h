@@ -48,16 +48,16 @@ struct StepOptions {
 
 /// An optimiser with its state. Copies share the state.
 ///
-/// A Communicator of several ranks shards it: each rank holds the state of its shard of the parameters, and all call
-/// step() and state() together. step() then takes the gradients of a GradientReducer (models/train/reduce.h). All ranks
-/// end with the parameters of an unsharded optimiser, bit for bit.
+/// A Communicator of several ranks shards it: each rank holds the state of its shard, and all call step() and state()
+/// together, with gradients of a GradientReducer (models/train/reduce.h). All ranks end with the parameters of an
+/// unsharded optimiser, bit for bit.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// Updates all parameters in place, asynchronously. Returns the global_norm() of the gradients before clipping;
-  /// without clipping it is empty unless the caller passed it. An Error, with nothing changed, if no parameter was
-  /// reached, or if one was not and StepOptions::unreached forbids that.
+  /// Updates all parameters in place, asynchronously. Returns the global_norm() before clipping; without clipping it is
+  /// empty unless passed. Throws, changing nothing, if no parameter was reached, or if one was not and
+  /// StepOptions::unreached forbids that.
   Tensor step(const GradMap&, StepOptions = {});
   /// Sets the learning rate of later steps, also inside compiled functions. It is finite and at least 0.
   void set_lr(double);
@@ -93,9 +93,9 @@ class Optimizer {
     Tensor norm;
     double max_norm = 0;
   };
-  /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches a
-  /// name counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter or group is
-  /// wrong, or a group is empty.
+  /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches
+  /// counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter or group is wrong, or
+  /// a group is empty.
   Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
             const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
   Optimizer(const Optimizer&) = default;
@@ -104,8 +104,8 @@ class Optimizer {
   /// Updates the entries of a step. Exactly one of its ops counts the step by clock(), even if other ranks own all
   /// elements. An Error changes nothing.
   virtual void update(const Step&) = 0;
-  /// A state tensor "<name>.<what>": zeros like the parameter. Sharded: (n) for this rank's n elements; a whole
-  /// parameter's is empty except on its owner.
+  /// A state tensor "<name>.<what>": zeros like the parameter. Sharded: (n) for this rank's n elements; whole
+  /// parameters' are empty except on the owner.
   Tensor new_state(size_t entry, std::string_view what);
   /// This rank's first element of each entry; empty unless sharded.
   std::vector<int64_t> firsts(const std::vector<size_t>& which) const;

@@ -22,9 +22,9 @@ struct GradientBucket {
 /// bucket has the rest.
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter>, int ranks);
 
-/// A bucket's parameters form one row of elements, and each rank owns a shard of it. Shards start at chunks of
-/// square_sums(), so that the norm of all gradients has the same bits with any number of ranks. Shards differ by less
-/// than two chunks, unless parameters must stay whole. All ranks call its functions together.
+/// A bucket's parameters form one row of elements, sharded over the ranks. Shards start at chunks of square_sums(), so
+/// that the norm of all gradients has the same bits with any number of ranks. They differ by less than two chunks,
+/// unless parameters must stay whole. All ranks call its functions together.
 class Partition {
  public:
   /// whole[i]: one rank owns parameter i, as Muon needs for matrices.

@@ -26,7 +26,7 @@ struct SgdConfig {
 /// An Optimizer with a buffer per parameter, "<name>.momentum" in its state(), or none without momentum.
 class Sgd : public Optimizer {
  public:
-  /// Optimizer has the rules of parameters, groups and ranks; a group with betas is an Error. A step is one op for all
+  /// Optimizer has the rules of parameters, groups and ranks; groups must not set betas. A step is one op for all
   /// parameters. The first step sets each buffer to its gradient; a buffer that Unreached::skip leaves out starts at 0.
   explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {},
                const std::shared_ptr<Communicator>& = nullptr);

@@ -1,8 +1,7 @@
 /// @file
 /// compare(): one training step on two sides (devices, dtypes, thread counts), from the same weights, tokens and
 /// dropout. It compares weights, every op's results in forward and backward, logits, loss, gradients, and parameters
-/// after an AdamW step, and finds the tensors that differ by more than rounding. It checks a backend, kernel or dtype
-/// for the model at hand.
+/// after an AdamW step, and finds tensors that differ by more than rounding.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/model.h>
@@ -51,7 +50,7 @@ struct Compared {
   /// bias is exactly 0), the group's largest element replaces max |b|. A group is one op's outputs in the layers of one
   /// parent, or the parameters with one last name there. In stage `update` it is norm(a - b) / norm(b), without
   /// elements whose gradient is rounding: Adam moves these by one learning rate in either direction; larger differences
-  /// still count.
+  /// count.
   double error = 0;
   double tolerance = 0;
   bool within() const { return error <= tolerance; }

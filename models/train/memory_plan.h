@@ -35,8 +35,8 @@ struct MemoryPlan {
 /// forward() must not read any. With `adapters`, only those are trained, over a frozen model. `weights` is the dtype of
 /// the model's parameters. It takes at most a millisecond per layer, and the memory of the engine's objects. With
 /// several ranks it is each rank's plan: its micro-batches, with gradients and their all-reduced sums in memory
-/// together; `gradients` then counts the sums. Nothing is sent: Communicator::hollow() suffices. Errors: a wrong field,
-/// a missing device, sizes beyond any memory.
+/// together; `gradients` counts the sums. Nothing is sent: Communicator::hollow() suffices. Errors: a wrong field, a
+/// missing device, sizes beyond any memory.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());
