@@ -69,13 +69,16 @@ constexpr Named<RunConfig> kPresets[] = {
     {"demo",  // a byte model in under a minute
      [] {
        RunConfig run;
-       run.model.context = 128;
-       run.train.batch = 8;
-       run.train.max_steps = 1000;
+       run.model.context = 224;
+       run.model.positions = Positions::rope;
+       run.model.norm = NormKind::rms_norm;
+       run.train.optimizer = OptimizerKind::muon;
+       run.train.batch = 5;
+       run.train.max_steps = 800;
        run.train.lr = 2e-3;
        run.train.min_lr = 2e-4;
        run.train.warmup = 50;
-       run.train.eval_every = 250;
+       run.train.eval_every = 200;
        run.train.val_fraction = 0.05;
        return run;
      }},

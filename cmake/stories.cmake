@@ -1,0 +1,43 @@
+# cmake -DOUT=<file> -P stories.cmake writes stories from a small grammar, which a GPT learns in a minute. The name, the
+# animals and the thing of a story come back in it: to write one, a model must look back.
+cmake_minimum_required(VERSION 3.24)
+set(stories 4500)
+set(animal fox hen cat dog bear frog mouse goat duck mole crow wolf hare toad swan)
+set(kind small red grey shy brave kind wise lazy proud)
+set(name Mia Tom Ben Ada Leo Zoe Sam Ivy Max Nora Finn Lena Otto Ruby Hugo Elsa)
+set(place "in the wood" "by the sea" "on a hill" "near the mill" "under a bridge" "in a garden" "by the river"
+    "on a farm")
+set(thing key kite bell lamp boat drum ring map seed shell coin book)
+set(time "One day" "One morning" "One cold night" "In the spring" "After the rain" "Before the snow")
+set(found found made lost saw bought hid)
+set(felt "was glad" "was sad" "was proud" "laughed" "sang all day" "could not sleep")
+set(asked "Is the @thing@ yours" "May I have the @thing@" "Will you help me" "Where did you get the @thing@"
+    "Can we share it")
+set(answer "Yes" "No" "Not today" "Of course" "I do not know" "Ask me tomorrow")
+set(did "went home" "sat down by the fire" "shared some bread" "danced until dawn" "looked at the stars" "made a plan")
+set(end "They were friends from then on." "And that was that." "It was never seen again." "The next day it rained."
+    "So they tried again.")
+set(opening "There was a @kind@ @animal@ @place@ called @name@." "@name@ was a @kind@ @animal@ who lived @place@.")
+set(event "@time@ @name@ @found@ a @thing@ and @felt@." "@time@ the @animal@ @found@ a @thing@.")
+set(meeting "A @other@ came by. \"@asked@?\" said the @other@. \"@answer@,\" said @name@."
+            "\"@asked@?\" asked a @other@. \"@answer@,\" said the @animal@.")
+set(closing "Then @name@ and the @other@ @did@. @end@" "The @other@ took the @thing@, and @name@ @did@. @end@")
+set(parts animal other kind name place thing time found felt asked answer did end opening event meeting closing)
+
+set(other ${animal})
+set(state 1)
+set(text "")
+foreach(part IN LISTS parts)
+  set(words_${part} "${${part}}")
+  list(LENGTH words_${part} count_${part})
+endforeach()
+foreach(story RANGE 1 ${stories})
+  foreach(part IN LISTS parts)
+    math(EXPR state "(${state} * 1103515245 + 12345) & 2147483647")
+    math(EXPR index "(${state} >> 12) % ${count_${part}}")
+    list(GET words_${part} ${index} ${part})
+    string(CONFIGURE "${${part}}" ${part} @ONLY)
+  endforeach()
+  string(APPEND text "${opening} ${event} ${meeting} ${closing}\n\n")
+endforeach()
+file(WRITE ${OUT} "${text}")
