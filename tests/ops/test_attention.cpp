@@ -1,4 +1,4 @@
-// Attention over padded sequences and over a cache longer than the text: each sequence gives what it gives alone.
+// Attention on the CPU: values and gradients, padded sequences, and a cache longer than the text.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
@@ -6,12 +6,12 @@
 #include "support/files.h"
 #include "support/refusals.h"
 #include "support/self_attention.h"
+#include "support/threads.h"
 
 using namespace tg;
 namespace {
-using Why = Error::Kind;
 Tensor i64(const std::vector<int64_t>& v) { return tensor<int64_t>(v, {int64_t(v.size())}); }
-struct Inputs4 {  // q, k, v and the gradient of y
+struct Inputs4 {  // q, k, v and dy
   Tensor q, k, v, dy;
   Inputs4(int64_t batch, int64_t heads, int64_t key_heads, int64_t tq, int64_t tk, int64_t hs, DType t)
       : q(random({batch, heads, tq, hs}, 1).to(t)),
@@ -26,14 +26,14 @@ std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const At
   return {y.detach(), g[q], g[k], g[v]};
 }
 Tensor of_sequence(const Tensor& x, int64_t b) { return slice(x, 0, b, b + 1); }
-// The same in f64, with the matrices of scores.
+// run() in f64, with the matrices of scores.
 std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOptions& o) {
   for (Tensor* t : {&q, &k, &v}) *t = t->to(DType::f64).detach().requires_grad_();
   const int64_t tq = q.size(2), tk = k.size(2), group = q.size(1) / k.size(1);
   std::vector<double> mask(size_t(tq * tk));
   for (int64_t i = 0; i < tq; ++i)
     for (int64_t j = 0; o.causal && j < tk; ++j) mask[size_t(i * tk + j)] = j <= i + tk - tq ? 0 : -INFINITY;
-  const auto shared = [&](const Tensor& x) {  // by the query heads of a group
+  const auto shared = [&](const Tensor& x) {  // within a group
     const Tensor each = reshape(x, {x.size(0), x.size(1), 1, tk, x.size(3)});
     const std::vector<Tensor> all(size_t(group), each);
     return reshape(concat(Inputs(all.data(), all.size()), 2), {x.size(0), q.size(1), tk, x.size(3)});
@@ -68,27 +68,19 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
           CHECK(distance(got[i].to(DType::f64), want[i]) <= most);
         }
         if (z.tq > 70) continue;
-        for (const Store how : kStores) {
-          const auto turned = run(stored(in.q, how), stored(in.k, how), stored(in.v, how), stored(in.dy, how), o);
-          for (size_t i = 0; i < 4; ++i) CHECK(bits_of(turned[i]) == bits_of(got[i]));
-        }
+        for (const Store how : kStores)
+          check_same_bits(run(stored(in.q, how), stored(in.k, how), stored(in.v, how), stored(in.dy, how), o), got);
       }
 }
 TEST_CASE("attention: heads whose keys are cut have the same bits with one thread and with all, and run after run") {
-  const int before = num_threads();
   for (const DType t : {DType::f64, DType::f32, DType::bf16})
     for (const int64_t tq : in_turns<int64_t>({1, 4, 300, 1100})) {
       CAPTURE(tq);
       const Inputs4 in(1, tq == 1 ? 1 : 2, 1, tq, 1100, 24, t);
-      set_num_threads(1);
-      const auto want = run(in.q, in.k, in.v, in.dy, {});
-      set_num_threads(before);
-      for (int round = 0; round < 3; ++round) {
-        const auto got = run(in.q, in.k, in.v, in.dy, {});
-        for (size_t i = 0; i < 4; ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
-      }
+      const auto forward_and_back = [&] { return run(in.q, in.k, in.v, in.dy, {}); };
+      const auto want = on_one_thread(forward_and_back);
+      for (int round = 0; round < 3; ++round) check_same_bits(forward_and_back(), want);
     }
-  set_num_threads(before);
 }
 TEST_CASE("attention: infinite scores and NaN stay in their rows") {
   for (const DType t : {DType::f32, DType::bf16, DType::f64}) {
@@ -100,7 +92,7 @@ TEST_CASE("attention: infinite scores and NaN stay in their rows") {
     };
     const Tensor want = attention(in.q, in.k, in.v, {.causal = false});
     const auto rest = [&](const Tensor& y, int64_t begin, int64_t end) { return slice(y, 2, begin, end); };
-    // A key that nobody attends to: its score is -infinity.
+    // No query attends to this key: its score is -infinity.
     const Tensor without = concat({slice(in.k, 2, 0, kKey), slice(in.k, 2, kKey + 1, kText)}, 2),
                  values_without = concat({slice(in.v, 2, 0, kKey), slice(in.v, 2, kKey + 1, kText)}, 2);
     CHECK(distance(attention(in.q, row(in.k, -INFINITY, kKey), in.v, {.causal = false}),
@@ -124,72 +116,23 @@ TEST_CASE("self_attention and rope of heads: the bits of attention and rope of t
 TEST_CASE("self_attention: what does not fit is an Error") {
   const auto x = [](const Shape& s, DType t = DType::f32) { return zeros(s, t); };
   expect_at_emit({
-      {[&] {
-         self_attention(x({2, 3, 4}), 1);
-       },
-       Why::shape,
-       {"[self_attention] got (2, 3, 4) f32.", "reshape()"}},
-      {[&] {
-         self_attention(x({2, 3, 3, 4}), 0);
-       },
-       Why::shape,
-       {"and kv_heads is 0"}},
-      {[&] {
-         self_attention(x({2, 3, 2, 4}), 1);
-       },
-       Why::shape,
-       {"kv_heads is 1: 0 heads of queries"}},
-      {[&] {
-         self_attention(x({2, 3, 7, 4}), 2);
-       },
-       Why::shape,
-       {"kv_heads is 2: 3 heads of queries"}},
-      {[&] {
-         self_attention(x({2, 0, 3, 4}), 1);
-       },
-       Why::shape,
-       {"there are no keys"}},
-      {[&] {
-         self_attention(x({2, 3, 3, 4}, DType::i64), 1);
-       },
-       Why::dtype,
-       {"cannot compute on (2, 3, 3, 4) i64"}},
-      {[&] {
-         self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3})});
-       },
-       Why::shape,
-       {"[self_attention] lengths is (1) i64", "It must be (2)"}},
-      {[&] {
-         self_attention(x({2, 3, 3, 4}), 1, {.causal = false, .starts = i64({0, 0})});
-       },
-       Why::value,
-       {"[self_attention] starts were given"}},
-      {[&] {
-         self_attention(x({2, 3, 3, 4}), 1, {.scale = INFINITY});
-       },
-       Why::value,
-       {"scale is inf"}},
-      {[&] {
-         rope(x({2, 3, 4}), {.heads = 4});
-       },
-       Why::value,
-       {"[rope] heads is 4, and x is (2, 3, 4) f32."}},
-      {[&] {
-         rope(x({2, 3, 4}), {.heads = -1});
-       },
-       Why::value,
-       {"[rope] heads is -1"}},
-      {[&] {
-         rope(x({3, 4}), {.heads = 1});
-       },
-       Why::shape,
-       {"[rope] needs 3 dimension(s) or more"}},
+      REFUSES(self_attention(x({2, 3, 4}), 1), shape, "[self_attention] got (2, 3, 4) f32.", "reshape()"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 0), shape, "and kv_heads is 0"),
+      REFUSES(self_attention(x({2, 3, 2, 4}), 1), shape, "kv_heads is 1: 0 heads of queries"),
+      REFUSES(self_attention(x({2, 3, 7, 4}), 2), shape, "kv_heads is 2: 3 heads of queries"),
+      REFUSES(self_attention(x({2, 0, 3, 4}), 1), shape, "there are no keys"),
+      REFUSES(self_attention(x({2, 3, 3, 4}, DType::i64), 1), dtype, "cannot compute on (2, 3, 3, 4) i64"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3})}), shape, "[self_attention] lengths is (1) i64",
+              "It must be (2)"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.causal = false, .starts = i64({0, 0})}), value,
+              "[self_attention] starts were given"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.scale = INFINITY}), value, "scale is inf"),
+      REFUSES(rope(x({2, 3, 4}), {.heads = 4}), value, "[rope] heads is 4, and x is (2, 3, 4) f32."),
+      REFUSES(rope(x({2, 3, 4}), {.heads = -1}), value, "[rope] heads is -1"),
+      REFUSES(rope(x({3, 4}), {.heads = 1}), shape, "[rope] needs 3 dimension(s) or more"),
   });
-  expect({[&] {
-            values(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3, 4})}));
-          },
-          Why::value,
-          {"[self_attention] lengths of sequence 1 is 4, and there are 3 keys"}});
+  expect(REFUSES(values(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3, 4})})), value,
+                 "[self_attention] lengths of sequence 1 is 4, and there are 3 keys"));
 }
 TEST_CASE("attention: keys beyond a length are as if they were not there, bit for bit") {
   // Around the widths of the CPU's blocks: 64 queries, 128 keys.
@@ -197,8 +140,7 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
     for (const auto& [tq, tk] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {65, 130}, {70, 300}}) {
       const Inputs4 in(3, 4, 2, tq, tk, 9, t);
       const std::vector<int64_t> lengths{tk, (tk + 1) / 2, 1};
-      CAPTURE(name_of(t));
-      CAPTURE(tk);
+      CAPTURE_ALL(name_of(t), tk);
       const auto all = run(in.q, in.k, in.v, in.dy, {.causal = false, .lengths = i64(lengths)});
       for (int64_t b = 0; b < 3; ++b) {
         CAPTURE(b);
@@ -207,21 +149,19 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
         const auto one = run(of_sequence(in.q, b), cut(in.k), cut(in.v), of_sequence(in.dy, b), {.causal = false});
         for (size_t k = 0; k < 4; ++k) {
           CHECK(bits_of(k < 2 ? of_sequence(all[k], b) : cut(all[k])) == bits_of(one[k]));
-          if (k >= 2)  // padding has the gradient 0
+          if (k >= 2)
             for (const double g : values<double>(slice(of_sequence(all[k], b), 2, n, tk).to(DType::f64))) CHECK(g == 0);
         }
       }
     }
 }
 TEST_CASE("attention: one query alone gives what it gives among many") {
-  // Heads around the lanes of the CPU's kernel for one query, and chains of its sums.
+  // Heads around the lanes of the CPU's kernel for one query.
   for (const DType t : {DType::f32, DType::bf16, DType::f64})
     for (const int64_t hs : in_turns<int64_t>({1, 15, 16, 40, 64, 90, 150}, 3))
       for (const int64_t tk : {1, 4, 129, 300}) {
         const Inputs4 in(2, 4, 2, tk, tk, hs, t);
-        CAPTURE(name_of(t));
-        CAPTURE(hs);
-        CAPTURE(tk);
+        CAPTURE_ALL(name_of(t), hs, tk);
         const Tensor want = slice(attention(in.q, in.k, in.v), 2, tk - 1, tk), q = slice(in.q, 2, tk - 1, tk);
         const double most = t == DType::f64 ? 1e-13 : t == DType::f32 ? 2e-6 : 1e-2;
         CHECK(distance(attention(q, in.k, in.v), want) <= most);
@@ -242,7 +182,7 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
     Tensors q, garbage;
     for (int64_t b = 0; b < 3; ++b)
       q.emplace_back(slice(of_sequence(in.q, b), 2, starts[size_t(b)], starts[size_t(b)] + kQueries));
-    // Behind the text stands what nobody wrote.
+    // NaN follows the text: memory that was never written.
     const Tensor beyond = full({3, 2, kCapacity - kText, 8}, std::nan(""), t);
     const Tensor k = concat({in.k, beyond}, 2), v = concat({in.v, beyond}, 2);
     const auto queries = concat(Inputs(q.data(), q.size()), 0);
@@ -252,9 +192,8 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
       CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
             (t == DType::bf16 ? 1e-2 : 1e-6));
     }
-    // A start of Tk - Tq is what the mask is without starts.
-    const auto a = run(in.q, in.k, in.v, in.dy, {.starts = i64({0, 0, 0})}), c = run(in.q, in.k, in.v, in.dy, {});
-    for (size_t i = 0; i < 4; ++i) CHECK(bits_of(a[i]) == bits_of(c[i]));
+    // The mask without starts is that of a start of Tk - Tq.
+    check_same_bits(run(in.q, in.k, in.v, in.dy, {.starts = i64({0, 0, 0})}), run(in.q, in.k, in.v, in.dy, {}));
   }
 }
 TEST_CASE("attention: right padding changes no query of the text, causal or not") {
@@ -289,7 +228,7 @@ TEST_CASE("attention: a sequence of length 0 gives 0, and gradients of 0 of ever
 }
 TEST_CASE("attention: lengths and starts of any layout, read when the op runs") {
   const Inputs4 in(3, 2, 2, 4, 6, 5, DType::f32);
-  const Tensor both = tensor<int64_t>({6, 0, 3, 2, 1, 1}, {3, 2});  // lengths and starts side by side
+  const Tensor both = tensor<int64_t>({6, 0, 3, 2, 1, 1}, {3, 2});  // lengths and starts, interleaved
   const AttentionOptions apart{.lengths = reshape(slice(both, 1, 0, 1), {3}),
                                .starts = reshape(slice(both, 1, 1, 2), {3})};
   CHECK(!apart.lengths.is_contiguous());
@@ -308,18 +247,11 @@ TEST_CASE("attention: lengths and starts of any layout, read when the op runs") 
 TEST_CASE("attention: what it refuses of lengths and starts") {
   const Tensor q = random({2, 1, 3, 4}, 1), kv = random({2, 1, 5, 4}, 2);
   expect_at_emit({
-      {[&] { attention(q, kv, kv, {.lengths = i64({1})}); }, Why::shape, {"[attention] lengths is (1) i64", "(2)"}},
-      {[&] {
-         attention(q, kv, kv, {.starts = i64({1, 2, 3})});
-       },
-       Why::shape,
-       {"[attention] starts is (3) i64"}},
-      {[&] { attention(q, kv, kv, {.lengths = random({2}, 1)}); }, Why::dtype, {"[attention] indices must be"}},
-      {[&] {
-         attention(q, kv, kv, {.causal = false, .starts = i64({1, 2})});
-       },
-       Why::value,
-       {"[attention] starts were given, and the mask is not causal."}},
+      REFUSES(attention(q, kv, kv, {.lengths = i64({1})}), shape, "[attention] lengths is (1) i64", "(2)"),
+      REFUSES(attention(q, kv, kv, {.starts = i64({1, 2, 3})}), shape, "[attention] starts is (3) i64"),
+      REFUSES(attention(q, kv, kv, {.lengths = random({2}, 1)}), dtype, "[attention] indices must be"),
+      REFUSES(attention(q, kv, kv, {.causal = false, .starts = i64({1, 2})}), value,
+              "[attention] starts were given, and the mask is not causal."),
   });
   const auto says = [&](const AttentionOptions& o) { return error_of([&] { values(attention(q, kv, kv, o)); }); };
   for (const bool lazy : {false, true}) {

@@ -1,6 +1,5 @@
-// Attention keeps nothing of the size of the scores, T x T: what it holds beside its inputs, outputs and gradients
-// grows with T. Counted by the allocator of tensors, and, for the scratch of kernels that it does not see, by the
-// memory of a whole process.
+// Attention keeps nothing of the size of the scores, T x T: its memory without inputs, outputs and gradients grows with
+// T. The allocator counts tensors; the peak of a process includes the scratch of kernels.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
@@ -8,9 +7,9 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
+#include "support/alone.h"
 #include "support/helpers.h"
 
 using namespace tg;
@@ -23,7 +22,7 @@ struct Form {
 };
 const Form kForms[] = {{"causal", 2, 2, true}, {"full", 2, 2, false}, {"grouped", 4, 2, true}, {"many", 8, 8, true}};
 struct Memory {
-  int64_t kept, peak;  // bytes: for backward, and the most in forward and backward; without inputs and gradients
+  int64_t kept, peak;  // bytes of backward, and of both; not inputs, gradients
 };
 Memory memory_of(const Form& f, int64_t t, DType dtype) {
   Rng rng{1};
@@ -38,26 +37,19 @@ Memory memory_of(const Form& f, int64_t t, DType dtype) {
   m.kept = memory_stats().live - before - one;
   const GradMap g = backward(y, dy);
   CHECK(g.size() == 3);
-  m.peak = memory_stats().peak - before - 2 * one - 2 * key;  // y and the gradients of q, k and v
+  m.peak = memory_stats().peak - before - 2 * one - 2 * key;
   return m;
 }
 
-// The most memory that a process of its own had, in bytes: this program again, running the skipped test case below.
+// Peak memory of a separate process that runs the skipped test case below, in bytes.
 int64_t process_peak(const std::string& form, int64_t t, DType dtype) {
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string command = fmt::format(
-      "TG_TEST_ATTENTION='{} {} {}' '{}' --no-skip "
-      "-tc='attention in a process of its own (skipped: the case below starts it)'",
-      form, t, dtype == DType::bf16, program);
-  FILE* out = popen(command.c_str(), "r");
-  REQUIRE(out);
-  std::string text;
-  for (char line[256]; std::fgets(line, sizeof line, out);) text += line;
-  INFO(command, ":\n", text);
-  REQUIRE(pclose(out) == 0);
-  const size_t at = text.find("peak of ");
-  REQUIRE(at != text.npos);
-  return std::atoll(text.c_str() + at + 8) * 1024;
+  const Alone r =
+      run_alone(ALONE "attention", fmt::format("TG_TEST_ATTENTION='{} {} {}'", form, t, dtype == DType::bf16));
+  INFO(r.output);
+  REQUIRE(r.status == 0);
+  const size_t at = r.output.find("peak of ");
+  REQUIRE(at != std::string::npos);
+  return std::atoll(r.output.c_str() + at + 8) * 1024;
 }
 }  // namespace
 
@@ -66,21 +58,19 @@ TEST_CASE("attention: memory beside inputs, outputs and gradients grows with T, 
     for (DType dtype : {DType::f32, DType::bf16})
       for (int64_t t : {256, 512, 1024, 2048, 4096}) {
         if (kSanitized && t > 1024) continue;  // time grows with T^2
-        CAPTURE(f.name);
-        CAPTURE(dtype);
-        CAPTURE(t);
+        CAPTURE_ALL(f.name, dtype, t);
         const Memory m = memory_of(f, t, dtype);
-        const int64_t statistics = f.heads * t * 4;  // the logarithm of each row's sum
+        const int64_t statistics = f.heads * t * 4;  // log-sum-exp per row
         CHECK(m.kept <= statistics + 1024);
-        // Gradients of queries are summed by up to 4 parts of the keys where fewer than 8 heads give work to threads.
+        // With fewer than 8 heads, up to 4 splits of the keys have partial sums of the gradients of queries.
         const int64_t parts = f.kv_heads < 8 && t >= 512 ? std::min<int64_t>(4, t / 256) : 0;
         const int64_t row = std::max<int64_t>(kSize * 4, 64);  // whole vectors
         CHECK(m.peak <= statistics + parts * f.heads * t * row + 1024);
       }
 }
-TEST_CASE("attention in a process of its own (skipped: the case below starts it)" * doctest::skip()) {
+ALONE_CASE("attention") {
   const char* what = std::getenv("TG_TEST_ATTENTION");
-  REQUIRE_MESSAGE(what, "for the test case below, which says of which form and length");
+  REQUIRE_MESSAGE(what, "the test case below sets the form and length");
   char form[16];
   long long t;
   char wide[8];
@@ -93,13 +83,12 @@ TEST_CASE("attention in a process of its own (skipped: the case below starts it)
 }
 TEST_CASE("attention: kernels keep no scratch of the size of the scores (sanitizers skip it: their own memory grows)" *
           doctest::skip(kSanitized)) {
-  // Inputs, outputs and gradients take 2 MiB in the widest case, and a thread's scratch less than another 2 MiB; the
-  // scores of one head of 4096 positions take 64 MiB, and of the half that a causal mask leaves 32 MiB.
+  // Inputs, outputs and gradients take up to 2 MiB, and a thread's scratch less than 2 MiB. Scores of a head of 4096
+  // positions take 64 MiB, and 32 MiB under a causal mask.
   constexpr int64_t kMost = 16 << 20;
   for (const Form& f : kForms)
     for (DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(f.name);
-      CAPTURE(dtype);
+      CAPTURE_ALL(f.name, dtype);
       const int64_t small = process_peak(f.name, 256, dtype), large = process_peak(f.name, 4096, dtype);
       CHECK(small > 1 << 20);
       CHECK(large - small < kMost);

@@ -1,16 +1,12 @@
-// 8-bit floats: every code and every boundary between codes against the formats, rows of them, products, and layers.
-#include <tapegrad/core/engine/cast.h>
-#include <tapegrad/ops/ops.h>
+// fp8: every value and every boundary between values against the formats; rows, products, and layers.
 #include <tapegrad/ops/quantized/fp8_codes.h>
 
-#include <cmath>
-#include <limits>
-
+#include "support/quantized.h"
 #include "support/refusals.h"
 
 using namespace tg;
 namespace {
-// The finite values of a format from 0 up, by its definition.
+// The finite values of a format from 0 up.
 std::vector<double> sizes(Fp8Format f) {
   const int fraction = f == Fp8Format::e4m3 ? 3 : 2, bias = f == Fp8Format::e4m3 ? 7 : 15;
   const double largest = f == Fp8Format::e4m3 ? 448 : 57344;
@@ -53,14 +49,13 @@ TEST_CASE("what lies between two values takes the nearer, the even one of a tie;
       CHECK(code_of(f, std::nextafter(middle, 1e9f)) == int(i) + 1);
       CHECK(code_of(f, -std::nextafter(middle, 1e9f)) == int(i) + 129);
     }
-    for (const float x : {float(v.back()) * 1.001f, 1e30f, std::numeric_limits<float>::infinity()})
-      CHECK(code_of(f, x) == int(v.size()) - 1);
+    for (const float x : {float(v.back()) * 1.001f, 1e30f, kInf}) CHECK(code_of(f, x) == int(v.size()) - 1);
   }
 }
 
 TEST_CASE("rows of codes: the scale is that of the row, and every value is the nearest of the format") {
   for (const Fp8Format f : kFormats)
-    for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    for (const DType t : kQuantizable)
       for (const Store how : kStores) {
         const Tensor x0 = concat({random({9, 70}, 1, -3, 3), filled({1, 70}, 0.0f)}, 0).to(t), x = stored(x0, how);
         const QuantizedFp8 q = quantize_fp8(x, f);
@@ -96,31 +91,12 @@ TEST_CASE("products are those of what the codes stand for, with and without a ke
 }
 
 TEST_CASE("8-bit floats: products are finite where the scale of a row times the sum is no f32") {
-  const Tensor x = random({3, 500}, 5), w = random({7, 500}, 6);
-  const Tensor usual = fp8_linear(quantize_fp8(x), quantize_fp8(w));
-  for (const int k : {100, 119, 127}) {
-    const double large = std::ldexp(1.0, k), small = std::ldexp(1.0, -90);
-    for (const auto& [a, b] : {std::pair(large, small), {small, large}}) {
-      const Tensor y = fp8_linear(quantize_fp8(x * a), quantize_fp8(w * b));
-      CHECK(distance(y, usual * (large * small)) < 1e-6);
-    }
-  }
+  check_extreme_scales([](const Tensor& t) { return quantize_fp8(t); },
+                       [](const QuantizedFp8& a, const QuantizedFp8& b) { return fp8_linear(a, b); });
 }
 TEST_CASE("layers: values and gradients near the exact ones, e5m2 in gradients or e4m3") {
-  const Tensor x0 = random({7, 40}, 1), w0 = random({23, 40}, 2, -0.2, 0.2), b0 = random({23}, 3),
-               g = random({7, 23}, 4);
-  const auto run = [&](const std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>& f, DType t) {
-    const Tensor x = x0.to(t).detach().requires_grad_(), w = w0.to(t).detach().requires_grad_(),
-                 b = b0.to(t).detach().requires_grad_();
-    const Tensor y = f(x, w, b);
-    const GradMap m = backward(y, g.to(t));
-    return std::vector<Tensor>{y, m[x], m[w], m[b]};
-  };
-  const auto exact = run([](auto& x, auto& w, auto& b) { return linear(x, w, b); }, DType::f64);
-  const auto fp8 = [&](SwitchBackMode mode) {
-    return run([mode](auto& x, auto& w, auto& b) { return switchback_linear(x, w, b, mode); }, DType::f32);
-  };
-  const auto coarse = fp8(SwitchBackMode::fp8), fine = fp8(SwitchBackMode::fp8_e4m3);
+  const Layer l{random({7, 40}, 1), random({23, 40}, 2, -0.2, 0.2), random({23}, 3), random({7, 23}, 4)};
+  const auto exact = run_exact(l), coarse = run(l, SwitchBackMode::fp8), fine = run(l, SwitchBackMode::fp8_e4m3);
   for (const auto& r : {coarse, fine}) {
     CHECK(distance(r[0], exact[0]) < 0.03);
     CHECK(distance(r[1], exact[1]) < 0.08);
@@ -128,37 +104,25 @@ TEST_CASE("layers: values and gradients near the exact ones, e5m2 in gradients o
     CHECK(distance(r[3], exact[3]) < 1e-5);
   }
   CHECK(bits_of(coarse[0]) == bits_of(fine[0]));
-  // The gradient's codes have the fraction that the mode says.
-  CHECK(bits_of(fine[1]) == bits_of(fp8_linear(quantize_fp8(g), quantize_fp8(transpose(w0, 0, 1)))));
-  CHECK(bits_of(coarse[1]) == bits_of(fp8_linear(quantize_fp8(g, Fp8Format::e5m2), quantize_fp8(transpose(w0, 0, 1)))));
+  const QuantizedFp8 turned = quantize_fp8(transpose(l.w, 0, 1));  // the mode sets the format of the gradient
+  CHECK(bits_of(fine[1]) == bits_of(fp8_linear(quantize_fp8(l.g), turned)));
+  CHECK(bits_of(coarse[1]) == bits_of(fp8_linear(quantize_fp8(l.g, Fp8Format::e5m2), turned)));
 }
 
 TEST_CASE("what 8-bit floats refuse") {
   const Tensor x = filled({2, 3}, 1.0f);
   const QuantizedFp8 q = quantize_fp8(x), r = quantize_fp8(x, Fp8Format::e5m2);
   expect_at_emit({
-      {[=] { quantize_fp8(x.to(DType::f64)); }, Error::Kind::dtype, {"[quantize_fp8]", "f64"}},
-      {[=] { fp8_linear(r, r); }, Error::Kind::value, {"both e5m2", "e4m3"}},
-      {[=] {
-         fp8_linear(q, quantize_fp8(filled({2, 4}, 1.0f)));
-       },
-       Error::Kind::shape,
-       {"inner sizes differ"}},
-      {[=] {
-         fp8_linear({q.codes, filled({3}, 1.0f)}, q);
-       },
-       Error::Kind::shape,
-       {"absmax", "each row"}},
-      {[=] { fp8_linear(q, q, filled({5}, 1.0f)); }, Error::Kind::shape, {"bias"}},
-      {[=] { fp8_linear(q, q, {}, DType::i32); }, Error::Kind::dtype, {"i32"}},
-      {[=] {
-         dequantize_fp8({x, q.absmax});
-       },
-       Error::Kind::dtype,
-       {"u8"}},
+      REFUSES(quantize_fp8(x.to(DType::f64)), dtype, "[quantize_fp8]", "f64"),
+      REFUSES(fp8_linear(r, r), value, "both e5m2", "e4m3"),
+      REFUSES(fp8_linear(q, quantize_fp8(filled({2, 4}, 1.0f))), shape, "inner sizes differ"),
+      REFUSES(fp8_linear({q.codes, filled({3}, 1.0f)}, q), shape, "absmax", "each row"),
+      REFUSES(fp8_linear(q, q, filled({5}, 1.0f)), shape, "bias"),
+      REFUSES(fp8_linear(q, q, {}, DType::i32), dtype, "i32"),
+      REFUSES(dequantize_fp8({x, q.absmax}), dtype, "u8"),
   });
   Tensor bad = random({4, 5}, 1);
-  bad.mutable_data<float>()[13] = std::numeric_limits<float>::quiet_NaN();
-  CHECK(has(error_of([&] { quantize_fp8(bad); }), "(2, 3)"));
-  CHECK(has(error_of([&] { quantize_fp8(transpose(bad, 0, 1)); }), "(3, 2)"));
+  bad.mutable_data<float>()[13] = kNan;
+  CHECK_SAYS(quantize_fp8(bad), "(2, 3)");
+  CHECK_SAYS(quantize_fp8(transpose(bad, 0, 1)), "(3, 2)");
 }

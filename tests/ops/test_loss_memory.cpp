@@ -1,5 +1,4 @@
-// Cross-entropy has no second buffer of the size of the logits: its gradient is written over them when nobody else
-// holds them, and over nothing that somebody does.
+// Cross-entropy has no second buffer of the size of the logits: its gradient overwrites them unless someone holds them.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
@@ -24,8 +23,7 @@ TEST_CASE("cross-entropy: one buffer of the size of the logits in forward and ba
   const Head h;
   for (DType t : {DType::f32, DType::bf16})
     for (bool lazy : {false, true}) {
-      CAPTURE(t);
-      CAPTURE(lazy);
+      CAPTURE_ALL(t, lazy);
       const int64_t size = kRows * kClasses * int64_t(size_of(t)), before = memory_stats().live;
       reset_peak();
       Mode mode(lazy);

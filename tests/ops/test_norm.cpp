@@ -1,4 +1,4 @@
-// The norms of a sum on the CPU: the bits of the two ops they stand for, what they keep, whose memory they take over.
+// Norms of a sum on the CPU: the bits of the two ops, the memory they keep, and the memory they reuse.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 

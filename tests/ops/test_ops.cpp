@@ -1,4 +1,4 @@
-// Every op case in every way: dtypes, layouts, sizes, eager and lazy, threads, and the bytes that kernels touch.
+// Every op case: dtypes, layouts, sizes, eager and lazy, threads, and the bytes that kernels touch.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
@@ -8,6 +8,7 @@
 
 #include "support/case_run.h"
 #include "support/effort.h"
+#include "support/threads.h"
 
 using namespace tg;
 namespace {
@@ -34,8 +35,7 @@ TEST_CASE("gradients against central differences, every element") {
     const auto w = weights_of(c.fn(x));
     const Result r = run_case(c, x, w);
     for (size_t i = 0; i < x.size(); ++i) {
-      CAPTURE(c.name());
-      CAPTURE(i);
+      CAPTURE_ALL(c.name(), i);
       CHECK(bool(r.grads[i]) == c.in[i].differentiable);
       if (!r.grads[i]) continue;
       const auto f = [&](const Tensor& moved) {
@@ -58,8 +58,7 @@ TEST_CASE("only the wanted gradients: one tracked input at a time gives the same
       for (auto& t : x) t.variable()->requires_grad = false;
       x[i].variable()->requires_grad = true;
       const GradMap g = backward(weighted(c.fn(x), w));
-      CAPTURE(c.name());
-      CAPTURE(i);
+      CAPTURE_ALL(c.name(), i);
       CHECK(g.size() == 1);
       CHECK(distance(g[x[i]], all.grads[i]) < 1e-14);
     }
@@ -79,26 +78,23 @@ TEST_CASE("lazy equals eager bit for bit, in place too") {
   }
 }
 TEST_CASE("compiled equals eager bit for bit, values and gradients, when it is traced and when it is replayed") {
-  // Those that draw do so from a generator of their own at each call, which a compiled function refuses.
-  const std::set<std::string> draw{"dropout", "multinomial", "rand", "randn", "trunc_normal"};
   for (auto& c : op_cases())
     for (bool temporaries : {false, true}) {
-      if (draw.contains(c.op)) continue;
+      if (draws(c)) continue;
       CAPTURE(c.name());
       const auto x = make_inputs(c, DType::f32), other = make_inputs(c, DType::f32, 2);
       const auto w = weights_of(c.fn(x));
       const Compiled f = compile(
           [&](Inputs in) { return roots_of(run_case(c, std::vector<Tensor>(in.begin(), in.end()), w, temporaries)); });
       for (const auto& in : {x, other, x}) {
-        const std::vector<Tensor> want = roots_of(run_case(c, in, w)), got = f(in);  // flags are the same then
-        REQUIRE(got.size() == want.size());
-        for (size_t k = 0; k < got.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+        const std::vector<Tensor> want = roots_of(run_case(c, in, w));  // sets flags of f's inputs
+        check_same_bits(f(in), want);
       }
       CHECK(f.stats().replays == 2);
     }
 }
 TEST_CASE("values in any layout give the same results") {
-  // The order in which these add follows the layout of what they read; all others give the same bits.
+  // The order of summation of these ops follows the layout of the inputs; all others give the same bits.
   const std::set<std::string> some{"matmul", "lora", "sum", "sum_to", "mean", "var"};
   const auto order_follows_layout = [&](const std::string& op) {
     return some.contains(op) || op.starts_with("linear");
@@ -139,11 +135,10 @@ TEST_CASE("size 0 and size 1 in each dimension") {
   for (CaseSizes s : {CaseSizes{0, 5}, CaseSizes{3, 0}, CaseSizes{0, 0}, CaseSizes{1, 1}})
     for (auto& c : op_cases(s))
       for (DType t : {DType::f64, DType::f32, DType::bf16}) {
-        CAPTURE(s.rows);
-        CAPTURE(s.cols);
+        CAPTURE_ALL(s.rows, s.cols);
         const auto x = make_inputs(c, t);
         const Result r = run_case(c, x), expected = run_case(c, wide(x));
-        check_close(c, r, expected, t == DType::bf16 ? 0.1 : c.f32);  // a lone value has no larger one beside it
+        check_close(c, r, expected, t == DType::bf16 ? 0.1 : c.f32);  // lone values: nothing larger sets the scale
         for (size_t i = 0; i < r.grads.size(); ++i)
           if (r.grads[i]) CHECK(r.grads[i].shape() == x[i].shape());
       }
@@ -154,21 +149,17 @@ TEST_CASE("attention over a single key: its value, and no gradient of q and k") 
   CHECK(values(y) == values(expand(v, q.shape())));
   const GradMap g = backward(sum(y * y));
   for (auto& t : {g[q], g[k]})
-    for (float x : values(t)) CHECK(std::abs(x) < 1e-6);  // what rounding leaves of dp - sum(dp)
+    for (float x : values(t)) CHECK(std::abs(x) < 1e-6);  // rounding of dp - sum(dp)
 }
 TEST_CASE("one thread and two give the same bits") {
-  const int before = num_threads();
-  if (before == 1) MESSAGE("this machine offers one thread: nothing to compare");
   for (auto& c : in_turns(op_cases({129, 257}), 5)) {
     const auto x = make_inputs(c, DType::f32);
-    set_num_threads(1);
-    const Result one = run_case(c, x);
-    set_num_threads(before);
-    check_equal(c, run_case(c, x), one);
+    const auto run = [&] { return run_case(c, x); };
+    check_equal(c, run(), on_one_thread(run));
   }
 }
 
-// Kernels write every byte of their outputs and none beside them.
+// Kernels write every byte of their outputs, and none outside.
 namespace {
 struct Use {  // one node of a graph that was not run yet
   OpPtr op;
@@ -208,8 +199,7 @@ void check_guards(const Use& u) {
   Context context{};
   u.op->run(in, out, context);
   for (size_t k = 0; k < out.size(); ++k) {
-    CAPTURE(u.op->name());
-    CAPTURE(k);
+    CAPTURE_ALL(u.op->name(), k);
     const auto *begin = memory[k].data<uint8_t>(), *end = begin + memory[k].numel();
     const auto untouched = [](uint8_t b) { return b == 0xa5; };
     CHECK(std::all_of(begin, begin + kGuard, untouched));
@@ -239,8 +229,8 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
         }
       }
   if (!every_op_case()) return;
-  for (auto& info : all_ops()) {  // no op is left out
-    // switchback_linear and switchback_mlp run as other ops.
+  for (auto& info : all_ops()) {
+    // These run as other ops.
     static const std::set<std::string_view> elsewhere{
         "adamw_step",   "adamw_product_step", "arange",        "rand", "randn", "sgd_step",
         "trunc_normal", "switchback_linear",  "switchback_mlp"};

@@ -1,5 +1,5 @@
-// Pointwise ops at special values: NaN, infinities, signed zeros, ties and kinks, integers and bool. What is expected
-// is what PyTorch gives, unless a comment says otherwise.
+// Pointwise ops at special values: NaN, infinities, signed zeros, ties and kinks, integers and bool. Expected values
+// are PyTorch's, unless a comment says otherwise.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -9,7 +9,7 @@ namespace {
 using Values = std::vector<double>;
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 
-// Many times over, so that whole vectors are computed as well as what is left of a row.
+// Repeated: whole vectors, and the rest of a row.
 Tensor repeated(const Values& v, DType t) {
   Values all;
   for (int i = 0; i < 11; ++i) all.insert(all.end(), v.begin(), v.end());
@@ -18,17 +18,14 @@ Tensor repeated(const Values& v, DType t) {
 bool same(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
 }
-// Equal to the bit, but for the rounding of t. A 0 in `expected` may have either sign when signs are free.
+// Equal up to the rounding of the dtype. With signs_free, a 0 in `expected` may have either sign.
 void check_values(const Tensor& got, const Values& expected, bool signs_free = false) {
   const Values v = values<double>(got);
   REQUIRE(v.size() == 11 * expected.size());
   const double epsilon = got.dtype() == DType::f64 ? 1e-15 : got.dtype() == DType::f32 ? 3e-7 : 4e-3;
   for (size_t i = 0; i < v.size(); ++i) {
     const double want = expected[i % expected.size()];
-    CAPTURE(describe(got));
-    CAPTURE(i);
-    CAPTURE(v[i]);
-    CAPTURE(want);
+    CAPTURE_ALL(describe(got), i, v[i], want);
     const bool exact = !std::isfinite(want) || want == 0;
     CHECK(
         (exact ? same(v[i], want) || (signs_free && v[i] == want) : std::abs(v[i] - want) <= epsilon * std::abs(want)));
@@ -98,7 +95,7 @@ TEST_CASE("floor and round: halves go to the even number, and large numbers stay
   Tensor x = tensor<double>({0.3, -1.2}, {2}).requires_grad_();
   const Tensor dy = tensor<double>({kInf, kNan}, {2});
   for (const Fn& f : {Fn([](auto& t) { return tg::floor(t); }), Fn([](auto& t) { return tg::round(t); }), Fn(sign)})
-    CHECK(values<double>(backward(f(x), dy)[x]) == Values{0, 0});  // whatever arrives: no NaN from 0 * infinity
+    CHECK(values<double>(backward(f(x), dy)[x]) == Values{0, 0});  // not 0 * infinity
 }
 TEST_CASE("log1p and softplus keep the digits of small results") {
   const Values small{1e-3, -1e-3, 1e-7, -1e-7, 1e-12, 1e-30};
@@ -175,7 +172,7 @@ TEST_CASE("squares are x * x to the bit, and integer powers keep all digits") {
       CHECK(bits_of(square) == bits_of(t * t));
   }
   const Tensor whole = arange(-15, 16, 1, DType::f32);
-  for (int n : {1, 3, 4, 5, 6}) {  // 15^6 < 2^24: all of these are floats
+  for (int n : {1, 3, 4, 5, 6}) {  // 15^6 < 2^24: all are floats
     Tensor product = whole;
     for (int i = 1; i < n; ++i) product = product * whole;
     CHECK(bits_of(tg::pow(whole, double(n))) == bits_of(product));
@@ -206,7 +203,7 @@ TEST_CASE("third derivatives come from the same formula") {
 }
 TEST_CASE("clamp keeps NaN, and the gradient at a bound is 1") {
   const Values at{kNan, kInf, -kInf, -2, 2, 0, 1};
-  // PyTorch 2.15 has 0 at the bounds themselves, earlier ones 1; of NaN both have 0.
+  // PyTorch 2.15 has 0 at the bounds, earlier ones 1; at NaN both have 0.
   check_function([](auto& x) { return clamp(x, {.min = -2, .max = 1}); }, at, {kNan, 1, -2, -2, 1, 0, 1},
                  {0, 0, 0, 1, 0, 1, 1});
   check_function([](auto& x) { return clamp(x, {.min = 0}); }, at, {kNan, kInf, 0, 0, 2, 0, 1}, {0, 1, 0, 0, 1, 1, 1});
@@ -230,7 +227,7 @@ TEST_CASE("comparisons of NaN, infinities and zeros") {
   }
   Tensor x = random({3}, 1).requires_grad_();
   CHECK_FALSE(lt(x, x * 2.0).requires_grad());
-  CHECK_FALSE(eq(x, 0.0).value()->producer);  // no tape behind it
+  CHECK_FALSE(eq(x, 0.0).value()->producer);  // no tape
   const Tensor yes = bools({1, 0, 1}), no = bools({1, 1, 0});
   CHECK(values<int>(eq(yes, no)) == std::vector<int>{1, 0, 0});
   CHECK(values<int>(ne(yes, no)) == std::vector<int>{0, 1, 1});
@@ -248,7 +245,7 @@ TEST_CASE("where and masked_fill: NaN of what was not chosen does not leak") {
   const Tensor filled_in = masked_fill(y, c, -kInf);
   CHECK(values<double>(filled_in) == Values{-kInf, 5, -kInf});
   CHECK(values<double>(backward(sum(filled_in))[y]) == Values{0, 1, 0});
-  const AnomalyScope watch;  // an infinity that was asked for is no anomaly
+  const AnomalyScope watch;  // a requested infinity is no anomaly
   CHECK(values<double>(tg::exp(masked_fill(x.detach(), bools({0, 1, 0}), 0))).size() == 3);
   CHECK(std::isinf(values(masked_fill(ones({2}), bools({0, 1}), -kInf))[1]));
 }
@@ -271,7 +268,7 @@ TEST_CASE("where and masked_fill move every dtype bit by bit") {
 }
 TEST_CASE("every NaN is 0x7fff in bf16 and f16, at any place of a vector") {
   std::vector<float> some;
-  for (uint32_t i = 0; i < 83; ++i)  // quiet and signalling, of both signs, payloads of high and of low bits
+  for (uint32_t i = 0; i < 83; ++i)  // quiet and signalling, both signs, high and low payloads
     some.push_back(std::bit_cast<float>(0x7f800000u | i << 31 | (i % 3 ? 1u << i % 23 : 0x7fffffu)));
   const Tensor x = tensor<float>(some, {83});
   for (const DType t : {DType::bf16, DType::f16}) {
@@ -301,42 +298,31 @@ TEST_CASE("integers: neg, abs, relu, maximum, minimum, comparisons") {
     CHECK(values<int>(lt(x, y)) == std::vector<int>{1, 0, 0});
     CHECK(values<int>(ge(x, 0.0)) == std::vector<int>{0, 1, 1});
   }
-  const int64_t big = (int64_t(1) << 53) + 1;  // no f64 holds it
+  const int64_t big = (int64_t(1) << 53) + 1;  // not an f64
   CHECK(values<int>(eq(tensor<int64_t>({big}, {1}), tensor<int64_t>({big - 1}, {1}))) == std::vector<int>{0});
   CHECK(values<int64_t>(-tensor<int64_t>({big}, {1})) == std::vector<int64_t>{-big});
 }
 TEST_CASE("operators: comparisons and compound assignments") {
   const Tensor a = tensor<float>({1, 2, float(kNan)}, {3}), b = tensor<float>({2, 2, 2}, {3});
-  const auto list = [](const BoolTensor& c) { return values<int>(c); };
-  using Ints = std::vector<int>;
-  CHECK(list(a == b) == Ints{0, 1, 0});
-  CHECK(list(a != b) == Ints{1, 0, 1});
-  CHECK(list(a < b) == Ints{1, 0, 0});
-  CHECK(list(a <= b) == Ints{1, 1, 0});
-  CHECK(list(b > a) == Ints{1, 0, 0});
-  CHECK(list(b >= a) == Ints{1, 1, 0});
-  CHECK(list(a == 2) == Ints{0, 1, 0});
-  CHECK(list(a != 2) == Ints{1, 0, 1});
-  CHECK(list(a < 2) == Ints{1, 0, 0});
-  CHECK(list(a <= 1.5) == Ints{1, 0, 0});
-  CHECK(list(a > 1) == Ints{0, 1, 0});
-  CHECK(list(a >= 1) == Ints{1, 1, 0});
-  CHECK(list(2 == a) == Ints{0, 1, 0});
-  CHECK(list(2 != a) == Ints{1, 0, 1});
-  CHECK(list(1 < a) == Ints{0, 1, 0});
-  CHECK(list(1 <= a) == Ints{1, 1, 0});
-  CHECK(list(2 > a) == Ints{1, 0, 0});
-  CHECK(list(1.5 >= a) == Ints{1, 0, 0});
-  CHECK(list(!(a < b)) == Ints{0, 1, 1});
-  CHECK(list((a < b) == (a <= b)) == Ints{1, 0, 1});
+  const struct {
+    BoolTensor got;
+    std::vector<int> want;
+  } cases[] = {{a == b, {0, 1, 0}}, {a != b, {1, 0, 1}},   {a < b, {1, 0, 0}},    {a <= b, {1, 1, 0}},
+               {b > a, {1, 0, 0}},  {b >= a, {1, 1, 0}},   {a == 2, {0, 1, 0}},   {a != 2, {1, 0, 1}},
+               {a < 2, {1, 0, 0}},  {a <= 1.5, {1, 0, 0}}, {a > 1, {0, 1, 0}},    {a >= 1, {1, 1, 0}},
+               {2 == a, {0, 1, 0}}, {2 != a, {1, 0, 1}},   {1 < a, {0, 1, 0}},    {1 <= a, {1, 1, 0}},
+               {2 > a, {1, 0, 0}},  {1.5 >= a, {1, 0, 0}}, {!(a < b), {0, 1, 1}}, {(a < b) == (a <= b), {1, 0, 1}}};
+  for (size_t i = 0; i < std::size(cases); ++i) {
+    CAPTURE(i);
+    CHECK(values<int>(cases[i].got) == cases[i].want);
+  }
   CHECK(values(where(a < b, a, 0.0)) == std::vector<float>{1, 0, 0});
   const Tensor mask = a < b;
   CHECK(mask.dtype() == DType::boolean);
-  // A tensor says whether its handle is empty, which nobody means by `if (a < b)`.
+  // bool(tensor) asks for an empty handle, not what `if (a < b)` means.
   static_assert(!std::is_constructible_v<bool, BoolTensor> && std::is_constructible_v<bool, Tensor>);
   static_assert(std::is_same_v<decltype(!mask), bool> && std::is_convertible_v<BoolTensor, Tensor>);
   CHECK(!Tensor());
-
   for (const bool lazy : {false, true}) {
     const Mode mode(lazy);
     Tensor x = tensor<float>({1, 2}, {2}), y = tensor<float>({4, 8}, {2});
@@ -349,7 +335,7 @@ TEST_CASE("operators: comparisons and compound assignments") {
     x /= y;
     x += 1, x -= 3, x *= 4, x /= 2;
     CHECK(values(x) == std::vector<float>{-2, 0});
-    CHECK(values(before) == std::vector<float>{1, 2});  // another tensor: nothing was written in place
+    CHECK(values(before) == std::vector<float>{1, 2});  // not in place
     CHECK(x.id() != before.id());
     Tensor w = tensor<float>({3}, {1}).requires_grad_(), z = w;
     z *= w;
@@ -380,10 +366,8 @@ TEST_CASE("dropout: the word of each position decides, at all sizes, offsets and
     for (size_t i = 0; i < got.size(); ++i) CHECK(std::abs(got[i] - want[i]) <= epsilon * std::abs(want[i]));
   };
   for (const DType t : kFloats)
-    for (const uint64_t offset :
-         {uint64_t(0), (uint64_t(1) << 32) - 2, uint64_t(-2)}) {  // carries into y, and out of it
-      CAPTURE(name_of(t));
-      CAPTURE(offset);
+    for (const uint64_t offset : {uint64_t(0), (uint64_t(1) << 32) - 2, uint64_t(-2)}) {  // carries into y, and past it
+      CAPTURE_ALL(name_of(t), offset);
       for (const int64_t n : {1, 3, 5, 17, 131, 511, 514, 1027}) check(full({n}, 7.0, t), offset);
       check(transpose(full({53, 37}, 7.0, t)), offset);
     }

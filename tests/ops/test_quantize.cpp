@@ -1,19 +1,9 @@
-// 8-bit codes and their products: bit for bit against the definition, in every layout; and SwitchBack against f64
-// within what quantising may change.
-#include <tapegrad/core/engine/cast.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/ops/ops.h>
-
-#include <cmath>
-#include <limits>
-
-#include "support/refusals.h"
+// int8 values and their products, bit for bit against the definition, in every layout.
+#include "support/quantized.h"
 
 using namespace tg;
 namespace {
-constexpr DType kInputs[] = {DType::f32, DType::bf16, DType::f16};
-
-// The definition, in the host's floats.
+// The definition, in floats.
 int code(float x, float absmax) {
   if (!(absmax > 0)) return 0;
   const volatile float share = x / absmax, product = 127.0f * share;
@@ -50,33 +40,15 @@ void expect_codes(const Quantized& q, const Expected& e) {
   CHECK(values<int8_t>(q.codes) == e.codes);
   CHECK(values(q.absmax) == e.absmax);
 }
-// Values over many binades, with rows of zeros, denormal rows, ties, and the largest in the last place.
-Tensor some(const Shape& s, uint64_t seed) {
-  Rng rng{seed};
-  std::vector<float> v(size_t(s.product()));
-  const size_t n = s.size() ? size_t(s.back()) : 1;
-  for (size_t i = 0; i < v.size(); ++i) {
-    const size_t row = i / std::max<size_t>(n, 1);
-    v[i] = float(rng.uniform()) * 2 - 1;
-    if (row % 5 == 1) v[i] = 0;
-    if (row % 5 == 2) v[i] *= std::ldexp(1.0f, -140);                            // denormal
-    if (row % 5 == 3) v[i] = float(int(rng.uniform() * 254) - 127) / 2 + 0.25f;  // ties after scaling by 127 / 254
-    if (row % 5 == 3 && i % n == n - 1) v[i] = 127;
-    if (row % 5 == 4) v[i] = i % n == n - 1 ? -3 : v[i];
-  }
-  return tensor(v, s);
-}
 }  // namespace
 
 TEST_CASE("codes and states are those of the definition, for every dtype and layout, eager and lazy") {
   for (const Shape& s : {Shape{7, 33}, Shape{1, 1}, Shape{65, 130}, Shape{5, 1}, Shape{1, 257}, Shape{0, 4}})
-    for (const DType t : kInputs)
+    for (const DType t : kQuantizable)
       for (const Store how : kStores)
         for (const bool lazy : {false, true}) {
-          CAPTURE(s);
-          CAPTURE(name_of(t));
-          CAPTURE(int(how));
-          const Tensor x = some(s, 3).to(t), y = stored(x, how);
+          CAPTURE_ALL(s, name_of(t), int(how));
+          const Tensor x = many_binades(s, 3).to(t), y = stored(x, how);
           const Tensor turned = transpose(x, 0, 1).contiguous();
           const Mode mode(lazy);
           expect_codes(quantize_rowwise(y), by_rows(x));
@@ -93,9 +65,8 @@ TEST_CASE("codes and states are those of the definition, for every dtype and lay
 TEST_CASE("large matrices: blocks and panels of what is transposed, whole lines of the cache and parts of them") {
   for (const auto& [s, t] :
        {std::pair{Shape{1088, 1030}, DType::f32}, {Shape{1090, 1030}, DType::bf16}, {Shape{1030, 1088}, DType::bf16}}) {
-    CAPTURE(s);
-    CAPTURE(name_of(t));
-    const Tensor x = some(s, 6).to(t), turned = transpose(x, 0, 1).contiguous();
+    CAPTURE_ALL(s, name_of(t));
+    const Tensor x = many_binades(s, 6).to(t), turned = transpose(x, 0, 1).contiguous();
     const Expected rows = by_rows(x), columns = by_rows(turned);
     expect_codes(quantize_columnwise_transpose(x), columns);
     expect_codes(quantize_global_transpose(x), by_all(turned));
@@ -125,7 +96,7 @@ TEST_CASE("codes of every bf16 and f16 beside absmax of every fraction: the prod
     expect_codes(quantize_columnwise_transpose(transpose(x, 0, 1).contiguous()), e);
   };
   check(DType::bf16, 0x3f80, 0x80);
-  check(DType::bf16, 1, 0x180);      // no factor would be finite
+  check(DType::bf16, 1, 0x180);      // an infinite factor
   check(DType::f16, 0x3c00, 0x100);  // 127 divides two of them
   check(DType::f16, 1, 0x400);
 }
@@ -133,7 +104,7 @@ TEST_CASE("codes of every bf16 and f16 beside absmax of every fraction: the prod
 TEST_CASE("quantising rows of any number of dimensions, and none") {
   for (const Shape& s : {Shape{9}, Shape{2, 3, 11}, Shape{2, 1, 3, 5}, Shape{3, 0}, Shape{0}}) {
     CAPTURE(s);
-    const Tensor x = some(s, 4);
+    const Tensor x = many_binades(s, 4);
     const Quantized q = quantize_rowwise(x);
     CHECK(q.codes.shape() == s);
     CHECK(q.absmax.shape() == Shape(s.begin(), s.end() - 1));
@@ -151,29 +122,22 @@ TEST_CASE("quantising rows of any number of dimensions, and none") {
 }
 
 TEST_CASE("rows whose absmax times 127 is no f32 come back as those of smaller numbers do") {
-  const Tensor x = some({1, 40}, 5);
+  const Tensor x = many_binades({1, 40}, 5);
   const double largest = max(abs(x)).item<double>();
   for (const int k : {100, 116, 119, 120, 121, 126}) {
     CAPTURE(k);
-    const double scale = std::ldexp(1.0, k - int(std::ceil(std::log2(largest))));  // exact, and finite
+    const double scale = std::ldexp(1.0, k - int(std::ceil(std::log2(largest))));  // exact, finite
     const std::vector<float> small = values(dequantize(quantize_rowwise(x))),
                              large = values(dequantize(quantize_rowwise(x * scale)));
     for (size_t i = 0; i < small.size(); ++i) CHECK(double(large[i]) == double(small[i]) * scale);
   }
 }
 TEST_CASE("products are finite where the scale of a row times the sum is no f32") {
-  const Tensor x = random({3, 500}, 5), w = random({7, 500}, 6);
-  const Tensor usual = int8_linear(quantize_rowwise(x), quantize_rowwise(w));
-  for (const int k : {100, 119, 127}) {
-    const double large = std::ldexp(1.0, k), small = std::ldexp(1.0, -90);
-    for (const auto& [a, b] : {std::pair(large, small), {small, large}}) {
-      const Tensor y = int8_linear(quantize_rowwise(x * a), quantize_rowwise(w * b));
-      CHECK(distance(y, usual * (large * small)) < 1e-6);
-    }
-  }
+  check_extreme_scales([](const Tensor& t) { return quantize_rowwise(t); },
+                       [](const Quantized& a, const Quantized& b) { return int8_linear(a, b); });
 }
 TEST_CASE("a state in f16 is rounded after the codes were made") {
-  const Tensor x = some({6, 40}, 5);
+  const Tensor x = many_binades({6, 40}, 5);
   const Quantized wide = quantize_rowwise(x), narrow = quantize_rowwise(x, DType::f16);
   CHECK(narrow.absmax.dtype() == DType::f16);
   CHECK(bits_of(narrow.codes) == bits_of(wide.codes));
@@ -182,24 +146,19 @@ TEST_CASE("a state in f16 is rounded after the codes were made") {
 }
 
 TEST_CASE("what cannot be quantised is an Error that names the first element") {
-  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  for (const float bad : {inf, -inf, nan})
+  using Use = std::function<void(const Tensor&)>;
+  const std::pair<Use, const char*> uses[] = {{[](auto& x) { quantize_rowwise(x); }, "(17, 41)"},
+                                              {[](auto& x) { quantize_global(x); }, "(17, 41)"},
+                                              {[](auto& x) { quantize_both_ways(x); }, "(17, 41)"},
+                                              {[](auto& x) { quantize_columnwise_transpose(x); }, "(2, 133)"},
+                                              {[](auto& x) { quantize_global_transpose(x); }, "(2, 133)"}};
+  for (const float bad : {kInf, -kInf, kNan})
     for (const Store how : kStores)
-      for (const DType t : kInputs) {
-        std::vector<float> v(size_t(40 * 70), 0.5f);
-        v[size_t(17 * 70 + 41)] = bad, v[size_t(33 * 70 + 2)] = nan;
-        const Tensor x = stored(tensor(v, {40, 70}).to(t), how);
-        const auto names = [&](const std::function<void()>& use, const char* at) {
-          const std::string e = error_of(use);
-          CAPTURE(e);
-          CHECK(has(e, at));
-          CHECK(has(e, "finite"));
-        };
-        names([&] { quantize_rowwise(x); }, "(17, 41)");
-        names([&] { quantize_global(x); }, "(17, 41)");
-        names([&] { quantize_both_ways(x); }, "(17, 41)");
-        names([&] { quantize_columnwise_transpose(x); }, "(2, 33)");
-        names([&] { quantize_global_transpose(x); }, "(2, 33)");
-      }
-  CHECK(has(error_of([] { quantize_rowwise(filled<float>({2, 2}, 7e4f), DType::f16); }), "65504"));
+      for (const DType t : kQuantizable)
+        for (const auto& [use, at] : uses) {
+          const std::string e = error_of([&] { use(stored(with_bad(bad).to(t), how)); });
+          CHECK_HAS(e, at);
+          CHECK_HAS(e, "finite");
+        }
+  CHECK_SAYS(quantize_rowwise(filled<float>({2, 2}, 7e4f), DType::f16), "65504");
 }

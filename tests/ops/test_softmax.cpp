@@ -1,5 +1,5 @@
-// Softmax of rows of any length: where the largest element stands, and what is so small beside it that it vanishes, is
-// infinite or no number.
+// Softmax of rows of any length: the place of the largest element, and elements that vanish next to it, are infinite or
+// NaN.
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ TEST_CASE("softmax finds the largest of a row wherever it stands, and a NaN too"
     CAPTURE(n);
     for (size_t at = 0; at < n; ++at) {
       std::vector<float> x(n, -2);
-      x[at] = 200;  // e^200 is no f32
+      x[at] = 200;  // e^200 overflows
       const std::vector<float> y = softmax_of(x);
       for (size_t j = 0; j < n; ++j) CHECK(y[j] == (j == at ? 1 : 0));
       x[at] = kNan;

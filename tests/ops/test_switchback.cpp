@@ -1,13 +1,10 @@
-// SwitchBack: values and gradients against PyTorch's, against the exact layer within the bound of the codes, and
-// against the error of row-wise int8 with exact outliers; memory, second derivatives, and what it refuses.
+// SwitchBack: values and gradients against PyTorch's, the exact layer within the bound of int8, and the error of
+// row-wise int8 with exact outliers; memory, second derivatives, and refusals.
 #include <tapegrad/core/backend/dry_run.h>
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/ops/ops.h>
 
-#include <limits>
-
+#include "support/quantized.h"
 #include "support/refusals.h"
 
 using namespace tg;
@@ -16,9 +13,6 @@ constexpr SwitchBackMode kModes[] = {SwitchBackMode::global, SwitchBackMode::vec
                                      SwitchBackMode::memory_efficient};
 const std::string kNames[] = {"global", "vector_wise", "memory_efficient"};
 
-struct Layer {
-  Tensor x, w, b, g;  // g: the gradient of y
-};
 Layer random_layer(const Shape& rows, int64_t in, int64_t out, DType t = DType::f32) {
   Shape xs = rows, ys = rows;
   xs.push_back(in), ys.push_back(out);
@@ -26,19 +20,14 @@ Layer random_layer(const Shape& rows, int64_t in, int64_t out, DType t = DType::
   return {random(xs, 1, -2, 2).to(t), random({out, in}, 2, -scale, scale).to(t), random({out}, 3).to(t),
           random(ys, 4).to(t)};
 }
-// y, dx, dw, db.
-std::vector<Tensor> run(const Layer& l, const std::function<Tensor(const Tensor&, const Tensor&, const Tensor&)>& f) {
-  const Tensor x = l.x.detach().requires_grad_(), w = l.w.detach().requires_grad_(), b = l.b.detach().requires_grad_();
-  const Tensor y = f(x, w, b);
-  const GradMap g = backward(y, l.g);
-  return {y.detach(), g[x], g[w], g[b]};
-}
-std::vector<Tensor> run(const Layer& l, SwitchBackMode mode) {
-  return run(l, [mode](auto& x, auto& w, auto& b) { return switchback_linear(x, w, b, mode); });
-}
 Tensor rows_of(const Tensor& t) { return reshape(t, {-1, t.size(-1)}); }
 Tensor row_max(const Tensor& t) { return max(abs(t), {-1}, {true}); }
 double largest(const Tensor& t) { return max(t).item<double>(); }
+// Gradients of |d(y^2)/dx|^2.
+GradMap second_of(const Tensor& y, const Tensor& x) {
+  const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
+  return backward(sum(first[x] * first[x]));
+}
 }  // namespace
 
 TEST_CASE("values and gradients of PyTorch, eager, lazy and compiled") {
@@ -72,15 +61,13 @@ TEST_CASE("values and gradients of PyTorch, eager, lazy and compiled") {
   }
 }
 
-// A code is off by half a step at most: absmax / 254.
+// Rounding moves a value by half a step at most: absmax / 254.
 TEST_CASE("the exact layer, element by element within the bound of the codes") {
   const auto check_all = [](const Shape& rows, int64_t in, int64_t out, DType t) {
-    CAPTURE(in);
-    CAPTURE(out);
-    CAPTURE(name_of(t));
+    CAPTURE_ALL(in, out, name_of(t));
     const Layer l = random_layer(rows, in, out, t);
     const Layer e{wide(l.x), wide(l.w), wide(l.b), wide(l.g)};
-    const auto exact = run(e, [](auto& x, auto& w, auto& b) { return linear(x, w, b); });
+    const auto exact = run_exact(l);
     // Rounding of the result, and of the sums in f32.
     const double eps = t == DType::bf16 ? 1.0 / 128 : 1e-5;
     for (const SwitchBackMode mode : kModes) {
@@ -115,7 +102,7 @@ TEST_CASE("the exact layer, element by element within the bound of the codes") {
         if (i == 3 || (i == 2 && mode != SwitchBackMode::memory_efficient))
           CHECK(distance(have, want) < (t == DType::bf16 ? 1e-2 : 1e-5));
         else
-          CHECK(largest(abs(have - want)) > 0);  // they are codes
+          CHECK(largest(abs(have - want)) > 0);  // quantized
       }
     }
   };
@@ -127,8 +114,8 @@ TEST_CASE("the exact layer, element by element within the bound of the codes") {
   }
 }
 
-// Dettmers et al., LLM.int8(), 2022: rows of x and of the weight as codes, but for columns of x with an element above
-// 6, which are exact. The gradient of x is of the weight's codes, that of the weight of codes of columns.
+// Dettmers et al., LLM.int8(), 2022: int8 rows of x and of the weight; columns of x with an element above 6 are exact.
+// dx uses the weight's int8 values, dw int8 values by column.
 TEST_CASE("mean errors of y, db, dw and dx are below twice those of row-wise int8 with exact outliers") {
   const int64_t n = 13, in = 83, out = 332;
   Rng rng{7};
@@ -139,10 +126,8 @@ TEST_CASE("mean errors of y, db, dw and dx are below twice those of row-wise int
   const Tensor x = tensor(v, {n, in}), w = random({out, in}, 2, -scale, scale), b = random({out}, 3, -scale, scale);
   const auto loss_gradient = [&](const Tensor& y) { return sign(y) * (1024.0 / double(n * out)); };
   const auto mean_error = [](const Tensor& a, const Tensor& e) { return mean(abs(wide(a) - e)).item<double>(); };
-
   const Tensor X = wide(x), W = wide(w), exact_y = linear(X, W, wide(b)), G = loss_gradient(exact_y);
   const Tensor exact[] = {exact_y, matmul(G, W), matmul(transpose(G, 0, 1), X), sum(G, {0})};
-
   const Tensor inside = where(expand(max(abs(X), {0}, {true}) > 6.0, {n, in}), X * 0.0, X), outside = X - inside;
   const auto by_rows = [](const Tensor& t) { return wide(dequantize(quantize_rowwise(t.to(DType::f32)))); };
   const Tensor W8 = by_rows(W), y8 = matmul(by_rows(inside), W8, {.trans_b = true}) + linear(outside, W, wide(b));
@@ -158,8 +143,7 @@ TEST_CASE("mean errors of y, db, dw and dx are below twice those of row-wise int
     for (size_t i = 0; i < 4; ++i) {
       CAPTURE(i);
       const double ours = mean_error(got[i], exact[i]), theirs = mean_error(baseline[i], exact[i]);
-      CAPTURE(ours);
-      CAPTURE(theirs);
+      CAPTURE_ALL(ours, theirs);
       CHECK(theirs > 0);
       CHECK(ours < 2 * theirs);
     }
@@ -182,7 +166,7 @@ TEST_CASE("it keeps for backward what its mode says, to the byte") {
         kept = memory_stats().live - before - 4 * n * out;
       });
       CAPTURE(kNames[size_t(mode)]);
-      // Codes and magnitudes of x and of the weight, or x; the weight is there anyway.
+      // int8 values and absmax of x and of the weight, or x; the weight exists anyway.
       CHECK(kept == (mode == SwitchBackMode::memory_efficient ? n * in + 4 * n + out * in + 4 : 4 * n * in));
     }
 }
@@ -212,9 +196,9 @@ TEST_CASE("the MLP in one op is its layers, keeps one hidden tensor, and has sec
             for (size_t i = 0; i < (bias ? 5u : 3u); ++i) r.push_back(m[p[i]]);
             return r;
           };
-          const auto one = run_mlp(true), two = run_mlp(false);
-          for (size_t i = 0; i < one.size(); ++i) CHECK(bits_of(one[i]) == bits_of(two[i]));
-          for (size_t i = 0; i < one.size(); ++i) CHECK(one[i].dtype() == t);
+          const auto one = run_mlp(true);
+          check_same_bits(one, run_mlp(false));
+          for (const Tensor& x : one) CHECK(x.dtype() == t);
         }
   int64_t kept = 0;
   dry_run([&] {
@@ -228,36 +212,26 @@ TEST_CASE("the MLP in one op is its layers, keeps one hidden tensor, and has sec
     kept = memory_stats().live - before - 4 * n * out;
   });
   CHECK(kept == 4 * n * (in + ff));
-
   const Tensor h = random({6, 50}, 7, -4, 4);
   for (const bool tanh : {true, false}) {
     const Quantized fused = gelu_quantize_rowwise(h, tanh), plain = quantize_rowwise(tanh ? gelu_tanh(h) : gelu(h));
     CHECK(bits_of(fused.absmax) == bits_of(plain.absmax));
     CHECK(bits_of(fused.codes) == bits_of(plain.codes));
   }
-
   const Tensor x = x0.detach().requires_grad_(), fc = fc0.detach().requires_grad_();
   const Tensor y = switchback_mlp(x, {.fc_weight = fc, .proj_weight = proj0});
-  const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
-  const GradMap second = backward(sum(first[x] * first[x]));
+  const GradMap second = second_of(y, x);
   const Tensor X = wide(x0).requires_grad_(), W = wide(fc0).requires_grad_();
   const Tensor Y = linear(gelu_tanh(linear(X, W)), wide(proj0));
-  const GradMap exact_first = backward(sum(Y * Y), BackwardOptions{.create_graph = true});
-  const GradMap exact = backward(sum(exact_first[X] * exact_first[X]));
+  const GradMap exact = second_of(Y, X);
   CHECK(distance(second[x], exact[X]) < 0.1);
   CHECK(distance(second[fc], exact[W]) < 0.1);
-
   expect_at_emit({
-      {[=] { switchback_mlp(x0, {.fc_weight = fc0, .fc_bias = b0, .proj_weight = proj0}); },
-       Error::Kind::value,
-       {"both or none"}},
-      {[=] { switchback_mlp(x0, {.fc_weight = fc0, .proj_weight = fc0}); }, Error::Kind::shape, {"(out, 70)"}},
-      {[=] { switchback_mlp(x0.to(DType::f16), {.fc_weight = fc0, .proj_weight = proj0}); },
-       Error::Kind::dtype,
-       {"f16"}},
-      {[=] { switchback_mlp(x0, {.fc_weight = fc0, .proj_weight = proj0, .mode = SwitchBackMode::memory_efficient}); },
-       Error::Kind::value,
-       {"global and vector_wise"}},
+      REFUSES(switchback_mlp(x0, {.fc_weight = fc0, .fc_bias = b0, .proj_weight = proj0}), value, "both or none"),
+      REFUSES(switchback_mlp(x0, {.fc_weight = fc0, .proj_weight = fc0}), shape, "(out, 70)"),
+      REFUSES(switchback_mlp(x0.to(DType::f16), {.fc_weight = fc0, .proj_weight = proj0}), dtype, "f16"),
+      REFUSES(switchback_mlp(x0, {.fc_weight = fc0, .proj_weight = proj0, .mode = SwitchBackMode::memory_efficient}),
+              value, "global and vector_wise"),
   });
 }
 
@@ -265,21 +239,17 @@ TEST_CASE("second derivatives go through the same products; memory_efficient say
   const Layer l = random_layer({6}, 20, 9);
   const auto penalty = [&](SwitchBackMode mode) {
     const Tensor x = l.x.detach().requires_grad_(), w = l.w.detach().requires_grad_();
-    const Tensor y = switchback_linear(x, w, {}, mode);
-    const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
-    const GradMap second = backward(sum(first[x] * first[x]));
+    const GradMap second = second_of(switchback_linear(x, w, {}, mode), x);
     return std::pair(second[x], second[w]);
   };
   for (const SwitchBackMode mode : {SwitchBackMode::global, SwitchBackMode::vector_wise}) {
     const auto [dx, dw] = penalty(mode);
     const Tensor x = wide(l.x).requires_grad_(), w = wide(l.w).requires_grad_();
-    const Tensor y = linear(x, w);
-    const GradMap first = backward(sum(y * y), BackwardOptions{.create_graph = true});
-    const GradMap second = backward(sum(first[x] * first[x]));
+    const GradMap second = second_of(linear(x, w), x);
     CHECK(distance(dx, second[x]) < 0.05);
     CHECK(distance(dw, second[w]) < 0.05);
   }
-  CHECK(has(error_of([&] { penalty(SwitchBackMode::memory_efficient); }), "has no gradient"));
+  CHECK_SAYS(penalty(SwitchBackMode::memory_efficient), "has no gradient");
 }
 
 TEST_CASE("dtypes of x, weight and bias may differ; each gradient has that of its tensor") {
@@ -302,69 +272,32 @@ TEST_CASE("what int8 layers refuse") {
   const auto f = [](const Shape& s, DType t = DType::f32) { return filled(s, 0.5f).to(t); };
   const Quantized q{filled<int8_t>({2, 3}, 1), f({2})};
   expect_at_emit({
-      {[=] {
-         switchback_linear(f({2, 3}, DType::f64), f({4, 3}));
-       },
-       Error::Kind::dtype,
-       {"[switchback_linear]", "f64"}},
-      {[=] {
-         switchback_linear(f({2, 3}), f({4, 5}));
-       },
-       Error::Kind::shape,
-       {"inner sizes differ", "(4, 5)"}},
-      {[=] {
-         switchback_linear(f({2, 3}), f({4, 3}), f({3}));
-       },
-       Error::Kind::shape,
-       {"bias", "(4)"}},
-      {[=] {
-         switchback_linear(f({2, 3}), f({3}));
-       },
-       Error::Kind::shape,
-       {"no matrix"}},
-      {[=] {
-         quantize_rowwise(f({2, 3}, DType::f64));
-       },
-       Error::Kind::dtype,
-       {"[quantize_rowwise]", ".to(DType::f32)"}},
-      {[=] { quantize_rowwise(f({})); }, Error::Kind::shape, {"[quantize_rowwise]", "1 dimension"}},
-      {[=] {
-         quantize_rowwise(f({2, 3}), DType::bf16);
-       },
-       Error::Kind::dtype,
-       {"bf16", "f32 or f16"}},
-      {[=] {
-         quantize_both_ways(f({2, 3, 4}));
-       },
-       Error::Kind::shape,
-       {"matrix"}},
-      {[=] { quantize_columnwise_transpose(f({3})); }, Error::Kind::shape, {"matrix"}},
-      {[=] {
-         int8_linear(f({2, 3}), q.codes);
-       },
-       Error::Kind::dtype,
-       {"[int8_linear]", "i8"}},
-      {[=] {
-         int8_linear(q, {q.codes, f({3})});
-       },
-       Error::Kind::shape,
-       {"absmax", "one for all"}},
-      {[=] { int8_linear(q, q, f({5})); }, Error::Kind::shape, {"bias"}},
-      {[=] { int8_linear(q, q, {}, DType::f64); }, Error::Kind::dtype, {"f64"}},
-      {[=] { dequantize(q, DType::i32); }, Error::Kind::dtype, {"i32"}},
+      REFUSES(switchback_linear(f({2, 3}, DType::f64), f({4, 3})), dtype, "[switchback_linear]", "f64"),
+      REFUSES(switchback_linear(f({2, 3}), f({4, 5})), shape, "inner sizes differ", "(4, 5)"),
+      REFUSES(switchback_linear(f({2, 3}), f({4, 3}), f({3})), shape, "bias", "(4)"),
+      REFUSES(switchback_linear(f({2, 3}), f({3})), shape, "no matrix"),
+      REFUSES(quantize_rowwise(f({2, 3}, DType::f64)), dtype, "[quantize_rowwise]", ".to(DType::f32)"),
+      REFUSES(quantize_rowwise(f({})), shape, "[quantize_rowwise]", "1 dimension"),
+      REFUSES(quantize_rowwise(f({2, 3}), DType::bf16), dtype, "bf16", "f32 or f16"),
+      REFUSES(quantize_both_ways(f({2, 3, 4})), shape, "matrix"),
+      REFUSES(quantize_columnwise_transpose(f({3})), shape, "matrix"),
+      REFUSES(int8_linear(f({2, 3}), q.codes), dtype, "[int8_linear]", "i8"),
+      REFUSES(int8_linear(q, {q.codes, f({3})}), shape, "absmax", "one for all"),
+      REFUSES(int8_linear(q, q, f({5})), shape, "bias"),
+      REFUSES(int8_linear(q, q, {}, DType::f64), dtype, "f64"),
+      REFUSES(dequantize(q, DType::i32), dtype, "i32"),
   });
   const Tensor long_row = expand(filled<int8_t>({1, 1}, 1), {1, 131072});
-  expect({[=] { int8_linear(long_row, long_row); }, Error::Kind::value, {"131071", "32 bits"}});
+  expect(REFUSES(int8_linear(long_row, long_row), value, "131071", "32 bits"));
   CHECK(
       int8_linear(expand(filled<int8_t>({1, 1}, -128), {1, 131071}), expand(filled<int8_t>({1, 1}, -128), {1, 131071}))
           .item<int32_t>() == 131071 * 16384);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const SwitchBackMode mode : kModes) {
     Layer l = random_layer({2}, 3, 4);
-    l.g.mutable_data<float>()[5] = nan;
-    CHECK(has(error_of([&] { run(l, mode); }), "(1, 1)"));
+    l.g.mutable_data<float>()[5] = kNan;
+    CHECK_SAYS(run(l, mode), "(1, 1)");
     l = random_layer({2}, 3, 4);
-    l.w.mutable_data<float>()[4] = nan;
-    CHECK(has(error_of([&] { run(l, mode); }), "(1, 1)"));
+    l.w.mutable_data<float>()[4] = kNan;
+    CHECK_SAYS(run(l, mode), "(1, 1)");
   }
 }

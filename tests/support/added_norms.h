@@ -1,5 +1,5 @@
 // add_layer_norm and add_rms_norm against add, then the norm, with casts where the dtypes differ: the same bits,
-// forward and backward, on any device. For test_norm.cpp and test_cuda_norm.cpp.
+// forward and backward, on any device.
 #pragma once
 #include "support/effort.h"
 #include "support/helpers.h"
@@ -38,8 +38,8 @@ inline AddedNorm added_then_norm(NormForm f, Inputs x) {
   return {s, norm().to(x[1].dtype())};
 }
 
-// Sum, y, and a gradient per input, empty where there is none. flow: whether gradients flow into the sum (1), y (2) or
-// both (3); tracked: a bit per input.
+// Sum, y, and a gradient per input, or empty. flow: gradients flow into the sum (1), y (2) or both (3); tracked: a bit
+// per input.
 inline std::vector<Tensor> with_gradients(AddedNorm (*norm)(NormForm, Inputs), NormForm f, std::vector<Tensor> x,
                                           unsigned flow, unsigned tracked) {
   for (size_t i = 0; i < x.size(); ++i) (x[i] = x[i].detach()).requires_grad_(tracked >> i & 1);
@@ -56,7 +56,7 @@ inline std::vector<Tensor> with_gradients(AddedNorm (*norm)(NormForm, Inputs), N
   for (auto& t : x) r.push_back(g[t]);
   return r;
 }
-// The norms of an f32 tensor into bf16, against a cast behind them: the same bits, forward and backward.
+// Norms of an f32 tensor into bf16 against a cast after them: the same bits, forward and backward.
 inline void check_narrow_norms(Device device, int64_t rows, int64_t n) {
   const Tensor x = random({rows, n}, 1, 1, 3).to(device), w = random({n}, 2).to(device), b = random({n}, 3).to(device);
   const Tensor dy = random({rows, n}, 4).to(DType::bf16).to(device);
@@ -69,8 +69,7 @@ inline void check_narrow_norms(Device device, int64_t rows, int64_t n) {
       if (centred) r.push_back(g[in[2]]);
       return r;
     };
-    const auto narrow = run(DType::bf16), cast = run({});
-    for (size_t k = 0; k < cast.size(); ++k) CHECK(bits_of(narrow[k]) == bits_of(cast[k]));
+    check_same_bits(run(DType::bf16), run({}));
   }
 }
 inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtype, DType branch) {
@@ -86,19 +85,14 @@ inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtyp
   const std::vector<Use> some =
       in_turns(std::vector{Use{2, 15}, Use{1, 15}, Use{3, 1}, Use{3, 2}, Use{3, 4}, Use{3, 8}, Use{3, 13}});
   std::vector<Use> uses{{3, 15}};
-  if (n <= 1000) uses.insert(uses.end(), some.begin(), some.end());  // that is the same code at any length
+  if (n <= 1000) uses.insert(uses.end(), some.begin(), some.end());  // the same code at any length
   for (const NormForm f : kNormForms)
     for (const auto [flow, tracked] : uses) {
       INFO("form ", int(f), ", flow ", flow, ", tracked ", tracked);
-      const auto got = with_gradients(added_norm, f, x, flow, tracked);
       const auto expected = with_gradients(added_then_norm, f, x, flow, tracked);
-      for (size_t k = 0; k < got.size(); ++k) {
-        CAPTURE(k);
-        REQUIRE(bool(got[k]) == bool(expected[k]));
-        if (got[k]) CHECK(bits_of(got[k]) == bits_of(expected[k]));
-      }
+      check_same_bits(with_gradients(added_norm, f, x, flow, tracked), expected);
       if (flow != 3 || tracked != 15) continue;
-      const LazyScope lazy;  // through values that nobody else holds, whose memory is written over
+      const LazyScope lazy;  // through values that no one holds, whose memory is reused
       const std::vector<Tensor> passing{x[0] * 1.0, x[1] * 1.0, x[2], x[3]};
       std::vector<Tensor> roots = with_gradients(added_norm, f, passing, flow, 15);
       for (auto& t : roots)

@@ -1,5 +1,5 @@
-// Runs one test case of this program in a process of its own, for what ends a device, or the process. Such a test case
-// is decorated with doctest::skip(), and another one calls run_alone() with its name.
+// Runs one test case of this program in a separate process, for faults that end a device or the process:
+// ALONE_CASE(name) is skipped, and another test case calls run_alone(ALONE name).
 #pragma once
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -10,6 +10,9 @@
 #include <string>
 
 namespace tg {
+
+#define ALONE "alone (skipped: another case starts it in a process of its own): "
+#define ALONE_CASE(name) TEST_CASE(ALONE name* doctest::skip())
 
 struct Alone {
   int status;          // of exit; minus the signal that ended it

@@ -1,5 +1,4 @@
-// The program `tapegrad` as a process, with what a shell gives it, and a run of it that nothing cut off, to compare
-// others with. Users: test_crash.cpp, test_guards.cpp.
+// The program `tapegrad` as a process with a shell's settings, and an uninterrupted run of it as reference.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -22,14 +21,14 @@ namespace tg {
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
-// What a shell gives a process besides its words.
+// A shell's settings of a process, without its arguments.
 struct Surroundings {
   std::string fault = "";  // TG_FAULT
   rlim_t file_limit = 0;   // `ulimit -f`, in bytes; 0: none
-  int output = -1;         // standard output; -1: /dev/null
+  int output = -1;         // -1: /dev/null
   bool closed = false;     // none of the three standard streams
 };
-// The program with these arguments, in `folder`, where its stderr goes to the file "stderr".
+// Runs in `folder`; stderr goes to the file "stderr".
 class Process {
  public:
   Process(const std::string& folder, const Arguments& arguments, const Surroundings& s = {}) {
@@ -45,11 +44,11 @@ class Process {
     const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     dup2(null, 0), dup2(s.output < 0 ? null : s.output, 1), dup2(error, 2);
     if (s.closed) {
-      for (int fd = 0; fd < 256; ++fd) ::close(fd);  // as where nothing was ever open
+      for (int fd = 0; fd < 256; ++fd) ::close(fd);  // also inherited ones
     }
     setenv("TG_THREADS", "1", 1);
     for (const int signal : {SIGINT, SIGHUP, SIGPIPE, SIGXFSZ})
-      ::signal(signal, SIG_DFL);  // some are ignored where the tests are a background job
+      ::signal(signal, SIG_DFL);  // a background job ignores some
     s.fault.empty() ? unsetenv("TG_FAULT") : setenv("TG_FAULT", s.fault.c_str(), 1);
     if (const rlimit limit{s.file_limit, s.file_limit}; s.file_limit > 0 && setrlimit(RLIMIT_FSIZE, &limit)) _exit(125);
     if (chdir(folder.c_str()) == 0) execv(TG_APP, argv.data());
@@ -62,13 +61,13 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void send(int signal) const {
-    if (pid_ > 0) kill(pid_, signal);  // 0 would be this process and its group
+    if (pid_ > 0) kill(pid_, signal);  // 0 is the own process group
   }
   bool ended() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
     return pid_ == 0;
   }
-  // The exit status; that of a process that a signal ended is minus the signal.
+  // The exit status, or minus the signal that ended it.
   int status() {
     if (pid_ > 0) waitpid(pid_, &status_, 0);
     pid_ = 0;
@@ -90,7 +89,7 @@ template <class F> bool wait_for(Process& p, F asked) {
   return false;
 }
 
-// log.jsonl without the fields that measure time and memory, which differ between runs.
+// log.jsonl without fields of time and memory, which differ between runs.
 inline std::string steps_of(const std::string& path) {
   std::string text, line;
   for (std::ifstream in(path); std::getline(in, line);) {
@@ -109,18 +108,18 @@ inline int64_t lines_of(const std::string& path) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
-// A folder with a text, a run in it that nothing cut off, and the files it made.
+// A folder with a text, an uninterrupted run in it, and its files.
 struct Reference {
   Folder folder;
   Arguments command;
-  std::map<std::string, std::string> files;  // of the folder "run", but for its log
+  std::map<std::string, std::string> files;  // of the folder "run", without its log
   std::string log;
   std::chrono::duration<double> took{};
 
   explicit Reference(const Arguments& settings)
       : Reference({}, {"train", "--data", "text.txt", "--tokenizer", "char"}, settings,
                   {"model.safetensors", "config.json"}) {}
-  // `before` runs first, unless it is empty; `names` are the files that the command makes beside those of any run.
+  // `before` runs first, unless it is empty; `names` are the command's files in addition to those of any run.
   Reference(const Arguments& before, const Arguments& what, const Arguments& settings,
             const std::vector<std::string>& names)
       : command(what) {
@@ -142,7 +141,7 @@ struct Reference {
   }
   std::string file(const std::string& name) const { return read_file(folder / ("run/" + name)); }
   void begin_again() const { fs::remove_all(folder / "run"); }
-  // Goes on with what is there; a run that ended before its first checkpoint begins once more.
+  // Resumes; a run that ended before its first checkpoint starts again.
   int go_on(const std::string& fault = "") const {
     Process resumed(folder.path, {command[0], "--resume", "run", "--quiet"}, {.fault = fault});
     const int status = resumed.status();
@@ -159,8 +158,8 @@ struct Reference {
   }
 };
 
-// Every how many-th system call is struck; which one is the first, and the moments of kills, are drawn from a seed that
-// is printed: TG_KILL_SEED=N repeats them.
+// Each stride-th system call is struck. A printed seed draws the first one and the moments of kills: TG_KILL_SEED=N
+// repeats them.
 inline int stride() { return kSanitized ? 23 : test_effort() == 1 ? 5 : 1; }
 inline uint64_t kill_seed() {
   static const uint64_t seed = [] {

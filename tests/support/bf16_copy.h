@@ -1,5 +1,4 @@
-// Steps of layers whose parameters keep bf16 copies, beside those that convert them in every step, on any device. For
-// core/test_bf16_copy.cpp and cuda/test_optim.cpp.
+// Steps of layers whose parameters keep bf16 copies, compared with conversions in every step, on any device.
 #pragma once
 #include "support/helpers.h"
 
@@ -19,7 +18,7 @@ inline int64_t casts_of(const WorkScope& s) {
   for (const WorkOfOp& o : s.ops()) n += o.op == "cast" ? o.calls : 0;
   return n;
 }
-inline bool is_copy_of(const Tensor& w) {  // what parameter_as() gives is w, rounded
+inline bool is_copy_of(const Tensor& w) {  // parameter_as() rounds w
   const NoGradScope off;
   return bits_of(parameter_as(w, DType::bf16)) == bits_of(w.to(DType::bf16));
 }
@@ -28,10 +27,10 @@ enum class Update { adamw, sgd, momentum };
 enum class RunBy { eager, lazy, compiled };
 struct CopyRun {
   std::vector<std::vector<std::byte>> bits;  // of losses, and of parameters and their moments at the end
-  int64_t casts = 0;                         // of the last step, where it is counted
+  int64_t casts = 0;                         // of the last step
 };
-// Seven steps of many parameters, one of which is written to from outside after the third, in a run that is not finite
-// in the fifth. `kept`: by parameter_as(), else by to().
+// Seven steps of many parameters; one is assigned after the third, and the fifth is not finite. `kept`: by
+// parameter_as(), else by to().
 inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
   const std::vector<Shape> shapes{{1}, {3}, {4}, {5, 7}, {0, 3}, {1023}, {129, 3}, {16385}};
   std::vector<Tensor> w, m, v;
@@ -72,7 +71,7 @@ inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
     const WorkScope work;
     if (how == RunBy::compiled) {
       r.bits.push_back(bits_of(compiled({x})[0]));
-      if (i == 0) clock->t = 1;  // as an Optimizer does
+      if (i == 0) clock->t = 1;  // as an Optimizer
     } else {
       const Mode mode(how == RunBy::lazy);
       const Tensor loss = step({&x, 1})[0];

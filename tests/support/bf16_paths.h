@@ -1,4 +1,4 @@
-// The ways of bf16 products that a machine has, one after the other. Included by doctest files only.
+// The paths of bf16 products of this machine, in turn.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -9,7 +9,7 @@
 
 namespace tg {
 
-// f(path) under TG_BF16 for each of `paths` that this machine has; it says which it has not.
+// f(path) under TG_BF16 for each of `paths` that this machine has; reports the others.
 template <class Paths, class F> void for_each_path(const Paths& paths, F&& f) {
   for (const cpu::Bf16Path path : paths) {
     const std::string name(name_of(path));

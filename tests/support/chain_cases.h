@@ -1,5 +1,5 @@
-// Graphs of pointwise ops that are planned as chains: together every function, every dtype, and every way in which an
-// operand repeats. For test_cuda_chain.cpp, which runs them, and test_cuda_rtc.cpp, which compiles them.
+// Graphs of pointwise ops that are planned as chains: every function, dtype and repetition of an operand.
+// cuda/test_chain.cpp runs them, test_rtc.cpp compiles them.
 #pragma once
 #include <tapegrad/ops/ops.h>
 
@@ -11,7 +11,7 @@ struct ChainCase {
   const char* name;
   std::vector<Tensor> in;  // on the CPU
   std::function<std::vector<Tensor>(Inputs)> f;
-  size_t kernels = 1;  // of its chains and all else
+  size_t kernels = 1;  // in total
 };
 
 inline Tensor total(const std::vector<Tensor>& x, size_t begin, size_t end) {
@@ -19,7 +19,7 @@ inline Tensor total(const std::vector<Tensor>& x, size_t begin, size_t end) {
   for (size_t i = begin + 1; i < end; ++i) sum = sum + x[i];
   return sum;
 }
-// Two sums, as one would be longer than a chain may be.
+// Two sums: one would exceed the length of a chain.
 inline std::vector<Tensor> two_totals(const std::vector<Tensor>& x) {
   return {total(x, 0, x.size() / 2), total(x, x.size() / 2, x.size())};
 }
@@ -59,7 +59,7 @@ std::vector<Tensor> partials_of_all(op::TypeList<F...>, const Tensor& x, const T
   (add_partials<F>(all, x, y, dz), ...);
   return {total(all, 0, all.size())};
 }
-// How many comparisons hold, of two tensors and of a tensor and a number, in the dtype of x.
+// Counts comparisons that hold, of two tensors and of a tensor and a number, in the dtype of x.
 template <class... F> std::vector<Tensor> comparisons_of_all(op::TypeList<F...>, const Tensor& x, const Tensor& y) {
   const auto count = [&](const std::vector<Tensor>& all) {
     Tensor n = x;
@@ -110,7 +110,7 @@ inline std::vector<ChainCase> chain_cases() {
   r.push_back({"bytes", {mask(s, 17), whole(s, 18, DType::i8), whole(s, 19, DType::i8)}, [](Inputs x) {
                  return std::vector{masked_fill(where(x[0], x[1], x[2]), eq(x[0], x[0]), 3)};
                }});
-  // (8, 40): groups of neighbours beside rows and columns; (6, 33): no groups.
+  // (8, 40): vectors with rows and columns; (6, 33): no vectors.
   for (const Shape& shape : {Shape{8, 40}, Shape{6, 33}})
     r.push_back({shape[0] == 8 ? "a row, a column, a number and f64, in groups" : "a row, a column, a number and f64",
                  {floats(shape, 20, DType::f32), floats({shape[1]}, 21, DType::f32),

@@ -1,5 +1,5 @@
-// How much is tried where a test makes its cases itself: random programs, kills. TG_TEST_EFFORT is 1 for
-// each commit (unset), 10, or 100 at night.
+// The number of generated cases: random programs, kills. TG_TEST_EFFORT is 1 for each commit (unset), 10, or 100 at
+// night.
 #pragma once
 #include <tapegrad/core/check.h>
 
@@ -18,7 +18,7 @@ inline int64_t test_effort() {
   return s == "1" ? 1 : s == "10" ? 10 : 100;
 }
 
-// Whether a test may take its time: always, but on the emulator and under sanitizers at TG_TEST_EFFORT=1.
+// Whether a test may be slow: not on the emulator or under sanitizers at TG_TEST_EFFORT=1.
 inline bool has_time() {
 #if defined(TG_CUDA_EMULATED) || defined(TG_SANITIZED)
   return test_effort() > 1;
@@ -26,8 +26,7 @@ inline bool has_time() {
   return true;
 #endif
 }
-// All of a list. Where there is no time, one of it, or every `step`-th: TG_TURN chooses which, from commit to commit
-// others.
+// All of a list or, without time, one of it or every `step`-th. TG_TURN, which changes with each commit, chooses.
 template <class T> std::vector<T> in_turns(const std::vector<T>& all, size_t step = 0) {
   if (has_time()) return all;
   if (step == 0) step = all.size();

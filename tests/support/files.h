@@ -1,5 +1,4 @@
-// For tests that write files: a folder of their own, and Errors by kind and by parts of their message. Included by
-// doctest files only.
+// Tests that write files: a temporary folder, and Errors by kind and text.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/core/check.h>
@@ -25,7 +24,7 @@ struct Folder {  // an own folder for each test, removed at its end
   size_t entries() const { return size_t(std::distance(fs::directory_iterator(path), fs::directory_iterator())); }
 };
 
-// What f throws, which must be an Error of this kind.
+// The text of f's Error, which must be of this kind.
 template <class F> std::string error_of(Error::Kind kind, F f) {
   try {
     f();

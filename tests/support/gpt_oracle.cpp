@@ -7,7 +7,6 @@
 
 namespace tg {
 
-namespace {
 RopeScaling rope_scaling_of(const Json& j) {
   RopeScaling s{.kind = rope_scaling_from_name(j.at("kind").get<std::string>()),
                 .factor = j.at("factor").get<double>()};
@@ -16,7 +15,6 @@ RopeScaling rope_scaling_of(const Json& j) {
   s.original_context = j.at("original_context").get<int64_t>();
   return s;
 }
-}  // namespace
 Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safetensors") {
   const Json c = own_json(file.metadata().at("config"));
   const auto activation = c.at("activation").get<std::string>();

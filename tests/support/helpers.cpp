@@ -16,12 +16,12 @@ Tensor stored(const Tensor& x, Store how) {
   NoGradScope off;
   const Tensor c = x.detach().contiguous();
   if (how == Store::transposed && x.ndim() >= 2) return transpose(transpose(c, 0, -1).contiguous(), 0, -1).detach();
-  if (how == Store::sliced && x.ndim() >= 1) {  // rows of something else before and after: an offset
+  if (how == Store::sliced && x.ndim() >= 1) {  // an offset
     const Tensor other = slice(concat({c, c, c}, 0), 0, 0, std::min<int64_t>(1, c.size(0)));
     const int64_t at = other.size(0);
     return slice(concat({other, c, other}, 0), 0, at, at + c.size(0)).detach();
   }
-  if (how == Store::strided && x.ndim() < kMaxDims) {  // every second element of its storage
+  if (how == Store::strided && x.ndim() < kMaxDims) {
     Shape pair = x.shape();
     pair.push_back(1);
     const Tensor p = reshape(c, pair), both = concat({p, p}, int64_t(x.ndim()));
@@ -38,6 +38,11 @@ std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 bool has(const std::string& s, std::string_view part) { return s.find(part) != std::string::npos; }
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++n;
+  return n;
+}
 double distance(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape()) return std::numeric_limits<double>::infinity();
   const auto x = values<double>(a), y = values<double>(b);

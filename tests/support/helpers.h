@@ -1,5 +1,4 @@
-// Small helpers of the tests: values and bits of tensors, filled tensors, the same values in other layouts, distances,
-// central differences. Included by doctest files only.
+// Values and bits of tensors, filled tensors, the same values in other layouts, distances, central differences.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/autograd/backward.h>
@@ -20,8 +19,7 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
-// Whether a sanitizer, under which code is not optimised, takes a product of m n k multiplications: all paths have
-// such.
+// Whether a sanitizer, with unoptimized code, takes a product of m n k multiplications: all paths have such.
 inline bool small_enough(int64_t m, int64_t n, int64_t k) { return !kSanitized || m * n * k < 20'000'000; }
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
@@ -50,15 +48,29 @@ Tensor stored(const Tensor& x, Store how);
 
 std::string error_of(const std::function<void()>& f);
 bool has(const std::string& s, std::string_view part);
+size_t count_of(std::string_view text, std::string_view part);
+// The expression `use` throws an Error whose message contains `part`.
+#define CHECK_SAYS(use, part)                                    \
+  do {                                                           \
+    const std::string m_ = ::tg::error_of([&] { (void)(use); }); \
+    CHECK_MESSAGE(::tg::has(m_, part), m_);                      \
+  } while (0)
+// CAPTURE of several expressions: "m, n := 3, 5".
+template <class... T> doctest::String captured(const T&... x) {
+  doctest::String s;
+  ((s += (s.size() ? ", " : "") + doctest::toString(x)), ...);
+  return s;
+}
+#define CAPTURE_ALL(...) INFO(#__VA_ARGS__ " := ", ::tg::captured(__VA_ARGS__))
 
-// max |a - b| / max |b|, the error of a tensor against its oracle; infinite where only one of them is finite, or shapes
-// differ. Equal infinities and NaN against NaN are equal.
+// max |a - b| / max |b|, the error of a tensor against its oracle; infinite where only one is finite, or shapes differ.
+// Equal infinities are equal, and NaN equals NaN.
 double distance(const Tensor& a, const Tensor& b);
 
 // max over rows of the last dimension of max |a - b| / max |b|.
 double row_distance(const Tensor& a, const Tensor& b);
 
-// max |central difference - gradient| / max(1, |gradient|) of a scalar function of one of its f64 inputs.
+// max |central difference - gradient| / max(1, |gradient|) of a scalar function of one f64 input.
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at, const Tensor& gradient,
                  double h = 1e-5);
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, Tensor x);

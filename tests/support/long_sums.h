@@ -1,6 +1,5 @@
-// Sums of many terms, whose rounding errors must not grow with their number: ours, on any device, against the same op
-// in f64. Terms of one sign that are alike are the worst case: each addition rounds the same way. Included by doctest
-// files only.
+// Sums of many terms against f64: rounding errors must not grow with their number, on any device. Equal terms are the
+// worst case: each addition rounds the same way.
 #pragma once
 #include "support/helpers.h"
 
@@ -21,7 +20,7 @@ inline Tensor long_column(int64_t n, int64_t columns, bool one_large, DType d, D
 }
 inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>& widths = {1, 2, 33}) {
   const auto sums = [](const Tensor& x) { return std::vector{sum(x), sum(x, {0}), mean(x, {0}), var(x, {0}), var(x)}; };
-  // Of weight and bias; dy is x. Equal rows are normalized, whose variance is far from 0: a mean that is rounded does
+  // Gradients of weight and bias; dy is x. Equal normalized rows have a variance far from 0: rounding of the mean does
   // not count.
   const auto gradients = [](const Tensor& x) {
     const Tensor w = full({x.shape()[1]}, 1, x.dtype(), x.device()).requires_grad_(), b = w.detach().requires_grad_();
@@ -35,9 +34,7 @@ inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>
     for (const bool one_large : {false, true})
       for (const int64_t columns : widths) {
         if (n * columns > int64_t(1) << 25) continue;
-        CAPTURE(d);
-        CAPTURE(one_large);
-        CAPTURE(columns);
+        CAPTURE_ALL(d, one_large, columns);
         const Tensor x = long_column(n, columns, one_large, d, device), exact = x.to(DType::f64);
         const double most = d == DType::f32 ? 4e-6 : 4e-3;  // bf16: the result is rounded to 8 bits
         const auto check = [&](const std::vector<Tensor>& got, const std::vector<Tensor>& want, double least) {
@@ -47,7 +44,7 @@ inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>
             for (size_t j = 0; j < a.size(); ++j) CHECK(std::abs(a[j] - b[j]) <= most * (std::abs(b[j]) + least));
           }
         };
-        check(sums(x), sums(exact), 0.01);  // a variance of 0 beside squares of 0.1
+        check(sums(x), sums(exact), 0.01);  // a variance of 0 next to squares of 0.1
         check(gradients(x), gradients(exact), 1);
       }
 }

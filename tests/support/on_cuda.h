@@ -1,5 +1,4 @@
-// What the tests of CUDA kernels share: values on the device, and how far from the CPU's they may be. Included by
-// doctest files only.
+// Values on the device, and tolerances against the CPU.
 #pragma once
 #include "support/helpers.h"
 

@@ -25,6 +25,10 @@ struct Cases {
               std::function<Tensor(Inputs)> f) {
     return several(op, variant, std::move(in), [f = std::move(f)](Inputs x) { return Tensors{f(x)}; });
   }
+  void no_grad(std::string_view op, std::string_view variant, std::vector<TensorInit> in,
+               std::function<Tensor(Inputs)> f) {
+    one(op, variant, std::move(in), std::move(f)).gradcheck = 0;
+  }
   // An operand of F; the first and the second of two keep off the kinks between them.
   template <class F> static TensorInit operand(const Shape& s, size_t i = 0) {
     constexpr op::Domain d = F::kDomain;
@@ -43,30 +47,28 @@ struct Cases {
     one(F::kName, "middle", in({2, 1, c}, {r, 1}), f);
     one(F::kName, "0-d", in({r, c}, {}), f);
     one(F::kName, "itself", {operand<F>({r, c})}, [f](Inputs x) { return f(std::vector{x[0], x[0]}); });
-    const double s = F::kDomain.cell > 0 ? F::kDomain.cell : 1.5;  // a kink there, or no special number
+    const double s = F::kDomain.cell > 0 ? F::kDomain.cell : 1.5;  // a kink, or an ordinary number
     for (bool left : {false, true})
       one(F::kName, left ? "number_left" : "number", {operand<F>({r, c})},
           [=](Inputs x) { return emit1(make_ref<op::BinaryScalar<F>>(s, left), {x[0]}); });
   }
   template <class F> void comparison(const F*) {
     const auto f = [](Inputs x) { return emit1(stateless<op::Compare<F>>(), {x[0], x[1]}); };
-    const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {  // few values: some are equal
-      one(F::kName, variant, {indices(x, 3), indices(y, 3)}, f).gradcheck = 0;
+    const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {  // some equal
+      no_grad(F::kName, variant, {indices(x, 3), indices(y, 3)}, f);
     };
     compare("i64", {r, c}, {r, c});
     compare("row", {2, r, c}, {c});
     compare("outer", {r, 1}, {1, c});
     compare("0-d", {r, c}, {});
     const auto whole = [](const Tensor& x) { return x.to(DType::i32).to(x.dtype()); };
-    one(F::kName, "floats", {floats({r, c}), floats({c})}, [=](Inputs x) {
+    no_grad(F::kName, "floats", {floats({r, c}), floats({c})}, [=](Inputs x) {
       return f(std::vector{whole(x[0]), whole(x[1])});
-    }).gradcheck = 0;
-    one(F::kName, "number", {floats({r, c})}, [=](Inputs x) {
-      return emit1(make_ref<op::CompareScalar<F>>(1.0), {whole(x[0])});
-    }).gradcheck = 0;
-    one(F::kName, "i32_number", {indices({r, c}, 3)}, [](Inputs x) {
-      return emit1(make_ref<op::CompareScalar<F>>(1.0), {x[0].to(DType::i32)});
-    }).gradcheck = 0;
+    });
+    no_grad(F::kName, "number", {floats({r, c})},
+            [=](Inputs x) { return emit1(make_ref<op::CompareScalar<F>>(1.0), {whole(x[0])}); });
+    no_grad(F::kName, "i32_number", {indices({r, c}, 3)},
+            [](Inputs x) { return emit1(make_ref<op::CompareScalar<F>>(1.0), {x[0].to(DType::i32)}); });
   }
   template <class... F> void unaries(op::TypeList<F...>) { (unary(static_cast<const F*>(nullptr)), ...); }
   template <class... F> void binaries(op::TypeList<F...>) { (binary(static_cast<const F*>(nullptr)), ...); }
@@ -103,7 +105,7 @@ struct Cases {
     one("cumsum", "last", in, [](Inputs x) { return cumsum(x[0], -1); });
     one("cumsum", "middle", in, [](Inputs x) { return cumsum(x[0], 1); });
     one("cumsum", "first", in, [](Inputs x) { return cumsum(x[0], 0); });
-    one("cumsum", "integers", {indices({r, c}, 9)}, [](Inputs x) { return cumsum(x[0], 1); }).gradcheck = 0;
+    no_grad("cumsum", "integers", {indices({r, c}, 9)}, [](Inputs x) { return cumsum(x[0], 1); });
     one("max", "none", in, [](Inputs x) { return max(x[0], {}); });
     one("min", "first", in, [](Inputs x) { return min(x[0], {0}); });
     one("var", "first", in, [](Inputs x) { return var(x[0], {0}); });
@@ -111,10 +113,10 @@ struct Cases {
     one("max", "all", in, [](Inputs x) { return max(x[0]); });
     one("max", "last_keep", in, [](Inputs x) { return max(x[0], {-1}, {.keepdim = true}); });
     one("max", "outer", in, [](Inputs x) { return max(x[0], {0, 2}); });
-    one("max", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return max(x[0], {1}); }).gradcheck = 0;
+    no_grad("max", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return max(x[0], {1}); });
     one("min", "all", in, [](Inputs x) { return min(x[0]); });
     one("min", "middle", in, [](Inputs x) { return min(x[0], {1}); });
-    one("min", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return min(x[0], {-1}); }).gradcheck = 0;
+    no_grad("min", "integers", {indices({2, r, c}, 9)}, [](Inputs x) { return min(x[0], {-1}); });
     one("var", "all", in, [](Inputs x) { return var(x[0]); });
     one("var", "outer", in, [](Inputs x) { return var(x[0], {0, 2}); });
     one("var", "middle_keep", in, [](Inputs x) { return var(x[0], {1}, {.keepdim = true, .correction = 0}); });
@@ -197,7 +199,7 @@ struct Cases {
     one("log_softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0], 1); });
     one("softmax", "large", {floats({r, c}, 1000, 1004)}, [](Inputs x) { return softmax(x[0]); });
     if (c == 0) return;
-    // A large eps: with one column, or two that are nearly equal, a small one would magnify every rounding.
+    // A large eps: a small one would magnify every rounding of one column, or of two nearly equal ones.
     const TensorInit x = floats({2, r, c}, 1, 3), w = floats({c}, 0.5), b = floats({c});
     one("layer_norm", "plain", {x}, [](Inputs in) { return layer_norm(in[0], {}, {}, 0.1); });
     one("layer_norm", "weight", {x, w}, [](Inputs in) { return layer_norm(in[0], in[1], {}, 0.1); });
@@ -230,12 +232,12 @@ struct Cases {
       const Tensor y = embedding(x[0], x[1]);
       return matmul(y, transpose(x[1], 0, 1));
     });
-    one("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); }).gradcheck = 0;
+    no_grad("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); });
     list.emplace_back("topk", "some", std::vector{floats({r, c})}, [k = (c + 1) / 2](Inputs x) {
       const TopK t = topk(x[0], k);
       return Tensors{t.values, t.indices};
     });
-    if (r > 0) one("argmax", "middle", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], 1); }).gradcheck = 0;
+    if (r > 0) no_grad("argmax", "middle", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], 1); });
   }
   void indexing() {
     const TensorInit from = floats({2, 4, c});  // 4 slices to choose from
@@ -246,19 +248,17 @@ struct Cases {
         [](Inputs v) { return index_select(v[0], -1, v[1]); });
     one("index_select", "twice", {from, indices({r}, 4), indices({r}, 4)},
         [](Inputs v) { return index_select(v[0], 1, v[1]) * index_select(v[0], 1, v[2]); });
-    one("index_select", "integers", {indices({r, 4}, 9), indices({c}, 4)}, [](Inputs v) {
-      return index_select(v[0], -1, v[1]);
-    }).gradcheck = 0;
+    no_grad("index_select", "integers", {indices({r, 4}, 9), indices({c}, 4)},
+            [](Inputs v) { return index_select(v[0], -1, v[1]); });
     one("gather", "middle", {from, indices({1, r, c}, 4)}, [](Inputs v) { return gather(v[0], 1, v[1]); });
     one("gather", "last", {floats({r, 4}), indices({r, c}, 4)},
         [](Inputs v) { return gather(v[0], -1, v[1].to(DType::i32)); });
-    one("gather", "integers", {indices({r, 4}, 9), indices({r, c}, 4)}, [](Inputs v) {
-      return gather(v[0], -1, v[1]);
-    }).gradcheck = 0;
+    no_grad("gather", "integers", {indices({r, 4}, 9), indices({r, c}, 4)},
+            [](Inputs v) { return gather(v[0], -1, v[1]); });
     const auto update = [&](const char* variant, size_t dim, std::vector<TensorInit> in) {
-      one("slice_update", variant, std::move(in), [dim](Inputs v) {
+      no_grad("slice_update", variant, std::move(in), [dim](Inputs v) {
         return emit1(make_ref<op::SliceUpdate>(dim), {v[0].detach(), v[1].detach(), v[2]});
-      }).gradcheck = 0;
+      });
     };
     update("rows", 1, {floats({3, r + 2, c}), floats({3, r, c}), indices({3}, 3)});
     update("last", 1, {floats({r, c + 1}), floats({r, c}), indices({r}, 2)});
@@ -273,18 +273,18 @@ struct Cases {
         [](Inputs v) { return index_add(v[0], 0, v[1], v[2]); });
     one("index_add", "last", {floats({r, 4}), indices({c}, 4), floats({r, c})},
         [](Inputs v) { return index_add(v[0], -1, v[1].to(DType::i32), v[2]); });
-    one("scatter_add", "integers", {indices({r, 4}, 9), indices({r, c}, 4), indices({r, c}, 9)}, add(-1)).gradcheck = 0;
+    no_grad("scatter_add", "integers", {indices({r, 4}, 9), indices({r, c}, 4), indices({r, c}, 9)}, add(-1));
   }
   void attentions() {
     const auto with = [](AttentionOptions o) { return [o](Inputs x) { return attention(x[0], x[1], x[2], o); }; };
-    // Two keys at least: over one, the exact gradients of q and k are 0, and a relative error means nothing.
+    // Two keys at least: with one, the exact gradients of q and k are 0, and have no relative error.
     const auto kv = floats({2, 2, std::max<int64_t>(r, 2), c}), longer = floats({2, 2, r + 2, c});
     const auto q = floats({2, 4, r, c});
     one("attention", "causal", {floats({2, 2, r, c}), kv, kv}, with({}));
     one("attention", "causal_groups_tail", {q, longer, longer}, with({}));
     one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
     one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
-    // Three sequences, of which one may be empty.
+    // Three sequences; one may be empty.
     const int64_t tk = r + 2;
     const auto q3 = floats({3, 2, r, c}), kv3 = floats({3, 1, tk, c});
     const auto three = [](Inputs x) { return concat(x, 0); };
@@ -314,7 +314,7 @@ struct Cases {
     one("self_attention", "no_batch", {floats({0, t, 3, c})}, self(1, {}));
   }
   void gates_and_positions() {
-    // Pairs: an even number of columns. (Of one row at position 0 nothing turns.)
+    // Pairs: an even number of columns. Position 0 rotates nothing.
     const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
     one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
     one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
@@ -333,7 +333,7 @@ struct Cases {
     one("swiglu", "vector", {floats({2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
   }
   void fragments() {
-    const double h = 1 / std::sqrt(double(c + 1));  // scores of the same size for any c
+    const double h = 1 / std::sqrt(double(c + 1));  // scores independent of c
     one("fragment_weights", "plain", {floats({2, r, 4 * c}), floats({4, c}, -h, h)},
         [](Inputs x) { return fragment_weights(x[0], x[1]); });
     if (c > 0)
@@ -368,25 +368,22 @@ struct Cases {
     loss("none", {Reduction::none, {}, 0});
     loss("smooth", {Reduction::mean, {}, 0.1});
     loss("ignore_sum", {Reduction::sum, 0, 0});
-    if (r > 0)  // every first row is ignored, by a target that is no class
+    if (r > 0)  // an invalid target ignores every first row
       one("cross_entropy", "ignore_half", in, [](Inputs x) {
         const Tensor targets = concat({slice(x[1], 0, 0, 1) * 0.0 - 1.0, slice(x[1], 0, 1, 2)}, 0);
         return cross_entropy(x[0], targets, {Reduction::mean, -1, 0.1});
       });
     loss("ignore_smooth_none", {Reduction::none, 0, 0.2});
-    if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // of one row all could be ignored: an Error
+    if (c > 1 && r > 1) loss("ignore_mean", {Reduction::mean, 0, 0});  // one row could be all ignored: an Error
   }
   void others() {
     one("dropout", "half", {floats({r, c})}, [](Inputs x) {
       Rng rng{7, 1};
       return dropout(x[0], 0.5, rng);
     });
-    one("square_sums", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) {
-      return square_sums(x);
-    }).gradcheck = 0;
-    one("norm_of_square_sums", "some", {floats({c})}, [](Inputs x) {
-      return norm_of_square_sums(x[0].to(DType::f64) * x[0].to(DType::f64), DType::f64);
-    }).gradcheck = 0;
+    no_grad("square_sums", "three", {floats({r, c}), floats({c}), floats({})}, [](Inputs x) { return square_sums(x); });
+    no_grad("norm_of_square_sums", "some", {floats({c})},
+            [](Inputs x) { return norm_of_square_sums(x[0].to(DType::f64) * x[0].to(DType::f64), DType::f64); });
     several("reduce_scatter", "alone", {floats({r, c}), floats({c})}, [](Inputs x) {
       return reduce_scatter(x, {0, x[0].numel() + x[1].numel()}, Communicator::self());
     }).gradcheck = 0;
@@ -405,13 +402,12 @@ struct Cases {
     }).gradcheck = 0;
     if (c > 0)
       for (const bool replacement : {false, true})
-        one("multinomial", replacement ? "replacement" : "without", {floats({2, r, c}, 0.25, 1)},
-            [=, k = replacement ? 3 : (c + 1) / 2](Inputs x) {
-              Rng rng{7, 1};
-              return multinomial(x[0], k, replacement, rng);
-            })
-            .gradcheck = 0;
-    one("detach", "plain", {floats({r, c})}, [](Inputs x) { return x[0].detach(); }).gradcheck = 0;
+        no_grad("multinomial", replacement ? "replacement" : "without", {floats({2, r, c}, 0.25, 1)},
+                [=, k = replacement ? 3 : (c + 1) / 2](Inputs x) {
+                  Rng rng{7, 1};
+                  return multinomial(x[0], k, replacement, rng);
+                });
+    no_grad("detach", "plain", {floats({r, c})}, [](Inputs x) { return x[0].detach(); });
   }
 };
 }  // namespace

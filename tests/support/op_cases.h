@@ -1,6 +1,6 @@
-// One struct per use of an op that the tests know. Adding an op adds its uses to op_cases.cpp; a pointwise function is
-// found by its entry in UnaryFns or BinaryFns and its domain, and needs nothing here. test_ops.cpp runs every case in
-// every way: against f64, against central differences, lazy, strided, at odd sizes, between sentinels, on two threads.
+// One struct per use of an op. A new op adds its uses to op_cases.cpp; a pointwise function is found by its entry in
+// UnaryFns or BinaryFns and its domain. test_ops.cpp runs every case: against f64 and central differences, lazy,
+// strided, at odd sizes, between sentinels, on two threads.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -13,9 +13,9 @@ namespace tg {
 struct TensorInit {
   Shape shape;
   double lo = -2, hi = 2;      // uniform
-  bool index = false;          // whole numbers in [lo, hi), as i64
-  bool differentiable = true;  // false for what the op treats as a constant
-  double cell = 0, at = 0.5;   // > 0: only within a fifth of `cell` from (k + at) cell for whole k; kinks lie elsewhere
+  bool index = false;          // i64 in [lo, hi)
+  bool differentiable = true;  // false: a constant
+  double cell = 0, at = 0.5;   // > 0: within a fifth of `cell` from (k + at) cell, off kinks
 };
 struct OpCase {
   std::string op, variant;
@@ -30,14 +30,17 @@ struct OpCase {
 struct CaseSizes {
   int64_t rows = 3, cols = 5;
 };
-// Every case at these sizes; those that the op forbids at them (the mean of nothing) are left out. The environment may
-// choose among them: TG_CASES=softmax,norm those whose name has one of these words, TG_CASES_THIRD=0, 1 or 2 a third.
+// Every case at these sizes that the op allows (not the mean of nothing). TG_CASES=softmax,norm chooses cases whose
+// name has one of these words, TG_CASES_THIRD=0, 1 or 2 a third.
 std::vector<OpCase> op_cases(CaseSizes = {});
-// Whether the environment leaves all cases in.
+// Whether the case draws from a new generator at each call, which a compiled function refuses.
+inline bool draws(const OpCase& c) {
+  return c.op == "dropout" || c.op == "multinomial" || c.op == "rand" || c.op == "randn" || c.op == "trunc_normal";
+}
+// Whether all cases are chosen.
 bool every_op_case();
 void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_codes.cpp
-// Leaves the cases that the environment chooses. An Error if TG_CASES chooses none at the usual sizes, at which all
-// are.
+// Applies TG_CASES and TG_CASES_THIRD. An Error if TG_CASES chooses none at the usual sizes, which have all cases.
 void keep_chosen(std::vector<OpCase>& list, bool usual_sizes);  // op_cases_chosen.cpp
 // Values of f64, f32 or bf16 that every wider dtype holds exactly; leaves.
 std::vector<Tensor> make_inputs(const OpCase&, DType, uint64_t seed = 1);

@@ -1,4 +1,4 @@
-// Which op cases the environment chooses: TG_CASES, TG_CASES_THIRD.
+// Op cases chosen by TG_CASES and TG_CASES_THIRD.
 #include <tapegrad/core/check.h>
 
 #include <algorithm>

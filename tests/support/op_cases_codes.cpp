@@ -1,5 +1,5 @@
-// Cases of ops on 8-bit codes (ops/quantized/), computed of what f32 has of the inputs, so that every dtype gives the
-// same. SwitchBack's gradients are in test_switchback.cpp.
+// Cases of quantized ops (ops/quantized/), computed from f32 values of the inputs, so that every dtype gives the same.
+// test_switchback.cpp has SwitchBack's gradients.
 #include <tapegrad/ops/ops.h>
 
 #include <array>
@@ -43,7 +43,7 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
   for (const bool tanh : {false, true}) {
     codes_of("gelu_quantize_rowwise", tanh ? "tanh" : "erf", {x},
              [=](Inputs v) { return both(gelu_quantize_rowwise(v[0], tanh)); });
-    list.back().f32 = list.back().f64 = 1e-2;  // another last bit of GELU is another code
+    list.back().f32 = list.back().f64 = 1e-2;  // GELU's last bits change int8 values
     codes_of("switchback_mlp", tanh ? "tanh" : "erf", {x, w, floats({c, 3 * c}), b, floats({c})}, [=](Inputs v) {
       return Tensors{switchback_mlp(v[0], {.fc_weight = v[1],
                                            .fc_bias = v[3],

@@ -1,5 +1,4 @@
-// For tests of what ops refuse: a use, the kind of its Error and what the message says (the op, what it got, the rule).
-// Included by doctest files only.
+// Tests of refusals: a use, the kind of its Error and what the message says. Included by doctest files only.
 #pragma once
 #include <tapegrad/ops/factories.h>
 
@@ -16,6 +15,11 @@ struct Refusal {
   Error::Kind kind;
   std::vector<std::string> says;
 };
+// A Refusal of an expression: REFUSES(sum(x, {2}), shape, "[sum]", "(2, 3)").
+#define REFUSES(use, kind, ...)                                    \
+  ::tg::Refusal {                                                  \
+    [&] { (void)(use); }, ::tg::Error::Kind::kind, { __VA_ARGS__ } \
+  }
 inline void expect(const Refusal& r) {
   INFO("expected: ", r.says[0]);
   try {
@@ -27,7 +31,7 @@ inline void expect(const Refusal& r) {
     for (auto& part : r.says) CHECK(has(e.what(), part));
   }
 }
-// Checks of shapes and dtypes do not wait for the op to run.
+// Eagerly and lazily: without values(), the Error may not wait until the op runs.
 inline void expect_at_emit(const std::vector<Refusal>& all) {
   for (bool lazy : {false, true}) {
     Mode mode(lazy);

@@ -1,5 +1,5 @@
 // self_attention() and rope() of heads against attention() and rope() of the parts: the same bits, forward and
-// backward, on any device. For tests/ops and tests/cuda.
+// backward, on any device.
 #pragma once
 #include "support/effort.h"
 #include "support/helpers.h"
@@ -10,7 +10,7 @@
 
 namespace tg {
 
-// y, and the gradient of x (B, T, NH + 2 kv, HS), whose heads are turned before.
+// y, and the gradient of x (B, T, NH + 2 kv, HS), whose heads are rotated first.
 inline std::vector<Tensor> attended(const Tensor& x, int64_t kv, const AttentionOptions& o, bool by_parts) {
   const Tensor leaf = x.detach().requires_grad_();
   const int64_t heads = x.size(2) - 2 * kv;

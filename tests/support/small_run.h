@@ -1,6 +1,4 @@
-// A training run of a tiny GPT on a rhyme: what the tests of training and checkpoints share. Not an oracle: the text is
-// small enough to be learned in seconds, and what comes of it is compared with other runs. Included by doctest files
-// only: test_train.cpp, test_model_dir.cpp, test_resume.cpp, app_run.h and test_cuda_gpt.cpp.
+// A training run of a tiny GPT on a rhyme, learned in seconds; tests compare it with other runs.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -43,7 +41,7 @@ struct Run {
                Device device = {})
       : params(device, c.seed), model(params, g), trainer(model, params, bytes_of(text), c) {}
 };
-// All that does not measure time or memory.
+// Without time and memory.
 inline std::vector<double> numbers_of(const std::vector<StepRecord>& all) {
   std::vector<double> v;
   for (const StepRecord& r : all) v.insert(v.end(), {r.loss, r.grad_norm, r.lr, r.val_loss.value_or(-1)});

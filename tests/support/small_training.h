@@ -1,5 +1,5 @@
-// Two linear layers with dropout, trained by AdamW with a rising learning rate, out of ops alone: the step that the
-// tests of plans, memory and threads share.
+// Two linear layers with dropout, trained by AdamW with a rising learning rate, made of ops: a step for tests of plans,
+// memory and threads.
 #pragma once
 #include <tapegrad/ops/ops.h>
 
@@ -28,7 +28,7 @@ struct SmallTraining {
     for (auto& p : params) r.insert(r.end(), {p.w, p.m, p.v});
     return r;
   }
-  Tensor step() {  // the same lines serve eager and lazy
+  Tensor step() {  // eager and lazy
     const NameScope scope("model");
     const Tensor h = silu(linear(x, params[0].w));
     dropped = dropout(h, 0.5, rng);

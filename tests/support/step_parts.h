@@ -1,5 +1,4 @@
-// Steps of parts of weights beside those of slices of them, on any device. For core/test_step.cpp and
-// cuda/test_optim.cpp.
+// Steps of parts of weights compared with those of slices, on any device.
 #pragma once
 #include "support/helpers.h"
 
@@ -12,11 +11,9 @@
 
 namespace tg {
 
-// `adamw`: else SGD with momentum. `held`: somebody else holds the old weights, so that the step cannot write in place.
+// `adamw`: else SGD with momentum. `held`: the old weights are held, so that the step cannot write in place.
 inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
-  CAPTURE(name_of(t));
-  CAPTURE(adamw);
-  CAPTURE(held);
+  CAPTURE_ALL(name_of(t), adamw, held);
   struct Part {
     Shape w;
     int64_t first, n;
@@ -62,7 +59,7 @@ inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
     CHECK(bits_of(slice(now, 0, at, at + n)) == bits_of(slices[i]));
     CHECK(bits_of(m[i]) == bits_of(sm[i]));
     if (adamw) CHECK(bits_of(v[i]) == bits_of(sv[i]));
-    std::vector<std::byte> want = bits_before[i];  // the rest is as it was
+    std::vector<std::byte> want = bits_before[i];  // the rest is unchanged
     const std::vector<std::byte> part = bits_of(slices[i]);
     std::ranges::copy(part, want.begin() + at * int64_t(size_of(t)));
     CHECK(bits_of(w[i]) == want);
@@ -70,7 +67,7 @@ inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
   }
   int64_t all = 0;
   for (const Tensor& x : w) all += x.numel();
-  all_gather_parts(w, {0, all}, Communicator::self());  // makes the copies whole
+  all_gather_parts(w, {0, all}, Communicator::self());  // completes the copies
   if (t == DType::f32)
     for (const Tensor& x : w) CHECK(bits_of(parameter_as(x, DType::bf16)) == bits_of(x.to(DType::bf16)));
 }

@@ -1,4 +1,3 @@
-// Included by doctest files only.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 
@@ -6,7 +5,7 @@
 
 namespace tg {
 
-// The number of threads within a scope: n, or as many as this machine has.
+// n threads, or the machine's maximum, within a scope.
 class ThreadsScope {
  public:
   explicit ThreadsScope(int n) : before_(cpu::num_threads()) { cpu::set_num_threads(std::min(n, cpu::max_threads())); }
@@ -17,5 +16,9 @@ class ThreadsScope {
  private:
   int before_;
 };
+template <class F> auto on_one_thread(F f) {
+  const ThreadsScope one(1);
+  return f();
+}
 
 }  // namespace tg

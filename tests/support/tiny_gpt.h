@@ -1,4 +1,4 @@
-// Two-layer GPTs on which a test spends no time, and adapters that add something. Included by doctest files only.
+// Two-layer GPTs that take no time, and adapters that change the output.
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/model/lora.h>
