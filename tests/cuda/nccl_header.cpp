@@ -1,4 +1,4 @@
-// Our prototypes of NCCL against those of nccl.h, where the build found one: this compiles, or they differ.
+// Our prototypes of NCCL compared with nccl.h, where the build found it: this compiles, or they differ.
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #ifdef TG_NCCL_HEADER
 #include TG_NCCL_HEADER

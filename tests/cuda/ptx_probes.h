@@ -1,25 +1,24 @@
-// One launch per PTX wrapper of cuda/device/ptx.h and cuda/device/hopper.h, for test_cuda_ptx.cpp: small matrices in,
-// small matrices out, whose values the test knows from the definition. So a GPU and the emulator are held to the same.
+// One launch per PTX wrapper of cuda/device/ptx.h and hopper.h, for test_ptx.cpp: small matrices in and out, whose
+// values follow from the definition, on a GPU as on the emulator.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg::cuda {
 
-// For elements of 1, 2, 4 and 8 bytes: vectors of 32, 16, 8 and 4 bytes (none of 4 for the last) copied by store16(),
-// its streaming and its shared form.
+// Elements of 1, 2, 4 and 8 bytes: vectors of 32, 16, 8 and 4 bytes (not 4 for the last), copied by store16(), its
+// streaming and its shared form.
 void probe_stores(const Context&, const uint8_t* from /* (64) */, uint8_t* to /* (4, 3, 64) */);
-// Of 64 chunks of 16 bytes those with an even index are copied, the others become zeros; first half and second half are
-// groups of their own.
+// Copies chunks of 16 bytes with an even index; the others become zeros. Each half of the 64 chunks is a group.
 void probe_cp_async(const Context&, const uint32_t* from /* (64, 4) */, uint32_t* to /* (64, 4) */);
-// Register m of lane l, of four 8x8 matrices one below the other.
+// Register m of lane l, of four 8x8 matrices in a column.
 void probe_ldmatrix(const Context&, const uint16_t* from /* (32, 8) */, uint32_t* to /* (32, 4) */, bool transposed);
 void probe_mma_bf16(const Context&, const bf16* a /* (16, 16) */, const bf16* b /* (8, 16) */, float* d /* (16, 8) */);
 void probe_mma_s8(const Context&, const int8_t* a /* (16, 32) */, const int8_t* b /* (8, 32) */, int* d /* (16, 8) */);
 // A warp that writes and arrives, a warp that waits and reads.
 void probe_named_barrier(const Context&, const int* from /* (32) */, int* to /* (32) */);
-// sm_90a: d (64, 64) += a (64, 64) b (64, 64)^T through TMA, an mbarrier and wgmma. False where the GPU has none of it.
+// sm_90a: d (64, 64) += a (64, 64) b (64, 64)^T through TMA, an mbarrier and wgmma. False on other GPUs.
 bool probe_hopper(const Context&, const bf16* a, const bf16* b, float* d);
-// The same of int8: d (64, 256) += a (64, 128) b (256, 128)^T, rows of a and b `stride` bytes apart.
+// int8: d (64, 256) += a (64, 128) b (256, 128)^T; rows of a and b are `stride` bytes apart.
 bool probe_hopper_s8(const Context&, const int8_t* a, const int8_t* b, int64_t stride, int* d);
 // y[i] = 1 / x[i], z[i] = h[i] as f32, i in [0, n).
 void probe_scalars(const Context&, const float* x, float* y, const f16* h, float* z, int64_t n);

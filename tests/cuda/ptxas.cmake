@@ -1,5 +1,5 @@
-# No hot kernel spills registers or keeps an array in memory: reads what ptxas said, for each GPU of GPUS, of each kernel
-# that hot_kernels.txt names when its file was built (cmake/keep_ptxas.sh). Where a source has changed since, or the build
+# No hot kernel spills registers or keeps an array in memory: reads the output of ptxas, for each GPU of GPUS, on each
+# kernel of hot_kernels.txt when its file was built (cmake/keep_ptxas.sh). If a source has changed since, or the build
 # is for other GPUs, nvcc compiles the file here.
 #   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DBUILT=<folder of objects> -DOUT=<folder>
 #         "-DGPUS=sm_80;sm_90a" -P tests/cuda/ptxas.cmake

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The machine code of hot kernels for sm_90a, against what sass.txt records: it may not become worse.
+"""The machine code of hot kernels for sm_90a may not be worse than recorded in sass.txt.
     sass.py NVCC INCLUDE ROOT BUILT OUT [--update]
-Disassembles the objects in BUILT. One that is missing, or older than a source, is compiled here and stays in OUT. Of each
-kernel: registers; instructions that access local memory (spills); static shared memory in bytes; blocks per SM, by these
-and by the threads of __launch_bounds__ (dynamic shared memory is not seen); instructions of the hot loop per 16 bytes of
-global memory that it moves, and per HMMA; and its LDSM, which read operands of HMMA from shared memory, per HMMA. The hot loop is the shortest of those with the most HMMA; where there are none,
-the innermost loop that moves the most bytes, and of such the longest; or the whole kernel. What a branch skips is counted, a loop
-within it once. --update writes sass.txt. Another nvcc than the one that it names gives other numbers: these are printed,
-and are no error.
+Disassembles the objects in BUILT; a missing one, or one older than a source, is compiled into OUT. Per kernel:
+registers; instructions that access local memory (spills); static shared memory in bytes; blocks per SM, by these and
+the threads of __launch_bounds__ (without dynamic shared memory); instructions of the hot loop per 16 bytes of global
+memory and per HMMA; LDSM, which read operands of HMMA from shared memory, per HMMA. The hot loop is the shortest of
+those with the most HMMA; without HMMA, the longest of the innermost loops that move the most bytes, or the whole
+kernel. Code that a branch skips counts, an inner loop once. --update writes sass.txt. The numbers of another nvcc are
+printed, and are no error.
 """
 import concurrent.futures
 import os
@@ -24,7 +24,7 @@ WIDTHS = {".128": 16, ".64": 8, ".U16": 2, ".S16": 2, ".U8": 1, ".S8": 1}
 
 
 def blocks_per_sm(threads, registers, shared):
-    """Of sm_90: 64 Ki registers, which a warp takes 256 at a time; 2 048 threads; 32 blocks; 228 KiB, 1 KiB a block lost."""
+    """sm_90: 64 Ki registers, by 256 for a warp; 2 048 threads; 32 blocks; 228 KiB, 1 KiB lost per block."""
     warps = -(-threads // 32)
     of_warp = -(-registers * 32 // 256) * 256
     return min(32, 64 // warps, 65536 // of_warp // 4 * 4 // warps, 233472 // (-(-(shared + 1024) // 128) * 128))
@@ -84,9 +84,11 @@ def measure(binary, cuobjdump):
     for kernel in resources:
         registers, shared = resources[kernel]
         length, moved, products, loads = hot_loop(code[kernel])
-        numbers[kernel] = [registers, sum(bool(re.search(r"\b(LDL|STL)\b", text)) for _, text in code[kernel]), shared,
+        local = sum(bool(re.search(r"\b(LDL|STL)\b", text)) for _, text in code[kernel])
+        numbers[kernel] = [registers, local, shared,
                            blocks_per_sm(threads[kernel], registers, shared) if kernel in threads else 0,
-                           round(length * 16 / moved, 1) if moved else 0, round(length / products, 2) if products else 0,
+                           round(length * 16 / moved, 1) if moved else 0,
+                           round(length / products, 2) if products else 0,
                            round(loads / products, 3) if products else 0]
     return numbers
 
@@ -124,7 +126,8 @@ def main(nvcc, include, root, built, out, update=""):
             if done.returncode:
                 sys.exit(f"nvcc cannot compile cuda/{file}.cu:\n{done.stdout}{done.stderr}")
         numbers = measure(binary, cuobjdump)
-        return {name: n for name, n in zip(short_names(numbers), numbers.values()) if re.search(recorded[file][0], name)}
+        named = zip(short_names(numbers), numbers.values())
+        return {name: n for name, n in named if re.search(recorded[file][0], name)}
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         measured = dict(zip(recorded, pool.map(numbers_of, recorded)))

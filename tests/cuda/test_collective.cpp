@@ -1,5 +1,5 @@
-// The kernels of sums over ranks: pieces of any size and alignment, sums of parts in the order of the ranks, and
-// all_reduce in a world of one. Several ranks are tested in tests/dist.
+// Kernels of sums over ranks: chunks of any size and alignment, sums in the order of the ranks, all_reduce in a world
+// of one. tests/dist has several ranks.
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/plan/compile.h>
@@ -19,9 +19,8 @@ std::byte* data(const Tensor& t) { return t.value()->storage->data; }
 TEST_CASE("copy_pieces: every element of each piece, and no other") {
   for (const size_t element : {2, 4, 8})
     for (const size_t pieces : {1, 4, 5, 700}) {
-      CAPTURE(element);
-      CAPTURE(pieces);
-      // Of odd sizes from odd places to others, a gap behind each; some from and to multiples of 16 bytes.
+      CAPTURE_ALL(element, pieces);
+      // Chunks of odd sizes and offsets, with gaps; some at multiples of 16 bytes.
       std::vector<std::array<size_t, 3>> all;  // from, to, n
       size_t from = 0, to = 0;
       for (size_t i = 0; i < pieces; ++i) {
@@ -46,9 +45,7 @@ TEST_CASE("add_parts: ((x0 + x1) + x2) + ..., with the bits of sums on the CPU")
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i64})
     for (const int64_t n : {1, 2, 7, 16, 1000, 33'333})
       for (const int ranks : {1, 2, 5}) {
-        CAPTURE(name_of(t));
-        CAPTURE(n);
-        CAPTURE(ranks);
+        CAPTURE_ALL(name_of(t), n, ranks);
         const DType wide = t == DType::bf16 ? DType::f32 : t;
         const int64_t stride = (n + 15) / 8 * 8;
         std::vector<Tensor> parts;
@@ -65,7 +62,7 @@ TEST_CASE("add_parts: ((x0 + x1) + x2) + ..., with the bits of sums on the CPU")
         const Tensor all = concat(parts).to(kGpu), to = full({n + 1}, 7, wide, kGpu);
         cuda::add_parts(kContext, t, n, ranks, stride, data(all), data(to));
         CHECK(bits_of(slice(to, 0, 0, n)) == bits_of(sum));
-        CHECK(slice(to, 0, n, n + 1).item<double>() == 7);  // nothing behind them
+        CHECK(slice(to, 0, n, n + 1).item<double>() == 7);  // nothing written after them
       }
 }
 TEST_CASE("all_reduce in a world of one: what came in, and bf16 as f32; also as a part of a graph") {

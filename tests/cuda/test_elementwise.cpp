@@ -1,5 +1,5 @@
-// Elementwise kernels, copies and rope on Device::cuda() where the op cases are too small: groups of neighbours beside
-// repeated operands, unaligned views, more elements than one pass of a grid, many inputs.
+// Elementwise kernels, copies and rope on Device::cuda() beyond the op cases: vectors with repeated operands, unaligned
+// views, more elements than one pass of a grid, many inputs.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -7,19 +7,19 @@
 
 using namespace tg;
 namespace {
-// The same bits from f(x...) on the device and on the CPU.
+// The same bits of f(x...) on the device and on the CPU.
 template <class F, class... X> void check_bits(F f, const X&... x) {
   const Tensor device = f(on_cuda(x)...), cpu = f(x...);
   CHECK(device.device() == Device::cuda());
   CHECK(device.shape() == cpu.shape());
   CHECK(bits_of(device) == bits_of(cpu));
 }
-// Whole numbers, so that every dtype holds them and sums are exact.
+// Whole numbers: every dtype holds them, and sums are exact.
 Tensor whole(const Shape& s, uint64_t seed, DType t) {
   return where(lt(random(s, seed, -1, 1), 0), -3.0, random<double>(s, seed + 1, 0, 8).to(DType::i32).to(DType::f32))
       .to(t);
 }
-// Equal numbers, NaN where NaN is; their bits may differ on a GPU.
+// Equal numbers and NaN; the bits of NaN may differ on a GPU.
 void check_values(const Tensor& device, const Tensor& cpu) {
   CHECK(device.device() == Device::cuda());
   CHECK(device.dtype() == cpu.dtype());
@@ -35,8 +35,7 @@ TEST_CASE("operands that repeat along a row or a column, aligned or not") {
   const Shape shapes[] = {{3, 4, 16}, {16}, {1}, {3, 1, 1}, {4, 1}, {3, 4, 1}, {3, 1, 16}, {}};
   for (const DType t : kNumbers)
     for (const Shape& s : shapes) {
-      CAPTURE(name_of(t));
-      CAPTURE(to_string(s));
+      CAPTURE_ALL(name_of(t), to_string(s));
       const Tensor x = whole({3, 4, 16}, 1, t), y = whole(s, 2, t);
       check_bits([](const auto& a, const auto& b) { return a + b; }, x, y);
       check_bits([](const auto& a, const auto& b) { return maximum(b, a); }, x, y);
@@ -68,9 +67,7 @@ TEST_CASE("casts between all dtypes: ends of ranges, infinities and NaN, in any 
     const Tensor x = tensor<double>(ends, {5, 6}).to(DType(f)), there = on_cuda(x);
     for (int t = 0; t < kDTypes; ++t)
       for (const Store how : kStores) {
-        CAPTURE(name_of(DType(f)));
-        CAPTURE(name_of(DType(t)));
-        CAPTURE(int(how));
+        CAPTURE_ALL(name_of(DType(f)), name_of(DType(t)), int(how));
         check_values(stored(there, how).to(DType(t)), x.to(DType(t)));
       }
   }
@@ -107,12 +104,11 @@ TEST_CASE("comparisons, extremes and clamp: NaN, infinities, and numbers that ar
 TEST_CASE("concat of forty inputs of any layout, and pad, in every size of element") {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i8, DType::boolean})
     for (const size_t dim : {size_t(0), size_t(1), size_t(2)}) {
-      CAPTURE(name_of(t));
-      CAPTURE(dim);
+      CAPTURE_ALL(name_of(t), dim);
       std::vector<Tensor> device, cpu;
       for (int i = 0; i < 40; ++i) {
         Shape s{4, 6, 8};
-        s[dim] = i % 5;  // some are empty
+        s[dim] = i % 5;  // some empty
         const Tensor x = random(s, uint64_t(i), -100, 100).to(t);
         cpu.push_back(x);
         device.push_back(i % 3 == 0 && s[dim] > 0 ? stored(on_cuda(x), kStores[size_t(i) % 4]) : on_cuda(x));
@@ -148,7 +144,7 @@ TEST_CASE("as many dimensions as there may be, of which no two can be walked as 
       for (size_t d = 0; d < dims / 2; ++d) a = transpose(a, int64_t(d), int64_t(dims - 1 - d));
       return a;
     };
-    for (const size_t dims : {7, 8}) {  // rows of neighbours, and none
+    for (const size_t dims : {7, 8}) {  // contiguous rows, and none
       CAPTURE(dims);
       const auto check = [&](auto f) {
         check_bits([&](const auto& a, const auto& b) { return f(reversed(a, dims), reversed(b, dims)); }, x, y);
@@ -172,8 +168,7 @@ TEST_CASE("as many dimensions as there may be, of which no two can be walked as 
 TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
   for (const int64_t hs : {2, 6, 16, 128})
     for (const int64_t start : {int64_t(0), int64_t(1) << 20, (int64_t(1) << 29) - 8}) {
-      CAPTURE(hs);
-      CAPTURE(start);
+      CAPTURE_ALL(hs, start);
       const RopeOptions o{.start = start};
       const Tensor x = random({2, 5, 3, hs}, 1);  // (B, T, NH, HS)
       const auto heads = [&](const Tensor& a) { return rope(transpose(a, 1, 2), o); };
@@ -187,7 +182,7 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
 }
-// Whether a bf16 differs from the exact result by more than rounding and 2^-16 of the size of its terms.
+// Whether a bf16 is off by more than rounding and 2^-16 of the size of its terms.
 bool off(double value, double exact, double size) {
   const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 7);
   return std::fabs(value - exact) > 0.5 * unit + 0x1p-16 * size;

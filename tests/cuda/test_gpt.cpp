@@ -1,5 +1,5 @@
-// Models on Device::cuda(): the GPTs of the oracle, whole training steps, training, generation, and what moves between
-// devices, against torch and against the CPU.
+// Models on Device::cuda(): the oracle's GPTs, training steps, training, generation, and moves between devices, against
+// torch and the CPU.
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -93,8 +93,8 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     const Oracle o(name);
     check_within(of_oracle(o, kCpu, kCuda));
     check_within(of_oracle(o, with(kCpu, DType::f64), with(kCuda, DType::f64)));
-    // Against f32, and what a step is for: between the ops the rounding of a chain of them adds up, on any device.
-    // Norms of small heads make more of it: no tensor is further off than twice what it is on the CPU in bf16.
+    // Against f32, and only the results of a step: rounding accumulates over a chain of ops on any device, and more in
+    // norms of small heads. No tensor is further off than twice its error on the CPU in bf16.
     const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
     const Comparison host = of_oracle(o, kCpu, with(kCpu, DType::f32, DType::bf16));
     for (const Compared& t : half.tensors) {
@@ -115,7 +115,6 @@ TEST_CASE("GPT: a step on the device twice is equal in every tensor, dropout and
                targets = tensor<int32_t>({2, 3, 4, 5, 6, 7}, {2, 3});
   check_within(compare(g, weights.state(), {tokens, targets}, kCuda, kCuda));
   check_within(compare(g, weights.state(), {tokens, targets}, kCpu, kCuda));
-
   const Params params(Device::cuda());
   params.load(weights.state());
   const Gpt model(params, g);

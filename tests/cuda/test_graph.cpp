@@ -1,5 +1,5 @@
-// compile() on Device::cuda() as one graph: the bits of eager mode wherever inputs and results lie, memory that nobody
-// else gets, and what cannot be recorded, or is not worth it, with the reason.
+// compile() on Device::cuda() as one graph: the bits of eager mode at any address of inputs and results, memory of the
+// recording, and reasons for running without a graph.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -28,7 +28,7 @@ namespace {
 Tensor on_gpu(const Shape& s, uint64_t seed) { return random(s, seed).to(kGpu); }
 int64_t live() { return memory_stats(kGpu).live; }
 
-// x -> x, and what a test lets it do besides. Its number is that of the run.
+// x -> x, and an extra action of the test; numbered by run.
 struct Copied : OpOf<Copied> {
   static constexpr auto kName = "test_copied";
   using Also = void (*)(const Copied&, Bufs in, Bufs out, Context&);
@@ -54,7 +54,7 @@ void copied(const Copied& op, Bufs in, Bufs out, Context& c) {
 }
 TG_KERNEL(Copied, cuda, copied);
 
-// Four products and as many norms: ops that change are the few.
+// Four products and four norms, so that few of the ops change.
 Tensor layers(Tensor x, const Tensor& w) {
   for (int i = 0; i < 4; ++i) x = softmax(matmul(x, w), -1);
   return x;
@@ -64,7 +64,6 @@ tg::Compiled layers_with(Copied::Also also, const Tensor& w) {
     return std::vector<Tensor>{layers(emit1(make_ref<Copied>(also, runs), {x[0]}), w)};
   });
 }
-// Whether it gives what the layers alone give, and how it ran at last.
 CompileStats run_layers(const tg::Compiled& f, const Tensor& w, int runs) {
   for (int i = 0; i < runs; ++i) {
     const Tensor x = on_gpu({3, 6}, uint64_t(i));
@@ -81,7 +80,7 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
     return std::vector<Tensor>{sum(y), layers(transpose(w, 0, 1), w) + x[1], y};
   };
   const tg::Compiled fast = compile(f);
-  std::vector<Tensor> all;  // of all runs, so that no address comes twice
+  std::vector<Tensor> all;  // of all runs: new addresses
   std::vector<std::vector<std::byte>> want;
   const auto start = live();
   for (uint64_t i = 0; i < 9; ++i) {
@@ -99,7 +98,7 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
 
 TEST_CASE("graphs: branches that nothing orders run beside each other, in memory of their own") {
   const Tensor a = on_gpu({33, 17}, 1), b = on_gpu({17, 19}, 2), c = on_gpu({19, 5}, 3);
-  const TensorFunction f = [&](Inputs in) {  // forward and backward of three layers, without a tape
+  const TensorFunction f = [&](Inputs in) {  // three layers and their backward, without a tape
     const Tensor x = matmul(in[0], a), y = matmul(x, b), dz = softmax(matmul(y, c), -1);
     const Tensor dy = matmul(dz, c, {.trans_b = true}), dx = matmul(dy, b, {.trans_b = true});
     const Tensor dc = matmul(y, dz, {.trans_a = true}), db = matmul(x, dy, {.trans_a = true});
@@ -110,8 +109,8 @@ TEST_CASE("graphs: branches that nothing orders run beside each other, in memory
     const WithEnv passes("TG_PASSES", branches ? "" : "-branch");
     const tg::Compiled fast = compile(f);
     for (uint64_t i = 0; i < 6; ++i) {
-      const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)}, want = f(x), got = fast(x);
-      for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+      const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)};
+      check_same_bits(fast(x), f(x));
     }
     CHECK(fast.stats().graph_launches == 4);
   }
@@ -128,13 +127,13 @@ TEST_CASE("graphs: where the driver refuses child graphs, all ops are captured a
   simt::set_child_graphs(false);
   std::vector<Tensor> all;
   for (uint64_t i = 0; i < 7; ++i) {
-    const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)}, want = f(x), got = fast(x);
-    for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+    const std::vector<Tensor> x{on_gpu({9, 33}, 10 + i)}, got = fast(x);
+    check_same_bits(got, f(x));
     all.insert(all.end(), got.begin(), got.end()), all.push_back(x[0]);
   }
   simt::set_child_graphs(true);
   CHECK(fast.stats().graph_launches == 5);
-  CHECK(fast.stats().recorded_ops <= 2 * fast.stats().ops + 1);  // again when tensors moved
+  CHECK(fast.stats().recorded_ops <= 2 * fast.stats().ops + 1);  // again after moves
 }
 #endif
 TEST_CASE("graphs: few bytes that move are copied; ops of many that move are recorded again, and no others") {
@@ -146,7 +145,7 @@ TEST_CASE("graphs: few bytes that move are copied; ops of many that move are rec
   };
   for (const auto& [rows, again] : {std::pair<int64_t, uint64_t>{3, 1}, {2730, 1}, {2731, 6}}) {  // 64 KiB
     const tg::Compiled fast = compile(f);
-    std::vector<Tensor> all;  // of all runs, so that no address comes twice
+    std::vector<Tensor> all;  // of all runs: new addresses
     for (uint64_t i = 0; i < 9; ++i) {
       const std::vector<Tensor> x{on_gpu({rows, 6}, 10 + i)};
       all.push_back(fast(x)[0]), all.push_back(x[0]);
@@ -203,13 +202,13 @@ TEST_CASE("graphs: random numbers, the rate and the count of AdamW are those of 
 
 TEST_CASE("an op with a kernel for another backend only says which") {
   const auto nothing = [](const Copied&, Bufs, Bufs, Context&) {};
-  CHECK(has(error_of([&] { emit1(make_ref<Copied>(nothing, std::make_shared<int>(0)), {random({2}, 1)}); }),
-            "[test_copied] has no kernel for backend cpu, only for cuda. Move its inputs with .to(device)"));
+  CHECK_SAYS(emit1(make_ref<Copied>(nothing, std::make_shared<int>(0)), {random({2}, 1)}),
+             "[test_copied] has no kernel for backend cpu, only for cuda. Move its inputs with .to(device)");
 }
 
 TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
   const Tensor w = on_gpu({6, 6}, 1), ids = tensor<int32_t>({0, 299, 4}, {3}, kGpu);
-  const TensorFunction f = [&](Inputs x) {  // sorts pairs and counts runs in scratch memory
+  const TensorFunction f = [&](Inputs x) {  // uses scratch memory
     const Tensor rows = emit1(make_ref<op::IndexSelectGrad>(0, 300), {ids, layers(x[0], w)});
     return std::vector<Tensor>{global_norm({rows}), rows};
   };
@@ -226,7 +225,7 @@ TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
     CHECK(live() == unrecorded + int64_t(fast.stats().bytes - bytes));
     for (uint64_t round = 0; round < 3; ++round) {
       std::vector<Tensor> others, copies;
-      for (int64_t n = 64; n <= 4096; n *= 2)  // what anybody may have: of all sizes, and as many as fit between
+      for (int64_t n = 64; n <= 4096; n *= 2)  // all sizes, to fill holes
         for (uint64_t k = 0; k < 6; ++k) {
           copies.push_back(random({n}, round * 100 + k));
           others.push_back(copies.back().to(kGpu));
@@ -234,7 +233,7 @@ TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
       const std::vector<Tensor> y = fast(x);
       CHECK(bits_of(y[1]) == want);
       CHECK(bits_of(y[0]) == norm);
-      for (size_t k = 0; k < others.size(); ++k) CHECK(bits_of(others[k]) == bits_of(copies[k]));
+      check_same_bits(others, copies);
       empty_cache(kGpu);
     }
     CHECK(fast.stats().graph_launches == 4);
@@ -269,7 +268,7 @@ TEST_CASE("graphs: a kernel's scratch memory is its own, and the recording's, un
 TEST_CASE("graphs: a changed call that has another form leads to a new recording, and after five to none") {
   const Tensor w = on_gpu({6, 6}, 1);
   const auto sometimes = [](const Copied& op, Bufs in, Bufs out, Context& c) {
-    if (op.number > 5) copy(in, out, c);  // two from the sixth run on
+    if (op.number > 5) copy(in, out, c);  // two from run 6
   };
   const CompileStats once = run_layers(layers_with(sometimes, w), w, 9);
   CHECK(once.graph_launches == 7);
@@ -280,7 +279,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
   const CompileStats never = run_layers(layers_with(always, w), w, 10);
   CHECK(never.graph_launches == 5);  // of five recordings
   CHECK(has(never.why_no_graph, "1 of its 9 ops had other kernels, in 5 consecutive runs"));
-  const Tensor large = on_gpu({130, 130}, 2);  // more than is copied
+  const Tensor large = on_gpu({130, 130}, 2);  // too large to copy
   const tg::Compiled two = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * large, x[0] + large}; });
   std::vector<Tensor> all;
   for (uint64_t i = 0; i < 9; ++i) {
@@ -293,37 +292,36 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
 
 TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not recorded") {
   const Tensor w = on_gpu({6, 6}, 1);
-  const auto waits = [](const Copied&, Bufs, Bufs, Context&) { synchronize(kGpu); };
-  const CompileStats of_wait = run_layers(layers_with(waits, w), w, 5);
-  CHECK(of_wait.graph_launches == 0);
-  CHECK(has(of_wait.why_no_graph, "test_copied cannot be recorded: [synchronize] waiting for kernels failed: "));
-  const auto reads = [](const Copied&, Bufs in, Bufs, Context& c) {
+  const auto check_why = [&](const char* why, Copied::Also also) {
+    const CompileStats stats = run_layers(layers_with(also, w), w, 5);
+    CHECK(stats.graph_launches == 0);
+    CHECK_MESSAGE(has(stats.why_no_graph, why), stats.why_no_graph);
+  };
+  check_why("test_copied cannot be recorded: [synchronize] waiting for kernels failed: ",
+            [](const Copied&, Bufs, Bufs, Context&) { synchronize(kGpu); });
+  check_why("test_copied cannot be recorded: [copy] copying", [](const Copied&, Bufs in, Bufs, Context& c) {
     float host[1];
     runtime_of(c.device).copy_to_host(0, host, in[0].data<float>(), 4);
-  };
-  CHECK(has(run_layers(layers_with(reads, w), w, 5).why_no_graph, "test_copied cannot be recorded: [copy] copying"));
-  const auto writes = [](const Copied&, Bufs, Bufs, Context& c) {
-    const float host[1] = {};
-    const Scratch scratch(c, 4);
-    runtime_of(c.device).copy_from_host(0, scratch.as<void>(), host, 4);
-  };
-  CHECK(has(run_layers(layers_with(writes, w), w, 5).why_no_graph,
-            "test_copied cannot be recorded: [copy] from the host while a graph is recorded: "));
-  const auto allocates = [](const Copied&, Bufs, Bufs, Context& c) {
-    void* p = nullptr;
-    cuda::check(cudaMalloc(&p, 16), c.op, "cudaMalloc");
-    cuda::check(cudaFree(p), c.op, "cudaFree");
-  };
-  CHECK(has(run_layers(layers_with(allocates, w), w, 5).why_no_graph,
-            "test_copied cannot be recorded: [test_copied] cudaMalloc failed: "));
-  const auto hides = [](const Copied&, Bufs, Bufs, Context&) {
-    (void)cudaStreamSynchronize(stream_of(0));
-    (void)cudaGetLastError();
-  };
-  CHECK(has(run_layers(layers_with(hides, w), w, 5).why_no_graph,
-            "test_copied cannot be recorded: [compile] ending a capture failed: "));
+  });
+  check_why("test_copied cannot be recorded: [copy] from the host while a graph is recorded: ",
+            [](const Copied&, Bufs, Bufs, Context& c) {
+              const float host[1] = {};
+              const Scratch scratch(c, 4);
+              runtime_of(c.device).copy_from_host(0, scratch.as<void>(), host, 4);
+            });
+  check_why("test_copied cannot be recorded: [test_copied] cudaMalloc failed: ",
+            [](const Copied&, Bufs, Bufs, Context& c) {
+              void* p = nullptr;
+              cuda::check(cudaMalloc(&p, 16), c.op, "cudaMalloc");
+              cuda::check(cudaFree(p), c.op, "cudaFree");
+            });
+  check_why("test_copied cannot be recorded: [compile] ending a capture failed: ",
+            [](const Copied&, Bufs, Bufs, Context&) {  // hides its error
+              (void)cudaStreamSynchronize(stream_of(0));
+              (void)cudaGetLastError();
+            });
   const auto nothing = [](const Copied&, Bufs, Bufs, Context&) {};
-  CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // as if nothing had been
+  CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // no error remains
 }
 
 TEST_CASE("graphs: a line on stderr says why there is none, once for each plan") {
@@ -331,9 +329,7 @@ TEST_CASE("graphs: a line on stderr says why there is none, once for each plan")
   CHECK(r.status == 0);
   CAPTURE(r.output);
   const std::string line = "[compile] 9 ops run one by one, not as one graph: test_copied cannot be recorded: ";
-  size_t lines = 0;
-  for (size_t at = 0; (at = r.output.find(line, at)) != std::string::npos; ++at) ++lines;
-  CHECK(lines == 5);
+  CHECK(count_of(r.output, line) == 5);
 }
 
 TEST_CASE("graphs: an error of the host while a call is recorded is that of the run") {
@@ -344,7 +340,7 @@ TEST_CASE("graphs: an error of the host while a call is recorded is that of the 
   const Tensor x = on_gpu({3, 6}, 1);
   f({x}), f({x});
   failing = true;
-  CHECK(has(error_of([&] { f({x}); }), "[test_copied] fails.\n    compiled at "));
+  CHECK_SAYS(f({x}), "[test_copied] fails.\n    compiled at ");
   failing = false;
   CHECK(bits_of(layers(x, w)).size() == 72);
 }
@@ -385,7 +381,7 @@ TEST_CASE("graphs: an index that is out of range in a replay is the Error of the
   CHECK(f.stats().graph_launches == 6);
 }
 
-TEST_CASE("alone (skipped: another case starts it in a process of its own): a graph fails" * doctest::skip()) {
+ALONE_CASE("a graph fails") {
   const Tensor w = on_gpu({6, 6}, 1), x = on_gpu({3, 6}, 2);
   const tg::Compiled f = compile([&](Inputs in) { return std::vector<Tensor>{layers(exp(in[0]), w)}; });
   for (int i = 0; i < 4; ++i) f({x});
@@ -397,13 +393,12 @@ TEST_CASE("alone (skipped: another case starts it in a process of its own): a gr
   fmt::print("launches: {}\n", f.stats().graph_launches);
 }
 TEST_CASE("graphs: the error of a kernel in one says that it was a compiled function") {
-  const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): a graph fails");
+  const Alone r = run_alone(ALONE "a graph fails");
   CAPTURE(r.output);
   CHECK(r.status == 0);
-  CHECK(has(r.output, "first: ["));
-  CHECK(has(r.output, "compile"));
-  CHECK(has(r.output, "restart the process"));
-  CHECK(has(r.output, "\nagain: [cuda] the device cannot be used any more."));
+  for (const char* part :
+       {"first: [", "compile", "restart the process", "\nagain: [cuda] the device cannot be used any"})
+    CHECK_MESSAGE(has(r.output, part), part);
 }
 
 TEST_CASE("graphs: in another stream than that of the recording the calls run one by one") {

@@ -1,6 +1,5 @@
-// The device's memory: the pool of blocks alone, then the allocator with the device under it: flat after warm-up, whole
-// segments given back, what is said when the card is full and that all goes on, use by several streams, and what the
-// emulator still sees of each block.
+// The device's memory: the pool of blocks, then the allocator on the device: flat after warm-up, whole segments
+// returned, a full card, several streams, and faults that the emulator sees in blocks.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -50,14 +49,14 @@ TEST_CASE("a pool of blocks splits, merges and prefers the best fit") {
   CHECK(b->at == a->at + 1024);
   CHECK(c->at == b->at + 512);
   CHECK(pool.find(b->at) == b);
-  CHECK(pool.take(600, &other) == nullptr);        // belongs to another stream
-  CHECK(pool.take(2 * kMiB, &stream) == nullptr);  // large blocks have segments of their own
+  CHECK(pool.take(600, &other) == nullptr);        // another stream's
+  CHECK(pool.take(2 * kMiB, &stream) == nullptr);  // large blocks: separate segments
   const auto* at_b = b->at;
   pool.give(b);
   CHECK(pool.find(at_b) == nullptr);
   CHECK(pool.release().empty());
   b = pool.take(400, &stream);
-  CHECK(b->at == at_b);  // the hole, not the rest of the segment
+  CHECK(b->at == at_b);  // the hole
   pool.give(a), pool.give(c), pool.give(b);
   CHECK(pool.in_use() == 0);
   CHECK(pool.largest_free() == 2 * kMiB);
@@ -214,7 +213,7 @@ TEST_CASE("a block that two streams use is not given out before both are done wi
     done.wait_in(stream_of(0));
     CHECK(values(copy) == first);
   }
-  CHECK(has(error_of([&] { allocator().used_on(&copy, other); }), "no block begins there"));
+  CHECK_SAYS(allocator().used_on(&copy, other), "no block begins there");
 }
 TEST_CASE("allocations of a thread on another stream are that stream's") {
   const Stream other;
@@ -235,7 +234,7 @@ TEST_CASE("allocations of a thread on another stream are that stream's") {
   CHECK(p != q);
   const OnStream on(0, other);
   CHECK(bytes_on_gpu(400).device_data<float>() != q);
-  empty_cache(kGpu);  // the stream ends: nothing of it may stay
+  empty_cache(kGpu);  // before the stream ends
 }
 
 TEST_CASE("the cache is given back by one thread while another records") {
@@ -253,7 +252,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
     refused = error_of([] { empty_cache(kGpu); });
     if (!other.joinable())
       other = std::thread([&] {
-        bytes_on_gpu(4 * kMiB);  // freed at once, and in the cache
+        bytes_on_gpu(4 * kMiB);  // freed at once: cached
         begun = true;
         begun.notify_one();
         empty_cache(kGpu);
@@ -336,16 +335,15 @@ TEST_CASE("a full card: the cache is given back before anything fails, unless no
   const SmallCard card(26 * kMiB);
   bytes_on_gpu(10 * kMiB);  // freed at once
   const auto before = allocator().counts();
-  CHECK(has(error_of([] { bytes_on_gpu(size_t(5) << 30); }), "5.00 GiB more does not fit"));
+  CHECK_SAYS(bytes_on_gpu(size_t(5) << 30), "5.00 GiB more does not fit");
   CHECK(allocator().counts().segments == before.segments);
   const Tensor t = bytes_on_gpu(22 * kMiB);
   CHECK(allocator().counts().cuda_calls == before.cuda_calls + 4);  // refused, refused, free, malloc
-  CHECK(has(error_of([] { bytes_on_gpu(size_t(1) << 60); }), "1073741824.00 GiB more does not fit"));
+  CHECK_SAYS(bytes_on_gpu(size_t(1) << 60), "1073741824.00 GiB more does not fit");
 }
 
-// What the emulator sees of blocks: each of these ends the device.
 namespace {
-// x with its layout widened to n elements, past the end of its block.
+// x with a layout of n elements, past the end of its block.
 Tensor widened(const Tensor& x, int64_t n) {
   auto v = make_ref<Value>(Layout::contiguous({n}, x.dtype(), x.device()));
   v->storage = x.value()->storage;
@@ -358,27 +356,22 @@ void fault(const std::function<void()>& f) {
              }));
 }
 }  // namespace
-TEST_CASE("alone (skipped: another case starts it in a process of its own): read of a block that is new" *
-          doctest::skip()) {
-  random({100}, 1).to(kGpu);  // the same bytes were written before
+ALONE_CASE("read of a block that is new") {
+  random({100}, 1).to(kGpu);  // writes the same bytes
   fault([] { exp(bytes_on_gpu(400)); });
 }
-TEST_CASE("alone (skipped: another case starts it in a process of its own): read past the end of a block" *
-          doctest::skip()) {
+ALONE_CASE("read past the end of a block") {
   const Tensor x = random({128}, 1).to(kGpu), y = random({128}, 1).to(kGpu);
   fault([&] { exp(widened(x, 129)); });
 }
-TEST_CASE("alone (skipped: another case starts it in a process of its own): read of a block that was freed" *
-          doctest::skip()) {
+ALONE_CASE("read of a block that was freed") {
   Tensor x = random({100'000}, 1).to(kGpu);
   const Tensor y = random({128}, 1).to(kGpu);
   y.value()->storage->data = x.value()->storage->data + 300'000;
   x = {};
   fault([&] { exp(y); });
 }
-TEST_CASE(
-    "alone (skipped: another case starts it in a process of its own): a block freed while another stream uses it" *
-    doctest::skip()) {
+ALONE_CASE("a block freed while another stream uses it") {
   const Stream other;
   const Event ready;
   Tensor x = random({100}, 1).to(kGpu), copy = bytes_on_gpu(400);
@@ -394,19 +387,14 @@ TEST_CASE(
 }
 TEST_CASE("the emulator sees misuse of blocks that the allocator reuses") {
   const std::pair<const char*, const char*> cases[] = {
-      {"alone (skipped: another case starts it in a process of its own): read of a block that is new",
-       "uninitialised: read of"},
-      {"alone (skipped: another case starts it in a process of its own): read past the end of a block",
-       "out of bounds: read of"},
-      {"alone (skipped: another case starts it in a process of its own): read of a block that was freed",
-       "out of bounds: read of"},
-      {"alone (skipped: another case starts it in a process of its own): a block freed while another stream uses it",
-       "stream order: "},
+      {ALONE "read of a block that is new", "uninitialised: read of"},
+      {ALONE "read past the end of a block", "out of bounds: read of"},
+      {ALONE "read of a block that was freed", "out of bounds: read of"},
+      {ALONE "a block freed while another stream uses it", "stream order: "},
   };
   for (auto& [name, fault] : cases) {
     const Alone r = run_alone(name);
-    CAPTURE(fault);
-    CAPTURE(r.output);
+    CAPTURE_ALL(fault, r.output);
     CHECK(has(r.output, fault));
     CHECK(r.status == 0);
   }

@@ -1,4 +1,4 @@
-// Every op case on Device::cuda() against the same on the CPU: dtypes, layouts, sizes, eager and lazy.
+// Every op case on Device::cuda() against the CPU: dtypes, layouts, sizes, eager and lazy.
 #include <tapegrad/core/backend/registry.h>
 
 #include <algorithm>
@@ -12,13 +12,12 @@
 
 using namespace tg;
 namespace {
-// Values and gradients; bf16 against f64 from the same inputs, since both sides would round. A lone value of bf16 has
-// no larger one beside it that its error could be measured by.
+// Values and gradients; bf16 against f64 from the same inputs, since both sides would round. No larger element sets the
+// scale of the error of a lone bf16.
 enum class Size { plain, lone };
 void check_case(const OpCase& c, DType t, Size size = Size::plain) {
   const auto x = make_inputs(c, t);
-  CAPTURE(c.name());
-  CAPTURE(name_of(t));
+  CAPTURE_ALL(c.name(), name_of(t));
   const auto w = weights_of(c.fn(x));
   const Result device = run_case(c, on_cuda(x), on_cuda(w)),
                cpu = t == DType::bf16 ? run_case(c, wide(x), wide(w)) : run_case(c, x, w);
@@ -52,8 +51,7 @@ TEST_CASE("odd sizes round the widths of vectors and blocks") {
     CAPTURE(n);
     const auto each = [n](CaseSizes sizes, DType t) {
       for (auto& c : op_cases(sizes))
-        if (n == 17 ||
-            !has(c.op, "attention"))  // test_cuda_attention.cpp has its sizes, on fewer heads: a block is slow
+        if (n == 17 || !has(c.op, "attention"))  // slow; test_attention.cpp has its sizes
           check_case(c, t, n <= 2 ? Size::lone : Size::plain);
     };
     each({3, n}, DType::f32);
@@ -65,14 +63,13 @@ TEST_CASE("size 0 and size 1 in each dimension") {
   for (CaseSizes s : {CaseSizes{0, 5}, CaseSizes{3, 0}, CaseSizes{0, 0}, CaseSizes{1, 1}})
     for (auto& c : op_cases(s))
       for (DType t : {DType::f64, DType::f32, DType::bf16}) {
-        CAPTURE(s.rows);
-        CAPTURE(s.cols);
+        CAPTURE_ALL(s.rows, s.cols);
         check_case(c, t, Size::lone);
       }
 }
 #ifdef TG_CUDA_EMULATED
 TEST_CASE("what has no elements launches nothing, forward and back") {
-  // What these need beside y has elements: a number, a mask of one element, positions.
+  // These need more than y: a number, a mask of one element, positions.
   const std::set<std::string> need_more{"where", "floor", "round",       "sign",
                                         "tril",  "triu",  "multinomial", "index_matmul"};
   const auto none = [](Inputs x) { return std::all_of(x.begin(), x.end(), [](auto& t) { return t.numel() == 0; }); };

@@ -1,5 +1,5 @@
-// Products of shapes that cuBLASLt may have no algorithm for, on Device::cuda() against the CPU: by the library where
-// it has one, and, on the emulator, where it is told to have none.
+// Products of shapes without an algorithm of cuBLASLt, on Device::cuda() against the CPU: by the library where it has
+// one, and on the emulator without.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>
@@ -39,7 +39,7 @@ void check_products() {
           const Tensor ad = on_cuda(a), bd = on_cuda(b);
           const auto one = [](const Tensor& x) { return reshape(slice(x, 0, 1, 2), {x.size(1), x.size(2)}); };
           agree(a, b, ad, bd);
-          agree(one(a), b, one(ad), bd);          // a step of 0
+          agree(one(a), b, one(ad), bd);          // step 0
           const auto odd = [](const Tensor& x) {  // odd steps and offsets
             return slice(slice(concat({x, x, x}, 2), 2, 1, 1 + x.size(2)), 0, 1, 2);
           };
@@ -64,7 +64,7 @@ TEST_CASE("products of odd shapes and steps, with bias and in batches") {
   const ProductOptions options;
   check_products();
   check_integers();
-#ifdef TG_CUDA_EMULATED  // whose library has an algorithm for all of them
+#ifdef TG_CUDA_EMULATED  // has algorithms for all
   CHECK(cuda::gemm_stats().plain == 0);
 #else
   MESSAGE("cuBLASLt has no algorithm for ", cuda::gemm_stats().plain, " of these products");
@@ -72,7 +72,8 @@ TEST_CASE("products of odd shapes and steps, with bias and in batches") {
 }
 #ifdef TG_CUDA_EMULATED
 namespace {
-struct Library {  // as it is for the length of a test: the sums its algorithms make, and which of them it then refuses
+// For the length of a test: reductions of the library's algorithms, and a mask of those that it then refuses.
+struct Library {
   explicit Library(uint32_t reductions, uint32_t refused = 0) { set(reductions, refused); }
   ~Library() { set(CUBLASLT_REDUCTION_SCHEME_MASK, 0); }
   static void set(uint32_t reductions, uint32_t refused) {

@@ -1,6 +1,6 @@
-// Profiles of Device::cuda(): kernels, copies and calls of the runtime, eager, in chains and in graphs, on a GPU (by
-// CUPTI) and on the emulator (by its stand-in). Counts are exact, times only ordered. CUPTI may lose what a few kernels
-// of a graph belong to: it numbers nodes as the driver copies them.
+// Profiles of Device::cuda(): kernels, copies and calls of the runtime, eager, in chains and in graphs, by CUPTI or the
+// emulator. Counts are exact, times only ordered. CUPTI numbers nodes as the driver copies them, so it may lose the op
+// of a few kernels of a graph.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -27,7 +27,7 @@ namespace {
 using Counts = std::map<std::string, int>;
 
 std::string path_of(const Scope* s) { return s && s->parent ? s->path() : ""; }
-// "matmul in step.forward of fc", with the number of its kernels.
+// "matmul in step.forward of fc" -> its kernels.
 Counts ops_of(const Profile& p) {
   Counts r;
   for (const Profile::Kernel& k : p.kernels)
@@ -64,7 +64,7 @@ void check_attributed(const Profile& p) {
   const auto known = std::ranges::count_if(p.kernels, [](const Profile::Kernel& k) { return !k.op.empty(); });
   CHECK(double(known) >= kAttributed * double(p.kernels.size()));
 }
-// Of one op: how many kernels it takes is its own business.
+// The kernels of one op.
 int kernels_of(const std::function<void()>& op) {
   Profiler profiler;
   op();
@@ -90,7 +90,7 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
   for (const Profile::Kernel& k : p.kernels) {
     CHECK(k.device == Device::cuda());
     CHECK_FALSE(k.in_graph);
-    CHECK(k.name != k.op);  // that of the function
+    CHECK(k.name != k.op);  // the function's
     CHECK_FALSE(k.name.starts_with("_Z"));
     REQUIRE(k.range != Profile::kNone);
     CHECK(p.ranges[k.range].kind == RangeKind::op);
@@ -99,7 +99,7 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
   const std::vector<ProfileTable> tables = profile_tables(p);
   std::vector<std::string> reports;
   for (const ProfileTable& t : tables) reports.push_back(t.report);
-  for (const char* report : {"nvtx_sum", "cuda_api_sum", "cuda_gpu_kern_sum"})  // a driver may add copies of its own
+  for (const char* report : {"nvtx_sum", "cuda_api_sum", "cuda_gpu_kern_sum"})  // a driver may add copies
     CHECK(std::ranges::count(reports, report) == 1);
 #ifdef TG_CUDA_EMULATED
   REQUIRE(p.notes.size() == 1);
@@ -203,7 +203,7 @@ TEST_CASE("profiler: kernels of a graph belong to the ops, phases and layers tha
     };
     Counts one_by_one;
     if (!recorded_before) {
-      one_by_one = ops_of(profiled(1, "step"));  // the second run: kernel by kernel
+      one_by_one = ops_of(profiled(1, "step"));  // run 2: kernel by kernel
       CHECK(step.stats().graph_launches == 0);
       CHECK(one_by_one.size() > 20);
     }
@@ -287,7 +287,7 @@ TEST_CASE("profiler: without what a profile can do without it is whole, and a no
   };
   for (int again = 0; again < 2; ++again) {
     const auto clock = profile("cuptiActivityRegisterTimestampCallback"), nodes = profile("cuptiEnableCallback");
-    REQUIRE(clock.size() == 2);  // and that the GPU is emulated
+    REQUIRE(clock.size() == 2);  // the other: the GPU is emulated
     CHECK(has(clock[0] + clock[1], "CUPTI refuses the clock of the host, so its own times are shifted to it: "));
     REQUIRE(nodes.size() == 2);
     CHECK(has(nodes[0] + nodes[1], "CUPTI refuses to say which op a kernel of a graph belongs to: "));

@@ -1,5 +1,5 @@
-// Each PTX wrapper against its definition, written out here: on a GPU this tests the instruction, on the emulator its
-// twin. bench/gpu/run.sh runs them first.
+// Each PTX wrapper against its definition: on a GPU this tests the instruction, on the emulator its emulation.
+// bench/gpu/run.sh runs them first.
 #include <tapegrad/ops/ops.h>
 
 #include "cuda/ptx_probes.h"
@@ -16,7 +16,20 @@ template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int h
 }
 template <class T> Tensor device(const std::vector<T>& v) { return tensor(v, {int64_t(v.size())}, Device::cuda()); }
 template <class T> T* data(const Tensor& t) { return reinterpret_cast<T*>(t.value()->storage->data); }
-std::vector<float> floats(const std::vector<bf16>& v) { return {v.begin(), v.end()}; }
+// y (m, n) = c + a b^T of whole numbers, exact in any order; rows of a and b are `stride` apart.
+template <class A, class T>
+void check_product(size_t m, size_t n, size_t k, size_t stride, const std::vector<A>& a, const std::vector<A>& b,
+                   const std::vector<T>& c, const Tensor& y) {
+  const std::vector<T> x(a.begin(), a.end()), w(b.begin(), b.end()), got = values<T>(y);
+  size_t wrong = 0;
+  for (size_t i = 0; i < m; ++i)
+    for (size_t j = 0; j < n; ++j) {
+      T sum = c[i * n + j];
+      for (size_t t = 0; t < k; ++t) sum += x[i * stride + t] * w[j * stride + t];
+      wrong += got[i * n + j] != sum;
+    }
+  CHECK(wrong == 0);
+}
 }  // namespace
 
 TEST_CASE("PTX: vectors are stored whole, and nothing beside them") {
@@ -55,26 +68,15 @@ TEST_CASE("PTX: mma_bf16") {
   const auto c = numbers<float>(16 * 8, 5, -100, 100);
   const Tensor da = device(a), db = device(b), d = device(c);
   cuda::probe_mma_bf16(kPtxContext, data<bf16>(da), data<bf16>(db), data<float>(d));
-  const auto y = values(d), fa = floats(a), fb = floats(b);
-  for (size_t i = 0; i < 16; ++i)
-    for (size_t j = 0; j < 8; ++j) {
-      float sum = c[i * 8 + j];  // whole numbers: exact in any order
-      for (size_t k = 0; k < 16; ++k) sum += fa[i * 16 + k] * fb[j * 16 + k];
-      CHECK(y[i * 8 + j] == sum);
-    }
+  check_product(16, 8, 16, 16, a, b, c, d);
 }
 TEST_CASE("PTX: mma_s8") {
-  const auto a = numbers<int8_t>(16 * 32, 6, -128, 128), b = numbers<int8_t>(8 * 32, 7, -128, 128);
+  auto a = numbers<int8_t>(16 * 32, 6, -128, 128), b = numbers<int8_t>(8 * 32, 7, -128, 128);
+  std::fill_n(a.begin(), 32, int8_t(-128)), std::fill_n(b.begin(), 32, int8_t(-128));
   const auto c = numbers<int32_t>(16 * 8, 8, -100, 100);
   const Tensor da = device(a), db = device(b), d = device(c);
   cuda::probe_mma_s8(kPtxContext, data<int8_t>(da), data<int8_t>(db), data<int>(d));
-  const auto y = values<int32_t>(d);
-  for (size_t i = 0; i < 16; ++i)
-    for (size_t j = 0; j < 8; ++j) {
-      int32_t sum = c[i * 8 + j];
-      for (size_t k = 0; k < 32; ++k) sum += int32_t(a[i * 32 + k]) * b[j * 32 + k];
-      CHECK(y[i * 8 + j] == sum);
-    }
+  check_product(16, 8, 32, 32, a, b, c, d);
 }
 TEST_CASE("PTX: named barriers, one warp arrives and one waits") {
   const auto x = numbers<int32_t>(32, 9, 0, 1000);
@@ -91,15 +93,7 @@ TEST_CASE("PTX: TMA, mbarrier and wgmma, on GPUs of compute capability 9.0") {
     MESSAGE("not of compute capability 9.0: no TMA, no wgmma");
     return;
   }
-  const auto y = values(d), fa = floats(a), fb = floats(b);
-  size_t wrong = 0;
-  for (size_t i = 0; i < 64; ++i)
-    for (size_t j = 0; j < 64; ++j) {
-      float sum = c[i * 64 + j];
-      for (size_t k = 0; k < 64; ++k) sum += fa[i * 64 + k] * fb[j * 64 + k];
-      wrong += y[i * 64 + j] != sum;
-    }
-  CHECK(wrong == 0);
+  check_product(64, 64, 64, 64, a, b, c, d);
 }
 TEST_CASE("PTX: TMA and wgmma of int8, on GPUs of compute capability 9.0") {
   constexpr int64_t kStride = 144;
@@ -110,15 +104,7 @@ TEST_CASE("PTX: TMA and wgmma of int8, on GPUs of compute capability 9.0") {
     MESSAGE("not of compute capability 9.0: no TMA, no wgmma");
     return;
   }
-  const auto y = values<int32_t>(d);
-  size_t wrong = 0;
-  for (size_t i = 0; i < 64; ++i)
-    for (size_t j = 0; j < 256; ++j) {
-      int32_t sum = c[i * 256 + j];
-      for (size_t k = 0; k < 128; ++k) sum += int32_t(a[i * kStride + k]) * b[j * kStride + k];
-      wrong += y[i * 256 + j] != sum;
-    }
-  CHECK(wrong == 0);
+  check_product(64, 256, 128, kStride, a, b, c, d);
 }
 TEST_CASE("PTX: reciprocals are rounded to nearest, and f16 becomes f32") {
   std::vector<float> x(100'000);
@@ -146,8 +132,7 @@ TEST_CASE("PTX: approximations of 1 / x and 2^x are within 2 ulp of normal resul
     x.push_back(std::ldexp(1 + float(rng.uniform()), i % 254 - 126) * (i % 3 == 0 ? -1.0f : 1.0f));
     x.push_back(-140 + 280 * float(rng.uniform()));
   }
-  const float inf = std::numeric_limits<float>::infinity();
-  for (const float special : {0.0f, -0.0f, inf, -inf}) x.push_back(special);
+  for (const float special : {0.0f, -0.0f, kInf, -kInf}) x.push_back(special);
   const Tensor dx = device(x), dy = device(x), dz = device(x);
   cuda::probe_approximations(kPtxContext, data<float>(dx), data<float>(dy), data<float>(dz), int64_t(x.size()));
   const auto near = [](float got, double exact) {

@@ -1,5 +1,5 @@
 // Random numbers and masks on Device::cuda() are the CPU's: a model starts from the same weights and drops the same
-// elements on both.
+// elements.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/ops.h>
 
@@ -15,9 +15,9 @@ constexpr uint64_t kOffsets[] = {0, 1, (uint64_t(1) << 32) - 2};            // b
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 
 bool emulated() { return has(runtime_of(Device::cuda()).describe(0), "emulat"); }
-// How many representable numbers of the dtype lie between a and b.
+// The number of representable numbers between a and b.
 double steps_apart(const Tensor& a, const Tensor& b) {
-  const int bits = a.dtype() == DType::bf16 ? 8 : 24;  // f64 values of random ops are those of f32
+  const int bits = a.dtype() == DType::bf16 ? 8 : 24;  // f64 draws are those of f32
   const auto x = values<double>(a.detach().to(Device::cpu()).to(DType::f64)), y = values<double>(b.to(DType::f64));
   double most = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -31,9 +31,7 @@ template <class F> void for_draws(F f) {
   for (const int64_t n : kCounts)
     for (const uint64_t offset : kOffsets)
       for (const DType t : kFloats) {
-        CAPTURE(n);
-        CAPTURE(offset);
-        CAPTURE(name_of(t));
+        CAPTURE_ALL(n, offset, name_of(t));
         Rng device{3, offset}, cpu = device;
         f(n, t, device, cpu);
         CHECK(device == cpu);

@@ -1,6 +1,5 @@
-// Reductions, running sums, softmax and norms on Device::cuda() where the cases of all ops are too small: rows longer
-// than a block keeps, outputs made in two stages, layouts of three dimensions, special values. The oracle is f64 on the
-// CPU from the same inputs.
+// Reductions, running sums, softmax and norms on Device::cuda() beyond the op cases: rows longer than a block keeps,
+// two stages, layouts of three dimensions, special values. The oracle is f64 on the CPU from the same inputs.
 #include "support/helpers.h"
 #include "support/long_sums.h"
 #include "support/on_cuda.h"
@@ -19,8 +18,8 @@ constexpr DType kComputed[] = {DType::f64, DType::f32, DType::bf16};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using ReduceFn = std::function<Tensors(Inputs)>;
-// f on the device at dtype d against f in f64 on the CPU; in f32, twice with the same bits. Inputs that d does not hold
-// exactly are rounded to it first; `view` makes the layout, on each device.
+// f on the device at dtype d against f64 on the CPU from inputs rounded to d; in f32, twice with the same bits. `view`
+// makes the layout.
 void check_on_device(
     const ReduceFn& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
@@ -48,15 +47,14 @@ struct Reduced {
   Dims dims;
 };
 // Rows in one chunk and in many, by warps and by blocks; columns in one chunk and in many, in vectors and not; few
-// columns; kept and reduced dimensions that alternate.
+// columns; alternating dimensions.
 const Reduced kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
                                {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
                                {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},
                                {{30, 40, 50}, {0, 2}}, {{2, 1500, 3, 40}, {1, 3}}, {{7, 9, 2000}, {0, 1, 2}}};
 template <class F> void for_reductions(F f) {
   for (auto& r : kReductions) {
-    CAPTURE(r.shape);
-    CAPTURE(r.dims);
+    CAPTURE_ALL(r.shape, r.dims);
     f(r);
   }
 }
@@ -82,7 +80,7 @@ TEST_CASE("reductions of values in other layouts") {
   for (DType d : {DType::f32, DType::bf16}) {
     check_on_device(f, {x}, d, [](const Tensor& t) { return transpose(t, 0, 2); });
     check_on_device(f, {x}, d, [](const Tensor& t) { return transpose(t, 0, 1); });
-    check_on_device(f, {x}, d, [](const Tensor& t) { return slice(t, 0, 1, 39); });  // aligned rows, or not
+    check_on_device(f, {x}, d, [](const Tensor& t) { return slice(t, 0, 1, 39); });  // aligned or not
     check_on_device(f, {x}, d, [](const Tensor& t) { return slice(t, 2, 1, 34); });
     check_on_device(f, {x}, d, [](const Tensor& t) { return expand(slice(t, 1, 3, 4), {40, 20, 36}); });
   }
@@ -109,8 +107,7 @@ TEST_CASE("integers add up in 64 bits") {
 TEST_CASE("NaN wins wherever it is, and infinities are ordinary") {
   for (int64_t n : {5, 40, 3000, 20'000})
     for (int64_t at : {int64_t(0), n / 2, n - 1}) {
-      CAPTURE(n);
-      CAPTURE(at);
+      CAPTURE_ALL(n, at);
       auto v = values<double>(random<double>({2, n}, 3));
       v[size_t(at)] = std::numeric_limits<double>::quiet_NaN();
       v[size_t(n + at)] = -kInfinity;
@@ -132,7 +129,7 @@ TEST_CASE("NaN wins wherever it is, and infinities are ordinary") {
 }
 TEST_CASE("the gradient of an extremum is shared by equal elements") {
   auto v = values<double>(random<double>({60, 700}, 4));
-  for (auto& x : v) x = std::round(4 * x);  // few values: many are equal
+  for (auto& x : v) x = std::round(4 * x);  // many equal
   v[123] = std::numeric_limits<double>::quiet_NaN();
   for (const Dims& dims : {Dims{0}, Dims{1}, Dims{0, 1}})
     for (DType d : {DType::f32, DType::bf16}) {
@@ -152,9 +149,7 @@ TEST_CASE("running sums of long rows and of columns, forward and backward") {
     for (size_t dim = 0; dim < s.size(); ++dim)
       for (bool reverse : {false, true})
         for (DType d : kComputed) {
-          CAPTURE(s);
-          CAPTURE(dim);
-          CAPTURE(reverse);
+          CAPTURE_ALL(s, dim, reverse);
           check_on_device([&](Inputs in) { return emit(make_ref<op::Cumsum>(dim, reverse), in); },
                           {random<double>(s, 5)}, d);
         }
@@ -182,7 +177,7 @@ TEST_CASE("softmax with entries of -inf, of NaN, and of nothing else") {
     CAPTURE(n);
     auto v = values<double>(random<double>({4, n}, 9, 90, 100));
     for (int64_t j = 0; j < n; ++j) {
-      if (j != n - 2) v[size_t(j)] = -kInfinity;          // row 0: one is left
+      if (j != n - 2) v[size_t(j)] = -kInfinity;          // row 0: one finite
       v[size_t(n + j)] = -kInfinity;                      // row 1: none
       if (j % 3 != 0) v[size_t(2 * n + j)] = -kInfinity;  // row 2: some
     }
@@ -220,8 +215,7 @@ TEST_CASE("gradients of norms: groups of rows, rows of any length, any of the ou
     for (DType d : kComputed) {
       const bool large = rows * n > 20'000;
       if (d != DType::f32 && large) continue;
-      CAPTURE(rows);
-      CAPTURE(n);
+      CAPTURE_ALL(rows, n);
       const std::vector in{random<double>({rows, n}, 13), random<double>({rows, n}, 14, 1, 3),
                            random<double>({n}, 15, 0.5, 1.5)};
       using Wants = op::NormWants;

@@ -1,5 +1,5 @@
-// Kernels that are compiled at run time, without a device: what the disk keeps, what is said, and, where NVRTC is
-// (TG_CUDA=ON), that it compiles the sources of all chains for every GPU that this library is built for.
+// Kernels compiled at run time, without a device: the cache on disk, messages, and (TG_CUDA=ON) NVRTC on the sources of
+// all chains, for every GPU of this build.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/cuda/jit/chain_source.h>
@@ -24,7 +24,7 @@ std::string kernel_of(const std::string& value) {
          "TG_CHAIN_ENTRY(probe, Args)\n";
 }
 void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-// The chains of a plan of f's graph.
+// The chains of f's plan.
 std::vector<cuda::ChainSource> sources_of(const ChainCase& c) {
   const LazyScope lazy;
   const std::vector<Tensor> y = c.f(c.in);
@@ -86,7 +86,7 @@ TEST_CASE("kernels at run time: a folder or a file that others may write is not 
   cuda::compile_kernels(source, 90);
   CHECK(counts() == std::pair(compiled + 1, read + 1));
   fs::permissions(path, fs::perms(0666));
-  cuda::compile_kernels(source, 90);  // and replaces it
+  cuda::compile_kernels(source, 90);  // replaces it
   CHECK(counts() == std::pair(compiled + 2, read + 1));
   fs::permissions(folder / "kernels", fs::perms(0777));
   fs::remove(path);
@@ -144,7 +144,7 @@ TEST_CASE("numbers of kernels saturate in their dtype, as a cast does") {
 }
 #ifndef TG_CUDA_EMULATED
 namespace {
-// How often an instruction of sm_80 to sm_90 stands in the code of a cubin: by the low nine bits of its 16 bytes.
+// Occurrences of an instruction of sm_80 to sm_90 in a cubin: the low nine bits of its 16 bytes.
 size_t count_of(const std::string& cubin, uint64_t instruction) {
   const auto at = [&](size_t offset, auto x) {
     std::memcpy(&x, cubin.data() + offset, sizeof x);

@@ -1,5 +1,5 @@
-// The runtime beside memory: copies through pinned chunks, errors of kernels and of machines without a device,
-// pointers, several host threads, and the end of the process.
+// The runtime except its allocator: copies through pinned chunks, errors of kernels and without a device, pointers,
+// several host threads, and the end of the process.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -32,7 +32,7 @@ std::vector<float> chain(uint64_t seed, Device d, int steps = 10) {
   for (int i = 0; i < steps; ++i) h = tg::tanh(h * w) + x;
   return values(h);
 }
-// f in a thread of its own; join() rethrows.
+// f in a separate thread; join() rethrows.
 class Worker {
  public:
   template <class F>
@@ -65,7 +65,7 @@ TEST_CASE("copies in chunks are exact, whatever their size, and wait for what wa
                b = tensor<uint8_t>(other, {int64_t(n)}, kGpu);
     staging.to_device(a.value()->storage->data, host.data(), n, stream_of(0));
     CHECK(a.to_vector<uint8_t>() == host);
-    // Into a buffer that a queued copy still reads; out of one that a queued copy still writes.
+    // The target of a queued read, then the source of a queued write.
     if (n)
       cuda::check(cudaMemcpyAsync(b.value()->storage->data, a.value()->storage->data, n, cudaMemcpyDeviceToDevice,
                                   stream_of(0)),
@@ -101,7 +101,7 @@ TEST_CASE("what was given to a copy may be changed at once, however late the cop
 TEST_CASE("small copies to the device do not wait for what is queued") {
   const uint64_t before = simt::schedule();
   synchronize(kGpu);
-  simt::set_schedule(1);  // each operation as late as it may be
+  simt::set_schedule(1);  // as late as possible
   const Tensor x = random({1000}, 1).to(kGpu), y = exp(x);
   const uint64_t pending = simt::statistics().pending;
   CHECK(pending > 1);
@@ -114,7 +114,7 @@ TEST_CASE("small copies to the device do not wait for what is queued") {
 #endif
 TEST_CASE("tensors of many chunks go to the device and back, from several threads") {
   const auto round_trip = [](uint64_t seed) {
-    const Tensor x = random({2'300'000}, seed);  // two chunks of 4 MiB and a part
+    const Tensor x = random({2'300'000}, seed);  // three chunks of 4 MiB
     const Tensor y = x.to(kGpu);
     CHECK(y.device() == kGpu);
     CHECK(bits_of(y) == bits_of(x));
@@ -130,7 +130,7 @@ TEST_CASE("copies between devices: views, empty tensors, the tape") {
   CHECK(values(slice(y, 0, 2, 5).to(Device::cpu())) == values(slice(x, 0, 2, 5)));
   CHECK(y.to(kGpu).id() == y.id());
   CHECK(random({0, 3}, 1).to(kGpu).to(Device::cpu()).shape() == Shape{0, 3});
-  CHECK(has(error_of([&] { Tensor(x.value()).requires_grad_().to(kGpu); }), "copies between devices are not recorded"));
+  CHECK_SAYS(Tensor(x.value()).requires_grad_().to(kGpu), "copies between devices are not recorded");
 }
 TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUDA") {
   const std::vector<float> v{1, 2, 3};
@@ -146,30 +146,29 @@ TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUD
   synchronize(kGpu);
   cuda::check(cudaMemcpy(host.data(), y.device_data<float>(), 12, cudaMemcpyDeviceToHost), "test", "a copy");
   CHECK(host == std::vector<float>{2, 4, 6});
-  CHECK(has(error_of([&] { (void)y.device_data<int32_t>(); }), "read as i32"));
+  CHECK_SAYS(y.device_data<int32_t>(), "read as i32");
   CHECK(x.to(Device::cpu()).device_data<float>()[2] == 3);
 }
 TEST_CASE("devices that do not exist, and two devices in one op") {
   const Tensor host = random({3}, 1);
   const int n = runtime_of(kGpu).device_count();
-  CHECK(has(error_of([&] { host.to(Device::cuda(n)); }),
-            fmt::format("[device] there is no cuda:{}: this machine has {} cuda device(s), numbered from 0.", n, n)));
+  CHECK_SAYS(host.to(Device::cuda(n)),
+             fmt::format("[device] there is no cuda:{}: this machine has {} cuda device(s), numbered from 0.", n, n));
   for (int bad : {-1, 128, 256})
-    CHECK(has(error_of([&] { (void)Device::cuda(bad); }),
-              fmt::format("[device] cuda:{} is no device. Numbers go from 0 to 127.", bad)));
+    CHECK_SAYS(Device::cuda(bad), fmt::format("[device] cuda:{} is no device. Numbers go from 0 to 127.", bad));
   const Tensor gpu = host.to(kGpu);
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
-    CHECK(has(error_of([&] { host + gpu; }), "[add] inputs are on different devices: input 0 is (3) f32 on cpu"));
-    CHECK(has(error_of([&] { gpu* host; }), "input 1 is (3) f32 on cpu. Move one with .to(device)."));
+    CHECK_SAYS(host + gpu, "[add] inputs are on different devices: input 0 is (3) f32 on cpu");
+    CHECK_SAYS(gpu * host, "input 1 is (3) f32 on cpu. Move one with .to(device).");
   }
 }
 
 TEST_CASE("a driver from before kernels had many parameters") {
   cuda::check_driver(12010);
-  CHECK(
-      has(error_of([] { cuda::check_driver(12000); }),
-          "[device] the NVIDIA driver is too old: it supports CUDA 12.0, and kernels with many parameters need 12.1."));
+  CHECK_SAYS(
+      cuda::check_driver(12000),
+      "[device] the NVIDIA driver is too old: it supports CUDA 12.0, and kernels with many parameters need 12.1.");
 }
 TEST_CASE("errors that leave the device alive name the op and are not repeated") {
   const auto e = error_of([] { cuda::check(cudaErrorInvalidConfiguration, "softmax", "launching its kernel"); });
@@ -177,8 +176,8 @@ TEST_CASE("errors that leave the device alive name the op and are not repeated")
   check_alive();
   CHECK(chain(1, kGpu).size() == 350);
 }
-// A kernel reads an address that nobody allocated; then all else is tried.
-TEST_CASE("alone (skipped: another case starts it in a process of its own): a kernel fails" * doctest::skip()) {
+// A kernel reads an address that was never allocated; then the other uses follow.
+ALONE_CASE("a kernel fails") {
   const Tensor good = random({100}, 1).to(kGpu), bad = random({100}, 2).to(kGpu);
   Tensor kept;
   const Stream stream;
@@ -202,10 +201,9 @@ TEST_CASE("alone (skipped: another case starts it in a process of its own): a ke
 TEST_CASE("the error of a kernel: which op it may be, and every later use repeats it") {
   for (bool sync : {false, true}) {
     CAPTURE(sync);
-    const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): a kernel fails",
-                              sync ? "TG_SYNC=1" : "TG_SYNC=0");
+    const Alone r = run_alone(ALONE "a kernel fails", sync ? "TG_SYNC=1" : "TG_SYNC=0");
     CAPTURE(r.output);
-    CHECK(r.status == 0);  // tensors were freed, and the process ended, in peace
+    CHECK(r.status == 0);  // tensors were freed without an error
     const size_t at = r.output.find("first: [");
     REQUIRE(at != std::string::npos);
     const std::string first = r.output.substr(at + 7, r.output.find('\n', at) - at - 7);
@@ -297,7 +295,7 @@ TEST_CASE("threads on one device allocate, compute and free side by side") {
   CHECK(memory_stats(kGpu).live == live);
 }
 
-TEST_CASE("alone (skipped: another case starts it in a process of its own): tensors outlive main" * doctest::skip()) {
+ALONE_CASE("tensors outlive main") {
   static Tensor kept = random({100}, 1).to(kGpu);
   thread_local Tensor of_thread = exp(kept);
   static std::vector<Tensor> list(3, exp(of_thread));
@@ -305,7 +303,7 @@ TEST_CASE("alone (skipped: another case starts it in a process of its own): tens
   CHECK(list.size() == 3);
 }
 TEST_CASE("tensors in static storage end with the process") {
-  const Alone r = run_alone("alone (skipped: another case starts it in a process of its own): tensors outlive main");
+  const Alone r = run_alone(ALONE "tensors outlive main");
   CAPTURE(r.output);
   CHECK(r.status == 0);
   CHECK(has(r.output, "SUCCESS"));

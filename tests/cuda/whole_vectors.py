@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Kernels read and write 16 neighbouring bytes of global memory by one instruction. nvcc may split the assignment of a
+"""Kernels read and write 16 contiguous bytes of global memory by one instruction. nvcc may split the assignment of a
 struct into its elements, and then each warp moves four to eight times the sectors. cuda/device/vec.h has accesses that
-stay whole.
+are not split.
     whole_vectors.py NVCC INCLUDE ROOT BUILT OUT
-Reads the PTX for sm_90a, as the build left it in BUILT, of the files that whole_vectors.txt names. Where it is missing or
-older than a source, nvcc makes it, in OUT. Split are
-accesses of one kind in one basic block, of elements of at most 4 bytes and less than 16 bytes each, that have one base
-register and cover 16 bytes in a row. Prints the accesses of each kernel. A split one that is no exception is an error.
+Reads the PTX for sm_90a in BUILT of the files of whole_vectors.txt; nvcc makes a missing or old one in OUT. Split
+accesses are of one kind in one basic block, of elements of at most 4 bytes and less than 16 bytes each, with one base
+register, and cover 16 contiguous bytes. Prints the accesses of each kernel. A split one that is no exception is an
+error.
 """
 import collections
 import concurrent.futures
@@ -50,7 +50,7 @@ def accesses_of(ptx):
             for (kind, _), some in pieces.items():
                 seen[f"{kind} split"] += sum(length >= 16 for length in runs_of(some))
             pieces.clear()
-        elif add := ADD.match(line):  # an address beside another one
+        elif add := ADD.match(line):  # an address relative to another
             root, offset = roots.get(add[2], (add[2], 0))
             roots[add[1]] = root, offset + int(add[3])
         elif access := ACCESS.match(line):
