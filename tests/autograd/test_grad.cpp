@@ -1,4 +1,4 @@
-// Reverse mode: what backward returns, keeps and refuses. Gradients of single ops are in test_ops.cpp.
+// Reverse mode: results, memory and refusals of backward. test_ops.cpp has gradients of single ops.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
@@ -6,11 +6,11 @@
 #include <tapegrad/ops/ops.h>
 
 #include "support/files.h"
-#include "support/helpers.h"
+#include "support/refusals.h"
 
 using namespace tg;
 namespace {
-struct Forgetful : OpOf<Forgetful> {  // its vjp reads what its mask does not keep
+struct Forgetful : OpOf<Forgetful> {  // vjp reads unsaved tensors
   static constexpr auto kName = "test_forgetful";
   bool output;
   explicit Forgetful(bool reads_output) : output(reads_output) {}
@@ -32,20 +32,8 @@ std::vector<float> times(std::vector<float> v, float s) {
 }
 }  // namespace
 
-TEST_CASE("gradients against central differences through several ops") {
-  const auto w = random<double>({4, 3}, 5), v = random<double>({3}, 6), m = random<double>({2, 3}, 4);
-  CHECK(gradcheck([&](auto& x) { return sum(silu(matmul(x, w))); }, random<double>({2, 4}, 1)) < 1e-8);
-  CHECK(gradcheck([&](auto& x) { return sum(tg::exp((x + v) * v)); }, random<double>({2, 3}, 2)) < 1e-8);
-  CHECK(gradcheck([&](auto& x) { return sum(m * x); }, random<double>({2, 1}, 3)) < 1e-8);  // broadcast back
-  CHECK(gradcheck([&](auto& x) { return sum(slice(x, 1, 1, 3) * transpose(slice(x, 0, 0, 2))); },
-                  random<double>({3, 3}, 4)) < 1e-8);
-  CHECK(gradcheck(
-            [&](auto& x) {
-              Rng r{7};
-              return sum(dropout(x, 0.5, r) * x);
-            },
-            random<double>({3, 5}, 5)) < 1e-8);
-  // In f32 for a while: central differences of rounded values see steps of 6e-8 / 2e-5.
+TEST_CASE("gradients through a cast to f32 and back against central differences") {
+  // Central differences of rounded values have steps of 6e-8 / 2e-5.
   CHECK(gradcheck([&](auto& x) { return sum(tg::tanh(x.to(DType::f32))).to(DType::f64); }, random<double>({3}, 5)) <
         2e-2);
 }
@@ -64,9 +52,9 @@ TEST_CASE("an output of any shape with its gradient") {
   Tensor x = random({2, 3}, 1).requires_grad_();
   const Tensor dy = random({2, 3}, 2);
   CHECK(values(backward(x * 3.0, dy)[x]) == values(dy * 3.0));
-  CHECK(has(error_of([&] { backward(x * 3.0, random({3}, 1)); }),
-            "[backward] the output is (2, 3) f32, its gradient (3) f32. Shapes and dtypes must agree."));
-  CHECK(has(error_of([&] { backward(x * 3.0, random<double>({2, 3}, 1)); }), "its gradient (2, 3) f64"));
+  CHECK_SAYS(backward(x * 3.0, random({3}, 1)),
+             "[backward] the output is (2, 3) f32, its gradient (3) f32. Shapes and dtypes must agree.");
+  CHECK_SAYS(backward(x * 3.0, random<double>({2, 3}, 1)), "its gradient (2, 3) f64");
 }
 TEST_CASE("a leaf that is the loss itself has gradient 1") {
   Tensor x = random({}, 1).requires_grad_();
@@ -88,22 +76,16 @@ TEST_CASE("second derivative through matmul, eager and lazy") {
 }
 TEST_CASE("an op without a gradient says so") {
   Tensor x = random({1}, 1).requires_grad_();
-  CHECK(has(error_of([&] { backward(emit1(make_ref<Plain>(), {x})); }),
-            "[test_plain] has no gradient. Give it a vjp, or cut the graph with"));
+  expect(REFUSES(backward(emit1(make_ref<Plain>(), {x})), missing_gradient,
+                 "[test_plain] has no gradient. Give it a vjp, or cut the graph with"));
   CHECK(values(backward(sum(emit1(make_ref<Plain>(), {x}).detach() * x))[x]) == values(x));
-  try {
-    backward(emit1(make_ref<Plain>(), {x}));
-    FAIL("no error");
-  } catch (const Error& e) {
-    CHECK(e.kind() == Error::Kind::missing_gradient);
-  }
 }
 TEST_CASE("a vjp that reads what was not saved is found") {
   Tensor one = filled({1}, 2.f).requires_grad_();
-  CHECK(has(error_of([&] { backward(emit1(make_ref<Forgetful>(false), {one})); }),
-            "[test_forgetful] vjp reads input 0, which saves_in() does not keep"));
-  CHECK(has(error_of([&] { backward(emit1(make_ref<Forgetful>(true), {one})); }),
-            "[test_forgetful] vjp reads output 0, which saves_out() does not keep"));
+  CHECK_SAYS(backward(emit1(make_ref<Forgetful>(false), {one})),
+             "[test_forgetful] vjp reads input 0, which saves_in() does not keep");
+  CHECK_SAYS(backward(emit1(make_ref<Forgetful>(true), {one})),
+             "[test_forgetful] vjp reads output 0, which saves_out() does not keep");
 }
 TEST_CASE("hooks fire once, when the gradient is complete") {
   for (bool lazy : {false, true}) {
@@ -116,7 +98,7 @@ TEST_CASE("hooks fire once, when the gradient is complete") {
       seen = values(g);
       return g * 10.0;
     });
-    x.on_grad([&](const Tensor& g) {  // sees what the one before returned; an empty tensor keeps it
+    x.on_grad([&](const Tensor& g) {  // sees the result of the hook before; empty keeps it
       CHECK(values(g) == std::vector<float>(2, 30));
       return Tensor();
     });
@@ -162,23 +144,22 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   };
   const GradMap g = run(sum(c + inner));
   REQUIRE(seen.size() == 3);
-  CHECK(seen[0] == std::pair(c.id(), false));  // before what comes after it in backward
+  CHECK(seen[0] == std::pair(c.id(), false));  // before the rest of backward
   CHECK(seen[1].second);
   CHECK(!g.contains(c));
   CHECK(values(g[a]) == std::vector<float>{7, 7, 7});
   CHECK(values(g[b]) == std::vector<float>{20, 20, 20});
-  // A leaf that a block reads which is recomputed in backward, and one that is used twice.
+  // A leaf that a recomputed block reads, and a leaf used twice.
   const Tensor x = filled({3}, 1.0f);
   const Tensors y = recompute([&](Inputs in, Rng*) { return Tensors{in[0] * a * c}; }, {&x, 1}, nullptr);
   const GradMap again = run(sum(y[0] * c));
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].first != seen[1].first);
   CHECK(again.size() == 1);
-  // What is put in its place looks like it.
+  // Replacements keep shape and dtype.
   for (const Tensor& other : {filled({7}, 1.0f), filled({3}, 1.0)})
-    CHECK_HAS(
-        error_of([&] { backward(sum(a * 2.0), {.on_leaf_grad = [&](uint64_t, Tensor& grad) { grad = other; }}); }),
-        "[on_leaf_grad] returned (");
+    CHECK_SAYS(backward(sum(a * 2.0), {.on_leaf_grad = [&](uint64_t, Tensor& grad) { grad = other; }}),
+               "[on_leaf_grad] returned (");
 }
 TEST_CASE("retain_graph: twice the same; without it the tape is gone") {
   for (bool lazy : {false, true}) {
@@ -229,8 +210,7 @@ TEST_CASE("NoGradScope, detach and requires_grad_(false) cut the graph") {
   CHECK(values(backward(sum(y.detach() * x))[x]) == values(x * x));
   x.requires_grad_(false);
   CHECK_FALSE((x * x).requires_grad());
-  CHECK(has(error_of([&] { backward(sum(x * x)); }),
-            "[backward] () f32 does not depend on a tensor that requires a gradient."));
+  CHECK_SAYS(backward(sum(x * x)), "[backward] () f32 does not depend on a tensor that requires a gradient.");
 }
 TEST_CASE("indices are not tracked, and gradients flow past them") {
   Tensor x = random({2, 5}, 1).requires_grad_();
@@ -238,7 +218,7 @@ TEST_CASE("indices are not tracked, and gradients flow past them") {
   CHECK(t.values.requires_grad());
   CHECK_FALSE(t.indices.requires_grad());
   CHECK_FALSE(argmax(x).requires_grad());
-  CHECK(has(error_of([&] { backward(sum(argmax(x))); }), "does not depend on a tensor that requires a gradient"));
+  CHECK_SAYS(backward(sum(argmax(x))), "does not depend on a tensor that requires a gradient");
 }
 TEST_CASE("of more than 31 inputs, those past 30 that are not tracked get no gradient") {
   std::vector<Tensor> x;
@@ -251,15 +231,14 @@ TEST_CASE("of more than 31 inputs, those past 30 that are not tracked get no gra
 }
 TEST_CASE("what cannot be the start of backward") {
   Tensor x = random({2, 3}, 1).requires_grad_();
-  CHECK(has(error_of([&] { backward(x * x); }),
-            "[backward] starts from one number, not from (2, 3) f32. Take sum() first"));
-  CHECK(has(error_of([&] { backward(Tensor()); }), "[backward] got an empty tensor. Pass the loss."));
+  CHECK_SAYS(backward(x * x), "[backward] starts from one number, not from (2, 3) f32. Take sum() first");
+  CHECK_SAYS(backward(Tensor()), "[backward] got an empty tensor. Pass the loss.");
   CHECK(has(error_of([&] {
               x.requires_grad_().detach().requires_grad_();
               (x * x).requires_grad_();
             }),
             "[requires_grad_] (2, 3) f32 is the result of tracked ops. Only leaves take the flag; use detach()."));
-  CHECK(has(error_of([&] { tensor<int64_t>({1}, {1}).requires_grad_(); }), "is not of a floating dtype"));
+  CHECK_SAYS(tensor<int64_t>({1}, {1}).requires_grad_(), "is not of a floating dtype");
 }
 TEST_CASE("a write after save is found at backward, through a view and in a saved output too") {
   Tensor x = random({2, 3}, 1).requires_grad_(), w = random({3, 2}, 2).label("h.3.attn.w"), y;
@@ -276,7 +255,7 @@ TEST_CASE("a write after save is found at backward, through a view and in a save
   Tensor t = tg::tanh(x);
   const Tensor l = sum(t);
   t.mutable_data<float>()[0] = 1;
-  CHECK(has(error_of([&] { backward(l); }), "[tanh] output 0 (2, 3) f32 was changed"));
+  CHECK_SAYS(backward(l), "[tanh] output 0 (2, 3) f32 was changed");
 }
 TEST_CASE("masks: what the tape holds") {
   const Shape s{1 << 16};
@@ -291,7 +270,7 @@ TEST_CASE("masks: what the tape holds") {
     for (int i = 0; i < 20; ++i) y = tg::tanh(y);
     CHECK(held() == 21);
     backward(sum(y));
-    CHECK(held() == 2);  // released on the way; x and y are left
+    CHECK(held() == 2);  // x and y remain
     NoGradScope off;
     y = x;
     for (int i = 0; i < 20; ++i) y = tg::tanh(y);
@@ -300,7 +279,7 @@ TEST_CASE("masks: what the tape holds") {
   CHECK(held() == 0);
   Tensor x = filled({256, 256}, .5f).requires_grad_(), w = filled({256, 256}, .01f), y = x;
   for (int i = 0; i < 8; ++i) y = matmul(y, w);
-  CHECK(held() == 3);  // a frozen weight keeps no activations: x, w, y
+  CHECK(held() == 3);  // x, w, y: a frozen weight keeps no activations
   const auto k = engine_stats().kernels;
   const Tensor loss = sum(y);
   backward(loss);
@@ -329,7 +308,7 @@ TEST_CASE("gradient maps are added and scaled") {
   CHECK(g.size() == 2);
   CHECK(values(g[x]) == std::vector<float>{5, 8});
   CHECK(values(g[y]) == std::vector<float>{1, 2});
-  CHECK(values(first) == std::vector<float>{2, 4});  // another tensor: nothing was written in place
+  CHECK(values(first) == std::vector<float>{2, 4});  // not in place
   CHECK(values((g *= 0.5)[x]) == std::vector<float>{2.5, 4});
   g += g;
   CHECK(values(g[y]) == std::vector<float>{1, 2});
@@ -339,7 +318,7 @@ TEST_CASE("gradient maps are added and scaled") {
   CHECK(!g[x].requires_grad());
   GradMap twice = backward(sum(x * x * x), {.create_graph = true});
   twice += backward(sum(x * x * x), {.create_graph = true});
-  CHECK(values(backward(sum(twice[x]))[x]) == std::vector<float>{12, 24});  // the sum is on the tape, too
+  CHECK(values(backward(sum(twice[x]))[x]) == std::vector<float>{12, 24});  // the sum is on the tape
 }
 TEST_CASE("gradients of nothing are nothing, and accumulate in the dtype of the leaf") {
   Tensor empty_one = random({0, 4}, 1).requires_grad_(), w = random({4, 3}, 2).requires_grad_();
@@ -367,7 +346,7 @@ TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all 
   CHECK(g[w].dtype() == DType::f32);
   CHECK(bits_of(g[w]) == bits_of(a.to(DType::f32)));
   CHECK(!g.native(x));
-  // Sums and multiples are those of f32.
+  // In f32.
   GradMap sums = g;
   sums += backward(through(w, b));
   CHECK(bits_of(sums.native(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
@@ -389,7 +368,7 @@ TEST_CASE("an Error names the line of the caller's backward() or compile(), once
   const auto plain = error_of([&] { backward(x); });
   CHECK(has(plain, "\n    called " + line(__LINE__ - 1)));
   const auto function = compile([&](Inputs in) { return std::vector{sum(in[0]).item<float>() * in[0]}; });
-  CHECK(has(error_of([&] { function({x.detach()}); }), "\n    compiled " + line(__LINE__ - 1)));
+  CHECK_SAYS(function({x.detach()}), "\n    compiled " + line(__LINE__ - 1));
   const auto inside = compile([&](Inputs in) {
     backward(in[0]);
     return std::vector{in[0]};

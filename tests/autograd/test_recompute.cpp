@@ -1,13 +1,11 @@
-// RecomputeScope: outputs of cheap ops are not kept for backward but computed again. Same bits, less memory. A GPT's
-// are in test_gpt_modes.cpp, its steps in test_gpt_lazy.cpp and test_compile.cpp.
+// RecomputeScope: backward computes outputs of cheap ops again. Same bits, less memory. test_gpt_modes.cpp,
+// test_gpt_lazy.cpp and test_compile.cpp have a GPT's.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
-
-#include <set>
 
 #include "support/case_run.h"
 
@@ -22,8 +20,7 @@ class Recomputing {
  private:
   std::optional<RecomputeScope> scope_;
 };
-// The case between cheap ops: what it saves of its inputs can be computed again, and so can what is saved of its
-// outputs.
+// The case between cheap ops: saved inputs and outputs can be recomputed.
 OpCase between_cheap(const OpCase& c, bool recompute) {
   OpCase r = c;
   r.fn = [fn = c.fn, recompute](Inputs in) {
@@ -38,9 +35,9 @@ OpCase between_cheap(const OpCase& c, bool recompute) {
   };
   return r;
 }
-using Function = std::function<Tensor(Inputs)>;  // of leaves; one loss
+using Function = std::function<Tensor(Inputs)>;  // leaves -> loss
 struct RecomputedRun {
-  std::vector<std::vector<std::byte>> bits;  // of the loss and the gradients
+  std::vector<std::vector<std::byte>> bits;  // loss, gradients
   int64_t kept = 0;                          // bytes after forward
   uint64_t kernels = 0;                      // of backward
 };
@@ -79,7 +76,6 @@ Tensor row(uint64_t seed) { return random({kCols}, seed, 0.5, 1.5); }
 }  // namespace
 
 TEST_CASE("recompute: the gradients of every op are the same bits, eager, lazy and compiled") {
-  const std::set<std::string> draw{"dropout", "multinomial", "rand", "randn", "trunc_normal"};
   uint64_t with = 0, without = 0;  // kernels
   for (auto& c : op_cases())
     for (const DType t : {DType::f32, DType::bf16}) {
@@ -98,17 +94,13 @@ TEST_CASE("recompute: the gradients of every op are the same bits, eager, lazy a
         evaluate(roots_of(r));
         check_equal(c, r, expected);
       }
-      if (draw.contains(c.op)) continue;  // from a generator that the case makes
+      if (draws(c)) continue;
       const Compiled f =
           compile([&](Inputs in) { return roots_of(run_case(again, std::vector<Tensor>(in.begin(), in.end()), w)); });
       const std::vector<Tensor> want = roots_of(expected);
-      for (int call = 0; call < 2; ++call) {
-        const std::vector<Tensor> got = f(x);
-        REQUIRE(got.size() == want.size());
-        for (size_t k = 0; k < got.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
-      }
+      for (int call = 0; call < 2; ++call) check_same_bits(f(x), want);
     }
-  CHECK(with > without + without / 20);  // it did compute again
+  CHECK(with > without + without / 20);  // did recompute
 }
 
 TEST_CASE("recompute: one norm that three products read is computed again once") {
@@ -116,7 +108,7 @@ TEST_CASE("recompute: one norm that three products read is computed again once")
     const Tensor h = linear(x[0], x[4]), y = layer_norm(h, x[5], x[6]);
     return sum(linear(y, x[1]) * linear(y, x[2]) * linear(y, x[3]));
   };
-  // Of the two products of products one is cheap, and the other's input.
+  // One of the two elementwise products is cheap: it is the input of the other.
   const std::vector<Tensor> x{activation(1), square(2), square(3), square(4), square(5), row(6), row(7)};
   check_saves(f, x, 2 * kBytes, 2);
 }
@@ -128,7 +120,7 @@ TEST_CASE("recompute: an activation, with dropout behind it, by the same mask an
     return sum(linear(dropout(gelu(linear(x[0], x[1])), 0.4, rng), x[2]));
   };
   check_saves(f, {activation(1), square(2), square(3)}, kBytes, 2);
-  // Compiled: each run draws anew, forward and backward alike.
+  // Compiled: each run draws anew.
   Rng rng{5};
   const std::vector<Tensor> x{activation(1).requires_grad_(), square(2).requires_grad_(), square(3).requires_grad_()};
   const auto step = [&](bool recompute) {
@@ -145,7 +137,7 @@ TEST_CASE("recompute: an activation, with dropout behind it, by the same mask an
     const Rng after = std::exchange(rng, before);
     const auto want = step(false)({});
     CHECK(rng == after);
-    for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
+    check_same_bits(got, want);
   }
 }
 TEST_CASE("recompute: of a residual sum and its norm the norm is made again, out of the sum") {
@@ -207,7 +199,7 @@ TEST_CASE("recompute: a chain of cheap ops is cut by values that are kept, and e
   const std::vector<Tensor> x{activation(1), square(2)};
   check_saves(chain(9), x, 8 * kBytes, 8);
   check_saves(chain(27), x, 24 * kBytes, 24);
-  // As deep as anything that is recorded: no recursion.
+  // No recursion.
   const std::vector<Tensor> small{random({2, 2}, 1), random({2, 2}, 2)};
   CHECK(run(chain(100000), small, true).bits == run(chain(100000), small, false).bits);
 }
@@ -223,9 +215,9 @@ TEST_CASE("recompute: what the caller holds is read where it is, and a write to 
       }
       if (write) {
         y.mutable_data<float>()[0] = 1;
-        CHECK(has(error_of([&] { backward(loss); }),
-                  "[linear] input 0 (64, 128) f32 was changed after it was saved for backward: it had version 0, now "
-                  "1. A write through any view counts. Write to a copy, or after backward."));
+        CHECK_SAYS(backward(loss),
+                   "[linear] input 0 (64, 128) f32 was changed after it was saved for backward: it had version 0, now "
+                   "1. A write through any view counts. Write to a copy, or after backward.");
       } else {
         const uint64_t before = engine_stats().kernels;
         const GradMap g = backward(loss);
@@ -269,12 +261,12 @@ TEST_CASE("recompute: a write to what is read again is the Error that it is with
   CHECK(has(messages[0], "[rms_norm] input 0 (64, 128) f32 was changed after it was saved for backward"));
   CHECK(has(messages[0], "in layer"));
   CHECK(messages[0] == messages[1]);
-  // A bias is read again too.
+  // A bias too.
   Tensor b = row(1).requires_grad_(), w = row(2).requires_grad_(), v = square(3).requires_grad_(), x = activation(4);
   const RecomputeScope on;
   const Tensor loss = sum(linear(layer_norm(x.requires_grad_(), w, b.label("bias")), v));
   b.mutable_data<float>()[0] = 1;
-  CHECK(has(error_of([&] { backward(loss); }), "[layer_norm] input 2 'bias' (128) f32 was changed after it was saved"));
+  CHECK_SAYS(backward(loss), "[layer_norm] input 2 'bias' (128) f32 was changed after it was saved");
 }
 TEST_CASE("recompute: retain_graph, and a tape that is gone") {
   for (const bool lazy : {false, true}) {
@@ -291,10 +283,10 @@ TEST_CASE("recompute: retain_graph, and a tape that is gone") {
       const GradMap g = backward(loss, {.retain_graph = retain});
       int64_t grads = 0;
       for (const auto& [id, gradient] : g.map()) grads += int64_t(gradient.layout().bytes());
-      if (!lazy) CHECK(memory_stats().live <= before + grads);  // nothing computed again is left
+      if (!lazy) CHECK(memory_stats().live <= before + grads);  // recomputed values are released
       for (const Tensor& t : {x, w, v}) CHECK(bits_of(g[t]) == bits_of(expected[t]));
     }
-    CHECK(has(error_of([&] { backward(loss); }), "was released by an earlier backward"));
+    CHECK_SAYS(backward(loss), "was released by an earlier backward");
   }
 }
 TEST_CASE("recompute: second derivatives, and hooks once") {
@@ -359,7 +351,7 @@ TEST_CASE("recompute: a value that is read again is not merged with the first, s
   const auto [plain, more] = lazily(false);
   const auto [again, less] = lazily(true);
   CHECK(plain == again);
-  // Of four values of each layer, two.
+  // Two of four values per layer.
   CHECK(less <= more - 14 * kBytes);
   const Compiled f = compile(step(false)), g = compile(step(true));
   for (int call = 0; call < 2; ++call) {
@@ -403,7 +395,6 @@ TEST_CASE("recompute: a value that is given away for its memory, checkpoints, an
     return bits_of(backward(cross_entropy(gelu(linear(x, w)), targets))[w]);
   };
   CHECK(gradient(true) == gradient(false));
-
   const RecomputeFn part = [&](Inputs in, Rng*) { return Tensors{gelu(linear(rms_norm(in[0]), w))}; };
   const auto checkpointed = [&](bool recompute) {
     const Recomputing on(recompute);
@@ -411,7 +402,6 @@ TEST_CASE("recompute: a value that is given away for its memory, checkpoints, an
     return bits_of(backward(sum(tg::recompute(part, {&h, 1})[0] * h))[w]);
   };
   CHECK(checkpointed(true) == checkpointed(false));
-
   const auto seen = [&](bool recompute) {
     std::vector<std::string> names;
     const ObserveScope observe([&](const Observed& o) { names.emplace_back(o.op); });

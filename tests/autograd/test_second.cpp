@@ -6,7 +6,7 @@
 
 using namespace tg;
 namespace {
-// sum of <v[k], r[k]> over the floating tensors of v, with fixed random r; empty when there are none.
+// sum of <v[k], r[k]> over the floating tensors of v, with fixed random r; empty without any.
 Tensor projected(Inputs v, uint64_t seed) {
   Tensor total;
   for (size_t k = 0; k < v.size(); ++k) {
@@ -16,8 +16,8 @@ Tensor projected(Inputs v, uint64_t seed) {
   }
   return total;
 }
-// Of inputs x and weights w of the outputs: a random projection of the gradients of <outputs, w> with respect to x. Its
-// own gradient with respect to all of them is what second derivatives are.
+// Inputs x, and weights w of the outputs -> a random projection of the gradients of <outputs, w> with respect to x. Its
+// gradient has the second derivatives.
 Tensor first_gradients(const OpCase& c, const std::vector<Tensor>& all) {
   const Inputs x(all.data(), c.in.size()), w(all.data() + c.in.size(), all.size() - c.in.size());
   const Tensors out = c.fn(x);
@@ -58,25 +58,11 @@ void check_second(const OpCase& c) {
       for (size_t k = 0; k < at.size(); ++k) at[k].requires_grad_(all[k].requires_grad());
       return first_gradients(c, at);
     };
-    const auto x = values<double>(all[i]);
     // Absent where the gradients do not depend on it: the differences must be 0 too.
-    const Tensor g = second[all[i]] ? second[all[i]] : zeros_like(all[i]);
-    const auto got = values<double>(g);
-    double worst = 0, scale = 1;
-    for (double y : got) scale = std::max(scale, std::abs(y));
-    for (size_t e = 0; e < x.size(); ++e) {
-      const auto moved = [&](double by) {
-        auto v = x;
-        v[e] += by;
-        return f(tensor<double>(v, all[i].shape())).item<double>();
-      };
-      constexpr double h = 1e-5;
-      worst = std::max(worst, std::abs((moved(h) - moved(-h)) / (2 * h) - got[e]));
-    }
-    CHECK(worst / scale < 1e-6);
+    CHECK(gradcheck(f, all[i], second[all[i]] ? second[all[i]] : zeros_like(all[i])) < 1e-6);
   }
 }
-// One case that throws does not hide the others.
+// An exception does not hide other cases.
 void without_error(const OpCase& c, const std::function<void()>& check) {
   try {
     check();
@@ -104,10 +90,7 @@ TEST_CASE("second derivatives lazily: the same bits; in f32 to 1e-5; in bf16 of 
       LazyScope scope;
       lazy = second(c, leaves_of(c));
     }
-    for (size_t i = 0; i < eager.size(); ++i) {
-      REQUIRE(bool(eager[i]) == bool(lazy[i]));
-      if (eager[i]) CHECK(bits_of(eager[i]) == bits_of(lazy[i]));
-    }
+    check_same_bits(lazy, eager);
     for (DType t : {DType::f32, DType::bf16}) {
       const auto leaves = leaves_of(c, t, t);
       const auto got = second(c, leaves), expected = second(c, leaves_of(c, DType::f64, t));
@@ -116,7 +99,7 @@ TEST_CASE("second derivatives lazily: the same bits; in f32 to 1e-5; in bf16 of 
         REQUIRE(bool(got[i]) == bool(expected[i]));
         if (!got[i]) continue;
         CHECK(got[i].dtype() == leaves[i].dtype());
-        // bf16: gradients that were rounded to 8 bits are multiplied and taken from each other again.
+        // bf16: rounded gradients are multiplied and subtracted again.
         CHECK(distance(got[i], expected[i]) <= (t == DType::f32 ? 1e-5 : 0.2));
       }
     }

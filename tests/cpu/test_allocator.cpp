@@ -136,15 +136,15 @@ TEST_CASE("slab: chunks that are free as a whole go back, the others stay usable
   std::vector<void*> blocks(3000);
   for (size_t n : {64, 192, 1024}) {
     for (void*& b : blocks) b = a.allocate(n);
-    if (kKeeps) CHECK(slab_bytes() >= s0 + 3000 * int64_t(n) - (64 << 10));  // what there was may have had room
-    void* last = blocks.back();                                              // its chunk stays when all others go
+    if (kKeeps) CHECK(slab_bytes() >= s0 + 3000 * int64_t(n) - (64 << 10));  // older chunks may have had room
+    void* last = blocks.back();                                              // keeps its chunk
     for (void* b : blocks)
       if (b != last) a.deallocate(b, n);
     a.empty_cache();
     a.empty_cache();
     CHECK(slab_bytes() <= s0 + (64 << 10));
     std::memset(last, 1, n);
-    for (size_t i = 0; i + 1 < blocks.size(); ++i) blocks[i] = a.allocate(n);  // the kept chunk's blocks once each
+    for (size_t i = 0; i + 1 < blocks.size(); ++i) blocks[i] = a.allocate(n);
     CHECK(std::set<void*>(blocks.begin(), blocks.end()).size() == blocks.size());
     for (void* b : blocks) a.deallocate(b, n);
     a.empty_cache();
@@ -184,7 +184,7 @@ TEST_CASE("allocator: blocks freed in other threads come back, and the counters 
   const int64_t slab = slab_bytes();
   constexpr size_t kBlocks = 20000;
   std::vector<void*> blocks(kBlocks);
-  auto size = [](size_t i) { return i % 7 * 160 + i % 500 / 499 * 100000; };  // 0 to 960, and now and then 100 000
+  auto size = [](size_t i) { return i % 7 * 160 + i % 500 / 499 * 100000; };  // 0 to 960, rarely 100 000
   for (int round = 0; round < 3; ++round) {
     std::thread([&] {
       for (size_t i = 0; i < kBlocks; ++i) std::memset(blocks[i] = a.allocate(size(i)), 1, size(i));
@@ -203,7 +203,7 @@ TEST_CASE("allocator: blocks freed in other threads come back, and the counters 
   for (size_t i = 0; i < kBlocks; ++i) sum += int64_t(size(i));
   CHECK(a.stats().live == s0.live);
   CHECK(a.stats().total == s0.total + 3 * (sum + 2 * 20000 * 64));
-  // Three rounds in the memory of one: what the threads left behind was used again (classes waste less than 2 x here).
+  // Three rounds in the memory of one: freed blocks are used again (classes waste less than 2 x here).
   CHECK(a.stats().cached + slab_bytes() < slab + 2 * sum);
   a.empty_cache();
   CHECK(a.stats().cached == 0);
@@ -221,7 +221,7 @@ TEST_CASE("allocator: a thread_local object may free after the thread's lists ar
     }
   };
   std::thread([&] {
-    thread_local Late late;  // made before the lists, so ended after them
+    thread_local Late late;  // older than the lists, so destroyed later
     late.p = a.allocate(64);
   }).join();
   CHECK(a.stats().live == live);
@@ -232,14 +232,14 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
   const MemoryStats s0 = a.stats();
   for (size_t n : {(size_t(1) << 47) + 1, ~size_t(0)}) {
     const std::string asked = "[allocator] out of memory: " + std::to_string(n) + " bytes requested, live ";
-    expect({[&] { a.allocate(n); }, Error::Kind::memory, {asked}});
+    expect(REFUSES(a.allocate(n), memory, asked));
   }
   CHECK(a.stats().live == s0.live);
   CHECK(a.stats().total == s0.total);
 }
 
-#if defined(__linux__) && !defined(TG_TEST_SANITIZED)  // a sanitizer ends the process at the limit
-struct Limit {                                         // what the process may map beyond what it has, for one scope
+#if defined(__linux__) && !defined(TG_TEST_SANITIZED)  // a sanitizer exits at the limit
+struct Limit {                                         // bytes that the process may map in addition, for one scope
   rlimit before{};
   explicit Limit(size_t room) {
     size_t pages = 0;
@@ -262,7 +262,7 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   void* p = nullptr;
   std::string what;
   try {
-    Limit low(32 * size_t(kMiB));  // room for the second block only if the first one is given back
+    Limit low(32 * size_t(kMiB));  // room for the second block only without the first one
     p = a.allocate(second);
     a.deallocate(a.allocate(second), second);
   } catch (const Error& e) {
@@ -273,9 +273,8 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   CHECK(a.stats().cached == s0.cached);
   CHECK(a.stats().live == s0.live + int64_t(second));
   a.deallocate(p, second);
-
-  // Blocks of 1 KiB until they take what is cached now: malloc has room for them in a heap that other tests have left,
-  // and else maps 132 KiB for each chunk of 64.
+  // Blocks of 1 KiB until they take the cached memory: malloc has room for them in the heap of other tests, or maps 132
+  // KiB for each chunk of 64.
   constexpr size_t kMost = 64 << 10;
   std::vector<void*> small;
   small.reserve(kMost);

@@ -1,35 +1,30 @@
-// Which cpus the thread pool takes, and how much of them cgroups grant.
+// The cpus that the thread pool takes, and the share of them that cgroups grant.
 #include <doctest/doctest.h>
 #include <tapegrad/cpu/runtime/cpus.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "support/files.h"
 
 using namespace tg::cpu::detail;
 
 namespace {
-// Files of cgroups below a folder of its own.
+// Files of cgroups in a temporary folder.
 class Groups {
  public:
-  Groups() : root_(std::filesystem::temp_directory_path() / ("tapegrad_cgroups_" + std::to_string(run_number()))) {
-    std::filesystem::create_directories(root_);
-  }
-  ~Groups() { std::filesystem::remove_all(root_); }
   Groups& file(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((root_ / path).parent_path());
+    std::filesystem::create_directories(std::filesystem::path(root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
     return *this;
   }
-  double quota(const std::string& groups) const { return cpu_quota(root_.string(), groups); }
+  double quota(const std::string& groups) const { return cpu_quota(root_.path, groups); }
 
  private:
-  static size_t run_number() { return std::hash<std::thread::id>()(std::this_thread::get_id()); }
-  std::filesystem::path root_;
+  const tg::Folder root_;
 };
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 }  // namespace
@@ -74,15 +69,15 @@ TEST_CASE("what is no quota limits nothing") {
 TEST_CASE("threads get the caller's cpu, then other cores, then the rest") {
   using Cpus = std::vector<int>;
   const auto none = [](int cpu) { return cpu; };
-  const auto neighbours = [](int cpu) { return cpu / 2 * 2; };  // 0 and 1 are a core
-  const auto halves = [](int cpu) { return cpu % 4; };          // 0 and 4 are
+  const auto neighbours = [](int cpu) { return cpu / 2 * 2; };  // cores 0-1, 2-3, ...
+  const auto halves = [](int cpu) { return cpu % 4; };          // cores 0-4, 1-5, ...
   CHECK(placement({0, 1, 2, 3}, 0, none) == Cpus{0, 1, 2, 3});
   CHECK(placement({0, 1, 2, 3}, 2, none) == Cpus{2, 0, 1, 3});
   CHECK(placement({0, 1, 2, 3, 4, 5}, 0, neighbours) == Cpus{0, 2, 4, 1, 3, 5});
   CHECK(placement({0, 1, 2, 3, 4, 5}, 3, neighbours) == Cpus{3, 0, 4, 1, 2, 5});
   CHECK(placement({0, 1, 2, 3, 4, 5, 6, 7}, 5, halves) == Cpus{5, 0, 2, 3, 1, 4, 6, 7});
   CHECK(placement({1, 3, 7}, 3, neighbours) == Cpus{3, 1, 7});
-  CHECK(placement({1, 3}, 9, none) == Cpus{1, 3});  // the mask was changed since
+  CHECK(placement({1, 3}, 9, none) == Cpus{1, 3});  // a changed mask
   CHECK(placement({6}, 6, neighbours) == Cpus{6});
 }
 

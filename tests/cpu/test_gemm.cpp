@@ -1,14 +1,14 @@
-// Products of the CPU backend: every way through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums, and
-// that a row does not depend on those around it or on the number of threads. The ops' own cases are elsewhere.
+// Products of the CPU backend: every path through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums. A row
+// does not depend on adjacent rows or on the number of threads.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
-#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include "support/helpers.h"
+#include "support/threads.h"
 
 using namespace tg;
 
@@ -16,11 +16,11 @@ namespace {
 constexpr int64_t kSizes[] = {1, 5, 8, 12, 16, 17, 31, 33, 64, 100};
 constexpr int64_t kDepths[] = {1, 7, 16, 64, 65, 400};
 
-// What an element should be, and the product of the absolute values, which its rounding is measured by.
+// Exact elements, and the scale of rounding errors, products of absolute values.
 struct Sums {
   std::vector<double> product, scale;
 };
-// In plain loops, which share nothing with the kernels.
+// Plain loops, which share nothing with the kernels.
 Sums plain_sums(const Tensor& a, const Tensor& b) {
   const int64_t m = a.size(0), n = b.size(1), k = a.size(1);
   const std::vector<double> x = values<double>(a.to(DType::f64)), y = values<double>(b.to(DType::f64));
@@ -38,7 +38,7 @@ Sums f64_sums(const Tensor& a, const Tensor& b) {
   const Tensor x = a.to(DType::f64), y = b.to(DType::f64);
   return {values<double>(matmul(x, y)), values<double>(matmul(abs(x), abs(y)))};
 }
-// The largest distance from the product over its scale.
+// max error / scale.
 double worst(const Tensor& y, const Sums& sums) {
   const std::vector<double> got = values<double>(y.to(DType::f64));
   double w = 0;
@@ -46,11 +46,11 @@ double worst(const Tensor& y, const Sums& sums) {
   return w;
 }
 template <class T> constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 4e-15;
-// In f64, numbers that f32 does not hold.
+// f64 values that f32 does not hold.
 template <class T> Tensor matrix(int64_t rows, int64_t cols, uint64_t seed) {
   return random<T>({rows, cols}, seed, std::is_same_v<T, float> ? -1 : -0.9, 1);
 }
-// Where own register tiles compute: the baseline is Eigen's.
+// Whether our register tiles compute: the baseline uses Eigen.
 bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
 
 template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
@@ -60,20 +60,16 @@ template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
     for (const bool columns : {false, true}) {
       const Tensor x = down ? stored(a, Store::transposed) : a, w = columns ? stored(b, Store::transposed) : b;
       const Tensor y = matmul(x, w);
-      CAPTURE(m);
-      CAPTURE(n);
-      CAPTURE(k);
-      CAPTURE(down);
-      CAPTURE(columns);
+      CAPTURE_ALL(m, n, k, down, columns);
       CHECK(worst(y, sums) < kTolerance<T>);
-      // One row of a transposed matrix lies in both directions, which matters for few columns.
+      // One row of a transposed matrix has both layouts, which matters for few columns.
       if (!own_tiles() || (down && n <= 64 / int64_t(sizeof(T)))) continue;
       for (const int64_t r : {int64_t(0), m / 2, m - 1})
         CHECK(bits_of(matmul(slice(x, 0, r, r + 1), w)) == bits_of(slice(y, 0, r, r + 1)));
     }
 }
 template <class T> void check_large(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kFew = 16;  // rows: other kernels than those of many
+  constexpr int64_t kFew = 16;  // rows of other kernels
   const Tensor a = matrix<T>(m, k, uint64_t(m)), b = matrix<T>(k, n, uint64_t(n + k));
   const auto row = [](const Tensor& x, int64_t r) { return slice(x, 0, r, r + 1); };
   const std::vector<int64_t> some{0, m / 2, m - 1};
@@ -83,17 +79,9 @@ template <class T> void check_large(int64_t m, int64_t n, int64_t k) {
   for (const bool down : {false, true})
     for (const bool columns : {false, true}) {
       const Tensor x = down ? stored(a, Store::transposed) : a, w = columns ? stored(b, Store::transposed) : b;
-      const Tensor y = matmul(x, w);
-      const int all = cpu::num_threads();
-      cpu::set_num_threads(1);
-      const Tensor one = matmul(x, w);
-      cpu::set_num_threads(all);
-      CAPTURE(m);
-      CAPTURE(n);
-      CAPTURE(k);
-      CAPTURE(down);
-      CAPTURE(columns);
-      const bool measure = std::is_same_v<T, double> && !down && !columns;  // what the others are compared with
+      const Tensor y = matmul(x, w), one = on_one_thread([&] { return matmul(x, w); });
+      CAPTURE_ALL(m, n, k, down, columns);
+      const bool measure = std::is_same_v<T, double> && !down && !columns;  // the reference of the others
       if (!measure) CHECK(worst(y, sums) < kTolerance<T>);
       for (size_t i = 0; i < some.size(); ++i) CHECK(worst(row(y, some[i]), sums_of_some[i]) < kTolerance<T>);
       CHECK(bits_of(y) == bits_of(one));
@@ -113,13 +101,13 @@ TEST_CASE("products of many sizes and layouts against plain sums; a row alone ha
     for (const int64_t n : kSizes)
       for (const int64_t k : kDepths)
         if (!kSanitized || (m + n + k) % 3 == 0) check_sizes<float>(m, n, k), check_sizes<double>(m, n, k);
-  // Few columns by parts of k, and by several threads; rows a multiple of a page apart.
+  // Few columns by splits of k, and by several threads; rows a multiple of 4 KiB apart.
   for (const int64_t n : {3, 8, 15, 16})
     for (const int64_t k : {1024, 1300}) check_sizes<float>(170, n, k), check_sizes<double>(170, n, k);
 }
 
-// Operands that tiles pack or share, in one group of blocks of k and in several; rows a multiple of a page apart; tiles
-// of more columns than are multiplied at once; small k.
+// Packed and shared operands, in one group of blocks of k and in several; rows a multiple of 4 KiB apart; wide tiles;
+// small k.
 TEST_CASE("large products: against f64 and plain sums, the same bits with one thread and with all, and by few rows") {
   NoGradScope off;
   struct Sizes {
@@ -149,7 +137,7 @@ TEST_CASE("a batch that shares b is one product of more rows, forward and in the
     CHECK(bits_of(y) == bits_of(of_rows));
     const Tensor dw = backward(y, dy)[w];
     CHECK(bits_of(dw) == bits_of(backward(of_rows, reshape(dy, {30, 30}))[w]));
-    // Rows that do not follow each other evenly.
+    // Rows at uneven steps.
     const Tensor apart = transpose(x, 0, 1), y_apart = matmul(apart, w, o);
     if (own_tiles()) CHECK(bits_of(y_apart) == bits_of(transpose(y, 0, 1)));
     CHECK(distance(backward(y_apart, transpose(dy, 0, 1))[w], dw) < 1e-5);
@@ -163,15 +151,8 @@ TEST_CASE("x A B: the same bits with one thread and with all") {
       for (const int64_t rank : {1, 4, 8, 16, 40}) {
         const Tensor x = random({rows, 300}, 1).to(dtype), a = random({300, rank}, 2).to(dtype),
                      b = random({rank, 350}, 3).to(dtype), base = random({rows, 350}, 4).to(dtype);
-        const int all = cpu::num_threads();
-        const Tensor y = lora(x, a, b, 0.5), sum = lora(x, a, b, 0.5, base);
-        cpu::set_num_threads(1);
-        const Tensor one = lora(x, a, b, 0.5), one_sum = lora(x, a, b, 0.5, base);
-        cpu::set_num_threads(all);
-        CAPTURE(name_of(dtype));
-        CAPTURE(rows);
-        CAPTURE(rank);
-        CHECK(bits_of(y) == bits_of(one));
-        CHECK(bits_of(sum) == bits_of(one_sum));
+        const auto run = [&] { return std::vector{lora(x, a, b, 0.5), lora(x, a, b, 0.5, base)}; };
+        CAPTURE_ALL(name_of(dtype), rows, rank);
+        check_same_bits(run(), on_one_thread(run));
       }
 }

@@ -1,5 +1,5 @@
-// Products of bf16 on the CPU by each way that this machine has (TG_BF16): against double precision, that a row does
-// not depend on those around it or on the number of threads, what is not finite, and refusals of TG_BF16.
+// bf16 products on the CPU on each path of this machine (TG_BF16): against f64, independence of rows and of the number
+// of threads, non-finite values, and refusals of TG_BF16.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
@@ -21,8 +21,7 @@ template <class F> void for_bf16_paths(F&& f) {
 }
 Tensor random_bf16(const Shape& s, uint64_t seed) { return random(s, seed).to(DType::bf16); }
 
-// The largest distance of y from the exact product (and bias), as a share of what rounding the result to bf16 and the
-// sums in f32 allow.
+// The largest error relative to the rounding of the result to bf16 and of the sums in f32.
 double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
   const Tensor wide_a = a.to(DType::f64), wide_b = b.to(DType::f64);
   Tensor exact = matmul(wide_a, wide_b), scale = matmul(abs(wide_a), abs(wide_b));
@@ -40,7 +39,7 @@ double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bi
 Tensor part(const Tensor& t, int64_t i) {  // t[i]
   return reshape(slice(t, 0, i, i + 1), Shape(t.shape().begin() + 1, t.shape().end()));
 }
-// Not where Eigen computes: f32 on the baseline.
+// Not with Eigen: f32 on the baseline.
 bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || kernel_level(Backend::cpu) >= 3; }
 }  // namespace
 
@@ -54,11 +53,7 @@ TEST_CASE("bf16 products of many sizes and layouts against f64; a row alone has 
             for (const Store of_b : {Store::contiguous, Store::transposed, Store::strided}) {
               if (of_a == Store::strided && of_b == Store::transposed) continue;
               const Tensor x = stored(a, of_a), w = stored(b, of_b), y = matmul(x, w);
-              CAPTURE(m);
-              CAPTURE(n);
-              CAPTURE(k);
-              CAPTURE(int(of_a));
-              CAPTURE(int(of_b));
+              CAPTURE_ALL(m, n, k, int(of_a), int(of_b));
               CHECK(worst(y, a, b) <= 1);
               if (!rows_alone(path)) continue;
               for (const int64_t r : {m / 2, m - 1})
@@ -76,14 +71,11 @@ TEST_CASE("large bf16 products: against f64, the same bits with one thread and w
     for (const Size& s : {Size{300, 500, 400}, Size{40, 3000, 64}, Size{129, 260, 3500}, Size{4, 1100, 900},
                           Size{1000, 20, 257}, Size{66, 66, 7001}}) {
       if (!small_enough(s.m, s.n, s.k)) continue;
-      CAPTURE(s.m);
-      CAPTURE(s.n);
-      CAPTURE(s.k);
+      CAPTURE_ALL(s.m, s.n, s.k);
       const Tensor a = random_bf16({s.m, s.k}, 1), b = random_bf16({s.k, s.n}, 2);
       for (const bool down : {false, true})
         for (const bool columns : {false, true}) {
-          CAPTURE(down);
-          CAPTURE(columns);
+          CAPTURE_ALL(down, columns);
           const Tensor x = down ? stored(a, Store::transposed) : a, w = columns ? stored(b, Store::transposed) : b;
           const auto run = [&](int threads) {
             const ThreadsScope some(threads);
@@ -122,9 +114,8 @@ TEST_CASE("bf16 linear: the bias is added before the one rounding; odd layouts o
     CHECK(worst(linear(x, w), x, wt) <= 1);
     CHECK(worst(linear(x, w, bias), x, wt, bias) <= 1);
     CHECK(bits_of(linear(stored(x, Store::strided), w, bias)) == bits_of(linear(x, w, bias)));
-    const Tensor swapped = transpose(x, 0, 1);  // its rows are no even steps apart
+    const Tensor swapped = transpose(x, 0, 1);  // rows at uneven steps
     CHECK(bits_of(linear(swapped, w, bias)) == bits_of(linear(swapped.contiguous(), w, bias)));
-
     const Tensor none = linear(random_bf16({3, 0}, 1), random_bf16({90, 0}, 1), bias);
     for (int64_t i = 0; i < 3; ++i) CHECK(bits_of(part(none, i)) == bits_of(bias));
     CHECK(matmul(random_bf16({0, 8}, 1), random_bf16({8, 4}, 2)).numel() == 0);
@@ -147,8 +138,7 @@ TEST_CASE("bf16 products: what is not finite stays in its rows and columns, and 
       for (int64_t i = 0; i < kSize; ++i)
         for (int64_t j = 0; j < kSize; ++j) {
           const float c = got[size_t(i * kSize + j)];
-          CAPTURE(i);
-          CAPTURE(j);
+          CAPTURE_ALL(i, j);
           if (i == 30 || i == 40)
             CHECK(std::isnan(c));
           else

@@ -1,5 +1,5 @@
-// Sums of products of int8 on the CPU, of each level that was built and by each way that this machine has (TG_INT8):
-// against a plain loop, bit for bit, and refusals of TG_INT8.
+// int8 sums on the CPU, of each built level and on each path of this machine (TG_INT8): against a plain loop, bit for
+// bit, and refusals of TG_INT8.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
@@ -41,7 +41,7 @@ template <class F> void for_each_way(F&& f) {
 enum class Fill { random, lowest, highest, alternating };
 struct Matrix {
   int64_t rows, cols;
-  std::vector<int8_t> values;  // row by row
+  std::vector<int8_t> values;  // row-major
 
   Matrix(int64_t r, int64_t c, Fill fill, uint32_t seed) : rows(r), cols(c), values(size_t(r * c)) {
     for (size_t i = 0; i < values.size(); ++i) {
@@ -55,7 +55,7 @@ struct Matrix {
 };
 enum class Lies { by_rows, by_columns, wide_rows, wide_columns, strided };
 constexpr Lies kLies[] = {Lies::by_rows, Lies::by_columns, Lies::wide_rows, Lies::wide_columns, Lies::strided};
-// The same values at other places, between others.
+// The values, strided.
 class Stored {
  public:
   Stored(const Matrix& m, Lies lies) {
@@ -94,7 +94,7 @@ struct Case {
       for (int64_t j = 0; j < n; ++j) sums[size_t(i * n + j)] = int32_t(row[size_t(j)]);
     }
   }
-  // Whether all sums are right, and each was stored once.
+  // All sums are right, and each was stored once.
   bool right(const Int8Level& level, Lies of_a, Lies of_b) const {
     const Stored x(a, of_a), y(b, of_b);
     const int64_t n = b.cols;
@@ -197,7 +197,7 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
       continue;
     }
     CHECK(cpu::int8_path() == path);
-    for (const Int8Level& level : int8_levels())  // those without its instructions too
+    for (const Int8Level& level : int8_levels())  // also without its instructions
       if (level.level <= kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
     CHECK(has(runtime_of(Device::cpu()).describe(0), "int8 by ") ==
           (least_level(path) == 4 || path == Int8Path::avx_vnni));

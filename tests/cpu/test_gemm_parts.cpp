@@ -1,8 +1,7 @@
-// f32 products under MatmulPrecision::high and medium on the CPU, by each way that this machine has (TG_BF16): against
-// double precision and beside `highest`, what parts of bf16 cannot be, threads and layouts, gradients in each mode.
+// f32 products under MatmulPrecision::high and medium on the CPU, on each path of this machine (TG_BF16): against
+// double precision and compared with `highest`, special values, threads and layouts, gradients in each mode.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/ops.h>
 
 #include <array>
@@ -11,19 +10,20 @@
 #include "support/bf16_paths.h"
 #include "support/effort.h"
 #include "support/helpers.h"
+#include "support/threads.h"
 
 using namespace tg;
 
 namespace {
 constexpr auto kHighest = MatmulPrecision::highest, kHigh = MatmulPrecision::high, kMedium = MatmulPrecision::medium;
 
-// Ways that have bf16 instructions.
+// Paths with bf16 instructions.
 template <class F> void for_parts_paths(F&& f) {
   tg::for_each_path(std::array{cpu::Bf16Path::avx512, cpu::Bf16Path::amx}, [&](cpu::Bf16Path) { f(); });
 }
 Tensor narrow(const Tensor& x) { return x.to(DType::bf16).to(DType::f32); }
 
-struct Errors {  // of y as shares of the sums of magnitudes that elements are sums of
+struct Errors {  // relative to the sums of the terms' magnitudes
   double rms = 0, most = 0;
 };
 Errors errors_of(const Tensor& y, const Tensor& a, const Tensor& b) {
@@ -43,7 +43,7 @@ Tensor gaussian(const Shape& s, uint64_t seed) {
   Rng rng{seed};
   return randn(s, rng);
 }
-// Normal; of exponents over twelve decades; activations with channels far from the others, and weights; all positive.
+// Normal; exponents over twelve decades; activations with outlying channels, and weights; all positive.
 std::pair<Tensor, Tensor> data(const std::string& kind, int64_t m, int64_t n, int64_t k) {
   const Tensor a = gaussian({m, k}, 1), b = gaussian({k, n}, 2);
   if (kind == "wide exponents")
@@ -69,14 +69,11 @@ TEST_CASE("medium: the product of operands rounded to bf16, in all layouts, with
       const Tensor a = random({s.m, s.k}, 1), b = random({s.k, s.n}, 2);
       for (const Store of_a : kStores)
         for (const Store of_b : kStores) {
-          CAPTURE(int(of_a));
-          CAPTURE(int(of_b));
+          CAPTURE_ALL(int(of_a), int(of_b));
           const Tensor x = stored(a, of_a), w = stored(b, of_b), y = matmul(x, w, {.products = kMedium});
           CHECK(errors_of(y, narrow(a), narrow(b)).most < 1e-6);
           CHECK(bits_of(y) != bits_of(matmul(x, w)));
-          cpu::set_num_threads(1);
-          CHECK(bits_of(matmul(x, w, {.products = kMedium})) == bits_of(y));
-          cpu::set_num_threads(cpu::max_threads());
+          CHECK(bits_of(on_one_thread([&] { return matmul(x, w, {.products = kMedium}); })) == bits_of(y));
         }
     }
   });
@@ -87,8 +84,7 @@ TEST_CASE("high: errors are not larger than those of highest, on four kinds of d
   for_parts_paths([] {
     for (const char* kind : kKinds)
       for (const int64_t k : in_turns<int64_t>({70, 768, 3072})) {
-        CAPTURE(kind);
-        CAPTURE(k);
+        CAPTURE_ALL(kind, k);
         const auto [a, b] = data(kind, 190, 150, k);
         const Errors highest = errors_of(matmul(a, b), a, b);
         const Tensor y = matmul(a, b, {.products = kHigh});
@@ -99,9 +95,7 @@ TEST_CASE("high: errors are not larger than those of highest, on four kinds of d
         for (const Store of_a : {Store::transposed, Store::strided})
           for (const Store of_b : {Store::transposed, Store::strided})
             CHECK(bits_of(matmul(stored(a, of_a), stored(b, of_b), {.products = kHigh})) == bits_of(y));
-        cpu::set_num_threads(1);
-        CHECK(bits_of(matmul(a, b, {.products = kHigh})) == bits_of(y));
-        cpu::set_num_threads(cpu::max_threads());
+        CHECK(bits_of(on_one_thread([&, &a = a, &b = b] { return matmul(a, b, {.products = kHigh}); })) == bits_of(y));
       }
   });
 }
@@ -111,7 +105,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
   constexpr int64_t kM = 70, kN = 150, kK = 200;
   for_parts_paths([] {
     const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.products = kHigh});
-    // row 33 of A times `factor`, or one element of it replaced
+    // row 33 of A times `factor`, or one replaced element
     const auto with = [&](double factor, std::optional<float> element) {
       auto v = values(a);
       for (int64_t t = 0; t < kK; ++t) v[size_t(33 * kK + t)] *= float(factor);
@@ -134,10 +128,10 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
       CAPTURE(factor);
       check(with(factor, {}));
     }
-    // Products that are denormal numbers, or beyond f32, of operands that are neither.
+    // Denormal or overflowing products of operands that are neither.
     for (const auto& [of_a, of_b] : {std::pair(1e-20, 1e-20), std::pair(1e25, 1e15)})
       CHECK(bits_of(matmul(a * of_a, b * of_b, {.products = kHigh})) == bits_of(matmul(a * of_a, b * of_b)));
-    // Rows and columns of zeros are no small numbers.
+    // Zeros are not small numbers.
     const Tensor mask = (random({kM, 1}, 3, 0, 1) > 0.5).to(DType::f32);
     CHECK(values(matmul(a * mask, b, {.products = kHigh})) == values(clean * mask));
   });
@@ -184,18 +178,15 @@ TEST_CASE("gradients have the precision of their product, whenever they run: eag
         return {y, g[in[0]], g[in[1]]};
       };
       const std::vector<Tensor> eager = run(std::array{x, w});
-      std::vector<Tensor> lazy;
-      {
+      const auto lazily = [&] {
         const LazyScope scope;
-        lazy = run(std::array{x, w});
-        evaluate(lazy);
-      }
+        const std::vector<Tensor> y = run(std::array{x, w});
+        evaluate(y);
+        return y;
+      };
+      check_same_bits(lazily(), eager);
       const auto compiled = compile(run);
-      for (int i = 0; i < 2; ++i) {
-        const std::vector<Tensor> again = compiled(std::array{x, w});
-        for (size_t j = 0; j < 3; ++j) CHECK(bits_of(again[j]) == bits_of(eager[j]));
-      }
-      for (size_t j = 0; j < 3; ++j) CHECK(bits_of(lazy[j]) == bits_of(eager[j]));
+      for (int i = 0; i < 2; ++i) check_same_bits(compiled(std::array{x, w}), eager);
       const Tensor z = matmul(x, w, {.trans_b = true, .products = p}).detach().requires_grad_();
       const Tensor dz = backward(silu(z), dy)[z];
       CHECK(bits_of(eager[1]) == bits_of(matmul(dz, w, {.products = p})));

@@ -24,8 +24,6 @@
 using namespace tg;
 using cpu::parallel_for;
 
-namespace {}  // namespace
-
 TEST_CASE("every tile runs exactly once, for any number of threads and tiles") {
   for (int threads = 1; threads <= std::min(4, cpu::max_threads()); ++threads) {
     ThreadsScope use(threads);
@@ -46,7 +44,7 @@ TEST_CASE("parallel_for with a grain: fixed pieces, whatever the number of threa
       for (int64_t i = 0; i < n; ++i) REQUIRE(end[size_t(i)] == std::min(n, (i / 64 + 1) * 64));
     }
   }
-  expect({[] { parallel_for(10, 0, [](int64_t, int64_t) {}); }, Error::Kind::value, {"grain is 0"}});
+  expect(REFUSES(parallel_for(10, 0, [](int64_t, int64_t) {}), value, "grain is 0"));
 }
 
 TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" *
@@ -54,7 +52,7 @@ TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" 
   ThreadsScope use(2);
   std::atomic<int> arrived{0};
   std::thread::id id[2];
-  parallel_for(2, [&](int64_t t) {  // ends only if the two tiles run at the same time
+  parallel_for(2, [&](int64_t t) {  // ends only if both tiles run at the same time
     id[t] = std::this_thread::get_id();
     for (++arrived; arrived < 2;) std::this_thread::yield();
   });
@@ -68,9 +66,9 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
   ThreadsScope use(2);
   constexpr int kJobs = 20;
   for (int64_t tiles : {2, 3, 7, 1000}) {
-    int of_others = 0;  // a thread that other work holds up finds its own tiles taken
+    int of_others = 0;  // other work delays a thread: another takes its tiles
     for (int job = 0; job < kJobs; ++job) {
-      std::atomic<int64_t> first[2] = {-1, -1};  // of the caller, of the worker
+      std::atomic<int64_t> first[2] = {-1, -1};  // caller, worker
       const auto caller = std::this_thread::get_id();
       parallel_for(tiles, [&](int64_t t) {
         const bool worker = std::this_thread::get_id() != caller;
@@ -88,8 +86,7 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
 }
 
 namespace {
-// On each of two cpus that the caller is put on, the worker is on the other one. With more cpus than threads in use
-// another cpu may be free.
+// The caller moves to each of two cpus, and the worker runs on the other. With more cpus another may be free.
 void check_apart() {
   cpu_set_t before, one;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -98,7 +95,7 @@ void check_apart() {
     CPU_ZERO(&one);
     CPU_SET(c, &one);
     REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the pool moves a worker once a millisecond
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the pool moves workers once a millisecond
     std::atomic<int> arrived{0};
     int where[2];
     parallel_for(2, [&](int64_t t) {
@@ -117,7 +114,7 @@ TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on t
   check_apart();
 }
 
-// Whether the scheduler takes a worker off its cpu in a tile is chance.
+// The scheduler may or may not preempt a worker in a tile.
 TEST_CASE("workers that lose their cpu to others finish, and go back (skipped but on two cpus)" *
           doctest::skip(cpu::max_threads() != 2)) {
   ThreadsScope use(2);
@@ -193,7 +190,7 @@ TEST_CASE("several threads may call at once") {
       }
     });
   }
-  // Whoever holds the pool may wait for a thread that wants it too.
+  // The thread that holds the pool may wait for one that wants it.
   parallel_for(2, [&](int64_t) { std::thread([] { parallel_for(2, [](int64_t) {}); }).join(); });
   for (auto& t : callers) t.join();
   for (int c = 0; c < kCallers; ++c) CHECK(sums[c] == kRounds * (780 + 40 * c));
@@ -204,7 +201,7 @@ TEST_CASE("jobs after a sleep of the workers, and after a change of their number
   for (int r = 0; r < 30; ++r) {
     if (r % 10 == 5) cpu::set_num_threads(1);
     if (r % 10 == 7) cpu::set_num_threads(std::min(2, cpu::max_threads()));
-    std::this_thread::sleep_for(std::chrono::microseconds(r % 3 * 300));  // more than the time the workers spin
+    std::this_thread::sleep_for(std::chrono::microseconds(r % 3 * 300));  // longer than workers spin
     std::atomic<int> n{0};
     parallel_for(64, [&](int64_t) { ++n; });
     CHECK(n == 64);
@@ -215,7 +212,7 @@ TEST_CASE("set_num_threads and TG_THREADS refuse what is not a number of cpus") 
   ThreadsScope keep(cpu::num_threads());
   const int max = cpu::max_threads();
   for (int bad : {0, -1, max + 1, 1 << 30})
-    expect({[&] { cpu::set_num_threads(bad); }, Error::Kind::value, {std::to_string(bad) + " threads"}});
+    expect(REFUSES(cpu::set_num_threads(bad), value, std::to_string(bad) + " threads"));
   cpu::set_num_threads(max);
   CHECK(cpu::num_threads() == max);
   const double quotas[] = {std::numeric_limits<double>::infinity(), 1e300, 6, 5.2, 2, 1.5, 1, 0.01};
@@ -225,11 +222,10 @@ TEST_CASE("set_num_threads and TG_THREADS refuse what is not a number of cpus") 
     CHECK(cpu::detail::threads_from("4", 6, quotas[i]) == 4);
   }
   for (const std::string bad : {"", "0", "-2", "7", "two", "4 ", "4x", "99999999999999999999"})
-    expect(
-        {[&] { cpu::detail::threads_from(bad.c_str(), 6, 6); }, Error::Kind::value, {"TG_THREADS is '" + bad + "'"}});
+    expect(REFUSES(cpu::detail::threads_from(bad.c_str(), 6, 6), value, "TG_THREADS is '" + bad + "'"));
   if (max > 1) {
     cpu::set_num_threads(2);
-    expect({[] { parallel_for(4, [](int64_t) { cpu::set_num_threads(1); }); }, Error::Kind::state, {"inside"}});
+    expect(REFUSES(parallel_for(4, [](int64_t) { cpu::set_num_threads(1); }), state, "inside"));
     CHECK(cpu::num_threads() == 2);
   }
 }

@@ -1,26 +1,18 @@
-// Products of few rows on the CPU (cpu/gemm/gemm_small_m.h): the bits that these rows have among many.
+// Products of few rows on the CPU (cpu/gemm/gemm_small_m.h): their bits among many rows.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
-#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 
 #include "support/bf16_paths.h"
 #include "support/helpers.h"
+#include "support/threads.h"
 
 using namespace tg;
 
 namespace {
-Tensor on_one_thread(const Tensor& a, const Tensor& b) {
-  const int all = cpu::num_threads();
-  cpu::set_num_threads(1);
-  const Tensor y = matmul(a, b);
-  cpu::set_num_threads(all);
-  return y;
-}
-// Rows 20, 21, ... of a (40, k), by b (k, n) in either layout and by a linear layer with a bias.
+// Rows 20, 21, ... of a (40, k), by b (k, n) in either layout and by linear with a bias.
 void check_small_m(int64_t n, int64_t k, DType dtype) {
-  CAPTURE(n);
-  CAPTURE(k);
+  CAPTURE_ALL(n, k);
   const Tensor a = random({40, k}, 1).to(dtype), b = random({k, n}, 2).to(dtype), bias = random({n}, 3).to(dtype);
   for (const bool columns : {false, true}) {
     CAPTURE(columns);
@@ -30,14 +22,13 @@ void check_small_m(int64_t n, int64_t k, DType dtype) {
       CAPTURE(m);
       const Tensor x = slice(a, 0, 20, 20 + m), few = matmul(x, w);
       CHECK(bits_of(few) == bits_of(slice(y, 0, 20, 20 + m)));
-      CHECK(bits_of(few) == bits_of(on_one_thread(x, w)));
+      CHECK(bits_of(few) == bits_of(on_one_thread([&] { return matmul(x, w); })));
       CHECK(bits_of(linear(x, transpose(w), bias)) == bits_of(slice(biased, 0, 20, 20 + m)));
       CHECK(bits_of(matmul(stored(x, Store::transposed), w)) == bits_of(few));
     }
   }
 }
-// More than a tile of columns; chains of sums and stretches of k that end inside a cache line; and more than caches
-// hold.
+// More than a tile of columns; segments of k that end inside a cache line; more than caches hold.
 constexpr int64_t kShapes[][2] = {{70, 383}, {129, 801}, {2100, 770}, {1100, 3075}};
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Compiled once for each level, as code of the library's namespace of that level.
+// Compiled once per level, in the namespace of the library's kernels of that level.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 
 #include "int8_sums.h"

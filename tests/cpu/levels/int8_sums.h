@@ -1,4 +1,4 @@
-// gemm_int8 of every level that the library was built with (cpu/gemm/gemm_int8.h).
+// gemm_int8 of every built level (cpu/gemm/gemm_int8.h).
 #pragma once
 #include <cstdint>
 #include <functional>
