@@ -28,7 +28,6 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
     check(cudaGraphLaunch(exec, a));
     check(cudaStreamSynchronize(a));
     CHECK(y.host() == std::vector<float>(64, 5.0F));
-
     const auto change = [&](cudaGraphNode_t node, const std::function<void()>& work) {
       const cudaGraph_t g = capture(a, work);
       const cudaError_t r = cudaGraphExecChildGraphNodeSetParams(exec, node, g);

@@ -1,4 +1,3 @@
-#include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,41 +85,38 @@ TEST_CASE("work on a stream waits for a synchronisation") {
 }
 
 TEST_CASE("events order streams under every schedule") {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    simt::reset(seed);
-    {
-      const Stream a, b, c;
-      float *x = nullptr, *y = nullptr;
-      check(cudaMallocAsync(&x, 256, a));
-      check(cudaMallocAsync(&y, 256, a));
-      check(cudaMemsetAsync(x, 0, 256, a));
-      cudaEvent_t fork, left, right;
-      for (cudaEvent_t* e : {&fork, &left, &right}) check(cudaEventCreate(e));
-      for (int i = 0; i < 5; ++i) {  // halves of y = x + 1 on b and c, then x = y + 1 on a
-        check(cudaEventRecord(fork, a));
-        check(cudaStreamWaitEvent(b, fork));
-        check(broken::add_one(x, y, 32, b));
-        check(cudaEventRecord(left, b));
-        check(cudaStreamWaitEvent(c, fork));
-        check(broken::add_one(x + 32, y + 32, 32, c));
-        check(cudaEventRecord(right, c));
-        check(cudaStreamWaitEvent(a, left));
-        check(cudaStreamWaitEvent(a, right));
-        check(broken::add_one(y, x, 64, a));
-      }
-      std::vector<float> h(64);
-      check(cudaMemcpyAsync(h.data(), x, 256, cudaMemcpyDeviceToHost, a));
-      check(cudaFreeAsync(x, a));
-      check(cudaFreeAsync(y, a));
-      CHECK(h == std::vector<float>(64, 10.0F));
-      check(cudaDeviceSynchronize());
-      std::size_t free = 0, total = 1;
-      check(cudaMemGetInfo(&free, &total));
-      CHECK(free == total);
-    }
-    CHECK_MESSAGE(simt::reports().empty(), simt::describe());
-  }
-  simt::reset();
+  under_schedules(
+      [] {
+        const Stream a, b, c;
+        float *x = nullptr, *y = nullptr;
+        check(cudaMallocAsync(&x, 256, a));
+        check(cudaMallocAsync(&y, 256, a));
+        check(cudaMemsetAsync(x, 0, 256, a));
+        cudaEvent_t fork, left, right;
+        for (cudaEvent_t* e : {&fork, &left, &right}) check(cudaEventCreate(e));
+        for (int i = 0; i < 5; ++i) {  // halves of y = x + 1 on b and c, then x = y + 1 on a
+          check(cudaEventRecord(fork, a));
+          check(cudaStreamWaitEvent(b, fork));
+          check(broken::add_one(x, y, 32, b));
+          check(cudaEventRecord(left, b));
+          check(cudaStreamWaitEvent(c, fork));
+          check(broken::add_one(x + 32, y + 32, 32, c));
+          check(cudaEventRecord(right, c));
+          check(cudaStreamWaitEvent(a, left));
+          check(cudaStreamWaitEvent(a, right));
+          check(broken::add_one(y, x, 64, a));
+        }
+        std::vector<float> h(64);
+        check(cudaMemcpyAsync(h.data(), x, 256, cudaMemcpyDeviceToHost, a));
+        check(cudaFreeAsync(x, a));
+        check(cudaFreeAsync(y, a));
+        CHECK(h == std::vector<float>(64, 10.0F));
+        check(cudaDeviceSynchronize());
+        std::size_t free = 0, total = 1;
+        check(cudaMemGetInfo(&free, &total));
+        CHECK(free == total);
+      },
+      20);
 }
 
 TEST_CASE("an event that is recorded again stands for its last record, and waits for what it stood for then") {
@@ -194,8 +190,7 @@ TEST_CASE("copies of rows") {
 }
 
 TEST_CASE("functions of the host run in stream order, and cannot touch device memory") {
-  for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    simt::reset(seed);
+  under_schedules([] {
     const Stream s;
     const Buffer<float> x(noise(64)), y(64);
     float* pinned = nullptr;
@@ -212,9 +207,7 @@ TEST_CASE("functions of the host run in stream order, and cannot touch device me
     check(cudaStreamSynchronize(s));
     CHECK(seen.value == noise(64)[0] + 1.0F);
     check(cudaFreeHost(pinned));
-    CHECK_MESSAGE(simt::reports().empty(), simt::describe());
-  }
-  simt::reset();
+  });
 }
 
 namespace {

@@ -14,8 +14,7 @@ namespace {
 void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cudaStream_t)>& run) {
   for (std::uint64_t seed = 0; seed < 6; ++seed)
     for (const bool mistake : {false, true}) {
-      CAPTURE(seed);
-      CAPTURE(mistake);
+      INFO("seed ", seed, ", mistake ", mistake);
       simt::reset(seed);
       {
         const Stream s;
@@ -33,21 +32,21 @@ void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cuda
   simt::reset();
 }
 
-void finds_copy(std::vector<Fault> kinds, cudaError_t (*kernel)(const float*, float*, bool, cudaStream_t)) {
-  finds(std::move(kinds), [=](bool mistake, cudaStream_t s) {
-    const Buffer<float> x(noise(2048)), y(128);
+// As finds(), of n written elements x and n that are not, y.
+using OnArrays = std::function<void(bool mistake, cudaStream_t, float* x, float* y)>;
+void finds_in(std::vector<Fault> kinds, std::size_t n, const OnArrays& run) {
+  finds(std::move(kinds), [&](bool mistake, cudaStream_t s) {
+    const Buffer<float> x(noise(n)), y(n);
     check(cudaDeviceSynchronize());
-    kernel(x, y, mistake, s);
+    run(mistake, s, x, y);
     cudaDeviceSynchronize();
   });
 }
+void finds_copy(std::vector<Fault> kinds, cudaError_t (*kernel)(const float*, float*, bool, cudaStream_t)) {
+  finds_in(std::move(kinds), 2048, [=](bool mistake, cudaStream_t s, float* x, float* y) { kernel(x, y, mistake, s); });
+}
 void finds_write(std::vector<Fault> kinds, cudaError_t (*kernel)(float*, bool, cudaStream_t)) {
-  finds(std::move(kinds), [=](bool mistake, cudaStream_t s) {
-    const Buffer<float> y(noise(64));
-    check(cudaDeviceSynchronize());
-    kernel(y, mistake, s);
-    cudaDeviceSynchronize();
-  });
+  finds_in(std::move(kinds), 64, [=](bool mistake, cudaStream_t s, float* x, float*) { kernel(x, mistake, s); });
 }
 
 }  // namespace
@@ -62,12 +61,8 @@ TEST_CASE("a write after reads by several threads, of which the writer is one") 
 }
 TEST_CASE("a missing __syncwarp") { finds_copy({Fault::race, Fault::uninitialised}, broken::missing_syncwarp); }
 TEST_CASE("an off-by-one bound") {
-  finds({Fault::out_of_bounds}, [](bool mistake, cudaStream_t s) {
-    const Buffer<float> x(noise(100)), y(100);
-    check(cudaDeviceSynchronize());
-    broken::bound(x, y, 100, mistake, s);
-    cudaDeviceSynchronize();
-  });
+  finds_in({Fault::out_of_bounds}, 100,
+           [](bool mistake, cudaStream_t s, float* x, float* y) { broken::bound(x, y, 100, mistake, s); });
   finds_copy({Fault::out_of_bounds}, broken::static_index);
   finds_copy({Fault::out_of_bounds}, broken::dynamic_index);
   finds({Fault::out_of_bounds}, [](bool mistake, cudaStream_t) { (void)broken::host_index(mistake ? 4 : 3); });
@@ -83,12 +78,8 @@ TEST_CASE("a missing cp.async wait or barrier") {
 TEST_CASE("divergent barriers") {
   finds_write({Fault::divergence}, broken::divergent_barrier);
   finds_write({Fault::divergence}, broken::two_barriers);
-  finds({Fault::divergence}, [](bool mistake, cudaStream_t s) {
-    const Buffer<float> y(64);
-    check(cudaDeviceSynchronize());
-    broken::early_return(y, 50, mistake, s);
-    cudaDeviceSynchronize();
-  });
+  finds_in({Fault::divergence}, 64,
+           [](bool mistake, cudaStream_t s, float*, float* y) { broken::early_return(y, 50, mistake, s); });
 }
 TEST_CASE("named barriers") {
   finds_copy({Fault::race, Fault::uninitialised}, broken::arrive);
@@ -135,12 +126,8 @@ TEST_CASE("a vector is stored by one access") {
 }
 TEST_CASE("blocks without order") {
   finds_write({Fault::block_race}, broken::shared_output);
-  finds({Fault::block_race, Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
-    const Buffer<float> x(noise(65));
-    check(cudaDeviceSynchronize());
-    broken::neighbour(x, mistake, s);
-    cudaDeviceSynchronize();
-  });
+  finds_in({Fault::block_race, Fault::missing_fence}, 65,
+           [](bool mistake, cudaStream_t s, float* x, float*) { broken::neighbour(x, mistake, s); });
   finds({Fault::missing_fence}, [](bool mistake, cudaStream_t s) {
     const Buffer<float> scratch(4), y(1);
     const Buffer<unsigned> ticket(std::vector<unsigned>{0});
@@ -150,9 +137,8 @@ TEST_CASE("blocks without order") {
   });
 }
 TEST_CASE("a missing event wait between streams") {
-  finds({Fault::stream_order, Fault::uninitialised}, [](bool mistake, cudaStream_t s) {
-    const Buffer<float> x(noise(64)), y(64), z(64);
-    check(cudaDeviceSynchronize());
+  finds_in({Fault::stream_order, Fault::uninitialised}, 64, [](bool mistake, cudaStream_t s, float* x, float* y) {
+    const Buffer<float> z(64);
     const Stream other;
     cudaEvent_t e;
     cudaEventCreate(&e);
@@ -174,36 +160,25 @@ TEST_CASE("additions of two streams that nothing orders, and are not atomic") {
   });
 }
 TEST_CASE("memory used before it exists, after it is freed, or of the host") {
-  finds({Fault::out_of_bounds}, [](bool mistake, cudaStream_t s) {
-    const Buffer<float> x(noise(64));
-    float* y = nullptr;
-    check(cudaDeviceSynchronize());
+  finds_in({Fault::out_of_bounds}, 64, [](bool mistake, cudaStream_t s, float* x, float* y) {
     cudaMallocAsync(&y, 256, s);
     if (mistake) cudaFreeAsync(y, s);
     broken::add_one(x, y, 64, s);
     if (!mistake) cudaFreeAsync(y, s);
-    cudaDeviceSynchronize();
   });
-  finds({Fault::host_memory}, [](bool mistake, cudaStream_t s) {
-    const std::vector<float> h = noise(64);
-    const Buffer<float> x(h), y(64);
-    check(cudaDeviceSynchronize());
+  const std::vector<float> h = noise(64);
+  finds_in({Fault::host_memory}, 64, [&](bool mistake, cudaStream_t s, float* x, float* y) {
     broken::add_one(mistake ? h.data() : x, y, 64, s);
-    cudaDeviceSynchronize();
   });
-  finds({Fault::usage}, [](bool mistake, cudaStream_t s) {
-    std::vector<float> h = noise(64);
-    const Buffer<float> x(h);
-    check(cudaDeviceSynchronize());
+  finds_in({Fault::usage}, 64, [&](bool mistake, cudaStream_t s, float* x, float*) {
     cudaMemcpyAsync(x, h.data(), 256, mistake ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice, s);
   });
 }
 
 TEST_CASE("locals of another thread") { finds_write({Fault::host_memory}, broken::locals_of_another); }
 TEST_CASE("a write that comes after one of two readers in other streams") {
-  finds({Fault::stream_order}, [](bool mistake, cudaStream_t s) {
-    const Buffer<float> x(noise(64)), y(64), z(64);
-    check(cudaDeviceSynchronize());
+  finds_in({Fault::stream_order}, 64, [](bool mistake, cudaStream_t s, float* x, float* y) {
+    const Buffer<float> z(64);
     const Stream other;
     cudaEvent_t a, b;
     check(cudaEventCreate(&a));

@@ -1,6 +1,4 @@
 #pragma once
-#include <doctest/doctest.h>
-
 #include <functional>
 
 #include "broken.h"
@@ -48,14 +46,4 @@ inline void fork_and_join(float* x, float* y, cudaStream_t a, cudaStream_t b, co
   if (joined) check(cudaStreamWaitEvent(a, e[1]));
   check(broken::add_one(y, x, 64, a));
   if (!joined) check(cudaStreamWaitEvent(a, e[1]));
-}
-
-template <class F> void under_schedules(F f) {
-  for (std::uint64_t seed = 0; seed < 8; ++seed) {
-    CAPTURE(seed);
-    simt::reset(seed);
-    f();
-    CHECK_MESSAGE(simt::reports().empty(), simt::describe());
-  }
-  simt::reset();
 }

@@ -1,5 +1,3 @@
-#include <doctest/doctest.h>
-
 #include <thread>
 
 #include "graph_support.h"
@@ -215,33 +213,28 @@ TEST_CASE("captures that end wrongly") {
   cudaGraph_t g = nullptr;
   CHECK(cudaStreamBeginCapture(nullptr, thread_local_mode) == cudaErrorStreamCaptureUnsupported);
   CHECK(cudaStreamEndCapture(a, &g) == cudaErrorIllegalState);
-
   check(cudaStreamBeginCapture(a, thread_local_mode));
   check(cudaEventRecord(e[0], a));
   check(cudaStreamWaitEvent(b, e[0]));
   check(broken::add_one(x, y, 64, b));
   CHECK(cudaStreamEndCapture(a, &g) == cudaErrorStreamCaptureUnjoined);
   CHECK(g == nullptr);
-
   check(cudaStreamBeginCapture(a, thread_local_mode));
   check(cudaEventRecord(e[0], a));
   check(cudaStreamWaitEvent(b, e[0]));
   CHECK(cudaStreamEndCapture(b, &g) == cudaErrorStreamCaptureUnmatched);
   CHECK(cudaStreamEndCapture(a, &g) == cudaErrorStreamCaptureInvalidated);
-
   check(cudaStreamBeginCapture(a, thread_local_mode));
   check(cudaStreamBeginCapture(b, thread_local_mode));
   check(cudaEventRecord(e[0], a));
   CHECK(cudaStreamWaitEvent(b, e[0]) == cudaErrorStreamCaptureMerge);
   CHECK(cudaStreamEndCapture(a, &g) == cudaErrorStreamCaptureInvalidated);
   CHECK(cudaStreamEndCapture(b, &g) == cudaErrorStreamCaptureInvalidated);
-
   check(cudaStreamBeginCapture(a, thread_local_mode));
   cudaError_t result = cudaSuccess;
   std::thread([&] { result = cudaStreamEndCapture(a, &g); }).join();
   CHECK(result == cudaErrorStreamCaptureWrongThread);
   CHECK(cudaStreamEndCapture(a, &g) == cudaErrorStreamCaptureInvalidated);
-
   cudaStream_t blocking = nullptr;
   check(cudaStreamCreate(&blocking));
   check(cudaStreamBeginCapture(blocking, thread_local_mode));

@@ -1,4 +1,4 @@
-// Emulated PTX instructions compared with loops in double.
+// Emulated instructions beyond cuda/test_ptx.cpp, compared with loops in double.
 #include "instructions.h"
 
 #include <doctest/doctest.h>
@@ -9,69 +9,13 @@
 
 namespace {
 
-template <class F> void under_schedules(F f) {
-  for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    CAPTURE(seed);
-    simt::reset(seed);
-    f();
-    CHECK_MESSAGE(simt::reports().empty(), simt::describe());
-  }
-  simt::reset();
-}
-
 std::vector<__nv_bfloat16> bf16_noise(std::size_t n, unsigned seed) {
   std::vector<__nv_bfloat16> r;
   for (const float f : noise(n, seed)) r.emplace_back(f);
   return r;
 }
-std::vector<std::int8_t> int8_noise(std::size_t n, unsigned seed) {
-  std::vector<std::int8_t> r;
-  for (const float f : noise(n, seed)) r.push_back(static_cast<std::int8_t>(f * 127));
-  return r;
-}
 
 }  // namespace
-
-TEST_CASE("mma_bf16 with ldmatrix_x4 and ldmatrix_x4_trans") {
-  under_schedules([] {
-    for (const bool transposed : {false, true}) {
-      const auto a = bf16_noise(256, 1), b = bf16_noise(128, 2);
-      const auto c = noise(128, 3);
-      const Buffer<__nv_bfloat16> da(a), db(b);
-      const Buffer<float> dc(c), dd(128);
-      check(instructions::mma_bf16(da, db, dc, dd, transposed, nullptr));
-      const auto got = dd.host();
-      for (std::size_t i = 0; i < 16; ++i)
-        for (std::size_t j = 0; j < 8; ++j) {
-          double sum = c[i * 8 + j];
-          for (std::size_t k = 0; k < 16; ++k)
-            sum += double(__bfloat162float(a[i * 16 + k])) * __bfloat162float(b[transposed ? k * 8 + j : j * 16 + k]);
-          CHECK(std::abs(got[i * 8 + j] - sum) <= 1e-6);
-        }
-    }
-  });
-}
-
-TEST_CASE("mma_s8 is exact, at the ends of the range too") {
-  under_schedules([] {
-    for (const int which : {0, 1}) {
-      auto a = int8_noise(512, 1), b = int8_noise(256, 2);
-      if (which == 1) std::ranges::fill(a, std::int8_t{-128}), std::ranges::fill(b, std::int8_t{-128});
-      std::vector<int> c(128);
-      for (int i = 0; i < 128; ++i) c[std::size_t(i)] = i * 1000003;
-      const Buffer<std::int8_t> da(a), db(b);
-      const Buffer<int> dc(c), dd(128);
-      check(instructions::mma_s8(da, db, dc, dd, nullptr));
-      const auto got = dd.host();
-      for (std::size_t i = 0; i < 16; ++i)
-        for (std::size_t j = 0; j < 8; ++j) {
-          int sum = c[i * 8 + j];
-          for (std::size_t k = 0; k < 32; ++k) sum += int{a[i * 32 + k]} * b[j * 32 + k];
-          CHECK(got[i * 8 + j] == sum);
-        }
-    }
-  });
-}
 
 TEST_CASE("TMA and wgmma: tiles at any row, and zeros outside the matrix") {
   under_schedules([] {
@@ -93,18 +37,6 @@ TEST_CASE("TMA and wgmma: tiles at any row, and zeros outside the matrix") {
           worst = std::max(worst, std::abs(got[i * 64 + j] - sum));
         }
       CHECK(worst <= 1e-5);
-    }
-  });
-}
-
-TEST_CASE("cp.async, with zeros where there is no source") {
-  under_schedules([] {
-    const auto x = noise(512);
-    const Buffer<float> dx(x), y(512);
-    for (const int n : {512, 200, 0}) {
-      check(instructions::cp_async(dx, y, n, nullptr));
-      const auto got = y.host();
-      for (int i = 0; i < 512; ++i) CHECK(got[std::size_t(511 - i)] == (i < n ? x[std::size_t(i)] : 0.0F));
     }
   });
 }

@@ -7,39 +7,6 @@ namespace {
 using namespace tg::cuda;
 using bf16 = __nv_bfloat16;
 
-__global__ void mma_bf16_kernel(const bf16* a, const bf16* b, const float* c, float* d, bool transposed) {
-  __shared__ __align__(16) bf16 sa[16][24], sb[16][24];  // rows of 48 bytes
-  const int t = static_cast<int>(threadIdx.x);
-  for (int i = t; i < 256; i += 32) sa[i / 16][i % 16] = a[i];
-  for (int i = t; i < 128; i += 32) transposed ? sb[i / 8][i % 8] = b[i] : sb[i / 16][i % 16] = b[i];
-  if (!transposed)  // ldmatrix_x4 reads rows 8 to 15; they are unused
-    for (int i = t; i < 128; i += 32) sb[8 + i / 16][i % 16] = b[i];
-  else
-    for (int i = t; i < 128; i += 32) sb[i / 8][8 + i % 8] = b[i];
-  __syncwarp();
-  uint32_t ra[4], rb[4];
-  ldmatrix_x4(ra, &sa[t % 16][t / 16 * 8]);
-  if (transposed)
-    ldmatrix_x4_trans(rb, &sb[t % 16][t / 16 * 8]);  // rows are k
-  else
-    ldmatrix_x4(rb, &sb[t / 16 * 8 + t % 8][t / 8 % 2 * 8]);
-  float r[4];
-  for (int i = 0; i < 4; ++i) r[i] = c[(t / 4 + i / 2 * 8) * 8 + t % 4 * 2 + i % 2];
-  mma_bf16(r, ra, rb[0], rb[1]);
-  for (int i = 0; i < 4; ++i) d[(t / 4 + i / 2 * 8) * 8 + t % 4 * 2 + i % 2] = r[i];
-}
-
-__global__ void mma_s8_kernel(const std::int8_t* a, const std::int8_t* b, const int* c, int* d) {
-  const int t = static_cast<int>(threadIdx.x), row = t / 4, k = t % 4 * 4;
-  const auto word = [](const std::int8_t* p) { return *reinterpret_cast<const uint32_t*>(p); };
-  const uint32_t ra[4] = {word(a + row * 32 + k), word(a + (row + 8) * 32 + k), word(a + row * 32 + k + 16),
-                          word(a + (row + 8) * 32 + k + 16)};
-  int r[4];
-  for (int i = 0; i < 4; ++i) r[i] = c[(row + i / 2 * 8) * 8 + t % 4 * 2 + i % 2];
-  mma_s8(r, ra, word(b + row * 32 + k), word(b + row * 32 + k + 16));
-  for (int i = 0; i < 4; ++i) d[(row + i / 2 * 8) * 8 + t % 4 * 2 + i % 2] = r[i];
-}
-
 __global__ void __launch_bounds__(128)
     wgmma_kernel(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, int row, float* y) {
   __shared__ mbarrier full;
@@ -69,16 +36,6 @@ __global__ void __launch_bounds__(128)
     y[(t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8) * 64 + i / 4 * 8 + t % 4 * 2 + i % 2] = d[i];
 }
 
-__global__ void cp_async_kernel(const float* x, float* y, int n) {
-  __shared__ __align__(16) float s[512];
-  const int t = static_cast<int>(threadIdx.x);
-  cp_async16(s + 4 * t, x + 4 * t, 4 * t < n);
-  cp_async_commit();
-  cp_async_wait<0>();
-  __syncthreads();
-  for (int i = t; i < 512; i += 128) y[i] = s[511 - i];
-}
-
 __global__ void lanes_kernel(const float* x, float* y) {
   const unsigned t = threadIdx.x;
   const float v = x[t];
@@ -98,21 +55,12 @@ __global__ void lanes_kernel(const float* x, float* y) {
 }  // namespace
 
 namespace instructions {
-cudaError_t mma_bf16(const bf16* a, const bf16* b, const float* c, float* d, bool transposed, cudaStream_t s) {
-  return simt::launch(mma_bf16_kernel, 1, 32, 0, s, a, b, c, d, transposed);
-}
-cudaError_t mma_s8(const std::int8_t* a, const std::int8_t* b, const int* c, int* d, cudaStream_t s) {
-  return simt::launch(mma_s8_kernel, 1, 32, 0, s, a, b, c, d);
-}
 cudaError_t wgmma(const bf16* a, std::uint64_t a_rows, const bf16* b, std::uint64_t b_rows, std::uint64_t columns,
                   int row, float* y, cudaStream_t s) {
   TensorMap ma, mb;
   cudaError_t e = make_tensor_map(&ma, a, a_rows, columns, 64, 64);
   if (e == cudaSuccess) e = make_tensor_map(&mb, b, b_rows, columns, 64, 64);
   return e == cudaSuccess ? simt::launch(wgmma_kernel, 1, 128, 16384, s, ma, mb, row, y) : e;
-}
-cudaError_t cp_async(const float* x, float* y, int n, cudaStream_t s) {
-  return simt::launch(cp_async_kernel, 1, 128, 0, s, x, y, n);
 }
 cudaError_t lanes(const float* x, float* y, cudaStream_t s) { return simt::launch(lanes_kernel, 1, 32, 0, s, x, y); }
 }  // namespace instructions

@@ -1,4 +1,3 @@
-#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <cstdio>

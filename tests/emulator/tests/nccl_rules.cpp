@@ -1,5 +1,4 @@
 // One rank, and two processes that begin wrongly. tests/dist tests exchanges.
-#include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <tapegrad/emulator/nccl.h>
 #include <unistd.h>
@@ -22,22 +21,22 @@ std::string why(Result r) { return GetErrorString(r); }
 }  // namespace
 
 TEST_CASE("NCCL: bytes to oneself, in groups and alone, on every schedule") {
-  for (const std::uint64_t seed : {0, 1, 2}) {
-    simt::reset(seed);
-    const Comm c = world_of_one();
-    const Stream s;
-    const Buffer<float> x(noise(40'000)), y(40'000), z(40'000);
-    REQUIRE(GroupStart() == kSuccess);
-    CHECK(Recv(y, 40'000, DataType(7), 0, c, s) == kSuccess);
-    CHECK(Send(x, 40'000, DataType(7), 0, c, s) == kSuccess);
-    REQUIRE(GroupEnd() == kSuccess);
-    CHECK(AllGather(y, z, 160'000, kInt8, c, s) == kSuccess);
-    CHECK(Broadcast(z, z, 160'000, kInt8, 0, c, s) == kSuccess);
-    CHECK(Send(x, 0, kInt8, 0, c, s) == kSuccess);
-    check(cudaStreamSynchronize(s));
-    CHECK(z.host() == noise(40'000));
-    CHECK(simt::describe().empty());
-  }
+  under_schedules(
+      [] {
+        const Comm c = world_of_one();
+        const Stream s;
+        const Buffer<float> x(noise(40'000)), y(40'000), z(40'000);
+        REQUIRE(GroupStart() == kSuccess);
+        CHECK(Recv(y, 40'000, DataType(7), 0, c, s) == kSuccess);
+        CHECK(Send(x, 40'000, DataType(7), 0, c, s) == kSuccess);
+        REQUIRE(GroupEnd() == kSuccess);
+        CHECK(AllGather(y, z, 160'000, kInt8, c, s) == kSuccess);
+        CHECK(Broadcast(z, z, 160'000, kInt8, 0, c, s) == kSuccess);
+        CHECK(Send(x, 0, kInt8, 0, c, s) == kSuccess);
+        check(cudaStreamSynchronize(s));
+        CHECK(z.host() == noise(40'000));
+      },
+      3);
 }
 TEST_CASE("NCCL: what a captured exchange does is done by each launch") {
   simt::reset();
@@ -98,56 +97,44 @@ TEST_CASE("NCCL: arguments that it refuses") {
   CHECK(AllGather(x, y, 64, kInt8, c, s) == kInvalidArgument);
 }
 TEST_CASE("NCCL: faults of memory, order and messages") {
-  const auto run = [](auto&& call) {
+  struct World {
+    Comm c = world_of_one();
+    Stream s, other;
+    Buffer<float> x{noise(16)}, y{16}, unwritten{16};
+    std::vector<float> host = std::vector<float>(16);
+    float* at = x;
+  };
+  const auto says = [](const char* part, void (*call)(World&)) {
     simt::reset();
-    const Comm c = world_of_one();
-    const Stream s, t;
-    const Buffer<float> x(noise(16)), y(16), unwritten(16);
-    std::vector<float> host(16);
-    call(c, s, t, static_cast<float*>(x), static_cast<float*>(y), static_cast<float*>(unwritten), host.data());
+    World w;
+    call(w);
     (void)cudaDeviceSynchronize();
-    const std::string all = simt::describe();
-    return all;
+    const std::string text = simt::describe();
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
   };
-  const auto has = [](const std::string& text, const char* part) {
-    CAPTURE(text);
-    CHECK(text.find(part) != std::string::npos);
-  };
-  has(run([](Comm c, cudaStream_t s, cudaStream_t, float*, float* y, float* u, float*) {
-        AllGather(u, y, 64, kInt8, c, s);
-      }),
-      "ncclAllGather: read of 64 bytes of device memory, byte 0 unwritten");
-  has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float*, float*, float* h) {
-        AllGather(x, h, 64, kInt8, c, s);
-      }),
-      "which is not device memory");
-  has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float* y, float*, float*) {
-        AllGather(x, y, 72, kInt8, c, s);
-      }),
-      "ncclAllGather: read of 72 bytes of device memory, byte 64");
-  has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float*, float*, float*) {
-        AllGather(x, x + 4, 32, kInt8, c, s);
-      }),
-      "ncclAllGather in place needs a rank's part at its offset");
-  has(run([](Comm c, cudaStream_t s, cudaStream_t t, float* x, float* y, float*, float*) {
-        (void)cudaMemsetAsync(x, 0, 64, t);
-        AllGather(x, y, 64, kInt8, c, s);
-      }),
-      "stream");
-  has(run([](Comm c, cudaStream_t s, cudaStream_t t, float* x, float* y, float*, float*) {
-        GroupStart();
-        Send(x, 64, kInt8, 0, c, s);
-        Recv(y, 64, kInt8, 0, c, t);
-        GroupEnd();
-      }),
-      "a group uses two communicators or streams, and the emulator needs one");
-  has(run([](Comm c, cudaStream_t s, cudaStream_t, float* x, float* y, float*, float*) {
-        GroupStart();
-        Send(x, 64, kInt8, 0, c, s);
-        Recv(y, 60, kInt8, 0, c, s);
-        GroupEnd();
-      }),
-      "rank 0 sends 64 bytes by ncclSend or ncclRecv, but rank 0 expects 60 by ncclSend or ncclRecv");
+  says("ncclAllGather: read of 64 bytes of device memory, byte 0 unwritten",
+       [](World& w) { AllGather(w.unwritten, w.y, 64, kInt8, w.c, w.s); });
+  says("which is not device memory", [](World& w) { AllGather(w.x, w.host.data(), 64, kInt8, w.c, w.s); });
+  says("ncclAllGather: read of 72 bytes of device memory, byte 64",
+       [](World& w) { AllGather(w.x, w.y, 72, kInt8, w.c, w.s); });
+  says("ncclAllGather in place needs a rank's part at its offset",
+       [](World& w) { AllGather(w.x, w.at + 4, 32, kInt8, w.c, w.s); });
+  says("stream", [](World& w) {
+    (void)cudaMemsetAsync(w.x, 0, 64, w.other);
+    AllGather(w.x, w.y, 64, kInt8, w.c, w.s);
+  });
+  says("a group uses two communicators or streams, and the emulator needs one", [](World& w) {
+    GroupStart();
+    Send(w.x, 64, kInt8, 0, w.c, w.s);
+    Recv(w.y, 64, kInt8, 0, w.c, w.other);
+    GroupEnd();
+  });
+  says("rank 0 sends 64 bytes by ncclSend or ncclRecv, but rank 0 expects 60 by ncclSend or ncclRecv", [](World& w) {
+    GroupStart();
+    Send(w.x, 64, kInt8, 0, w.c, w.s);
+    Recv(w.y, 60, kInt8, 0, w.c, w.s);
+    GroupEnd();
+  });
   simt::reset();
 }
 TEST_CASE("NCCL: two ranks with one device") {

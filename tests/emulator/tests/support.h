@@ -1,4 +1,6 @@
 #pragma once
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
@@ -56,4 +58,15 @@ inline std::vector<float> noise(std::size_t n, std::uint32_t seed = 1) {
     f = static_cast<float>(x >> 8) / 8388608.0F - 1.0F;
   }
   return v;
+}
+
+// f under the first schedules; it may report nothing.
+template <class F> void under_schedules(F f, std::uint64_t schedules = 8) {
+  for (std::uint64_t seed = 0; seed < schedules; ++seed) {
+    CAPTURE(seed);
+    simt::reset(seed);
+    f();
+    CHECK_MESSAGE(simt::reports().empty(), simt::describe());
+  }
+  simt::reset();
 }
