@@ -199,12 +199,8 @@ OPS = {
     "fragment_weights": lambda x, selector: torch.softmax(
         (x.reshape(*x.shape[:-1], *selector.shape) * selector).sum(-1), -1),
     "index_matmul": lambda a, b, index, trans_b: torch.einsum("bk,bkn->bn", a, (b.mT if trans_b else b)[index]),
-    "linear_relu": lambda x, weight, bias=None: F.relu(F.linear(x, weight, bias)),
-    "linear_silu": lambda x, weight, bias=None: F.silu(F.linear(x, weight, bias)),
-    "linear_gelu": lambda x, weight, bias=None: F.gelu(F.linear(x, weight, bias)),
-    "linear_gelu_tanh": lambda x, weight, bias=None: F.gelu(F.linear(x, weight, bias), approximate="tanh"),
     "lora": lambda x, a, b, base=0: base + 0.75 * (x @ a @ b),
-    "softmax": lambda x, dim: torch.softmax(x, dim),
+    "softmax": torch.softmax,
     "layer_norm": lambda x, weight=None, bias=None, *, eps: F.layer_norm(x, x.shape[-1:], weight, bias, eps),
     "rms_norm": lambda x, weight=None, *, eps: F.rms_norm(x, x.shape[-1:], weight, eps),  # eps inside the root
     "add_layer_norm": lambda x, r, weight=None, bias=None, *, eps: (
@@ -222,7 +218,7 @@ OPS = {
     "min": lambda x, dims, keepdim: x.amin(dims, keepdim=keepdim),
     "var": lambda x, dims, keepdim, correction: x.var(dims or None, keepdim=keepdim, correction=correction),
     "cumsum": lambda x, dim: x.cumsum(dim),
-    "log_softmax": lambda x, dim: F.log_softmax(x, dim),
+    "log_softmax": F.log_softmax,
     "mse_loss": lambda x, target, reduction: F.mse_loss(x, target, reduction=reduction),
     "gather": lambda x, index, dim: x.gather(dim, index),
     "index_select": lambda x, index, dim: x.index_select(dim, index),
@@ -245,6 +241,8 @@ OPS = {
 }
 OPS |= {name: getattr(torch, name, None) or getattr(F, name, None) for name in UNARY}
 OPS |= {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+OPS |= {f"linear_{name}": lambda x, weight, bias=None, f=OPS[name]: f(F.linear(x, weight, bias))
+        for name in ("relu", "silu", "gelu", "gelu_tanh")}
 OPS |= {name: with_number(f) for name, f in (BINARY | COMPARE).items()}
 
 
@@ -258,8 +256,17 @@ def weighted(outs, weights):
     return sum((outs[k] * w).sum() for k, w in weights.items())
 
 
-def case(key, shapes, spread=1.0, shift=0.0, **attributes):
-    return key, [randn(f"{key}.in{i}", *s, spread=spread, shift=shift) for i, s in enumerate(shapes)], attributes
+def case(key, inputs, spread=1.0, shift=0.0, **attributes):
+    """An input is a shape, of normal values, a tensor, or a function of its name."""
+    def made(name, x):
+        if isinstance(x, torch.Tensor):
+            return x
+        return x(name) if callable(x) else randn(name, *x, spread=spread, shift=shift)
+    return key, [made(f"{key}.in{i}", x) for i, x in enumerate(inputs)], attributes
+
+
+def ints(high, *shape):
+    return lambda name: randint(name, high, *shape)
 
 
 def uniform(name, *shape, lo, hi, cell=0.0):
@@ -273,7 +280,7 @@ def uniform(name, *shape, lo, hi, cell=0.0):
 
 def pointwise_cases():
     for op, (lo, hi, cell) in UNARY.items():
-        yield f"{op}.plain", [uniform(f"{op}.plain.in0", 3, 7, lo=lo, hi=hi, cell=cell)], {}
+        yield case(f"{op}.plain", [lambda name: uniform(name, 3, 7, lo=lo, hi=hi, cell=cell)])
     for op in BINARY:
         for variant, shapes in (("same", [(3, 5), (3, 5)]), ("broadcast", [(3, 1, 5), (4, 5)]),
                                 ("scalar", [(3, 5), ()]), ("scalar_left", [(), (3, 5)])):
@@ -295,12 +302,9 @@ def pointwise_cases():
         key, inputs, _ = case(f"{op}.number", [(3, 5)])
         yield key, [x.round() for x in inputs], {"number": 1.0}
     for variant, shapes in (("same", [(3, 5)] * 3), ("broadcast", [(2, 1, 5), (3, 1), (5,)])):
-        key = f"where.{variant}"
-        x, y = (randn(f"{key}.in{i}", *shapes[i]) for i in (1, 2))
-        yield key, [randint(key + ".in0", 2, *shapes[0]), x, y], {}
+        yield case(f"where.{variant}", [ints(2, *shapes[0]), *shapes[1:]])
     for variant, shape in (("same", (3, 5)), ("broadcast", (5,))):
-        key = f"masked_fill.{variant}"
-        yield key, [randn(key + ".in0", 3, 5), randint(key + ".in1", 2, *shape)], {"value": -2.5}
+        yield case(f"masked_fill.{variant}", [(3, 5), ints(2, *shape)], value=-2.5)
     for variant, bounds in (("both", {"min": -0.5, "max": 0.75}), ("min", {"min": 0.0}), ("max", {"max": 0.25})):
         yield case(f"clamp.{variant}", [(3, 7)], **bounds)
 
@@ -347,18 +351,14 @@ def plain_cases():
 def index_cases():
     for variant, dim, x, index in (("last", -1, (3, 7), (3, 5)), ("first", 0, (4, 5), (6, 5)),
                                    ("part", 1, (3, 4, 5), (2, 6, 3))):  # index smaller than x beside dim
-        key = f"gather.{variant}"
-        yield key, [randn(key + ".in0", *x), randint(key + ".in1", x[dim], *index)], {"dim": dim}
-        key = f"scatter_add.{variant}"
-        yield (key, [randn(key + ".in0", *x), randint(key + ".in1", x[dim], *index), randn(key + ".in2", *index)],
-               {"dim": dim})
+        yield case(f"gather.{variant}", [x, ints(x[dim], *index)], dim=dim)
+        yield case(f"scatter_add.{variant}", [x, ints(x[dim], *index), index], dim=dim)
+    index = torch.tensor([2, 0, 2, 1, 2])
     for variant, dim in (("first", 0), ("middle", 1), ("last", -1)):
-        key = f"index_select.{variant}"
-        yield key, [randn(key + ".in0", 3, 4, 5), torch.tensor([2, 0, 2, 1, 2])], {"dim": dim}
-        key, source = f"index_add.{variant}", [3, 4, 5]
+        yield case(f"index_select.{variant}", [(3, 4, 5), index], dim=dim)
+        source = [3, 4, 5]
         source[dim] = 5
-        yield (key, [randn(key + ".in0", 3, 4, 5), torch.tensor([2, 0, 2, 1, 2]), randn(key + ".in2", *source)],
-               {"dim": dim})
+        yield case(f"index_add.{variant}", [(3, 4, 5), index, source], dim=dim)
 
 
 LLAMA3 = {"kind": "llama3", "factor": 8.0, "low_freq": 1.0, "high_freq": 4.0, "original_context": 64}
@@ -376,11 +376,9 @@ def network_cases():
     yield case("linear.no_bias", [(2, 3, 5), (4, 5)])
     yield case("fragment_weights.rows", [(2, 3, 20), (4, 5)])
     yield case("fragment_weights.one_element", [(3, 4), (4, 1)])
-    for trans in (False, True):
-        key = "index_matmul." + ("transposed" if trans else "plain")
-        b = (5, 6, 4) if trans else (5, 4, 6)
-        yield (key, [randn(key + ".in0", 7, 4), randn(key + ".in1", *b), torch.tensor([3, 0, 3, 1, 4, 3, 0])],
-               {"trans_b": trans})
+    rows = torch.tensor([3, 0, 3, 1, 4, 3, 0])
+    yield case("index_matmul.plain", [(7, 4), (5, 4, 6), rows], trans_b=False)
+    yield case("index_matmul.transposed", [(7, 4), (5, 6, 4), rows], trans_b=True)
     for activation in ("relu", "silu", "gelu", "gelu_tanh"):
         yield case(f"linear_{activation}.bias", [(2, 3, 5), (4, 5), (4,)])
         yield case(f"linear_{activation}.no_bias", [(2, 3, 5), (4, 5)])
@@ -394,15 +392,13 @@ def network_cases():
         variant = "_".join(extra) or "plain"
         yield case(f"{op}.{variant}", [(2, 3, 7)] + [(7,)] * len(extra), eps=1e-5)
         yield case(f"add_{op}.{variant}", [(2, 3, 7)] * 2 + [(7,)] * len(extra), eps=1e-5)
-    key = "embedding.repeats"
-    yield key, [torch.tensor([[3, 0, 3, 10, 7], [7, 3, 1, 0, 10]]), randn(key + ".in1", 11, 4)], {}
+    yield case("embedding.repeats", [torch.tensor([[3, 0, 3, 10, 7], [7, 3, 1, 0, 10]]), (11, 4)])
     yield case("rope.plain", [(2, 3, 5, 8)], theta=10000.0, start=0)
     yield case("rope.start", [(7, 6)], theta=100.0, start=12345)
     yield case("rope.one_pair", [(2, 4, 2)], theta=10000.0, start=1)
     yield case("rope.linear", [(2, 5, 8)], theta=10000.0, start=3, scaling={"kind": "linear", "factor": 4.0})
     yield case("rope.llama3", [(2, 5, 16)], theta=500000.0, start=30, scaling=LLAMA3)
-    key, shapes, options = case("rope.starts", [(3, 2, 5, 8)], theta=100.0, start=0)
-    yield key, [*shapes, torch.tensor([7, 0, 12345])], options
+    yield case("rope.starts", [(3, 2, 5, 8), torch.tensor([7, 0, 12345])], theta=100.0, start=0)
     yield case("rope.heads", [(2, 5, 4, 6)], theta=100.0, start=3, heads=3)
     yield case("swiglu.plain", [(2, 3, 10)], 3)
     yield case("swiglu.vector", [(6,)], 3)
@@ -413,32 +409,28 @@ def network_cases():
     for name, causal, extra in (("lengths", False, [lengths]), ("lengths_causal", True, [lengths]),
                                 ("lengths_starts", True, [lengths, starts]),
                                 ("starts", True, [torch.full_like(lengths, 5), starts])):
-        key, shapes, options = case("attention." + name, [(3, 2, 2, 4), (3, 2, 5, 4), (3, 2, 5, 4)], causal=causal,
-                                    scale=0.5)
-        yield key, [*shapes, *extra], options
+        yield case("attention." + name, [(3, 2, 2, 4), (3, 2, 5, 4), (3, 2, 5, 4), *extra], causal=causal, scale=0.5)
     yield case("self_attention.causal", [(2, 5, 6, 4)], kv_heads=2, causal=True, scale=0.5)
     yield case("self_attention.groups", [(2, 5, 6, 4)], kv_heads=1, causal=False, scale=0.5)
-    key, shapes, options = case("self_attention.lengths", [(3, 5, 3, 4)], kv_heads=1, causal=True, scale=0.5)
-    yield key, [*shapes, lengths], options
+    yield case("self_attention.lengths", [(3, 5, 3, 4), lengths], kv_heads=1, causal=True, scale=0.5)
 
 
 def loss_cases():
     for reduction in ("mean", "sum", "none"):
         yield case(f"mse_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], reduction=reduction)
-        key = f"bce_with_logits.{reduction}"
-        yield (key, [randn(key + ".in0", 2, 3, 5, spread=3), uniform(key + ".in1", 2, 3, 5, lo=0, hi=1)],
-               {"reduction": reduction})
+        yield case(f"bce_with_logits.{reduction}", [(2, 3, 5), lambda name: uniform(name, 2, 3, 5, lo=0, hi=1)], 3,
+                   reduction=reduction)
     ignore, smooth = {"ignore_index": -1}, {"label_smoothing": 0.1}
     for variant, reduction, options in (
             ("mean", "mean", {}), ("sum", "sum", {}), ("none", "none", {}), ("large", "mean", {}),
             ("ignore_mean", "mean", ignore), ("ignore_sum", "sum", ignore), ("ignore_none", "none", ignore),
             ("smooth", "mean", smooth), ("smooth_sum", "sum", smooth), ("smooth_ignore", "mean", ignore | smooth)):
-        key = f"cross_entropy.{variant}"
-        logits = randn(key + ".in0", 2, 5, 11, spread=2, shift=1000 if variant == "large" else 0)
-        targets = randint(key + ".in1", 11, 2, 5)
+        made = case(f"cross_entropy.{variant}", [(2, 5, 11), ints(11, 2, 5)], 2, 1000 if variant == "large" else 0,
+                    reduction=reduction, **options)
         if "ignore_index" in options:
+            targets = made[1][1]
             targets[0, 1] = targets[1, 0] = targets[1, 4] = -1
-        yield key, [logits, targets], {"reduction": reduction} | options
+        yield made
 
 
 def make_ops():
@@ -503,6 +495,19 @@ def adamw(parameters, lr, beta1, beta2, eps, weight_decay):
     groups = [{"params": [p for p in parameters if (p.ndim == 2) == decayed], "weight_decay": weight_decay * decayed}
               for decayed in (True, False)]
     return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps, foreach=False)
+
+
+def descend(optimiser, loss_at, after=lambda step: None):
+    """Losses of ten steps, each before its step."""
+    losses = []
+    for step in range(1, 11):
+        optimiser.zero_grad()
+        loss = loss_at(step)
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.detach())
+        after(step)
+    return torch.stack(losses)
 
 
 def make_adamw():
@@ -658,14 +663,8 @@ def make_gpt(name, c):
     out = {"tokens": tokens, "targets": targets, "logits": logits.detach(), "loss": loss.detach()}
     out |= {"init." + key: value for key, value in init.items()}
     out |= {"grad." + key: value.grad.clone() for key, value in w.items()}
-    optimiser, losses = adamw(w.values(), **GPT_ADAMW), []
-    for step in range(1, 11):
-        optimiser.zero_grad()
-        loss = gpt_loss(w, tokens[step], targets[step], c)
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.detach())
-    out |= {"losses": torch.stack(losses)} | {"final." + key: value.detach() for key, value in w.items()}
+    losses = descend(adamw(w.values(), **GPT_ADAMW), lambda step: gpt_loss(w, tokens[step], targets[step], c))
+    out |= {"losses": losses} | {"final." + key: value.detach() for key, value in w.items()}
     print(f"{name}: logits std {out['logits'].std():.3f}, loss {out['loss']:.4f}, "
           f"losses {losses[0]:.4f} .. {losses[-1]:.4f}, {sum(p.numel() for p in w.values())} parameters")
     return out, {"config": json.dumps(c), "adamw": json.dumps(GPT_ADAMW)}
@@ -854,16 +853,15 @@ def make_lora():
     (y * t["w"]).sum().backward()
     t |= {"y": y.detach(), "grad.x": x.grad, "grad.a": a.grad, "grad.b": b.grad}
     a, b = t["a"].clone().requires_grad_(), torch.zeros(3, 11, dtype=F64, requires_grad=True)
-    optimiser, losses = adamw([a, b], **{k: v for k, v in LORA.items() if k not in ("rank", "alpha")}), []
-    for step in range(1, 11):
-        optimiser.zero_grad()
-        loss = F.mse_loss(lora(t["inputs"][step - 1], t, a, b), t["target"][step - 1])
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.detach())
+
+    def keep(step):
         if step in (1, 2, 10):
-            t |= {f"step{step}.a": a.detach().clone(), f"step{step}.b": b.detach().clone()}
-    return t | {"losses": torch.stack(losses)}, {"config": json.dumps(LORA)}
+            t.update({f"step{step}.a": a.detach().clone(), f"step{step}.b": b.detach().clone()})
+
+    optimiser = adamw([a, b], **{k: v for k, v in LORA.items() if k not in ("rank", "alpha")})
+    t["losses"] = descend(
+        optimiser, lambda step: F.mse_loss(lora(t["inputs"][step - 1], t, a, b), t["target"][step - 1]), keep)
+    return t, {"config": json.dumps(LORA)}
 
 
 def check_lora(path):
@@ -953,14 +951,8 @@ def make_fragmented():
         expected |= {f"{mode}.grad.{name}": p.grad for name, p in leaves.items() if p.grad is not None}
         leaves = {name: t[name].clone().requires_grad_() for name in shapes}
         optimiser = torch.optim.Adam(leaves.values(), lr=FRAGMENTED_LR, foreach=False)
-        losses = []
-        for _ in range(10):
-            optimiser.zero_grad()
-            loss = F.mse_loss(fragmented(leaves, t["x"], hard), t["target"])
-            loss.backward()
-            optimiser.step()
-            losses.append(loss.detach())
-        expected |= {f"{mode}.losses": torch.stack(losses)}
+        losses = descend(optimiser, lambda step: F.mse_loss(fragmented(leaves, t["x"], hard), t["target"]))
+        expected |= {f"{mode}.losses": losses}
         expected |= {f"{mode}.final.{name}": p.detach().clone() for name, p in leaves.items()}
     return t | expected, {"config": json.dumps({"lr": FRAGMENTED_LR, "steps": 10})}
 

@@ -1,6 +1,6 @@
-// What the fuzz targets share. Each target is one function, LLVMFuzzerTestOneInput: an input gives a valid object,
-// which is then used, or an Error; anything else ends the process. clang links them with libFuzzer (preset fuzz), every
-// other build with replay.cpp, which runs them on the files of corpus/.
+// Shared by the fuzz targets. Each is a function LLVMFuzzerTestOneInput: an input gives a valid object, which is then
+// used, or an Error; anything else ends the process. clang links them with libFuzzer (preset fuzz), other builds with
+// replay.cpp, which runs them on corpus/.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
@@ -27,7 +27,7 @@
 
 namespace tg::fuzz {
 
-// What f returns, or nothing when it refuses by an Error with a message of the usual form.
+// f's result, or nothing after an Error with a message of the usual form.
 template <class F> auto accepted(F f) -> std::optional<decltype(f())> {
   try {
     return f();
@@ -39,7 +39,7 @@ template <class F> auto accepted(F f) -> std::optional<decltype(f())> {
   }
 }
 
-// A folder of this process, in memory where the system has such a place; removed at its end.
+// A temporary folder, in memory where the system has such a place.
 class Scratch {
  public:
   Scratch() {

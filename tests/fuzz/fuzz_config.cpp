@@ -1,5 +1,5 @@
-// Any text as each kind of JSON that people write: the configuration of a model, the settings of a run, a tokenizer,
-// and the config.json beside a model's weights. `name=word` is a setting as the command line takes it.
+// Any text as each kind of user-written JSON: the configuration of a model, the settings of a run, a tokenizer, and a
+// model's config.json. `name=word` is a setting of the command line.
 #include "fuzz.h"
 
 #include <tapegrad/core/io/json.h>
@@ -21,7 +21,7 @@ void check_config(std::string_view text) {
   const auto config = fuzz::accepted([&] { return gpt_config_from_json(text); });
   if (config) TG_FUZZ_CHECK(gpt_config_from_json(to_json(*config)) == *config);
 }
-void check_same(const RunConfig& a, const RunConfig& b) {  // but for bytes of a path that JSON cannot hold
+void check_same(const RunConfig& a, const RunConfig& b) {  // except bytes of a path that JSON cannot hold
   TG_FUZZ_CHECK(a.model == b.model && to_json(a.train) == to_json(b.train) &&
                 text_of(Json(a.tokenizer)) == text_of(Json(b.tokenizer)));
 }
@@ -53,7 +53,7 @@ void check_tokenizer(std::string_view text) {
   std::vector<int64_t> ids(size_t((*tokenizer)->vocab_size()));
   std::iota(ids.begin(), ids.end(), 0);
   const std::string all = (*tokenizer)->decode(ids);
-  if (dynamic_cast<const BpeTokenizer*>(tokenizer->get())) {  // other ids may join to the same text
+  if (dynamic_cast<const BpeTokenizer*>(tokenizer->get())) {  // other ids may give the same text
     fuzz::accepted([&] { return (*tokenizer)->encode(all, {.parse_special = true, .add_special = true}); });
     return;
   }

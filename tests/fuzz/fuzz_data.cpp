@@ -1,5 +1,5 @@
-// Any bytes as the data of a training. Five bytes of choices; the rest is a token file, of NumPy when it begins so, and
-// a text: split, checked and cut into batches and windows, tokenized and decoded.
+// Any bytes as training data. Five bytes of choices; the rest is a token file, in NumPy's format if it begins so, and a
+// text: split, checked, cut into batches and windows, tokenized and decoded.
 #include "fuzz.h"
 
 #include <tapegrad/core/io/file.h>
@@ -55,7 +55,7 @@ void check_tokens(const uint8_t* choice, std::string_view content) {
     TG_FUZZ_CHECK(!fuzz::accepted([&] { return data->check_vocabulary(INT32_MAX), true; }));
     return;
   }
-  // Memory of its own, so that a read past its end is seen.
+  // A copy, so that a read past its end is seen.
   const auto memory = TokenData::from_tokens(std::vector<int64_t>(ids.begin(), ids.end()));
   TG_FUZZ_CHECK(all_of(memory) == ids);
 

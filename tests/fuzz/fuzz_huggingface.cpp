@@ -1,5 +1,5 @@
-// Any text as config.json and model.safetensors.index.json of a folder of Hugging Face, with a byte of 0 between them,
-// beside the weights of small models: one file of a gpt2, and shards of a qwen2.
+// Any text as config.json and model.safetensors.index.json of Hugging Face, separated by a byte of 0, with the weights
+// of small models: one file of a gpt2, and shards of a qwen2.
 #include "fuzz.h"
 
 #include <tapegrad/core/mode.h>

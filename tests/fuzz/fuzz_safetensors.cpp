@@ -9,11 +9,10 @@ using namespace tg;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fuzz::Scratch scratch;
-  // Memory of its own, so that a read past its end is seen; a mapped file goes on to the end of its page.
+  // A copy, so that a read past its end is seen; a mapped file extends to the end of its page.
   const std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data),
                                      reinterpret_cast<const std::byte*>(data) + size);
   const auto header = fuzz::accepted([&] { return parse_safetensors(bytes, "memory"); });
-
   const std::string path = scratch.file("in.safetensors", {reinterpret_cast<const char*>(data), size});
   const auto file = fuzz::accepted([&] { return SafetensorsFile(path); });
   TG_FUZZ_CHECK(file.has_value() == header.has_value());
@@ -24,8 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     described += info.bytes;
   }
   TG_FUZZ_CHECK(described <= size);
-
-  const auto tensors = fuzz::accepted([&] { return file->tensors(); });  // refuses a BOOL that is none
+  const auto tensors = fuzz::accepted([&] { return file->tensors(); });  // refuses invalid BOOL
   if (!tensors) return 0;
   for (const auto& [name, tensor] : *tensors) {
     const SafetensorsInfo& info = header->tensors.at(name);

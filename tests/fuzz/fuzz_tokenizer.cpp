@@ -1,7 +1,6 @@
-// Any text as what tokenizers of published models are read from. The first byte chooses: a tokenizer.json (j), a
-// pattern (p), vocab.json and merges.txt (v), ranks of tiktoken (r); the other parts follow after bytes of 0, the last
-// of them a text to encode. Whatever is read encodes any text, by pieces as a whole, and a byte-level vocabulary gives
-// it back.
+// Any text as files of published tokenizers. The first byte chooses: a tokenizer.json (j), a pattern (p), vocab.json
+// and merges.txt (v), ranks of tiktoken (r). The other parts follow after bytes of 0; the last is a text to encode. A
+// tokenizer encodes any text, in segments as whole, and a byte-level vocabulary decodes it.
 #include "fuzz.h"
 
 #include <tapegrad/models/data/bpe.h>
@@ -14,7 +13,7 @@
 using namespace tg;
 
 namespace {
-// The ends of the pieces of a text, if the search does not take too long.
+// The ends of the segments of a text, unless the search takes too long.
 auto ends_of(const TextPattern& p, std::string_view text) {
   return fuzz::accepted([&] {
     std::vector<size_t> ends{0};
@@ -53,7 +52,7 @@ void check_tokenizer(const BpeTokenizer& t, std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  std::array<std::string, 3> parts;  // memory of their own, so that a read past an end is seen
+  std::array<std::string, 3> parts;  // copies, so that a read past an end is seen
   std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   for (std::string& part : parts) {
     const size_t end = std::min(rest.find('\0'), rest.size());
