@@ -103,7 +103,7 @@ TEST_CASE("views and copies") {
       REFUSES(slice(x, 1, -4, 2), shape, "[slice] [-4, 2)"),
       REFUSES(slice(x, 2, 0, 1), shape, "[slice]"),
       REFUSES(split(x, {1, 1}), shape, "[split] the sizes (1, 1) do not sum to dimension", "which has 3 elements"),
-      REFUSES(split(x, {4, -1}), shape, "[split] parts (4, -1)"),
+      REFUSES(split(x, {4, -1}), shape, "[split] the sizes (4, -1)"),
       REFUSES(split(x, {}), shape, "[split]"),
       REFUSES(expand(x, {4, 3}), shape, "[expand] 'x' (2, 3) f32 cannot be repeated to (4, 3)."),
       REFUSES(expand(x, {3}), shape, "[expand]"),

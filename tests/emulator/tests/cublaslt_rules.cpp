@@ -112,22 +112,23 @@ TEST_CASE("layouts, pointers, alignment and workspace") {
              });
 }
 TEST_CASE("rules of int8") {
-  check_rows(int8(CUDA_R_32I),
-             {
-                 {[](Setup& s) { s.trans_a = CUBLAS_OP_N; }, kUnsupported, "int8 needs A transposed and B not (TN)"},
-                 {[](Setup& s) { s.trans_b = CUBLAS_OP_T; }, kUnsupported, "(TN)"},
-                 {[](Setup& s) { s.m = 30; }, kUnsupported, "m and k in multiples of 4, they are 30 and 32"},
-                 {[](Setup& s) { s.k = 31; }, kUnsupported, "m and k in multiples of 4, they are 32 and 31"},
-                 {[](Setup& s) { s.n = 31; }, kGood, ""},
-                 {[](Setup& s) { s.lda = 34; }, kUnsupported, "leading dimensions in multiples of 4"},
-                 {[](Setup& s) { s.n = 65537; }, kUnsupported, "int8 with n = 65537: above 65536"},
-                 {[](Setup& s) { s.a = 2, s.promised = 1; }, kInvalid, "is not aligned to 4 bytes"},
-                 {[](Setup& s) { s.alpha = 2; }, kUnsupported, "needs alpha and beta of 0 or 1"},
-                 {[](Setup& s) { s.beta = 1; }, kGood, ""},
-                 {[](Setup& s) { s.scale_b = 3 << 18; }, kUnsupported, "int8 has no scale pointers"},
-                 {[](Setup& s) { s.pointers = CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO; }, kUnsupported,
-                  "int8 has the pointer modes HOST, DEVICE and"},
-             });
+  check_rows(
+      int8(CUDA_R_32I),
+      {
+          {[](Setup& s) { s.trans_a = CUBLAS_OP_N; }, kUnsupported, "int8 needs A transposed and B not (TN)"},
+          {[](Setup& s) { s.trans_b = CUBLAS_OP_T; }, kUnsupported, "(TN)"},
+          {[](Setup& s) { s.m = 30; }, kUnsupported, "m and k in multiples of 4, they are 30 and 32"},
+          {[](Setup& s) { s.k = 31; }, kUnsupported, "m and k in multiples of 4, they are 32 and 31"},
+          {[](Setup& s) { s.n = 31; }, kGood, ""},
+          {[](Setup& s) { s.lda = 34; }, kUnsupported, "leading dimensions in multiples of 4"},
+          {[](Setup& s) { s.n = 65537; }, kUnsupported, "int8 with n = 65537: this version needs n of at most 65536"},
+          {[](Setup& s) { s.a = 2, s.promised = 1; }, kInvalid, "is not aligned to 4 bytes"},
+          {[](Setup& s) { s.alpha = 2; }, kUnsupported, "needs alpha and beta of 0 or 1"},
+          {[](Setup& s) { s.beta = 1; }, kGood, ""},
+          {[](Setup& s) { s.scale_b = 3 << 18; }, kUnsupported, "int8 has no scale pointers"},
+          {[](Setup& s) { s.pointers = CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO; }, kUnsupported,
+           "int8 has the pointer modes HOST, DEVICE and"},
+      });
   check_rows(int8(CUDA_R_32F), {{[](Setup& s) { s.alpha = 2; }, kGood, ""},
                                 {[](Setup& s) { s.pointers = CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST; },
                                  kUnsupported, "int8 with an f32 result takes scalars only"}});
