@@ -38,7 +38,7 @@ Layout some_heads(const Layout& x, int64_t first, int64_t end) {
   return l;
 }
 }  // namespace
-Layout op::Rope::turned(const Layout& x) const { return heads > 0 ? some_heads(x, 0, heads) : x; }
+Layout op::Rope::rotated(const Layout& x) const { return heads > 0 ? some_heads(x, 0, heads) : x; }
 Layout op::Rope::kept(const Layout& x) const {
   Layout none = x;
   none.shape.back() = 0;

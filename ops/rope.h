@@ -53,8 +53,8 @@ struct Rope : OpOf<Rope> {
   bool inverse;  ///< rotates back: the gradient of a rotation
   bool starts;   ///< whether the starts are input 1
   int64_t heads;
-  Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several, int64_t turned)
-      : theta(base), scaling(s), start(first), inverse(back), starts(several), heads(turned) {}
+  Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several, int64_t rotated)
+      : theta(base), scaling(s), start(first), inverse(back), starts(several), heads(rotated) {}
   Traits traits() const override { return {.may_alias = mask_of(0), .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask) const override { return starts ? mask_of(1) : 0; }
@@ -67,7 +67,7 @@ struct Rope : OpOf<Rope> {
   void replay_key(StructuralHash& k) const override { key(k), k.add(uint64_t(start)); }
   /// The rows of x that are rotated, (..., T, HS), and the rest: no elements without heads.
   /// @{
-  Layout turned(const Layout& x) const;
+  Layout rotated(const Layout& x) const;
   Layout kept(const Layout& x) const;
   /// @}
 };

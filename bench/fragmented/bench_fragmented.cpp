@@ -50,7 +50,7 @@ int measured(const FragmentedFlags& f, int argc, char** argv) {
   }
   if (f.against_document)
     fmt::print("\n{}",
-               beside_document(report.rows, fmt::format("{}, means of {}", report.machine.device, setup.steps)));
+               compare_with_document(report.rows, fmt::format("{}, means of {}", report.machine.device, setup.steps)));
   if (!f.json.empty()) write_fragmented_json(f.json, report);
   return 0;
 }

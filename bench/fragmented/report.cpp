@@ -71,7 +71,7 @@ std::string memory_table(const std::vector<FragmentedRow>& rows) {
          aligned(lines);
 }
 
-std::string beside_document(const std::vector<FragmentedRow>& rows, const std::string& ours) {
+std::string compare_with_document(const std::vector<FragmentedRow>& rows, const std::string& ours) {
   std::vector<Cells> lines{
       {"", "step", "ours forward", "backward", "peak", "document forward", "backward", "peak", "peak, ours of it"}};
   for (const FragmentedRow& r : rows) {

@@ -23,7 +23,7 @@ std::string document_text(const std::vector<FragmentedRow>&);
 // A line per row, in MiB: measured; the document's framework with and without its harness's layer; 4 P and 3 P.
 std::string memory_table(const std::vector<FragmentedRow>&);
 // Empty if the document has none of the rows. `ours` describes our measurement.
-std::string beside_document(const std::vector<FragmentedRow>&, const std::string& ours);
+std::string compare_with_document(const std::vector<FragmentedRow>&, const std::string& ours);
 
 void write_fragmented_json(const std::string& path, const FragmentedReport&);
 

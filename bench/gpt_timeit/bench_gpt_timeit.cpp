@@ -47,7 +47,7 @@ int measured(const TimeitFlags& f, int argc, char** argv) {
   if (const auto rows = warmup_rows(report.matrix); !rows.empty()) fmt::print("{}\n", data_frame(report.matrix, rows));
   const WarmupClaim claim = warmup_claim(report.matrix);
   fmt::print("{}{}", text(claim), sums_text(report.matrix));
-  if (f.against_document) fmt::print("{}", beside_document(report));
+  if (f.against_document) fmt::print("{}", compare_with_document(report));
   if (!f.json.empty()) write_timeit_json(f.json, report);
   return f.check_warmup && !claim.holds() ? 1 : 0;
 }

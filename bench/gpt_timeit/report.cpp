@@ -148,7 +148,7 @@ std::string sums_text(const std::vector<TimeitRow>& rows) {
   return lines.size() == 1 ? "" : "Consistency: medians of the parts and of the whole (seconds)\n" + aligned(lines);
 }
 
-std::string beside_document(const TimeitReport& report) {
+std::string compare_with_document(const TimeitReport& report) {
   std::vector<Cells> lines{{"", "ours ms", "median", "std", "document ms", "median", "std", "ratio"}};
   const auto take = [&](const std::string& name, const TimeitResult& r) {
     const TimeitFigure* of = timeit_figure(name);

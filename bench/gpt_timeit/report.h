@@ -55,7 +55,7 @@ struct TimeitFigure {
 };
 const TimeitFigure* timeit_figure(std::string_view name);
 // Both figures of each run in the document, and its mean over ours; empty without any.
-std::string beside_document(const TimeitReport&);
+std::string compare_with_document(const TimeitReport&);
 
 void write_timeit_json(const std::string& path, const TimeitReport&);
 

@@ -41,7 +41,7 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
     if (!emulated && !report.peaks.contains(run.setup.precision))
       report.peaks[run.setup.precision] = peaks.gflops(std::string(name_of(run.setup.precision)));
   fmt::print("{}{}", answers(report.runs), utilisation(report));
-  if (f.against_document) fmt::print("{}", beside_document(report.runs));
+  if (f.against_document) fmt::print("{}", compare_with_document(report.runs));
   for (const LmFigures& run : report.runs)
     if (!f.csv.empty()) write_csv(f.csv, run);
   if (!f.json.empty()) write_lm_json(f.json, report);

@@ -58,7 +58,7 @@ DocumentLm::DocumentLm(const Params& p, const GptConfig& c, Scores scores) : con
 Tensor DocumentLm::norm(const Tensor& x, const Tensor& gain) const {
   return gain * (x * rsqrt(mean(x * x, {-1}, {.keepdim = true}) + config_.norm_eps));
 }
-Tensor DocumentLm::turned(const Tensor& x) const {  // (B, NH, T, HS)
+Tensor DocumentLm::rotated(const Tensor& x) const {  // (B, NH, T, HS)
   Shape pairs = x.shape();
   pairs.back() /= 2;
   pairs.push_back(2);
@@ -101,7 +101,7 @@ Tensor DocumentLm::attention(const Block& w, const Tensor& x) const {
   }
   {
     const NameScope here("rope encoding");
-    q = turned(q), k = turned(k);
+    q = rotated(q), k = rotated(k);
   }
   const Tensor y = weighted_values(q, k, v);
   const NameScope here("output projection");

@@ -26,7 +26,7 @@ class DocumentLm {
   Tensor norm(const Tensor& x, const Tensor& gain) const;
   Tensor attention(const Block&, const Tensor& x) const;
   Tensor weighted_values(const Tensor& q, const Tensor& k, const Tensor& v) const;
-  Tensor turned(const Tensor& x) const;
+  Tensor rotated(const Tensor& x) const;
   GptConfig config_;
   Scores scores_;
   Tensor wte_, ln_f_, head_, cos_, sin_;  // cos, sin: (context, HS / 2)

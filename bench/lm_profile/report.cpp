@@ -239,7 +239,7 @@ constexpr Document kDocument[] = {{StepType::forward, 844.67, 844.64, 0, 0, 0, 3
 constexpr int kDocumentSteps = 4;
 }  // namespace
 
-std::string beside_document(const std::vector<LmFigures>& all) {
+std::string compare_with_document(const std::vector<LmFigures>& all) {
   std::string r;
   for (const LmFigures& f : all) {
     if (f.setup.size != "2.7B") continue;

@@ -30,7 +30,7 @@ std::string step_text(const LmFigures&);
 // Nine numbered paragraphs from steps of train; unmeasured ones say so.
 std::string answers(const std::vector<LmFigures>&);
 // Phases, copies and kernels against the document's; empty for sizes other than 2.7B.
-std::string beside_document(const std::vector<LmFigures>&);
+std::string compare_with_document(const std::vector<LmFigures>&);
 
 struct LmReport : Origin {
   std::vector<LmFigures> runs;

@@ -98,7 +98,7 @@ double seconds(int64_t begin, int64_t end) { return 1e-9 * double(end - begin); 
 Profile document_ranges(const Profile& p) {
   Profile r = p;
   r.ranges.clear();
-  std::map<uint32_t, size_t> turned;  // range of a layer -> its q and k rotation
+  std::map<uint32_t, size_t> rotated;  // range of a layer -> its q and k rotation
   std::vector<uint32_t> place(p.ranges.size(), Profile::kNone);
   for (size_t i = 0; i < p.ranges.size(); ++i) {
     Profile::Range range = p.ranges[i];
@@ -108,7 +108,7 @@ Profile document_ranges(const Profile& p) {
     if (name.empty()) continue;
     if (range.kind == RangeKind::op) {
       if (range.name == "rope") {
-        const auto [at, first] = turned.emplace(range.parent, r.ranges.size());
+        const auto [at, first] = rotated.emplace(range.parent, r.ranges.size());
         if (!first) {
           r.ranges[at->second].end = range.end;
           continue;

@@ -67,7 +67,7 @@ int run(const TrainingFlags& f, int argc, char** argv) {
       begin(f, argc, argv, fmt::format("; {}, each sample ends synchronised", f.mode)), f.mode, {}, {}};
   fmt::print("\n");
   measure_all(f, Device::parse(f.device), report);
-  if (f.against_document) fmt::print("{}", beside_document(report.rows));
+  if (f.against_document) fmt::print("{}", compare_with_document(report.rows));
   if (!f.json.empty()) write_training_json(f.json, report);
   return 0;
 }

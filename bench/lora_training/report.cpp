@@ -84,7 +84,7 @@ void write_training_json(const std::string& path, const TrainingReport& r) {
   write_json(path, j);
 }
 
-std::string beside_document(const std::vector<Measured>& rows) {
+std::string compare_with_document(const std::vector<Measured>& rows) {
   const auto triple = [](double a, double b, double c) {
     return fmt::format("[{} {} {}]", format_time(a), format_time(b), format_time(c));
   };

@@ -19,6 +19,6 @@ struct TrainingReport : Origin {
 };
 void write_training_json(const std::string& path, const TrainingReport&);
 // Both figures of each id in the document, and its time over ours; empty without any.
-std::string beside_document(const std::vector<Measured>&);
+std::string compare_with_document(const std::vector<Measured>&);
 
 }  // namespace tg::bench

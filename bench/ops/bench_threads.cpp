@@ -37,16 +37,16 @@ int64_t steps_of_a_microsecond() {
   return std::max<int64_t>(1, int64_t(double(kSteps) / (1e6 * bench::measure([] { spend(kSteps); }).median)));
 }
 
-class Neighbour {  // a busy loop on one cpu
+class BusyLoop {  // a busy loop on one cpu
  public:
-  explicit Neighbour(int64_t cpu) {
+  explicit BusyLoop(int64_t cpu) {
     if (cpu >= 0)
       thread_ = std::jthread([cpu](std::stop_token stop) {
 #ifdef __linux__
         cpu_set_t one;
         CPU_ZERO(&one);
         CPU_SET(size_t(cpu), &one);
-        if (sched_setaffinity(0, sizeof one, &one) != 0) fmt::print("cpu {} cannot be had: the neighbour moves\n", cpu);
+        if (sched_setaffinity(0, sizeof one, &one) != 0) fmt::print("cpu {} cannot be had: the busy loop moves\n", cpu);
 #endif
         while (!stop.stop_requested()) spend(1000);
       });
@@ -78,10 +78,10 @@ void regions(const char* name, int64_t times, int64_t tiles, int64_t step, const
   fmt::print("{:<28} {:>4} x {:>5} {:>10.1f} {:>10.1f} {:>10.2f} {:>9.0f}%\n", name, times, tiles, 1e6 * p.a.median,
              1e6 * p.b.median, p.ratio, 100 * p.ratio / cpu::num_threads());
 }
-int run(int64_t neighbour, bool quick) {
+int run(int64_t busy_cpu, bool quick) {
   if (quick) g_options = {.warmup = 0, .min_seconds = 0, .min_runs = 1};
   const int64_t step = steps_of_a_microsecond();
-  const Neighbour busy(neighbour);
+  const BusyLoop busy(busy_cpu);
   fmt::print("{} thread(s) of at most {}\n\n{:<38} {:>10} {:>10} {:>10}\n", cpu::num_threads(), cpu::max_threads(),
              "an empty region, us", "p10", "median", "p90");
   empty_region("workers awake", {});
@@ -100,12 +100,12 @@ int run(int64_t neighbour, bool quick) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int64_t neighbour = -1;
+  int64_t busy_cpu = -1;
   bool quick = false;
   const auto declare = [&](bench::Command& c) {
-    c.option("--neighbour", "a busy loop on that cpu meanwhile; -1: none", neighbour, -1, 1023);
+    c.option("--busy-cpu", "a busy loop on that cpu meanwhile; -1: none", busy_cpu, -1, 1023);
     c.toggle("--quick", "each row once, as a test", quick);
-    return [&] { return run(neighbour, quick); };
+    return [&] { return run(busy_cpu, quick); };
   };
   return apps::run_program(argc, argv, {"bench_threads", "Measures the thread pool of the CPU backend.", declare});
 }

@@ -34,8 +34,9 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
   }
   fmt::print("\n{}", summary(report.rows));
   if (f.against_document)
-    fmt::print("\n{}", beside_document(report.rows, fmt::format("{} on {}, means of {}", name_of(plan.setup.dtype),
-                                                                report.machine.device, plan.setup.repeat)));
+    fmt::print("\n{}",
+               compare_with_document(report.rows, fmt::format("{} on {}, means of {}", name_of(plan.setup.dtype),
+                                                              report.machine.device, plan.setup.repeat)));
   if (!f.json.empty()) write_switchback_json(f.json, report, peaks);
   return 0;
 }
@@ -47,7 +48,7 @@ int predicted(const SwitchBackFlags& f) {
   const std::string ours =
       fmt::format("{}, not measured: {:g} Tflop/s, {:g} Top/s of codes and {:g} TB/s, whichever takes longer",
                   name_of(plan.setup.dtype), r.products, r.products_8, r.bytes);
-  fmt::print("{}\n{}", summary(rows), beside_document(rows, ours));
+  fmt::print("{}\n{}", summary(rows), compare_with_document(rows, ours));
   return 0;
 }
 }  // namespace

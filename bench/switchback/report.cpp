@@ -138,7 +138,7 @@ std::string summary(const std::vector<SwitchBackRow>& rows) {
   return "Sums of parts in ms, means of both layers; above 1 SwitchBack is faster\n" + aligned(lines);
 }
 
-std::string beside_document(const std::vector<SwitchBackRow>& rows, const std::string& ours) {
+std::string compare_with_document(const std::vector<SwitchBackRow>& rows, const std::string& ours) {
   std::vector<Cells> lines{{"", "batch", "ours standard", "rowwise", "global", "s/rowwise", "s/global",
                             "document standard", "rowwise", "global", "s/rowwise", "s/global"}};
   for (const SwitchBackRow& r : rows) {

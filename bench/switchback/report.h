@@ -28,7 +28,7 @@ std::string layer_lines(const std::vector<LayerTime>&);
 // A line per layer and batch, averaged over swapped and unswapped layers: totals, speedups, the share of quantising.
 std::string summary(const std::vector<SwitchBackRow>&);
 // Empty if the document has none of the rows. `ours` describes our measurement.
-std::string beside_document(const std::vector<SwitchBackRow>&, const std::string& ours);
+std::string compare_with_document(const std::vector<SwitchBackRow>&, const std::string& ours);
 
 void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);
 

@@ -185,7 +185,7 @@ template <class T> struct BackwardTile {
                   2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
   C *p = take(p_size), *dp = take(kStrip * kKeys), *log_sum = take(kQueries), *log_rest = take(kQueries),
     *delta = take(kQueries);
-  C *turned_q = take(kQueries * hs), *turned_dy = take(kQueries * hs);
+  C *transposed_q = take(kQueries * hs), *transposed_dy = take(kQueries * hs);
   C *qs = take(kQueries * ld), *dys = take(kQueries * ld), *ks = take(kKeys * ld), *vs = take(kKeys * ld),
     *pairs = take(kKeys * ld);
   C *dqs = take(z.tq * wide), *dks = take(z.tk * wide), *dvs = take(z.tk * wide);
@@ -216,7 +216,7 @@ template <class T> struct BackwardTile {
   // delta of each query: dy . y.
   void dot_rows(int64_t nq, MatView<C> dy, MatView<C> y) const {
     constexpr int64_t L = kVector<C>;
-    alignas(64) C parts[P * L], turned[L * P];
+    alignas(64) C parts[P * L], transposed[L * P];
     for (int64_t i0 = 0; i0 < kQueries; i0 += P) {
       const int64_t n = std::clamp<int64_t>(nq - i0, 0, P);
       for (int64_t i = 0; i < n; ++i) {
@@ -225,10 +225,10 @@ template <class T> struct BackwardTile {
         for (int64_t j = 0; j < ld; j += L) sum += load_vector(a + j) * load_vector(c + j);
         store_vector(parts + i * L, sum);
       }
-      pack_panel<C>(L, n, {parts, 1, L}, turned);
+      pack_panel<C>(L, n, {parts, 1, L}, transposed);
       for (int64_t w = 0; w < P; w += L) {
         Vector<C> sum = {};
-        for (int64_t j = 0; j < L; ++j) sum += load_vector(turned + j * P + w);
+        for (int64_t j = 0; j < L; ++j) sum += load_vector(transposed + j * P + w);
         store_vector(delta + i0 + w, sum);
       }
     }
@@ -247,8 +247,8 @@ template <class T> struct BackwardTile {
       log_rest[i] = C(l - double(C(l)));
     }
     dot_rows(nq, dy, rows_of<T>(head_of<T>(in[3], b, h), q0, nq, hs, p, true));
-    turn<C>(z, true, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[0], b, h), q0, nq, p, true) : q, turned_q);
-    turn<C>(z, false, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[5], b, h), q0, nq, p, true) : dy, turned_dy);
+    turn<C>(z, true, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[0], b, h), q0, nq, p, true) : q, transposed_q);
+    turn<C>(z, false, nq, z.pairs ? score_rows<T>(z, head_of<T>(in[5], b, h), q0, nq, p, true) : dy, transposed_dy);
     for (int64_t k0 = first; k0 < end; k0 += kKeys) {
       const int64_t nk = std::min(kKeys, end - k0);
       const MatView<T> key = head_of<T>(in[1], b, g), value = head_of<T>(in[2], b, g);
@@ -261,8 +261,8 @@ template <class T> struct BackwardTile {
         if (strip.n == 0) continue;
         for (int64_t j = 0; j < some; j += P) {
           const Block panel{z, q0 + i + j, std::min(P, some - j), k0, strip.n};
-          scores<C>(panel, pairs_of_k, turned_q + (i + j) * z.depth, p + j, kStrip);
-          scores<C>(panel, v, turned_dy + (i + j) * z.depth, dp + j, kStrip);
+          scores<C>(panel, pairs_of_k, transposed_q + (i + j) * z.depth, p + j, kStrip);
+          scores<C>(panel, v, transposed_dy + (i + j) * z.depth, dp + j, kStrip);
           lanes::softmax_grad<C>(panel.template lanes<C>(kStrip), p + j, dp + j, score_scale<C>(z), C(z.scale),
                                  log_sum + i + j, log_rest + i + j, delta + i + j);
         }

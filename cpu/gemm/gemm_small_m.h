@@ -12,7 +12,7 @@ inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
 inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains add in order
 // Bytes of a column of B; kLanes of them, and the prefetched ones, take a fraction of L2.
-inline constexpr int64_t kStretch = 6144;
+inline constexpr int64_t kSegment = 6144;
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
 inline constexpr int64_t kColumns = 64;    // of a tile, if contiguous in k
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
@@ -243,14 +243,14 @@ template <class W> class Product {
   static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * L, cols - L); }
 
   void by_lines(int64_t j, int64_t cols, Sum* totals) const {
-    const int64_t strips = ceil_div(cols, L), stretch = kStretch / int64_t(sizeof(T));
+    const int64_t strips = ceil_div(cols, L), segment = kSegment / int64_t(sizeof(T));
     const int64_t groups = ceil_div(m_, group_), each = std::max<int64_t>(1, L * kVectorBytes / 64 / groups);
     Sum* const sums = t_sums.get<Sum>(m_ * L);
     for (int64_t s = 0; s < strips; ++s)
-      for (int64_t q = 0; q < k_; q += stretch) {
+      for (int64_t q = 0; q < k_; q += segment) {
         const T* const b = b_.p + (j + column(s, cols)) * b_.col;
-        const int64_t end = std::min(k_, q + stretch);
-        Ahead ahead(end < k_ ? b + end : b + L * b_.col, std::min(stretch, end < k_ ? k_ - end : k_), b_.col);
+        const int64_t end = std::min(k_, q + segment);
+        Ahead ahead(end < k_ ? b + end : b + L * b_.col, std::min(segment, end < k_ ? k_ - end : k_), b_.col);
         for (int64_t i = 0; i < m_; i += group_) {
           const int64_t rows = std::min(group_, m_ - i);
           kLinesTiles<W>[size_t(rows - 1)]({q, end, k_, depth_}, a_ + i * units_, b, b_.col, sums + i * L,

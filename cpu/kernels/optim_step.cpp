@@ -53,7 +53,7 @@ std::vector<Tile> tiles_of(Bufs tensors) {
   return tiles;
 }
 void square_sums(const op::SquareSums&, Bufs in, Bufs out, Context&) {
-  static_assert(kGrain == op::SquareSums::kStretch);
+  static_assert(kGrain == op::SquareSums::kSegment);
   const std::vector<Tile> tiles = tiles_of(in);
   std::vector<Walk<1>> walks;
   walks.reserve(in.size());

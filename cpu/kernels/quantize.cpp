@@ -114,7 +114,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
       for (int64_t i = 0; i < c.n && !bad; i += wide) {
         const Lines<T> panel{c.p + i, c.lines, std::min(wide, c.n - i), c.ld};
         if (const float* const absmax = set_states(state, i, panel.n, largest_by_place(panel)))
-          encode_turned<1>(panel, absmax, codes + i * c.lines);
+          encode_transposed<1>(panel, absmax, codes + i * c.lines);
         else
           bad = true;
       }
@@ -170,7 +170,7 @@ void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
 
 // Calls f(p, at, n) for contiguous segments of x, on the thread pool; `at` is the row-major index of the first element.
 // Strided elements are copied to scratch.
-template <class T, class F> void for_stretches(const Buf& x, F&& f) {
+template <class T, class F> void for_segments(const Buf& x, F&& f) {
   using At = std::array<int64_t, 2>;
   for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {
     const T* p = x.data<T>() + at[1];
@@ -199,15 +199,15 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
         for (int64_t l = begin; l < end; ++l) see(largest(c[l], c.n));
       });
     else
-      for_stretches<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
+      for_segments<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
     if (is_bad(most, op.state)) fail_without_code(op.name(), x, op.state);
     const float absmax = math::detail::float_of(most);
     set_state(out[1], 0, absmax);
     const float divisor = absmax > 0 ? absmax : 1.0f;
     if (in_columns)
-      encode_turned<0>(c, &divisor, codes);
+      encode_transposed<0>(c, &divisor, codes);
     else
-      for_stretches<T>(x, [&](const T* p, int64_t at, int64_t n) { encode(p, n, absmax, codes + at); });
+      for_segments<T>(x, [&](const T* p, int64_t at, int64_t n) { encode(p, n, absmax, codes + at); });
   });
 }
 
@@ -232,7 +232,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
     };
     const uint32_t* const most = largest_by_place(c, encode_lines);
     if (bad) fail_without_code(op.name(), x, op.state);
-    encode_turned<1>(c, set_states(across[1], 0, c.n, most), across[0].data<int8_t>());
+    encode_transposed<1>(c, set_states(across[1], 0, c.n, most), across[0].data<int8_t>());
   });
 }
 

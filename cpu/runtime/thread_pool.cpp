@@ -271,7 +271,7 @@ void run_tiles(int64_t tiles, void (*call)(void*, int64_t), void* f) {
   else if (tiles == 1)
     call(f, 0);
 }
-void run_pieces(int64_t n, int64_t grain, void (*call)(void*, int64_t, int64_t), void* f) {
+void run_chunks(int64_t n, int64_t grain, void (*call)(void*, int64_t, int64_t), void* f) {
   TG_CHECK(grain >= 1, value, "[parallel_for] grain is {}. It must be at least 1. Pass a positive grain.", grain);
   if (n <= 0) return;
   parallel_for((n - 1) / grain + 1, [&](int64_t tile) {

@@ -23,7 +23,7 @@ int max_threads();
 namespace detail {
 // Type-erased, so that templates compile only a kernel's own call.
 void run_tiles(int64_t tiles, void (*call)(void* f, int64_t tile), void* f);
-void run_pieces(int64_t n, int64_t grain, void (*call)(void* f, int64_t begin, int64_t end), void* f);
+void run_chunks(int64_t n, int64_t grain, void (*call)(void* f, int64_t begin, int64_t end), void* f);
 template <class F> void* address(F& f) { return const_cast<void*>(static_cast<const void*>(std::addressof(f))); }
 int threads_from(const char* env, int cpus, double quota);  // parses TG_THREADS; null is unset
 }  // namespace detail
@@ -42,7 +42,7 @@ template <class F> void parallel_for(int64_t tiles, F&& f) {
 /// about 5 us of work. Threads and exceptions: see parallel_for(tiles, f). An Error if grain < 1.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   using Callable = std::remove_reference_t<F>;
-  detail::run_pieces(
+  detail::run_chunks(
       n, grain, [](void* g, int64_t begin, int64_t end) { (*static_cast<Callable*>(g))(begin, end); },
       detail::address(f));
 }

@@ -67,21 +67,21 @@ struct Pick {
 
 void gather(const op::Gather& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
-  Strides beside = x.strides();
-  beside[op.dim] = 0;
+  Strides others = x.strides();
+  others[op.dim] = 0;
   const int64_t size = x.size(op.dim);
-  if (Pick{x, index, out[0], beside, index.strides(), x.strides()[op.dim], size}()) return;
+  if (Pick{x, index, out[0], others, index.strides(), x.strides()[op.dim], size}()) return;
   report_outside(index, size, [&](int64_t id, const Dims& p) {
     throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
   });
 }
 void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
-  Strides beside = x.strides(), along = Strides::filled(beside.size(), 0);
-  beside[op.dim] = 0;
+  Strides others = x.strides(), along = Strides::filled(others.size(), 0);
+  others[op.dim] = 0;
   along[op.dim] = index.strides()[0];
   const int64_t size = x.size(op.dim);
-  if (Pick{x, index, out[0], beside, along, x.strides()[op.dim], size}()) return;
+  if (Pick{x, index, out[0], others, along, x.strides()[op.dim], size}()) return;
   report_outside(index, size, [&](int64_t id, const Dims& p) {
     throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
   });
@@ -110,10 +110,10 @@ template <class Bits> void move_elements(const Buf& from, const Strides& to_stri
 // Lines along the dimension are independent: one thread adds a line, or adjacent lines together, in order.
 template <class A, class T, class I>
 bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides, size_t dim, int64_t size) {
-  Shape beside = src.shape();
-  const int64_t n = beside[dim], step = y_strides[dim], id_step = index.strides()[dim], src_step = src.strides()[dim];
-  beside[dim] = 1;
-  const Walk<3> walk(beside, {y_strides, index.strides(), src.strides()});
+  Shape others = src.shape();
+  const int64_t n = others[dim], step = y_strides[dim], id_step = index.strides()[dim], src_step = src.strides()[dim];
+  others[dim] = 1;
+  const Walk<3> walk(others, {y_strides, index.strides(), src.strides()});
   const bool apart = walk.strides[0].back() > step;  // elements of a line are closer than lines
   const int64_t grain = std::max<int64_t>(apart ? 1 : 256, kGrain / std::max<int64_t>(1, n));
   std::atomic<bool> ok = true;

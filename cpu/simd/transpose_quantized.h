@@ -21,7 +21,7 @@ template <class T> struct Lines {
   const T* operator[](int64_t l) const { return p + l * ld; }
 };
 
-namespace turned {
+namespace transposing {
 constexpr int64_t kLine = 64;                    // rows whose int8 values fill a cache line
 constexpr int64_t kTall = 2 * kLine;             // of a block
 constexpr int64_t kWide = 1024;                  // columns of a block, at most: it stays in L2
@@ -142,12 +142,12 @@ inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t
       store(lines[k], some, to + (j + k) * ld, streamed && some == kLine);
   }
 }
-}  // namespace turned
+}  // namespace transposing
 
 // Quantizes and transposes to (n, lines). absmax[i] > 0 belongs to column i, or to all if Step is 0. Blocks run from
 // the last to the first, because the absmax pass has just read the last.
-template <int Step, class T> void encode_turned(const Lines<T>& x, const float* absmax, int8_t* to) {
-  using namespace turned;
+template <int Step, class T> void encode_transposed(const Lines<T>& x, const float* absmax, int8_t* to) {
+  using namespace transposing;
   const int64_t down = (x.lines + kTall - 1) / kTall, across = (x.n + kWide - 1) / kWide;
   const bool streamed = x.lines * x.n >= kStreamed && x.lines % kLine == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0;
   const Scales<Step, T> scales(absmax, x.n);

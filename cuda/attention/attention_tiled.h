@@ -21,7 +21,7 @@ template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<
 template <int kRows, int D, class T, class C>
 __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
-  constexpr int V = kVec<T>, kParts = D / V, kPiece = V < kVec<C> ? V : kVec<C>;
+  constexpr int V = kVec<T>, kParts = D / V, kChunk = V < kVec<C> ? V : kVec<C>;
   for (int i = threadIdx.x; i < kRows * kParts; i += kThreads) {
     const int r = i / kParts, d = i % kParts * V;
     const bool inside = first + r < rows;
@@ -34,10 +34,10 @@ __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, 
       for (int v = 0; v < V; ++v) x.x[v] = inside && d + v < hs ? p[(d + v) * from.col] : narrow<T>(0);
     }
 #pragma unroll
-    for (int v = 0; v < V; v += kPiece) {
-      Vec<C, kPiece> y;
+    for (int v = 0; v < V; v += kChunk) {
+      Vec<C, kChunk> y;
 #pragma unroll
-      for (int w = 0; w < kPiece; ++w) y.x[w] = widen(x.x[v + w]);
+      for (int w = 0; w < kChunk; ++w) y.x[w] = widen(x.x[v + w]);
       store16_shared(to + r * kStep<C, D> + d + v, y);
     }
   }

@@ -29,18 +29,18 @@ template <class T> struct Matrix {
 };
 constexpr int kTallest = 1024;  // rows per block, at most
 enum class Of { columns, both, all };
-template <class T> constexpr int kStretch = 32 * kVec<T>;  // columns of a block, V per lane
+template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns of a block, V per lane
 
 // Finds maximum magnitudes, in words that start at 0.
 template <Of kOf, class T>
 __global__ void __launch_bounds__(kTileThreads, 4)
     absmax_in_tiles(Matrix<T> x, int64_t tall, uint32_t* of_rows, uint32_t* of_columns, NonFiniteCheck watch) {
   constexpr int V = kVec<T>, kWarps = kTileThreads / 32, kAtOnce = 2;
-  __shared__ __align__(16) uint32_t part[kWarps * kStretch<T>];
+  __shared__ __align__(16) uint32_t part[kWarps * kSegment<T>];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  const int64_t across = (x.cols + kStretch<T> - 1) / kStretch<T>, tiles = across * ((x.rows + tall - 1) / tall);
+  const int64_t across = (x.cols + kSegment<T> - 1) / kSegment<T>, tiles = across * ((x.rows + tall - 1) / tall);
   for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t begin = t / across * tall, left = t % across * kStretch<T>, j = left + lane * V;
+    const int64_t begin = t / across * tall, left = t % across * kSegment<T>, j = left + lane * V;
     const int64_t end = min(begin + tall, x.rows);
     Vec<uint32_t, V> most = {};
     uint32_t own = 0;
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(kTileThreads, 4)
       if (threadIdx.x == 0) atomicMax(of_columns, as_f32<T>(all));
     } else {
       __syncthreads();  // the last tile's parts were read
-      store16_shared(part + warp * kStretch<T> + lane * V, most);
+      store16_shared(part + warp * kSegment<T> + lane * V, most);
       __syncthreads();
-      if (int(threadIdx.x) < kStretch<T> && left + threadIdx.x < x.cols) {
+      if (int(threadIdx.x) < kSegment<T> && left + threadIdx.x < x.cols) {
         uint32_t column = 0;
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w) column = larger(column, part[w * kStretch<T> + threadIdx.x]);
+        for (int w = 0; w < kWarps; ++w) column = larger(column, part[w * kSegment<T> + threadIdx.x]);
         atomicMax(of_columns + left + threadIdx.x, as_f32<T>(column));
       }
     }
@@ -245,7 +245,7 @@ template <class T> Matrix<T> transposed_matrix(const Buf& x) {
 }
 template <Of kOf, class T>
 void find_absmax(const Context& c, const Matrix<T>& x, uint32_t* rows, uint32_t* columns, const NonFiniteCheck& watch) {
-  const int64_t across = (x.cols + kStretch<T> - 1) / kStretch<T>;
+  const int64_t across = (x.cols + kSegment<T> - 1) / kSegment<T>;
   int64_t tall = 128;
   while (tall < kTallest && across * ((x.rows + tall - 1) / tall) > blocks_for(c, int64_t(1) << 40, 1)) tall *= 2;
   launch(c, absmax_in_tiles<kOf, T>, blocks_for(c, across * ((x.rows + tall - 1) / tall), 1), kTileThreads, 0, x, tall,

@@ -7,11 +7,11 @@ constexpr int kThreads = 256;
 
 template <class From, class To, int kMost>
 __global__ void __launch_bounds__(kThreads)
-    copy_chunks(const __grid_constant__ Batch<Piece, kMost> batch, int64_t chunks) {
+    copy_chunks(const __grid_constant__ Batch<Segment, kMost> batch, int64_t chunks) {
   constexpr int V = kVec<From>;
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
-    const Piece& p = batch.item[k];
+    const Segment& p = batch.item[k];
     const int64_t begin = (c - batch.first[k]) * batch.chunk;  // a multiple of 16 bytes
     const int n = int(std::min(p.n - begin, batch.chunk));
     const From* from = static_cast<const From*>(p.from) + begin;
@@ -29,10 +29,10 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) to[i] = To(from[i]);
   }
 }
-template <class From, class To> void copy_all(const Context& c, const std::vector<Piece>& all) {
+template <class From, class To> void copy_all(const Context& c, const std::vector<Segment>& all) {
   constexpr int kMany = 500;
-  static_assert(sizeof(Batch<Piece, kMany>) + sizeof(int64_t) <= kMostParameters);
-  for_batches<Piece, kMany>(all, batch_chunk(all), [&]<int kMost>(const Batch<Piece, kMost>& b, size_t) {
+  static_assert(sizeof(Batch<Segment, kMany>) + sizeof(int64_t) <= kMostParameters);
+  for_batches<Segment, kMany>(all, batch_chunk(all), [&]<int kMost>(const Batch<Segment, kMost>& b, size_t) {
     launch(c, copy_chunks<From, To, kMost>, blocks_for(c, b.chunks(), 1), kThreads, 0, b, b.chunks());
   });
 }
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(kThreads)
 }
 }  // namespace
 
-void copy_pieces(const Context& c, const std::vector<Piece>& all, size_t element) {
+void copy_segments(const Context& c, const std::vector<Segment>& all, size_t element) {
   element == 8   ? copy_all<uint64_t, uint64_t>(c, all)
   : element == 4 ? copy_all<uint32_t, uint32_t>(c, all)
                  : copy_all<uint16_t, uint16_t>(c, all);
 }
-void round_pieces(const Context& c, const std::vector<Piece>& all) { copy_all<float, bf16>(c, all); }
+void round_segments(const Context& c, const std::vector<Segment>& all) { copy_all<float, bf16>(c, all); }
 void add_parts(const Context& c, DType t, int64_t n, int ranks, int64_t stride, const void* parts, void* to) {
   const auto run = [&]<class T>(T) {
     launch(c, add_vectors<T>, blocks_for(c, (n + kVec<T> - 1) / kVec<T>, kThreads), kThreads, 0, n, ranks, stride,

@@ -6,13 +6,13 @@
 
 namespace tg::cuda {
 
-struct Piece {
+struct Segment {
   const void* from;
   void* to;
   int64_t n;
 };
-void copy_pieces(const Context&, const std::vector<Piece>&, size_t element);
-void round_pieces(const Context&, const std::vector<Piece>&);
+void copy_segments(const Context&, const std::vector<Segment>&, size_t element);
+void round_segments(const Context&, const std::vector<Segment>&);
 
 // sums[i] = ((x0[i] + x1[i]) + x2[i]) + ...; rank r's elements begin at parts[r * stride]. f64, f32, i64, or bf16 with
 // f32 sums. Every rank's part and sums are 16-byte aligned.

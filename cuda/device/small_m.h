@@ -8,8 +8,9 @@ namespace tg::cuda {
 
 inline constexpr int64_t kFewRows = 16;
 
-// y (rows, n) = x (rows, k) times a matrix, plus bias (n) unless null. The matrix is (k, n), or with kTurned (n, k).
-template <class T> struct FewRows {
+// y (rows, n) = x (rows, k) times a matrix, plus bias (n) unless null. The matrix is (k, n), or with kTransposed (n,
+// k).
+template <class T> struct SmallM {
   const T* x;
   int64_t rows, x_ld;
   const T* matrix;
@@ -24,17 +25,17 @@ struct NamedMatrices {
   IndexCheck check;
 };
 
-template <class T> bool in_vectors(const FewRows<T>& p, bool turned, int64_t step = 0) {
+template <class T> bool in_vectors(const SmallM<T>& p, bool transposed, int64_t step = 0) {
   constexpr int V = kVec<T>;
   return aligned16(p.x) && aligned16(p.matrix) && p.x_ld % V == 0 && p.ld % V == 0 && step % V == 0 &&
-         (turned ? p.k : p.n) % V == 0;
+         (transposed ? p.k : p.n) % V == 0;
 }
 // Multiplies all rows by one matrix: f32 or bf16, in vectors.
-void multiply_few_rows(const Context&, const FewRows<float>&, bool turned);
-void multiply_few_rows(const Context&, const FewRows<bf16>&, bool turned);
+void multiply_small_m(const Context&, const SmallM<float>&, bool transposed);
+void multiply_small_m(const Context&, const SmallM<bf16>&, bool transposed);
 // Multiplies each row by its matrix; rows that name none are zeros.
-void multiply_named(const Context&, const FewRows<float>&, bool turned, const NamedMatrices&);
-void multiply_named(const Context&, const FewRows<bf16>&, bool turned, const NamedMatrices&);
-void multiply_named(const Context&, const FewRows<double>&, bool turned, const NamedMatrices&);
+void multiply_named(const Context&, const SmallM<float>&, bool transposed, const NamedMatrices&);
+void multiply_named(const Context&, const SmallM<bf16>&, bool transposed, const NamedMatrices&);
+void multiply_named(const Context&, const SmallM<double>&, bool transposed, const NamedMatrices&);
 
 }  // namespace tg::cuda

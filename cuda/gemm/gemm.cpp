@@ -231,7 +231,7 @@ GemmOperand advance(GemmOperand x, int64_t row, int64_t column, int64_t matrix, 
 }
 DType result_of(DType t) { return t == DType::i8 ? DType::i32 : t; }
 // f(begin, count) for segments of [0, n).
-template <class F> void pieces(int64_t n, int64_t step, F&& f) {
+template <class F> void for_chunks(int64_t n, int64_t step, F&& f) {
   for (int64_t at = 0; at < n; at += step) f(at, std::min(step, n - at));
 }
 
@@ -268,10 +268,10 @@ void gemm(const Context& c, const Gemm& g) {
   part.ldd = g.n;
   // The library (13.0, 13.1) has no int8 GEMM with more columns, which are our rows.
   const int64_t most_rows = g.dtype == DType::i8 ? std::min<int64_t>(o.largest, 65536) : o.largest;
-  pieces(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
-    pieces(g.m, most_rows, [&](int64_t row, int64_t rows) {
-      pieces(g.n, o.largest, [&](int64_t column, int64_t columns) {
-        pieces(g.k, o.largest, [&](int64_t k, int64_t terms) {
+  for_chunks(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
+    for_chunks(g.m, most_rows, [&](int64_t row, int64_t rows) {
+      for_chunks(g.n, o.largest, [&](int64_t column, int64_t columns) {
+        for_chunks(g.k, o.largest, [&](int64_t k, int64_t terms) {
           part.batch = matrices, part.m = rows, part.n = columns, part.k = terms;
           part.a = advance(g.a, row, k, batch, g.dtype);
           part.b = advance(g.b, k, column, batch, g.dtype);

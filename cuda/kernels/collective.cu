@@ -55,25 +55,26 @@ class Rounds {
   }
   // Copies some ranks' elements of this round from their tensors, or to them.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
-    copy_pieces(c,
-                pieces(wanted,
-                       [&](const ReduceBuffer& s, size_t first, size_t at) {
-                         return Piece{static_cast<const std::byte*>(s.from) + first * element, to + at * element, 0};
-                       }),
-                element);
+    copy_segments(
+        c,
+        segments(wanted,
+                 [&](const ReduceBuffer& s, size_t first, size_t at) {
+                   return Segment{static_cast<const std::byte*>(s.from) + first * element, to + at * element, 0};
+                 }),
+        element);
   }
   template <class Ranks> void unpack(const Context& c, size_t element, const std::byte* from, Ranks&& wanted) const {
-    copy_pieces(c,
-                pieces(wanted,
-                       [&](const ReduceBuffer& s, size_t first, size_t at) {
-                         return Piece{from + at * element, static_cast<std::byte*>(s.to) + first * element, 0};
-                       }),
-                element);
+    copy_segments(c,
+                  segments(wanted,
+                           [&](const ReduceBuffer& s, size_t first, size_t at) {
+                             return Segment{from + at * element, static_cast<std::byte*>(s.to) + first * element, 0};
+                           }),
+                  element);
   }
 
  private:
-  template <class Ranks, class F> std::vector<Piece> pieces(Ranks&& wanted, F&& f) const {
-    std::vector<Piece> all;
+  template <class Ranks, class F> std::vector<Segment> segments(Ranks&& wanted, F&& f) const {
+    std::vector<Segment> all;
     for (size_t r = 0; r < n_.size(); ++r) {
       if (!wanted(int(r))) continue;
       row_.each(first_[r], n_[r], [&](const ReduceBuffer& s, int64_t first, int64_t n, int64_t done) {
@@ -209,10 +210,10 @@ void all_gather_parts(const op::AllGatherParts& op, Bufs in, Bufs out, Context& 
       now.unpack(c, size, all, [&](int r) { return r != ranks.rank; });
     }
   }
-  std::vector<Piece> copies;
+  std::vector<Segment> copies;
   for (size_t k = 0; k < op.copied.size(); ++k)
     copies.push_back({first_element(w[op.copied[k]]), first_element(out[w.size() + k]), w[op.copied[k]].numel()});
-  round_pieces(c, copies);
+  round_segments(c, copies);
 }
 TG_KERNEL(op::AllReduce, cuda, all_reduce);
 TG_KERNEL(op::ReduceScatter, cuda, reduce_scatter);

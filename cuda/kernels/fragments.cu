@@ -72,8 +72,8 @@ void index_matmul(const op::IndexMatmul& op, Bufs in, Bufs out, Context& c) {
                             IndexCheck(c, {outside_matrices, c.op, *index.layout, 0, count})};
   visit_float(out[0].dtype(), [&]<class T>() {
     multiply_named(c,
-                   FewRows<T>{a.data<T>(), a.size(0), a.size(1), b.data<T>(), out[0].size(1), a.size(1), b.size(2),
-                              nullptr, out[0].data<T>()},
+                   SmallM<T>{a.data<T>(), a.size(0), a.size(1), b.data<T>(), out[0].size(1), a.size(1), b.size(2),
+                             nullptr, out[0].data<T>()},
                    op.trans_b, named);
   });
 }

@@ -95,18 +95,18 @@ int64_t product(const Shape& s, size_t from, size_t to) {
 }
 void gather(const op::Gather& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &index = in[1];
-  Strides beside = x.strides();
-  beside[op.dim] = 0;
-  Pick{x, index, out[0], beside, index.strides(), x.strides()[op.dim], {1, std::max<int64_t>(1, out[0].numel())}}(
+  Strides others = x.strides();
+  others[op.dim] = 0;
+  Pick{x, index, out[0], others, index.strides(), x.strides()[op.dim], {1, std::max<int64_t>(1, out[0].numel())}}(
       c, check_of(c, index, op.dim, x.size(op.dim)));
 }
 void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &index = in[1];
-  Strides beside = x.strides(), along = Strides::filled(beside.size(), 0);
-  beside[op.dim] = 0;
+  Strides others = x.strides(), along = Strides::filled(others.size(), 0);
+  others[op.dim] = 0;
   along[op.dim] = index.strides()[0];
   const int64_t inner = product(out[0].shape(), op.dim + 1, out[0].shape().size());
-  Pick{x, index, out[0], beside, along, x.strides()[op.dim], {inner, index.numel()}}(
+  Pick{x, index, out[0], others, along, x.strides()[op.dim], {inner, index.numel()}}(
       c, check_of(c, index, op.dim, x.size(op.dim)));
 }
 void embedding(const op::Embedding&, Bufs in, Bufs out, Context& c) {
@@ -296,26 +296,26 @@ template <class T> void scatter_lines(const Context& c, Bufs in, const Buf& out,
     y = {&wide_layout, wide->as<std::byte>()};
     convert_to<T, A>(c, in[0], y);
   }
-  Shape beside = src.shape();
+  Shape others = src.shape();
   const Strides y_strides = Layout::contiguous(out.shape(), out.dtype()).strides;
   const Lines lines{src.numel() / src.size(dim), src.size(dim),      y_strides[dim],
                     index.strides()[dim],        src.strides()[dim], product(src.shape(), dim + 1, src.shape().size())};
-  beside[dim] = 1;
+  others[dim] = 1;
   launch(c, index_add_lines<A, T>, blocks_for(c, lines.count, kThreads), kThreads, 0, ids_of(index), src.data<T>(),
-         y.data<A>(), Strided<3>(beside, {y_strides, index.strides(), src.strides()}), lines, check);
+         y.data<A>(), Strided<3>(others, {y_strides, index.strides(), src.strides()}), lines, check);
   if constexpr (!std::is_same_v<A, T>) convert_to<A, T>(c, y, out);
 }
 template <class T>
 void scatter_sorted(const Context& c, Bufs in, const Buf& out, size_t dim, const IndexCheck& check, PairBits bits) {
   const Buf &index = in[1], &src = in[2];
   copy_to<T>(c, in[0], out);
-  Strides beside = Layout::contiguous(out.shape(), out.dtype()).strides;
-  const int64_t step = beside[dim], n = src.numel();
-  beside[dim] = 0;
+  Strides others = Layout::contiguous(out.shape(), out.dtype()).strides;
+  const int64_t step = others[dim], n = src.numel();
+  others[dim] = 0;
   SortedPairs pairs(c, n, bits);
   const unsigned blocks = blocks_for(c, n, kThreads);
   launch(c, index_make_element_pairs, blocks, kThreads, 0, ids_of(index), pairs.data(),
-         Strided<2>(src.shape(), {beside, index.strides()}), n, step, out.numel(), bits.position, check);
+         Strided<2>(src.shape(), {others, index.strides()}), n, step, out.numel(), bits.position, check);
   pairs.sort();
   launch(c, index_add_element_runs<T>, blocks, kThreads, 0, static_cast<const uint64_t*>(pairs.data()), src.data<T>(),
          out.data<T>(), Strided<1>(src.shape(), {src.strides()}), n, out.numel(), bits.position);

@@ -58,14 +58,14 @@ class Batched {
   }
 };
 
-// multiply_few_rows() if reading b dominates; false if it does not, or the kernels cannot.
+// multiply_small_m() if reading b dominates; false if it does not, or the kernels cannot.
 template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
   if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
   const auto at = [](const void* p) { return static_cast<const T*>(p); };
-  const FewRows<T> p{at(g.a.data), g.m, g.a.ld, at(g.b.data), g.n, g.k, g.b.ld, at(g.bias), static_cast<T*>(g.out)};
+  const SmallM<T> p{at(g.a.data), g.m, g.a.ld, at(g.b.data), g.n, g.k, g.b.ld, at(g.bias), static_cast<T*>(g.out)};
   if (!in_vectors(p, g.b.transposed)) return false;
-  multiply_few_rows(c, p, g.b.transposed);
+  multiply_small_m(c, p, g.b.transposed);
   return true;
 }
 void product(const Context& c, const Gemm& g) {

@@ -61,7 +61,7 @@ void square_sums(const op::SquareSums&, Bufs in, Bufs out, Context& c) {
   std::deque<Contiguous> data;
   for (const Buf& x : in) all.push_back({data.emplace_back(c, x).data(), x.numel(), x.dtype()});
   auto* sums = out[0].data<double>();
-  for_batches<Gradient, kMany>(all, op::SquareSums::kStretch, [&]<int kMost>(const Batch<Gradient, kMost>& b, size_t) {
+  for_batches<Gradient, kMany>(all, op::SquareSums::kSegment, [&]<int kMost>(const Batch<Gradient, kMost>& b, size_t) {
     launch(c, square_sums_all<kMost>, unsigned(b.chunks()), kThreads, 0, b, sums);
     sums += b.chunks();
   });

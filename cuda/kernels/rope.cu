@@ -109,7 +109,7 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    const Layout to = op.turned(*out[0].layout);
+    const Layout to = op.rotated(*out[0].layout);
     const size_t last = to.shape.size() - 1;
     const int64_t positions = to.shape[last - 1], hs = to.shape[last], pairs = hs / 2;
     const int64_t starts = op.starts ? in[1].numel() : 1, angles = starts * positions * pairs;
@@ -131,7 +131,7 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context& c) {
       all = Layout::contiguous(all.shape, all.dtype, all.device);
     }
     const auto at = [](const auto* bytes, const Layout& l) { return bytes + l.offset * int64_t(sizeof(T)); };
-    const Layout from = op.turned(all), same_from = op.kept(all), same_to = op.kept(*out[0].layout);
+    const Layout from = op.rotated(all), same_from = op.kept(all), same_to = op.kept(*out[0].layout);
     Shape batch;
     std::array<Strides, 2> strides;
     for (size_t d = 0; d + 1 < last; ++d) {

@@ -47,14 +47,14 @@ __device__ __forceinline__ int64_t next_rows(const Which& which, int64_t matrix,
   return next;
 }
 
-constexpr int kLines = 4, kTurnedWarps = 4;
+constexpr int kLines = 4, kTransposedWarps = 4;
 template <class T, int V, int kRows, class Which>
-__global__ void __launch_bounds__(kTurnedWarps * 32)
-    few_rows_turned(FewRows<T> p, int64_t step, const __grid_constant__ Which which) {
+__global__ void __launch_bounds__(kTransposedWarps * 32)
+    small_m_transposed(SmallM<T> p, int64_t step, const __grid_constant__ Which which) {
   using C = compute_t<T>;
   __shared__ RowList<kRows> list;
   __shared__ int64_t next;
-  __shared__ C part[kTurnedWarps][kLines * kRows];
+  __shared__ C part[kTransposedWarps][kLines * kRows];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int64_t first = int64_t(blockIdx.x) * kLines, lines = min(int64_t(kLines), p.n - first);
   const T* matrix = p.matrix + int64_t(blockIdx.y) * step + first * p.ld;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kTurnedWarps * 32)
     if (count == 0) break;
     C sum[kLines][kRows] = {};
 #pragma unroll(kRows > 4 ? 1 : 2)
-    for (int64_t i = int64_t(threadIdx.x) * V; i < p.k; i += kTurnedWarps * 32 * V) {
+    for (int64_t i = int64_t(threadIdx.x) * V; i < p.k; i += kTransposedWarps * 32 * V) {
       Vec<T, V> w[kLines];
 #pragma unroll
       for (int l = 0; l < kLines; ++l) w[l] = load16<V>(matrix + (l < lines ? l : 0) * p.ld + i);
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(kTurnedWarps * 32)
         if (lane == 0) part[warp][l * kRows + r] = all;
       }
     __syncthreads();
-    for (int i = int(threadIdx.x); i < kLines * kRows; i += kTurnedWarps * 32) {
+    for (int i = int(threadIdx.x); i < kLines * kRows; i += kTransposedWarps * 32) {
       const int l = i / kRows, r = i % kRows;
       if (l >= lines || r >= count) continue;
       C total = part[0][i];
 #pragma unroll
-      for (int w = 1; w < kTurnedWarps; ++w) total += part[w][i];
+      for (int w = 1; w < kTransposedWarps; ++w) total += part[w][i];
       if (p.bias) total += widen(p.bias[first + l]);
       p.y[list.row[r] * p.n + first + l] = narrow<T>(total);
     }
@@ -99,19 +99,19 @@ __global__ void __launch_bounds__(kTurnedWarps * 32)
 }
 
 constexpr int kPlainWarps = 8;
-constexpr int64_t kStretch = 256;  // segment of k per block
+constexpr int64_t kSegment = 256;  // segment of k per block
 // part (segments, rows, n): partial sums per segment of k; y itself if there is one.
 template <class T, int V, int kRows, class Which>
 __global__ void __launch_bounds__(kPlainWarps * 32)
-    few_rows_plain(FewRows<T> p, int64_t step, compute_t<T>* part, const __grid_constant__ Which which) {
+    few_rows_plain(SmallM<T> p, int64_t step, compute_t<T>* part, const __grid_constant__ Which which) {
   using C = compute_t<T>;
   __shared__ RowList<kRows> list;
   __shared__ int64_t next;
-  __shared__ C xs[kStretch * kRows];
+  __shared__ C xs[kSegment * kRows];
   __shared__ C own[kPlainWarps][32 * V];
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
   const int64_t left = int64_t(blockIdx.x) * 32 * V, j = left + lane * V;
-  const int64_t begin = int64_t(blockIdx.y) * kStretch, terms = min(kStretch, p.k - begin);
+  const int64_t begin = int64_t(blockIdx.y) * kSegment, terms = min(kSegment, p.k - begin);
   const T* matrix = p.matrix + int64_t(blockIdx.z) * step + begin * p.ld + (j < p.n ? j : 0);
   for (int64_t from = 0; from < p.rows;) {
     from = next_rows<kRows>(which, int64_t(blockIdx.z), from, p.rows, list, next);
@@ -152,12 +152,12 @@ __global__ void __launch_bounds__(kPlainWarps * 32)
   }
 }
 template <class T, class Which>
-__global__ void few_rows_finish(const compute_t<T>* part, int64_t stretches, const T* bias, T* y, int64_t rows,
-                                int64_t n, const __grid_constant__ Which which) {
+__global__ void small_m_finish(const compute_t<T>* part, int64_t segments, const T* bias, T* y, int64_t rows, int64_t n,
+                               const __grid_constant__ Which which) {
   for (GridLoop i(rows * n); i; ++i) {
     if (!which.any(*i / n)) continue;
     compute_t<T> total = part[*i];
-    for (int64_t s = 1; s < stretches; ++s) total += part[s * rows * n + *i];
+    for (int64_t s = 1; s < segments; ++s) total += part[s * rows * n + *i];
     if (bias) total += widen(bias[*i % n]);
     y[*i] = narrow<T>(total);
   }
@@ -174,53 +174,53 @@ template <class T> __global__ void few_rows_check(NamedMatrices named, T* y, int
 
 // of_matrices(first): the row selector from matrix `first` on; a launch has at most 65535.
 template <class T, int V, int kRows, class Of>
-void run(const Context& c, FewRows<T> p, bool turned, int64_t matrices, int64_t step, const Of& of_matrices) {
+void run(const Context& c, SmallM<T> p, bool transposed, int64_t matrices, int64_t step, const Of& of_matrices) {
   using C = compute_t<T>;
   using Which = decltype(of_matrices(0));
   constexpr int64_t kMost = 65535;
   const auto many = [](int64_t a, int64_t b) { return unsigned((a + b - 1) / b); };
-  const int64_t stretches = std::max<int64_t>(1, (p.k + kStretch - 1) / kStretch);
-  const bool in_parts = !turned && stretches > 1;
-  const Scratch part(c, in_parts ? size_t(stretches * p.rows * p.n) * sizeof(C) : 0);
+  const int64_t segments = std::max<int64_t>(1, (p.k + kSegment - 1) / kSegment);
+  const bool in_parts = !transposed && segments > 1;
+  const Scratch part(c, in_parts ? size_t(segments * p.rows * p.n) * sizeof(C) : 0);
   C* const parts = in_parts ? part.as<C>() : nullptr;
   for (int64_t first = 0; first < matrices; first += kMost, p.matrix += kMost * step) {
     const auto some = unsigned(std::min(kMost, matrices - first));
-    if (turned)
-      launch(c, few_rows_turned<T, V, kRows, Which>, dim3(many(p.n, kLines), some), kTurnedWarps * 32, 0, p, step,
-             of_matrices(first));
+    if (transposed)
+      launch(c, small_m_transposed<T, V, kRows, Which>, dim3(many(p.n, kLines), some), kTransposedWarps * 32, 0, p,
+             step, of_matrices(first));
     else
-      launch(c, few_rows_plain<T, V, kRows, Which>, dim3(many(p.n, 32 * V), unsigned(stretches), some),
-             kPlainWarps * 32, 0, p, step, parts, of_matrices(first));
+      launch(c, few_rows_plain<T, V, kRows, Which>, dim3(many(p.n, 32 * V), unsigned(segments), some), kPlainWarps * 32,
+             0, p, step, parts, of_matrices(first));
   }
   if (in_parts)
-    launch(c, few_rows_finish<T, Which>, blocks_for(c, p.rows * p.n, 256), 256, 0, static_cast<const C*>(parts),
-           stretches, p.bias, p.y, p.rows, p.n, of_matrices(0));
+    launch(c, small_m_finish<T, Which>, blocks_for(c, p.rows * p.n, 256), 256, 0, static_cast<const C*>(parts),
+           segments, p.bias, p.y, p.rows, p.n, of_matrices(0));
 }
-template <class T> void of_one(const Context& c, const FewRows<T>& p, bool turned) {
+template <class T> void of_one(const Context& c, const SmallM<T>& p, bool transposed) {
   constexpr int V = kVec<T>;
-  if (p.rows == 1) return run<T, V, 1>(c, p, turned, 1, 0, [](int64_t) { return OneMatrix(); });
-  if (p.rows <= 4) return run<T, V, 4>(c, p, turned, 1, 0, [](int64_t) { return OneMatrix(); });
-  run<T, V, int(kFewRows)>(c, p, turned, 1, 0, [](int64_t) { return OneMatrix(); });
+  if (p.rows == 1) return run<T, V, 1>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
+  if (p.rows <= 4) return run<T, V, 4>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
+  run<T, V, int(kFewRows)>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
 }
-template <class T> void of_named(const Context& c, const FewRows<T>& p, bool turned, const NamedMatrices& named) {
+template <class T> void of_named(const Context& c, const SmallM<T>& p, bool transposed, const NamedMatrices& named) {
   const auto which = [&](int64_t first) { return Named{named, first}; };
-  if (in_vectors(p, turned, named.step))
-    run<T, kVec<T>, 4>(c, p, turned, named.count, named.step, which);
+  if (in_vectors(p, transposed, named.step))
+    run<T, kVec<T>, 4>(c, p, transposed, named.count, named.step, which);
   else
-    run<T, 1, 4>(c, p, turned, named.count, named.step, which);
+    run<T, 1, 4>(c, p, transposed, named.count, named.step, which);
   launch(c, few_rows_check<T>, unsigned(std::min<int64_t>(p.rows, 1024)), 128, 0, named, p.y, p.rows, p.n);
 }
 }  // namespace
 
-void multiply_few_rows(const Context& c, const FewRows<float>& p, bool turned) { of_one(c, p, turned); }
-void multiply_few_rows(const Context& c, const FewRows<bf16>& p, bool turned) { of_one(c, p, turned); }
-void multiply_named(const Context& c, const FewRows<float>& p, bool turned, const NamedMatrices& named) {
-  of_named(c, p, turned, named);
+void multiply_small_m(const Context& c, const SmallM<float>& p, bool transposed) { of_one(c, p, transposed); }
+void multiply_small_m(const Context& c, const SmallM<bf16>& p, bool transposed) { of_one(c, p, transposed); }
+void multiply_named(const Context& c, const SmallM<float>& p, bool transposed, const NamedMatrices& named) {
+  of_named(c, p, transposed, named);
 }
-void multiply_named(const Context& c, const FewRows<bf16>& p, bool turned, const NamedMatrices& named) {
-  of_named(c, p, turned, named);
+void multiply_named(const Context& c, const SmallM<bf16>& p, bool transposed, const NamedMatrices& named) {
+  of_named(c, p, transposed, named);
 }
-void multiply_named(const Context& c, const FewRows<double>& p, bool turned, const NamedMatrices& named) {
-  of_named(c, p, turned, named);
+void multiply_named(const Context& c, const SmallM<double>& p, bool transposed, const NamedMatrices& named) {
+  of_named(c, p, transposed, named);
 }
 }  // namespace tg::cuda

@@ -22,21 +22,21 @@ bool Staging::open() {
   return ring_;
 }
 std::byte* Staging::reserve(size_t n) {
-  constexpr size_t kMostPieces = 64;
+  constexpr size_t kMostTransfers = 64;
   begin_ = end_;
   if (begin_ % size_ + n > size_) begin_ += size_ - begin_ % size_;  // segments do not wrap around
   end_ = begin_ + (n + 255) / 256 * 256;
-  while (!pieces_.empty() && (end_ - pieces_.front().begin > size_ || pieces_.size() == kMostPieces)) {
-    pieces_.front().done.synchronize();
-    spare_.push_back(std::move(pieces_.front().done));
-    pieces_.pop_front();
+  while (!transfers_.empty() && (end_ - transfers_.front().begin > size_ || transfers_.size() == kMostTransfers)) {
+    transfers_.front().done.synchronize();
+    spare_.push_back(std::move(transfers_.front().done));
+    transfers_.pop_front();
   }
   return ring_ + begin_ % size_;
 }
 void Staging::used(cudaStream_t stream) {
   if (spare_.empty()) spare_.emplace_back();
   spare_.back().record(stream);
-  pieces_.push_back({begin_, std::move(spare_.back())});
+  transfers_.push_back({begin_, std::move(spare_.back())});
   spare_.pop_back();
 }
 
@@ -73,7 +73,7 @@ void Staging::to_host(void* to, const void* from, size_t bytes, cudaStream_t str
   };
   const std::byte* ready = fetch(0);
   for (size_t at = 0; at < bytes; at += chunk_) {
-    pieces_.back().done.synchronize();
+    transfers_.back().done.synchronize();
     const std::byte* const next = at + chunk_ < bytes ? fetch(at + chunk_) : nullptr;
     std::memcpy(static_cast<std::byte*>(to) + at, ready, std::min(chunk_, bytes - at));
     ready = next;

@@ -26,7 +26,7 @@ class Staging {
   size_t chunk() const { return chunk_; }
 
  private:
-  struct Piece {  // read or written by a queued copy
+  struct Transfer {  // read or written by a queued copy
     uint64_t begin;
     Event done;
   };
@@ -40,7 +40,7 @@ class Staging {
   std::byte* ring_ = nullptr;
   // The last segment; positions grow without limit, and are taken % size_.
   uint64_t begin_ = 0, end_ = 0;
-  std::deque<Piece> pieces_;  // oldest first
+  std::deque<Transfer> transfers_;  // oldest first
   std::vector<Event> spare_;
 };
 

@@ -25,11 +25,11 @@ struct EvalOptions {
 
 // The bytes of text of all tokens except the first, which is not a target.
 int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
-  constexpr int64_t kPiece = 1 << 16;
+  constexpr int64_t kChunk = 1 << 16;
   int64_t bytes = 0;
   bool begins = true;
-  for (int64_t at = 0; at < tokens.size(); at += kPiece) {
-    std::vector<int32_t> ids(size_t(std::min(kPiece, tokens.size() - at)));
+  for (int64_t at = 0; at < tokens.size(); at += kChunk) {
+    std::vector<int32_t> ids(size_t(std::min(kChunk, tokens.size() - at)));
     tokens.copy(at, ids);
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] >= tokenizer.vocab_size()) continue;  // not in the tokenizer: no text

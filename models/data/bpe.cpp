@@ -88,8 +88,9 @@ class Encoder {
       return result;
     }
     try {
-      detail::cut(parts_.cuts, part.text, part.begins,
-                  [&](std::span<const std::string_view> pieces) { parts_.model.encode(pieces, memory, result.ids); });
+      detail::cut(parts_.cuts, part.text, part.begins, [&](std::span<const std::string_view> pre_tokens) {
+        parts_.model.encode(pre_tokens, memory, result.ids);
+      });
     } catch (...) {
       result.error = std::current_exception();
     }

@@ -94,7 +94,7 @@ size_t Joiner::join(const MergeTable& merges, std::span<int32_t> ids) {
   return left;
 }
 
-PieceKey::PieceKey(std::string_view text) : piece(text) {
+PreTokenKey::PreTokenKey(std::string_view text) : pre_token(text) {
   const auto word = [&]<class T>(T zero, size_t at) {
     std::memcpy(&zero, text.data() + at, sizeof(T));
     return uint64_t(zero);
@@ -115,23 +115,23 @@ PieceKey::PieceKey(std::string_view text) : piece(text) {
   }
   hash = hash_of(first, second, n);
 }
-uint64_t PieceKey::hash_of(uint64_t first, uint64_t second, size_t bytes) {
+uint64_t PreTokenKey::hash_of(uint64_t first, uint64_t second, size_t bytes) {
   const uint64_t hash = (first ^ std::rotl(second * kGolden, 32) ^ bytes) * kGolden;
   return (hash ^ hash >> 32) * kGolden;
 }
 
-size_t PieceTable::slot_of(const PieceKey& key) const {
-  const size_t n = key.piece.size();
+size_t PreTokenTable::slot_of(const PreTokenKey& key) const {
+  const size_t n = key.pre_token.size();
   const auto is_it = [&](const Slot& s) {
     if (s.bytes != n || s.first != key.first) return false;
-    return n <= PieceKey::kWhole ? s.second == key.second
-                                 : std::memcmp(texts_.data() + s.second, key.piece.data(), n) == 0;
+    return n <= PreTokenKey::kWhole ? s.second == key.second
+                                    : std::memcmp(texts_.data() + s.second, key.pre_token.data(), n) == 0;
   };
   size_t at = size_t(key.hash >> shift_);
   while (slots_[at].bytes != 0 && !is_it(slots_[at])) at = (at + 1) & (slots_.size() - 1);
   return at;
 }
-bool PieceTable::find(const PieceKey& key, std::vector<int32_t>& to) const {
+bool PreTokenTable::find(const PreTokenKey& key, std::vector<int32_t>& to) const {
   const Slot& s = slots_[slot_of(key)];
   if (s.bytes == 0) return false;
   if (s.id < kMany) {  // most pre-tokens
@@ -142,13 +142,13 @@ bool PieceTable::find(const PieceKey& key, std::vector<int32_t>& to) const {
   }
   return true;
 }
-void PieceTable::keep(const PieceKey& key, std::span<const int32_t> ids) {
+void PreTokenTable::keep(const PreTokenKey& key, std::span<const int32_t> ids) {
   if (2 * ++used_ > slots_.size()) grow();
-  const size_t n = key.piece.size();
+  const size_t n = key.pre_token.size();
   Slot s{key.first, key.second, uint32_t(n), 0};
-  if (n > PieceKey::kWhole) {
+  if (n > PreTokenKey::kWhole) {
     s.second = texts_.size();
-    texts_ += key.piece;
+    texts_ += key.pre_token;
   }
   if (ids.size() == 1) {
     s.id = uint32_t(ids[0]);
@@ -159,33 +159,33 @@ void PieceTable::keep(const PieceKey& key, std::span<const int32_t> ids) {
   }
   slots_[slot_of(key)] = s;
 }
-void PieceTable::grow() {
+void PreTokenTable::grow() {
   std::vector<Slot> before(2 * slots_.size());
   std::swap(before, slots_);
   --shift_;
   for (const Slot& s : before) {
     if (s.bytes == 0) continue;
-    auto at = size_t(PieceKey::hash_of(s.first, s.bytes > PieceKey::kWhole ? 0 : s.second, s.bytes) >> shift_);
+    auto at = size_t(PreTokenKey::hash_of(s.first, s.bytes > PreTokenKey::kWhole ? 0 : s.second, s.bytes) >> shift_);
     while (slots_[at].bytes != 0) at = (at + 1) & (slots_.size() - 1);
     slots_[at] = s;
   }
 }
 
-void BpeModel::join_characters(std::string_view piece, Joiner& joiner, std::vector<int32_t>& to) const {
+void BpeModel::join_characters(std::string_view pre_token, Joiner& joiner, std::vector<int32_t>& to) const {
   const size_t begin = to.size();
   if (byte_pairs.empty()) {
-    first_ids(piece, to);
+    first_ids(pre_token, to);
   } else {
-    for (const char byte : piece) to.push_back(byte_ids[uint8_t(byte)]);
+    for (const char byte : pre_token) to.push_back(byte_ids[uint8_t(byte)]);
   }
   const std::span<int32_t> ids = std::span(to).subspan(begin);
   joiner.begin(ids.size());
   for (size_t i = 0; i + 1 < ids.size(); ++i)
     joiner.put(i, byte_pairs.empty() ? merges.rank_of(ids[i], ids[i + 1])
-                                     : byte_pairs[size_t(uint8_t(piece[i])) << 8 | uint8_t(piece[i + 1])]);
+                                     : byte_pairs[size_t(uint8_t(pre_token[i])) << 8 | uint8_t(pre_token[i + 1])]);
   to.resize(begin + joiner.join(merges, ids));
 }
-void BpeModel::first_ids(std::string_view piece, std::vector<int32_t>& to) const {
+void BpeModel::first_ids(std::string_view pre_token, std::vector<int32_t>& to) const {
   bool after_unknown = false;
   const auto put_unknown = [&](std::string_view character) {
     TG_CHECK(unknown >= 0, value,
@@ -199,15 +199,15 @@ void BpeModel::first_ids(std::string_view piece, std::vector<int32_t>& to) const
     to.push_back(id);
     after_unknown = false;
   };
-  for (size_t at = 0; at < piece.size();) {
-    const size_t length = byte_level ? 1 : std::max<size_t>(first_of(piece.substr(at)).length, 1);
-    const std::string_view character = piece.substr(at, length);
+  for (size_t at = 0; at < pre_token.size();) {
+    const size_t length = byte_level ? 1 : std::max<size_t>(first_of(pre_token.substr(at)).length, 1);
+    const std::string_view character = pre_token.substr(at, length);
     at += length;
     const auto id_of_byte = [&](char byte) { return byte_ids[uint8_t(byte)]; };
     if (byte_level) {
       const int32_t id = id_of_byte(character[0]);
       id >= 0 ? put(id) : put_unknown(character);
-    } else if (whole.find(PieceKey(character), to)) {
+    } else if (whole.find(PreTokenKey(character), to)) {
       after_unknown = false;
     } else if (byte_fallback &&
                std::all_of(character.begin(), character.end(), [&](char b) { return id_of_byte(b) >= 0; })) {
@@ -235,41 +235,41 @@ void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
     join_characters(text, joiner, ids);
     if (ids != std::vector{id}) return;
   }
-  whole.keep(PieceKey(text), {&id, 1});
+  whole.keep(PreTokenKey(text), {&id, 1});
 }
 
-size_t BpeModel::split_from(std::string_view piece, size_t at) const {
+size_t BpeModel::split_from(std::string_view pre_token, size_t at) const {
   const bool all_known = byte_fallback && std::ranges::find(byte_ids, -1) == byte_ids.end();
-  if (fuse_unknown && !all_known) return piece.size();  // adjacent unknown ones fuse
-  for (; at < piece.size(); ++at) {
-    const bool inside = !byte_level && (uint8_t(piece[at]) & 0xC0) == 0x80;
-    if (!inside && !within_[size_t(uint8_t(piece[at - 1])) << 8 | uint8_t(piece[at])]) return at;
+  if (fuse_unknown && !all_known) return pre_token.size();  // adjacent unknown ones fuse
+  for (; at < pre_token.size(); ++at) {
+    const bool inside = !byte_level && (uint8_t(pre_token[at]) & 0xC0) == 0x80;
+    if (!inside && !within_[size_t(uint8_t(pre_token[at - 1])) << 8 | uint8_t(pre_token[at])]) return at;
   }
-  return piece.size();
+  return pre_token.size();
 }
 
-void BpeModel::encode(std::span<const std::string_view> pieces, BpeMemory& memory, std::vector<int32_t>& to) const {
+void BpeModel::encode(std::span<const std::string_view> pre_tokens, BpeMemory& memory, std::vector<int32_t>& to) const {
   constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes that are worth caching, and cache entries
   constexpr size_t kPart = 1 << 14;                 // bytes merged at once
   auto& keys = memory.keys;
-  for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), keys.size()))) {
-    const size_t n = std::min(pieces.size(), keys.size());
+  for (; !pre_tokens.empty(); pre_tokens = pre_tokens.subspan(std::min(pre_tokens.size(), keys.size()))) {
+    const size_t n = std::min(pre_tokens.size(), keys.size());
     for (size_t i = 0; i < n; ++i) {
-      keys[i] = PieceKey(pieces[i]);
+      keys[i] = PreTokenKey(pre_tokens[i]);
       memory.known.prefetch(keys[i]);
       whole.prefetch(keys[i]);
     }
-    for (const PieceKey& key : std::span(keys).first(n)) {
+    for (const PreTokenKey& key : std::span(keys).first(n)) {
       if (memory.known.find(key, to)) continue;
       const size_t begin = to.size();
       if (!whole.find(key, to)) {
         // Splits long pre-tokens, because merging needs 20 bytes of memory per byte.
-        std::string_view rest = key.piece;
+        std::string_view rest = key.pre_token;
         for (size_t end; rest.size() > kPart; rest.remove_prefix(end))
           join_characters(rest.substr(0, end = split_from(rest, kPart)), memory.joiner, to);
         if (!rest.empty()) join_characters(rest, memory.joiner, to);
       }
-      if (key.piece.size() > kLongest) continue;
+      if (key.pre_token.size() > kLongest) continue;
       if (memory.known.size() == kMost) memory.known.clear();
       memory.known.keep(key, std::span(to).subspan(begin));
     }

@@ -28,25 +28,25 @@ class MergeTable {
   int shift_;
 };
 
-// Key of PieceTable. Both words and the size identify up to 16 bytes. Longer pre-tokens have a hash in `first`.
-struct PieceKey {
+// Key of PreTokenTable. Both words and the size identify up to 16 bytes. Longer pre-tokens have a hash in `first`.
+struct PreTokenKey {
   static constexpr size_t kWhole = 16;
-  PieceKey() = default;
-  explicit PieceKey(std::string_view);
+  PreTokenKey() = default;
+  explicit PreTokenKey(std::string_view);
   static uint64_t hash_of(uint64_t first, uint64_t second, size_t bytes);
-  std::string_view piece;
+  std::string_view pre_token;
   uint64_t first = 0, second = 0, hash = 0;
 };
 
 // Ids of pre-tokens.
-class PieceTable {
+class PreTokenTable {
  public:
   // Appends the ids, or returns false.
-  bool find(const PieceKey&, std::vector<int32_t>& to) const;
-  void keep(const PieceKey&, std::span<const int32_t> ids);  // new, not empty, below 4 GB
-  void prefetch(const PieceKey& key) const { __builtin_prefetch(&slots_[key.hash >> shift_]); }
+  bool find(const PreTokenKey&, std::vector<int32_t>& to) const;
+  void keep(const PreTokenKey&, std::span<const int32_t> ids);  // new, not empty, below 4 GB
+  void prefetch(const PreTokenKey& key) const { __builtin_prefetch(&slots_[key.hash >> shift_]); }
   size_t size() const { return used_; }
-  void clear() { *this = PieceTable(); }
+  void clear() { *this = PreTokenTable(); }
 
  private:
   struct Slot {
@@ -56,7 +56,7 @@ class PieceTable {
     uint32_t id = 0;
   };
   static constexpr uint32_t kMany = 1u << 31;
-  size_t slot_of(const PieceKey&) const;
+  size_t slot_of(const PreTokenKey&) const;
   void grow();
   std::vector<Slot> slots_{std::vector<Slot>(64)};
   int shift_ = 58;
@@ -84,14 +84,14 @@ class Joiner {
 
 // Per-thread state of encode().
 struct BpeMemory {
-  PieceTable known;  // cache of earlier pre-tokens
+  PreTokenTable known;  // cache of earlier pre-tokens
   Joiner joiner;
-  std::array<PieceKey, 32> keys;
+  std::array<PreTokenKey, 32> keys;
 };
 
 // A vocabulary and its merges.
 struct BpeModel {
-  PieceTable whole;  // pre-tokens of one token, as text (byte-level: bytes)
+  PreTokenTable whole;  // pre-tokens of one token, as text (byte-level: bytes)
   MergeTable merges;
   bool byte_level = false, ignore_merges = false, byte_fallback = false, fuse_unknown = false;
   int32_t unknown = -1;             // -1: none
@@ -104,14 +104,14 @@ struct BpeModel {
   void look_at_bytes();
   void add(std::string_view text, int32_t id, Joiner&);
   // Appends ids. An Error for a character without an id if there is no unknown token.
-  void encode(std::span<const std::string_view> pieces, BpeMemory&, std::vector<int32_t>& to) const;
+  void encode(std::span<const std::string_view> pre_tokens, BpeMemory&, std::vector<int32_t>& to) const;
 
  private:
   // The first position from `at` on that no token crosses, or the end. Encoding both sides separately gives the same
   // ids.
-  size_t split_from(std::string_view piece, size_t at) const;
-  void first_ids(std::string_view piece, std::vector<int32_t>& to) const;
-  void join_characters(std::string_view piece, Joiner&, std::vector<int32_t>& to) const;
+  size_t split_from(std::string_view pre_token, size_t at) const;
+  void first_ids(std::string_view pre_token, std::vector<int32_t>& to) const;
+  void join_characters(std::string_view pre_token, Joiner&, std::vector<int32_t>& to) const;
   std::vector<bool> within_{std::vector<bool>(1 << 16)};  // byte pairs inside any token
 };
 

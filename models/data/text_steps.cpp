@@ -71,9 +71,9 @@ template <class Split, class Take> void join_matches(std::string_view text, cons
 // Buffers pre-tokens. Their texts must live until pass().
 class Pieces {
  public:
-  explicit Pieces(const TakePieces& take) : take_(take) {}
-  void add(std::string_view piece) {
-    some_[count_++] = piece;
+  explicit Pieces(const TakePreTokens& take) : take_(take) {}
+  void add(std::string_view pre_token) {
+    some_[count_++] = pre_token;
     if (count_ == some_.size()) pass();
   }
   void pass() {
@@ -82,14 +82,14 @@ class Pieces {
   }
 
  private:
-  const TakePieces& take_;
+  const TakePreTokens& take_;
   std::array<std::string_view, 32> some_;
   size_t count_ = 0;
 };
 
 class Cutter {
  public:
-  Cutter(const std::vector<Cut>& cuts, Pieces& pieces) : cuts_(cuts), pieces_(pieces) {}
+  Cutter(const std::vector<Cut>& cuts, Pieces& pre_tokens) : cuts_(cuts), pieces_(pre_tokens) {}
   void run(size_t step, std::string_view text, bool begins) const {
     if (text.empty()) return;
     if (step == cuts_.size()) return pieces_.add(text);
@@ -113,7 +113,9 @@ class Cutter {
     return c.kind == Cut::Kind::metaspace || (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ');
   }
   void cut(const Cut& c, size_t step, std::string_view text, bool begins) const {
-    const auto next = [&](std::string_view piece) { run(step + 1, piece, begins && piece.data() == text.data()); };
+    const auto next = [&](std::string_view pre_token) {
+      run(step + 1, pre_token, begins && pre_token.data() == text.data());
+    };
     if (c.pattern)
       join_matches(
           text, c, [&](const TextPattern::Take& take) { c.pattern->split(text, take); }, next);
@@ -160,10 +162,10 @@ std::string normalized(const std::vector<Normalization>& steps, std::string_view
   }
   return steps.empty() || text.empty() ? std::string(text) : all;
 }
-void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePieces& take) {
-  Pieces pieces(take);
-  Cutter(cuts, pieces).run(0, text, begins);
-  pieces.pass();
+void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePreTokens& take) {
+  Pieces pre_tokens(take);
+  Cutter(cuts, pre_tokens).run(0, text, begins);
+  pre_tokens.pass();
 }
 
 size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from) {

@@ -44,9 +44,9 @@ struct Cut {
   bool prefix_space = false;  // bytes: before a pre-token without a leading space
   enum class Prepend { never, first, always } prepend = Prepend::never;  // metaspace
 };
-using TakePieces = std::function<void(std::span<const std::string_view> pieces)>;
+using TakePreTokens = std::function<void(std::span<const std::string_view> pre_tokens)>;
 // Calls `take` with batches of pre-tokens. `begins`: the document starts here.
-void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePieces&);
+void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePreTokens&);
 // The first offset from `from` on where a split does not change the pre-tokens, or the size of the text.
 size_t part_end(const std::vector<Cut>&, std::string_view text, size_t from);
 

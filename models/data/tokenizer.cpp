@@ -94,9 +94,9 @@ StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stop
     TG_CHECK(!stops_[i].empty(), value,
              "[tokenizer] stop {} is empty, which every text begins with. A stop has at least one byte.", i);
 }
-std::string StopStrings::add(std::string_view piece) {
+std::string StopStrings::add(std::string_view pre_token) {
   if (found_) return {};
-  for (const char c : piece) {
+  for (const char c : pre_token) {
     held_ += c;
     size_t stop = 0;
     for (const std::string& s : stops_)

@@ -77,7 +77,7 @@ class StopStrings {
   /// An Error for an empty stop. Stops are bytes: those of whole characters do not split one.
   explicit StopStrings(std::vector<std::string> stops);
   /// The text that cannot belong to a stop. Nothing follows a stop.
-  std::string add(std::string_view piece);
+  std::string add(std::string_view pre_token);
   /// The held text, at the end.
   std::string end();
   /// Whether a stop has ended the text.

@@ -98,7 +98,7 @@ std::vector<std::string> mismatch(const GptConfig& c) {
 }
 
 // Adjacent pairs to halves, and back.
-Tensor turned(const Tensor& x, int64_t heads, bool to_halves) {
+Tensor transposed(const Tensor& x, int64_t heads, bool to_halves) {
   const int64_t half = x.size(0) / heads / 2, columns = x.numel() / x.size(0);
   const int64_t a = to_halves ? half : 2;
   return reshape(transpose(reshape(x, {heads, a, 2 * half / a, columns}), 1, 2), x.shape());
@@ -157,10 +157,10 @@ std::vector<Entry> huggingface_layout(Family family, const GptConfig& c) {
 
 Tensor rows_from(const Entry& e, const Piece& p, const Tensor& theirs) {
   const Tensor rows = e.transposed ? transpose(theirs) : theirs;
-  return p.pair_heads ? turned(rows, p.pair_heads, false) : rows;
+  return p.pair_heads ? transposed(rows, p.pair_heads, false) : rows;
 }
 Tensor rows_to(const Entry& e, const Piece& p, const Tensor& ours) {
-  const Tensor rows = p.pair_heads ? turned(ours, p.pair_heads, true) : ours;
+  const Tensor rows = p.pair_heads ? transposed(ours, p.pair_heads, true) : ours;
   return e.transposed ? transpose(rows) : rows;
 }
 

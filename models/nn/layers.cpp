@@ -215,7 +215,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   const int64_t b = x.size(0), t = x.size(1), hs = head_dim;
   AttentionOptions how{.causal = causal, .lengths = c.lengths};
   if (c.cache && c.cache->has_capacity()) how.starts = c.cache->lengths();
-  const auto turned = [&](const Tensor& y, int64_t n) {  // the first n heads
+  const auto transposed = [&](const Tensor& y, int64_t n) {  // the first n heads
     if (positions != Positions::rope) return y;
     return rope(y, {.theta = rope_theta,
                     .start = how.starts ? 0 : c.position,
@@ -226,8 +226,8 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   Tensor all = reshape(qkv.forward(x, c.compute, c.rng), {b, t, heads + 2 * kv_heads, hs});
   Tensor y;
   if (!c.cache && !qk_norm) {
-    all = turned(all, heads + kv_heads);     // frees the unrotated copy
-    y = self_attention(all, kv_heads, how);  // (B, T, NH, HS)
+    all = transposed(all, heads + kv_heads);  // frees the unrotated copy
+    y = self_attention(all, kv_heads, how);   // (B, T, NH, HS)
   } else {
     const auto in_heads = [&](const Tensor& part) { return transpose(part, 1, 2); };
     Tensors parts = split(all, {heads, kv_heads, kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
@@ -236,7 +236,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
       const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
       const DType compute = parts[i].dtype();
       if (qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
-      parts[i] = turned(parts[i], parts[i].size(2));
+      parts[i] = transposed(parts[i], parts[i].size(2));
     }
     // On the tape, a view of the values would keep the unrotated queries and keys alive.
     if (parts[2].requires_grad()) parts[2] = parts[2].contiguous();

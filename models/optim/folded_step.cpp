@@ -33,8 +33,8 @@ std::optional<GradientProduct> product_of(const Node& n, DType dtype) {
   if (!product || product->o.products != MatmulPrecision::highest) return {};
   const Tensor a = read_by(n.in[0]), b = read_by(n.in[1]);
   if (a.ndim() != 2 || b.ndim() != 2 || a.dtype() != dtype) return {};
-  const auto turned = [](const Tensor& t, bool turn) { return turn ? transpose(t, 0, 1) : t; };
-  return GradientProduct{turned(a, !product->o.trans_a), turned(b, product->o.trans_b)};
+  const auto transposed = [](const Tensor& t, bool turn) { return turn ? transpose(t, 0, 1) : t; };
+  return GradientProduct{transposed(a, !product->o.trans_a), transposed(b, product->o.trans_b)};
 }
 // Whether n sums gradients, at least one of them a matmul.
 bool is_sum_of_products(const Node& n) {

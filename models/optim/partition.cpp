@@ -11,9 +11,9 @@
 
 namespace tg {
 namespace {
-constexpr int64_t kStretch = op::SquareSums::kStretch;
-constexpr int64_t kBucket = (25 << 20) / 4, kStretchesOfRank = 4;  // elements per bucket; minimum chunks per rank in it
-int64_t stretches_of(int64_t n) { return (n + kStretch - 1) / kStretch; }
+constexpr int64_t kSegment = op::SquareSums::kSegment;
+constexpr int64_t kBucket = (25 << 20) / 4, kSegmentsOfRank = 4;  // elements per bucket; minimum chunks per rank in it
+int64_t segments_of(int64_t n) { return (n + kSegment - 1) / kSegment; }
 
 // The allowed cuts nearest to equal shards.
 ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
@@ -30,7 +30,7 @@ ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
 }  // namespace
 
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter> parameters, int ranks) {
-  const int64_t least = std::max(kBucket, ranks * kStretchesOfRank * kStretch);
+  const int64_t least = std::max(kBucket, ranks * kSegmentsOfRank * kSegment);
   std::vector<GradientBucket> all;
   int64_t n = least;
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -51,16 +51,16 @@ Partition::Partition(std::vector<Parameter> parameters, std::vector<bool> whole,
     int64_t at = 0;
     for (size_t i = b.first; i < b.last; ++i) {
       const int64_t n = parameters_[i].tensor.numel();
-      for (int64_t k = 0; k < n; k += whole_[i] ? n : kStretch) places.push_back(at + k);
+      for (int64_t k = 0; k < n; k += whole_[i] ? n : kSegment) places.push_back(at + k);
       bucket_of_.push_back(cuts_.size()), begin_.push_back(at);
       at += n;
     }
     places.push_back(at);
     cuts_.push_back(balanced(places, comm_->size()));
-    Stretches& s = stretches_.emplace_back();
+    Segments& s = segments_.emplace_back();
     for (size_t i = b.first; i < b.last; ++i)
       for (int r = 0; r < comm_->size(); ++r)
-        (r < comm_->rank() ? s.before : r > comm_->rank() ? s.after : s.mine) += stretches_of(part(i, r).n);
+        (r < comm_->rank() ? s.before : r > comm_->rank() ? s.after : s.mine) += segments_of(part(i, r).n);
   }
 }
 Shard Partition::part(size_t i, int rank) const {
@@ -85,7 +85,7 @@ Tensor Partition::norm(const GradMap& sums) const {
   const auto add_zeros = [&](int64_t n) {
     if (n > 0) row.push_back(zeros({n}, DType::f64, squares.device()));
   };
-  for (const auto& [before, mine, after] : stretches_) {
+  for (const auto& [before, mine, after] : segments_) {
     add_zeros(before);
     if (mine > 0) row.push_back(slice(squares, 0, done, done + mine));
     add_zeros(after);

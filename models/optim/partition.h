@@ -55,10 +55,10 @@ class Partition {
   std::vector<ShardOffsets> cuts_;  // one per bucket
   std::vector<size_t> bucket_of_;   // one per parameter
   std::vector<int64_t> begin_;      // offset of each parameter in its bucket's row
-  struct Stretches {
+  struct Segments {
     int64_t before, mine, after;  // on lower ranks, this one, higher ones
   };
-  std::vector<Stretches> stretches_;  // one per bucket
+  std::vector<Segments> segments_;  // one per bucket
 };
 
 }  // namespace tg

@@ -160,12 +160,12 @@ OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
 }  // namespace
 
 Layouts op::SquareSums::infer(Inputs in) const {
-  int64_t stretches = 0;
+  int64_t segments = 0;
   for (const Tensor& x : in) {
     check::computes(kName, x);
-    stretches += (x.numel() + kStretch - 1) / kStretch;
+    segments += (x.numel() + kSegment - 1) / kSegment;
   }
-  return {Layout::contiguous({stretches}, DType::f64, in[0].device())};
+  return {Layout::contiguous({segments}, DType::f64, in[0].device())};
 }
 Tensor square_sums(Inputs x) {
   TG_CHECK(!x.empty(), value, "[square_sums] there are no tensors. Pass at least one.");

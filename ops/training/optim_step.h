@@ -16,7 +16,7 @@ namespace op {
 /// (any number of tensors) -> sums of squares of their segments, (number of segments) f64.
 struct SquareSums : OpOf<SquareSums> {
   static constexpr auto kName = "square_sums";
-  static constexpr int64_t kStretch = 1 << 14;  ///< elements; a tensor's last segment may be shorter
+  static constexpr int64_t kSegment = 1 << 14;  ///< elements; a tensor's last segment may be shorter
   Layouts infer(Inputs) const override;
 };
 /// ((n) f64) -> the square root of their sum.

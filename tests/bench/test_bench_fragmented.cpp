@@ -240,11 +240,11 @@ TEST_CASE("fragmented: the text is the document's") {
   CHECK(has(memory, "live  reserved  document   fair   4 P   3 P\n"));
   CHECK(has(memory,
             "2048, batch 1, train, 2 fragments      separate, eager  133.4     266.8     133.4  101.3  68.0  51.0"));
-  const std::string beside = beside_document({rows[1], row(kTinyCell, 1, 1, 1)}, "a machine");
+  const std::string beside = compare_with_document({rows[1], row(kTinyCell, 1, 1, 1)}, "a machine");
   CHECK(has(beside, "Ours: a machine."));
   CHECK(has(beside, "0.55      1.55  133.4              0.55      1.55  133.4             100 %"));
   CHECK(!has(beside, "64, batch 3"));
-  CHECK(beside_document({row(kTinyCell, 1, 1, 1)}, "a machine").empty());
+  CHECK(compare_with_document({row(kTinyCell, 1, 1, 1)}, "a machine").empty());
 }
 
 TEST_CASE("fragmented: the JSON file has all cells") {

@@ -331,11 +331,11 @@ Creating random batch...
     CHECK(has(tables, part));
   CHECK(has(step_text(all[0]), "The profiled step, document f32 train: "));
 
-  CHECK(beside_document(all).empty());
+  CHECK(compare_with_document(all).empty());
   std::vector<LmFigures> large{all[0]};
   large[0].setup.size = "2.7B";
   large[0].step.seconds = 1.379045;
-  CHECK(has(beside_document(large),
+  CHECK(has(compare_with_document(large),
             "document f32 train       profiled_step ms                1379.05      2758.09     2.00\n"));
 
   const Folder folder;

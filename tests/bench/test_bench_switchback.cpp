@@ -317,7 +317,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(has(table, "2048 -> 8192  32768      12.0     98.0     114 "));
   CHECK(has(table, "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7"));
 
-  const std::string beside = beside_document(report.rows, "bf16 on cpu, means of 8");
+  const std::string beside = compare_with_document(report.rows, "bf16 on cpu, means of 8");
   CHECK(has(beside, "Compared with document 001"));
   CHECK(has(beside, "Ours: bf16 on cpu, means of 8."));
   CHECK(has(beside,
@@ -355,7 +355,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(j["grid"][1]["rates"].size() == kOps);
   CHECK(j["grid"][1]["rates"][7]["unit"] == "GB/s");
   report.rows = {report.rows[1]};
-  CHECK(beside_document(report.rows, "").empty());
+  CHECK(compare_with_document(report.rows, "").empty());
   CHECK(error_of(Error::Kind::io, [&] { write_switchback_json(folder / "no/run.json", report, Peaks(0)); }) !=
         "no error");
 }

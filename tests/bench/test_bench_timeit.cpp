@@ -281,14 +281,14 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
       {},
       {row("small", Computation::forward_backward, 0, false, {0.5})},
       rows};
-  const std::string table = beside_document(report);
+  const std::string table = compare_with_document(report);
   CHECK(has(table,
             "standalone_small_forward_backward_warmup_0_mixed_False   500.000   500.000     0.000      260.487  "
             "221.089  77.023   0.52\n"));
   CHECK(has(table, "small_forward_warmup_0_mixed_False                      2000.000"));
   report.standalone.clear();
   for (TimeitRow& r : report.matrix) r.run.size = "tiny";
-  CHECK(beside_document(report).empty());
+  CHECK(compare_with_document(report).empty());
 
   const Folder folder;
   write_timeit_json(folder / "run.json", report);

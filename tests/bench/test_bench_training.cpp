@@ -174,10 +174,10 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
   rows[0].change = Change{{-0.3, -0.2, -0.1, 0}, {}, -9, 0.001};
   rows[0].outliers = {1, 2, 3, 4};
   TrainingReport r = report_of(rows);
-  const std::string table = beside_document(r.rows);
+  const std::string table = compare_with_document(r.rows);
   CHECK(times(table, "\n") == 3);
   CHECK(has(table, "[10.000 µs 20.000 µs 40.000 µs]      [427.63 µs 436.78 µs 445.73 µs]         21.84\n"));
-  CHECK(beside_document({rows[2]}).empty());
+  CHECK(compare_with_document({rows[2]}).empty());
 
   r.host = HostTime{{200, 10, 1e-4}, {50, 8, 8e-5}, 0.8, 7, 5};
   CHECK(r.host->eager.share() == Approx(0.02));

@@ -16,7 +16,7 @@ const Context kContext{kGpu, "all_reduce"};
 std::byte* data(const Tensor& t) { return t.value()->storage->data; }
 }  // namespace
 
-TEST_CASE("copy_pieces: every element of each piece, and no other") {
+TEST_CASE("copy_segments: every element of each piece, and no other") {
   for (const size_t element : {2, 4, 8})
     for (const size_t pieces : {1, 4, 5, 700}) {
       CAPTURE_ALL(element, pieces);
@@ -37,7 +37,7 @@ TEST_CASE("copy_pieces: every element of each piece, and no other") {
                    b = tensor(std::vector<uint8_t>(want.size(), 0xee), {int64_t(want.size())}, kGpu);
       std::vector<cuda::Piece> list;
       for (const auto& [f, t, n] : all) list.push_back({data(a) + f * element, data(b) + t * element, int64_t(n)});
-      cuda::copy_pieces(kContext, list, element);
+      cuda::copy_segments(kContext, list, element);
       CHECK(values<uint8_t>(b) == want);
     }
 }

@@ -57,16 +57,16 @@ TEST_CASE("products of few rows: against the CPU; a row alone has the same bits"
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1096, 72}, {24, 2752}}) {
       const Tensor a = make({17, k}, 1, t), w = make({n, k}, 2, t), bias = make({n}, 3, t);
       const Tensor plain = transpose(w).contiguous();
-      const Tensor x = on_cuda(a), turned = on_cuda(w), straight = on_cuda(plain), add = on_cuda(bias);
+      const Tensor x = on_cuda(a), transposed = on_cuda(w), straight = on_cuda(plain), add = on_cuda(bias);
       for (const int64_t m : {3, 16, 17}) {
         CAPTURE_ALL(name_of(t), n, k, m);
         const Tensor some = slice(x, 0, 0, m), want = linear(slice(a, 0, 0, m), w, bias);
-        const Tensor y = linear(some, turned, add), z = matmul(some, straight);
+        const Tensor y = linear(some, transposed, add), z = matmul(some, straight);
         CHECK(distance(y, want) <= tolerance(t) * 30);
         CHECK(distance(z, matmul(slice(a, 0, 0, m), plain)) <= tolerance(t) * 30);
         if (m > kFew) continue;
         const Tensor last = slice(x, 0, m - 1, m);
-        CHECK(bits_of(linear(last, turned, add)) == bits_of(slice(y, 0, m - 1, m)));
+        CHECK(bits_of(linear(last, transposed, add)) == bits_of(slice(y, 0, m - 1, m)));
         CHECK(bits_of(matmul(last, straight)) == bits_of(slice(z, 0, m - 1, m)));
       }
     }
@@ -81,10 +81,10 @@ TEST_CASE("index_matmul: rows in any order, a matrix that no row names, one that
            {std::vector<int64_t>{4, 0, 4, 4, 1, 4, 4, 0, 4}, {2, 2, 2, 2, 2, 2, 2, 2, 2}}) {
         CAPTURE_ALL(name_of(t), n);
         const Tensor index = tensor<int64_t>(named, {9});
-        const Tensor turned = transpose(b, 1, 2).contiguous();
+        const Tensor transposed = transpose(b, 1, 2).contiguous();
         const Tensor want = index_matmul(a, b, index);
         CHECK(distance(index_matmul(on_cuda(a), on_cuda(b), on_cuda(index)), want) <= tolerance(t) * 30);
-        const Tensor other = index_matmul(on_cuda(a), on_cuda(turned), on_cuda(index), true);
+        const Tensor other = index_matmul(on_cuda(a), on_cuda(transposed), on_cuda(index), true);
         CHECK(distance(other, want) <= tolerance(t) * 30);
       }
     }

@@ -61,8 +61,8 @@ TEST_CASE("codes of tall and wide matrices on the device: several tiles, whole a
       CAPTURE_ALL(s, name_of(t));
       const Tensor x = many_binades(s, 7).to(t), y = x.to(kGpu);
       expect_all_same(x, y);
-      const Tensor turned = transpose(x, 0, 1);
-      const QuantizedBothWays gpu = quantize_both_ways(transpose(y, 0, 1)), cpu = quantize_both_ways(turned);
+      const Tensor transposed = transpose(x, 0, 1);
+      const QuantizedBothWays gpu = quantize_both_ways(transpose(y, 0, 1)), cpu = quantize_both_ways(transposed);
       expect_same(gpu.rows, cpu.rows);
       expect_same(gpu.columns, cpu.columns);
       const Tensor part = slice(x, 1, 1, s[1]), there = slice(y, 1, 1, s[1]);

@@ -114,7 +114,7 @@ TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks
   before = memory_stats(Device::cpu()).live;
   const auto sharded = with(world(), true);
   const int64_t part = memory_stats(Device::cpu()).live - before;
-  CHECK(world()->size() * part <= all + world()->size() * 4 * op::SquareSums::kStretch * int64_t(sizeof(float)));
+  CHECK(world()->size() * part <= all + world()->size() * 4 * op::SquareSums::kSegment * int64_t(sizeof(float)));
   StateDict state;
   for (const auto& [name, layout] : whole->state_layouts()) state[name] = random(layout.shape, uint64_t(state.size()));
   for (const auto& o : {sharded.get(), whole.get()}) {

@@ -37,7 +37,7 @@ double most(const Tensor& t) {  // the largest size of an element; NaN if one is
   for (double x : t.to_vector<double>()) m = std::isnan(x) || std::isnan(m) ? NAN : std::max(m, std::abs(x));
   return m;
 }
-// A bias of keys that are not turned adds q_i . b to all scores of row i, and softmax ignores what they share: its
+// A bias of keys that are not transposed adds q_i . b to all scores of row i, and softmax ignores what they share: its
 // gradient is 0, and what is computed is rounding of terms of the size of the query bias's gradient.
 bool has_idle_part(const std::string& name, const GptConfig& c) {
   return name.ends_with("qkv.bias") && c.positions == Positions::learned && !c.qk_norm;

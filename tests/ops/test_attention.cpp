@@ -165,9 +165,9 @@ TEST_CASE("attention: one query alone gives what it gives among many") {
         const Tensor want = slice(attention(in.q, in.k, in.v), 2, tk - 1, tk), q = slice(in.q, 2, tk - 1, tk);
         const double most = t == DType::f64 ? 1e-13 : t == DType::f32 ? 2e-6 : 1e-2;
         CHECK(distance(attention(q, in.k, in.v), want) <= most);
-        const auto turned = [](const Tensor& x) { return transpose(transpose(x).contiguous()); };
-        CHECK(distance(attention(q, turned(in.k), in.v), want) <= most);
-        CHECK(distance(attention(q, in.k, turned(in.v)), want) <= most);
+        const auto transposed = [](const Tensor& x) { return transpose(transpose(x).contiguous()); };
+        CHECK(distance(attention(q, transposed(in.k), in.v), want) <= most);
+        CHECK(distance(attention(q, in.k, transposed(in.v)), want) <= most);
         const Tensor none = attention(q, in.k, in.v, {.lengths = i64({0, tk})});
         CHECK(distance(of_sequence(none, 0), zeros(of_sequence(none, 0).shape(), t)) == 0);
         CHECK(distance(of_sequence(none, 1), of_sequence(want, 1)) <= most);

@@ -104,9 +104,9 @@ TEST_CASE("layers: values and gradients near the exact ones, e5m2 in gradients o
     CHECK(distance(r[3], exact[3]) < 1e-5);
   }
   CHECK(bits_of(coarse[0]) == bits_of(fine[0]));
-  const QuantizedFp8 turned = quantize_fp8(transpose(l.w, 0, 1));  // the mode sets the format of the gradient
-  CHECK(bits_of(fine[1]) == bits_of(fp8_linear(quantize_fp8(l.g), turned)));
-  CHECK(bits_of(coarse[1]) == bits_of(fp8_linear(quantize_fp8(l.g, Fp8Format::e5m2), turned)));
+  const QuantizedFp8 transposed = quantize_fp8(transpose(l.w, 0, 1));  // the mode sets the format of the gradient
+  CHECK(bits_of(fine[1]) == bits_of(fp8_linear(quantize_fp8(l.g), transposed)));
+  CHECK(bits_of(coarse[1]) == bits_of(fp8_linear(quantize_fp8(l.g, Fp8Format::e5m2), transposed)));
 }
 
 TEST_CASE("what 8-bit floats refuse") {

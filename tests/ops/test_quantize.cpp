@@ -49,16 +49,16 @@ TEST_CASE("codes and states are those of the definition, for every dtype and lay
         for (const bool lazy : {false, true}) {
           CAPTURE_ALL(s, name_of(t), int(how));
           const Tensor x = many_binades(s, 3).to(t), y = stored(x, how);
-          const Tensor turned = transpose(x, 0, 1).contiguous();
+          const Tensor transposed = transpose(x, 0, 1).contiguous();
           const Mode mode(lazy);
           expect_codes(quantize_rowwise(y), by_rows(x));
           expect_codes(quantize_global(y), by_all(x));
-          if (s[0] > 0) expect_codes(quantize_columnwise_transpose(y), by_rows(turned));
-          expect_codes(quantize_global_transpose(y), by_all(turned));
+          if (s[0] > 0) expect_codes(quantize_columnwise_transpose(y), by_rows(transposed));
+          expect_codes(quantize_global_transpose(y), by_all(transposed));
           if (s[0] == 0) continue;
           const QuantizedBothWays both = quantize_both_ways(y);
           expect_codes(both.rows, by_rows(x));
-          expect_codes(both.columns, by_rows(turned));
+          expect_codes(both.columns, by_rows(transposed));
         }
 }
 
@@ -66,10 +66,10 @@ TEST_CASE("large matrices: blocks and panels of what is transposed, whole lines 
   for (const auto& [s, t] :
        {std::pair{Shape{1088, 1030}, DType::f32}, {Shape{1090, 1030}, DType::bf16}, {Shape{1030, 1088}, DType::bf16}}) {
     CAPTURE_ALL(s, name_of(t));
-    const Tensor x = many_binades(s, 6).to(t), turned = transpose(x, 0, 1).contiguous();
-    const Expected rows = by_rows(x), columns = by_rows(turned);
+    const Tensor x = many_binades(s, 6).to(t), transposed = transpose(x, 0, 1).contiguous();
+    const Expected rows = by_rows(x), columns = by_rows(transposed);
     expect_codes(quantize_columnwise_transpose(x), columns);
-    expect_codes(quantize_global_transpose(x), by_all(turned));
+    expect_codes(quantize_global_transpose(x), by_all(transposed));
     for (const Store how : {Store::contiguous, Store::transposed}) {
       const QuantizedBothWays both = quantize_both_ways(stored(x, how));
       expect_codes(both.rows, rows);

@@ -83,9 +83,9 @@ TEST_CASE("the exact layer, element by element within the bound of the codes") {
       // |a b - (a + da)(b + db)| <= |a| db + da |b| + da db, summed over k.
       const auto bound = [](const Tensor& a, const Tensor& da, const Tensor& b, const Tensor& db) {
         const Tensor ones_a = a * 0.0 + 1.0, ones_b = b * 0.0 + 1.0;
-        const MatmulOptions turned{.trans_b = true};
-        return matmul(abs(a), ones_b * db, turned) + matmul(ones_a * da, abs(b), turned) +
-               matmul(ones_a * da, ones_b * db, turned);
+        const MatmulOptions transposed{.trans_b = true};
+        return matmul(abs(a), ones_b * db, transposed) + matmul(ones_a * da, abs(b), transposed) +
+               matmul(ones_a * da, ones_b * db, transposed);
       };
       const Tensor scale_w = matmul(transpose(abs(g), 0, 1), abs(x));
       const Tensor bounds[] = {bound(x, step_x, e.w, step_w), bound(g, step_g, transpose(e.w, 0, 1), step_wt),

@@ -315,18 +315,18 @@ struct Cases {
   }
   void gates_and_positions() {
     // Pairs: an even number of columns. Position 0 rotates nothing.
-    const auto turned = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
-    one("rope", "plain", {floats({2, r, 2 * c})}, turned({}));
-    one("rope", "start", {floats({r, 2 * c})}, turned({.theta = 100, .start = 1234567}));
+    const auto transposed = [](RopeOptions o) { return [o](Inputs x) { return rope(x[0], o); }; };
+    one("rope", "plain", {floats({2, r, 2 * c})}, transposed({}));
+    one("rope", "start", {floats({r, 2 * c})}, transposed({.theta = 100, .start = 1234567}));
     one("rope", "scaled", {floats({r, 2 * c})},
-        turned({.start = 30, .scaling = {RopeScalingKind::llama3, 8, 1, 4, 64}}));
+        transposed({.start = 30, .scaling = {RopeScalingKind::llama3, 8, 1, 4, 64}}));
     one("rope", "starts", {floats({3, 2, r, 2 * c}), index(5), index(0), index(1234567)},
         [](Inputs x) { return rope(x[0], {.theta = 100, .starts = concat(x.subspan(1), 0)}); });
     one("rope", "starts_i32", {floats({2, r, 3, 2 * c}), index(3), index(7)},
         [](Inputs x) { return rope(transpose(x[0], 1, 2), {.starts = concat(x.subspan(1), 0).to(DType::i32)}); });
     one("rope", "heads", {floats({2, r, 2, 2 * c})},
         [](Inputs x) { return rope(transpose(x[0], 1, 2), {.start = 3}); });
-    one("rope", "some_heads", {floats({2, r, 3, 2 * c})}, turned({.start = 3, .heads = 2}));
+    one("rope", "some_heads", {floats({2, r, 3, 2 * c})}, transposed({.start = 3, .heads = 2}));
     one("rope", "all_heads", {floats({2, r, 2, 2 * c}), index(5), index(7)},
         [](Inputs x) { return rope(x[0], {.starts = concat(x.subspan(1), 0), .heads = 2}); });
     one("swiglu", "plain", {floats({2, r, 2 * c}, -4, 4)}, [](Inputs x) { return swiglu(x[0]); });
