@@ -1,5 +1,5 @@
-# Target `demo`: writes short stories from a grammar, trains a byte-level GPT on them for a minute, and prints a story that
-# the model writes.
+# Target `demo`: writes short stories from a grammar, trains a byte-level GPT on them for a minute, and prints a
+# story that the model writes.
 set(demo_out ${PROJECT_BINARY_DIR}/demo)
 set(demo_text ${PROJECT_BINARY_DIR}/stories.txt)
 add_custom_target(demo
