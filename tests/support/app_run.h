@@ -175,5 +175,26 @@ inline int first_struck(int every) { return 1 + int(kill_seed() % uint64_t(every
 inline const Arguments kTiny = {"--layers",  "1",   "--heads",        "1",   "--width",      "8", "--context", "8",
                                 "--batch",   "2",   "--max-steps",    "4",   "--eval-every", "2", "--warmup",  "1",
                                 "--dropout", "0.1", "--val-fraction", "0.02"};
+inline Arguments with(Arguments words, const Arguments& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+// kTiny with other values: {"--max-steps", "60", ...}. New flags are appended.
+inline Arguments tiny_with(const Arguments& flags) {
+  Arguments r = kTiny;
+  for (size_t i = 0; i < flags.size(); i += 2) {
+    const auto at = std::find(r.begin(), r.end(), flags[i]);
+    if (at == r.end())
+      r.insert(r.end(), {flags[i], flags[i + 1]});
+    else
+      *(at + 1) = flags[i + 1];
+  }
+  return r;
+}
+// A folder with text.txt, and `train` on it into "run".
+struct TextFolder : Folder {
+  TextFolder() { write_file_atomically(*this / "text.txt", rhyme()); }
+};
+inline const Arguments kTrain = {"train", "--data", "text.txt", "--out", "run"};
 
 }  // namespace tg

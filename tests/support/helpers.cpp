@@ -74,6 +74,13 @@ double row_distance(const Tensor& a, const Tensor& b) {
     worst = std::max(worst, distance(slice(x, 0, r, r + 1), slice(y, 0, r, r + 1)));
   return worst;
 }
+double norm_distance(const Tensor& a, const Tensor& b) {
+  REQUIRE(a.shape() == b.shape());
+  const auto x = values<double>(a), y = values<double>(b);
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
+  return std::sqrt(difference / size);
+}
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at, const Tensor& gradient, double h) {
   const auto x = values<double>(at), g = values<double>(gradient);
   double worst = 0, scale = 1;

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "support/errors.h"
+
 namespace tg {
 
 #ifdef TG_SANITIZED
@@ -69,6 +71,9 @@ double distance(const Tensor& a, const Tensor& b);
 
 // max over rows of the last dimension of max |a - b| / max |b|.
 double row_distance(const Tensor& a, const Tensor& b);
+
+// norm(a - b) / norm(b)
+double norm_distance(const Tensor& a, const Tensor& b);
 
 // max |central difference - gradient| / max(1, |gradient|) of a scalar function of one f64 input.
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at, const Tensor& gradient,

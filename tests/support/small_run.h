@@ -4,9 +4,11 @@
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/trainer.h>
 
+#include <map>
 #include <vector>
 
 #include "support/files.h"
+#include "support/helpers.h"
 
 namespace tg {
 
@@ -46,6 +48,18 @@ inline std::vector<double> numbers_of(const std::vector<StepRecord>& all) {
   std::vector<double> v;
   for (const StepRecord& r : all) v.insert(v.end(), {r.loss, r.grad_norm, r.lr, r.val_loss.value_or(-1)});
   return v;
+}
+// All that a step changes.
+struct Snapshot {
+  int64_t step, optimizer_steps;
+  Rng data, dropout;
+  std::map<std::string, std::vector<std::byte>> tensors;
+  bool operator==(const Snapshot&) const = default;
+};
+inline Snapshot snapshot(const TrainerState& s) {
+  Snapshot r{s.step, s.optimizer_steps, s.data, s.dropout, {}};
+  for (const auto& [name, t] : s.tensors) r.tensors[name] = bits_of(t);
+  return r;
 }
 inline std::vector<StepRecord> rest_of(Trainer& trainer) {
   std::vector<StepRecord> all;
