@@ -1,5 +1,4 @@
-// parameter_as(): when the bf16 copy of a leaf is made, when it is not used any more, and that its gradient is that of
-// to().
+// parameter_as(): when the bf16 copy of a leaf is made and when it is stale. Its gradient is that of to().
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/ops/matmul.h>
@@ -44,7 +43,7 @@ TEST_CASE("parameter_as: one conversion for as long as a leaf keeps its value") 
       const NoGradScope off;
       CHECK(casts_for(read) == 0);
     }
-    CHECK(casts_for([&] { evaluate({w.to(kNarrow)}); }) == 1);  // to() gives elements of its own
+    CHECK(casts_for([&] { evaluate({w.to(kNarrow)}); }) == 1);  // to() makes new elements
   }
 }
 TEST_CASE("parameter_as: what has no copy is converted by to()") {

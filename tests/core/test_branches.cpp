@@ -1,5 +1,5 @@
-// Branches of a program: whatever the accesses, calls that touch the same bytes keep their order, and what could wait
-// is beside the longest way.
+// Branches of a program: calls that touch the same bytes keep their order, and calls off the longest path run next to
+// it.
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/rng.h>
 

@@ -1,7 +1,7 @@
-// Random programs, run eagerly and compiled: results, captured tensors, optimiser steps and generators are equal bit
-// for bit, or the compiled call is an Error of compile(). Between calls layers are merged, rates are set, and handles
-// and captured numbers change; only after what C++ cannot see may a check of the replay refuse. There are 1000 for each
-// unit of TG_TEST_EFFORT; TG_PROGRAM=N is one alone.
+// Random programs, eager and compiled: results, captured tensors, optimiser steps and generators have the same bits, or
+// the compiled call is an Error of compile(). Between calls layers are merged, rates are set, and handles and captured
+// numbers change. A check of a replay may only refuse changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000
+// programs; TG_PROGRAM=N runs one.
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"
@@ -14,7 +14,7 @@ using namespace tg;
 namespace {
 constexpr int kVariables = 3, kCalls = 4, kCapacity = 5;
 
-// Draws of a program itself; not an Rng, whose draws a trace refuses.
+// Not an Rng, whose draws a trace refuses.
 struct Dice {
   std::mt19937_64 words;
   uint64_t below(uint64_t n) { return words() % n; }
@@ -35,7 +35,6 @@ struct World {
   float host = 1;                 // what a tensor of host data holds
   bool host_moves = false;        // in each call, as a loader of batches does
   bool flag = false;              // the host branches on it
-
   explicit World(uint64_t seed) {
     layer.delta().b.assign(random({2, 3}, seed * 16 + 14));
     for (int i = 0; i < kVariables; ++i) variables.push_back(random({3}, seed * 16 + uint64_t(i)));
@@ -53,7 +52,7 @@ struct World {
     for (const auto& [name, t] : optimiser[0].state()) r.push_back(bits_of(t));
     return r;
   }
-  // What a caller does between two calls. True if a replay cannot see it.
+  // A change between two calls. True if a replay cannot see it.
   bool change(Dice draw, bool seen_only) {
     switch (draw.below(seen_only ? 3 : 9)) {
       case 0: layer.merged() ? layer.unmerge() : layer.merge(); return false;
@@ -191,8 +190,8 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
         try_call();
         CHECK_MESSAGE(!has(error, "now differs from its replays"), error);
       }
-      if (!expected.empty()) {  // of the program itself: nothing has changed, but handles that are no state
-        ++failures;
+      if (!expected.empty()) {
+        ++failures;  // nothing has changed, except handles that are not state
         if (declares) CHECK(world.bits() == before);
         CHECK(std::pair(world.noise, world.optimiser[0].steps()) == at);
         ok = declares;

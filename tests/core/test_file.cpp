@@ -1,5 +1,4 @@
-// core/io/file.h: mappings, writes that happen wholly or not at all, folders. POSIX limits stand in for a full disk;
-// root may write anywhere, so no test relies on permissions.
+// core/io/file.h: mappings, atomic writes, folders. POSIX limits emulate a full disk: root ignores permissions.
 #include "support/files.h"
 
 #include <signal.h>
@@ -25,18 +24,15 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
   CHECK(read_file(folder / "a") == "other");
   MappedFile moved = std::move(file);
   CHECK(moved.text() == "some bytes");
-  CHECK(file.bytes().empty());  // NOLINT: what is left of a moved mapping
+  CHECK(file.bytes().empty());  // NOLINT: a moved mapping is empty
   moved = MappedFile(folder / "a");
   CHECK(moved.text() == "other");
-
   write_file_atomically(folder / "empty", "");
   CHECK(MappedFile(folder / "empty").bytes().empty());
-
-  CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile(folder / "none"); }),
-            "[file] cannot read " + folder / "none: No such file or directory.");
-  CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile f(folder.path); }), folder.path + ": it is a folder.");
+  CHECK_ERROR_OF(io, "[file] cannot read " + folder / "none: No such file or directory.", MappedFile(folder / "none"));
+  CHECK_ERROR_OF(io, folder.path + ": it is a folder.", MappedFile(folder.path));
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  CHECK_HAS(error_of(Error::Kind::io, [&] { MappedFile(folder / "pipe"); }), "it is a device, pipe or socket");
+  CHECK_ERROR_OF(io, "it is a device, pipe or socket", MappedFile(folder / "pipe"));
 }
 
 TEST_CASE("file: reading by positions sees a file that is cut shorter or written to, and not one that is replaced") {
@@ -142,8 +138,8 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     const Tensor x = tensor<float>({1, 2}, {2});
     const LazyScope lazy;
     const Tensor sum = add(x, x);
-    Tensor(x).mutable_data<float>()[0] = 3;  // what the pending sum was to read is gone
-    CHECK_HAS(error_of(Error::Kind::state, [&] { write_safetensors(path, {{"a", x}, {"b", sum}}); }), "[add]");
+    Tensor(x).mutable_data<float>()[0] = 3;  // the pending sum has lost its input
+    CHECK_ERROR_OF(state, "[add]", write_safetensors(path, {{"a", x}, {"b", sum}}));
   }
   CHECK(read_file(path) == "former");
   CHECK(folder.entries() == 1);
@@ -171,9 +167,9 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
   const std::string path = folder / ".lock", locked = "[file] " + path + " is locked by another process. One at a time";
   {
     FileLock first(path);
-    CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+    CHECK_ERROR_OF(state, locked, FileLock(path));
     const FileLock moved = std::move(first);
-    CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+    CHECK_ERROR_OF(state, locked, FileLock(path));
   }
   CHECK(folder.entries() == 0);  // a lock removes the file that it made
   { FileLock(path).keep(); }
@@ -189,14 +185,14 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
   }
   char x;
   REQUIRE(::read(ready[0], &x, 1) == 1);
-  CHECK_HAS(error_of(Error::Kind::state, [&] { FileLock second(path); }), locked);
+  CHECK_ERROR_OF(state, locked, FileLock(path));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   { FileLock again(path); }
   close(ready[0]), close(ready[1]);
   CHECK(fs::file_size(path) == 0);
-  CHECK_HAS(error_of(Error::Kind::io, [&] { FileLock none(folder / "none/.lock"); }),
-            "none/.lock cannot be opened for writing: No such file or directory");
+  CHECK_ERROR_OF(io, "none/.lock cannot be opened for writing: No such file or directory",
+                 FileLock(folder / "none/.lock"));
 }
 
 TEST_CASE("file: what is appended to a file that has left its place is an error") {
@@ -232,8 +228,7 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
             "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
   CHECK_HAS(error(folder / "file"), "Not a directory.");
   CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
-
-  // Of one that cannot be made, no parent is left.
+  // No parent remains of a folder that cannot be made.
   CHECK_HAS(error(folder / "x/y/" + std::string(300, 'n')), "File name too long.");
   CHECK(!fs::exists(folder / "x"));
   fs::create_symlink("nowhere", folder / "dangling");
@@ -268,8 +263,8 @@ TEST_CASE("file: what is at a path, or an error when nobody can tell") {
   CHECK((path_exists(folder.path) && is_folder(folder.path)));
   CHECK((!path_exists(folder / "none") && !path_exists(folder / "file/none") && !is_folder(folder / "none")));
   const std::string what = "[file] cannot find out what " + folder / "a is: Too many levels of symbolic links. Check";
-  CHECK_HAS(error_of(Error::Kind::io, [&] { path_exists(folder / "a"); }), what);
-  CHECK_HAS(error_of(Error::Kind::io, [&] { is_folder(folder / "a"); }), what);
+  CHECK_ERROR_OF(io, what, path_exists(folder / "a"));
+  CHECK_ERROR_OF(io, what, is_folder(folder / "a"));
 }
 
 TEST_CASE("file: a relative path in a current folder that was removed is named") {

@@ -1,24 +1,16 @@
-// Rules by which a plan runs several ops as one: where they apply and where not, and that values, gradients and what
-// the tape keeps are those of the ops themselves.
+// Rules that run several ops of a plan as one: where they apply, and that values, gradients and what the tape keeps are
+// those of the ops.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
-#include <cstdlib>
-
 #include "support/helpers.h"
+#include "support/with_env.h"
 
 using namespace tg;
 namespace {
-class WithoutRules {
- public:
-  WithoutRules() { ::setenv("TG_PASSES", "-rewrite", 1); }
-  ~WithoutRules() { ::unsetenv("TG_PASSES"); }
-  WithoutRules(const WithoutRules&) = delete;
-  WithoutRules& operator=(const WithoutRules&) = delete;
-};
 using Make = std::function<std::vector<Tensor>()>;
 struct LazyResult {
   std::vector<Tensor> results;
@@ -50,7 +42,7 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
                                                                                                     : 1e-14));
     }
     {
-      const WithoutRules off;
+      const WithEnv off("TG_PASSES", "-rewrite");
       const LazyResult plain = lazily(f);
       CHECK(plain.kernels == without);
       for (size_t k = 0; k < want.size(); ++k) CHECK(bits_of(plain.results[k]) == bits_of(want[k]));
@@ -66,7 +58,7 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
 // No rule applies.
 void stays(const Make& f) {
   const LazyResult with = lazily(f);
-  const WithoutRules off;
+  const WithEnv off("TG_PASSES", "-rewrite");
   const LazyResult without = lazily(f);
   CHECK(with.kernels == without.kernels);
   for (size_t k = 0; k < with.results.size(); ++k) CHECK(bits_of(with.results[k]) == bits_of(without.results[k]));
@@ -211,26 +203,18 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
   };
   for (const Case& c : cases) {
     CAPTURE(&c - cases.data());
-    const auto gradients = [&] {
+    const auto gradients = [&](bool at_once) {
       const Tensor loss = c.f();
+      if (!at_once) evaluate({loss});
       GradMap g = backward(loss);
       std::vector<Tensor> r{loss.detach()};
       for (const Tensor& leaf : c.leaves) r.push_back(g[leaf]);
       return r;
     };
-    const std::vector<Tensor> want = gradients();
+    const std::vector<Tensor> want = gradients(true);
     for (const bool at_once : {true, false}) {  // forward and backward in one evaluation, or in two
       LazyScope lazy;
-      std::vector<Tensor> got;
-      if (at_once) {
-        got = gradients();
-      } else {
-        const Tensor loss = c.f();
-        evaluate({loss});
-        GradMap g = backward(loss);
-        got.push_back(loss.detach());
-        for (const Tensor& leaf : c.leaves) got.push_back(g[leaf]);
-      }
+      const std::vector<Tensor> got = gradients(at_once);
       evaluate(got);
       for (size_t k = 0; k < want.size(); ++k) {
         CAPTURE(k);
@@ -270,5 +254,5 @@ TEST_CASE("errors of a rewritten op name it and its layer, and what could not be
   CHECK(has(e, "[linear] input 0"));
   CHECK(has(e, "was changed after it was captured by this lazy op"));
   CHECK(has(e, "in layer"));
-  CHECK(has(error_of([&] { y.to_vector<float>(); }), "cannot be read: it failed before"));
+  CHECK_ERROR("cannot be read: it failed before", y.to_vector<float>());
 }

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "support/errors.h"
+
 namespace {
 namespace math = tg::math;
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -44,9 +46,11 @@ Sweep sweep(F f, Reference reference, uint32_t first = 0, uint32_t last = 0xffff
   check(last);
   return result;
 }
+// math::f against a function of doubles, between two patterns or over all.
+#define SWEEP_OF(f, reference, ...) \
+  sweep([](float x) { return math::f(x); }, [](double x) { return reference(x); } __VA_OPT__(, ) __VA_ARGS__)
 void expect_within(const Sweep& s, double ulps) {
-  CAPTURE(s.worst_at);
-  CAPTURE(s.wrong_at);
+  CAPTURE_ALL(s.worst_at, s.wrong_at);
   CHECK(s.wrong == 0);
   CHECK(s.worst <= ulps);
   CHECK(s.worst > 0.25);  // a sweep that saw only trivial values proves nothing
@@ -57,11 +61,9 @@ uint32_t pattern_of(float x) { return std::bit_cast<uint32_t>(x); }
 
 // The limits are what was measured over every 97th pattern, with and without contraction, rounded up to a tenth.
 TEST_CASE("math: exp") {
-  expect_within(sweep([](float x) { return math::exp(x); }, [](double x) { return std::exp(x); }), 1.1);
+  expect_within(SWEEP_OF(exp, std::exp), 1.1);
   // The strip where results are denormal, densely: 0 < exp(x) < 2^-126.
-  expect_within(sweep([](float x) { return math::exp(x); }, [](double x) { return std::exp(x); }, pattern_of(-87.3f),
-                      pattern_of(-104.5f)),
-                1.1);
+  expect_within(SWEEP_OF(exp, std::exp, pattern_of(-87.3f), pattern_of(-104.5f)), 1.1);
   CHECK(same(math::exp(0.0f), 1.0f));
   CHECK(same(math::exp(-0.0f), 1.0f));
   CHECK(same(math::exp(kInf), kInf));
@@ -73,11 +75,9 @@ TEST_CASE("math: exp") {
 }
 
 TEST_CASE("math: log") {
-  expect_within(sweep([](float x) { return math::log(x); }, [](double x) { return std::log(x); }), 1.0);
+  expect_within(SWEEP_OF(log, std::log), 1.0);
   // Round 1, where the result is small, and across the seams of the reduction (2/3, 4/3).
-  expect_within(sweep([](float x) { return math::log(x); }, [](double x) { return std::log(x); }, pattern_of(0.6f),
-                      pattern_of(1.5f)),
-                1.0);
+  expect_within(SWEEP_OF(log, std::log, pattern_of(0.6f), pattern_of(1.5f)), 1.0);
   CHECK(same(math::log(1.0f), 0.0f));
   CHECK(same(math::log(0.0f), -kInf));
   CHECK(same(math::log(-0.0f), -kInf));
@@ -90,20 +90,15 @@ TEST_CASE("math: log") {
 }
 
 TEST_CASE("math: log1p, round and floor") {
-  const auto log1p = [](float x) { return math::log1p(x); };
-  expect_within(sweep(log1p, [](double x) { return std::log1p(x); }), 1.5);
+  expect_within(SWEEP_OF(log1p, std::log1p), 1.5);
   // Where 1 + x is rounded, and small.
-  expect_within(sweep(
-                    log1p, [](double x) { return std::log1p(x); }, pattern_of(1e-8f), pattern_of(4.0f)),
-                1.5);
-  expect_within(sweep(
-                    log1p, [](double x) { return std::log1p(x); }, pattern_of(-1e-8f), pattern_of(-1.0f)),
-                1.5);
-  for (float x : {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 1e-9f, -1e-9f, kInf}) CHECK(same(log1p(x), x));
-  CHECK(same(log1p(-1.0f), -kInf));
-  CHECK(std::isnan(log1p(-1.5f)));
-  CHECK(std::isnan(log1p(-kInf)));
-  CHECK(std::isnan(log1p(kNan)));
+  expect_within(SWEEP_OF(log1p, std::log1p, pattern_of(1e-8f), pattern_of(4.0f)), 1.5);
+  expect_within(SWEEP_OF(log1p, std::log1p, pattern_of(-1e-8f), pattern_of(-1.0f)), 1.5);
+  for (float x : {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 1e-9f, -1e-9f, kInf}) CHECK(same(math::log1p(x), x));
+  CHECK(same(math::log1p(-1.0f), -kInf));
+  CHECK(std::isnan(math::log1p(-1.5f)));
+  CHECK(std::isnan(math::log1p(-kInf)));
+  CHECK(std::isnan(math::log1p(kNan)));
   // Exact: every 97th pattern, and those round the halves and the largest fraction.
   const auto check = [](uint32_t u) {
     const float x = std::bit_cast<float>(u);
@@ -122,9 +117,9 @@ TEST_CASE("math: log1p, round and floor") {
 }
 
 TEST_CASE("math: tanh, erf and sigmoid") {
-  expect_within(sweep([](float x) { return math::tanh(x); }, [](double x) { return std::tanh(x); }), 2.5);
-  expect_within(sweep([](float x) { return math::erf(x); }, [](double x) { return std::erf(x); }), 1.3);
-  expect_within(sweep([](float x) { return math::sigmoid(x); }, [](double x) { return math::sigmoid(x); }), 2.3);
+  expect_within(SWEEP_OF(tanh, std::tanh), 2.5);
+  expect_within(SWEEP_OF(erf, std::erf), 1.3);
+  expect_within(SWEEP_OF(sigmoid, math::sigmoid), 2.3);
   for (float zero : {0.0f, -0.0f}) {
     CHECK(same(math::tanh(zero), zero));
     CHECK(same(math::erf(zero), zero));
@@ -143,28 +138,6 @@ TEST_CASE("math: tanh, erf and sigmoid") {
   CHECK(std::isnan(math::tanh(kNan)));
   CHECK(std::isnan(math::erf(kNan)));
   CHECK(std::isnan(math::sigmoid(kNan)));
-}
-
-TEST_CASE("math: sincos") {
-  const auto bounded = [](double x, double y) { return std::fabs(x) < 0x1p29 ? y : double(kNan); };
-  const auto sine = [](float x) {
-    float s, c;
-    math::sincos(x, s, c);
-    return s;
-  };
-  const auto cosine = [](float x) {
-    float s, c;
-    math::sincos(x, s, c);
-    return c;
-  };
-  expect_within(sweep(sine, [&](double x) { return bounded(x, std::sin(x)); }), 1.6);
-  expect_within(sweep(cosine, [&](double x) { return bounded(x, std::cos(x)); }), 1.6);
-  CHECK(same(sine(-0.0f), -0.0f));
-  CHECK(same(cosine(0.0f), 1.0f));
-  double s, c;
-  math::sincos(0.75, s, c);
-  CHECK(s == std::sin(0.75));
-  CHECK(c == std::cos(0.75));
 }
 
 TEST_CASE("math: sincos of double angles in float") {
@@ -196,8 +169,14 @@ TEST_CASE("math: sin, cos, sqrt, rsqrt, abs, select") {
   const auto bounded = [](double x, double y) { return std::fabs(x) < 0x1p29 ? y : double(kNan); };
   expect_within(sweep([](float x) { return math::sin(x); }, [&](double x) { return bounded(x, std::sin(x)); }), 1.6);
   expect_within(sweep([](float x) { return math::cos(x); }, [&](double x) { return bounded(x, std::cos(x)); }), 1.6);
-  expect_within(sweep([](float x) { return math::sqrt(x); }, [](double x) { return std::sqrt(x); }), 0.5);
+  expect_within(SWEEP_OF(sqrt, std::sqrt), 0.5);
   expect_within(sweep([](float x) { return math::rsqrt(x); }, [](double x) { return 1 / std::sqrt(x); }), 1.5);
+  CHECK(same(math::sin(-0.0f), -0.0f));
+  CHECK(same(math::cos(0.0f), 1.0f));
+  double s, c;
+  math::sincos(0.75, s, c);
+  CHECK(s == std::sin(0.75));
+  CHECK(c == std::cos(0.75));
   CHECK(same(math::sqrt(-0.0f), -0.0f));
   CHECK(same(math::rsqrt(-0.0f), -kInf));
   CHECK(same(math::abs(-0.0f), 0.0f));
@@ -219,9 +198,7 @@ TEST_CASE("math: pow") {
   for (float x : special)
     for (float y : special) {
       const float p = math::pow(x, y), rounded = float(std::pow(double(x), double(y)));
-      CAPTURE(x);
-      CAPTURE(y);
-      CAPTURE(p);
+      CAPTURE_ALL(x, y, p);
       if (std::isnan(rounded))
         CHECK(std::isnan(p));
       else if (!std::isfinite(rounded) || rounded == 0 || rounded == 1)
@@ -239,9 +216,7 @@ TEST_CASE("math: pow") {
 }
 
 TEST_CASE("math: exact functions") {
-  expect_within(sweep([](float x) { return math::exact::log(x); }, [](double x) { return std::log(x); }, 0x00800000u,
-                      0x7f7fffffu),
-                1.0);
+  expect_within(SWEEP_OF(exact::log, std::log, 0x00800000u, 0x7f7fffffu), 1.0);
   constexpr double kTurn = 6.283185307179586477;
   const auto sine = [](float u) {
     float s, c;

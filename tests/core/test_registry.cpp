@@ -1,4 +1,4 @@
-// What was linked: every op can run, and the kernels are those of this machine's level.
+// The linked ops and kernels: each op can run, with the kernels of this machine's level.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
@@ -78,8 +78,8 @@ TEST_CASE("TG_ISA that is no level is an error") {
   for (const char* wrong : {"rubbish", "", "2", "99", "-3", "3x"}) {
     const WithEnv env("TG_ISA", wrong);
     const std::string what = fmt::format("[kernels] TG_ISA is '{}'. It must be 1, 3 or 4", wrong);
-    CHECK_HAS(error_of(Error::Kind::value, [] { kernel_level(Backend::cpu); }), what);
-    CHECK_HAS(error_of(Error::Kind::value, [] { runtime_of(Device::cpu()).describe(0); }), what);
+    CHECK_ERROR_OF(value, what, kernel_level(Backend::cpu));
+    CHECK_ERROR_OF(value, what, runtime_of(Device::cpu()).describe(0));
   }
 }
 TEST_CASE("the CPU is described by the level of its kernels") {

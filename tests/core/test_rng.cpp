@@ -1,6 +1,5 @@
-// core/rng.h: known answers of Philox4x32-10, fixed bits of everything made from it, and its statistics. All
-// statistical checks run on fixed seeds: they are deterministic, and their limits are 4 to 5 standard errors of a right
-// generator.
+// core/rng.h: known answers of Philox4x32-10, fixed bits of its products, and statistics. The seeds are fixed; the
+// limits are 4 to 5 standard errors.
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/rng.h>
@@ -32,6 +31,17 @@ std::vector<float> normals(Rng rng, size_t n) {
   rng.fill_normal(v, 0, 1);
   return v;
 }
+// Means of the powers of x, and of the products of the two values of a pair.
+struct Moments {
+  double m1 = 0, m2 = 0, m3 = 0, m4 = 0, pairs = 0;
+  explicit Moments(const std::vector<float>& z) {
+    for (size_t i = 0; i < z.size(); ++i) {
+      const double x = z[i], n = double(z.size());
+      m1 += x / n, m2 += x * x / n, m3 += x * x * x / n, m4 += x * x * x * x / n;
+      if (i % 2) pairs += x * z[i - 1] / (n / 2);
+    }
+  }
+};
 // Kolmogorov-Smirnov: the largest distance of the empirical distribution from `cdf`, times sqrt(n).
 template <class Cdf> double ks(std::vector<float> v, Cdf cdf) {
   std::sort(v.begin(), v.end());
@@ -169,21 +179,16 @@ TEST_CASE("rng: distribution of truncated normals") {
   std::vector<float> z(n);
   Rng rng{44, 0};
   rng.fill_truncated_normal(z, 0, 1);
-  double m1 = 0, m2 = 0, m4 = 0, neighbours = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const double x = z[i];
-    REQUIRE(std::fabs(x) <= 3);
-    m1 += x, m2 += x * x, m4 += x * x * x * x;
-    if (i % 2) neighbours += x * z[i - 1];
-  }
+  for (const float x : z) REQUIRE(std::fabs(x) <= 3);
+  const Moments m(z);
   // With p = phi(3) and Z = 2 Phi(3) - 1: the variance is 1 - 6 p / Z, the fourth moment 3 - (54 + 18) p / Z.
   const double ratio = std::exp(-4.5) / std::sqrt(2 * 3.14159265358979324) / std::erf(3 / std::sqrt(2.0));
   const double variance = 1 - 6 * ratio, fourth = 3 - 72 * ratio;
   CHECK(variance == doctest::Approx(0.97334).epsilon(1e-5));
-  CHECK(std::fabs(m1 / n) < 4e-3 * std::sqrt(variance));
-  CHECK(std::fabs(m2 / n - variance) < 4e-3 * std::sqrt(fourth - variance * variance));
-  CHECK(std::fabs(m4 / n - fourth) < 4e-3 * std::sqrt(96));  // less than that of normals that are not cut
-  CHECK(std::fabs(neighbours / (n / 2.0)) < 4e-3 * std::sqrt(2));
+  CHECK(std::fabs(m.m1) < 4e-3 * std::sqrt(variance));
+  CHECK(std::fabs(m.m2 - variance) < 4e-3 * std::sqrt(fourth - variance * variance));
+  CHECK(std::fabs(m.m4 - fourth) < 4e-3 * std::sqrt(96));  // below that of normals that are not cut
+  CHECK(std::fabs(m.pairs) < 4e-3 * std::sqrt(2));
   const double cut = std::erfc(3 / std::sqrt(2.0)) / 2, inside = 1 - 2 * cut;
   CHECK(ks(z, [&](double x) { return (0.5 * std::erfc(-x / std::sqrt(2)) - cut) / inside; }) < 2.2);
 }
@@ -210,33 +215,27 @@ TEST_CASE("rng: distribution of uniforms") {
   CHECK(*std::min_element(u.begin(), u.end()) >= 0.0f);
   CHECK(*std::max_element(u.begin(), u.end()) < 1.0f);
   CHECK(ks(u, [](double x) { return x; }) < 2.2);  // P(larger) = 1.2e-4
-  // Pairs of neighbours fill the unit square evenly: 256 cells, mean 255, standard deviation 22.6.
+  // Adjacent pairs fill the unit square evenly: 256 cells, mean 255, standard deviation 22.6.
   std::vector<int> cells(256);
   for (size_t i = 0; i + 1 < u.size(); i += 2) ++cells[size_t(u[i] * 16) * 16 + size_t(u[i + 1] * 16)];
   CHECK(std::fabs(chi_squared(cells) - 255) < 4.5 * 22.6);
 }
 
 TEST_CASE("rng: distribution of normals") {
-  const size_t n = 1000000;
-  const std::vector<float> z = normals({43, 0}, n);
-  double m1 = 0, m2 = 0, m3 = 0, m4 = 0, neighbours = 0;
-  size_t beyond3 = 0, beyond4 = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const double x = z[i];
-    m1 += x, m2 += x * x, m3 += x * x * x, m4 += x * x * x * x;
-    if (i % 2) neighbours += x * z[i - 1];
-    beyond3 += std::fabs(x) > 3;
-    beyond4 += std::fabs(x) > 4;
-  }
+  const std::vector<float> z = normals({43, 0}, 1000000);
+  const Moments m(z);
+  const auto beyond = [&](float x) {
+    return double(std::ranges::count_if(z, [&](float y) { return std::fabs(y) > x; }));
+  };
   // Standard errors of the moments of n normals: 1, sqrt 2, sqrt 15, sqrt 96 over sqrt n (1e-3).
-  CHECK(std::fabs(m1 / n) < 4e-3);
-  CHECK(std::fabs(m2 / n - 1) < 4e-3 * std::sqrt(2));
-  CHECK(std::fabs(m3 / n) < 4e-3 * std::sqrt(15));
-  CHECK(std::fabs(m4 / n - 3) < 4e-3 * std::sqrt(96));
-  CHECK(std::fabs(neighbours / (n / 2.0)) < 4e-3 * std::sqrt(2));  // both halves of a pair are uncorrelated
+  CHECK(std::fabs(m.m1) < 4e-3);
+  CHECK(std::fabs(m.m2 - 1) < 4e-3 * std::sqrt(2));
+  CHECK(std::fabs(m.m3) < 4e-3 * std::sqrt(15));
+  CHECK(std::fabs(m.m4 - 3) < 4e-3 * std::sqrt(96));
+  CHECK(std::fabs(m.pairs) < 4e-3 * std::sqrt(2));  // the halves of a pair are uncorrelated
   // Two-sided tails: 2699.8 and 63.34 expected per million.
-  CHECK(std::fabs(double(beyond3) - 2699.8) < 4.5 * std::sqrt(2699.8));
-  CHECK(std::fabs(double(beyond4) - 63.34) < 4.5 * std::sqrt(63.34));
+  CHECK(std::fabs(beyond(3) - 2699.8) < 4.5 * std::sqrt(2699.8));
+  CHECK(std::fabs(beyond(4) - 63.34) < 4.5 * std::sqrt(63.34));
   CHECK(ks(z, [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2)); }) < 2.2);
 }
 
@@ -269,7 +268,7 @@ TEST_CASE("rng: permuted") {
       seen[to] = true;
     }
   }
-  const uint64_t most = ~uint64_t(0);  // no list of so many fits anywhere
+  const uint64_t most = ~uint64_t(0);  // no memory has a list of this size
   CHECK(permuted(Rng{1}, most - 1, most) < most);
   CHECK_THROWS_WITH_AS(permuted(Rng{1}, 0, 0), doctest::Contains("[permuted] place 0 is outside of [0, 0)"), tg::Error);
   CHECK_THROWS_AS(permuted(Rng{1}, 3, 3), tg::Error);

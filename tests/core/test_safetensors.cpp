@@ -1,5 +1,4 @@
-// core/io/safetensors.h: exact bytes, round trips, and each way in which a file can be damaged, with the message it
-// gives.
+// core/io/safetensors.h: exact bytes, round trips, and the message for each kind of damage.
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
@@ -20,7 +19,7 @@ std::string length_bytes(uint64_t n) { return std::string(reinterpret_cast<const
 std::string image(const std::string& header, const std::string& data) {
   return length_bytes(header.size()) + header + data;
 }
-// What a file of these bytes gives when opened.
+// The message of opening a file of these bytes.
 std::string open_error(const std::string& content) {
   const Folder folder;
   write_file_atomically(folder / "bad.safetensors", content);
@@ -94,9 +93,7 @@ TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
   }
   CHECK(file.has("f32"));
   CHECK(!file.has("f3"));
-  CHECK_HAS(error_of(Error::Kind::value, [&] { file.tensor("f3"); }),
-            "[safetensors] " + folder / "a has no tensor 'f3' among its 16.");
-
+  CHECK_ERROR_OF(value, "[safetensors] " + folder / "a has no tensor 'f3' among its 16.", file.tensor("f3"));
   write_safetensors(folder / "b", file.tensors(), metadata);  // the same values give the same bytes
   CHECK(read_file(folder / "a") == read_file(folder / "b"));
   write_safetensors(folder / "c", {});
@@ -144,8 +141,6 @@ TEST_CASE("safetensors: a damaged frame") {
   CHECK_HAS(open_error(image("{\"\xff\":1}", "")), "its header is no JSON");
   CHECK_HAS(open_error(image(good, "x")), "'w' is at bytes [0, 2) of the data, which has 1 bytes");
   CHECK_HAS(open_error(image(good, "xyz")), "its last 1 bytes belong to no tensor: the header describes 2 bytes");
-  for (size_t cut = 0; cut < 8 + good.size() + 2; ++cut)
-    CHECK(open_error(image(good, "xy").substr(0, cut)) != "no error");
 }
 
 TEST_CASE("safetensors: a damaged header") {
@@ -207,7 +202,6 @@ TEST_CASE("safetensors: damaged offsets") {
   CHECK_HAS(tensor_error(offsets("[0,7]"), 7),
             "tensor 'w' of shape (2) and dtype f32 takes 8 bytes, but its data_offsets [0, 7] give 7");
   CHECK_HAS(tensor_error(offsets("[-8,0]"), 8), "the negative number -8");
-
   const auto two = [](const char* a, const char* b, size_t bytes) {
     const auto entry = R"("{}":{{"dtype":"U8","shape":[{}],"data_offsets":[{}]}})";
     return open_error(image(fmt::format("{{{},{}}}", fmt::format(fmt::runtime(entry), "a", 4, a),
@@ -228,8 +222,7 @@ TEST_CASE("safetensors: a BOOL that is neither 0 nor 1 is found when it is read"
   const std::string header = R"({"m":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})";
   write_file_atomically(folder / "a", image(header, std::string("\0\1\2", 3)));
   const SafetensorsFile file(folder / "a");
-  CHECK_HAS(error_of(Error::Kind::io, [&] { file.tensor("m"); }),
-            "element 2 of the BOOL tensor 'm' is 2, neither 0 nor 1");
+  CHECK_ERROR_OF(io, "element 2 of the BOOL tensor 'm' is 2, neither 0 nor 1", file.tensor("m"));
 }
 
 TEST_CASE("safetensors: a file that is cut shorter while it is read is an Error, and no signal") {
@@ -237,10 +230,10 @@ TEST_CASE("safetensors: a file that is cut shorter while it is read is an Error,
   write_safetensors(folder / "a", {{"x", tensor(std::vector<float>(5000, 1), {5000})}});
   const SafetensorsFile file(folder / "a");
   fs::resize_file(folder / "a", 100);
-  CHECK_HAS(error_of(Error::Kind::io, [&] { file.tensors(); }), "a was changed while it was being read: it had ");
+  CHECK_ERROR_OF(io, "a was changed while it was being read: it had ", file.tensors());
 }
 
-// Opens the file; if it opens, every element is what stands in it, and a copy of it reads the same. True when it does.
+// Whether the file opens. Then each element has the bytes of the file, and a copy reads the same.
 bool opens_as_written(const Folder& folder, const std::string& content) {
   std::ofstream(folder / "b", std::ios::binary) << content;
   std::optional<SafetensorsFile> file;
@@ -273,33 +266,25 @@ std::string small_file(const Folder& folder) {
   return read_file(folder / "a");
 }
 
-TEST_CASE("safetensors: any single byte of a file changed gives an Error or a file, never more") {
+TEST_CASE("safetensors: a file with one byte or bit changed gives an Error or a file, never more") {
   const Folder folder;
   const std::string good = small_file(folder);
-  size_t refused = 0, opened = 0;
+  size_t refused = 0, opened = 0, flipped = 0;  // opened: a letter of a name, a blank, an element ...
   for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
     for (const unsigned char byte : {0x00, 0x22, 0x2d, 0x30, 0x39, 0x5b, 0x7d, 0xff}) {
-      std::string bad = good;
-      if (bad[i] == char(byte)) continue;
       bad[i] = char(byte);
-      ++(opens_as_written(folder, bad) ? opened : refused);  // opened: a letter of a name, a blank, an element ...
+      if (bad != good) ++(opens_as_written(folder, bad) ? opened : refused);
+    }
+    for (int bit = 0; bit < 8; ++bit) {
+      bad[i] = char(good[i] ^ 1 << bit);
+      const bool ok = opens_as_written(folder, bad);
+      flipped += ok;
+      if (i < 8) CHECK(!ok);  // the header's length
     }
   }
   CHECK(refused > 5 * opened);
-}
-
-TEST_CASE("safetensors: any single bit of a file flipped gives an Error or a file, never more") {
-  const Folder folder;
-  const std::string good = small_file(folder);
-  size_t opened = 0;
-  for (size_t i = 0; i < 8 * good.size(); ++i) {
-    std::string bad = good;
-    bad[i / 8] = char(bad[i / 8] ^ 1 << i % 8);
-    const bool ok = opens_as_written(folder, bad);
-    opened += ok;
-    if (i / 8 < 8) CHECK(!ok);  // the header's length
-  }
-  CHECK(opened >= 8 * 9 + 1);  // elements of w and v, the lowest bit of m
+  CHECK(flipped >= 8 * 9 + 1);  // elements of w and v, the lowest bit of m
 }
 
 TEST_CASE("safetensors: cut anywhere, or longer by a byte, no file opens") {
@@ -362,6 +347,5 @@ TEST_CASE("safetensors: a header in memory is checked as that of a file is") {
     CHECK(info.shape == file.info(name).shape);
     CHECK(info.offset == file.info(name).offset);
   }
-  CHECK_HAS(error_of(Error::Kind::io, [&] { parse_safetensors({}, "memory"); }),
-            "[safetensors] memory is no safetensors file: it has 0 bytes");
+  CHECK_ERROR_OF(io, "[safetensors] memory is no safetensors file: it has 0 bytes", parse_safetensors({}, "memory"));
 }

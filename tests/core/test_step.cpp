@@ -1,5 +1,4 @@
-// The whole training step: forward, backward, AdamW, with dropout and a changing learning rate; its plan and its
-// memory.
+// The whole training step with dropout and a changing learning rate, its plan and its memory.
 #include <tapegrad/core/node.h>
 #include "support/helpers.h"
 #include "support/small_training.h"
@@ -13,7 +12,6 @@ namespace {
 struct Many {
   std::vector<Tensor> w, m, v, g;
   std::vector<AdamWOverrides> decay;
-
   explicit Many(size_t n) {
     const std::vector<Shape> shapes{{0}, {1}, {3}, {5, 7}, {}, {2, 2, 2}, {129, 3}, {4, 0}, {600}};
     for (size_t i = 0; i < n; ++i) {
@@ -102,11 +100,11 @@ TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") 
   const auto step = [&](const Tensor& moment, std::vector<int64_t> first) {
     adamw_step({.w = {&w, 1}, .m = {&moment, 1}, .v = {&v, 1}, .grad = {&g, 1}, .first = first}, {}, 0.1, 1);
   };
-  CHECK(has(error_of([&] { step(m, {3}); }), "for the weight (4) f32 from element 3 on"));
-  CHECK(has(error_of([&] { step(m, {-1}); }), "from -1 on"));
-  CHECK(has(error_of([&] { step(wrong, {0}); }), "[adamw_step] first moment 0 is (2, 1) f32"));
-  CHECK(has(error_of([&] { step(zeros({1}), {0}); }), "the gradient is (2) f32. Their shapes must be equal."));
-  CHECK(has(error_of([&] { step(m, {0, 0}); }), "there are 2 first elements of parts and 1 weights"));
+  CHECK_ERROR("for the weight (4) f32 from element 3 on", step(m, {3}));
+  CHECK_ERROR("from -1 on", step(m, {-1}));
+  CHECK_ERROR("[adamw_step] first moment 0 is (2, 1) f32", step(wrong, {0}));
+  CHECK_ERROR("the gradient is (2) f32. Their shapes must be equal.", step(zeros({1}), {0}));
+  CHECK_ERROR("there are 2 first elements of parts and 1 weights", step(m, {0, 0}));
 }
 TEST_CASE("a thousand tiny steps leave memory where it was") {
   for (bool lazy : {false, true}) {
@@ -210,29 +208,54 @@ TEST_CASE("clipping by the global norm inside the step needs no evaluation of it
     CHECK(distance(w, twin) < 1e-6);
   }
 }
-TEST_CASE("a step of 600 tensors is one kernel, in place, with the bits of 600 steps") {
+// step() of 600 tensors at once, against one step() for each tensor.
+template <class Step> void check_one_kernel(bool moments, bool second, Step step) {
   for (bool lazy : {false, true}) {
     CAPTURE(lazy);
     const Many together(600), apart(600);
-    const auto all = together.state(), expected = apart.state();
+    const auto state = [&](const Many& m) {
+      std::vector<Tensor> r = m.w;
+      if (moments) r.insert(r.end(), m.m.begin(), m.m.end());
+      if (second) r.insert(r.end(), m.v.begin(), m.v.end());
+      return r;
+    };
+    const auto all = state(together), expected = state(apart);
     for (int64_t t = 1; t <= 3; ++t) {
       const auto before = addresses(all);
       const auto kernels = engine_stats().kernels;
       {
         Mode mode(lazy);
-        together.step(t, 0.5);
+        step(together, 0, 600, t, global_norm(together.g));
         evaluate(all);
       }
       CHECK(engine_stats().kernels == kernels + 3);  // the norm and the step
       CHECK(addresses(all) == before);
       const Tensor norm = global_norm(apart.g);
-      for (size_t i = 0; i < apart.w.size(); ++i)
-        adamw_step(apart.w[i], apart.m[i], apart.v[i], apart.g[i], {.weight_decay = *apart.decay[i].weight_decay},
-                   0.1 * apart.decay[i].lr_scale, t, norm, 0.5);
+      for (size_t i = 0; i < 600; ++i) step(apart, i, 1, t, norm);
     }
     size_t differ = 0;
     for (size_t i = 0; i < all.size(); ++i) differ += bits_of(all[i]) != bits_of(expected[i]);
     CHECK(differ == 0);
+  }
+}
+TEST_CASE("a step of 600 tensors is one kernel, in place, with the bits of 600 steps: AdamW, SGD, with momentum") {
+  check_one_kernel(true, true, [](const Many& m, size_t i, size_t n, int64_t t, const Tensor& norm) {
+    const std::span<const AdamWOverrides> each = std::span(m.decay).subspan(i, n);
+    adamw_step({.w = {&m.w[i], n}, .m = {&m.m[i], n}, .v = {&m.v[i], n}, .grad = {&m.g[i], n}, .each = each}, {}, 0.1,
+               t, norm, 0.5);
+  });
+  for (const double momentum : {0.0, 0.9}) {
+    CAPTURE(momentum);
+    check_one_kernel(momentum > 0, false, [&](const Many& m, size_t i, size_t n, int64_t t, const Tensor& norm) {
+      std::vector<SgdOverrides> each;
+      for (size_t k = i; k < i + n; ++k)
+        each.push_back({.lr_scale = m.decay[k].lr_scale, .weight_decay = m.decay[k].weight_decay});
+      sgd_step({.w = {&m.w[i], n},
+                .grad = {&m.g[i], n},
+                .momentum = momentum > 0 ? Inputs(&m.m[i], n) : Inputs(),
+                .each = each},
+               {.momentum = momentum, .dampening = momentum / 2}, 0.1, t, norm, 0.5);
+    });
   }
 }
 TEST_CASE("a step of many tensors moves only those whose old value is held, or whose storage is another's too") {
@@ -265,46 +288,6 @@ TEST_CASE("a step of many tensors moves only those whose old value is held, or w
                  0.1 * twin.decay[i].lr_scale, 1, norm, 0.5);
     for (size_t i = 0; i < all.size(); ++i) CHECK(bits_of(all[i]) == bits_of(expected[i]));
   }
-}
-TEST_CASE("a step of SGD of 600 tensors is one kernel, in place, with the bits of 600 steps, eager and lazy") {
-  for (const double momentum : {0.0, 0.9})
-    for (bool lazy : {false, true}) {
-      CAPTURE(momentum);
-      CAPTURE(lazy);
-      const Many together(600), apart(600);
-      std::vector<Tensor> all = together.w, expected = apart.w;
-      if (momentum > 0) all.insert(all.end(), together.m.begin(), together.m.end());
-      if (momentum > 0) expected.insert(expected.end(), apart.m.begin(), apart.m.end());
-      std::vector<SgdOverrides> each;
-      for (const AdamWOverrides& x : together.decay)
-        each.push_back({.lr_scale = x.lr_scale, .weight_decay = x.weight_decay});
-      const SgdOptions o{.momentum = momentum, .dampening = momentum / 2};
-      for (int64_t t = 1; t <= 3; ++t) {
-        const auto before = addresses(all);
-        const auto kernels = engine_stats().kernels;
-        {
-          Mode mode(lazy);
-          sgd_step({.w = together.w,
-                    .grad = together.g,
-                    .momentum = momentum > 0 ? Inputs(together.m) : Inputs(),
-                    .each = each},
-                   o, 0.1, t, global_norm(together.g), 0.5);
-          evaluate(all);
-        }
-        CHECK(engine_stats().kernels == kernels + 3);  // the norm and the step
-        CHECK(addresses(all) == before);
-        const Tensor norm = global_norm(apart.g);
-        for (size_t i = 0; i < apart.w.size(); ++i)
-          sgd_step({.w = {&apart.w[i], 1},
-                    .grad = {&apart.g[i], 1},
-                    .momentum = momentum > 0 ? Inputs(&apart.m[i], 1) : Inputs(),
-                    .each = {&each[i], 1}},
-                   o, 0.1, t, norm, 0.5);
-      }
-      size_t differ = 0;
-      for (size_t i = 0; i < all.size(); ++i) differ += bits_of(all[i]) != bits_of(expected[i]);
-      CHECK(differ == 0);
-    }
 }
 TEST_CASE("the plan of a step: one for every rate and number, another for other decays") {
   Many model(300);  // 900 outputs
