@@ -1,4 +1,5 @@
-# Runs the programs of models/examples and checks what they print: cmake -Dspiral=<program> ... -DTEXT=<file> -DWORK=<folder> -P examples.cmake
+# Runs the programs of models/examples and checks their output:
+#   cmake -Dspiral=<program> ... -DTEXT=<file> -DWORK=<folder> -P examples.cmake
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK}/model)

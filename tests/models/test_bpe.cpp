@@ -1,7 +1,8 @@
-// models/data/bpe.h: the ids and texts of Hugging Face's tokenizers and of tiktoken (tests/data/make_tokenizers.py),
-// any bytes and back, other files, and what is refused with its place.
+// models/data/bpe.h: ids and texts of Hugging Face's tokenizers and of tiktoken (tests/data/make_tokenizers.py), round
+// trips of any bytes, other files, refusals.
 #include "support/files.h"
 #include "support/helpers.h"
+#include "support/threads.h"
 
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -28,7 +29,7 @@ BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(text_of(json)
 std::string bpe_refusal(const Json& json) {
   return error_of(Error::Kind::value, [&] { of(json); });
 }
-// A text as the peers show it: what is no UTF-8 is theirs to write, so only texts without U+FFFD are compared.
+// Peers write invalid UTF-8 as U+FFFD: such texts are not compared.
 bool is_whole(const std::string& text) { return text.find("\xef\xbf\xbd") == std::string::npos; }
 
 std::string any_bytes(Rng& rng, size_t n) {
@@ -99,7 +100,6 @@ TEST_CASE("bpe: a stream gives whole characters, and no space is lost after a pr
   CHECK(stream.add(ids[3]) == "\U0001F600");
   CHECK(stream.add(ids[0]).empty());
   CHECK(stream.end() == "\xf0");
-
   const BpeTokenizer spaced = of(json_of("fallback"));
   const int64_t word = spaced.id_of("\u2581the");
   REQUIRE(word >= 0);
@@ -126,7 +126,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
   CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");  // inside of a character
   CHECK(read({"é"}, {"caf\xC3", "\xA9 x"}) == "caf.|");
   CHECK(read({}, {"a", "", "b"}) == "a..b.");
-  CHECK_HAS(error_of([] { StopStrings({"x", ""}); }), "stop 1 is empty");
+  CHECK_ERROR("stop 1 is empty", StopStrings({"x", ""}));
 
   Rng rng{4};
   const auto word = [&](uint64_t most) {
@@ -150,7 +150,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
       got += s.add(text.substr(at, n));
       at = std::min(text.size(), at + n);
       if (s.found()) break;
-      // What is held back begins a stop, and nothing longer does.
+      // The held text is the longest beginning of a stop.
       size_t most = 0;
       for (const std::string& stop : stops)
         for (size_t k = 1; k < stop.size(); ++k)
@@ -170,12 +170,12 @@ TEST_CASE("bpe: long pieces are joined as short ones are") {
   const std::string word = "and the runtime has tests, of the kernels and the models;";
   std::string text;
   while (text.size() < 100'000) text += word;
-  // One piece; its merges reach over the seams only where tokens do, so parts agree with the whole inside.
+  // One chunk: merges cross a seam only where tokens do.
   const Ids whole = t.encode(text);
   CHECK(t.decode(whole) == text);
   const Json tiny_json = tiny_bpe();
   const BpeTokenizer few = of(tiny_json);
-  for (size_t n : {1, 2, 3, 4, 5, 30, 31, 32, 33, 34, 1000}) {  // pairs from the left, then threes of what is left
+  for (size_t n : {1, 2, 3, 4, 5, 30, 31, 32, 33, 34, 1000}) {  // pairs from the left, then threes
     const Ids ids = few.encode(std::string(n, 'a'));
     Ids expected(n / 2, 2);
     if (n % 2 == 1) n == 1 ? expected.push_back(0) : void(expected.back() = 4);
@@ -191,7 +191,7 @@ TEST_CASE("bpe: a text that nothing cuts has the ids that it has when it is join
     if (name == std::string_view("gpt2"))
       for (Json* json : {&parts, &whole})
         (*json)["pre_tokenizer"] = Json{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
-    // Either keeps texts whole: an unknown character that goes on, and a token of bytes.
+    // A fused unknown character and a token of bytes both keep texts whole.
     if (name == std::string_view("gpt2"))
       whole["model"]["fuse_unk"] = true;
     else
@@ -208,10 +208,6 @@ TEST_CASE("bpe: a text that nothing cuts has the ids that it has when it is join
 }
 
 TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threads") {
-  struct Threads {
-    int before = num_threads();
-    ~Threads() { set_num_threads(before); }
-  } restored;
   Rng rng{.seed = 5};
   std::string text;
   while (text.size() < 600'000) text += any_bytes(rng, 50) + "The runtime's kernels, 1234 of them.\n\n  e\u0301";
@@ -222,8 +218,8 @@ TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threa
     const Ids ids = t.encode(text.substr(begin, end - begin));
     expected.insert(expected.end(), ids.begin(), ids.end());
   });
-  for (const int threads : {1, restored.before}) {
-    set_num_threads(threads);
+  for (const int threads : {1, num_threads()}) {
+    const ThreadsScope scope(threads);
     CHECK(t.encode(text) == expected);
   }
   // Texts between special tokens, normalised; the first error is that of the text.
@@ -245,7 +241,7 @@ TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threa
   const BpeTokenizer few = of(tiny_bpe());
   CHECK(few.encode(bad).size() == few.encode(bad.substr(0, 1000)).size() * 200);
   bad[150'001] = 'y', bad[150'003] = 'z';
-  CHECK_HAS(error_of(Error::Kind::value, [&] { few.encode(bad); }), "the byte 0x79");
+  CHECK_ERROR_OF(value, "the byte 0x79", few.encode(bad));
 }
 
 TEST_CASE("bpe: JSON and back, ids without a token") {
@@ -256,8 +252,8 @@ TEST_CASE("bpe: JSON and back, ids without a token") {
   CHECK(t.id_of("aaa") == 4);
   CHECK(t.id_of("<e>") == 5);
   CHECK(t.id_of("c") == -1);
-  CHECK_HAS(error_of(Error::Kind::value, [&] { t.encode("ac"); }), "the vocabulary has no token for the byte 0x63");
-  CHECK_HAS(error_of(Error::Kind::value, [&] { t.decode(Ids{0, 6}); }), "id 6 at position 1 is not in the vocabulary");
+  CHECK_ERROR_OF(value, "the vocabulary has no token for the byte 0x63", t.encode("ac"));
+  CHECK_ERROR_OF(value, "id 6 at position 1 is not in the vocabulary", t.decode(Ids{0, 6}));
   const auto copy = Tokenizer::from_json(t.to_json());
   CHECK(copy->encode("aaab") == t.encode("aaab"));
   CHECK(copy->to_json() == t.to_json());
@@ -276,17 +272,15 @@ TEST_CASE("bpe: other files, and the tokenizers of bytes and characters as token
   write_file_atomically(folder / "tokenizer.json", t.to_json());
   CHECK(read_tokenizer(folder.path).to_json() == t.to_json());
   CHECK(read_tokenizer(folder / "tokenizer.json").encode(text) == t.encode(text));
-
   const BpeTokenizer bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
   CHECK(bytes.vocab_size() == 256);
   CHECK(bytes.encode(text) == ByteTokenizer().encode(text));
   const Json characters = own_json(tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
   CHECK(text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
   CHECK(characters["model"]["type"] == Json("WordLevel"));
-  CHECK_HAS(error_of(Error::Kind::io, [&] { read_tokenizer(folder / "none"); }), "none");
-  CHECK_HAS(error_of(Error::Kind::value, [&] { read_tokenizer(folder / "tokenizer.model"); }), "SentencePiece");
-  CHECK_HAS(error_of(Error::Kind::io, [&] { read_tokenizer(Folder().path); }),
-            "has neither tokenizer.json nor vocab.json and merges.txt");
+  CHECK_ERROR_OF(io, "none", read_tokenizer(folder / "none"));
+  CHECK_ERROR_OF(value, "SentencePiece", read_tokenizer(folder / "tokenizer.model"));
+  CHECK_ERROR_OF(io, "has neither tokenizer.json nor vocab.json and merges.txt", read_tokenizer(Folder().path));
 }
 
 TEST_CASE("bpe: wrong files are refused by line") {

@@ -1,5 +1,4 @@
-// compare() and what it observes with: equal runs are found equal, and each fault put into one of the sides is found
-// and named as the first one.
+// compare() and ObserveScope: equal runs are found equal, and the first fault of one side is found and named.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/observe.h>
@@ -48,7 +47,7 @@ struct Doubled : OpOf<Doubled> {  // no kernel: made of two
   Tensors compose(Inputs in) const override { return {(in[0] * 1.0) + in[0]}; }
 };
 
-// A model of one's own, with separate queries, keys and values. Faults are those of the side in f32.
+// A custom model with separate queries, keys and values. Only the side in f32 has the fault.
 constexpr int64_t kVocabulary = 12, kWidth = 8;
 struct Function {  // as a model
   std::function<Tensor(const Tensor& tokens)> f;
@@ -77,6 +76,11 @@ MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tampe
       return head.forward(y);
     }};
   };
+}
+Tensor weight_of(const Params& p, std::string_view name) {
+  for (auto& parameter : p.all())
+    if (parameter.name == name) return parameter.tensor;
+  return {};
 }
 StateDict own_weights() {
   const Params p(Device(), 3);
@@ -159,7 +163,6 @@ TEST_CASE("f32 agrees with f64 in every tensor of every model, and sides that ar
     CHECK(the(c, Stage::gradients, "wte.weight").error > 0);
     CHECK(the(c, Stage::gradients, "norm of all gradients").within());
     CHECK(the(c, Stage::update, "wte.weight").error > 0);
-
     const Comparison same = of_oracle(name, kF32, kF32);
     CHECK(tolerance_of(kF32, kF32) == 0);
     CHECK(first_of(same) == "none");
@@ -189,20 +192,14 @@ TEST_CASE("bf16 against f32: within its own tolerance, casts left out") {
   CHECK(the(c, Stage::forward, "logits").error > 1e-4);
   CHECK(the(c, Stage::weights, "wte.weight").error == 0);
   REQUIRE(!c.unpaired.empty());
-  for (auto& u : c.unpaired) {  // and gradients of norms, which give that of the branch in bf16 as well
+  for (auto& u : c.unpaired) {  // gradients of norms: the branch is in bf16 too
     CAPTURE(u);
     CHECK((has(u, " cast") || has(u, " layer_norm_grad[")));
   }
 }
 
 TEST_CASE("a weight that is not the same is found, and named first") {
-  const auto tamper = [](const Params& p) {
-    for (auto& parameter : p.all())
-      if (parameter.name == "attn.v.weight") {
-        Tensor w = parameter.tensor;
-        w.mutable_data<float>()[5] += 1e-4f;
-      }
-  };
+  const auto tamper = [](const Params& p) { weight_of(p, "attn.v.weight").mutable_data<float>()[5] += 1e-4f; };
   const Comparison c = of_own(Fault::none, tamper);
   CHECK(first_of(c) == "weights attn.v.weight");
   CHECK(the(c, Stage::weights, "attn.v.weight").absolute == doctest::Approx(1e-4).epsilon(0.01));
@@ -236,11 +233,7 @@ TEST_CASE("NaN on both sides is no agreement") {
 }
 TEST_CASE("gradients and parameters that differ though no op does") {
   const auto hooked = [](const Params& p) {
-    for (auto& parameter : p.all())
-      if (parameter.name == "attn.q.weight") {
-        Tensor w = parameter.tensor;
-        w.on_grad([](const Tensor& g) { return g * -1.0; });
-      }
+    weight_of(p, "attn.q.weight").on_grad([](const Tensor& g) { return g * -1.0; });
   };
   const Comparison c = of_own(Fault::none, hooked);
   CHECK(!the(c, Stage::gradients, "attn.q.weight").within());
@@ -253,7 +246,7 @@ TEST_CASE("a gradient that is exactly 0 is judged by its neighbours") {
   const Compared &k = the(c, Stage::gradients, "attn.k.bias"), &q = the(c, Stage::gradients, "attn.q.bias");
   CHECK(k.within());
   CHECK(k.absolute > 0);         // rounding of f32 against that of f64: no digit of it agrees,
-  CHECK(k.error < q.tolerance);  // and it is small beside what the other biases get
+  CHECK(k.error < q.tolerance);  // it is small next to those of the other biases
   CHECK(the(c, Stage::update, "attn.k.bias").within());
 }
 
@@ -268,14 +261,14 @@ TEST_CASE("sides: as text, and what they refuse") {
   CHECK(tolerance_of({.compute = DType::bf16}, kF32) == 2e-2);
   CHECK(tolerance_of({.threads = 1}, {.threads = 2}) == 0);
   for (const char* text : {"cpu/f16", "cpu/f32/f64", "cpu/0", "cpu/-1", "cpu/2/f32", "cpu//2", "cpu/f32/2x"})
-    CHECK_HAS(error_of([&] { Side::parse(text); }), fmt::format("of the side '{}' is not known", text));
-  CHECK_HAS(error_of([] { Side::parse("tpu/f32"); }), "tpu");
-  CHECK_HAS(error_of([] { of_oracle("gpt_nano", kF64, {.weights = DType::f64, .compute = DType::bf16}); }),
-            "[compare] a side has weights of f64 and computes in bf16");
-  CHECK_HAS(error_of([] { of_oracle("gpt_nano", kF32, {.device = Device::cuda(7)}); }), "[device]");
+    CHECK_ERROR(fmt::format("of the side '{}' is not known", text), Side::parse(text));
+  CHECK_ERROR("tpu", Side::parse("tpu/f32"));
+  CHECK_ERROR("[compare] a side has weights of f64 and computes in bf16",
+              of_oracle("gpt_nano", kF64, {.weights = DType::f64, .compute = DType::bf16}));
+  CHECK_ERROR("[device]", of_oracle("gpt_nano", kF32, {.device = Device::cuda(7)}));
   StateDict less = own_weights();
   less.erase("head.bias");
-  CHECK_HAS(error_of([&] { compare(own_model(Fault::none), less, own_batch(), kF64, kF32); }), "head.bias");
+  CHECK_ERROR("head.bias", compare(own_model(Fault::none), less, own_batch(), kF64, kF32));
 }
 TEST_CASE("report: worst first, all on demand, and JSON with everything") {
   const Comparison c = of_own(Fault::value);

@@ -1,5 +1,5 @@
-// What others' folders and files say: other formats in a file's place are named, links that lead nowhere too; what the
-// files beside a tokenizer say about ids is followed or refused; and what ids do not need stops no work on ids.
+// Folders and files of others: foreign formats and dangling links are named, files next to a tokenizer are followed or
+// refused, and work on ids needs no tokenizer.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
@@ -9,16 +9,13 @@
 #include <tapegrad/models/io/shards.h>
 
 #include "support/helpers.h"
+#include "support/hf_folder.h"
 #include "support/small_run.h"
 
 using namespace tg;
 using namespace std::string_view_literals;
 
 namespace {
-std::string data_folder(const std::string& name) { return TG_TEST_DATA "/huggingface/" + name; }
-struct Copy : Folder {
-  explicit Copy(const std::string& name) { fs::copy(data_folder(name), path, fs::copy_options::recursive); }
-};
 void put(const std::string& path, std::string_view text) { write_file_atomically(path, text); }
 
 const std::pair<std::string_view, std::string_view> kForeign[] = {
@@ -50,25 +47,25 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
     CAPTURE(name);
     const std::string start_even = std::string(start) + (start.size() % 2 ? "." : "");
     for (const char* file : {"a.safetensors", "a.json", "a.bin", "a.npy", "a.txt"}) put(f / file, start_even);
-    CHECK_HAS(error_of([&] { SafetensorsFile(f / "a.safetensors"); }), name);
-    CHECK_HAS(error_of([&] { read_tokenizer(f / "a.json"); }), name);
-    CHECK_HAS(error_of([&] { TokenData::from_file(f / "a.bin"); }), name);
-    CHECK_HAS(error_of([&] { TokenData::from_file(f / "a.npy"); }), name);
+    CHECK_ERROR(name, SafetensorsFile(f / "a.safetensors"));
+    CHECK_ERROR(name, read_tokenizer(f / "a.json"));
+    CHECK_ERROR(name, TokenData::from_file(f / "a.bin"));
+    CHECK_ERROR(name, TokenData::from_file(f / "a.npy"));
     const std::vector<std::string> text{f / "a.txt"};
-    CHECK_HAS(error_of([&] { read_texts(text); }), name);
-    CHECK_HAS(error_of([&] { load_model(f / "a.bin"); }), name);  // a file in the folder's place
-    Copy m("llama");
+    CHECK_ERROR(name, read_texts(text));
+    CHECK_ERROR(name, load_model(f / "a.bin"));  // a file in the folder's place
+    HfFolder m("llama");
     put(m / "config.json", start_even);
-    CHECK_HAS(error_of([&] { load_model(m.path); }), name);
+    CHECK_ERROR(name, load_model(m.path));
     fs::copy(data_folder("llama") + "/config.json", m.path, fs::copy_options::overwrite_existing);
     put(m / "model.safetensors", start_even);
-    CHECK_HAS(error_of([&] { load_model(m.path); }), name);
+    CHECK_ERROR(name, load_model(m.path));
   }
   put(f / "a.bin", tokens);
-  CHECK_HAS(error_of([&] { TokenData::from_file(f / "a.bin"); }), "tail -c +1025");
+  CHECK_ERROR("tail -c +1025", TokenData::from_file(f / "a.bin"));
   put(f / "page", kPage);
-  CHECK_HAS(error_of([&] { SafetensorsFile(f / "page"); }), "a page of HTML");
-  CHECK_HAS(error_of([&] { read_tokenizer(f / "page"); }), "a page of HTML");
+  CHECK_ERROR("a page of HTML", SafetensorsFile(f / "page"));
+  CHECK_ERROR("a page of HTML", read_tokenizer(f / "page"));
   const std::vector<std::string> page{f / "page"};
   CHECK(read_texts(page) == kPage);  // it may be what somebody wants to learn
 }
@@ -90,7 +87,7 @@ TEST_CASE("foreign files: dtypes of others in sound safetensors are named, and a
 
 TEST_CASE("foreign files: a link that leads nowhere is named") {
   for (const char* name : {"model.safetensors", "config.json", "tokenizer.json", "generation_config.json"}) {
-    Copy m("llama");
+    HfFolder m("llama");
     fs::remove(m / name);
     fs::create_symlink("../blobs/none", m / name);
     bool loads = false;
@@ -108,7 +105,7 @@ TEST_CASE("foreign files: a link that leads nowhere is named") {
 
 TEST_CASE("foreign files: the names of a base model, without its prefix") {
   for (const char* name : {"llama_tied", "gpt2", "qwen3"}) {
-    Copy whole(name), base(name);
+    HfFolder whole(name), base(name);
     const std::string prefix = name == "gpt2"sv ? "transformer." : "model.";
     StateDict bare;
     const Shards shards(whole.path);
@@ -125,10 +122,9 @@ TEST_CASE("foreign files: the names of a base model, without its prefix") {
 TEST_CASE("foreign files: an adapter of PEFT is named as what it is") {
   Folder f;
   put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": false})");
-  CHECK_HAS(error_of([&] { adapter_path(f.path); }),
-            "is an adapter of PEFT, which is not supported. Merge it in Python");
+  CHECK_ERROR("is an adapter of PEFT, which is not supported. Merge it in Python", adapter_path(f.path));
   put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": true})");
-  CHECK_HAS(error_of([&] { adapter_path(f.path); }), "is an adapter of PEFT with use_dora");
+  CHECK_ERROR("is an adapter of PEFT with use_dora", adapter_path(f.path));
 }
 
 namespace {
@@ -177,7 +173,7 @@ TEST_CASE("foreign files: vocab.json and merges.txt are read by the class that t
         {R"({"added_tokens_decoder": {"x": {"content": "y"}}})", "has the id \"x\""},
         {R"({"added_tokens_decoder": {"7": {"content": "the"}}})", "gives \"the\" the id 7, and the vocabulary 258"}}) {
     write_vocab(f.path, config);
-    CHECK_HAS(error_of([&] { read_tokenizer(f.path); }), part);
+    CHECK_ERROR(part, read_tokenizer(f.path));
   }
 }
 
@@ -209,7 +205,7 @@ TEST_CASE("foreign files: added and special tokens of the files beside a tokeniz
           R"({"extra_special_tokens": {"image_token": "<image>"}, "eos_token": "<|endoftext|>"})");
     CHECK(ids_of(f.path, "<image><|endoftext|>") == Ids{259, 0});
     fresh("tokenizer_config.json", R"({"split_special_tokens": true})");
-    CHECK_HAS(error_of([&] { read_tokenizer(f.path); }), "sets split_special_tokens");
+    CHECK_ERROR("sets split_special_tokens", read_tokenizer(f.path));
   }
 }
 
@@ -224,15 +220,14 @@ TEST_CASE("foreign files: truncation and padding of a tokenizer.json change no i
 }
 
 TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text; one that has changed counts") {
-  Copy m("gpt2");
+  HfFolder m("gpt2");
   for (const char* name : {"vocab.json", "merges.txt", "tokenizer_config.json"}) fs::remove(m / name);
   for (const char* text : {"{}", "not JSON", R"({"model": {"type": "Unigram"}})"}) {
     put(m / "tokenizer.json", text);
     const LoadedModel loaded = load_model(m.path);
     CHECK(!loaded.tokenizer);
     CHECK_HAS(loaded.tokenizer_error, m / "tokenizer.json");
-    CHECK_HAS(error_of([&] { check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"); }),
-              m / "tokenizer.json");
+    CHECK_ERROR(m / "tokenizer.json", check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"));
   }
   fs::remove(m / "tokenizer.json");
   CHECK(load_model(m.path).tokenizer_error.empty());

@@ -9,10 +9,14 @@ using namespace tg;
 namespace {
 struct LazyRun {
   std::vector<std::vector<std::byte>> losses, weights;
-  int64_t peak = 0;                 // of the last steps, above what is there between steps
+  int64_t peak = 0;                 // of the last steps, above the memory between steps
   uint64_t plans = 0, kernels = 0;  // of the last steps
   int64_t arena = 0, live = 0;      // of the last plan
 };
+GptConfig modernised(GptConfig c) {
+  c.norm = NormKind::rms_norm, c.positions = Positions::rope, c.activation = Activation::swiglu;
+  return c;
+}
 LazyRun train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap = false) {
   constexpr int kSteps = 10, kWarm = 3;
   const Params params(Device(), 5);
@@ -60,18 +64,15 @@ LazyRun train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap
 
 TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one plan and in no more memory") {
   const GptConfig plain{.vocab_size = 65, .context = 32, .layers = 3, .heads = 4, .width = 128, .dropout = 0.1};
-  GptConfig modern = plain;
-  modern.norm = NormKind::rms_norm;
-  modern.positions = Positions::rope;
-  modern.activation = Activation::swiglu;
-  modern.kv_heads = 1;
-  modern.tied_head = false;
-  const std::vector<std::pair<GptConfig, ForwardOptions>> cases{
-      {plain, {}}, {modern, {}}, {plain, {.compute = DType::bf16}}, {plain, {.recompute = true}}};
+  GptConfig modern = modernised(plain);
+  modern.kv_heads = 1, modern.tied_head = false;
+  const std::vector<std::pair<GptConfig, ForwardOptions>> cases{{plain, {}},
+                                                                {modern, {}},
+                                                                {plain, {.compute = DType::bf16}},
+                                                                {plain, {.recompute = true}},
+                                                                {modern, {.compute = DType::bf16, .recompute = true}}};
   for (const auto& [config, how] : in_turns(cases)) {
-    CAPTURE(name_of(config.norm));
-    CAPTURE(bool(how.compute));
-    CAPTURE(how.recompute);
+    CAPTURE_ALL(name_of(config.norm), bool(how.compute), how.recompute);
     const LazyRun eager = train(config, false, how), lazy = train(config, true, how);
     CHECK(eager.losses == lazy.losses);
     CHECK(eager.weights == lazy.weights);
@@ -85,15 +86,11 @@ TEST_CASE("ten lazy steps of training are ten eager ones, bit for bit, by one pl
 
 TEST_CASE("ten steps that compute cheap ops again are ten that keep them, bit for bit, in less memory") {
   GptConfig plain{.vocab_size = 65, .context = 128, .layers = 6, .heads = 2, .width = 64, .bias = true, .dropout = 0.1};
-  GptConfig modern = plain;
-  modern.norm = NormKind::rms_norm;
-  modern.positions = Positions::rope;
-  modern.activation = Activation::swiglu;
+  GptConfig modern = modernised(plain);
   modern.bias = false;
   for (const GptConfig& config : {plain, modern})
     for (const DType compute : {DType::f32, DType::bf16}) {
-      CAPTURE(name_of(config.norm));
-      CAPTURE(name_of(compute));
+      CAPTURE_ALL(name_of(config.norm), name_of(compute));
       const ForwardOptions how{.compute = compute};
       const LazyRun kept = train(config, false, how), eager = train(config, false, how, true);
       const LazyRun planned = train(config, true, how), lazy = train(config, true, how, true);

@@ -1,5 +1,5 @@
-// models/io/huggingface: folders that transformers wrote (tests/data/make_huggingface.py) give its logits, weights keep
-// their bits both ways, config.json of both versions is read, and what is damaged or not computed here is an Error.
+// models/io/huggingface: the logits of folders that transformers wrote (tests/data/make_huggingface.py), bits of
+// weights both ways, config.json of both versions, and refusals of damaged or unsupported models.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
@@ -13,6 +13,7 @@
 #include <set>
 
 #include "support/helpers.h"
+#include "support/hf_folder.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -20,11 +21,8 @@ using namespace tg;
 namespace {
 
 const std::vector<std::string> kCases = {"gpt2", "gpt2_untied", "llama", "llama_tied", "mistral", "qwen2", "qwen3"};
-std::string data_folder(const std::string& name) { return TG_TEST_DATA "/huggingface/" + name; }
-
-// A copy of a folder that a test may damage.
-struct Copy : Folder {
-  explicit Copy(const std::string& name) { fs::copy(data_folder(name), path, fs::copy_options::recursive); }
+struct Copy : HfFolder {
+  using HfFolder::HfFolder;
   Json config() const { return own_json(read_file(path + "/config.json")); }
   void config(const Json& j) const { write_file_atomically(path + "/config.json", text_of(j)); }
   // The message about config.json with a changed key.
@@ -118,7 +116,6 @@ TEST_CASE("hugging face: configurations") {
   CHECK(read("qwen2").qkv_bias);
   CHECK(qwen3.qk_norm);
   CHECK(qwen3.head_dim == 24);
-
   // As version 5 writes it.
   Json five = own_json(read_file(data_folder("llama") + "/config.json"));
   Json rope = five["rope_scaling"];
@@ -129,7 +126,7 @@ TEST_CASE("hugging face: configurations") {
   CHECK(gpt_config_from_huggingface(text_of(five), "5") == llama);
   CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(llama), "ours") == llama);
   five["rope_parameters"]["rope_theta"] = 600.0, five["rope_theta"] = 500.0;
-  CHECK_HAS(error_of([&] { gpt_config_from_huggingface(text_of(five), "5"); }), "Both forms must agree");
+  CHECK_ERROR("Both forms must agree", gpt_config_from_huggingface(text_of(five), "5"));
 }
 
 constexpr const char* kTokenizer = R"({
@@ -167,8 +164,7 @@ TEST_CASE("hugging face: what is imported is exported bit for bit, with the file
 TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in shards") {
   for (const Family family : {Family::gpt2, Family::llama, Family::qwen2, Family::qwen3})
     for (const int64_t max_shard : {int64_t(1) << 30, int64_t(20000)}) {
-      CAPTURE(std::string(name_of(family)));
-      CAPTURE(max_shard);
+      CAPTURE_ALL(std::string(name_of(family)), max_shard);
       GptConfig c = small(family);
       c.dropout = 0.125;
       c.kv_heads = c.kv_heads ? c.kv_heads : c.heads;  // another way to say 0
@@ -299,7 +295,6 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   CHECK(to.with_weights(bare) == "no error");
   bare["lm_head.weight"] = bare.at("wte.weight") * 2.0;
   CHECK_HAS(to.with_weights(bare), "has 'lm_head.weight' and 'transformer.wte.weight' with different values");
-
   const LoadedModel m = load_model(data_folder("llama"));
   const Folder half;
   save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16});
@@ -311,10 +306,10 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   save_model(same.path, again);  // f16 as it was
   check_same_bits(all_tensors(same.path), all_tensors(half.path));
   m.params.all()[0].tensor.assign(filled({61, 32}, 1e5f));
-  CHECK_HAS(error_of([&] { save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}); }),
-            "'model.embed_tokens.weight' is inf at (0, 0) in f16");
-  CHECK_HAS(error_of([&] { save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f64}); }),
-            "the dtype is f64. It must be f32, bf16 or f16");
+  CHECK_ERROR("'model.embed_tokens.weight' is inf at (0, 0) in f16",
+              save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}));
+  CHECK_ERROR("the dtype is f64. It must be f32, bf16 or f16",
+              save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f64}));
 }
 
 TEST_CASE("hugging face: config.json that is not computed here") {
@@ -362,11 +357,11 @@ TEST_CASE("hugging face: config.json that is not computed here") {
 
   GptConfig odd = small(Family::gpt2);
   odd.norm = NormKind::rms_norm;
-  CHECK_HAS(error_of([&] { gpt_config_to_huggingface(odd); }),
-            "transformers has no model like this one: norm is rms_norm, not layer_norm, as family \"gpt2\"");
+  CHECK_ERROR("transformers has no model like this one: norm is rms_norm, not layer_norm, as family \"gpt2\"",
+              gpt_config_to_huggingface(odd));
   odd = small(Family::llama);
   odd.activation = Activation::gelu, odd.fragments = 2;
-  CHECK_HAS(error_of([&] { gpt_config_to_huggingface(odd); }), "activation is gelu, not swiglu; fragments is 2, not 0");
+  CHECK_ERROR("activation is gelu, not swiglu; fragments is 2, not 0", gpt_config_to_huggingface(odd));
 }
 
 TEST_CASE("hugging face: weights that are damaged or of another model") {
@@ -472,11 +467,9 @@ TEST_CASE("huggingface: the tokens that end a text") {
   CHECK(tokens() == std::vector<int64_t>{7});
   write_file_atomically(generation, R"({"eos_token_id": null, "do_sample": true})");
   CHECK(tokens() == std::vector<int64_t>{60});
-  folder.config([&] {
-    Json j = folder.config();
-    j["eos_token_id"] = nullptr;
-    return j;
-  }());
+  Json j = folder.config();
+  j["eos_token_id"] = nullptr;
+  folder.config(j);
   CHECK(tokens().empty());
   for (const char* wrong : {R"("</s>")", "-1", "[1, 2.5]", "{}"}) {
     write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", wrong));

@@ -34,8 +34,7 @@ template <class F> int64_t peak_of(F f) {
   return memory_stats().peak - before;
 }
 void check_plan(const GptConfig& g, const TrainConfig& c) {
-  CAPTURE(to_json(g));
-  CAPTURE(to_json(c));
+  CAPTURE_ALL(to_json(g), to_json(c));
   const MemoryPlan plan = plan_memory(g, c);
   int64_t parameters = 0, reported = 0;
   const int64_t before = memory_stats().live;
@@ -49,7 +48,7 @@ void check_plan(const GptConfig& g, const TrainConfig& c) {
   CHECK(plan.peak == measured);  // nothing is left out on the CPU
   CHECK(plan.parameters == parameters);
   CHECK(plan.weights == 4 * parameters);
-  if (c.dtype == DType::bf16 && c.accumulate == 1) {  // those of matrices, but for a table that the head reads too
+  if (c.dtype == DType::bf16 && c.accumulate == 1) {  // of matrices, except a tied table
     CHECK(plan.gradients > 2 * parameters);
     CHECK(plan.gradients < 4 * parameters);
   } else {
@@ -100,7 +99,7 @@ TEST_CASE("memory plan: batches, micro-batches, contexts and clipping") {
     TrainConfig c = short_run();
     c.accumulate = accumulate;
     check_plan(small_model(), c);
-    c.dtype = DType::bf16;  // of which the sums over micro-batches are in f32
+    c.dtype = DType::bf16;  // accumulated over micro-batches in f32
     check_plan(small_model(), c);
   }
   TrainConfig c = short_run();
@@ -110,23 +109,6 @@ TEST_CASE("memory plan: batches, micro-batches, contexts and clipping") {
   GptConfig g = small_model();
   g.context = 40;
   check_plan(g, c);
-}
-TEST_CASE("memory plan: precision and recomputation order as they should") {
-  GptConfig g = small_model();
-  g.layers = 6;
-  const auto plan = [&](DType dtype, Recompute recompute) {
-    TrainConfig c = short_run();
-    c.batch = 32, c.dtype = dtype, c.recompute = recompute;
-    return plan_memory(g, c);
-  };
-  const MemoryPlan none = plan(DType::f32, Recompute::none), cheap = plan(DType::f32, Recompute::cheap),
-                   block = plan(DType::f32, Recompute::block), half = plan(DType::bf16, Recompute::none);
-  CHECK(cheap.activations < none.activations);
-  CHECK(block.activations < cheap.activations);
-  CHECK(half.activations < none.activations);
-  CHECK(cheap.peak < none.peak);
-  CHECK(block.peak < cheap.peak);
-  CHECK(half.peak < none.peak);
 }
 TEST_CASE("memory plan: the peak is where activations or gradients make it") {
   TrainConfig c = short_run();
@@ -208,16 +190,15 @@ TEST_CASE("memory plan: bad input") {
   };
   CHECK_HAS(with([](auto&, auto& c) { c.batch = 0; }), "[train] batch is 0. It must be at least 1.");
   CHECK_HAS(with([](auto&, auto& c) { c.dtype = DType::f16; }), "[train] dtype is f16. It must be f32 or bf16.");
-  CHECK_HAS(with([](auto& g, auto&) { g.heads = 3; }), "width 32 is not a multiple of heads 3");
   CHECK_HAS(with([](auto& g, auto&) { g.vocab_size = 0; }), "[gpt_config] vocab_size is 0. It must be 1 or more.");
   CHECK_HAS(with([](auto&, auto& c) { c.batch = 100'000'000'000'000; }), "[dry_run] ");
   CHECK_HAS(with([](auto&, auto& c) { c.batch = 100'000'000'000'000; }),
             "together more than 2^62, which no device has. Make sizes smaller.");
   CHECK_HAS(with([](auto&, auto& c) { c.batch = c.accumulate = int64_t(1) << 53; }), "elements");
   LoraConfig adapters{.targets = {"*.nothing"}};
-  CHECK_HAS(error_of([&] { plan_memory(small_model(), short_run(), {}, &adapters); }), "*.nothing");
+  CHECK_ERROR("*.nothing", plan_memory(small_model(), short_run(), {}, &adapters));
   if (!has_device(Device::cuda()))
-    CHECK_HAS(error_of([] { plan_memory(small_model(), short_run(), Device::cuda()); }), " was asked for");
+    CHECK_ERROR(" was asked for", plan_memory(small_model(), short_run(), Device::cuda()));
 }
 
 TEST_CASE("dry run: shapes, counters and zeros, and no kernels") {
@@ -234,8 +215,8 @@ TEST_CASE("dry run: shapes, counters and zeros, and no kernels") {
     CHECK(x.to_vector<float>() == std::vector<float>(3000));
     CHECK(backward(loss)[w].shape() == w.shape());
     CHECK((outside + outside).to_vector<float>() == std::vector<float>(4));
-    CHECK_HAS(error_of([&] { x.data<float>(); }), "a dry run computes no elements");
-    CHECK_HAS(error_of([&] { matmul(w, x); }), "[matmul]");
+    CHECK_ERROR("a dry run computes no elements", x.data<float>());
+    CHECK_ERROR("[matmul]", matmul(w, x));
     CHECK(memory_stats().peak > 8'012'000);
     dry_run([] { CHECK(memory_stats().peak == 0); });
     CHECK(memory_stats().peak > 8'012'000);
@@ -254,19 +235,16 @@ TEST_CASE("dry run: shapes, counters and zeros, and no kernels") {
   CHECK(outside.to_vector<float>() == std::vector<float>(4, 2.f));
 }
 TEST_CASE("dry run: ends with an Error as without one, and lets no tensor out") {
-  CHECK_HAS(error_of([] { dry_run([] { throw Error(Error::Kind::value, "[mine] no."); }); }), "[mine] no.");
+  CHECK_ERROR("[mine] no.", dry_run([] { throw Error(Error::Kind::value, "[mine] no."); }));
   CHECK(full({2}, 3.0).to_vector<float>() == std::vector<float>(2, 3.f));
   Tensor out;
-  CHECK_HAS(error_of([&] { dry_run([&] { out = zeros({5}); }); }), "[dry_run] 1 tensors outlive the function");
+  CHECK_ERROR("[dry_run] 1 tensors outlive the function", dry_run([&] { out = zeros({5}); }));
   out = {};  // frees what was never there
   Tensor view;
-  CHECK_HAS(error_of([&] {
-              dry_run([&] {
+  CHECK_ERROR("[mine] no.", dry_run([&] {
                 view = zeros({5});
                 throw Error(Error::Kind::value, "[mine] no.");
-              });
-            }),
-            "[mine] no.");
+              }));
 }
 
 }  // namespace tg

@@ -1,13 +1,8 @@
-// Misuse that crosses the borders of one op: what a caller can do wrong between two calls ends in an Error, never in a
-// crash, a wrong value or a lost model.
+// Misuse across ops: a caller's mistake between two calls is an Error, never a crash, a wrong value or a lost model.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/io/file.h>
 #include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
-
-#include <filesystem>
-#include <fstream>
 
 using namespace tg;
 
@@ -27,7 +22,7 @@ TEST_CASE("a hook must return a gradient like the one it got, and runs on the lo
     Tensor x = random({2, 3}, 1).requires_grad_();
     const Tensor h = softmax(x);
     Tensor(h).on_grad([&](const Tensor&) { return wrong; });
-    CHECK(has(error_of([&] { backward(sum(h * h)); }), "[on_grad] returned"));
+    CHECK_ERROR("[on_grad] returned", backward(sum(h * h)));
   }
   const Tensor x = ones({2}).requires_grad_();
   Tensor loss = sum(x);
@@ -37,10 +32,10 @@ TEST_CASE("a hook must return a gradient like the one it got, and runs on the lo
 TEST_CASE("shapes that no memory can hold are refused, not wrapped around") {
   const int64_t n = int64_t(1) << 32, most = INT64_MAX;
   const Tensor one = ones({1, 1});
-  CHECK(has(error_of([&] { matmul(expand(one, {n, 1}), expand(one, {1, n})); }), "more elements than"));
-  CHECK(has(error_of([&] { expand(one, {n, 1}) + expand(one, {1, n}); }), "more elements than"));
-  CHECK(has(error_of([&] { reshape(zeros({0}), {n, n}); }), "[reshape]"));
-  CHECK(has(error_of([&] { split(zeros({4}), {most, most, 6}); }), "[split]"));
+  CHECK_ERROR("more elements than", matmul(expand(one, {n, 1}), expand(one, {1, n})));
+  CHECK_ERROR("more elements than", expand(one, {n, 1}) + expand(one, {1, n}));
+  CHECK_ERROR("[reshape]", reshape(zeros({0}), {n, n}));
+  CHECK_ERROR("[split]", split(zeros({4}), {most, most, 6}));
 }
 TEST_CASE("an error outside of every scope names none, and one inside names it") {
   const Tensor x = ones({2}).requires_grad_(), loss = sum(x);
@@ -52,7 +47,7 @@ TEST_CASE("an error outside of every scope names none, and one inside names it")
     return sum(x);
   }();
   (void)backward(inner);
-  CHECK(has(error_of([&] { backward(inner); }), "to that one.\n    in head"));
+  CHECK_ERROR("to that one.\n    in head", backward(inner));
 }
 TEST_CASE("split has as many parts as it is asked for, more than a shape has dimensions too") {
   const Tensor x = arange(0, 10, 1, DType::f32).requires_grad_();
@@ -67,18 +62,18 @@ TEST_CASE("a lazy value that was changed after it ran is found by what still nee
   Tensor a = x + 1.0;
   const Tensor b = a * 2.0;
   a.mutable_data<float>()[0] = 100;
-  CHECK(has(error_of([&] { (void)b.to_vector<float>(); }), "was changed after it was captured"));
+  CHECK_ERROR("was changed after it was captured", b.to_vector<float>());
 }
 TEST_CASE("linear with no outputs, of a strided input") {
   const Tensor x = transpose(random({3, 4, 5}, 1), 0, 1);
   CHECK(linear(x, zeros({0, 5})).shape() == Shape{4, 3, 0});
 }
 TEST_CASE("numbers that an integer dtype does not have") {
-  CHECK(has(error_of([] { full({2}, 1.5, DType::i32); }), "[full] 1.5 is no value of i32"));
-  CHECK(has(error_of([] { full({2}, -1, DType::u8); }), "from 0 to 255"));
-  CHECK(has(error_of([] { full({2}, NAN, DType::i64); }), "[full]"));
-  CHECK(has(error_of([] { arange(0, 1000, 1, DType::u8); }), "[arange] 999 is no value of u8"));
-  CHECK(has(error_of([] { zeros({2}, DType::i32) + 3e9; }), "[add]"));
+  CHECK_ERROR("[full] 1.5 is no value of i32", full({2}, 1.5, DType::i32));
+  CHECK_ERROR("from 0 to 255", full({2}, -1, DType::u8));
+  CHECK_ERROR("[full]", full({2}, NAN, DType::i64));
+  CHECK_ERROR("[arange] 999 is no value of u8", arange(0, 1000, 1, DType::u8));
+  CHECK_ERROR("[add]", zeros({2}, DType::i32) + 3e9);
   CHECK(full({1}, 255, DType::u8).item<int32_t>() == 255);
 }
 TEST_CASE("a cache of another model is refused") {
@@ -90,7 +85,7 @@ TEST_CASE("a cache of another model is refused") {
   KvCache cache;
   const Tensor tokens = zeros({1, 2}, DType::i64);
   a.forward(tokens, {.cache = &cache});
-  CHECK(has(error_of([&] { b.forward(tokens, {.cache = &cache}); }), "[kv_cache] layer 2 is new"));
+  CHECK_ERROR("[kv_cache] layer 2 is new", b.forward(tokens, {.cache = &cache}));
 }
 TEST_CASE("a run that diverges is an Error at the step that did it") {
   std::vector<int64_t> ids;
@@ -99,18 +94,7 @@ TEST_CASE("a run that diverges is an Error at the step that did it") {
   const Gpt model(params, {.vocab_size = 7, .context = 8, .layers = 1, .heads = 1, .width = 8});
   Trainer trainer(model, params, TokenData::from_tokens(ids),
                   {.max_steps = 4, .lr = 1e38, .warmup = 0, .eval_every = 1});
-  CHECK(has(error_of([&] { trainer.step(); }), "[train] the validation loss of step 1 is"));
-}
-TEST_CASE("a damaged config.json") {
-  const std::string folder = (std::filesystem::temp_directory_path() / "tapegrad_misuse").string();
-  make_folder(folder);
-  const auto load = [&](const std::string& text) {
-    std::ofstream(folder + "/config.json") << text;
-    return error_of([&] { load_model(folder); });
-  };
-  CHECK(has(load(R"({"model":)" + std::string(400000, '[') + std::string(400000, ']') + "}"), "nested too deeply"));
-  CHECK(has(load(R"({"model":{"heads":2,"heads":4}})"), "'heads' comes twice"));
-  std::filesystem::remove_all(folder);
+  CHECK_ERROR("[train] the validation loss of step 1 is", trainer.step());
 }
 TEST_CASE("inputs on different devices are refused by every op that takes two") {
   const auto elsewhere = [](const Shape& s,
@@ -118,55 +102,26 @@ TEST_CASE("inputs on different devices are refused by every op that takes two") 
     return Tensor(make_ref<Value>(Layout::contiguous(s, t, Device::cuda(1))));
   };
   const Tensor x = ones({2, 2}), ids = zeros({2}, DType::i64), heads = ones({1, 1, 2, 2});
+  const Tensor far = elsewhere({2, 2}), row = elsewhere({2}), far_heads = elsewhere({1, 1, 2, 2}),
+               far_ids = elsewhere({2}, DType::i64);
+  const std::vector<Tensor> both{x, far};
   const std::vector<std::pair<std::string_view, std::function<void()>>> uses{
-      {"add",
-       [&] {
-         x + elsewhere({2, 2});
-       }},
-      {"sub",
-       [&] {
-         x - elsewhere({2, 2});
-       }},
-      {"mul",
-       [&] {
-         x* elsewhere({2, 2});
-       }},
-      {"div",
-       [&] {
-         x / elsewhere({2, 2});
-       }},
-      {"matmul",
-       [&] {
-         matmul(x, elsewhere({2, 2}));
-       }},
-      {"linear",
-       [&] {
-         linear(x, elsewhere({2, 2}));
-       }},
-      {"linear", [&] { linear(x, x, elsewhere({2})); }},
-      {"layer_norm", [&] { layer_norm(x, elsewhere({2})); }},
-      {"rms_norm", [&] { rms_norm(x, elsewhere({2})); }},
-      {"add_layer_norm",
-       [&] {
-         add_layer_norm(x, elsewhere({2, 2}));
-       }},
-      {"add_rms_norm", [&] { add_rms_norm(x, x, elsewhere({2})); }},
-      {"embedding",
-       [&] {
-         embedding(ids, elsewhere({5, 2}));
-       }},
-      {"cross_entropy", [&] { cross_entropy(x, elsewhere({2}, DType::i64)); }},
-      {"attention",
-       [&] {
-         attention(heads, heads, elsewhere({1, 1, 2, 2}));
-       }},
-      {"concat",
-       [&] {
-         concat({x, elsewhere({2, 2})});
-       }},
-      {"square_sums", [&] {
-         global_norm(std::vector<Tensor>{x, elsewhere({2, 2})});
-       }}};
+      {"add", [&] { (void)(x + far); }},
+      {"sub", [&] { (void)(x - far); }},
+      {"mul", [&] { (void)(x * far); }},
+      {"div", [&] { (void)(x / far); }},
+      {"matmul", [&] { matmul(x, far); }},
+      {"linear", [&] { linear(x, far); }},
+      {"linear", [&] { linear(x, x, row); }},
+      {"layer_norm", [&] { layer_norm(x, row); }},
+      {"rms_norm", [&] { rms_norm(x, row); }},
+      {"add_layer_norm", [&] { add_layer_norm(x, far); }},
+      {"add_rms_norm", [&] { add_rms_norm(x, x, row); }},
+      {"embedding", [&] { embedding(ids, far); }},
+      {"cross_entropy", [&] { cross_entropy(x, far_ids); }},
+      {"attention", [&] { attention(heads, heads, far_heads); }},
+      {"concat", [&] { concat(both); }},
+      {"square_sums", [&] { global_norm(both); }}};
   for (auto& [op, use] : uses) {
     CAPTURE(op);
     const std::string e = error_of(use);

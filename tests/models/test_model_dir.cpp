@@ -1,5 +1,4 @@
-// models/io/model_dir: the folder of a model comes back as it was saved, and one that is damaged is an Error that says
-// what is wrong with it.
+// models/io/model_dir: round trips of a model's folder, and the messages for damaged ones.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
@@ -41,7 +40,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK(again.model == tiny_model());
   CHECK(to_json(again.train) == to_json(c));
 
-  CHECK_HAS(error_of([&] { load_model(folder / "nowhere"); }), "nowhere/config.json");
+  CHECK_ERROR("nowhere/config.json", load_model(folder / "nowhere"));
   const auto with_model = [&](auto change) {  // the message about a config.json that was changed
     auto j = own_json("{\"model\":" + to_json(tiny_model()) + "}");
     change(j["model"]);
@@ -49,21 +48,22 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
     return error_of([&] { load_model(folder.path); });
   };
   const std::string place = "\n    in " + folder.path;
-  CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), "width 32 is not a multiple of heads 3");
   CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), place + "/config.json");
   for (const char* field : {"vocab_size", "dropout", "norm", "init_std"})
     CHECK_HAS(with_model([&](auto& g) { g.erase(field); }), fmt::format("\"model\" has no '{}'. A model's", field));
   CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), "is (256, 64) in the model and (256, 32) f32");
   CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), place + "/model.safetensors");
   CHECK_HAS(with_model([](auto& g) { g["layers"] = 2; }), place + "/model.safetensors");
-  CHECK_HAS(with_model([](auto& g) { g["layers"] = 1000000000000; }),
-            "layers is 1000000000000. It must be at most 4096");
-  write_file_atomically(folder / "config.json", "{\"modle\": {}, \"model\": {}}");
-  CHECK_HAS(error_of([&] { load_model(folder.path); }), "'modle' is not known. Did you mean 'model'?");
-  write_file_atomically(folder / "config.json", "[1]");
-  CHECK_HAS(error_of([&] { load_model(folder.path); }), "has no object \"model\"");
-  write_file_atomically(folder / "config.json", "{");
-  CHECK_HAS(error_of([&] { load_model(folder.path); }), "config.json is not JSON");
+  const std::string deep = std::string(400000, '[') + std::string(400000, ']');
+  for (const auto& [text, part] :
+       {std::pair<std::string, const char*>{R"({"modle": {}, "model": {}})", "Did you mean 'model'?"},
+        {"[1]", "has no object \"model\""},
+        {"{", "config.json is not JSON"},
+        {R"({"model":)" + deep + "}", "nested too deeply"},
+        {R"({"model":{"heads":2,"heads":4}})", "'heads' comes twice"}}) {
+    write_file_atomically(folder / "config.json", text);
+    CHECK_ERROR(part, load_model(folder.path));
+  }
 }
 
 TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
@@ -76,11 +76,9 @@ TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
   const LoadedModel m = load_model(folder.path);
   REQUIRE(m.tokenizer);
   CHECK(m.tokenizer->encode("\xff the") == bytes.encode("\xff the"));
-
   Settings settings;  // a run like that one takes the tokenizer from there
   settings.read(model_config_text(folder.path), folder / "config.json");
   CHECK(settings.run().tokenizer == folder / "tokenizer.json");
-
   write_file_atomically(folder / "tokenizer.json", "{}");
   CHECK_HAS(load_model(folder.path).tokenizer_error, (folder / "tokenizer.json") + ": model is not an object");
   write_file_atomically(folder / "config.json",

@@ -1,4 +1,4 @@
-// models/data/pattern.h: pieces of texts, classes of Unicode, hostile patterns and texts, messages.
+// models/data/pattern.h: segments of texts, classes of Unicode, hostile patterns and texts, messages.
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
@@ -89,8 +89,8 @@ TEST_CASE("pattern: hostile texts take few steps, hostile patterns are stopped")
     CHECK(pieces(p, spaces + "\n").size() == 1);
   }
   const TextPattern doubling("(?:a+)+b");
-  CHECK_HAS(error_of(Error::Kind::value, [&] { pieces(doubling, std::string(40, 'a') + "c"); }),
-            "[pattern] splitting the text takes too many steps.");
+  CHECK_ERROR_OF(value, "[pattern] splitting the text takes too many steps.",
+                 pieces(doubling, std::string(40, 'a') + "c"));
 }
 
 TEST_CASE("pattern: a long list of characters is read as a short one") {
@@ -121,8 +121,7 @@ TEST_CASE("pattern: a text can be cut where a pattern says, and its pieces stay"
       std::string text;
       for (int n = 0; n < 1 + i % 30; ++n) text += parts[rng.below(std::size(parts))];
       const size_t from = 1 + rng.below(text.size()), at = pattern.cut_from(text, from);
-      CAPTURE(text);
-      CAPTURE(at);
+      CAPTURE_ALL(text, at);
       REQUIRE(at >= from);
       REQUIRE(at <= text.size());
       Pieces both = pieces(pattern, text.substr(0, at));
@@ -132,7 +131,7 @@ TEST_CASE("pattern: a text can be cut where a pattern says, and its pieces stay"
     }
     CHECK(inside > 50);
   }
-  // Letters are one piece; at the end of a window of the search, too.
+  // Letters are one segment, also at the end of a search window.
   const TextPattern gpt2(kGpt2);
   const std::string word(10'000, 'a');
   CHECK(gpt2.cut_from(word, 1) == word.size());

@@ -1,5 +1,4 @@
-// The profiler over layers, training steps and the command line's option: which ranges there are, and which kernels are
-// whose.
+// The profiler over layers and training steps: their ranges, and the owners of kernels.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
@@ -91,7 +90,7 @@ TEST_CASE("profiler: kernels of a compiled step have the phases and layers of th
     };
     const Compiled fast = compile(step);
     const std::vector<Tensor> in{tokens()};
-    fast(in);  // traced before the profiler: what kernels belong to is known all the same
+    fast(in);  // traced before the profiler starts
     Profiler profiler;
     {
       const ProfileRange range("step");

@@ -1,6 +1,5 @@
-// models/train/roofline: the work of training steps, counted without computing them. The steps of the benchmarked
-// documents are pinned to the call and to the byte: a cast or a copy that comes back, and a norm that nobody asked for,
-// fail here.
+// models/train/roofline: the work of training steps, counted without computing. The steps of the benchmarked documents
+// are exact in calls and bytes, so that an extra cast, copy or norm fails here.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/fragmented.h>
@@ -32,6 +31,16 @@ std::vector<WorkOfOp> counted(const std::function<void()>& f) {
   f();
   return counting.ops();
 }
+void check_same_work(const WorkOfOp& a, const WorkOfOp& b) {
+  CAPTURE(b.op);
+  CHECK(a.op == b.op);
+  CHECK(a.from == b.from);
+  CHECK(a.to == b.to);
+  CHECK(a.calls == b.calls);
+  CHECK(a.work.read == b.work.read);
+  CHECK(a.work.written == b.work.written);
+  CHECK(a.work.multiply_adds == b.work.multiply_adds);
+}
 TrainConfig step_of(int64_t batch, DType dtype) {
   TrainConfig t;
   t.batch = batch, t.dtype = dtype;
@@ -46,8 +55,7 @@ TEST_CASE("work: each op counts its inputs, outputs and products once, computed 
   const auto check = [&](const std::function<void()>& f, std::string_view op, int64_t read, int64_t written,
                          double ma) {
     for (const bool dry : {false, true}) {
-      CAPTURE(op);
-      CAPTURE(dry);
+      CAPTURE_ALL(op, dry);
       std::vector<WorkOfOp> ops;
       if (dry)
         dry_run([&] { ops = counted(f); });
@@ -120,24 +128,14 @@ TEST_CASE("work: a compiled function counts in each call what it counts lazily")
     CAPTURE(call);
     const auto ops = counted([&] { (void)compiled({a}); });
     REQUIRE(ops.size() == lazily.size());
-    for (size_t i = 0; i < ops.size(); ++i) {
-      CAPTURE(lazily[i].op);
-      CHECK(ops[i].op == lazily[i].op);
-      CHECK(ops[i].from == lazily[i].from);
-      CHECK(ops[i].to == lazily[i].to);
-      CHECK(ops[i].calls == 1);
-      CHECK(ops[i].work.read == lazily[i].work.read);
-      CHECK(ops[i].work.written == lazily[i].work.written);
-      CHECK(ops[i].work.multiply_adds == lazily[i].work.multiply_adds);
-    }
+    for (size_t i = 0; i < ops.size(); ++i) check_same_work(ops[i], lazily[i]);
   }
 }
 
 TEST_CASE("roofline: a training step that runs does the work that was counted") {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t accumulate : {1, 2, 3, 6}) {
-      CAPTURE(dtype);
-      CAPTURE(accumulate);
+      CAPTURE_ALL(dtype, accumulate);
       GptConfig g = tiny_model();
       TrainConfig t = tiny_train();
       t.dtype = dtype, t.accumulate = accumulate, t.eval_every = 0, t.val_fraction = 0;
@@ -150,10 +148,7 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
         const auto it = std::ranges::find_if(
             real, [&](const WorkOfOp& r) { return r.op == o.op && r.from == o.from && r.to == o.to; });
         REQUIRE(it != real.end());
-        CHECK(it->calls == o.calls);
-        CHECK(it->work.read == o.work.read);
-        CHECK(it->work.written == o.work.written);
-        CHECK(it->work.multiply_adds == o.work.multiply_adds);
+        check_same_work(*it, o);
       }
     }
 }
@@ -168,8 +163,7 @@ TEST_CASE("roofline: machines, and what takes longest") {
   CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 50e12 + 2e-6));
   o.from = DType::i8;
   CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 1100e12 + 2e-6));
-
-  CHECK_HAS(error_of([] { machine("h400"); }), "there is no device 'h400'. Name h100, h200, or a JSON file");
+  CHECK_ERROR("there is no device 'h400'. Name h100, h200, or a JSON file", machine("h400"));
   const Folder folder;
   const std::string path = folder / "own.json";
   const auto with = [&](const std::string& text) {
@@ -249,14 +243,13 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   check("004: small", of_arch("gpt-small-10k", 16, DType::f32), 259, 12'199'945'404, 1'155'092'447'232);
   check("004: medium", of_arch("gpt-medium-10k", 16, DType::f32), 499, 34'075'804'124, 3'882'130'341'888);
 
-  // What a document's step is made of: the update of each parameter, and a norm that reads each gradient. Gradients of
-  // matrices are in bf16, those of the table and the norms in f32; so are the copies of matrices that the update
-  // writes.
+  // A step updates each parameter, and the norm reads each gradient. Gradients of matrices and the copies that the
+  // update writes are in bf16, gradients of the table and the norms in f32.
   const auto ops = of_arch("cs336-2.7b", 4, DType::bf16);
   const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
   const int64_t others = (10'000 + 65) * 2560;
   CHECK(sum_of(ops, "adamw_step").bytes == 26 * parameters + 2 * others + 2 * (parameters - others) + 4);
-  const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // a sum of each segment
+  const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // partial sums
   CHECK(written >= parameters / 2048);
   CHECK(written < parameters / 2048 + 8 * 400);
 }

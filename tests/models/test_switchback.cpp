@@ -1,5 +1,5 @@
-// Linear layers by 8-bit integers in models: the layer, replacing those of a Gpt, evaluation without the full weights,
-// training in every mode, adapters over them, and refusals.
+// int8 and fp8 linear layers in models: the layer, replacing those of a Gpt, evaluation without the full weights,
+// training in every mode, adapters over them, refusals.
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/model/generate.h>
@@ -43,7 +43,7 @@ TEST_CASE("SwitchBackLinear is switchback_linear() over the parameters of Linear
       CHECK(p.all().size() == q.all().size());
       const Tensor x = random({2, 5, 83}, 1);
       CHECK(bits_of(layer.forward(x)) == bits_of(switchback_linear(x, plain.weight, plain.bias, mode)));
-      // Codes of the weight are of all its digits, also where x is narrow.
+      // The weight is quantized from f32, also where x is narrow.
       const Tensor narrow = layer.forward(x, DType::bf16);
       CHECK(narrow.dtype() == DType::bf16);
       CHECK(bits_of(narrow) == bits_of(switchback_linear(x.to(DType::bf16), plain.weight, plain.bias, mode)));
@@ -59,9 +59,9 @@ TEST_CASE("names of kinds") {
     CHECK(name_of(k) == name);
   }
   LinearKind k{};
-  CHECK(has(error_of([&] { from_name("int8", k); }), "switchback-vector-wise"));
-  CHECK(has(error_of([&] { from_name("switchback-memory-efficient-vector-wise", k); }), "exclude each other"));
-  CHECK(has(error_of([] { mode_of(LinearKind::plain); }), "plain"));
+  CHECK_ERROR("switchback-vector-wise", from_name("int8", k));
+  CHECK_ERROR("exclude each other", from_name("switchback-memory-efficient-vector-wise", k));
+  CHECK_ERROR("plain", mode_of(LinearKind::plain));
 }
 
 TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
@@ -83,8 +83,8 @@ TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
     replace_linears(model, {"*"}, LinearKind::plain);
     check_same_bits(gradients(model, params), plain);
   }
-  CHECK(has(error_of([&] { replace_linears(model, {"h.*", "mlp"}, kSwitchBacks[0]); }), "'mlp' matches no module"));
-  CHECK(has(error_of([&] { replace_linears(model, std::vector<std::string>{}, kSwitchBacks[0]); }), "h.*.mlp.fc (2)"));
+  CHECK_ERROR("'mlp' matches no module", replace_linears(model, {"h.*", "mlp"}, kSwitchBacks[0]));
+  CHECK_ERROR("h.*.mlp.fc (2)", replace_linears(model, std::vector<std::string>{}, kSwitchBacks[0]));
   for (const NamedLinear& l : model.linears()) CHECK(l.layer->kind == LinearKind::plain);
 }
 
@@ -136,19 +136,18 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
     CHECK(bits_of(model.forward(probe, {.compute = DType::bf16})) !=
           bits_of(before.to(DType::bf16)));  // x is rounded first
     CHECK(generate(model, std::vector<int64_t>{1, 2}, 4).size() == 4);
-
-    CHECK(has(error_of([&] { prepare_for_eval(model, params); }), "prepared already"));
-    CHECK(has(error_of([&] { replace_linears(model, kBlocks, LinearKind::plain); }), "weight is gone"));
-    CHECK(has(error_of([&] { apply_lora(model, params, {.targets = {"h.*"}}); }), "prepared for evaluation"));
-    CHECK(has(error_of([&] { params.state(); }), "h.0.attn.qkv.weight"));
+    CHECK_ERROR("prepared already", prepare_for_eval(model, params));
+    CHECK_ERROR("weight is gone", replace_linears(model, kBlocks, LinearKind::plain));
+    CHECK_ERROR("prepared for evaluation", apply_lora(model, params, {.targets = {"h.*"}}));
+    CHECK_ERROR("h.0.attn.qkv.weight", params.state());
     off.reset();
-    CHECK(has(error_of([&] { backward(sum(model.forward(probe))); }), "prepared for evaluation"));
+    CHECK_ERROR("prepared for evaluation", backward(sum(model.forward(probe))));
   }
   const Params params({}, 1);
   Gpt model(params, kTwoWide);
-  CHECK(has(error_of([&] { prepare_for_eval(model, params); }), "replace_linears"));
+  CHECK_ERROR("replace_linears", prepare_for_eval(model, params));
   nn::Linear plain(params.at("extra"), 3, 4);
-  CHECK(has(error_of([&] { plain.prepare_for_eval(); }), "plain"));
+  CHECK_ERROR("plain", plain.prepare_for_eval());
 }
 
 TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is planned") {

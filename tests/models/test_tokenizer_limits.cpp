@@ -1,5 +1,5 @@
-// No tokenizer of a few kB takes memory or time that is not linear in its size and the text's: each reader has a limit,
-// which its Error names, and texts that published tokenizers meet are far from it.
+// No small tokenizer takes more than linear memory or time: each reader has a limit, which its Error names. Published
+// tokenizers are far from it.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/data/bpe.h>
@@ -16,6 +16,16 @@ using namespace tg;
 namespace {
 Json bytes_json() { return own_json(tokenizer_json(ByteTokenizer())); }
 BpeTokenizer of(const Json& json) { return BpeTokenizer::from_json(text_of(json), "t.json"); }
+std::string base64(const std::string& bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string to;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t x = 0;
+    for (size_t k = 0; k < 3; ++k) x = x << 8 | (i + k < bytes.size() ? uint8_t(bytes[i + k]) : 0);
+    for (size_t k = 0; k < 4; ++k) to += i + k <= bytes.size() ? kDigits[x >> (18 - 6 * k) & 63] : '=';
+  }
+  return to;
+}
 Json replace(const char* to) { return Json{{"type", "Replace"}, {"pattern", Json{{"String", "a"}}}, {"content", to}}; }
 Json sequence(const char* list, const Json& step, size_t n) {
   Json all = Json::array();
@@ -37,26 +47,26 @@ TEST_CASE("tokenizer limits: steps, and what they make of a text or token") {
     json[key] = sequence(list, step, 64);
     CHECK(of(json).encode("aaaa").size() == 4);
     json[key] = sequence(list, step, 65);
-    CHECK_HAS(error_of([&] { of(json); }), fmt::format("{}.{}[64] is step 65, and there may be 64", key, list));
+    CHECK_ERROR(fmt::format("{}.{}[64] is step 65, and there may be 64", key, list), of(json));
   }
   Json json = bytes_json();
   json["pre_tokenizer"] = nullptr;
   json["decoder"] = sequence("decoders", replace("aa"), 40);
-  CHECK_HAS(error_of([&] { of(json); }), "of a text or token, and may make 4112");
+  CHECK_ERROR("of a text or token, and may make 4112", of(json));
   json = bytes_json();
   json["normalizer"] = sequence("normalizers", replace("aa"), 40);
-  CHECK_HAS(error_of([&] { of(json).encode("aaaa"); }), "and may make 4160");
+  CHECK_ERROR("and may make 4160", of(json).encode("aaaa"));
   json["normalizer"] = replace(std::string(5000, 'b').c_str());
-  CHECK_HAS(error_of([&] { of(json).encode(std::string(1000, 'a')); }), "and may make 20096");
+  CHECK_ERROR("and may make 20096", of(json).encode(std::string(1000, 'a')));
   json["added_tokens"] = Json::array({Json{{"id", 300}, {"content", "aaaa"}, {"normalized", true}}});
-  CHECK_HAS(error_of([&] { of(json); }), "and may make 4160");
+  CHECK_ERROR("and may make 4160", of(json));
   json["added_tokens"] = Json::array();
   json["normalizer"] = Json{{"type", "Prepend"}, {"prepend", std::string(5000, 'b')}};
-  CHECK_HAS(error_of([&] { of(json).encode("a"); }), "its steps make 5001 bytes of a text or token, and may make 4112");
+  CHECK_ERROR("its steps make 5001 bytes of a text or token, and may make 4112", of(json).encode("a"));
   json["normalizer"] = nullptr;
   json["decoder"] = Json{{"type", "Fuse"}};
   json["pre_tokenizer"] = Json{{"type", "Metaspace"}, {"replacement", std::string(5000, 'b')}};
-  CHECK_HAS(error_of([&] { of(json).encode("a a"); }), "and may make 4144, 16 times its size");
+  CHECK_ERROR("and may make 4144, 16 times its size", of(json).encode("a a"));
   json = bytes_json();
   json["normalizer"] = replace("\xe2\x96\x81");
   CHECK(of(json).encode(std::string(3000, 'a')).size() > 0);  // as of published ones
@@ -65,16 +75,13 @@ TEST_CASE("tokenizer limits: steps, and what they make of a text or token") {
 TEST_CASE("tokenizer limits: patterns that try the same text again and again") {
   for (const char* pattern : {R"(a+b|a)", R"((?:a+)(?=b)|a)", R"(a*b|a*c|a)", R"(a{0,999}b|a)"}) {
     Json json = bytes_json();
-    json["pre_tokenizer"]["pattern"] = Json{{"Regex", pattern}};
     json["pre_tokenizer"] = Json{{"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}};
     json["decoder"] = Json{{"type", "Fuse"}};
-    CHECK_HAS(error_of([&] { of(json).encode(std::string(100'000, 'a')); }), "takes too many steps");
+    CHECK_ERROR("takes too many steps", of(json).encode(std::string(100'000, 'a')));
   }
-  // What published patterns meet: long runs of anything.
+  // Long runs, with the published patterns.
   std::string ranks;
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  for (int b = 0; b < 256; ++b)
-    ranks += fmt::format("{}{}== {}\n", kDigits[size_t(b >> 2)], kDigits[size_t(b & 3) << 4], b);
+  for (int b = 0; b < 256; ++b) ranks += fmt::format("{} {}\n", base64(std::string(1, char(b))), b);
   for (const char* pattern : {"gpt2", "llama3", "qwen2"}) {
     const BpeTokenizer t = BpeTokenizer::from_ranks(ranks, pattern, "r");
     for (const std::string piece :
@@ -89,21 +96,11 @@ TEST_CASE("tokenizer limits: patterns that try the same text again and again") {
 }
 
 TEST_CASE("tokenizer limits: tiktoken ranks whose tokens can be cut in many ways, and long ones") {
-  const auto base64 = [](const std::string& bytes) {
-    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string to;
-    for (size_t i = 0; i < bytes.size(); i += 3) {
-      uint32_t x = 0;
-      for (size_t k = 0; k < 3; ++k) x = x << 8 | (i + k < bytes.size() ? uint8_t(bytes[i + k]) : 0);
-      for (size_t k = 0; k < 4; ++k) to += i + k <= bytes.size() ? kDigits[x >> (18 - 6 * k) & 63] : '=';
-    }
-    return to;
-  };
   std::string ranks;
   for (size_t n = 1; n <= 700; ++n) ranks += fmt::format("{} {}\n", base64(std::string(n, 'a')), n - 1);
-  CHECK_HAS(error_of([&] { BpeTokenizer::from_ranks(ranks, "gpt2", "r"); }), "can be cut into tokens in too many ways");
+  CHECK_ERROR("can be cut into tokens in too many ways", BpeTokenizer::from_ranks(ranks, "gpt2", "r"));
   ranks = fmt::format("{} 0\n{} 1\n", base64("a"), base64(std::string(1025, 'a')));
-  CHECK_HAS(error_of([&] { BpeTokenizer::from_ranks(ranks, "gpt2", "r"); }), "the token of rank 1 has 1025 bytes");
+  CHECK_ERROR("the token of rank 1 has 1025 bytes", BpeTokenizer::from_ranks(ranks, "gpt2", "r"));
 }
 
 TEST_CASE("added tokens: the longest at each place, as by trying all; many that begin alike") {
