@@ -30,7 +30,8 @@ endmacro()
 
 set(tiny --data text.txt --tokenizer char --layers 1 --heads 2 --width 16 --context 8 --batch 2 --max-steps 4 --warmup 2
          --eval-every 4 --val-fraction 0.02)
-execute_process(COMMAND ${TAPEGRAD} train ${tiny} --device cuda --out cuda WORKING_DIRECTORY ${dir} RESULT_VARIABLE result
+execute_process(COMMAND ${TAPEGRAD} train ${tiny} --device cuda --out cuda WORKING_DIRECTORY ${dir} RESULT_VARIABLE
+  result
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)
 if(err MATCHES "cuda:0 was asked for, and there is none")
   message(NOTICE "skipped: ${err}")
@@ -56,7 +57,7 @@ foreach(device cpu cuda)
 endforeach()
 same("${loss_cpu}" "${loss_cuda}" "losses of step 4 differ")
 
-# Generation, and a run that goes on on the other device
+# Generation, and a run that resumes on the other device
 set(sampling --prompt "the" --max-tokens 12 --temperature 0)
 run(0 generate --model cuda ${sampling} --device cuda)
 set(there "${out}")
@@ -75,7 +76,8 @@ endforeach()
 same("${loss_cpu}" "${loss_cuda}" "losses of a text differ")
 run(0 train --model cuda --data text.txt --out further --batch 2 --max-steps 2 --eval-every 0 --device cuda)
 expect("2/2")
-run(0 finetune --model cuda --data text.txt --out half --batch 2 --max-steps 2 --eval-every 0 --device cuda --base-dtype bf16)
+run(0 finetune --model cuda --data text.txt --out half --batch 2 --max-steps 2 --eval-every 0 --device cuda --base-dtype
+  bf16)
 expect("2/2")
 
 # A training step against the CPU's, tensor by tensor
@@ -87,7 +89,7 @@ expect("all equal")
 run(0 compare --model cuda --batch 1 --sides cpu/bf16 cuda/bf16)
 expect("all within their tolerance")
 
-# What cannot fit is refused before it is tried
+# A batch that cannot fit is refused
 run(1 train --data text.txt --device cuda --batch 1000000000 --out never)
 if(NOT err MATCHES "of memory, and cuda:0 has [0-9.]+ .B, which is [0-9.]+ .B too little.* These would fit: --batch ")
   message(FATAL_ERROR "no word about the memory of cuda:0: ${err}")

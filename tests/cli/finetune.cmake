@@ -23,55 +23,40 @@ set(tiny --layers 2 --heads 2 --batch 4 --warmup 2 --quiet)
 run(0 train --data cat.txt --tokenizer char --out model ${tiny} --width 32 --context 16 --max-steps 30)
 run(0 train --data cat.txt --tokenizer char --out other ${tiny} --width 32 --context 16 --max-steps 2 --seed 2)
 run(0 train --data cat.txt --tokenizer char --out small ${tiny} --width 16 --context 16 --max-steps 2)
-run(0 train --data ids.bin --vocab-size 30000 ${tiny} --width 32 --max-steps 2 --context 4 --val-fraction 0.25 --out ids)
-file(SHA256 ${dir}/model/model.safetensors model_before)
+run(0 train --data ids.bin --vocab-size 30000 ${tiny} --width 32 --max-steps 2 --context 4 --val-fraction 0.25 --out
+  ids)
+file(COPY_FILE ${dir}/model/model.safetensors ${dir}/before.safetensors)
 
-# Training adapters: the model stays, and what comes is small
+# Training adapters: the model stays
+set(never --model model --data dog.txt --out never)
 set(tune --batch 4 --warmup 2 --lr 0.02 --max-steps 6 --eval-every 3)
 run(0 finetune --model model --data dog.txt --out ad --rank 4 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1 ${tune})
-expect(out "25728 parameters frozen, 2304 trained (LoRA of rank 4 on 4 modules)")
-expect(out "6/6")
-expect(out "val ")
+expect(out "25728 parameters frozen, 2304 trained (LoRA of rank 4 on 4 modules)" "6/6" "val ")
 expect(out "try: tapegrad generate --model model --adapter ad")
 foreach(file adapter.safetensors log.jsonl checkpoint.safetensors)
-  if(NOT EXISTS ${dir}/ad/${file})
-    fail("no ad/${file}")
-  endif()
+  fail_if("no ad/${file}" NOT EXISTS ${dir}/ad/${file})
 endforeach()
-file(SHA256 ${dir}/model/model.safetensors hash)
-if(NOT hash STREQUAL model_before)
-  fail("finetuning changed the model")
-endif()
+same_files(model/model.safetensors before.safetensors "finetuning changed the model")
 # The same again, on one thread, in halves: the same bytes
-run(0 finetune --model model --data dog.txt --out again --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1
+run(0 finetune --model model --data dog.txt --out again --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.* --lora-dropout
+  0.1
     --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --threads 1)
-if(NOT out STREQUAL "")
-  fail("--quiet prints")
-endif()
-file(SHA256 ${dir}/ad/adapter.safetensors first)
-file(SHA256 ${dir}/again/adapter.safetensors second)
-if(NOT first STREQUAL second)
-  fail("the same run gave another adapter")
-endif()
-run(0 finetune --model model --data dog.txt --out compiled --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1
+fail_if("--quiet prints" out)
+same_files(ad/adapter.safetensors again/adapter.safetensors "the same run gave another adapter")
+run(0 finetune --model model --data dog.txt --out compiled --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.*
+  --lora-dropout 0.1
     --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --compile)
-file(SHA256 ${dir}/compiled/adapter.safetensors second)
-if(NOT first STREQUAL second)
-  fail("compiled steps gave another adapter")
-endif()
+same_files(ad/adapter.safetensors compiled/adapter.safetensors "compiled steps gave another adapter")
 
-# Going on
+# Resume
 file(REMOVE ${dir}/ad/adapter.safetensors)
 run(0 finetune --resume ad --rank 4 --targets *.attn.qkv h.1.mlp.* --quiet)
-file(SHA256 ${dir}/ad/adapter.safetensors second)
-if(NOT first STREQUAL second)
-  fail("--resume of a run that is done gave another adapter")
-endif()
+same_files(ad/adapter.safetensors compiled/adapter.safetensors "--resume of a run that is done gave another adapter")
 run(0 finetune --resume again --max-steps 8 --progress lines)
-expect(out "resume  after step 6")
-expect(out "8/8")
+expect(out "resume  after step 6" "8/8")
 set(checkpoint "ad/checkpoint.safetensors")
-refused(1 "rank is 4 in ${checkpoint}, and 3 is given. A resumed run keeps its adapter" finetune --resume ad --rank 3)
+refused(1 "rank is 4 in ${checkpoint}, and 3 is given. A resumed run keeps its adapter"
+        finetune --resume ad --rank 3)
 refused(1 "alpha is 8 in ${checkpoint}, and 16 is given" finetune --resume ad --alpha 16)
 refused(1 "lora-dropout is 0.1 in ${checkpoint}, and 0 is given" finetune --resume ad --lora-dropout 0)
 refused(1 "the targets in ${checkpoint} differ" finetune --resume ad --targets *.attn.qkv)
@@ -79,41 +64,45 @@ refused(1 "beta1 is 0.9 in ${checkpoint}, and 0.5 is given" finetune --resume ad
 refused(1 "is no longer what ${checkpoint} was trained on" finetune --resume ad --data cat.txt)
 refused(1 "other is no longer the model that ${checkpoint} was trained over" finetune --resume ad --model other)
 file(RENAME ${dir}/model ${dir}/moved)
-refused(1 "${checkpoint} says that the model was there. Restore it, or pass its path with --model." finetune --resume ad)
+refused(1 "${checkpoint} says that the model was there. Restore it, or pass its path with --model."
+        finetune --resume ad)
 run(0 finetune --resume ad --model moved --quiet)
 file(RENAME ${dir}/moved ${dir}/model)
-refused(1 "belongs to a run of `tapegrad finetune`, not of `tapegrad train`. Resume it with `tapegrad finetune --resume ad`." train --resume ad)
+refused(1 "belongs to a run of `tapegrad finetune`, not of `tapegrad train`. Resume it with `tapegrad finetune \
+--resume ad`."
+        train --resume ad)
 refused(1 "belongs to a run of `tapegrad train`, not of `tapegrad finetune`" finetune --resume model)
-refused(1 "belongs to a run of `tapegrad finetune`. A run of `tapegrad train` would overwrite it" train --data cat.txt --out ad ${tiny})
+refused(1 "belongs to a run of `tapegrad finetune`. A run of `tapegrad train` would overwrite it"
+        train --data cat.txt --out ad ${tiny})
 refused(2 "omit --out" finetune --resume ad --out never)
 
 # A text with characters that the model does not know
 run(0 finetune --model model --data fog.txt --out fog --unknown skip ${tune} --quiet)
-expect(err "tapegrad: 60 of 2880 characters of fog.txt are skipped, because the tokenizer does not know them: 'f' U+0066\n")
+expect(err "tapegrad: 60 of 2880 characters of fog.txt are skipped, because the tokenizer does not know them: 'f' \
+U+0066\n")
 run(0 finetune --resume fog --max-steps 7 --quiet)  # without the flag
 expect(err "60 of 2880 characters of ")
 refused(1 "'f' U+0066" finetune --resume fog --max-steps 8 --unknown error)
 refused(1 "is no longer what fog/checkpoint.safetensors was trained on" finetune --resume fog --data foreign.txt)
 
-# Generation, with the adapter beside the model and merged into it
+# Generation, with a separate and a merged adapter
 set(sampling --prompt "the dog" --max-tokens 40 --temperature 0)
 run(0 generate --model model ${sampling})
 set(plain "${out}")
 run(0 generate --model model --adapter ad ${sampling})
 set(adapted "${out}")
-if(adapted STREQUAL plain)
-  fail("the adapter changes nothing")
-endif()
-refused(1 "[model] ad is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and this folder as --adapter" generate --model ad)
+fail_if("the adapter changes nothing" adapted STREQUAL plain)
+refused(1 "[model] ad is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and \
+this folder as --adapter" generate --model ad)
 run(0 generate --model model --adapter ad/adapter.safetensors ${sampling} --no-cache)
-if(NOT out STREQUAL adapted)
-  fail("other text without the cache than with it: ${adapted}")
-endif()
+fail_if("other text without the cache than with it: ${adapted}" NOT out STREQUAL adapted)
 run(0 merge --model model --adapter ad --out merged)
 expect(out "merged 4 modules")
-refused(1 "[merge] merged/model.safetensors exists, and merging would overwrite it. Choose another --out, or pass --overwrite." merge --model model --adapter ad --out merged)
+refused(1 "[merge] merged/model.safetensors exists, and merging would overwrite it. Choose another --out, or pass \
+--overwrite." merge --model model --adapter ad --out merged)
 run(0 merge --model model --adapter ad --out merged --overwrite)
-foreach(former model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json tokenizer.json vocab.json)
+foreach(former model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json
+  tokenizer.json vocab.json)
   file(WRITE ${dir}/merged/${former} "of a model that was here")
 endforeach()
 run(0 merge --model model --adapter ad --out merged --overwrite)
@@ -121,47 +110,48 @@ file(GLOB files RELATIVE ${dir}/merged ${dir}/merged/*)
 if(NOT files STREQUAL "config.json;model.safetensors")
   fail("a merged model has ${files}")
 endif()
-refused(1 "ad/checkpoint.safetensors belongs to a run that is finished, after 6 steps. A new run would overwrite it. Resume it with `tapegrad finetune --resume ad --max-steps 12`, choose another --out, or pass --overwrite."
+refused(1 "ad/checkpoint.safetensors belongs to a run that is finished, after 6 steps. A new run would overwrite it. \
+Resume it with `tapegrad finetune --resume ad --max-steps 12`, choose another --out, or pass --overwrite."
         finetune --model model --data dog.txt --out ad ${tune})
-refused(1 "merged/model.safetensors exists, and a new run would overwrite" finetune --model model --data dog.txt --out merged ${tune})
-refused(1 "belongs to a run of `tapegrad finetune`. A run of `tapegrad train` would overwrite it" train --data cat.txt --out ad --overwrite ${tiny})
+refused(1 "merged/model.safetensors exists, and a new run would overwrite"
+        finetune --model model --data dog.txt --out merged ${tune})
+refused(1 "belongs to a run of `tapegrad finetune`. A run of `tapegrad train` would overwrite it"
+        train --data cat.txt --out ad --overwrite ${tiny})
 run(0 generate --model merged ${sampling})
-if(NOT out STREQUAL adapted)
-  fail("the merged model continues otherwise than the adapted one: ${adapted}")
-endif()
+fail_if("the merged model continues otherwise than the adapted one: ${adapted}" NOT out STREQUAL adapted)
 run(0 finetune --model merged --data cat.txt --out next ${tune} --quiet)
 
 # Inspection
 run(0 inspect --model ad)
-expect(out "ad/adapter.safetensors: 8 tensors, 2304 parameters, 9216 bytes")
-expect(out "metadata rank: 4")
-expect(out "metadata targets: [\"*.attn.qkv\",\"h.1.mlp.*\"]")
-expect(out "h.1.mlp.fc.lora_a")
-expect(out "(32, 4)")
+expect(out "ad/adapter.safetensors: 8 tensors, 2304 parameters, 9216 bytes" "metadata rank: 4")
+expect(out "metadata targets: [\"*.attn.qkv\",\"h.1.mlp.*\"]" "h.1.mlp.fc.lora_a" "(32, 4)")
 run(0 inspect --model merged)
 expect(out "h.1.mlp.fc.weight")
 
-# What is refused
+# Refusals
 refused(2 "finetune needs --model DIR and --data FILE..., or --resume DIR" finetune --data dog.txt --out never)
 refused(2 "finetune needs --model DIR and --data FILE..., or --resume DIR" finetune --model model --out never)
 refused(2 "merge needs --model DIR, --adapter DIR and --out DIR" merge --model model --out never)
-refused(2 "--rank is 'two'" finetune --model model --data dog.txt --out never --rank two)
-refused(2 "unknown flag '--width'" finetune --model model --data dog.txt --out never --width 64)
-refused(1 "width is 32 in model, and 64 is given. Finetuning keeps the model as it is." finetune --model model --data dog.txt --out never --config width.json)
+refused(2 "--rank is 'two'" finetune ${never} --rank two)
+refused(2 "unknown flag '--width'" finetune ${never} --width 64)
+refused(1 "width is 32 in model, and 64 is given. Finetuning keeps the model as it is."
+        finetune ${never} --config width.json)
 file(WRITE ${dir}/width.json "{\"width\": 99}")
-refused(1 "width is 32 in model, and 99 is given." finetune --model model --data dog.txt --out never --config width.json)
-refused(1 "[finetune] a step of this run takes " finetune --model model --data dog.txt --out never --batch 1000000000)
+refused(1 "width is 32 in model, and 99 is given." finetune ${never} --config width.json)
+refused(1 "[finetune] a step of this run takes " finetune ${never} --batch 1000000000)
 expect(err "These would fit: --batch ")
-refused(1 "[lora] rank is 0." finetune --model model --data dog.txt --out never --rank 0)
-refused(1 "[lora] rank is -1. It must be 1 or more. Choose a rank, or leave the layer without an adapter." finetune --model model --data dog.txt --out never --rank -1)
-refused(1 "rank is 33 for a layer from 32 to 96. It must be at most 32" finetune --model model --data dog.txt --out never --rank 33)
-refused(1 "alpha is -1" finetune --model model --data dog.txt --out never --alpha=-1)
-refused(1 "[lora] dropout is 1." finetune --model model --data dog.txt --out never --lora-dropout 1)
-refused(1 "the target '*.q' matches no module" finetune --model model --data dog.txt --out never --targets *.q)
-refused(1 "The modules are h.*.attn.qkv (2), h.*.attn.proj (2)" finetune --model model --data dog.txt --out never --targets *.q)
+refused(1 "[lora] rank is 0." finetune ${never} --rank 0)
+refused(1 "[lora] rank is -1. It must be 1 or more. Choose a rank, or leave the layer without an adapter."
+        finetune ${never} --rank -1)
+refused(1 "rank is 33 for a layer from 32 to 96. It must be at most 32" finetune ${never} --rank 33)
+refused(1 "alpha is -1" finetune ${never} --alpha=-1)
+refused(1 "[lora] dropout is 1." finetune ${never} --lora-dropout 1)
+refused(1 "the target '*.q' matches no module" finetune ${never} --targets *.q)
+refused(1 "The modules are h.*.attn.qkv (2), h.*.attn.proj (2)" finetune ${never} --targets *.q)
 refused(1 "'z' U+007A" finetune --model model --data foreign.txt --out never)
 expect(err "--unknown skip")
-refused(1 "[tokenizer] the text has no character of the model's vocabulary" finetune --model model --data none.txt --out never --unknown skip)
+refused(1 "[tokenizer] the text has no character of the model's vocabulary"
+        finetune --model model --data none.txt --out never --unknown skip)
 refused(1 "ids has no tokenizer, and dog.txt is text" finetune --model ids --data dog.txt --out never)
 refused(1 "is not in the vocabulary" finetune --model model --data ids.bin --out never)
 run(0 finetune --model ids --data ids.bin --out tokens --rank 2 --batch 2 --max-steps 2 --val-fraction 0.25 --quiet)
@@ -169,9 +159,12 @@ refused(1 "--out model is the folder of the model" finetune --model model --data
 refused(1 "--out model is the folder of the model, which would be lost" merge --model model --adapter ad --out model)
 refused(1 "ad is the folder of a training run" merge --model model --adapter ad --out ad)
 refused(1 "ad/adapter.safetensors was trained over other weights" generate --model other --adapter ad)
-refused(1 "'h.0.attn.qkv.lora_a' is (32, 4) in ad/adapter.safetensors, and 'h.0.attn.qkv' of this model takes (16, 4)" merge --model small --adapter ad --out never)
-refused(1 "model/model.safetensors cannot be used: it is a safetensors file, but not an adapter" generate --model model --adapter model/model.safetensors)
-refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter.safetensors, which `tapegrad finetune --out` wrote, or that file itself."
+refused(1 "'h.0.attn.qkv.lora_a' is (32, 4) in ad/adapter.safetensors, and 'h.0.attn.qkv' of this model takes (16, 4)"
+        merge --model small --adapter ad --out never)
+refused(1 "model/model.safetensors cannot be used: it is a safetensors file, but not an adapter"
+        generate --model model --adapter model/model.safetensors)
+refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter.safetensors, which `tapegrad \
+finetune --out` wrote, or that file itself."
         generate --model model --adapter nowhere)
 refused(1 "[adapter] model is a folder without adapter.safetensors." generate --model model --adapter model)
 refused(1 "nowhere" finetune --model nowhere --data dog.txt --out never)

@@ -6,7 +6,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/checks.cmake)
 
 string(REPEAT "the cat sat on the mat and the dog ate the log.\n" 60 text)
 file(WRITE ${dir}/text.txt "${text}")
-run(0 train --data text.txt --tokenizer char --out model --layers 2 --heads 2 --width 32 --context 24 --batch 4 --warmup 2 --quiet
+run(0 train --data text.txt --tokenizer char --out model --layers 2 --heads 2 --width 32 --context 24 --batch 4 --warmup
+  2 --quiet
     --max-steps 200 --lr 1e-2 --positions rope --norm rms_norm --activation swiglu)
 set(hot --model model --prompt "the cat" --max-tokens 60)
 set(greedy ${hot} --temperature 0)
@@ -26,14 +27,13 @@ run(0 generate ${greedy} --stop " dog" --stop "mat" "zebra")
 expect_text("the cat sat on the \n")
 run(0 generate ${greedy} --stop "zebra")
 expect_text("${whole}")
-run(0 generate --model model --prompt "the cat" --temperature 0 --max-tokens 4 --stop "sat on")  # held back, and then printed
+run(0 generate --model model --prompt "the cat"
+  --temperature 0 --max-tokens 4 --stop "sat on")  # held back, and then printed
 expect_text("the cat sat\n")
 
 # Penalties, min-p and bf16
 run(0 generate ${greedy} --repetition-penalty 5 --penalty-last 40)
-if(out STREQUAL whole)
-  fail("a repetition penalty changes nothing")
-endif()
+fail_if("a repetition penalty changes nothing" out STREQUAL whole)
 run(0 generate ${hot} --temperature 3 --min-p 1)
 expect_text("${whole}")
 run(0 generate ${greedy} --dtype bf16 --frequency-penalty 0.1 --presence-penalty 0.1)
@@ -53,7 +53,7 @@ file(WRITE ${dir}/hf/generation_config.json "{\"eos_token_id\": \"</s>\"}")
 refused(1 "'eos_token_id' of hf/generation_config.json is \"</s>\"" generate ${greedy_hf})
 file(WRITE ${dir}/hf/generation_config.json "{\"eos_token_id\": ${t}}")
 
-# Many prompts. A line of results is the line of the prompt and what was made of it.
+# Many prompts: a line of results is the line of the prompt with text, tokens and finish_reason
 file(WRITE ${dir}/prompts.jsonl "{\"prompt\": \"the dog\", \"id\": 7}\n{\"prompt\": \"the cat\"}\n"
      "{\"prompt\": \"the cat sat on the mat and the dog ate the log.\\nthe \"}\n\n \t\r\n")  # blank lines are none
 set(many --model hf --prompts prompts.jsonl --temperature 0 --max-tokens 3)
@@ -65,47 +65,33 @@ foreach(pair "prompt;the dog" "id;7" "text; a" "finish_reason;eos")
   list(GET pair 0 key)
   list(GET pair 1 expected)
   string(JSON value GET "${line}" ${key})
-  if(NOT value STREQUAL expected)
-    fail("${key} is '${value}' in ${line}")
-  endif()
+  fail_if("${key} is '${value}' in ${line}" NOT value STREQUAL expected)
 endforeach()
 string(JSON n LENGTH "${line}" tokens)
 string(JSON value GET "${line}" tokens 2)
-if(NOT n EQUAL 3 OR NOT value EQUAL t)
-  fail("the tokens in ${line}")
-endif()
+fail_if("the tokens in ${line}" NOT n EQUAL 3 OR NOT value EQUAL t)
 list(GET lines 1 line)
 string(JSON value GET "${line}" finish_reason)
-if(NOT value STREQUAL "length")
-  fail("finish_reason in ${line}")
-endif()
+fail_if("finish_reason in ${line}" NOT value STREQUAL "length")
 run(0 generate ${many} --out made.jsonl --stop a)  # an earlier result is replaced
 file(STRINGS ${dir}/made.jsonl lines)
 list(GET lines 1 line)
 string(JSON reason GET "${line}" finish_reason)
 string(JSON value GET "${line}" text)
-if(NOT reason STREQUAL "stop" OR NOT value STREQUAL " s")
-  fail("a stop in ${line}")
-endif()
+fail_if("a stop in ${line}" NOT reason STREQUAL "stop" OR NOT value STREQUAL " s")
 
-# Neither the size of batches nor the neighbours matter
+# The batch size does not change a result
 set(drawn --model model --prompts prompts.jsonl --samples 3 --temperature 1.5 --seed 5 --max-tokens 30)
 run(0 generate ${drawn} --out one.jsonl --batch 1)
-file(SHA256 ${dir}/one.jsonl first)
 foreach(batch 2 4 9)
   run(0 generate ${drawn} --out batch.jsonl --batch ${batch})
-  file(SHA256 ${dir}/batch.jsonl second)
-  if(NOT first STREQUAL second)
-    fail("--batch ${batch} gives other results than --batch 1")
-  endif()
+  same_files(one.jsonl batch.jsonl "--batch ${batch} gives other results than --batch 1")
 endforeach()
 file(STRINGS ${dir}/one.jsonl lines)
 list(LENGTH lines n)
 list(GET lines 0 line)
 list(GET lines 1 line_1)
-if(NOT n EQUAL 9 OR line STREQUAL line_1)
-  fail("${n} lines, or equal samples")
-endif()
+fail_if("${n} lines, or equal samples" NOT n EQUAL 9 OR line STREQUAL line_1)
 run(0 generate --model model --prompt "the dog" --samples 2 --temperature 1.5 --seed 5 --max-tokens 30)
 string(JSON text_0 GET "${line}" text)
 string(JSON text_1 GET "${line_1}" text)
@@ -116,21 +102,26 @@ if(NOT line STREQUAL "{\"prompt\":\"the\",\"text\":\"\",\"tokens\":[],\"finish_r
   fail("a result of no tokens: ${line}")
 endif()
 
-# What is refused
+# Refusals
 refused(2 "--prompts needs --out FILE" generate --model model --prompts prompts.jsonl)
-refused(2 "--prompt, --prompts and --prompt-ids exclude each other" generate --model model --prompt x --prompts prompts.jsonl --out never)
+refused(2 "--prompt, --prompts and --prompt-ids exclude each other"
+        generate --model model --prompt x --prompts prompts.jsonl --out never)
 refused(2 "--batch is for several texts" generate --model model --batch 3)
 refused(2 "--batch is 0" generate --model model --samples 2 --batch 0)
 refused(2 "--samples is 0" generate --model model --samples 0)
 refused(2 "--dtype is 'f16'. It is one of f32, bf16." generate --model model --dtype f16)
 refused(1 "min_p is 2. It must be in [0, 1]" generate --model model --min-p 2)
 refused(1 "repetition_penalty is 0" generate --model model --repetition-penalty 0)
-refused(1 "text.txt exists and is not a result of generate" generate --model model --prompts prompts.jsonl --out text.txt)
-refused(1 "prompts.jsonl exists and is not a result of generate" generate --model model --prompts prompts.jsonl --out prompts.jsonl)
+refused(1 "text.txt exists and is not a result of generate"
+        generate --model model --prompts prompts.jsonl --out text.txt)
+refused(1 "prompts.jsonl exists and is not a result of generate"
+        generate --model model --prompts prompts.jsonl --out prompts.jsonl)
 refused(1 "nowhere.jsonl: No such file" generate --model model --prompts nowhere.jsonl --out never)
-foreach(pair "{\"prompt\": 3}|has no text \"prompt\"" "{\"text\": \"x\"}|has no text \"prompt\"" "[1]|has no text \"prompt\""
+foreach(pair "{\"prompt\": 3}|has no text \"prompt\""
+  "{\"text\": \"x\"}|has no text \"prompt\"" "[1]|has no text \"prompt\""
         "{\"prompt\": \"x|is not JSON: parse error" "{\"prompt\": \"\"}|is empty. Pass at least one token"
-        "{\"prompt\": \"a\", \"text\": 1}|has \"text\", which is the name of a result" "{\"prompt\": \"#\"}|the character '#'")
+        "{\"prompt\": \"a\", \"text\": 1}|has \"text\", which is the name of a result"
+        "{\"prompt\": \"#\"}|the character '#'")
   string(FIND "${pair}" "|" at)
   string(SUBSTRING "${pair}" 0 ${at} line)
   math(EXPR at "${at} + 1")
@@ -145,21 +136,15 @@ foreach(nothing "" "\n" " \r\n\n")
 endforeach()
 execute_process(COMMAND ${TAPEGRAD} generate --model model --stop "" WORKING_DIRECTORY ${dir} RESULT_VARIABLE result
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)  # a macro would lose the empty argument
-if(NOT result EQUAL 2 OR NOT err MATCHES "--stop is empty")
-  fail("an empty stop")
-endif()
+fail_if("an empty stop" NOT result EQUAL 2 OR NOT err MATCHES "--stop is empty")
 # Ids in, ids out
 run(0 generate --model model --prompt-ids 1,2,3 --max-tokens 4 --temperature 0)
-if(NOT out MATCHES "^1 2 3 [0-9]+ [0-9]+ [0-9]+ [0-9]+\n$")
-  fail("--prompt-ids gives '${out}'")
-endif()
+fail_if("--prompt-ids gives '${out}'" NOT out MATCHES "^1 2 3 [0-9]+ [0-9]+ [0-9]+ [0-9]+\n$")
 run(0 generate --model model --prompt-ids 1,2,3 --max-tokens 4 --temperature 0 --out ids.jsonl)
 file(READ ${dir}/ids.jsonl made)
 string(JSON first GET "${made}" prompt_ids 0)
 string(JSON count LENGTH "${made}" tokens)
-if(NOT first EQUAL 1 OR NOT count EQUAL 4)
-  fail("--prompt-ids writes '${made}'")
-endif()
+fail_if("--prompt-ids writes '${made}'" NOT first EQUAL 1 OR NOT count EQUAL 4)
 refused(2 "exclude each other" generate --model model --prompt-ids 1 --prompt x)
 refused(2 "--stop works on text" generate --model model --prompt-ids 1 --stop x)
 refused(1 "--prompt-ids has 5000, and the model's ids are from 0 to" generate --model model --prompt-ids 5000)

@@ -1,5 +1,5 @@
-// Ends of real runs of the program `tapegrad`: crashes at every system call that writes, full disks, kill -9 at random
-// moments, Ctrl-C, limits. After each the run goes on, and its files must be those of the run that was never cut off.
+// The program `tapegrad` is cut off: crashes at each system call that writes, full disks, kill -9, Ctrl-C, limits.
+// After each, the resumed run must write the bytes of the uninterrupted one.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 
@@ -9,8 +9,7 @@
 using namespace tg;
 
 namespace {
-// Runs once for each n with TG_FAULT=<fault>:n, until the run is no longer struck; every so many-th n only.
-// Returns how many it struck.
+// Runs with TG_FAULT=<fault>:n for each `every`-th n, until no call is struck. Returns the number of struck runs.
 int strike_everywhere(const Reference& reference, const std::string& fault, int struck_status, int every) {
   int struck = 0;
   for (int n = first_struck(every);; n += every) {
@@ -50,10 +49,9 @@ TEST_CASE("crash in the middle of system calls that write: the run goes on to th
 TEST_CASE("a crash or no space left at system calls that write, of finetuning: the run goes on to the same bytes") {
   const Arguments settings = {"--rank",      "2", "--targets", "*", "--lora-dropout", "0.1", "--batch",        "2",
                               "--max-steps", "4", "--warmup",  "1", "--eval-every",   "2",   "--val-fraction", "0.02"};
-  Arguments base = {"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "base"};
-  base.insert(base.end(), kTiny.begin(), kTiny.end());
-  const Reference reference(base, {"finetune", "--model", "base", "--data", "text.txt"}, settings,
-                            {"adapter.safetensors"});
+  const Reference reference(
+      with({"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "base"}, kTiny),
+      {"finetune", "--model", "base", "--data", "text.txt"}, settings, {"adapter.safetensors"});
   CHECK(strike_everywhere(reference, "before-any", 137, 2 * stride()) >= 40 / stride());
   CHECK(strike_everywhere(reference, "fail-any", 1, 2 * stride()) >= 40 / stride());
 }
@@ -63,10 +61,7 @@ TEST_CASE("no space left at system calls that write: an error, and the run goes 
 
 TEST_CASE("kill -9 at random moments: the run goes on to the same bytes") {
   const int kills = kSanitized ? 3 : test_effort() == 1 ? 20 : 100 * int(test_effort());
-  Arguments settings = kTiny;
-  settings.insert(settings.end(), {"--checkpoint-every", "3"});
-  settings[std::distance(settings.begin(), std::find(settings.begin(), settings.end(), "--max-steps")) + 1] = "60";
-  const Reference reference(settings);
+  const Reference reference(tiny_with({"--max-steps", "60", "--checkpoint-every", "3"}));
   Rng rng{kill_seed()};
   int killed = 0;
   std::chrono::duration<double> took = reference.took;  // longer than later ones, as on a machine that was busy then
@@ -89,11 +84,7 @@ TEST_CASE("kill -9 at random moments: the run goes on to the same bytes") {
 }
 
 TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, and the run goes on to the same bytes") {
-  Arguments settings = kTiny;
-  for (const auto& [flag, value] :
-       {std::pair("--max-steps", std::to_string(kLongRun)), {"--eval-every", "0"}, {"--width", "32"}})
-    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
-  const Reference reference(settings);
+  const Reference reference(tiny_with({"--max-steps", std::to_string(kLongRun), "--eval-every", "0", "--width", "32"}));
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     int status = 0;
     std::string errors;
@@ -111,12 +102,10 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
     CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
     CHECK_HAS(errors,
               fmt::format("stopped after step {} of {}; `tapegrad train --resume run` resumes it", lines, kLongRun));
-
     // The same command once more would begin from nothing: refused.
     Process fresh(reference.folder.path, reference.command);
     CHECK(fresh.status() == 1);
     CHECK_HAS(fresh.errors(), fmt::format("belongs to a run that stopped at step {} of {}", lines, kLongRun));
-
     fs::remove(reference.folder / "run/model.safetensors");  // is no part of the state
     CHECK(reference.go_on() == 0);
     reference.check_same();
@@ -144,14 +133,11 @@ TEST_CASE("a limit of the file size is an error, and the former files stay") {
 }
 
 TEST_CASE("standard output that nobody reads: the run goes on, and ends with an error") {
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
-  Arguments command = {"train", "--data", "text.txt", "--out", "run", "--sample-every", "1"};
-  command.insert(command.end(), kTiny.begin(), kTiny.end());
+  const TextFolder folder;
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   close(ends[0]);
-  Process p(folder.path, command, {.output = ends[1]});
+  Process p(folder.path, with(with(kTrain, {"--sample-every", "1"}), kTiny), {.output = ends[1]});
   close(ends[1]);
   CHECK(p.status() == 1);
   CHECK(p.errors() == "tapegrad: [io] standard output cannot be written.\n");

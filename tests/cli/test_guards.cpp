@@ -1,5 +1,5 @@
-// What guards the files of a run of the program `tapegrad`: a second process, commands that are typed twice, files and
-// folders that change or vanish under it, weights that are not finite. What is there stays, and messages name ways on.
+// Guards of the files of a run: a second process, commands typed twice, files and folders that change or vanish,
+// weights that are not finite. The former files stay, and messages name the next command.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
@@ -13,13 +13,8 @@
 using namespace tg;
 
 TEST_CASE("a second process in the folder of a run is refused, and changes nothing") {
-  Arguments settings = kTiny;
-  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
-  *(std::find(settings.begin(), settings.end(), "--eval-every") + 1) = "0";
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
-  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
-  command.insert(command.end(), settings.begin(), settings.end());
+  const TextFolder folder;
+  const Arguments command = with(kTrain, tiny_with({"--max-steps", "1000000", "--eval-every", "0"}));
   Process first(folder.path, command);
   REQUIRE(wait_for(first, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
   const std::string checkpoint = read_file(folder / "run/checkpoint.safetensors");
@@ -33,8 +28,7 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
   first.send(SIGKILL);
   CHECK(first.status() == -SIGKILL);
   const int64_t steps = lines_of(folder / "run/log.jsonl");
-
-  // Killed before its first periodic save it has done steps all the same: a new run is refused, and going on is not.
+  // Killed before its first periodic save: a new run is refused, a resumed one is not.
   Process fresh(folder.path, command);
   CHECK(fresh.status() == 1);
   CHECK_HAS(
@@ -48,16 +42,12 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
 
 namespace {
 RunConfig run_of(const Checkpoint& c) { return run_config_from_json(c.config, "checkpoint"); }
-// The words of the command that a message names in `...`, without the program's name.
+// The arguments of the command in `...` of a message.
 Arguments command_in(const std::string& message) {
   const size_t begin = message.rfind("`tapegrad ") + 10, end = message.find('`', begin);
   REQUIRE(end != std::string::npos);
   std::istringstream words(message.substr(begin, end - begin));
   return {std::istream_iterator<std::string>(words), {}};
-}
-Arguments with(Arguments words, const Arguments& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
 }
 // A token file of the rhyme's bytes.
 void write_tokens(const std::string& path, char first = 0) {
@@ -82,13 +72,11 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   CHECK_HAS(errors, "`tapegrad train --resume run --max-steps 8`, choose another --out, or pass --overwrite.");
   CHECK(read_file(folder / "run/log.jsonl") == log);
   reference.check_same();
-
   REQUIRE(Process(folder.path, command_in(errors)).status() == 0);
   CHECK(load_checkpoint(folder / "run/checkpoint.safetensors").state.step == 8);
   Process over(folder.path, with(reference.command, {"--overwrite"}));
   CHECK_MESSAGE(over.status() == 0, over.errors());
   reference.check_same();
-
   // A model without a checkpoint is protected too, and so is a checkpoint that cannot be read.
   fs::remove(folder / "run/checkpoint.safetensors");
   Process model(folder.path, reference.command);
@@ -138,10 +126,9 @@ TEST_CASE("without standard streams nothing that is printed goes into the files 
 }
 
 TEST_CASE("a log or a lock that is a link is refused, and what it leads to stays") {
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
+  const TextFolder folder;
   write_file_atomically(folder / "victim", "precious");
-  const Arguments command = with({"train", "--data", "text.txt", "--out", "run", "--overwrite"}, kTiny);
+  const Arguments command = with(with(kTrain, {"--overwrite"}), kTiny);
   for (const char* name : {"log.jsonl", ".lock"}) {
     CAPTURE(name);
     fs::remove_all(folder / "run");
@@ -171,8 +158,7 @@ TEST_CASE("names and values of a file are printed without the control characters
 }
 
 TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no checkpoint can say is refused") {
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
+  const TextFolder folder;
   StateDict many;
   for (int i = 0; i < 1000; ++i) many[fmt::format("tensor {}", i)] = filled({2}, 1.f);
   write_safetensors(folder / "many.safetensors", many);
@@ -183,10 +169,7 @@ TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no
   CHECK(p.status() == 1);
   CHECK(p.errors() == "tapegrad: [io] standard output cannot be written: Broken pipe.\n");
   close(ends[1]);
-
-  Arguments train = {"train", "--data", "text.txt", "--out", "run", "--quiet"};
-  train.insert(train.end(), kTiny.begin(), kTiny.end());
-  REQUIRE(Process(folder.path, train).status() == 0);
+  REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet"}), kTiny)).status() == 0);
   fs::rename(folder / "run", folder / "run\xff");
   Process refused(folder.path, {"train", "--model", "run\xff", "--data", "text.txt", "--out", "next", "--quiet"});
   CHECK(refused.status() == 1);
@@ -205,11 +188,7 @@ TEST_CASE("on a terminal no control character of a text is written, and a pipe g
       "31m\x07\x9b\xe2\x80\xae"
       "b\xc3\xa9\t";
   write_file_atomically(folder / "text.txt", rhyme() + rhyme());
-  Arguments train = {"train", "--data", "text.txt", "--out", "run", "--quiet"};
-  train.insert(train.end(), kTiny.begin(), kTiny.end());
-  const auto byte = std::find(train.begin(), train.end(), "--tokenizer");
-  if (byte != train.end()) *(byte + 1) = "byte";
-  REQUIRE(Process(folder.path, train).status() == 0);
+  REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet"}), kTiny)).status() == 0);
   const auto shown = [&](int out, int in) {
     Process p(folder.path, {"generate", "--model", "run", "--prompt", hostile, "--max-tokens", "0"}, {.output = out});
     CHECK(p.status() == 0);
@@ -231,10 +210,8 @@ TEST_CASE("on a terminal no control character of a text is written, and a pipe g
 }
 
 TEST_CASE("a token file that changes during a run is an error, and the run goes on when it is restored") {
-  Arguments command = {"train", "--data", "ids.bin", "--out", "run", "--quiet"};
-  for (size_t i = 0; i < kTiny.size(); i += 2)
-    if (kTiny[i] != "--max-steps") command.insert(command.end(), {kTiny[i], kTiny[i + 1]});
-  command.insert(command.end(), {"--max-steps", "1000000", "--checkpoint-every", "20"});
+  const Arguments command = with({"train", "--data", "ids.bin", "--out", "run", "--quiet"},
+                                 tiny_with({"--max-steps", "1000000", "--checkpoint-every", "20"}));
   Folder folder;
   write_tokens(folder / "ids.bin");
   Process p(folder.path, command);
@@ -266,14 +243,9 @@ TEST_CASE("a token file that changes during a run is an error, and the run goes 
 }
 
 TEST_CASE("after a divergence what the message says helps") {
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
-  Arguments settings;  // without the warm-up
-  for (size_t i = 0; i < kTiny.size(); i += 2)
-    if (kTiny[i] != "--max-steps" && kTiny[i] != "--warmup" && kTiny[i] != "--eval-every")
-      settings.insert(settings.end(), {kTiny[i], kTiny[i + 1]});
-  settings.insert(settings.end(), {"--max-steps", "30", "--warmup", "0", "--eval-every", "0", "--quiet"});
-  const Arguments begin = with({"train", "--data", "text.txt", "--out", "run"}, settings);
+  const TextFolder folder;
+  const Arguments begin =
+      with(with(kTrain, {"--quiet"}), tiny_with({"--max-steps", "30", "--warmup", "0", "--eval-every", "0"}));
   const auto diverges = [&](const Arguments& more) {
     Process p(folder.path, with(begin, more));
     CHECK(p.status() == 1);
@@ -296,7 +268,7 @@ TEST_CASE("after a divergence what the message says helps") {
       errors = p.errors();
       CHECK_HAS(errors, "tapegrad: lr was ");
     }
-    // What was given once is in the checkpoint, for those that go on later.
+    // The rate is in the checkpoint, for a later resume.
     CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
     Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
     CHECK(other.status() == 1);
@@ -315,11 +287,8 @@ TEST_CASE("after a divergence what the message says helps") {
 
 TEST_CASE(
     "Ctrl-C in a long validation: it is given up, and made when the run goes on, to the same bytes and the same log") {
-  Arguments settings = kTiny;
-  for (const auto& [flag, value] : {std::pair("--val-fraction", "0.97"), {"--eval-every", "1"}, {"--batch", "1"}})
-    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
-  settings.insert(settings.end(), {"--checkpoint-every", "0"});
-  const Reference reference(settings);
+  const Reference reference(
+      tiny_with({"--val-fraction", "0.97", "--eval-every", "1", "--batch", "1", "--checkpoint-every", "0"}));
   int given_up = 0;
   for (int i = 0; i < 20 && given_up < 2; ++i) {
     reference.begin_again();
@@ -348,12 +317,8 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
   for (const int64_t every : {1, 0}) {  // a periodic save, and the next step's loss
     Checkpoint wild = good;
     RunConfig run = run_of(good);
-    run.train.lr = 1e39;
-    run.train.min_lr = 0;
-    run.train.warmup = 0;
-    run.train.max_steps = 8;
-    run.train.eval_every = 0;
-    run.train.checkpoint_every = every;
+    TrainConfig& t = run.train;
+    t.lr = 1e39, t.min_lr = 0, t.warmup = 0, t.max_steps = 8, t.eval_every = 0, t.checkpoint_every = every;
     wild.config = to_json(run);
     save_checkpoint(path, wild);
     const std::string before = read_file(path);
@@ -369,14 +334,8 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
 }
 
 TEST_CASE("a second Ctrl-C ends the process at once") {
-  Arguments settings = kTiny;
-  for (const auto& [flag, value] : {std::pair("--batch", "10000"), {"--width", "128"}})  // steps of many seconds
-    *(std::find(settings.begin(), settings.end(), flag) + 1) = value;
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
-  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
-  command.insert(command.end(), settings.begin(), settings.end());
-  Process p(folder.path, command);
+  const TextFolder folder;
+  Process p(folder.path, with(kTrain, tiny_with({"--batch", "10000", "--width", "128"})));  // steps of many seconds
   REQUIRE(wait_for(p, [&] { return fs::exists(folder / "run/log.jsonl"); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   p.send(SIGINT);
@@ -388,15 +347,10 @@ TEST_CASE("a second Ctrl-C ends the process at once") {
 }
 
 TEST_CASE("a folder that vanishes during a run is an error at the next step") {
-  Arguments settings = kTiny;
-  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
-  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
-  command.insert(command.end(), settings.begin(), settings.end());
+  const TextFolder folder;
+  Process p(folder.path, with(kTrain, tiny_with({"--max-steps", "1000000"})));
+  REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
   SUBCASE("removed") {
-    Process p(folder.path, command);
-    REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
     while (!p.ended() && fs::exists(folder / "run")) {  // a save in progress may put a file back in between
       std::error_code busy;
       fs::remove_all(folder / "run", busy);
@@ -406,8 +360,6 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
     CHECK_MESSAGE((has(errors, "run/log.jsonl was removed while") || has(errors, "cannot write run/")), errors);
   }
   SUBCASE("renamed") {
-    Process p(folder.path, command);
-    REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
     fs::rename(folder / "run", folder / "elsewhere");
     CHECK(p.status() == 1);
     const std::string errors = p.errors();  // in the middle of a save it is the save that fails
@@ -419,13 +371,9 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
 }
 
 TEST_CASE("a checkpoint that is replaced by a folder during a run is an error, and none that promises to go on") {
-  Arguments settings = kTiny;
-  *(std::find(settings.begin(), settings.end(), "--max-steps") + 1) = "1000000";
-  *(std::find(settings.begin(), settings.end(), "--eval-every") + 1) = "0";
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
+  const TextFolder folder;
   Process p(folder.path,
-            with(with({"train", "--data", "text.txt", "--out", "run"}, settings), {"--checkpoint-every", "50"}));
+            with(kTrain, tiny_with({"--max-steps", "1000000", "--eval-every", "0", "--checkpoint-every", "50"})));
   REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
   for (std::error_code none; !p.ended() && !fs::is_directory(folder / "run/checkpoint.safetensors");) {
     fs::remove(folder / "run/checkpoint.safetensors", none);  // a save in progress may put it back
@@ -437,10 +385,8 @@ TEST_CASE("a checkpoint that is replaced by a folder during a run is an error, a
 }
 
 TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does not know it") {
-  Folder folder;
-  write_file_atomically(folder / "text.txt", rhyme());
-  Arguments command = {"train", "--data", "text.txt", "--out", "run"};
-  command.insert(command.end(), kTiny.begin(), kTiny.end());
+  const TextFolder folder;
+  const Arguments command = with(kTrain, kTiny);
   for (const std::string fault :
        {"wrote:1", "write", "write:0", "-write:1", "before-write", "before-write:", "before-write:0", "before-write:-1",
         "before-write:1x", "before-wrote:1", "during-write:1", "within-fsync:1", "before-after-write:1", "1", " "}) {
@@ -449,9 +395,8 @@ TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does no
     CHECK(p.status() == 1);
     CHECK_HAS(p.errors(), fmt::format("[faults] TG_FAULT is '{}'. It must be <open, write, fsync,", fault));
   }
-  const bool in_program = read_file(TG_REAL_APP).find("TG_FAULT") != std::string::npos;
+  const bool in_program = has(read_file(TG_REAL_APP), "TG_FAULT"), in_injector = has(read_file(TG_APP), "TG_FAULT");
   CHECK(!in_program);
-  const bool in_injector = read_file(TG_APP).find("TG_FAULT") != std::string::npos;
   CHECK(in_injector);
   // Without a moment it is before the call.
   for (const std::string fault : {"rename:1", "before-rename:1"}) {
