@@ -1,5 +1,4 @@
-// bench_fragmented: its cells, the document's figures and the formulas of its memory, what our steps take, its text and
-// files.
+// bench_fragmented: its cells, the document's figures and memory formulas, the memory of our steps, text and files.
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/backend/backend.h>
@@ -42,7 +41,7 @@ int64_t real_peak(const FragmentedCell& cell, FragmentedVariant variant) {
   const FragmentedModel model(cell, kShort);
   return measured_cell(model, cell, variant, kShort).live_bytes - before;
 }
-// Of the document's sizes: the most MiB at batch 1.
+// The most MiB at batch 1, for each size of the document.
 struct Limit {
   int64_t size;
   double linear, fragmented;
@@ -106,8 +105,7 @@ TEST_CASE("fragmented: the formula gives the document's 81 peaks") {
 TEST_CASE("fragmented: what a step takes, of all 81 cells and both steps") {
   for (const FragmentedCell& c : fragmented_grid())
     for (const StepWay step : kBothSteps) {
-      CAPTURE(c.name());
-      CAPTURE(name_of(step));
+      CAPTURE_ALL(c.name(), name_of(step));
       const PlannedBytes planned = planned_bytes(c, step, kShort);
       CHECK(planned.step <= step_limit(c, step));
       CHECK(planned.step > (step == StepWay::separate ? stored_bytes(c) : folded_bytes(c)));
@@ -127,8 +125,7 @@ TEST_CASE("fragmented: real steps take what was planned, those of the smallest s
         if (mode == CellMode::linear && fragments > 2) continue;
         const FragmentedCell c = with({2048, batch, mode, fragments}, mode);
         for (const StepWay step : kBothSteps) {
-          CAPTURE(c.name());
-          CAPTURE(name_of(step));
+          CAPTURE_ALL(c.name(), name_of(step));
           const int64_t peak = real_peak(c, {.step = step});
           CHECK(peak <= step_limit(c, step));
           CHECK(peak == Approx(double(planned_bytes(c, step, kShort).step)).epsilon(1e-4));
@@ -171,11 +168,10 @@ TEST_CASE("fragmented: inference goes on with the layer of train, and a step tha
   CHECK(inference.first_loss != cold.first_loss);
   CHECK(cold.live_bytes > stored_bytes(kTinyCell));
   CHECK(cold.reserved_bytes >= cold.live_bytes / 2);
-
   FragmentedModel broken(with(kTinyCell, CellMode::linear), kShort);
   broken.params().all()[1].tensor.assign(full({64}, 1e6));  // one unit in the last place is more than the rate
   FragmentedSteps steps(broken, CellMode::linear, {}, {});
-  CHECK(has(error_of([&] { steps.run_first(); }), "[bench_fragmented] the first step of Adam moves "));
+  CHECK_ERROR("[bench_fragmented] the first step of Adam moves ", steps.run_first());
 }
 
 TEST_CASE("fragmented: cells and protocol by default, and those that flags choose") {

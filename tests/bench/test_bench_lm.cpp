@@ -40,7 +40,7 @@ StateDict gpt_weights(const Params& document, const GptConfig& c) {
   joined.insert(all.begin(), all.end());
   return joined;
 }
-LmSetup deep(LmForm form) {  // as many layers as the document's, and little in each
+LmSetup deep(LmForm form) {  // the document's number of layers, and small ones
   LmSetup s{.size = "tiny", .model = tiny_config(), .batch = 1, .form = form};
   s.model.layers = 32;
   return s;
@@ -96,10 +96,9 @@ TEST_CASE("lm: the document's model op by op is Gpt, its gradients too, with mat
                                                        : from.at(name);
       CHECK(distance(got, g) < 1e-5);
     }
-
   GptConfig bad = c;
   bad.tied_head = true;
-  CHECK(has(error_of([&] { DocumentLm(Params(), bad); }), "[document_lm] the configuration is of another form."));
+  CHECK_ERROR("[document_lm] the configuration is of another form.", DocumentLm(Params(), bad));
 }
 
 TEST_CASE("lm: sizes, and flags that are wrong") {
@@ -128,7 +127,6 @@ TEST_CASE("lm: sizes, and flags that are wrong") {
   CHECK(plan.setups[0].model.layers == 3);
   CHECK(plan.setups[3].precision == Precision::bf16);
   CHECK(plan.types.size() == 3);
-
   CHECK(has(plan_error([](LmFlags& f) { f.batch = 0; }), "[bench_lm_profile] --batch is 0. It must be from 1 to"));
   CHECK(has(plan_error([](LmFlags& f) { f.context = 1; }), "--context is 1. It must be from 2 to"));
   CHECK(has(plan_error([](LmFlags& f) { f.layers = -1; }), "--layers is -1."));
@@ -151,8 +149,8 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     LmModel model(s);
     model.run(StepType::backward);
     CHECK(model.checked_result(StepType::backward) > 2);  // log 40 = 3.7 is guessing
-    CHECK(has(error_of([&] { model.checked_result(StepType::train); }),
-              "after steps of train, 32 of 32 weights of ln_f.weight are 1 as in the beginning, and 32 are 1."));
+    CHECK_ERROR("after steps of train, 32 of 32 weights of ln_f.weight are 1 as in the beginning, and 32 are 1.",
+                model.checked_result(StepType::train));
     s.warmup = 0;
     LmModel once(s);
     once.run(StepType::backward);
@@ -161,8 +159,8 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     LmModel trained(s);
     trained.run(StepType::train);
     trained.checked_result(StepType::train);
-    CHECK(has(error_of([&] { trained.checked_result(StepType::forward); }),
-              "[bench_lm_profile] after steps of forward, 0 of 32 weights"));
+    CHECK_ERROR("[bench_lm_profile] after steps of forward, 0 of 32 weights",
+                trained.checked_result(StepType::forward));
   }
 }
 
@@ -176,8 +174,7 @@ TEST_CASE("lm: a profile of 32 layers has the document's ranges, as often as the
       for (int i = 0; i < 9 && std::min(f.step.phases_cover, f.step.host_layers_cover + 0.03) < 0.98; ++i)
         f = figures_of(profiled(deep(form), type));
       const ProfileTable& t = ranges_of(f);
-      CAPTURE(name_of(form));
-      CAPTURE(name_of(type));
+      CAPTURE_ALL(name_of(form), name_of(type));
       const auto instances = [&](const char* name) { return t.at(name, "Instances"); };
       CHECK(t.rows.size() == size_t(form == LmForm::document ? rows : rows - 5));
       CHECK(instances(":warmup") == 1);
@@ -281,7 +278,7 @@ TEST_CASE("lm: a timeline has the step's ranges, kernels by part and track, and 
         R"([1,9,1e-06,1.1e-06,1],[0,9,2.7e-06,2.8e-06,1],[0,10,2.9e-06,3e-06,1]],)"
         R"("memory":{"device":"cpu","points":[[0.0,500],[3.333e-06,50],[0.001,70]]}})");
   p.ranges.clear();
-  CHECK(has(error_of([&] { timeline_of(p, Device::cpu()); }), "no range 'profiled_step'. Profile LmModel::run()."));
+  CHECK_ERROR("no range 'profiled_step'. Profile LmModel::run().", timeline_of(p, Device::cpu()));
 }
 
 TEST_CASE("lm: the text around the tables, nine answers, the document beside them, and the file") {
@@ -427,7 +424,6 @@ TEST_CASE("lm: model FLOPs are the document's, and MFU is their rate by the peak
   CHECK(flops_of_step(s, StepType::forward) == Approx(products + scores).epsilon(1e-4));
   CHECK(flops_of_step(s, StepType::backward) == 3 * flops_of_step(s, StepType::forward));
   CHECK(flops_of_step(s, StepType::train) == 3 * flops_of_step(s, StepType::forward));
-
   LmFigures f;
   f.setup = s, f.type = StepType::train;
   f.step.seconds = 2.75809;  // document 003's: 15.4 TFLOP/s

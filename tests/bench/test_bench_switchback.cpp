@@ -91,7 +91,7 @@ TEST_CASE("switchback: which op is in which total") {
   CHECK(quantise_share(counted()) == (8.0 + 9 + 12 + 13) / 57);
   CHECK((Totals{.standard = 8, .global = 6}).saved() == 25);
   CHECK((Totals{.standard = 8, .global = 10}).saved() == -25);
-  CHECK(has(error_of([] { op_place("time_global"); }), "there is no op 'time_global'"));
+  CHECK_ERROR("there is no op 'time_global'", op_place("time_global"));
 }
 
 TEST_CASE("switchback: rows and protocol by default, and those that flags choose") {
@@ -105,7 +105,6 @@ TEST_CASE("switchback: rows and protocol by default, and those that flags choose
   const bool fast = has(machine().backend, "bf16 by");
   CHECK(plan.setup.dtype == (fast ? DType::bf16 : DType::f32));
   CHECK(has(plan.why, fast ? "has instructions" : "has no instructions"));
-
   SwitchBackFlags f;
   f.full = true, f.dims = {1408, 1664}, f.batch = {1024}, f.dtype = "f32", f.parts_only = true;
   const SwitchBackPlan full = switchback_plan(f);
@@ -115,7 +114,6 @@ TEST_CASE("switchback: rows and protocol by default, and those that flags choose
   REQUIRE(full.rows.size() == 8);
   CHECK(full.rows[2] == SwitchBackShape{1408, 4.3637, 1024, false});
   CHECK(full.rows[7] == SwitchBackShape{1664, 4.9231, 1024, true});
-
   f = {};
   f.dims = {1000}, f.batch = {3, 5}, f.swapped = {"True"}, f.rows = {1}, f.repeat = 7, f.dtype = "bf16";
   const SwitchBackPlan some = switchback_plan(f);
@@ -177,7 +175,7 @@ TEST_CASE("switchback: each op computes what its key says") {
       CHECK(same(run("cast_x"), x.to(DType::i8)));
       CHECK(same(run("cast_g"), g.to(DType::i8)));
       CHECK(same(run("cast_w"), w.to(DType::i8)));
-      // The four products of codes are the forward and backward results of the layers that the totals stand for.
+      // The four int8 GEMMs are the forward and backward results of the layers in the totals.
       const Tensor leaf = x.detach().requires_grad_();
       for (const auto& [mode, name] :
            {std::pair{SwitchBackMode::vector_wise, "rowwise"}, {SwitchBackMode::global, "global"}}) {
@@ -202,10 +200,10 @@ TEST_CASE("switchback: results that are far off are errors, and rounding is not"
   CHECK(relative_distance(zeros({100, 30}), a) == 1);
   CHECK(relative_distance(dequantize(quantize_rowwise(a)), a) < 0.01);
   CHECK_NOTHROW(check_near("product", 0.05));
-  CHECK(has(error_of([] { check_near("product", 0.1); }),
-            "[bench_switchback] the product is off the product in full precision by 0.1 of its size."));
-  CHECK(has(error_of([&] { check_near("product", relative_distance(a, zeros({100, 30}))); }), "by inf of its size."));
-  CHECK(has(error_of([] { check_near("product", std::nan("")); }), "by nan of its size."));
+  CHECK_ERROR("[bench_switchback] the product is off the product in full precision by 0.1 of its size.",
+              check_near("product", 0.1));
+  CHECK_ERROR("by inf of its size.", check_near("product", relative_distance(a, zeros({100, 30}))));
+  CHECK_ERROR("by nan of its size.", check_near("product", std::nan("")));
 }
 
 TEST_CASE("switchback: bytes and rates of ops") {
@@ -227,7 +225,6 @@ TEST_CASE("switchback: bytes and rates of ops") {
   CHECK(bytes(kTinyShape, bf16, "cast_x") == 3 * 40 * 24);
   CHECK(bytes(kTinyShape, bf16, "cast_g") == 3 * 40 * 48);
   CHECK(bytes(kTinyShape, f32, "cast_w") == 5 * 48 * 24);
-
   Peaks peaks(0);
   const auto all = rates(kTinyShape, f32, counted(), peaks);
   CHECK(all[0].rate == Approx(1e-9 * kTinyShape.flop() / 1e-3));
@@ -267,7 +264,6 @@ TEST_CASE("switchback: lines and objects are the document's") {
   const std::string lines = document_lines(counted());
   CHECK(lines.starts_with("time standard_fwd: 1.000 ms\ntime standard_gw: 2.000 ms\ntime standard_gx: 3.000 ms\n"));
   CHECK(lines.ends_with("time cast_w: 16.000 ms\nTOTAL STANDARD 6\nTOTAL ROWWISE 49\nTOTAL GLOBAL 57\nspeedup -850\n"));
-
   const SwitchBackShape shape{1408, 4.3637, 2048, true};
   const std::string object = document_object(shape, 64, switchback_figure(shape)->ms);
   CHECK(
@@ -327,7 +323,7 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(has(rate_lines(report.rows[0], report.setup), "50 %  of  10.0  the peak of bf16"));
   CHECK(has(rate_lines(report.rows[0], report.setup), "the bandwidth"));
 
-  // 2 x 32768 x 2048 x 8192 operations; fewer seconds of bytes, but for passes.
+  // 2 x 32768 x 2048 x 8192 operations; fewer seconds of bytes, except passes.
   const DeviceRates rates = device_rates({"500", "1000", "4"});
   const OpTimes floor = predicted_times(shape, report.setup, rates);
   CHECK(floor[op_place("standard_gw")] == doctest::Approx(1099.511627776 / 500));

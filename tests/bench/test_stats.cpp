@@ -16,7 +16,7 @@ using namespace tg::bench;
 using doctest::Approx;
 
 namespace {
-// Of a normal distribution, the same on every run: Box and Muller on equally spaced points in an order that is mixed.
+// A fixed normal sample: Box and Muller on equally spaced points in a mixed order.
 std::vector<double> normal(int n, double mean, double deviation, int shift = 0) {
   std::vector<double> x;
   for (int i = 0; i < n; ++i) {
@@ -31,7 +31,7 @@ Sample flat(std::vector<double> seconds) {
 }  // namespace
 
 TEST_CASE("schedules: mode, iterations and warning from the mean time of one") {
-  // Estimated seconds and iterations of a published report of 17 benchmarks, from which the mean time follows.
+  // Estimated seconds and iterations of 17 published benchmarks. Their ratio is the mean time.
   struct Row {
     double expected;
     uint64_t total;
@@ -90,7 +90,7 @@ TEST_CASE("percentiles, moments, slope, fences: worked by hand") {
   CHECK(f.high_severe == 23.5);
   const Outliers o = outliers({{-20.0, -11.5, -5, -4, 0, 16, 17, 23.5, 24}}, f);
   CHECK(o.low_severe == 1);
-  CHECK(o.low_mild == 2);  // what lies on a fence is inside it
+  CHECK(o.low_mild == 2);  // a value on a fence is inside
   CHECK(o.high_mild == 2);
   CHECK(o.high_severe == 1);
   CHECK(o.total() == 6);
@@ -110,7 +110,6 @@ TEST_CASE("estimates: intervals of a normal sample") {
   CHECK(e.median_abs_dev.point == Approx(median_absolute_deviation(x)));
   CHECK(&e.typical() == &e.mean);
   CHECK(estimates(flat(x)).mean.low == e.mean.low);  // the same every time
-
   Sample linear{Sampling::linear, {}, {}};
   for (int k = 1; k <= 50; ++k) {
     linear.iterations.push_back(k);
@@ -120,7 +119,7 @@ TEST_CASE("estimates: intervals of a normal sample") {
   CHECK(&exact.typical() == &exact.slope);
   CHECK(exact.slope.low == Approx(2));
   CHECK(exact.slope.high == Approx(2));
-  linear.seconds.back() = 200;  // twice as long: the slope weighs the long sample more than the mean does
+  linear.seconds.back() = 200;  // twice as long: it moves the slope more than the mean
   const Estimates bent = estimates(linear, {.resamples = 1000});
   CHECK(bent.mean.point == Approx(2.04));
   CHECK(bent.slope.point == Approx(slope(linear.iterations, linear.seconds)));
@@ -234,7 +233,6 @@ TEST_CASE("a run measures, ends each sample synchronised, and is the next run's 
   CHECK(fs::exists(folder / "group/sleep/change/estimates.json"));
   o.filter = "other";
   CHECK(!Criterion(o).run(b));
-
   // A baseline that is none
   for (const char* text : {"{", "{}", R"({"sampling_mode": "Flat", "iters": [1, 1], "times": [1]})",
                            R"({"sampling_mode": "Flat", "iters": [1, 0], "times": [1, 1]})",

@@ -1,4 +1,4 @@
-// What programs do beside training: prompts of unequal lengths at once, compiled steps, weights from and to files.
+// Uses other than training: a batch of prompts of unequal lengths, compiled steps, files of weights.
 #include <tapegrad/tapegrad.h>
 
 #include <cstdio>
@@ -9,13 +9,11 @@
 int main() {
   const tg::Params params(tg::Device::cpu(), /*seed=*/1);
   const tg::Gpt gpt(params, {.vocab_size = 50, .context = 32, .layers = 2, .heads = 2, .width = 32});
-
   // Texts of a batch are those of each prompt alone.
   const std::vector<std::vector<int64_t>> prompts = {{1, 2, 3}, {4}, {5, 6, 7, 8, 9}};
   const auto texts = tg::generate_batch(gpt, prompts, 12, {.temperature = 0}, {.stop = {49}});
   for (size_t i = 0; i < prompts.size(); ++i)
     CHECK(texts[i] == tg::generate(gpt, prompts[i], 12, {.temperature = 0}, {.stop = {49}}));
-
   // A compiled step has the losses of an eager one.
   const auto losses = [](bool compiled) {
     const tg::Params p(tg::Device::cpu(), /*seed=*/2);
@@ -35,7 +33,6 @@ int main() {
     return all;
   };
   CHECK(losses(true) == losses(false));
-
   // Weights go to a file, are changed there, and come back.
   tg::write_safetensors("weights.safetensors", params.state(), {{"made_by", "everyday"}});
   const tg::SafetensorsFile file("weights.safetensors");

@@ -1,5 +1,4 @@
-// Three ops that are not the library's, with kernels for both backends: own_ops.cpp has those for the CPU, own_ops.cu
-// those for CUDA.
+// Three custom ops with kernels for the CPU (own_ops.cpp) and CUDA (own_ops.cu).
 #pragma once
 #include <tapegrad/ops/ops.h>
 

@@ -1,5 +1,4 @@
-// Whether the ops of own_ops.h are right: own_ops_check [cpu|cuda]. Values and gradients of all dtypes and layouts,
-// eager, lazy and compiled.
+// own_ops_check [cpu|cuda]: values and gradients of own_ops.h in all dtypes and layouts, eager, lazy and compiled.
 #include <tapegrad/tapegrad.h>
 
 #include <cmath>

@@ -1,13 +1,13 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
 #   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources|cuda] -P run.cmake
-# The copy is installed below the build tree. The sources are built anew, unoptimised and for one CPU level: this asks
-# whether they build inside another project; the test programs ask the rest. With TG_TEST_EFFORT above 1 each source file
-# is compiled alone, which asks whether it includes what it needs, with each program of this folder, and the examples are
-# compiled by each compiler in each standard against the installed headers; otherwise one program is, and each compiler
-# takes one standard. `cuda` is an installed copy again, of a build with the CUDA backend or the emulator, for the
-# ops with kernels of their own alone; without a GPU, nvcc compiles them and they are not run.
+# installed: a copy below the build tree. sources: a new build without optimisation for one CPU level, inside another
+# project. cuda: an installed copy of a build with the CUDA backend or the emulator, for the custom ops only; without a
+# GPU, nvcc compiles them and they do not run. TG_TEST_EFFORT above 1 compiles each source file alone, builds each
+# program here, and compiles the examples by each compiler in each standard against the installed headers; otherwise one
+# program, and one standard per compiler.
 cmake_minimum_required(VERSION 3.25)
-load_cache(${BUILD} READ_WITH_PREFIX tg_ CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
+load_cache(${BUILD} READ_WITH_PREFIX tg_
+           CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH source)
 cmake_path(GET source PARENT_PATH source)
 set(work ${BUILD}/consumer)
@@ -32,7 +32,8 @@ foreach(way IN LISTS WAY)
   if(way MATCHES "^(installed|cuda)$")
     file(REMOVE_RECURSE ${work}/prefix_${way})
     run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix_${way})
-    run(${CMAKE_COMMAND} -DINCLUDE=${work}/prefix_${way}/include/tapegrad -DROOT=${source} -P ${CMAKE_CURRENT_LIST_DIR}/surface.cmake)
+    run(${CMAKE_COMMAND} -DINCLUDE=${work}/prefix_${way}/include/tapegrad -DROOT=${source}
+        -P ${CMAKE_CURRENT_LIST_DIR}/surface.cmake)
     list(PREPEND prefixes ${work}/prefix_${way})
     set(options -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF)
     if(tg_CMAKE_CUDA_COMPILER)
@@ -98,8 +99,9 @@ foreach(way IN LISTS WAY)
       endif()
       foreach(standard IN LISTS standards)
         foreach(program IN LISTS programs)
-          execute_process(COMMAND ${compiler} -std=c++${standard} -I${work}/prefix_${way}/include -Wall -Wextra -Wpedantic -Wshadow
-                                  -Wconversion -Wold-style-cast -Werror -fsyntax-only ${program} COMMAND_ERROR_IS_FATAL ANY)
+          execute_process(COMMAND ${compiler} -std=c++${standard} -I${work}/prefix_${way}/include -Wall -Wextra
+                                  -Wpedantic -Wshadow -Wconversion -Wold-style-cast -Werror -fsyntax-only ${program}
+                          COMMAND_ERROR_IS_FATAL ANY)
         endforeach()
       endforeach()
     endforeach()

@@ -16,7 +16,6 @@ int main() {
   }
   const tg::Tensor x = tg::tensor(tokens, {1, kLength});   // (B, T) i32
   const tg::Tensor y = tg::tensor(targets, {1, kLength});  // (B, T) i32
-
   tg::Params params(tg::Device::cpu(), /*seed=*/1337);
   tg::Gpt model(params, {.vocab_size = 256, .context = kLength, .layers = 2, .heads = 2, .width = 32});
   tg::AdamW optimiser(params.trainable(), {.lr = 1e-2});

@@ -1,7 +1,9 @@
-// What each rank adds, and the sum. For the tests of this folder.
+// The values of each rank, and their sum. For the tests of this folder.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -9,7 +11,7 @@
 namespace tg {
 
 inline const std::shared_ptr<Communicator>& world() { return Communicator::world(); }
-// x of a rank: magnitudes far apart, so that the order of a sum shows in its bits.
+// x of a rank: magnitudes far apart, so that the bits of a sum depend on its order.
 inline Tensor of_rank(int rank, const Shape& s, DType t) {
   if (t == DType::i64) return (random<double>(s, 100 + uint64_t(rank), -1e9, 1e9)).to(t);
   const Tensor x = random<double>(s, uint64_t(rank)), scale = random<double>(s, 50 + uint64_t(rank), -12, 12);
@@ -22,7 +24,7 @@ inline Tensor serial_sum(const Shape& s, DType t) {
   for (int r = 1; r < world()->size(); ++r) sum = sum + of_rank(r, s, t).to(wide);
   return sum;
 }
-// Cuts of n elements for all ranks: equal pieces, all to the last rank, and pieces that grow.
+// Cuts of n elements for all ranks: equal shards, all to the last rank, and growing shards.
 inline std::vector<ShardOffsets> cuts_of(int64_t n) {
   const int64_t ranks = world()->size();
   std::vector<ShardOffsets> all(3, ShardOffsets{0});
@@ -34,7 +36,7 @@ inline std::vector<ShardOffsets> cuts_of(int64_t n) {
   return all;
 }
 inline std::vector<Tensor> list_of_rank(int r) {
-  // Long ones, which travel as they lie, and short ones between them, which are packed.
+  // Long tensors are sent from their memory, short ones are packed.
   return {of_rank(r, {40, 30}, DType::f32), of_rank(r, {7}, DType::bf16),
           of_rank(r, {0}, DType::f32),      of_rank(r, {}, DType::f64),
           of_rank(r, {11}, DType::i64),     of_rank(r, {20'000}, DType::f32),
@@ -42,10 +44,24 @@ inline std::vector<Tensor> list_of_rank(int r) {
           of_rank(r, {16'384}, DType::f32), of_rank(r, {5, 3001}, DType::f64),
           of_rank(r, {2}, DType::bf16),     transpose(of_rank(r, {700, 901}, DType::f32))};
 }
-// In memory of its own, which may be written over.
+// A copy, which may be written over.
 inline Tensor copy_of(const Tensor& x) {
   const Tensor c = x.detach().contiguous();
   return x.dtype() == DType::f64 ? c * 1.0 : c.to(DType::f64).to(x.dtype());
+}
+// check(f(in)) eager, lazy and compiled, in four calls.
+template <class F, class Check> void in_all_modes(const F& f, const std::vector<Tensor>& in, const Check& check) {
+  const auto list = [&](Inputs x) {
+    const auto y = f(x);
+    return std::vector<Tensor>(y.begin(), y.end());
+  };
+  check(list(in));
+  {
+    const LazyScope lazy;
+    check(list(in));
+  }
+  const Compiled compiled = compile(list);
+  for (int i = 0; i < 4; ++i) check(compiled(in));
 }
 inline int64_t elements(const std::vector<Tensor>& all) {
   int64_t n = 0;

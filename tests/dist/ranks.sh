@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tapegrad train and finetune on several ranks: the files of one process, resumed with another number of ranks, stopped by
-# signals, killed, and started wrongly. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN... TG_RANKS=devices runs what needs devices.
+# tapegrad train and finetune on several ranks: the files of one process, resume on other numbers of ranks, signals,
+# kills and refusals. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN... With TG_RANKS=devices only the tests on devices run.
 set -uo pipefail
 app=$1 work=$2 text=$3
 shift 3
@@ -9,11 +9,13 @@ rm -rf "$work" && mkdir -p "$work" && cd "$work" || exit 1
 unset TG_THREADS
 effort=${TG_TEST_EFFORT:-1}
 fail() { printf 'ranks.sh: %s\n' "$*" >&2 && exit 1; }
-on() { # on <ranks> <word>...: tapegrad on so many ranks, its output in `out`
+# on <ranks> <word>...: tapegrad on several ranks, its output in `out`
+on() {
   local n=$1
   shift
   timeout -k 5 120 "${mpirun[@]}" -n "$n" "$app" "$@" >out 2>&1
 }
+must_on() { on "$@" || { cat out >&2 && fail "on $*"; }; }
 without_times() { sed -E 's/"(ms|tokens_per_s|peak_bytes)":[0-9.e+-]+,?//g' "$1"; }
 same() { # same <run> <run>: their models, checkpoints and logs
   cmp "$1/model.safetensors" "$2/model.safetensors" || fail "the models of $1 and $2 differ"
@@ -27,7 +29,7 @@ small=("${shape[@]}" --data "$text" --seed 3)
 
 only=${TG_RANKS:-}
 
-# The bytes of one process that accumulates as many micro-batches.
+# The bytes of one process that accumulates the same micro-batches.
 ways=("--order epochs" "--dtype bf16 --compile" "--shard-optimizer --dtype bf16" "--shard-optimizer --optimizer muon --compile")
 for ranks in 2 3 4; do
   [[ -z $only ]] || break
@@ -36,12 +38,12 @@ for ranks in 2 3 4; do
   for how in "${some[@]}"; do
     run=(train "${small[@]}" --max-steps 20 --eval-every 10 --accumulate $ranks $how)
     "$app" "${run[@]}" --out one --overwrite || fail "one process"
-    on $ranks "${run[@]}" --out some --overwrite || { cat out >&2 && fail "$ranks ranks"; }
+    must_on $ranks "${run[@]}" --out some --overwrite
     same one some
   done
 done
 
-# The same on devices, one for each rank. More ranks than devices are refused.
+# The same on devices, one per rank. More ranks than devices are refused.
 case $("$app" --version) in
 *emulated*) devices=${TG_EMULATE_DEVICES:-1} ;;
 *NCCL*[0-9]*) devices=$(nvidia-smi -L 2>/dev/null | wc -l) ;;
@@ -51,15 +53,14 @@ if ((devices >= 2)); then
   for how in "--max-steps 2" "--max-steps 4 --dtype bf16 --compile"; do
     run=(train "${small[@]}" --device cuda --eval-every 2 --accumulate 2 $how)
     "$app" "${run[@]}" --out one --overwrite 2>/dev/null || fail "one process on a device"
-    on 2 "${run[@]}" --out some --overwrite || { cat out >&2 && fail "2 ranks on devices"; }
+    must_on 2 "${run[@]}" --out some --overwrite
     same one some
   done
-  # Saved by 2 ranks that share the moments out, and resumed on 4 and alone: the rest is the same.
+  # Saved by 2 ranks with sharded moments, resumed on 4 and on one.
   if ((devices >= 4)); then
-    on 2 train "${small[@]}" --device cuda --accumulate 4 --max-steps 1 --eval-every 0 --shard-optimizer --out on_four ||
-      { cat out >&2 && fail "2 ranks on devices save"; }
+    must_on 2 train "${small[@]}" --device cuda --accumulate 4 --max-steps 1 --eval-every 0 --shard-optimizer --out on_four
     cp -r on_four alone
-    on 4 train --resume on_four --max-steps 2 --quiet || { cat out >&2 && fail "4 ranks on devices resume what 2 saved"; }
+    must_on 4 train --resume on_four --max-steps 2 --quiet
     "$app" train --resume alone --max-steps 2 --quiet 2>out || { cat out >&2 && fail "one process on a device resumes what 2 ranks saved"; }
     cmp on_four/model.safetensors alone/model.safetensors || fail "4 ranks on devices and one go on otherwise"
   fi
@@ -76,22 +77,22 @@ if [[ -n $only ]]; then
   exit
 fi
 
-# A run that begins on 4 ranks that share the moments out, and goes on with them whole, on 2 and alone; several
-# micro-batches of a rank are added in another order.
+# A run begins on 4 ranks with sharded moments, and resumes without them on 4, on 2 and on one. Several micro-batches
+# of a rank are accumulated in another order.
 run=(train "${small[@]}" --accumulate 4)
 "$app" "${run[@]}" --out whole --max-steps 30 || fail "one process"
 on 4 "${run[@]}" --out moved --max-steps 30 --eval-every 0 --checkpoint-every 10 --shard-optimizer || fail "4 ranks"
-on 4 train --resume moved --max-steps 40 --quiet || { cat out >&2 && fail "4 ranks resume"; }
+must_on 4 train --resume moved --max-steps 40 --quiet
 "$app" train --resume whole --max-steps 40 --quiet 2>/dev/null || fail "one process resumes"
 cmp moved/model.safetensors whole/model.safetensors || fail "4 ranks and one process end with other models"
-on 2 train --resume moved --max-steps 50 --shard-optimizer --quiet || { cat out >&2 && fail "2 ranks resume what 4 began"; }
+must_on 2 train --resume moved --max-steps 50 --shard-optimizer --quiet
 "$app" train --resume moved --max-steps 60 --quiet 2>/dev/null || fail "one process resumes what 2 ranks left"
 
 # finetune
 "$app" train "${small[@]}" --max-steps 10 --out base || fail "a model to finetune"
 tune=(finetune --model base --data "$text" --rank 2 --lora-dropout 0.1 --batch 3 --accumulate 2 --max-steps 10 --unknown skip --quiet)
 "$app" "${tune[@]}" --out tuned_one || fail "finetune on one process"
-on 2 "${tune[@]}" --out tuned_two || { cat out >&2 && fail "finetune on 2 ranks"; }
+must_on 2 "${tune[@]}" --out tuned_two
 cmp tuned_one/adapter.safetensors tuned_two/adapter.safetensors || fail "the adapters differ"
 
 # SIGUSR1 ends a run after a step, with a save; the rest of it is the same.
@@ -102,11 +103,12 @@ kill -USR1 $!
 wait $! && fail "a run that was asked to stop ended as if it were done"
 says "stopped after step"
 steps=$(wc -l <asked/log.jsonl)
-on 2 train --resume asked --max-steps $((steps + 10)) --quiet || { cat out >&2 && fail "resume after SIGUSR1"; }
+must_on 2 train --resume asked --max-steps $((steps + 10)) --quiet
 "$app" "${long[@]}" --out straight 2>/dev/null & # for its first steps
 until [[ -s straight/log.jsonl ]] && (($(wc -l <straight/log.jsonl) > steps + 300)); do sleep 0.05; done
 kill $! && wait $! 2>/dev/null
-as_straight() { # as_straight <run>: its log, but for the validation after its last step
+# as_straight <run>: compares its log, except the last line, which may have a validation
+as_straight() {
   local n
   n=$(cat <(wc -l <"$1/log.jsonl") <(wc -l <straight/log.jsonl) | sort -n | head -n 1)
   cmp <(without_times "$1/log.jsonl" | head -n $((n - 1))) <(without_times straight/log.jsonl | head -n $((n - 1))) ||
@@ -114,7 +116,7 @@ as_straight() { # as_straight <run>: its log, but for the validation after its l
 }
 as_straight asked
 
-# A rank that is killed at any time ends the job within 5 seconds, and the checkpoint goes on.
+# A killed rank ends the job within 5 seconds, and the run resumes.
 for ((i = 0; i < 3 * effort; ++i)); do
   rm -rf killed
   "${mpirun[@]}" -n 2 "$app" "${long[@]}" --checkpoint-every 5 --out killed >out 2>&1 &
@@ -128,10 +130,10 @@ for ((i = 0; i < 3 * effort; ++i)); do
 done
 echo "covered: $i kills of a rank"
 step=$(tail -n 1 killed/log.jsonl | sed -E 's/.*"step":([0-9]+).*/\1/')
-on 2 train --resume killed --max-steps $((step + 10)) --quiet || { cat out >&2 && fail "resume after a kill"; }
+must_on 2 train --resume killed --max-steps $((step + 10)) --quiet
 as_straight killed
 
-# A rank that hangs ends the job as soon as --comm-timeout says, with the name of the call.
+# A rank that hangs ends the job after --comm-timeout, and the message names the call.
 rm -rf hanging
 "${mpirun[@]}" -n 2 "$app" "${long[@]}" --comm-timeout 2 --out hanging >out 2>&1 &
 until [[ -s hanging/log.jsonl ]]; do sleep 0.05; done
@@ -145,7 +147,7 @@ kill -CONT "${ranks[1]}" 2>/dev/null # if it is still there
 on 2 train "${small[@]}" --accumulate 2 --comm-timeout 0 --out wrong && fail "a timeout of 0 s"
 says "[comm] a timeout of 0 s. It must be above 0."
 
-# What does not go together is told before the first step.
+# Mismatches are errors before the first step.
 on 3 train "${small[@]}" --accumulate 2 --out wrong && fail "3 ranks shared 2 micro-batches"
 says "accumulate is 2, and there are 3 ranks"
 tr a-z b-za <"$text" >other.txt
@@ -157,7 +159,7 @@ timeout 60 "${mpirun[@]}" -n 1 "$app" train "${small[@]}" --accumulate 2 --out w
 says "settings: rank 1 has"
 TG_COMM_TIMEOUT=soon on 2 train "${small[@]}" --accumulate 2 --out wrong && fail "ranks waited until soon"
 says "TG_COMM_TIMEOUT is 'soon'"
-# Commands that several processes would do several times.
+# Commands that run in one process only.
 on 2 export --model base --out exported && fail "2 processes exported"
 says "[export] 2 processes were started"
 on 2 merge --model base --adapter tuned_one --out merged && fail "2 processes merged"

@@ -1,4 +1,4 @@
-// Communicators and sums over ranks: a program of one rank, and of as many as mpirun starts.
+// Communicators and all-reduce. The program runs on one rank, or on those that mpirun starts.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
@@ -64,8 +64,7 @@ TEST_CASE("ranks: places, bytes from each to each, texts of any length") {
 TEST_CASE("all_reduce: the bits of a sum in the order of the ranks, for each dtype and odd sizes") {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::i64})
     for (const Shape& s : {Shape{}, Shape{0}, Shape{1}, Shape{2}, Shape{3, 5}, Shape{1023}, Shape{700'001}}) {
-      CAPTURE(name_of(t));
-      CAPTURE(s.product());
+      CAPTURE_ALL(name_of(t), s.product());
       const Tensor x = of_rank(world()->rank(), s, t), y = all_reduce(std::array{x}, world())[0];
       CHECK(y.dtype() == (t == DType::bf16 ? DType::f32 : t));
       CHECK(y.shape() == s);
@@ -91,16 +90,7 @@ TEST_CASE("all_reduce of a list: views, mixed dtypes, eager, lazy and compiled")
     for (size_t i = 0; i < want.size(); ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
   };
   const std::vector<Tensor> mine = inputs(rank);
-  check(all_reduce(mine, world()));
-  {
-    const LazyScope lazy;
-    check(all_reduce(mine, world()));
-  }
-  const auto f = compile([](Inputs x) {
-    const Tensors y = all_reduce(x, world());
-    return std::vector<Tensor>(y.begin(), y.end());
-  });
-  for (int i = 0; i < 3; ++i) check(f(mine));
+  in_all_modes([](Inputs x) { return all_reduce(x, world()); }, mine, check);
 }
 
 TEST_CASE("sums under way: several at once, between ops, finished in any order or not at all") {
@@ -109,7 +99,7 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
                                of_rank(r, {70, 901}, DType::bf16), of_rank(r, {3}, DType::f64)};
   };
   const std::vector<Tensor> mine = inputs(world()->rank());
-  // A sum of views, one of what an op makes of a sum, parts, and ops beside them.
+  // All-reduces of views and of the result of a collective, with ops in between.
   const auto f = [](Inputs x) {
     const ShardOffsets cuts = cuts_of(x[0].numel())[0];
     PendingSums a = start_all_reduce(x, world());
@@ -130,13 +120,7 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
     for (size_t i = 0; i < mine.size(); ++i) CHECK(bits_of(got[2 + i]) == bits_of(sums[i] * 2.0));
     CHECK(bits_of(got.back()) == bits_of(all_reduce(std::array{sum(got[1]).to(DType::f64)}, world())[0]));
   };
-  check(f(mine));
-  {
-    const LazyScope lazy;
-    check(f(mine));
-  }
-  const auto compiled = compile(f);
-  for (int i = 0; i < 3; ++i) check(compiled(mine));
+  in_all_modes(f, mine, check);
   {
     PendingSums dropped = start_all_reduce(mine, world());
     const PendingSums moved = std::move(dropped);
@@ -145,7 +129,7 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
     // The op after it fails, on all ranks.
     const PendingSums pending = start_all_reduce(mine, world());
     const Tensor index = tensor(std::vector<int64_t>{7}, {1});
-    CHECK(has(error_of([&] { (void)embedding(index, zeros({2, 2})); }), "[embedding] id 7 at position"));
+    CHECK_ERROR("[embedding] id 7 at position", embedding(index, zeros({2, 2})));
   }
   check(f(mine));
 }
@@ -170,7 +154,7 @@ TEST_CASE("jobs of ranks: they run in their order while the caller goes on, and 
   w.start(&first, [&] { order.push_back(4); });
   w.barrier();  // a call waits for jobs
   CHECK(order.back() == 4);
-  w.start(&first, [&] { order.push_back(5); });  // nobody asked for the one before
+  w.start(&first, [&] { order.push_back(5); });  // no call waits for the one before
   w.wait_for_jobs();
   CHECK(order.back() == 5);
   w.finish(&first);
@@ -187,16 +171,7 @@ TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eag
         CHECK(bits_of(got[i]) == bits_of(slice(reshape(sums[i], {mine[i].numel()}), 0, p.first, p.first + p.n)));
       }
     };
-    check(reduce_scatter(mine, cuts, world()));
-    {
-      const LazyScope lazy;
-      check(reduce_scatter(mine, cuts, world()));
-    }
-    const auto f = compile([&](Inputs x) {
-      const Tensors y = reduce_scatter(x, cuts, world());
-      return std::vector<Tensor>(y.begin(), y.end());
-    });
-    for (int i = 0; i < 2; ++i) check(f(mine));
+    in_all_modes([&](Inputs x) { return reduce_scatter(x, cuts, world()); }, mine, check);
   }
 }
 
@@ -233,7 +208,7 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
 }
 
 namespace {
-// One of two ranks, which writes down how many bytes it was asked to send. The other has zeros.
+// Rank 0 of two. It records the bytes of each message; the other rank has zeros.
 class Listening final : public Communicator {
  public:
   Listening() : Communicator(0, 2, 0, 2) {}
@@ -280,7 +255,7 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
 }
 TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is waited for as late as it was called") {
   const auto f = [](Inputs in) {
-    const Tensor early = in[0] * 3.0;  // nobody else reads it
+    const Tensor early = in[0] * 3.0;  // no other op reads it
     PendingSums sums = start_all_reduce(std::array{exp(in[0])}, world());
     Tensor y = in[0];
     for (int i = 0; i < 3; ++i) y = matmul(y, y);
@@ -319,14 +294,14 @@ TEST_CASE("a hollow world moves nothing and waits for nobody") {
   std::array<int, 5> y{1, 2, 3, 4, 5};
   hollow->all_gather(&x, y.data(), sizeof x);
   CHECK(y == std::array<int, 5>{1, 2, 3, 4, 5});
-  CHECK(has(error_of([] { (void)Communicator::hollow(0); }), "[comm] a world of 0 ranks. It must have one or more."));
+  CHECK_ERROR("[comm] a world of 0 ranks. It must have one or more.", Communicator::hollow(0));
 }
 
 TEST_CASE("the time that a rank waits for the others: above 0, and the last one said counts") {
   const double before = Communicator::timeout();
   CHECK(before > 0);
   for (const double wrong : {0., -1., std::nan("")})
-    CHECK(has(error_of([&] { Communicator::set_timeout(wrong); }), "s. It must be above 0."));
+    CHECK_ERROR("s. It must be above 0.", Communicator::set_timeout(wrong));
   CHECK(Communicator::timeout() == before);
   Communicator::set_timeout(before + 1);
   CHECK(Communicator::timeout() == before + 1);
@@ -335,26 +310,19 @@ TEST_CASE("the time that a rank waits for the others: above 0, and the last one 
 
 TEST_CASE("all_reduce: refusals, each on all ranks") {
   const Tensor x = filled({2}, 1.0f);
-  CHECK(has(error_of([&] { all_reduce(std::array{x}, nullptr); }), "[all_reduce] the communicator is null."));
-  CHECK(has(error_of([&] { all_reduce({}, world()); }), "[all_reduce] no tensors."));
-  CHECK(has(error_of([&] { all_reduce(std::array{x.to(DType::i32)}, world()); }),
-            "[all_reduce] cannot sum i32 over ranks. The dtype must be f64, f32, bf16 or i64."));
-  CHECK(has(error_of([&] {
-              reduce_scatter(std::array{x}, {0, 1}, Communicator::self());
-            }),
-            "[reduce_scatter] the shard offsets are (0, 1), for 1 rank(s) and 2 elements."));
-  CHECK(has(error_of([&] {
-              all_gather_parts(std::array{x}, {1, 2}, Communicator::self());
-            }),
-            "[all_gather_parts] the shard offsets are (1, 2), for 1 rank(s) and 2 elements."));
+  CHECK_ERROR("[all_reduce] the communicator is null.", all_reduce(std::array{x}, nullptr));
+  CHECK_ERROR("[all_reduce] no tensors.", all_reduce({}, world()));
+  CHECK_ERROR("[all_reduce] cannot sum i32 over ranks. The dtype must be f64, f32, bf16 or i64.",
+              all_reduce(std::array{x.to(DType::i32)}, world()));
+  CHECK_ERROR("[reduce_scatter] the shard offsets are (0, 1), for 1 rank(s) and 2 elements.",
+              reduce_scatter(std::array{x}, {0, 1}, Communicator::self()));
+  CHECK_ERROR("[all_gather_parts] the shard offsets are (1, 2), for 1 rank(s) and 2 elements.",
+              all_gather_parts(std::array{x}, {1, 2}, Communicator::self()));
   const Tensor w = filled({2}, 1.0f).requires_grad_();
-  CHECK(has(error_of([&] {
-              all_gather_parts(std::array{w * 2.0}, {0, 2}, Communicator::self());
-            }),
-            "was computed on the tape"));
+  CHECK_ERROR("was computed on the tape", all_gather_parts(std::array{w * 2.0}, {0, 2}, Communicator::self()));
 }
 
-// tests/CMakeLists.txt runs these alone, and reads what they say.
+// tests/CMakeLists.txt runs these alone, and reads their messages.
 TEST_CASE(
     "ends: rank 1 does not come to a call of the host (skipped, as it ends the process: dist_* of ctest run it alone)" *
     doctest::skip()) {

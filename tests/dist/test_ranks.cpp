@@ -65,8 +65,7 @@ TEST_CASE("a micro-batch for each rank: parameters, moments, losses and norms of
   for (const bool bf16 : {false, true})
     for (const bool compiled : {false, true})
       for (const Recompute recompute : {Recompute::none, Recompute::block}) {
-        CAPTURE(bf16);
-        CAPTURE(compiled);
+        CAPTURE_ALL(bf16, compiled);
         TrainConfig c = config(ranks);
         c.compile = compiled, c.recompute = recompute;
         if (bf16) c.dtype = DType::bf16;
@@ -83,10 +82,7 @@ TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, cli
     for (const bool bf16 : {false, true})
       for (const bool compiled : {false, true})
         for (const double clip : {0.0, 0.5}) {
-          CAPTURE(int(kind));
-          CAPTURE(bf16);
-          CAPTURE(compiled);
-          CAPTURE(clip);
+          CAPTURE_ALL(int(kind), bf16, compiled, clip);
           TrainConfig c = config(ranks);
           c.optimizer = kind, c.compile = compiled, c.clip_norm = clip;
           if (bf16) c.dtype = DType::bf16;
@@ -137,7 +133,7 @@ TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks
   // Parts do not keep what they are of. One rank shares the tensors of `state`, and then those of `others`.
   if (world()->size() > 1) CHECK(memory_stats(Device::cpu()).live <= live);
   state.begin()->second = random({3}, 1);
-  CHECK(has(error_of([&] { sharded->load_state(state, 3); }), "(3) f32 in the state and must be"));
+  CHECK_ERROR("(3) f32 in the state and must be", sharded->load_state(state, 3));
 }
 
 TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gradients come") {
@@ -192,8 +188,8 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
       if (sharded) CHECK(bits_of(partition->norm(sums)) == bits_of(global_norm(list)));
     }
   GradientReducer reducer(all, world(), partition.get());
-  CHECK(has(error_of([&] { reducer.finish(); }), "'w0' (2000, 3000) has no gradient"));
-  // Backward fails on all ranks while buckets are added up.
+  CHECK_ERROR("'w0' (2000, 3000) has no gradient", reducer.finish());
+  // Backward fails on all ranks while buckets are reduced.
   for (const bool sharded : {false, true}) {
     GradientReducer dropped(all, world(), sharded ? partition.get() : nullptr);
     for (size_t i = all.size() - 1; i > 3; --i) {
@@ -236,9 +232,9 @@ TEST_CASE("a sharded optimiser: what it cannot take is refused") {
   const Gpt model(params, tiny_model());
   AdamW optimizer(params.trainable(), {}, {}, world());
   const auto loss = [&] { return Model(model).loss({zeros({1, 4}, DType::i64), zeros({1, 4}, DType::i64)}); };
-  CHECK(has(error_of([&] { optimizer.step(backward(loss())); }), "Pass the gradients of GradientReducer::finish()."));
-  CHECK(has(error_of([&] { optimizer.backward_and_step(loss()); }), "of a sharded optimiser"));
-  CHECK(has(error_of([&] { optimizer.step({}, {.unreached = Unreached::skip}); }), "is missing, and this rank owns"));
+  CHECK_ERROR("Pass the gradients of GradientReducer::finish().", optimizer.step(backward(loss())));
+  CHECK_ERROR("of a sharded optimiser", optimizer.backward_and_step(loss()));
+  CHECK_ERROR("is missing, and this rank owns", optimizer.step({}, {.unreached = Unreached::skip}));
   GradientReducer reducer(params.trainable(), world(), optimizer.partition());
   optimizer.step(reducer.finish(backward(loss())), {.clip_norm = 1});
   CHECK(optimizer.steps() == 1);
@@ -281,8 +277,7 @@ TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
   for (const int64_t each : {1, 3})
     for (const bool bf16 : {false, true})
       for (const bool sharded : {false, true}) {
-        CAPTURE(each);
-        CAPTURE(bf16);
+        CAPTURE_ALL(each, bf16);
         TrainConfig c = config(each * world()->size());
         c.max_steps = 2, c.eval_every = 0, c.shard_optimizer = sharded;
         if (bf16) c.dtype = DType::bf16;
@@ -303,8 +298,8 @@ TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
 TEST_CASE("a number of micro-batches that the ranks cannot share is refused") {
   const int ranks = world()->size();
   if (ranks == 1) return;  // they share any
-  CHECK(has(error_of([&] { trained(config(ranks + 1), world()); }),
-            fmt::format("[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step "
-                        "equally: it must be a multiple of {}.",
-                        ranks + 1, ranks, ranks)));
+  CHECK_ERROR(fmt::format("[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step "
+                          "equally: it must be a multiple of {}.",
+                          ranks + 1, ranks, ranks),
+              trained(config(ranks + 1), world()));
 }

@@ -1,5 +1,4 @@
-// Ranks on a GPU each, or on an emulated one: exchanges of bytes, sums of every dtype and size, what is said when NCCL
-// fails. A program of one rank, and of as many as mpirun starts.
+// Ranks on one GPU each, real or emulated: exchanges of bytes, all-reduce of every dtype and size, errors of NCCL.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
@@ -18,7 +17,7 @@ using namespace tg;
 using cuda::nccl::DeviceComm;
 
 namespace {
-// This rank's, or none: too few devices for the ranks of this machine.
+// This rank's device, or none where the ranks are more than the devices.
 std::optional<Device> device() {
   Device d = Device::cpu();
   d.backend = Backend::cuda;
@@ -30,7 +29,7 @@ std::optional<Device> device() {
   return d;
 }
 std::byte* data(const Tensor& t) { return t.value()->storage->data; }
-// The byte i of what rank `from` has for rank `to`.
+// Byte i of the message from rank `from` to rank `to`.
 uint8_t byte_of(int from, int to, size_t i) { return uint8_t(from * 91 + to * 37 + int(i % 251) + int(i / 251) * 3); }
 }  // namespace
 
@@ -66,16 +65,7 @@ TEST_CASE("all_reduce on devices of a list: the bits of the CPU; eager, lazy and
       REQUIRE(bits_of(got[i]) == bits_of(want[i]));
     }
   };
-  check(all_reduce(on_device, world()));
-  {
-    const LazyScope lazy;
-    check(all_reduce(on_device, world()));
-  }
-  const auto f = compile([](Inputs in) {
-    const Tensors y = all_reduce(in, world());
-    return std::vector<Tensor>(y.begin(), y.end());
-  });
-  for (int i = 0; i < 4; ++i) check(f(on_device));
+  in_all_modes([](Inputs in) { return all_reduce(in, world()); }, on_device, check);
 }
 TEST_CASE("sums under way on devices: several at once, beside kernels, of values that are written over, or dropped") {
   const auto d = device();
@@ -97,14 +87,13 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
     all.push_back(c.finish()[0]);
     return all;
   };
-  // Parts of one length for 1 to 4 ranks, which are added up again.
+  // Shards of one length for 1 to 4 ranks: their results are all-reduced again.
   const auto equal = [](Inputs x) { return std::vector{slice(x[0], 0, 0, x[0].numel() / 12 * 12), x[1]}; };
   const std::vector<Tensor> want = f(equal(here));
   const auto check = [&](const std::vector<Tensor>& got) {
     for (size_t i = 0; i < want.size(); ++i) CHECK(bits_of(got[i]) == bits_of(want[i]));
   };
   const auto on_device = equal(there);
-  check(f(on_device));
   { const PendingSums dropped = start_all_reduce(on_device, world()); }
   {
     PendingSums sums = start_all_reduce(on_device, world());
@@ -116,12 +105,7 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
               (void)bits_of(embedding(tensor(std::vector<int64_t>{7}, {1}).to(*d), zeros({2, 2}).to(*d)));
             }),
             "[embedding] id 7 at position"));
-  {
-    const LazyScope lazy;
-    check(f(on_device));
-  }
-  const auto compiled = compile(f);
-  for (int i = 0; i < 4; ++i) check(compiled(on_device));
+  in_all_modes(f, on_device, check);
 }
 TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, and bf16 copies") {
   const auto d = device();
@@ -190,7 +174,7 @@ TEST_CASE("all_to_all and all_gather on devices: parts of any sizes") {
 
 #ifdef TG_CUDA_EMULATED
 namespace {
-// The world as another Communicator, whose devices have not met. It never ends, as the DeviceComm of it does not.
+// The world as another Communicator, whose devices have not met. It is never destroyed, because its DeviceComm is not.
 std::shared_ptr<Communicator> new_world() {
   class Again final : public Communicator {
    public:
@@ -245,7 +229,7 @@ struct Aborts final : CommWatch::OnDevice {  // says that devices are aborted be
   void abort() override { std::fputs("aborted\n", stderr); }
 };
 }  // namespace
-// tests/CMakeLists.txt runs these alone, and reads what they say.
+// tests/CMakeLists.txt runs these alone, and reads their messages.
 TEST_CASE(
     "ends: rank 1 does not come to a sum on devices (skipped, as it ends the process: dist_* of ctest run it alone)" *
     doctest::skip()) {
