@@ -216,7 +216,8 @@ TEST_CASE("what a replay could not do is an Error that names it") {
   Tensor w = random({4}, 2).requires_grad_();
   CHECK_HAS(message([&](Inputs in) { return Results{in[0] * w}; }), "result 0, (4) f32, still needs a gradient");
   const Tensor outside = w * 2.0;
-  CHECK_HAS(message([&](Inputs in) { return Results{in[0] * outside}; }), "which ops outside of it recorded on the tape");
+  CHECK_HAS(message([&](Inputs in) { return Results{in[0] * outside}; }),
+            "which ops outside of it recorded on the tape");
   std::optional<Tensor> state;
   CHECK_HAS(message([&](Inputs in) {
               if (!state) state = zeros({4});

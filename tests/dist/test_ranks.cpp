@@ -1,10 +1,5 @@
 // Training on several ranks: the bits of one process, also with dropout, clipping, bf16 and compiled steps.
-#include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/comm/communicator.h>
-#include <tapegrad/models/train/memory_plan.h>
-#include <tapegrad/models/train/reduce.h>
-#include <tapegrad/models/train/trainer.h>
-#include <tapegrad/ops/factories.h>
+#include <tapegrad/tapegrad.h>
 
 #include "dist/rank_values.h"
 #include "support/helpers.h"

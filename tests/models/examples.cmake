@@ -6,7 +6,8 @@ file(MAKE_DIRECTORY ${WORK}/model)
 
 # The last number after `label` in what the program prints is below `most`, or above `least` as the comparison says.
 function(check label comparison bar)
-  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${WORK} OUTPUT_VARIABLE out ERROR_VARIABLE err RESULT_VARIABLE status)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY ${WORK} OUTPUT_VARIABLE out ERROR_VARIABLE err
+                  RESULT_VARIABLE status)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${ARGN} ended with ${status}\n${out}${err}")
   endif()

@@ -4,12 +4,9 @@
 #include "support/helpers.h"
 #include "support/threads.h"
 
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/rng.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/pattern.h>
+#include <tapegrad/tapegrad.h>
 
 namespace {
 using namespace tg;

@@ -1,12 +1,7 @@
 // compare() and ObserveScope: equal runs are found equal, and the first fault of one side is found and named.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/observe.h>
-#include <tapegrad/models/nn/layers.h>
-#include <tapegrad/models/train/compare.h>
-#include <tapegrad/ops/attention.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/topk.h>
+#include <tapegrad/tapegrad.h>
 
 #include <thread>
 

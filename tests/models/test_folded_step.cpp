@@ -1,15 +1,6 @@
 // AdamW::backward_and_step(): the values of backward() and step() without the memory of the folded gradients, the
 // stored ones, and refusals.
-#include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/mode.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/gpt/gpt.h>
-#include <tapegrad/models/nn/fragmented.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
-#include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/reduce.h>
+#include <tapegrad/tapegrad.h>
 
 #include <functional>
 

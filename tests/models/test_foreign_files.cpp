@@ -1,12 +1,7 @@
 // Folders and files of others: foreign formats and dangling links are named, files next to a tokenizer are followed or
 // refused, and work on ids needs no tokenizer.
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/io/adapter.h>
-#include <tapegrad/models/io/huggingface.h>
-#include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/io/shards.h>
+#include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
 #include "support/hf_folder.h"

@@ -1,20 +1,5 @@
 // FragmentedLinear: its lean form against its definition by ops, PyTorch's values and ten Adam steps, sizes, refusals.
-#include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/core/mode.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/model/lora.h>
-#include <tapegrad/models/nn/fragmented.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/comparison.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/indexing.h>
-#include <tapegrad/ops/loss.h>
-#include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/reduce.h>
-#include <tapegrad/ops/softmax.h>
-#include <tapegrad/ops/topk.h>
+#include <tapegrad/tapegrad.h>
 
 #include <algorithm>
 

@@ -3,10 +3,7 @@
 #include "support/helpers.h"
 #include "support/tiny_gpt.h"
 
-#include <tapegrad/models/gpt/gpt.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/nn/kv_cache.h>
-#include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/tapegrad.h>
 
 using namespace tg;
 

@@ -6,11 +6,7 @@
 #include "support/tiny_gpt.h"
 
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
-#include <tapegrad/ops/pointwise.h>
-#include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/tapegrad.h>
 
 #include <cmath>
 

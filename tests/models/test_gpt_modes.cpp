@@ -4,11 +4,7 @@
 #include "support/helpers.h"
 
 #include <tapegrad/core/node.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/train/run_config.h>
-#include <tapegrad/models/train/trainer.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
+#include <tapegrad/tapegrad.h>
 
 #include <cmath>
 

@@ -1,14 +1,8 @@
 // models/io/huggingface: the logits of folders that transformers wrote (tests/data/make_huggingface.py), bits of
 // weights both ways, config.json of both versions, and refusals of damaged or unsupported models.
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/huggingface.h>
-#include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/io/shards.h>
-#include <tapegrad/ops/factories.h>
+#include <tapegrad/tapegrad.h>
 
 #include <set>
 
@@ -130,7 +124,8 @@ TEST_CASE("hugging face: configurations") {
 }
 
 constexpr const char* kTokenizer = R"({
-  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}, "decoder": {"type": "ByteLevel"},
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
+  "decoder": {"type": "ByteLevel"},
   "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}}
 
 )";

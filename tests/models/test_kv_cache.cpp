@@ -1,9 +1,6 @@
 // KvCache of fixed capacity against the growing one, compiled and with unequal lengths; padding without causal masks.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/gpt/gpt.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/reduce.h>
+#include <tapegrad/tapegrad.h>
 
 #include <array>
 

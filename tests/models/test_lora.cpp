@@ -2,15 +2,8 @@
 // dropout, lazy evaluation, merging, the cost of a frozen layer, refusals. In a Gpt: test_lora_gpt.cpp.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/node.h>
-#include <tapegrad/models/nn/lora.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/dropout.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
-#include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/reduce.h>
+#include <tapegrad/tapegrad.h>
 
 #include "support/files.h"
 #include "support/refusals.h"

@@ -1,11 +1,7 @@
 // LoRA on a Gpt: targets by pattern, all modes, training, the cost of frozen weights, merging, refusals.
 #include <tapegrad/core/node.h>
-#include <tapegrad/core/util/slab.h>
 #include <tapegrad/models/config/glob.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/model/lora.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/loss.h>
+#include <tapegrad/tapegrad.h>
 
 #include <set>
 

@@ -1,12 +1,6 @@
 // Plans of memory against what the same training then takes, by the counters of the allocator; and dry runs.
-#include <tapegrad/core/backend/dry_run.h>
-#include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/train/memory_plan.h>
-#include <tapegrad/models/train/run_config.h>
-#include <tapegrad/ops/ops.h>
+#include <tapegrad/tapegrad.h>
 #include <unistd.h>
 
 #include <chrono>

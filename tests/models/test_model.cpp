@@ -1,13 +1,5 @@
 // Model: the members of a custom model and the messages where one lacks; own loops with a checkpoint.
-#include <tapegrad/models/io/checkpoint.h>
-#include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/model/lora.h>
-#include <tapegrad/models/train/accumulate.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
-#include <tapegrad/ops/pointwise.h>
-#include <tapegrad/ops/reduce.h>
+#include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
 #include "support/small_run.h"

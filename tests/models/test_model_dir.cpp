@@ -1,11 +1,7 @@
 // models/io/model_dir: round trips of a model's folder, and the messages for damaged ones.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
 #include "support/small_run.h"

@@ -5,14 +5,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/models/optim/schedule.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/pointwise.h>
-#include <tapegrad/ops/reduce.h>
-#include <tapegrad/ops/shape_ops.h>
-#include <tapegrad/ops/training/optim_step.h>
+#include <tapegrad/tapegrad.h>
 
 #include <cmath>
 #include <numbers>
@@ -189,8 +182,8 @@ TEST_CASE("what AdamW refuses") {
   CHECK_ERROR("no parameters", AdamW({}));
   CHECK_ERROR("'w' does not require a gradient", AdamW({{"w", frozen}}));
   CHECK_ERROR("'w' is (1) bf16.", AdamW({{"w", w.detach().to(DType::bf16).requires_grad_()}}));
-  CHECK_ERROR("'x' comes twice", AdamW({{"w", w}, {"x", w}}));
-  CHECK_ERROR("'w' comes twice", AdamW({{"w", w}, {"w", leaf({1}, {1})}}));
+  CHECK_ERROR("'x' is listed twice", AdamW({{"w", w}, {"x", w}}));
+  CHECK_ERROR("'w' is listed twice", AdamW({{"w", w}, {"w", leaf({1}, {1})}}));
   CHECK_ERROR("lr is -1", AdamW({{"w", w}}, {.lr = -1}));
   CHECK_ERROR("beta1 is 1", AdamW({{"w", w}}, {.beta1 = 1}));
   CHECK_ERROR("beta2 is -0.5", AdamW({{"w", w}}, {.beta2 = -0.5}));

@@ -2,10 +2,7 @@
 // unreached parameters, compiled steps, state.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/optim/muon.h>
-#include <tapegrad/models/optim/sgd.h>
-#include <tapegrad/ops/ops.h>
+#include <tapegrad/tapegrad.h>
 
 #include <cmath>
 #include <memory>

@@ -5,10 +5,7 @@
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
-#include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/loss.h>
+#include <tapegrad/tapegrad.h>
 
 using namespace tg;
 

@@ -1,11 +1,6 @@
 // The profiler over layers and training steps: their ranges, and the owners of kernels.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/core/profile/profile_tables.h>
-#include <tapegrad/models/gpt/gpt.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/models/train/trainer.h>
-#include <tapegrad/ops/loss.h>
+#include <tapegrad/tapegrad.h>
 
 #include <map>
 

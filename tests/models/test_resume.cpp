@@ -273,7 +273,7 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   CHECK_HAS(refused([](auto& j) { j["train"]["beta1"] = 1; }), "beta1 is 1");
   CHECK_HAS(refused([](auto& j) { j["model"]["dropout"] = 2; }), "dropout is 2");
   CHECK_HAS(refused([](auto& j) { j["train"]["more"] = 2; }), "'more' is not known");
-  CHECK_HAS(refused([](auto& j) { j["batch"] = 2; }), "'batch' comes twice");
+  CHECK_HAS(refused([](auto& j) { j["batch"] = 2; }), "'batch' is set twice");
 }
 
 TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former file stays and is whole") {

@@ -1,13 +1,6 @@
 // models/train/roofline: the work of training steps, counted without computing. The steps of the benchmarked documents
 // are exact in calls and bytes, so that an extra cast, copy or norm fails here.
-#include <tapegrad/core/backend/dry_run.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/nn/fragmented.h>
-#include <tapegrad/models/nn/lora.h>
-#include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/models/train/roofline.h>
-#include <tapegrad/models/train/run_config.h>
-#include <tapegrad/ops/ops.h>
+#include <tapegrad/tapegrad.h>
 
 #include "support/refusals.h"
 #include "support/small_run.h"

@@ -1,13 +1,6 @@
 // int8 and fp8 linear layers in models: the layer, replacing those of a Gpt, evaluation without the full weights,
 // training in every mode, adapters over them, refusals.
-#include <tapegrad/core/mode.h>
-#include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/model/lora.h>
-#include <tapegrad/models/train/memory_plan.h>
-#include <tapegrad/ops/loss.h>
-#include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/reduce.h>
+#include <tapegrad/tapegrad.h>
 
 #include <algorithm>
 #include <optional>

@@ -1,14 +1,9 @@
 // models/train: the training loop and its log.
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
-#include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/train/accumulate.h>
-#include <tapegrad/models/train/log.h>
-#include <tapegrad/models/train/memory_plan.h>
-#include <tapegrad/ops/loss.h>
+#include <tapegrad/tapegrad.h>
 
 #include <limits>
 #include <thread>
