@@ -1,28 +1,31 @@
 #!/usr/bin/env python3
-"""Does bench/common/report.py work: bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK FRAGMENTED. OPS and TRAINING are
-results of bench_ops and bench_training, the others programs, of which small results are made in FOLDER."""
+"""Checks bench/common/report.py: bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK FRAGMENTED. OPS and
+TRAINING are results of bench_ops and bench_training, the others are programs, whose small results go to FOLDER."""
 import os, pathlib, subprocess, sys
 
 REPORT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "common", "report.py")
 folder, ops, training, timeit, lm, decode, switchback, fragmented = sys.argv[1:]
 at = lambda name: os.path.join(folder, name)
-report = lambda *files: subprocess.run([sys.executable, REPORT, *files, "-o", at("page.html")], capture_output=True, text=True)
+command = [sys.executable, REPORT, "-o", at("page.html")]
+report = lambda *files: subprocess.run([*command, *files], capture_output=True, text=True)
 if (run := report(ops)).stderr.startswith("skipped:"):
     sys.exit(print(run.stderr))
 os.makedirs(folder, exist_ok=True)
-for name, command in (
+for name, words in (
         ("timeit", [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50"]),
         ("decode", [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1"]),
         ("switchback", [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--quick"]),
-        ("fragmented", [fragmented, "--sizes", "64,96", "--batches", "1,2", "--fragments", "2,8", "--warmup", "1", "--steps", "1"]),
+        ("fragmented", [fragmented, *"--sizes 64,96 --batches 1,2 --fragments 2,8 --warmup 1 --steps 1".split()]),
         ("lm", [lm, "--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40", "--trace", at("trace.json")])):
-    subprocess.run([*command, "--json", at(f"{name}.json")], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-run = report(ops, training, *(at(f"{name}.json") for name in ("timeit", "decode", "switchback", "fragmented", "lm", "trace")))
+    subprocess.run([*words, "--json", at(f"{name}.json")], check=True, capture_output=True)
+run = report(ops, training, *(at(f"{s}.json") for s in "timeit decode switchback fragmented lm trace".split()))
 assert run.returncode == 0, run.stderr
 page = pathlib.Path(at("page.html")).read_text(encoding="utf-8")
 assert page.count("<h2>") == 8 and page.count("<svg") > 30 and "<script" not in page and 'href="http' not in page
-assert all(word in page for word in ("optimizer_step", "layer_1", "of the machine&#x27;s peak", "inference, batch 2")), "a plot is missing"
+plots = "optimizer_step", "layer_1", "of the machine&#x27;s peak", "inference, batch 2"
+assert all(word in page for word in plots), "a plot is missing"
 pathlib.Path(at("bad.json")).write_text('{"runs": [{}]}', encoding="utf-8")
-for words, file in (("has the key 'runs' of a file of bench_lm_profile, and is none", at("bad.json")), ("cannot be read", at("none.json"))):
-    run = report(file)
+no_profile = "has the key 'runs' of a file of bench_lm_profile, and is none"
+for words, file in ((no_profile, "bad.json"), ("cannot be read", "none.json")):
+    run = report(at(file))
     assert run.returncode == 1 and words in run.stderr and "Traceback" not in run.stderr, run.stderr

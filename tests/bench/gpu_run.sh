@@ -10,7 +10,8 @@ complain() { failed=1 && printf '%s\n' "$@"; }
 has() { grep -qE "$1" "$work/out/table.txt" || complain "the table has no line '$1':" "$(cat "$work/out/table.txt")"; }
 
 if [[ $4 == EMULATE ]]; then
-  CASES=8 RUN_SECONDS=300 bash "$run" -o "$work/out" -b "$bin" smoke tests >"$work/printed" 2>&1 || complain "$(cat "$work/printed")"
+  CASES=8 RUN_SECONDS=300 bash "$run" -o "$work/out" -b "$bin" smoke tests >"$work/printed" 2>&1 ||
+    complain "$(cat "$work/printed")"
   has '^smoke +9 of 9 right'
   has '^tests +8 of 8 ended, 0 failed, 0 without a device'
   exit $failed
@@ -20,8 +21,11 @@ fi
 RUN_SECONDS=200 bash "$run" -o "$work/out" -b "$bin" >"$work/printed" 2>&1
 status=$?
 ((status == 1)) || complain "a rehearsal ends with $status:" "$(cat "$work/printed")"
-for line in machine 'smoke  ' 'tests  ' train_f32 'training  +20 steps, beside cpu: no run on a GPU' ops_bf16 timeit 'big  ' \
-  big_tuned big_profile big_fp8 'switchback  ' lora_eager lora_compiled 'lora  ' fragmented sanitizer 'end  '; do has "^$line"; done
+for line in machine 'smoke  ' 'tests  ' train_f32 'training  +20 steps, beside cpu: no run on a GPU' ops_bf16 timeit \
+  'big  ' big_tuned big_profile big_fp8 \
+  'switchback  ' lora_eager lora_compiled 'lora  ' fragmented sanitizer 'end  '; do
+  has "^$line"
+done
 for name in train_f32 lora_eager big_tuned; do has "^$name +status 1 after [0-9]+ s: .*\[device\] "; done
 (($(ls "$work/out" | wc -l) < 9)) || complain "$(ls "$work/out")"
 tail -n 1 "$work/printed" | grep -q '^end ' || complain 'the table is not what is printed last'

@@ -238,10 +238,12 @@ TEST_CASE("timeit: the table by mean time, with long lists cut, and the rows abo
   CHECK(warmup_rows(rows) == std::vector<size_t>{1, 2});
   CHECK(
       data_frame(rows, {1, 0}) ==
-      R"(                                          name       computation                                               times  mean_time  median_time   std_dev  min_time  max_time  total_time  profile_steps
-1   tiny_forward_backward_warmup_0_mixed_False  forward_backward  [0.0713498349996371, 0.0709589389998655, 0.0712...   0.071200     0.071290  0.000172  0.070959  0.071350    0.213599              3
-0  small_forward_backward_warmup_0_mixed_False  forward_backward                                         [0.5, 0.25]   0.375000     0.375000  0.125000  0.250000  0.500000    0.750000              2
-)");
+      "                                          name       computation                                               "
+      "times  mean_time  median_time   std_dev  min_time  max_time  total_time  profile_steps\n"
+      "1   tiny_forward_backward_warmup_0_mixed_False  forward_backward  [0.0713498349996371, 0.0709589389998655, "
+      "0.0712...   0.071200     0.071290  0.000172  0.070959  0.071350    0.213599              3\n"
+      "0  small_forward_backward_warmup_0_mixed_False  forward_backward                                         "
+      "[0.5, 0.25]   0.375000     0.375000  0.125000  0.250000  0.500000    0.750000              2\n");
 }
 
 TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, and the document") {

@@ -2,9 +2,9 @@
 
     python tests/clients/files.py [--tapegrad build/release/bin/tapegrad]
 
-The folders of tests/data/huggingface, which transformers wrote, come back with the same tensors bit for bit, whole and in
-shards whose index is right. The tokenizer.json of a model of bytes and of one of characters gives the ids that tapegrad
-computes with. Ends with status 1 at the first difference.
+The folders of tests/data/huggingface, which transformers wrote, keep the bits of their tensors, whole and in shards
+with a right index. The tokenizer.json of a model of bytes and of one of characters gives the ids of tapegrad. Ends
+with status 1 at the first difference.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def imported(tapegrad, source, folder):
 def trained(tapegrad, kind, folder):
     text = folder / "text.txt"
     text.write_text("\n".join(LINES * 40), encoding="utf-8", newline="")
-    run(tapegrad, "train", "--data", text, "--tokenizer", kind, "--layers", 1, "--heads", 2, "--width", 16, "--context", 64,
+    run(tapegrad, "train", "--data", text, "--tokenizer", kind, "--layers", 1, "--heads", 2, "--width", 16,
+        "--context", 64,
         "--batch", 2, "--max-steps", 1, "--quiet", "--activation", "gelu_tanh", "--out", folder / "run")
     run(tapegrad, "export", "--model", folder / "run", "--out", folder / "hf")
     peer = Tokenizer.from_file(str(folder / "hf/tokenizer.json"))

@@ -44,7 +44,8 @@ def ranks_of(content):
     """The bytes of the tokens of a byte-level tokenizer.json, and their ids."""
     bytes_of = {c: b for b, c in byte_characters().items()}
     added = {t["content"] for t in content["added_tokens"]}
-    return {bytes(bytes_of[c] for c in token): i for token, i in content["model"]["vocab"].items() if token not in added}
+    vocabulary = content["model"]["vocab"]
+    return {bytes(bytes_of[c] for c in token): i for token, i in vocabulary.items() if token not in added}
 
 
 def tiktoken_of(content):

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Compares with the libraries whose files tapegrad reads and writes:
-#   tests/clients/run.sh ci      without torch, in some minutes
-#   tests/clients/run.sh full    100 000 texts, and transformers 5.23.0 and 4.57.6, in an hour; some 15 GB in build/clients
-# needs build/release with the targets tg_app and encode_texts, python3 with venv, and PyPI: status 77 without the latter.
+#   tests/clients/run.sh ci      without torch, in a few minutes
+#   tests/clients/run.sh full    100 000 texts, and transformers 5.23.0 and 4.57.6: an hour, 15 GB in build/clients
+# needs build/release with the targets tg_app and encode_texts, python3 with venv, and PyPI: status 77 without PyPI.
 set -eu
 cd "$(dirname "$0")/../.."
 mode=${1:-ci} out=build/clients bin=build/release/bin

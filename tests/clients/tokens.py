@@ -4,12 +4,11 @@
     pip install tokenizers==0.23.3 tiktoken==0.14.0
     python tests/clients/tokens.py --program build/release/bin/encode_texts --tokenizer DIR [--texts 100000]
 
-A tokenizer is a tokenizer.json or a folder of vocab.json and merges.txt, such as vocabularies.py writes; --tokenizer may
-come more than once. Each text is
-encoded with special tokens as text, and with special tokens parsed and the template added; what the ids decode to is
-compared as well. tiktoken is asked when the tokenizer is byte-level, by the pattern of its pre-tokenizer and the order of
-its vocabulary (for GPT-2 and LLaMA-3 these are its merges), and so is tapegrad's reader of rank files. The exit status is 1
-when a text differs.
+A tokenizer is a tokenizer.json or a folder of vocab.json and merges.txt, as vocabularies.py writes; --tokenizer may be
+repeated. Each text is encoded with special tokens as text, and with special tokens parsed and the template added; the
+decoded texts are compared too. Byte-level tokenizers are also compared with tiktoken, by the pattern of the
+pre-tokenizer and the order of the vocabulary (for GPT-2 and LLaMA-3 the merges), and with tapegrad's reader of rank
+files. The exit status is 1 when a text differs.
 """
 import argparse
 import base64
@@ -30,7 +29,8 @@ def hostile_texts(count, specials):
     """Every kind of trouble first, random mixtures to fill up."""
     draw = random.Random(1)
     fixed = [a + b + c
-             for a in ("I'M", "he'LL", "x'S '\u017f", "12345678", "  \n\n  x", " \r\n\r\n", "e\u0301", "\n \n\n \n\n\n", "")
+             for a in ("I'M", "he'LL", "x'S '\u017f", "12345678", "  \n\n  x", " \r\n\r\n", "e\u0301", "\n \n\n \n\n\n",
+                       "")
              for b in ("", " ", "\n", " 7", *specials)
              for c in ("", "z", "  ", "!!\n\n")]  # fmt: skip
     fixed += ["a" * 1_000_000, " " * 100_000 + "x", "ab" * 50_000 + "!", "7" * 10_000, "\u4e2d" * 50_000]
@@ -86,7 +86,8 @@ def compare(path, program, count):
     print(f"{path}: {speed}\ncovered: {len(texts)} random texts")
     peer.encode_special_tokens = True
     wrong = report("tokenizers, special tokens as text", texts,
-                   [e.ids for e in peer.encode_batch(texts, add_special_tokens=False)], [r[0] for r in as_text])  # fmt: skip
+                   [e.ids for e in peer.encode_batch(texts, add_special_tokens=False)],
+                   [r[0] for r in as_text])  # fmt: skip
     peer.encode_special_tokens = False
     whole = [e.ids for e in peer.encode_batch(texts)]
     wrong += report("tokenizers, parsed, with template", texts, whole, [r[0] for r in parsed])
@@ -100,7 +101,7 @@ def compare(path, program, count):
         return wrong
     ranks = ranks_of(content)
     other = tiktoken_of(content)
-    brief = [t for t in texts if len(t) <= 100_000]  # tiktoken takes minutes for a piece of 10^6 letters
+    brief = [t for t in texts if len(t) <= 100_000]  # tiktoken takes minutes for 10^6 letters
     ordinary = [other.encode_ordinary(t) for t in brief]
     found = {t: r[0] for t, r in zip(texts, as_text, strict=True)}
     wrong += report("tiktoken", brief, ordinary, [found[t] for t in brief])

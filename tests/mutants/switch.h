@@ -1,6 +1,5 @@
-// What run.py includes before a kernel file, and writes in the place of what it changes: all changes of all
-// files are in one program, and TG_MUTANT chooses the one that happens. `a < b` becomes `a < tg_lt(7) > b`, which has
-// the same operands whatever stands around it.
+// run.py includes this before a kernel file. All changes of all files are in one program, and TG_MUTANT switches one
+// on. `a < b` becomes `a < tg_lt(7) > b`, which keeps its operands in any context.
 #pragma once
 
 // Whether change k is the one. Not compiled for the emulator, so that it sees no access; const, so that loops keep it.

@@ -18,7 +18,8 @@ def is_operand(words, behind):
         depth += (w in "([{") - (w in ")]}")
         if depth == 0:
             conditions += (w == "?") - (w == ":")
-        if depth < 0 or conditions < 0 or (depth == 0 and (w in ASSIGN or w in (",", ";", "return") or w == behind == "?")):
+        outer = depth == 0 and (w in ASSIGN or w in (",", ";", "return") or w == behind == "?")
+        if depth < 0 or conditions < 0 or outer:
             return False
     return depth == conditions == 0 and len(words) > 0
 
@@ -41,7 +42,8 @@ def switch(k, was, now):
     for i in range(same, 0, -1):
         for j in range(rest, 0, -1):
             ends = len(a) - j, len(b) - j
-            if a[i - 1] in BEFORE and a[-j] in BEHIND and is_operand(a[i : ends[0]], a[-j]) and is_operand(b[i : ends[1]], a[-j]):
+            both = a[i : ends[0]], b[i : ends[1]]
+            if a[i - 1] in BEFORE and a[-j] in BEHIND and all(is_operand(words, a[-j]) for words in both):
                 first, last = places[i].start(), places[ends[0] - 1].end()
                 instead = now[others[i].start() : others[ends[1] - 1].end()]
                 return first, last, f"({on} ? {instead} : {was[first:last]})"
@@ -84,7 +86,8 @@ def compile_all(built, pool, mutants):
         said = dict(zip(order, pool.map(lambda k: built.compile(k, ["-include", str(HERE / "switch.h")]), order)))
         left = {k for k in left if said[k]}
         refused = set()
-        for pattern in r"tapegrad/cuda/([\w./]+):(\d+):\d+: error:", r"tapegrad/cuda/([\w./]+):(\d+)":  # or where it comes from
+        # the line of an error, or a line that leads to it
+        for pattern in r"tapegrad/cuda/([\w./]+):(\d+):\d+: error:", r"tapegrad/cuda/([\w./]+):(\d+)":
             places = {(f"cuda/{f}", int(n)) for s in said.values() for f, n in re.findall(pattern, s)}
             refused = refused or {k for k, (file, line, *_) in edits.items() if (file, line + 1) in places}
         if left and not refused:
