@@ -98,7 +98,7 @@ TEST_CASE("lm: the document's model op by op is Gpt, its gradients too, with mat
     }
   GptConfig bad = c;
   bad.tied_head = true;
-  CHECK_ERROR("[document_lm] the configuration is of another form.", DocumentLm(Params(), bad));
+  CHECK_SAYS(DocumentLm(Params(), bad), "[document_lm] the configuration is of another form.");
 }
 
 TEST_CASE("lm: sizes, and flags that are wrong") {
@@ -149,8 +149,8 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     LmModel model(s);
     model.run(StepType::backward);
     CHECK(model.checked_result(StepType::backward) > 2);  // log 40 = 3.7 is guessing
-    CHECK_ERROR("after steps of train, 32 of 32 weights of ln_f.weight are 1 as in the beginning, and 32 are 1.",
-                model.checked_result(StepType::train));
+    CHECK_SAYS(model.checked_result(StepType::train),
+               "after steps of train, 32 of 32 weights of ln_f.weight are 1 as in the beginning, and 32 are 1.");
     s.warmup = 0;
     LmModel once(s);
     once.run(StepType::backward);
@@ -159,8 +159,7 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     LmModel trained(s);
     trained.run(StepType::train);
     trained.checked_result(StepType::train);
-    CHECK_ERROR("[bench_lm_profile] after steps of forward, 0 of 32 weights",
-                trained.checked_result(StepType::forward));
+    CHECK_SAYS(trained.checked_result(StepType::forward), "[bench_lm_profile] after steps of forward, 0 of 32 weights");
   }
 }
 
@@ -278,7 +277,7 @@ TEST_CASE("lm: a timeline has the step's ranges, kernels by part and track, and 
         R"([1,9,1e-06,1.1e-06,1],[0,9,2.7e-06,2.8e-06,1],[0,10,2.9e-06,3e-06,1]],)"
         R"("memory":{"device":"cpu","points":[[0.0,500],[3.333e-06,50],[0.001,70]]}})");
   p.ranges.clear();
-  CHECK_ERROR("no range 'profiled_step'. Profile LmModel::run().", timeline_of(p, Device::cpu()));
+  CHECK_SAYS(timeline_of(p, Device::cpu()), "no range 'profiled_step'. Profile LmModel::run().");
 }
 
 TEST_CASE("lm: the text around the tables, nine answers, the document beside them, and the file") {

@@ -29,10 +29,10 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
   CHECK(moved.text() == "other");
   write_file_atomically(folder / "empty", "");
   CHECK(MappedFile(folder / "empty").bytes().empty());
-  CHECK_ERROR_OF(io, "[file] cannot read " + folder / "none: No such file or directory.", MappedFile(folder / "none"));
-  CHECK_ERROR_OF(io, folder.path + ": it is a folder.", MappedFile(folder.path));
+  CHECK_SAYS_OF(io, MappedFile(folder / "none"), "[file] cannot read " + folder / "none: No such file or directory.");
+  CHECK_SAYS_OF(io, MappedFile(folder.path), folder.path + ": it is a folder.");
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  CHECK_ERROR_OF(io, "it is a device, pipe or socket", MappedFile(folder / "pipe"));
+  CHECK_SAYS_OF(io, MappedFile(folder / "pipe"), "it is a device, pipe or socket");
 }
 
 TEST_CASE("file: reading by positions sees a file that is cut shorter or written to, and not one that is replaced") {
@@ -139,7 +139,7 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     const LazyScope lazy;
     const Tensor sum = add(x, x);
     Tensor(x).mutable_data<float>()[0] = 3;  // the pending sum has lost its input
-    CHECK_ERROR_OF(state, "[add]", write_safetensors(path, {{"a", x}, {"b", sum}}));
+    CHECK_SAYS_OF(state, write_safetensors(path, {{"a", x}, {"b", sum}}), "[add]");
   }
   CHECK(read_file(path) == "former");
   CHECK(folder.entries() == 1);
@@ -167,9 +167,9 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
   const std::string path = folder / ".lock", locked = "[file] " + path + " is locked by another process. One at a time";
   {
     FileLock first(path);
-    CHECK_ERROR_OF(state, locked, FileLock(path));
+    CHECK_SAYS_OF(state, FileLock(path), locked);
     const FileLock moved = std::move(first);
-    CHECK_ERROR_OF(state, locked, FileLock(path));
+    CHECK_SAYS_OF(state, FileLock(path), locked);
   }
   CHECK(folder.entries() == 0);  // a lock removes the file that it made
   { FileLock(path).keep(); }
@@ -185,14 +185,14 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
   }
   char x;
   REQUIRE(::read(ready[0], &x, 1) == 1);
-  CHECK_ERROR_OF(state, locked, FileLock(path));
+  CHECK_SAYS_OF(state, FileLock(path), locked);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   { FileLock again(path); }
   close(ready[0]), close(ready[1]);
   CHECK(fs::file_size(path) == 0);
-  CHECK_ERROR_OF(io, "none/.lock cannot be opened for writing: No such file or directory",
-                 FileLock(folder / "none/.lock"));
+  CHECK_SAYS_OF(io, FileLock(folder / "none/.lock"),
+                "none/.lock cannot be opened for writing: No such file or directory");
 }
 
 TEST_CASE("file: what is appended to a file that has left its place is an error") {
@@ -263,8 +263,8 @@ TEST_CASE("file: what is at a path, or an error when nobody can tell") {
   CHECK((path_exists(folder.path) && is_folder(folder.path)));
   CHECK((!path_exists(folder / "none") && !path_exists(folder / "file/none") && !is_folder(folder / "none")));
   const std::string what = "[file] cannot find out what " + folder / "a is: Too many levels of symbolic links. Check";
-  CHECK_ERROR_OF(io, what, path_exists(folder / "a"));
-  CHECK_ERROR_OF(io, what, is_folder(folder / "a"));
+  CHECK_SAYS_OF(io, path_exists(folder / "a"), what);
+  CHECK_SAYS_OF(io, is_folder(folder / "a"), what);
 }
 
 TEST_CASE("file: a relative path in a current folder that was removed is named") {

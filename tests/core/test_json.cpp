@@ -57,25 +57,25 @@ TEST_CASE("json: a null becomes what it is used as; keys are added, found and er
 }
 TEST_CASE("json: what is not there or of another type is an Error that shows the value") {
   const Json j = {{"a", 1}};
-  CHECK_ERROR(R"([json] {"a":1} has no 'b')", j.at("b"));
-  CHECK_ERROR(R"([json] {"a":1} is no array)", j.at(size_t(0)));
-  CHECK_ERROR("[json] [1] has no element 1", Json::array({1}).at(1));
-  CHECK_ERROR("[json] 1 is no string", j["a"].get<std::string>());
-  CHECK_ERROR("[json] \"x\" is no number", Json("x").get<int64_t>());
-  CHECK_ERROR("[json] \"x\" is no number", Json("x").get<double>());
-  CHECK_ERROR("[json] 1 is no boolean", Json(1).get<bool>());
-  CHECK_ERROR("[json] 1 is no object", Json(1).items());
-  CHECK_ERROR("[json] 1 is no object", Json(1)["x"] = 2);
-  CHECK_ERROR("[json] 1 is no array", Json(1).push_back(2));
+  CHECK_SAYS(j.at("b"), R"([json] {"a":1} has no 'b')");
+  CHECK_SAYS(j.at(size_t(0)), R"([json] {"a":1} is no array)");
+  CHECK_SAYS(Json::array({1}).at(1), "[json] [1] has no element 1");
+  CHECK_SAYS(j["a"].get<std::string>(), "[json] 1 is no string");
+  CHECK_SAYS(Json("x").get<int64_t>(), "[json] \"x\" is no number");
+  CHECK_SAYS(Json("x").get<double>(), "[json] \"x\" is no number");
+  CHECK_SAYS(Json(1).get<bool>(), "[json] 1 is no boolean");
+  CHECK_SAYS(Json(1).items(), "[json] 1 is no object");
+  CHECK_SAYS(Json(1)["x"] = 2, "[json] 1 is no object");
+  CHECK_SAYS(Json(1).push_back(2), "[json] 1 is no array");
 }
 TEST_CASE("json: a number that the integer asked for cannot hold is an Error") {
-  CHECK_ERROR("[json] 1e+30 is asked for as an integer of -9223372036854775808 to 9223372036854775807.",
-              Json(1e30).get<int64_t>());
+  CHECK_SAYS(Json(1e30).get<int64_t>(),
+             "[json] 1e+30 is asked for as an integer of -9223372036854775808 to 9223372036854775807.");
   for (const char* text : {"18446744073709551615", "9223372036854775808", "-1e19", "9.3e18"})
-    CHECK_ERROR("is asked for as an integer", own_json(text).get<int64_t>());
-  CHECK_ERROR("is asked for as an integer", Json(std::nan("")).get<int64_t>());
-  CHECK_ERROR("[json] -1 is asked for as an integer of 0 to 18446744073709551615", Json(-1).get<uint64_t>());
-  CHECK_ERROR("of 0 to 255", Json(300).get<uint8_t>());
+    CHECK_SAYS(own_json(text).get<int64_t>(), "is asked for as an integer");
+  CHECK_SAYS(Json(std::nan("")).get<int64_t>(), "is asked for as an integer");
+  CHECK_SAYS(Json(-1).get<uint64_t>(), "[json] -1 is asked for as an integer of 0 to 18446744073709551615");
+  CHECK_SAYS(Json(300).get<uint8_t>(), "of 0 to 255");
   CHECK(Json(1e19).get<uint64_t>() == 10'000'000'000'000'000'000u);
   CHECK(Json(-2.5).get<int64_t>() == -2);
   CHECK(Json(-0x1p62).get<int64_t>() == INT64_MIN / 2);
@@ -88,17 +88,17 @@ TEST_CASE("json: text that is none") {
   for (const char* open : {"[", "{\"a\":"}) {
     std::string deep;
     for (int i = 0; i < 400'000; ++i) deep += open;
-    CHECK_ERROR("[json] the text is nested too deeply", own_json(deep));
+    CHECK_SAYS(own_json(deep), "[json] the text is nested too deeply");
     CHECK(json_or_null(deep).is_null());
   }
   CHECK(text_of(own_json(R"({"a": 1, "b": {"a": 2}, "a": [3]})")) == R"({"a":[3],"b":{"a":2}})");
-  CHECK_ERROR("[json] the text is not JSON: ", own_json("{"));
-  CHECK_ERROR("[op] f.json is not JSON: ", parse_json("{", "op", "f.json"));
-  CHECK_ERROR("[op] f.json: 'a' comes twice", parse_json(R"({"a": 1, "a": 2})", "op", "f.json"));
-  CHECK_ERROR("'a' comes twice", parse_json(R"({"x": {"a": 1, "a": 2}})", "op", "f.json"));
-  CHECK_ERROR("[op] f.json is nested too deeply", parse_json("[[[[[[[[1]]]]]]]]", "op", "f.json"));
+  CHECK_SAYS(own_json("{"), "[json] the text is not JSON: ");
+  CHECK_SAYS(parse_json("{", "op", "f.json"), "[op] f.json is not JSON: ");
+  CHECK_SAYS(parse_json(R"({"a": 1, "a": 2})", "op", "f.json"), "[op] f.json: 'a' comes twice");
+  CHECK_SAYS(parse_json(R"({"x": {"a": 1, "a": 2}})", "op", "f.json"), "'a' comes twice");
+  CHECK_SAYS(parse_json("[[[[[[[[1]]]]]]]]", "op", "f.json"), "[op] f.json is nested too deeply");
   CHECK(parse_json("[[[[[[[[1]]]]]]]]", "op", "f.json", 9).size() == 1);
-  CHECK_ERROR("[op] f.json is nested too deeply", parse_json("[[1]]", "op", "f.json", 2));
-  CHECK_ERROR("nested too deeply", parse_json(std::string(1'000'000, '['), "op", "f.json", 20));
+  CHECK_SAYS(parse_json("[[1]]", "op", "f.json", 2), "[op] f.json is nested too deeply");
+  CHECK_SAYS(parse_json(std::string(1'000'000, '['), "op", "f.json", 20), "nested too deeply");
   CHECK(parse_json(R"({"x": {"a": 1}, "y": {"a": 2}})", "op", "f.json")["y"]["a"] == 2);
 }

@@ -184,8 +184,8 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
 }
 TEST_CASE("profile trace: a place that cannot be written is an error before the work") {
   const Folder folder;
-  CHECK_ERROR("it is a folder", check_writable(folder.path));
-  CHECK_ERROR("No such file or directory", check_writable(folder / "none/trace.json"));
+  CHECK_SAYS(check_writable(folder.path), "it is a folder");
+  CHECK_SAYS(check_writable(folder / "none/trace.json"), "No such file or directory");
   const std::string path = folder / "old.json";
   write_file_atomically(path, "old");
   check_writable(path);

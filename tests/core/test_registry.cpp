@@ -78,8 +78,8 @@ TEST_CASE("TG_ISA that is no level is an error") {
   for (const char* wrong : {"rubbish", "", "2", "99", "-3", "3x"}) {
     const WithEnv env("TG_ISA", wrong);
     const std::string what = fmt::format("[kernels] TG_ISA is '{}'. It must be 1, 3 or 4", wrong);
-    CHECK_ERROR_OF(value, what, kernel_level(Backend::cpu));
-    CHECK_ERROR_OF(value, what, runtime_of(Device::cpu()).describe(0));
+    CHECK_SAYS_OF(value, kernel_level(Backend::cpu), what);
+    CHECK_SAYS_OF(value, runtime_of(Device::cpu()).describe(0), what);
   }
 }
 TEST_CASE("the CPU is described by the level of its kernels") {

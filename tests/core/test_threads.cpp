@@ -220,9 +220,9 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
     const LazyScope lazy;
     PendingSums sums = start();
     const Tensor bad = looked_up(index_of(7));
-    if (failed_before) CHECK_ERROR("[embedding] id 7 at position", evaluate({bad}));
+    if (failed_before) CHECK_SAYS(evaluate({bad}), "[embedding] id 7 at position");
     const Tensor sum = sums.finish()[0];
-    CHECK_ERROR(failed_before ? "it failed before" : "[embedding] id 7 at position", evaluate(std::array{bad, sum}));
+    CHECK_SAYS(evaluate(std::array{bad, sum}), failed_before ? "it failed before" : "[embedding] id 7 at position");
     CHECK(has_ended());
   }
   const auto compiled = compile([&](Inputs in) {
@@ -232,7 +232,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
   for (int i = 0; i < 3; ++i) {
     check_sum(compiled(std::array{x, index_of(1)})[1], x);
     ranks->exchanges = 0;
-    CHECK_ERROR("[embedding] id 7 at position", compiled(std::array{x, index_of(7)}));
+    CHECK_SAYS(compiled(std::array{x, index_of(7)}), "[embedding] id 7 at position");
     CHECK(has_ended());
   }
   check_sum(all_reduce(std::array{x}, ranks)[0], x);
@@ -243,9 +243,9 @@ TEST_CASE("sums over ranks: what is refused") {
   const Tensor x = random<float>({5, 4}, 1);
   PendingSums sums = start_all_reduce(std::array{x}, ranks);
   check_sum(sums.finish()[0], x);
-  CHECK_ERROR("[finish_sums] these sums were finished before.", sums.finish());
-  CHECK_ERROR("is not contiguous, and it is read after the kernel has returned",
-              emit(make_ref<op::AllReduce>(ranks), std::array{transpose(x)}));
+  CHECK_SAYS(sums.finish(), "[finish_sums] these sums were finished before.");
+  CHECK_SAYS(emit(make_ref<op::AllReduce>(ranks), std::array{transpose(x)}),
+             "is not contiguous, and it is read after the kernel has returned");
 }
 
 #ifdef __GLIBC__

@@ -128,7 +128,7 @@ TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks
   // Parts do not keep what they are of. One rank shares the tensors of `state`, and then those of `others`.
   if (world()->size() > 1) CHECK(memory_stats(Device::cpu()).live <= live);
   state.begin()->second = random({3}, 1);
-  CHECK_ERROR("(3) f32 in the state and must be", sharded->load_state(state, 3));
+  CHECK_SAYS(sharded->load_state(state, 3), "(3) f32 in the state and must be");
 }
 
 TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gradients come") {
@@ -183,7 +183,7 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
       if (sharded) CHECK(bits_of(partition->norm(sums)) == bits_of(global_norm(list)));
     }
   GradientReducer reducer(all, world(), partition.get());
-  CHECK_ERROR("'w0' (2000, 3000) has no gradient", reducer.finish());
+  CHECK_SAYS(reducer.finish(), "'w0' (2000, 3000) has no gradient");
   // Backward fails on all ranks while buckets are reduced.
   for (const bool sharded : {false, true}) {
     GradientReducer dropped(all, world(), sharded ? partition.get() : nullptr);
@@ -227,9 +227,9 @@ TEST_CASE("a sharded optimiser: what it cannot take is refused") {
   const Gpt model(params, tiny_model());
   AdamW optimizer(params.trainable(), {}, {}, world());
   const auto loss = [&] { return Model(model).loss({zeros({1, 4}, DType::i64), zeros({1, 4}, DType::i64)}); };
-  CHECK_ERROR("Pass the gradients of GradientReducer::finish().", optimizer.step(backward(loss())));
-  CHECK_ERROR("of a sharded optimiser", optimizer.backward_and_step(loss()));
-  CHECK_ERROR("is missing, and this rank owns", optimizer.step({}, {.unreached = Unreached::skip}));
+  CHECK_SAYS(optimizer.step(backward(loss())), "Pass the gradients of GradientReducer::finish().");
+  CHECK_SAYS(optimizer.backward_and_step(loss()), "of a sharded optimiser");
+  CHECK_SAYS(optimizer.step({}, {.unreached = Unreached::skip}), "is missing, and this rank owns");
   GradientReducer reducer(params.trainable(), world(), optimizer.partition());
   optimizer.step(reducer.finish(backward(loss())), {.clip_norm = 1});
   CHECK(optimizer.steps() == 1);
@@ -293,8 +293,8 @@ TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
 TEST_CASE("a number of micro-batches that the ranks cannot share is refused") {
   const int ranks = world()->size();
   if (ranks == 1) return;  // they share any
-  CHECK_ERROR(fmt::format("[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step "
-                          "equally: it must be a multiple of {}.",
-                          ranks + 1, ranks, ranks),
-              trained(config(ranks + 1), world()));
+  CHECK_SAYS(trained(config(ranks + 1), world()),
+             fmt::format("[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step "
+                         "equally: it must be a multiple of {}.",
+                         ranks + 1, ranks, ranks));
 }

@@ -123,7 +123,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
   CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");  // inside of a character
   CHECK(read({"é"}, {"caf\xC3", "\xA9 x"}) == "caf.|");
   CHECK(read({}, {"a", "", "b"}) == "a..b.");
-  CHECK_ERROR("stop 1 is empty", StopStrings({"x", ""}));
+  CHECK_SAYS(StopStrings({"x", ""}), "stop 1 is empty");
 
   Rng rng{4};
   const auto word = [&](uint64_t most) {
@@ -238,7 +238,7 @@ TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threa
   const BpeTokenizer few = of(tiny_bpe());
   CHECK(few.encode(bad).size() == few.encode(bad.substr(0, 1000)).size() * 200);
   bad[150'001] = 'y', bad[150'003] = 'z';
-  CHECK_ERROR_OF(value, "the byte 0x79", few.encode(bad));
+  CHECK_SAYS_OF(value, few.encode(bad), "the byte 0x79");
 }
 
 TEST_CASE("bpe: JSON and back, ids without a token") {
@@ -249,8 +249,8 @@ TEST_CASE("bpe: JSON and back, ids without a token") {
   CHECK(t.id_of("aaa") == 4);
   CHECK(t.id_of("<e>") == 5);
   CHECK(t.id_of("c") == -1);
-  CHECK_ERROR_OF(value, "the vocabulary has no token for the byte 0x63", t.encode("ac"));
-  CHECK_ERROR_OF(value, "id 6 at position 1 is not in the vocabulary", t.decode(Ids{0, 6}));
+  CHECK_SAYS_OF(value, t.encode("ac"), "the vocabulary has no token for the byte 0x63");
+  CHECK_SAYS_OF(value, t.decode(Ids{0, 6}), "id 6 at position 1 is not in the vocabulary");
   const auto copy = Tokenizer::from_json(t.to_json());
   CHECK(copy->encode("aaab") == t.encode("aaab"));
   CHECK(copy->to_json() == t.to_json());
@@ -275,9 +275,9 @@ TEST_CASE("bpe: other files, and the tokenizers of bytes and characters as token
   const Json characters = own_json(tokenizer_json(CharTokenizer::from_text("b\u00e9a")));
   CHECK(text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
   CHECK(characters["model"]["type"] == Json("WordLevel"));
-  CHECK_ERROR_OF(io, "none", read_tokenizer(folder / "none"));
-  CHECK_ERROR_OF(value, "SentencePiece", read_tokenizer(folder / "tokenizer.model"));
-  CHECK_ERROR_OF(io, "has neither tokenizer.json nor vocab.json and merges.txt", read_tokenizer(Folder().path));
+  CHECK_SAYS_OF(io, read_tokenizer(folder / "none"), "none");
+  CHECK_SAYS_OF(value, read_tokenizer(folder / "tokenizer.model"), "SentencePiece");
+  CHECK_SAYS_OF(io, read_tokenizer(Folder().path), "has neither tokenizer.json nor vocab.json and merges.txt");
 }
 
 TEST_CASE("bpe: wrong files are refused by line") {

@@ -256,14 +256,14 @@ TEST_CASE("sides: as text, and what they refuse") {
   CHECK(tolerance_of({.compute = DType::bf16}, kF32) == 2e-2);
   CHECK(tolerance_of({.threads = 1}, {.threads = 2}) == 0);
   for (const char* text : {"cpu/f16", "cpu/f32/f64", "cpu/0", "cpu/-1", "cpu/2/f32", "cpu//2", "cpu/f32/2x"})
-    CHECK_ERROR(fmt::format("of the side '{}' is not known", text), Side::parse(text));
-  CHECK_ERROR("tpu", Side::parse("tpu/f32"));
-  CHECK_ERROR("[compare] a side has weights of f64 and computes in bf16",
-              of_oracle("gpt_nano", kF64, {.weights = DType::f64, .compute = DType::bf16}));
-  CHECK_ERROR("[device]", of_oracle("gpt_nano", kF32, {.device = Device::cuda(7)}));
+    CHECK_SAYS(Side::parse(text), fmt::format("of the side '{}' is not known", text));
+  CHECK_SAYS(Side::parse("tpu/f32"), "tpu");
+  CHECK_SAYS(of_oracle("gpt_nano", kF64, {.weights = DType::f64, .compute = DType::bf16}),
+             "[compare] a side has weights of f64 and computes in bf16");
+  CHECK_SAYS(of_oracle("gpt_nano", kF32, {.device = Device::cuda(7)}), "[device]");
   StateDict less = own_weights();
   less.erase("head.bias");
-  CHECK_ERROR("head.bias", compare(own_model(Fault::none), less, own_batch(), kF64, kF32));
+  CHECK_SAYS(compare(own_model(Fault::none), less, own_batch(), kF64, kF32), "head.bias");
 }
 TEST_CASE("report: worst first, all on demand, and JSON with everything") {
   const Comparison c = of_own(Fault::value);

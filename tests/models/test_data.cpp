@@ -37,9 +37,9 @@ TEST_CASE("tokenizer: bytes") {
   CHECK(t.decode(ids) == every);
   CHECK(t.vocab_size() == 256);
   CHECK(t.encode("").empty());
-  CHECK_ERROR_OF(value, "[tokenizer] id 256 at position 1 is not in the vocabulary. Ids must be in [0, 256).",
-                 t.decode(Ids{65, 256}));
-  CHECK_ERROR_OF(value, "id -1 at position 0", t.decode(Ids{-1}));
+  CHECK_SAYS_OF(value, t.decode(Ids{65, 256}),
+                "[tokenizer] id 256 at position 1 is not in the vocabulary. Ids must be in [0, 256).");
+  CHECK_SAYS_OF(value, t.decode(Ids{-1}), "id -1 at position 0");
   CHECK(t.to_json() == R"({"type":"bytes"})");
 }
 
@@ -55,13 +55,12 @@ TEST_CASE("tokenizer: characters are sorted, distinct code points") {
   CHECK(t.decode(t.encode(text)) == text);
   CHECK(t.encode("").empty());
   CHECK(t.decode({}).empty());
-  CHECK_ERROR_OF(value,
-                 "[tokenizer] the character '\xc3\xa4' U+00E4 at byte 3 is not among the 9 of the model's vocabulary.",
-                 t.encode("b\xc3\xa9\xc3\xa4"));
-  CHECK_ERROR_OF(value, "the character U+000A at byte 2", t.encode("bb\n"));
-  CHECK_ERROR_OF(value, "id 9 at position 1 is not in the vocabulary. Ids must be in [0, 9)", t.decode(Ids{0, 9}));
-  CHECK_ERROR_OF(value, "id -1 at position 0", t.decode(Ids{-1}));
-  CHECK_ERROR_OF(value, "[tokenizer] the text is empty.", CharTokenizer::from_text(""));
+  CHECK_SAYS_OF(value, t.encode("b\xc3\xa9\xc3\xa4"),
+                "[tokenizer] the character '\xc3\xa4' U+00E4 at byte 3 is not among the 9 of the model's vocabulary.");
+  CHECK_SAYS_OF(value, t.encode("bb\n"), "the character U+000A at byte 2");
+  CHECK_SAYS_OF(value, t.decode(Ids{0, 9}), "id 9 at position 1 is not in the vocabulary. Ids must be in [0, 9)");
+  CHECK_SAYS_OF(value, t.decode(Ids{-1}), "id -1 at position 0");
+  CHECK_SAYS_OF(value, CharTokenizer::from_text(""), "[tokenizer] the text is empty.");
 }
 
 TEST_CASE("tokenizer: the known part of a text") {
@@ -88,8 +87,8 @@ TEST_CASE("tokenizer: the known part of a text") {
       value_error([&] { t.known("#?"); }),
       "[tokenizer] the text has no character of the model's vocabulary, which has 3: all 2 are unknown, the first "
       "of them '#' U+0023, '?' U+003F. Something must be left to encode.");
-  CHECK_ERROR_OF(value, "byte 1 of the text, 0xff, is not valid UTF-8", t.known("a\xff"));
-  CHECK_ERROR_OF(value, "Leave it out, as --unknown skip and Tokenizer::known() do, or", t.encode("a#"));
+  CHECK_SAYS_OF(value, t.known("a\xff"), "byte 1 of the text, 0xff, is not valid UTF-8");
+  CHECK_SAYS_OF(value, t.encode("a#"), "Leave it out, as --unknown skip and Tokenizer::known() do, or");
   const KnownText bytes = ByteTokenizer().known("#\xff");
   CHECK(bytes.text == "#\xff");
   CHECK(bytes.characters == 2);
@@ -102,9 +101,9 @@ TEST_CASE("tokenizer: text that is no UTF-8 is refused at its first wrong byte")
                                 "\xe2(\xac", "\xed\xa0\x80", "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf", "\xf0\x9f\x98",
                                 "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"}) {
     const auto part = fmt::format("byte 2 of the text, {:#04x}, is not valid UTF-8.", uint8_t(bad[0]));
-    CHECK_ERROR_OF(value, part, t.encode("ab" + bad + "a"));
-    CHECK_ERROR_OF(value, part, CharTokenizer::from_text("ab" + bad));
-    CHECK_ERROR_OF(value, "use the byte tokenizer", CharTokenizer::from_text("ab" + bad));
+    CHECK_SAYS_OF(value, t.encode("ab" + bad + "a"), part);
+    CHECK_SAYS_OF(value, CharTokenizer::from_text("ab" + bad), part);
+    CHECK_SAYS_OF(value, CharTokenizer::from_text("ab" + bad), "use the byte tokenizer");
   }
 }
 
@@ -149,10 +148,10 @@ TEST_CASE("data: texts are joined in the order given") {
     return read_texts(names);
   };
   CHECK(read({"b", "a", "b"}) == "twoone\ntwo");
-  CHECK_ERROR_OF(value, "[data] no text is named.", read({}));
-  CHECK_ERROR_OF(io, folder / "none: No such file or directory.", read({"a", "none"}));
-  CHECK_ERROR_OF(io, folder / ".: it is a folder.", read({"."}));
-  CHECK_ERROR_OF(io, "[data] " + folder / "empty is empty.", read({"a", "empty"}));
+  CHECK_SAYS_OF(value, read({}), "[data] no text is named.");
+  CHECK_SAYS_OF(io, read({"a", "none"}), folder / "none: No such file or directory.");
+  CHECK_SAYS_OF(io, read({"."}), folder / ".: it is a folder.");
+  CHECK_SAYS_OF(io, read({"a", "empty"}), "[data] " + folder / "empty is empty.");
 }
 
 TEST_CASE("data: tokens in memory and in a file read the same") {
@@ -177,8 +176,8 @@ TEST_CASE("data: tokens in memory and in a file read the same") {
   CHECK_HAS(open("odd.bin"), "[data] " + folder / "odd.bin has 3 bytes.");
   CHECK_HAS(open("empty.bin"), folder / "empty.bin is empty.");
   CHECK_HAS(open("none.bin"), folder / "none.bin: No such file");
-  CHECK_ERROR_OF(value, "[data] token -1 at position 1 of x does not fit.", TokenData::from_tokens(Ids{0, -1}, "x"));
-  CHECK_ERROR_OF(value, "token 2147483648 at position 0", TokenData::from_tokens(Ids{int64_t(INT32_MAX) + 1}));
+  CHECK_SAYS_OF(value, TokenData::from_tokens(Ids{0, -1}, "x"), "[data] token -1 at position 1 of x does not fit.");
+  CHECK_SAYS_OF(value, TokenData::from_tokens(Ids{int64_t(INT32_MAX) + 1}), "token 2147483648 at position 0");
 }
 
 TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
@@ -202,8 +201,8 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   CHECK(read("{'fortran_order': False, 'shape': (2,), 'descr': '<u2', }", "\1\2\xff\xff"sv) ==
         std::vector<int32_t>{513, 65535});
   const TokenData wide = TokenData::from_file(array(kWide, "\1\0\1\0\xff\xff\xff\xff"sv));
-  CHECK_ERROR_OF(value, "token 65537 at position 0 of ", wide.check_vocabulary(65537));
-  CHECK_ERROR_OF(value, "token 4294967295 at position 1 of ", wide.check_vocabulary(1 << 20));
+  CHECK_SAYS_OF(value, wide.check_vocabulary(65537), "token 65537 at position 0 of ");
+  CHECK_SAYS_OF(value, wide.check_vocabulary(1 << 20), "token 4294967295 at position 1 of ");
   CHECK(all_of(wide.slice(0, 1)) == std::vector<int32_t>{65537});
   CHECK(wide.bytes() == 0);
 
@@ -226,11 +225,11 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   CHECK_HAS(refused("{'descr': '<u2', 'fortran_order': False, 'shape': (18446744073709551617,), }", ""sv), "holds {");
   CHECK_HAS(refused(kNarrow, "\1\2\3\4"sv, char(4)), "has an unknown version");
   write_file_atomically(folder / "t.npy", std::string_view("\x93NUMPY\1\0\xff\xff{'descr'", 17));
-  CHECK_ERROR_OF(io, "a header that is cut off", TokenData::from_file(folder / "t.npy"));
+  CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.npy"), "a header that is cut off");
   write_file_atomically(folder / "t.npy", "\x93NUMP");
-  CHECK_ERROR_OF(io, "does not begin as a file of", TokenData::from_file(folder / "t.npy"));
+  CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.npy"), "does not begin as a file of");
   fs::rename(array(kNarrow, "\1\2\3\4"sv), folder / "t.bin");
-  CHECK_ERROR_OF(io, "whose name must end in .npy", TokenData::from_file(folder / "t.bin"));
+  CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.bin"), "whose name must end in .npy");
 }
 
 TEST_CASE("data: token files are written as they are read") {
@@ -251,8 +250,8 @@ TEST_CASE("data: token files are written as they are read") {
   ids[20'000] = 65536;
   const TokenData wide = TokenData::from_tokens(ids, "x");
   CHECK(written(wide, "wide.npy") == 128 + 4 * 40'000);
-  CHECK_ERROR_OF(value, "[data] x has tokens of 4 bytes", wide.write(folder / "wide.bin"));
-  CHECK_ERROR_OF(value, "It must end in .npy or .bin", wide.write(folder / "wide.txt"));
+  CHECK_SAYS_OF(value, wide.write(folder / "wide.bin"), "[data] x has tokens of 4 bytes");
+  CHECK_SAYS_OF(value, wide.write(folder / "wide.txt"), "It must end in .npy or .bin");
   CHECK(!fs::exists(folder / "wide.bin"));
 }
 
@@ -269,7 +268,7 @@ TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabular
     CHECK(pieces > 1);
     CHECK(most < 10'000);
   }
-  CHECK_ERROR_OF(value, "U+00E4 at byte 30000", TokenData::from_text(characters, text + "\xc3\xa4"));
+  CHECK_SAYS_OF(value, TokenData::from_text(characters, text + "\xc3\xa4"), "U+00E4 at byte 30000");
   // One of more ids than 16 bits hold.
   struct Wide final : Tokenizer {
     void encode(std::string_view, const Take& take) const override { take(Ids{0, 70'000}); }
@@ -292,7 +291,7 @@ TEST_CASE("data: a token file that is cut shorter or written to while it is in u
   CHECK(some == std::vector<int32_t>(5000, 257));
   part.check_unchanged();
   CHECK(data.bytes() == 0);
-  CHECK_ERROR_OF(value, "token 257 at position 0 of " + path, data.check_vocabulary(257));
+  CHECK_SAYS_OF(value, data.check_vocabulary(257), "token 257 at position 0 of " + path);
   SUBCASE("replaced") {
     write_file_atomically(path, "ab");
     part.copy(0, some);
@@ -302,12 +301,12 @@ TEST_CASE("data: a token file that is cut shorter or written to while it is in u
     fs::resize_file(path, 100);
     const std::string what =
         "[file] " + path + " was changed while it was being read: it had 20000 bytes, and has 100.";
-    CHECK_ERROR_OF(io, what, part.copy(0, some));
-    CHECK_ERROR_OF(io, what, part.check_unchanged());
+    CHECK_SAYS_OF(io, part.copy(0, some), what);
+    CHECK_SAYS_OF(io, part.check_unchanged(), what);
   }
   SUBCASE("written to") {
     fs::last_write_time(path, fs::last_write_time(path) + std::chrono::milliseconds(20));
-    CHECK_ERROR_OF(io, path + " was written to while it was being read", part.check_unchanged());
+    CHECK_SAYS_OF(io, part.check_unchanged(), path + " was written to while it was being read");
   }
 }
 
@@ -316,12 +315,12 @@ TEST_CASE("data: ranges outside are refused with their numbers") {
   std::vector<int32_t> three(3);
   d.copy(7, three);
   CHECK(three == std::vector<int32_t>{7, 8, 9});
-  CHECK_ERROR_OF(value, "[data] 3 tokens from position 8 of count are asked for. It has 10.", d.copy(8, three));
-  CHECK_ERROR_OF(value, "from position -1", d.copy(-1, three));
-  CHECK_ERROR_OF(value, "from position 9223372036854775807", d.copy(INT64_MAX, three));
-  CHECK_ERROR_OF(value, "[data] slice [2, 11) of count is outside. It has 10 tokens.", d.slice(2, 11));
-  CHECK_ERROR_OF(value, "slice [-1, 2)", d.slice(-1, 2));
-  CHECK_ERROR_OF(value, "slice [3, 2)", d.slice(3, 2));
+  CHECK_SAYS_OF(value, d.copy(8, three), "[data] 3 tokens from position 8 of count are asked for. It has 10.");
+  CHECK_SAYS_OF(value, d.copy(-1, three), "from position -1");
+  CHECK_SAYS_OF(value, d.copy(INT64_MAX, three), "from position 9223372036854775807");
+  CHECK_SAYS_OF(value, d.slice(2, 11), "[data] slice [2, 11) of count is outside. It has 10 tokens.");
+  CHECK_SAYS_OF(value, d.slice(-1, 2), "slice [-1, 2)");
+  CHECK_SAYS_OF(value, d.slice(3, 2), "slice [3, 2)");
 }
 
 TEST_CASE("data: a split cuts at int(fraction * size)") {
@@ -334,18 +333,17 @@ TEST_CASE("data: a split cuts at int(fraction * size)") {
   CHECK(counting(5).split(1).val.size() == 0);
   CHECK(counting(5).split(0.1).train.size() == 0);
   for (const double fraction : {0.0, -0.5, 1.5, std::nan("")})
-    CHECK_ERROR_OF(value, "of count. It must be above 0 and at most 1.", counting(5).split(fraction));
-  CHECK_ERROR_OF(value, "[data] the training part is 1.5 of count.", counting(5).split(1.5));
+    CHECK_SAYS_OF(value, counting(5).split(fraction), "of count. It must be above 0 and at most 1.");
+  CHECK_SAYS_OF(value, counting(5).split(1.5), "[data] the training part is 1.5 of count.");
 }
 
 TEST_CASE("data: the first token outside of the vocabulary is named") {
   counting(10).check_vocabulary(10);
-  CHECK_ERROR_OF(value,
-                 "[data] token 7 at position 7 of count is not in the vocabulary. The model takes ids in [0, 7).",
-                 counting(10).check_vocabulary(7));
-  CHECK_ERROR_OF(value, "token 7 at position 2 of the validation part of count",
-                 counting(10).split(0.5).val.check_vocabulary(7));
-  CHECK_ERROR_OF(value, "token 70000 at position 1", TokenData::from_tokens(Ids{1, 70000}).check_vocabulary(65536));
+  CHECK_SAYS_OF(value, counting(10).check_vocabulary(7),
+                "[data] token 7 at position 7 of count is not in the vocabulary. The model takes ids in [0, 7).");
+  CHECK_SAYS_OF(value, counting(10).split(0.5).val.check_vocabulary(7),
+                "token 7 at position 2 of the validation part of count");
+  CHECK_SAYS_OF(value, TokenData::from_tokens(Ids{1, 70000}).check_vocabulary(65536), "token 70000 at position 1");
 }
 
 TEST_CASE("data: batches are windows of the data, targets one further") {
@@ -428,14 +426,14 @@ TEST_CASE("data: the generator is the cursor of batches") {
 
 TEST_CASE("data: batches need context + 1 tokens") {
   CHECK(token_values(ShuffledBatches(counting(5), 1, 4, Rng{}).next().targets) == std::vector<int32_t>{1, 2, 3, 4});
-  CHECK_ERROR_OF(value, "[data] count has 4 tokens, but a context of 4 needs at least 5.",
-                 ShuffledBatches(counting(4), 1, 4, Rng{}));
+  CHECK_SAYS_OF(value, ShuffledBatches(counting(4), 1, 4, Rng{}),
+                "[data] count has 4 tokens, but a context of 4 needs at least 5.");
   const auto parts = counting(20).split(0.9);
-  CHECK_ERROR_OF(value, "[data] the validation part of count has 2 tokens", ShuffledBatches(parts.val, 1, 4, Rng{}));
-  CHECK_ERROR_OF(value, "[data] the training part of count has 18 tokens", ShuffledBatches(parts.train, 1, 18, Rng{}));
-  CHECK_ERROR_OF(value, "needs at least 9223372036854775808.", ShuffledBatches(counting(4), 1, INT64_MAX, Rng{}));
-  CHECK_ERROR_OF(value, "[data] batch 0 and context 2. Both must be", ShuffledBatches(counting(4), 0, 2, Rng{}));
-  CHECK_ERROR_OF(value, "[data] batch 2 and context 0", ShuffledBatches(counting(4), 2, 0, Rng{}));
+  CHECK_SAYS_OF(value, ShuffledBatches(parts.val, 1, 4, Rng{}), "[data] the validation part of count has 2 tokens");
+  CHECK_SAYS_OF(value, ShuffledBatches(parts.train, 1, 18, Rng{}), "[data] the training part of count has 18 tokens");
+  CHECK_SAYS_OF(value, ShuffledBatches(counting(4), 1, INT64_MAX, Rng{}), "needs at least 9223372036854775808.");
+  CHECK_SAYS_OF(value, ShuffledBatches(counting(4), 0, 2, Rng{}), "[data] batch 0 and context 2. Both must be");
+  CHECK_SAYS_OF(value, ShuffledBatches(counting(4), 2, 0, Rng{}), "[data] batch 2 and context 0");
 }
 
 TEST_CASE("data: windows make every token but the first a target once, in order") {
@@ -464,8 +462,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // in any order
     }
   }
-  CHECK_ERROR_OF(value, "[data] count has 1 tokens. At least 2 are needed", SequentialBatches(counting(1), 1, 4));
-  CHECK_ERROR_OF(value, "the validation part of count has 0 tokens.",
-                 SequentialBatches(counting(5).split(1).val, 1, 4));
-  CHECK_ERROR_OF(value, "[data] batch 0 and context 4", SequentialBatches(counting(9), 0, 4));
+  CHECK_SAYS_OF(value, SequentialBatches(counting(1), 1, 4), "[data] count has 1 tokens. At least 2 are needed");
+  CHECK_SAYS_OF(value, SequentialBatches(counting(5).split(1).val, 1, 4), "the validation part of count has 0 tokens.");
+  CHECK_SAYS_OF(value, SequentialBatches(counting(9), 0, 4), "[data] batch 0 and context 4");
 }

@@ -42,25 +42,25 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
     CAPTURE(name);
     const std::string start_even = std::string(start) + (start.size() % 2 ? "." : "");
     for (const char* file : {"a.safetensors", "a.json", "a.bin", "a.npy", "a.txt"}) put(f / file, start_even);
-    CHECK_ERROR(name, SafetensorsFile(f / "a.safetensors"));
-    CHECK_ERROR(name, read_tokenizer(f / "a.json"));
-    CHECK_ERROR(name, TokenData::from_file(f / "a.bin"));
-    CHECK_ERROR(name, TokenData::from_file(f / "a.npy"));
+    CHECK_SAYS(SafetensorsFile(f / "a.safetensors"), name);
+    CHECK_SAYS(read_tokenizer(f / "a.json"), name);
+    CHECK_SAYS(TokenData::from_file(f / "a.bin"), name);
+    CHECK_SAYS(TokenData::from_file(f / "a.npy"), name);
     const std::vector<std::string> text{f / "a.txt"};
-    CHECK_ERROR(name, read_texts(text));
-    CHECK_ERROR(name, load_model(f / "a.bin"));  // a file in the folder's place
+    CHECK_SAYS(read_texts(text), name);
+    CHECK_SAYS(load_model(f / "a.bin"), name);  // a file in the folder's place
     HfFolder m("llama");
     put(m / "config.json", start_even);
-    CHECK_ERROR(name, load_model(m.path));
+    CHECK_SAYS(load_model(m.path), name);
     fs::copy(data_folder("llama") + "/config.json", m.path, fs::copy_options::overwrite_existing);
     put(m / "model.safetensors", start_even);
-    CHECK_ERROR(name, load_model(m.path));
+    CHECK_SAYS(load_model(m.path), name);
   }
   put(f / "a.bin", tokens);
-  CHECK_ERROR("tail -c +1025", TokenData::from_file(f / "a.bin"));
+  CHECK_SAYS(TokenData::from_file(f / "a.bin"), "tail -c +1025");
   put(f / "page", kPage);
-  CHECK_ERROR("a page of HTML", SafetensorsFile(f / "page"));
-  CHECK_ERROR("a page of HTML", read_tokenizer(f / "page"));
+  CHECK_SAYS(SafetensorsFile(f / "page"), "a page of HTML");
+  CHECK_SAYS(read_tokenizer(f / "page"), "a page of HTML");
   const std::vector<std::string> page{f / "page"};
   CHECK(read_texts(page) == kPage);  // it may be what somebody wants to learn
 }
@@ -117,9 +117,9 @@ TEST_CASE("foreign files: the names of a base model, without its prefix") {
 TEST_CASE("foreign files: an adapter of PEFT is named as what it is") {
   Folder f;
   put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": false})");
-  CHECK_ERROR("is an adapter of PEFT, which is not supported. Merge it in Python", adapter_path(f.path));
+  CHECK_SAYS(adapter_path(f.path), "is an adapter of PEFT, which is not supported. Merge it in Python");
   put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": true})");
-  CHECK_ERROR("is an adapter of PEFT with use_dora", adapter_path(f.path));
+  CHECK_SAYS(adapter_path(f.path), "is an adapter of PEFT with use_dora");
 }
 
 namespace {
@@ -168,7 +168,7 @@ TEST_CASE("foreign files: vocab.json and merges.txt are read by the class that t
         {R"({"added_tokens_decoder": {"x": {"content": "y"}}})", "has the id \"x\""},
         {R"({"added_tokens_decoder": {"7": {"content": "the"}}})", "gives \"the\" the id 7, and the vocabulary 258"}}) {
     write_vocab(f.path, config);
-    CHECK_ERROR(part, read_tokenizer(f.path));
+    CHECK_SAYS(read_tokenizer(f.path), part);
   }
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("foreign files: added and special tokens of the files beside a tokeniz
           R"({"extra_special_tokens": {"image_token": "<image>"}, "eos_token": "<|endoftext|>"})");
     CHECK(ids_of(f.path, "<image><|endoftext|>") == Ids{259, 0});
     fresh("tokenizer_config.json", R"({"split_special_tokens": true})");
-    CHECK_ERROR("sets split_special_tokens", read_tokenizer(f.path));
+    CHECK_SAYS(read_tokenizer(f.path), "sets split_special_tokens");
   }
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
     const LoadedModel loaded = load_model(m.path);
     CHECK(!loaded.tokenizer);
     CHECK_HAS(loaded.tokenizer_error, m / "tokenizer.json");
-    CHECK_ERROR(m / "tokenizer.json", check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"));
+    CHECK_SAYS(check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"), m / "tokenizer.json");
   }
   fs::remove(m / "tokenizer.json");
   CHECK(load_model(m.path).tokenizer_error.empty());

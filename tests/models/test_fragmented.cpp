@@ -226,8 +226,8 @@ TEST_CASE("FragmentedLinear: what it refuses") {
   CHECK(has(refused(64, {.fragments = 4, .compressed = -1}), "compressed is -1"));
   CHECK(has(refused(0, {.fragments = 1}), "in is 0"));
   const Layer l = small(DType::f32);
-  CHECK_ERROR("Its last size must be 24: 4 fragments of 6", l.layer.forward(zeros({2, 23})));
-  CHECK_ERROR("fragmented_linear", l.layer.forward(Tensor()));
+  CHECK_SAYS(l.layer.forward(zeros({2, 23})), "Its last size must be 24: 4 fragments of 6");
+  CHECK_SAYS(l.layer.forward(Tensor()), "fragmented_linear");
   for (const Selection how : kBoth)
     for (const float bad : {NAN, INFINITY}) {
       const Tensor x = random({3, 24}, 1);
@@ -307,8 +307,8 @@ TEST_CASE("a Gpt with fragmented layers: what it refuses") {
   CHECK(has(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be split into 5 equal fragments"));
   const Params params({}, 1);
   Gpt model(params, kGpt);
-  CHECK_ERROR("'h.0.mlp.fc' is a FragmentedLinear", apply_lora(model, params, {.targets = {"*.mlp.fc"}}));
-  CHECK_ERROR("'h.0.mlp.fc' is a FragmentedLinear", replace_linears(model, {"*.mlp.*"}, LinearKind::switchback));
+  CHECK_SAYS(apply_lora(model, params, {.targets = {"*.mlp.fc"}}), "'h.0.mlp.fc' is a FragmentedLinear");
+  CHECK_SAYS(replace_linears(model, {"*.mlp.*"}, LinearKind::switchback), "'h.0.mlp.fc' is a FragmentedLinear");
   Rng rng{1};
   apply_lora(model, params, {.targets = {"*.attn.qkv"}});
   CHECK(model.forward(two_rows(), {.rng = &rng}).shape() == Shape{2, 8, 11});

@@ -19,8 +19,8 @@ TEST_CASE("cache: a failed call leaves it as it was") {
   NoGradScope off;
   KvCache cache;
   model.forward(tensor({1, 2, 3}, {1, 3}), {.cache = &cache});
-  CHECK_ERROR("A cache belongs to one model and one batch; clear() it first.",
-              model.forward(tensor({1, 2}, {2, 1}), {.cache = &cache}));
+  CHECK_SAYS(model.forward(tensor({1, 2}, {2, 1}), {.cache = &cache}),
+             "A cache belongs to one model and one batch; clear() it first.");
   CHECK(cache.length() == 3);
   const Tensor next = model.forward(tensor({4}, {1, 1}), {.cache = &cache});
   CHECK(distance(next, slice(model.forward(tensor({1, 2, 3, 4}, {1, 4})), 1, 3, 4)) <= 1e-5);
@@ -62,16 +62,15 @@ TEST_CASE("generate: streaming, its limits and what it refuses") {
   CHECK(tokens == seen);
   CHECK(seen.size() == 4);
   CHECK(generate(model, prompt, 0).empty());
-  CHECK_ERROR("the prompt is empty", generate(model, {}, 1));
-  CHECK_ERROR("max_tokens is -1", generate(model, prompt, -1));
-  CHECK_ERROR("token 1 of the prompt is 11, and the vocabulary has 11",
-              generate(model, std::vector<int64_t>{3, 11}, 1));
-  CHECK_ERROR("temperature is -1", generate(model, prompt, 1, {.temperature = -1}));
-  CHECK_ERROR("top_k is -2", generate(model, prompt, 1, {.top_k = -2}));
-  CHECK_ERROR("vocabulary is -1", generate(model, prompt, 1, {.vocabulary = -1}));
+  CHECK_SAYS(generate(model, {}, 1), "the prompt is empty");
+  CHECK_SAYS(generate(model, prompt, -1), "max_tokens is -1");
+  CHECK_SAYS(generate(model, std::vector<int64_t>{3, 11}, 1), "token 1 of the prompt is 11, and the vocabulary has 11");
+  CHECK_SAYS(generate(model, prompt, 1, {.temperature = -1}), "temperature is -1");
+  CHECK_SAYS(generate(model, prompt, 1, {.top_k = -2}), "top_k is -2");
+  CHECK_SAYS(generate(model, prompt, 1, {.vocabulary = -1}), "vocabulary is -1");
   for (const int64_t t : generate(model, prompt, 40, {.vocabulary = 5, .seed = 2})) CHECK(t < 5);
-  CHECK_ERROR("top_p is 0", generate(model, prompt, 1, {.top_p = 0}));
-  CHECK_ERROR("top_p is 1.5", generate(model, prompt, 1, {.top_p = 1.5}));
+  CHECK_SAYS(generate(model, prompt, 1, {.top_p = 0}), "top_p is 0");
+  CHECK_SAYS(generate(model, prompt, 1, {.top_p = 1.5}), "top_p is 1.5");
 }
 
 TEST_CASE("generate: the same tokens compiled and not, and a stop token ends the text") {
@@ -141,9 +140,9 @@ TEST_CASE("generate_batch: texts end at different times, and the others go on") 
   CHECK(cut[1].size() <= 3);
   CHECK(generate_batch(model, {}, 3).empty());
   CHECK(generate_batch(model, prompts, 0) == std::vector<std::vector<int64_t>>(3));
-  CHECK_ERROR("[generate] prompt 1 is empty", generate_batch(model, std::vector<std::vector<int64_t>>{{1}, {}}, 3));
-  CHECK_ERROR("[generate] token 1 of prompt 0 is 11",
-              generate_batch(model, std::vector<std::vector<int64_t>>{{1, 11}}, 3));
+  CHECK_SAYS(generate_batch(model, std::vector<std::vector<int64_t>>{{1}, {}}, 3), "[generate] prompt 1 is empty");
+  CHECK_SAYS(generate_batch(model, std::vector<std::vector<int64_t>>{{1, 11}}, 3),
+             "[generate] token 1 of prompt 0 is 11");
 }
 
 TEST_CASE("generate: penalties see the prompt and what was made, and rows keep their draws in parts of a batch") {
@@ -172,5 +171,5 @@ TEST_CASE("generate: penalties see the prompt and what was made, and rows keep t
   const auto last = generate_batch(model, std::span(prompts).subspan(1), 9, o, {.first_row = 1});
   CHECK(last == std::vector(all.begin() + 1, all.end()));
   CHECK(last != generate_batch(model, std::span(prompts).subspan(1), 9, o));
-  CHECK_ERROR("first_row is -1", generate_batch(model, prompts, 1, o, {.first_row = -1}));
+  CHECK_SAYS(generate_batch(model, prompts, 1, o, {.first_row = -1}), "first_row is -1");
 }

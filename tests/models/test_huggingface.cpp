@@ -120,7 +120,7 @@ TEST_CASE("hugging face: configurations") {
   CHECK(gpt_config_from_huggingface(text_of(five), "5") == llama);
   CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(llama), "ours") == llama);
   five["rope_parameters"]["rope_theta"] = 600.0, five["rope_theta"] = 500.0;
-  CHECK_ERROR("Both forms must agree", gpt_config_from_huggingface(text_of(five), "5"));
+  CHECK_SAYS(gpt_config_from_huggingface(text_of(five), "5"), "Both forms must agree");
 }
 
 constexpr const char* kTokenizer = R"({
@@ -301,10 +301,10 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   save_model(same.path, again);  // f16 as it was
   check_same_bits(all_tensors(same.path), all_tensors(half.path));
   m.params.all()[0].tensor.assign(filled({61, 32}, 1e5f));
-  CHECK_ERROR("'model.embed_tokens.weight' is inf at (0, 0) in f16",
-              save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}));
-  CHECK_ERROR("the dtype is f64. It must be f32, bf16 or f16",
-              save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f64}));
+  CHECK_SAYS(save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}),
+             "'model.embed_tokens.weight' is inf at (0, 0) in f16");
+  CHECK_SAYS(save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f64}),
+             "the dtype is f64. It must be f32, bf16 or f16");
 }
 
 TEST_CASE("hugging face: config.json that is not computed here") {
@@ -352,11 +352,11 @@ TEST_CASE("hugging face: config.json that is not computed here") {
 
   GptConfig odd = small(Family::gpt2);
   odd.norm = NormKind::rms_norm;
-  CHECK_ERROR("transformers has no model like this one: norm is rms_norm, not layer_norm, as family \"gpt2\"",
-              gpt_config_to_huggingface(odd));
+  CHECK_SAYS(gpt_config_to_huggingface(odd),
+             "transformers has no model like this one: norm is rms_norm, not layer_norm, as family \"gpt2\"");
   odd = small(Family::llama);
   odd.activation = Activation::gelu, odd.fragments = 2;
-  CHECK_ERROR("activation is gelu, not swiglu; fragments is 2, not 0", gpt_config_to_huggingface(odd));
+  CHECK_SAYS(gpt_config_to_huggingface(odd), "activation is gelu, not swiglu; fragments is 2, not 0");
 }
 
 TEST_CASE("hugging face: weights that are damaged or of another model") {

@@ -117,9 +117,9 @@ TEST_CASE("fixed cache: what does not fit is an Error before anything changes, e
       const std::string says =
           capacity < 12 || rope ? fmt::format("[slice_update] start {} at position 1: 1 slices from there on", capacity)
                                 : "[embedding] id 12 at position (1, 0)";
-      CHECK_ERROR(says, f({one}));
-      CHECK_ERROR(says, model.forward(one, {.cache = &same}));
-      CHECK_ERROR("[", model.forward(three, {.cache = &same}));
+      CHECK_SAYS(f({one}), says);
+      CHECK_SAYS(model.forward(one, {.cache = &same}), says);
+      CHECK_SAYS(model.forward(three, {.cache = &same}), "[");
       for (KvCache* c : {&cache, &same}) {
         CHECK(lengths_of(*c) == std::vector<int64_t>{3, capacity});
         c->set_lengths(ids({3, capacity - 1}, {2}));
@@ -134,25 +134,25 @@ TEST_CASE("fixed cache: what it refuses") {
   const Gpt model(params, config(false));
   KvCache cache = model.make_cache(2, 4), grows;
   const Tensor tokens = ids({1, 2}, {2, 1});
-  CHECK_ERROR("[slice_update]", model.forward(tokens, {.cache = &cache}));
+  CHECK_SAYS(model.forward(tokens, {.cache = &cache}), "[slice_update]");
   NoGradScope off;
-  CHECK_ERROR("a cache of 13 positions. It must be from 1 to 12", model.make_cache(2, 13));
-  CHECK_ERROR("[kv_cache] batch is 0", model.make_cache(0));
-  CHECK_ERROR("[kv_cache] this cache grows", grows.set_lengths(ids({1}, {1})));
-  CHECK_ERROR("[assign]", cache.set_lengths(ids({1}, {1})));
-  CHECK_ERROR("the cache was made for 2 sequences of up to 4 positions",
-              model.forward(ids({1, 2, 3}, {3, 1}), {.cache = &cache}));
-  CHECK_ERROR("the cache was made for 2 sequences of up to 4 positions",
-              model.forward(ids({1, 2, 3, 4, 5, 1, 2, 3, 4, 5}, {2, 5}), {.cache = &cache}));
-  CHECK_ERROR("[gpt] lengths and a cache that grows",
-              model.forward(tokens, {.cache = &grows, .lengths = ids({1, 1}, {2})}));
-  CHECK_ERROR("[gpt] lengths are (1) i64", model.forward(tokens, {.lengths = ids({1}, {1})}));
+  CHECK_SAYS(model.make_cache(2, 13), "a cache of 13 positions. It must be from 1 to 12");
+  CHECK_SAYS(model.make_cache(0), "[kv_cache] batch is 0");
+  CHECK_SAYS(grows.set_lengths(ids({1}, {1})), "[kv_cache] this cache grows");
+  CHECK_SAYS(cache.set_lengths(ids({1}, {1})), "[assign]");
+  CHECK_SAYS(model.forward(ids({1, 2, 3}, {3, 1}), {.cache = &cache}),
+             "the cache was made for 2 sequences of up to 4 positions");
+  CHECK_SAYS(model.forward(ids({1, 2, 3, 4, 5, 1, 2, 3, 4, 5}, {2, 5}), {.cache = &cache}),
+             "the cache was made for 2 sequences of up to 4 positions");
+  CHECK_SAYS(model.forward(tokens, {.cache = &grows, .lengths = ids({1, 1}, {2})}),
+             "[gpt] lengths and a cache that grows");
+  CHECK_SAYS(model.forward(tokens, {.lengths = ids({1}, {1})}), "[gpt] lengths are (1) i64");
   KvCache wide = KvCache::with_capacity({.layers = 2, .batch = 2, .kv_heads = 2, .capacity = 13, .head_size = 4});
-  CHECK_ERROR("a capacity of 13 positions", model.forward(tokens, {.cache = &wide}));
+  CHECK_SAYS(model.forward(tokens, {.cache = &wide}), "a capacity of 13 positions");
   KvCache other = KvCache::with_capacity({.layers = 2, .batch = 2, .kv_heads = 2, .capacity = 4, .head_size = 8});
-  CHECK_ERROR("[kv_cache] layer 0 holds keys (2, 2, 4, 8) f32", model.forward(tokens, {.cache = &other}));
+  CHECK_SAYS(model.forward(tokens, {.cache = &other}), "[kv_cache] layer 0 holds keys (2, 2, 4, 8) f32");
   KvCache shallow = KvCache::with_capacity({.layers = 1, .batch = 2, .kv_heads = 2, .capacity = 4, .head_size = 4});
-  CHECK_ERROR("a cache that was made for 1 layers", model.forward(tokens, {.cache = &shallow}));
+  CHECK_SAYS(model.forward(tokens, {.cache = &shallow}), "a cache that was made for 1 layers");
   CHECK(lengths_of(shallow) == std::vector<int64_t>{0, 0});
 }
 
@@ -179,8 +179,8 @@ TEST_CASE("attention that is not causal: padded sequences give what each gives a
     const nn::SelfAttention causal(params.at("causal"), 12, {.heads = 3, .positions = positions});
     CHECK(distance(slice(causal.forward(whole), 1, 0, 1), causal.forward(first)) <= 1e-12);
     KvCache cache;
-    CHECK_ERROR("a cache with attention that is not causal", attn.forward(whole, {.cache = &cache}));
-    CHECK_ERROR("a cache with lengths of padded sequences",
-                causal.forward(whole, {.cache = &cache, .lengths = ids({5}, {1})}));
+    CHECK_SAYS(attn.forward(whole, {.cache = &cache}), "a cache with attention that is not causal");
+    CHECK_SAYS(causal.forward(whole, {.cache = &cache, .lengths = ids({5}, {1})}),
+               "a cache with lengths of padded sequences");
   }
 }

@@ -51,24 +51,24 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
   CHECK(plain.forward(tokens).shape() == Shape{2, 3, 256});
   CHECK(bits_of(plain.forward(tokens, {.last_only = true})) == bits_of(slice(plain.forward(tokens), 1, 2, 3)));
   KvCache cache;
-  CHECK_ERROR("`cache`, which this model does not support", plain.forward(tokens, {.cache = &cache}));
-  CHECK_ERROR("`lengths`, which this model", plain.forward(tokens, {.lengths = tokens}));
-  CHECK_ERROR("Leave `compute` out; in a run", plain.loss({tokens, tokens}, {.compute = DType::bf16}));
-  CHECK_ERROR("a RecomputeScope", plain.forward(tokens, {.recompute = true}));
-  CHECK_ERROR("this model has no config(), with visit_fields(), which save_model()", plain.config());
-  CHECK_ERROR("no linears(), which apply_lora() needs", apply_lora(plain, params, {.targets = {"*"}}));
-  CHECK_ERROR("no make_cache()", plain.make_cache(1, 1));
-  CHECK_ERROR("the model has no context()", Trainer(plain, params, bytes_of(rhyme()), tiny_train()));
-  CHECK_ERROR("has no next()", Trainer(plain, params, BatchSource{}, tiny_train()));
+  CHECK_SAYS(plain.forward(tokens, {.cache = &cache}), "`cache`, which this model does not support");
+  CHECK_SAYS(plain.forward(tokens, {.lengths = tokens}), "`lengths`, which this model");
+  CHECK_SAYS(plain.loss({tokens, tokens}, {.compute = DType::bf16}), "Leave `compute` out; in a run");
+  CHECK_SAYS(plain.forward(tokens, {.recompute = true}), "a RecomputeScope");
+  CHECK_SAYS(plain.config(), "this model has no config(), with visit_fields(), which save_model()");
+  CHECK_SAYS(apply_lora(plain, params, {.targets = {"*"}}), "no linears(), which apply_lora() needs");
+  CHECK_SAYS(plain.make_cache(1, 1), "no make_cache()");
+  CHECK_SAYS(Trainer(plain, params, bytes_of(rhyme()), tiny_train()), "the model has no context()");
+  CHECK_SAYS(Trainer(plain, params, BatchSource{}, tiny_train()), "has no next()");
   TrainConfig c = tiny_train();
   c.recompute = Recompute::block;
   Trainer trainer(Bag(Params(), {}), params, bytes_of(rhyme()), c);
-  CHECK_ERROR("`recompute`, which this model does not support", trainer.step());
+  CHECK_SAYS(trainer.step(), "`recompute`, which this model does not support");
   struct TwoLosses : Plain {
     using Plain::Plain;
     Tensor loss(const Batch& b, const ForwardOptions&) const { return forward(b.inputs); }
   };
-  CHECK_ERROR("[model] loss() returned", Model(TwoLosses(Params())).loss({tokens, tokens}));
+  CHECK_SAYS(Model(TwoLosses(Params())).loss({tokens, tokens}), "[model] loss() returned");
   struct OffTape : Plain {
     using Plain::Plain;
     int64_t context() const { return 4; }
@@ -104,7 +104,7 @@ TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved a
   CHECK(generate(loaded.model, prompt, 30, {.seed = 1}) == text);
   CHECK(generate_batch(loaded.model, std::vector{prompt, prompt}, 30, {.temperature = 0})[1] ==
         generate(bag, prompt, 30, {.temperature = 0}));
-  CHECK_ERROR("config.json", load_model<Gpt>(folder.path));
+  CHECK_SAYS(load_model<Gpt>(folder.path), "config.json");
   const Tensor tokens = tensor<int64_t>({1, 2, 3}, {1, 3});
   Lora lora = apply_lora(bag, params, {.targets = {"head"}, .rank = 2});
   CHECK(params.trainable().empty());
@@ -113,7 +113,7 @@ TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved a
   const Tensor before = bag.forward(tokens, {});
   lora.merge();
   CHECK(distance(bag.forward(tokens, {}), before) < 1e-4);
-  CHECK_ERROR("The modules are head (1).", apply_lora(bag, params, {.targets = {"body"}}));
+  CHECK_SAYS(apply_lora(bag, params, {.targets = {"body"}}), "The modules are head (1).");
 }
 
 TEST_CASE("configurations of one's own: what is wrong in a text is named") {
@@ -151,7 +151,7 @@ TEST_CASE("evaluate: ignored targets do not count, and stop() gives up") {
   const Evaluated some = evaluate(model, batch, {.stop = [&] { return ++asked == 2; }});
   CHECK(some.stopped);
   CHECK(some.targets == 1);
-  CHECK_ERROR("[evaluate] 0 batches", evaluate(model, [](int64_t) { return std::optional<Batch>(); }));
+  CHECK_SAYS(evaluate(model, [](int64_t) { return std::optional<Batch>(); }), "[evaluate] 0 batches");
 }
 
 TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits") {
@@ -189,8 +189,8 @@ TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits
   TrainerState wrong = c.state;
   wrong.tensors.erase("adamw.head.weight.v");
   const auto before = bits_of(second.params.all()[0].tensor);
-  CHECK_ERROR("has no 'adamw.head.weight.v'", restore(wrong, second.params, second.optimizer));
+  CHECK_SAYS(restore(wrong, second.params, second.optimizer), "has no 'adamw.head.weight.v'");
   CHECK(bits_of(second.params.all()[0].tensor) == before);
   CHECK(second.optimizer.steps() == 8);
-  CHECK_ERROR("must be a JSON object", save_checkpoint(folder / "d", {.config = "3", .state = c.state}));
+  CHECK_SAYS(save_checkpoint(folder / "d", {.config = "3", .state = c.state}), "must be a JSON object");
 }

@@ -124,17 +124,17 @@ TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at
   for (auto& [name, t] : again.state()) CHECK(bits_of(t) == bits_of(all.at(name)));
   Init wrong = Init::xavier();
   wrong.parts = {3, 4};
-  CHECK_ERROR("[init] (8, 2) is no matrix (out, in) of parts (3, 4). The parts must make up its rows.",
-              wrong.make({8, 2}, DType::f32, Device(), Rng()));
+  CHECK_SAYS(wrong.make({8, 2}, DType::f32, Device(), Rng()),
+             "[init] (8, 2) is no matrix (out, in) of parts (3, 4). The parts must make up its rows.");
 }
 
 TEST_CASE("two layers at one path are an error, and share their weights on purpose by shared()") {
   const Params p;
   const nn::Linear a(p.at("l"), 2, 3);
-  CHECK_ERROR(
+  CHECK_SAYS(
+      nn::Linear(p.at("l"), 2, 3),
       "[params] 'l.weight' (3, 2) exists already. Two layers at one path would share it. Give the second another "
-      "name, or share on purpose: pass it params.at(name).shared().",
-      nn::Linear(p.at("l"), 2, 3));
+      "name, or share on purpose: pass it params.at(name).shared().");
   const nn::Linear b(p.at("l").shared(), 2, 3);
   CHECK(b.weight.id() == a.weight.id());
   CHECK(b.bias.id() == a.bias.id());
@@ -147,7 +147,7 @@ TEST_CASE("two layers at one path are an error, and share their weights on purpo
   const nn::Linear again(p.at("m").shared().at("inner"), 2, 3);
   CHECK(fresh.weight.id() == again.weight.id());
   CHECK(fresh.weight.label() == "m.inner.weight");
-  CHECK_ERROR("'m.inner.weight' (3, 2) exists already", nn::Linear(p.at("m").at("inner"), 2, 3));
+  CHECK_SAYS(nn::Linear(p.at("m").at("inner"), 2, 3), "'m.inner.weight' (3, 2) exists already");
 }
 
 TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqrt(in)") {
@@ -178,7 +178,7 @@ TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqr
   CHECK(!bare.bias);
   CHECK(nn::Linear(p.at("nothing"), 0, 2).bias.to_vector<float>() == std::vector<float>(2, 0));
   CHECK(Init::uniform(0).make({3}, DType::f64, Device(), Rng()).to_vector<double>() == std::vector<double>(3, 0));
-  CHECK_ERROR("[rand] from 1 to -1", Init::uniform(-1).make({3}, DType::f32, Device(), Rng()));
+  CHECK_SAYS(Init::uniform(-1).make({3}, DType::f32, Device(), Rng()), "[rand] from 1 to -1");
 }
 
 TEST_CASE("params: what load, get and assign refuse") {
@@ -213,22 +213,22 @@ TEST_CASE("params: what load, get and assign refuse") {
   CHECK_HAS(load(s), "4 of the loaded tensors are not used by the model: 'ln_f.bias' (8), 'x.a' (1), 'x.b' (1) ...");
 
   const Params p;
-  CHECK_ERROR("tensors were loaded before", p.load(good), p.load(good));
+  CHECK_SAYS((p.load(good), p.load(good)), "tensors were loaded before");
   const Gpt model(p, tiny_gpt());
-  CHECK_ERROR("load() comes too late: 15 parameters exist already", p.load(good));
-  CHECK_ERROR("'ln_f.weight' (8) exists already. Two layers at one path would share it.",
-              p.at("ln_f").get("weight", {8}, Init::constant(1)));
-  CHECK_ERROR("'ln_f.weight' is (8), and is requested again as (9)",
-              p.at("ln_f").shared().get("weight", {9}, Init::constant(1)));
+  CHECK_SAYS(p.load(good), "load() comes too late: 15 parameters exist already");
+  CHECK_SAYS(p.at("ln_f").get("weight", {8}, Init::constant(1)),
+             "'ln_f.weight' (8) exists already. Two layers at one path would share it.");
+  CHECK_SAYS(p.at("ln_f").shared().get("weight", {9}, Init::constant(1)),
+             "'ln_f.weight' is (8), and is requested again as (9)");
   CHECK(p.at("ln_f").shared().get("weight", {8}, Init::constant(0)).id() == p.all().back().tensor.id());
   const auto before = p.state().at("h.0.mlp.fc.weight").to_vector<float>();
   s = good;
   s.erase("wte.weight");
   s["h.0.mlp.fc.weight"] = ones({32, 8});
-  CHECK_ERROR("no value for 'wte.weight' (11, 8)", p.assign(s));
+  CHECK_SAYS(p.assign(s), "no value for 'wte.weight' (11, 8)");
   s = good;
   s["ln_g.weight"] = zeros({8});
-  CHECK_ERROR("'ln_g.weight' is no parameter of this model. Did you mean 'ln_f.weight'?", p.assign(s));
+  CHECK_SAYS(p.assign(s), "'ln_g.weight' is no parameter of this model. Did you mean 'ln_f.weight'?");
   CHECK(p.state().at("h.0.mlp.fc.weight").to_vector<float>() == before);
   s = good;
   s["h.0.mlp.fc.weight"] = ones({32, 8}, DType::f64);
@@ -257,7 +257,7 @@ TEST_CASE("params: a source is read one tensor at a time, as layers ask, and wha
   CHECK(read == asked);
   for (const Parameter& p : params.all())
     CHECK(p.tensor.to_vector<float>() == state.at(p.name).to(DType::bf16).to(DType::f32).to_vector<float>());
-  CHECK_ERROR("1 of the loaded tensors are not used by the model: 'unused' (4, 5).", params.check_all_used());
+  CHECK_SAYS(params.check_all_used(), "1 of the loaded tensors are not used by the model: 'unused' (4, 5).");
 }
 
 TEST_CASE("loaded values are converted, and training does not change the tensors they came from") {
@@ -319,10 +319,10 @@ TEST_CASE("configuration: what validate() refuses") {
             "rope_scaling is linear and positions are \"learned\"");
   CHECK(with([&](GptConfig& c) { c.rope_scaling = linear, c.positions = Positions::rope; }) == "no error");
   CHECK_HAS(with([&](GptConfig& c) { c.rope_scaling.factor = 2; }), "rope_factor is 2, and there is no scaling");
-  CHECK_ERROR("[attention] 4 heads cannot share 3 kv_heads evenly. kv_heads must divide heads.",
-              nn::SelfAttention(Params(), 8, {.heads = 4, .kv_heads = 3}));
-  CHECK_ERROR("[attention] a width of 6 over 2 heads makes heads of size 3",
-              nn::SelfAttention(Params(), 6, {.heads = 2, .positions = Positions::rope}));
+  CHECK_SAYS(nn::SelfAttention(Params(), 8, {.heads = 4, .kv_heads = 3}),
+             "[attention] 4 heads cannot share 3 kv_heads evenly. kv_heads must divide heads.");
+  CHECK_SAYS(nn::SelfAttention(Params(), 6, {.heads = 2, .positions = Positions::rope}),
+             "[attention] a width of 6 over 2 heads makes heads of size 3");
 }
 
 TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a header that fits") {
@@ -348,10 +348,10 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
   c.layers = 4096;
   CHECK(error_of([&] { c.validate(); }) == "no error");
   c.layers = 4097;
-  CHECK_ERROR("[gpt_config] layers is 4097. It must be at most 4096.", c.validate());
+  CHECK_SAYS(c.validate(), "[gpt_config] layers is 4097. It must be at most 4096.");
   const std::map<std::string, std::string> metadata{{"x", std::string(100'000'000, 'x')}};
-  CHECK_ERROR("bytes, for 1 tensors and the metadata. The format allows 100000000. Put fewer tensors or less metadata",
-              write_safetensors("nowhere", {{"a", zeros({1})}}, metadata));
+  CHECK_SAYS(write_safetensors("nowhere", {{"a", zeros({1})}}, metadata),
+             "bytes, for 1 tensors and the metadata. The format allows 100000000. Put fewer tensors or less metadata");
 }
 
 TEST_CASE("configuration as JSON") {
@@ -364,8 +364,8 @@ TEST_CASE("configuration as JSON") {
   CHECK(gpt_config_from_json("{}") == GptConfig());
   CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
   CHECK(gpt_config_from_json(to_json(c), {.every_field = true}) == c);
-  CHECK_ERROR("f.json has no 'context'. A model's configuration states every field.",
-              gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}));
+  CHECK_SAYS(gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}),
+             "f.json has no 'context'. A model's configuration states every field.");
   auto refused = [](const char* text) { return error_of([&] { gpt_config_from_json(text); }); };
   CHECK_HAS(refused(R"({"widht": 64})"),
             "[gpt_config] 'widht' is not known. Did you mean 'width'? The keys are vocab_size, ");
@@ -409,7 +409,7 @@ TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an E
   const std::string good = to_json(tiny_gpt());
   for (size_t n = 0; n < good.size(); ++n) {
     const std::string cut = good.substr(0, n);
-    CHECK_ERROR("the text is not JSON", gpt_config_from_json(cut));
+    CHECK_SAYS(gpt_config_from_json(cut), "the text is not JSON");
   }
   size_t accepted = 0;
   for (size_t i = 0; i < 8 * good.size(); ++i) {

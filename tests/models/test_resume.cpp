@@ -177,11 +177,11 @@ TEST_CASE("trainer state: one that does not fit changes nothing and names the fi
   GptConfig wide = tiny_model();
   wide.width = 64;
   const Run other(short_train(), wide);
-  CHECK_ERROR("'model.wte.weight' is (256, 64) f32 in the state and (256, 32) f32 here",
-              run.trainer.load_state(other.trainer.state()));
+  CHECK_SAYS(run.trainer.load_state(other.trainer.state()),
+             "'model.wte.weight' is (256, 64) f32 in the state and (256, 32) f32 here");
   GptConfig deep = tiny_model();
   deep.layers = 2;
-  CHECK_ERROR("h.1.", run.trainer.load_state(Run(short_train(), deep).trainer.state()));
+  CHECK_SAYS(run.trainer.load_state(Run(short_train(), deep).trainer.state()), "h.1.");
   CHECK(snapshot(run.trainer.state()) == before);
 }
 
@@ -244,8 +244,8 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
   write_safetensors(folder / "bad", {});
   CHECK_HAS(load_error(read_file(folder / "bad")), "it is a safetensors file, but not a checkpoint");
   CHECK_HAS(load_error("not a checkpoint"), "no safetensors file");
-  CHECK_ERROR("none: No such file", load_checkpoint(folder / "none"));
-  CHECK_ERROR("it is a folder", load_checkpoint(folder.path));
+  CHECK_SAYS(load_checkpoint(folder / "none"), "none: No such file");
+  CHECK_SAYS(load_checkpoint(folder.path), "it is a folder");
 }
 
 namespace {
@@ -297,8 +297,8 @@ TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former f
   save_checkpoint(path, next);
   CHECK(load_checkpoint(path).state.step == 2);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
-  CHECK_ERROR("its folder cannot be opened: No such file or directory",
-              save_checkpoint(folder / "gone/checkpoint.safetensors", next));
+  CHECK_SAYS(save_checkpoint(folder / "gone/checkpoint.safetensors", next),
+             "its folder cannot be opened: No such file or directory");
 }
 
 TEST_CASE("checkpoint: a state that is not finite is not saved, and the former file stays") {
@@ -340,7 +340,7 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
   broken["wte.weight"] = full(broken["wte.weight"].shape(), inf);
   run.params.assign(broken);
   CHECK_THROWS_AS(run.trainer.step(), Error);
-  CHECK_ERROR("'model.wte.weight' is inf at (0, 0) after step 2", save_checkpoint(path, checkpoint_of(run)));
+  CHECK_SAYS(save_checkpoint(path, checkpoint_of(run)), "'model.wte.weight' is inf at (0, 0) after step 2");
   CHECK(read_file(path) == second);
 }
 

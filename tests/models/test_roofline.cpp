@@ -156,7 +156,7 @@ TEST_CASE("roofline: machines, and what takes longest") {
   CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 50e12 + 2e-6));
   o.from = DType::i8;
   CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 1100e12 + 2e-6));
-  CHECK_ERROR("there is no device 'h400'. Name h100, h200, or a JSON file", machine("h400"));
+  CHECK_SAYS(machine("h400"), "there is no device 'h400'. Name h100, h200, or a JSON file");
   const Folder folder;
   const std::string path = folder / "own.json";
   const auto with = [&](const std::string& text) {

@@ -92,10 +92,10 @@ TEST_CASE("sample: the most likely token") {
     CHECK(sample(std::vector<float>{-1000, 1000, 999}, {.temperature = 1e-3}, rng) == 1);
     CHECK(sample(std::vector<float>{-INFINITY, -INFINITY, 7}, {}, rng) == 2);
   }
-  CHECK_ERROR("the logit of token 1 is nan", sample(std::vector<float>{0, NAN}, {}, rng));
-  CHECK_ERROR("the logit of token 0 is inf", sample(std::vector<float>{INFINITY, 0}, {}, rng));
-  CHECK_ERROR("none of them finite", sample(std::vector<float>{-INFINITY}, {}, rng));
-  CHECK_ERROR("0 logits", sample({}, {}, rng));
+  CHECK_SAYS(sample(std::vector<float>{0, NAN}, {}, rng), "the logit of token 1 is nan");
+  CHECK_SAYS(sample(std::vector<float>{INFINITY, 0}, {}, rng), "the logit of token 0 is inf");
+  CHECK_SAYS(sample(std::vector<float>{-INFINITY}, {}, rng), "none of them finite");
+  CHECK_SAYS(sample({}, {}, rng), "0 logits");
 }
 
 TEST_CASE("sample: penalties and what is refused") {
@@ -118,13 +118,13 @@ TEST_CASE("sample: penalties and what is refused") {
   CHECK(greedy({.presence_penalty = 1, .penalty_last = 0}, before) == 3);
   CHECK(greedy({.presence_penalty = 9, .vocabulary = 2}, {1, 3}) == 0);  // 3 came before, and cannot be drawn
   CHECK(greedy({}, {9}) == 1);
-  CHECK_ERROR("token 4 came before, and there are 4 logits", greedy({.presence_penalty = 1}, {4}));
-  CHECK_ERROR("the logit of token 2 is inf", greedy({.frequency_penalty = -1e300}, {2}));
-  CHECK_ERROR("min_p is 1.1", greedy({.min_p = 1.1}, {}));
-  CHECK_ERROR("repetition_penalty is 0", greedy({.repetition_penalty = 0}, {}));
-  CHECK_ERROR("frequency_penalty is nan", greedy({.frequency_penalty = NAN}, {}));
-  CHECK_ERROR("presence_penalty is inf", greedy({.presence_penalty = INFINITY}, {}));
-  CHECK_ERROR("penalty_last is -1", greedy({.penalty_last = -1}, {}));
+  CHECK_SAYS(greedy({.presence_penalty = 1}, {4}), "token 4 came before, and there are 4 logits");
+  CHECK_SAYS(greedy({.frequency_penalty = -1e300}, {2}), "the logit of token 2 is inf");
+  CHECK_SAYS(greedy({.min_p = 1.1}, {}), "min_p is 1.1");
+  CHECK_SAYS(greedy({.repetition_penalty = 0}, {}), "repetition_penalty is 0");
+  CHECK_SAYS(greedy({.frequency_penalty = NAN}, {}), "frequency_penalty is nan");
+  CHECK_SAYS(greedy({.presence_penalty = INFINITY}, {}), "presence_penalty is inf");
+  CHECK_SAYS(greedy({.penalty_last = -1}, {}), "penalty_last is -1");
 }
 
 TEST_CASE("sample: the top p of a flat distribution over many tokens") {

@@ -52,9 +52,9 @@ TEST_CASE("names of kinds") {
     CHECK(name_of(k) == name);
   }
   LinearKind k{};
-  CHECK_ERROR("switchback-vector-wise", from_name("int8", k));
-  CHECK_ERROR("exclude each other", from_name("switchback-memory-efficient-vector-wise", k));
-  CHECK_ERROR("plain", mode_of(LinearKind::plain));
+  CHECK_SAYS(from_name("int8", k), "switchback-vector-wise");
+  CHECK_SAYS(from_name("switchback-memory-efficient-vector-wise", k), "exclude each other");
+  CHECK_SAYS(mode_of(LinearKind::plain), "plain");
 }
 
 TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
@@ -76,8 +76,8 @@ TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
     replace_linears(model, {"*"}, LinearKind::plain);
     check_same_bits(gradients(model, params), plain);
   }
-  CHECK_ERROR("'mlp' matches no module", replace_linears(model, {"h.*", "mlp"}, kSwitchBacks[0]));
-  CHECK_ERROR("h.*.mlp.fc (2)", replace_linears(model, std::vector<std::string>{}, kSwitchBacks[0]));
+  CHECK_SAYS(replace_linears(model, {"h.*", "mlp"}, kSwitchBacks[0]), "'mlp' matches no module");
+  CHECK_SAYS(replace_linears(model, std::vector<std::string>{}, kSwitchBacks[0]), "h.*.mlp.fc (2)");
   for (const NamedLinear& l : model.linears()) CHECK(l.layer->kind == LinearKind::plain);
 }
 
@@ -129,18 +129,18 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
     CHECK(bits_of(model.forward(probe, {.compute = DType::bf16})) !=
           bits_of(before.to(DType::bf16)));  // x is rounded first
     CHECK(generate(model, std::vector<int64_t>{1, 2}, 4).size() == 4);
-    CHECK_ERROR("prepared already", prepare_for_eval(model, params));
-    CHECK_ERROR("weight is gone", replace_linears(model, kBlocks, LinearKind::plain));
-    CHECK_ERROR("prepared for evaluation", apply_lora(model, params, {.targets = {"h.*"}}));
-    CHECK_ERROR("h.0.attn.qkv.weight", params.state());
+    CHECK_SAYS(prepare_for_eval(model, params), "prepared already");
+    CHECK_SAYS(replace_linears(model, kBlocks, LinearKind::plain), "weight is gone");
+    CHECK_SAYS(apply_lora(model, params, {.targets = {"h.*"}}), "prepared for evaluation");
+    CHECK_SAYS(params.state(), "h.0.attn.qkv.weight");
     off.reset();
-    CHECK_ERROR("prepared for evaluation", backward(sum(model.forward(probe))));
+    CHECK_SAYS(backward(sum(model.forward(probe))), "prepared for evaluation");
   }
   const Params params({}, 1);
   Gpt model(params, kTwoWide);
-  CHECK_ERROR("replace_linears", prepare_for_eval(model, params));
+  CHECK_SAYS(prepare_for_eval(model, params), "replace_linears");
   nn::Linear plain(params.at("extra"), 3, 4);
-  CHECK_ERROR("plain", plain.prepare_for_eval());
+  CHECK_SAYS(plain.prepare_for_eval(), "plain");
 }
 
 TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is planned") {

@@ -93,9 +93,9 @@ TEST_CASE("train: windows shorter than the context") {
   CHECK(numbers_of(rest_of(run.trainer)) == numbers_of(rest_of(same)));
   CHECK(plan_memory(tiny_model(), c).peak < plan_memory(tiny_model(), tiny_train()).peak);
   c.window = 17;
-  CHECK_ERROR("[train] window is 17, and the model's context is 16.", Run(c));
+  CHECK_SAYS(Run(c), "[train] window is 17, and the model's context is 16.");
   c.window = -1;
-  CHECK_ERROR("window is -1", c.validate());
+  CHECK_SAYS(c.validate(), "window is -1");
 }
 TEST_CASE("train: what cannot be trained is an Error before the first step") {
   const auto with = [](auto change) {
@@ -153,13 +153,13 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
   for (const double dropout : {-0.1, 1.0, double(NAN)}) {
     GptConfig g = tiny_model();
     g.dropout = dropout;
-    CHECK_ERROR(fmt::format("dropout is {}. It must be in [0, 1)", dropout), Run(tiny_train(), g));
+    CHECK_SAYS(Run(tiny_train(), g), fmt::format("dropout is {}. It must be in [0, 1)", dropout));
   }
   CHECK_HAS(text_of(rhyme().substr(0, 17)), "training part of the rhyme has 15 tokens, but a context of 16");
   CHECK_HAS(text_of(""), "the rhyme has 0 tokens");
   GptConfig small = tiny_model();
   small.vocab_size = 100;  // 'e' is 101
-  CHECK_ERROR("is not in the vocabulary", Run(tiny_train(), small));
+  CHECK_SAYS(Run(tiny_train(), small), "is not in the vocabulary");
 }
 
 TEST_CASE("train: the learning rate follows the schedule that is named") {
@@ -187,11 +187,11 @@ TEST_CASE("train: ends of runs") {
   CHECK(!run.trainer.step().val_loss);
   CHECK(run.trainer.step().val_loss);
   CHECK(run.trainer.done());
-  CHECK_ERROR("all 2 steps are done", run.trainer.step());
+  CHECK_SAYS(run.trainer.step(), "all 2 steps are done");
   c.val_fraction = 0;
   Run without(c);
   without.trainer.run([](const StepRecord& r) { CHECK(!r.val_loss); });
-  CHECK_ERROR("there is no validation part", without.trainer.evaluate());
+  CHECK_SAYS(without.trainer.evaluate(), "there is no validation part");
   c.max_steps = 12;  // which steps validate and save
   const auto steps = [&](auto asks) {
     std::vector<int64_t> v;
@@ -236,11 +236,11 @@ TEST_CASE("log: one JSON object a step, written at once") {
   StepRecord lost;
   lost.loss = std::nan("");
   CHECK(own_json(to_json(lost)).at("loss").is_null());
-  CHECK_ERROR("cannot be opened for writing: Not a directory", StepLog(folder / "log.jsonl/x"));
+  CHECK_SAYS(StepLog(folder / "log.jsonl/x"), "cannot be opened for writing: Not a directory");
   StepLog full("/dev/full");
-  CHECK_ERROR("/dev/full cannot be appended to: No space left on device", full.write(lost));
+  CHECK_SAYS(full.write(lost), "/dev/full cannot be appended to: No space left on device");
   std::filesystem::remove(folder / "log.jsonl");
-  CHECK_ERROR("log.jsonl was removed while it was being written", log.write(lost));
+  CHECK_SAYS(log.write(lost), "log.jsonl was removed while it was being written");
 }
 
 TEST_CASE("train: two trainings and two generations at once are what they are alone") {
@@ -301,8 +301,8 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));  // one: the same bits
   const Accumulated one = accumulate(mean, std::span(micro).subspan(1, 1));
   for (const Parameter& p : params.all()) CHECK(bits_of(one.grads[p.tensor]) == bits_of(alone[p.tensor]));
-  CHECK_ERROR("without a kept target", accumulate(mean, std::span(micro).subspan(2, 1)));
-  CHECK_ERROR("[accumulate] 0 micro-batches", accumulate(mean, std::span<const Batch>()));
+  CHECK_SAYS(accumulate(mean, std::span(micro).subspan(2, 1)), "without a kept target");
+  CHECK_SAYS(accumulate(mean, std::span<const Batch>()), "[accumulate] 0 micro-batches");
 }
 
 TEST_CASE("train: two micro-batches of 4 make the steps of a batch of 8") {
@@ -410,7 +410,7 @@ TEST_CASE("train: before the first update no learning rate is to blame for what 
   Run later(c);
   later.trainer.step();
   later.params.assign(broken);
-  CHECK_ERROR("Lower the learning rate (now 0.00333", later.trainer.step());
+  CHECK_SAYS(later.trainer.step(), "Lower the learning rate (now 0.00333");
 }
 
 TEST_CASE("train: an op that takes finite numbers only says the step, the first op, and which rate to lower") {
@@ -432,7 +432,7 @@ TEST_CASE("train: an op that takes finite numbers only says the step, the first 
     CHECK_HAS(message, "every op checked, this is where it began:\n[");
     CHECK(message.find("AnomalyScope") == std::string::npos);
     CHECK(run.trainer.steps() == 1);
-    CHECK_ERROR_OF(non_finite, "an AnomalyScope finds the op", run.trainer.evaluate());
+    CHECK_SAYS_OF(non_finite, run.trainer.evaluate(), "an AnomalyScope finds the op");
   }
 }
 
@@ -455,5 +455,5 @@ TEST_CASE("train: recomputed activations give the same bits, bf16 gives others t
   CHECK(numbers_of(half) != numbers_of(plain));
   CHECK(half.back().loss == doctest::Approx(plain.back().loss).epsilon(0.05));
   c.dtype = DType::f16;
-  CHECK_ERROR("dtype is f16. It must be f32 or bf16.", Run(c));
+  CHECK_SAYS(Run(c), "dtype is f16. It must be f32 or bf16.");
 }

@@ -173,7 +173,7 @@ TEST_CASE("compiled steps: a loss that is not finite holds the update, whatever 
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Tensor(model.extra).assign(tensor<float>({bad}, {}));
     const Snapshot was = snapshot(trainer.state());
-    CHECK_ERROR("[train] the loss of step 4 is", trainer.step());
+    CHECK_SAYS(trainer.step(), "[train] the loss of step 4 is");
     CHECK(snapshot(trainer.state()) == was);
   }
   Tensor(model.extra).assign(tensor<float>({0}, {}));
@@ -193,6 +193,6 @@ TEST_CASE("compiled steps: a model that reads values on the host is an Error tha
   const BatchSource source{.next = [](Rng& rng) { return Batch{rand({2, 3}, rng), zeros({2}, DType::i64)}; }};
   Trainer trainer(Reads{Line(params)}, params, source, short_train(true));
   const Snapshot was = snapshot(trainer.state());
-  CHECK_ERROR("[compile]", trainer.step());
+  CHECK_SAYS(trainer.step(), "[compile]");
   CHECK(snapshot(trainer.state()) == was);
 }

@@ -5,17 +5,17 @@
 
 #include <string>
 
-// The expression throws an Error whose message has `part`: CHECK_ERROR("rank is 0", f({1, 2})). CHECK_ERROR_OF checks
-// the kind too: CHECK_ERROR_OF(value, "rank is 0", f({1, 2})). A failure shows the message.
-#define CHECK_ERROR(part, ...) CHECK_HAS(error_of([&] { (void)(__VA_ARGS__); }), part)
-#define CHECK_ERROR_OF(kind_, part, ...) CHECK_HAS(error_of(Error::Kind::kind_, [&] { (void)(__VA_ARGS__); }), part)
+// The expression `use` throws an Error whose message contains `part`, and which is of this kind:
+// CHECK_SAYS(f({1, 2}), "rank is 0"), CHECK_SAYS_OF(value, f({1, 2}), "rank is 0"). A failure shows the message.
+#define CHECK_SAYS(use, part) CHECK_HAS(::tg::error_of([&] { (void)(use); }), part)
+#define CHECK_SAYS_OF(kind_, use, part) CHECK_HAS(::tg::error_of(::tg::Error::Kind::kind_, [&] { (void)(use); }), part)
 #define CHECK_HAS(message, part)                           \
   do {                                                     \
     const std::string m_ = (message);                      \
     CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
   } while (0)
 
-// CAPTURE of several values.
+// CAPTURE of several expressions: "m, n := 3, 5".
 #define CAPTURE_ALL(...) INFO(#__VA_ARGS__ " := ", tg::shown(__VA_ARGS__))
 
 namespace tg {

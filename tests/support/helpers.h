@@ -51,19 +51,6 @@ Tensor stored(const Tensor& x, Store how);
 std::string error_of(const std::function<void()>& f);
 bool has(const std::string& s, std::string_view part);
 size_t count_of(std::string_view text, std::string_view part);
-// The expression `use` throws an Error whose message contains `part`.
-#define CHECK_SAYS(use, part)                                    \
-  do {                                                           \
-    const std::string m_ = ::tg::error_of([&] { (void)(use); }); \
-    CHECK_MESSAGE(::tg::has(m_, part), m_);                      \
-  } while (0)
-// CAPTURE of several expressions: "m, n := 3, 5".
-template <class... T> doctest::String captured(const T&... x) {
-  doctest::String s;
-  ((s += (s.size() ? ", " : "") + doctest::toString(x)), ...);
-  return s;
-}
-#define CAPTURE_ALL(...) INFO(#__VA_ARGS__ " := ", ::tg::captured(__VA_ARGS__))
 
 // max |a - b| / max |b|, the error of a tensor against its oracle; infinite where only one is finite, or shapes differ.
 // Equal infinities are equal, and NaN equals NaN.
