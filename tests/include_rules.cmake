@@ -1,15 +1,16 @@
-# Who may include whom, and where inline assembly may stand: cmake -DROOT=<repository> -P tests/include_rules.cmake. Prints every broken rule with file and line.
+# cmake -DROOT=<repository> -P tests/include_rules.cmake checks which folder includes which, and that inline assembly is
+# in two files only. Prints each broken rule with file and line.
 cmake_minimum_required(VERSION 3.25)
 set(library core ops autograd cpu cuda models)  # folders whose headers are <tapegrad/<folder>/...>
 set(may_core core)
 set(may_ops core ops)
 set(may_autograd core ops autograd)
 set(may_cpu core ops cpu)
-set(may_cuda core ops cuda emulator)  # the emulator takes the place of CUDA's headers: tests/emulator
+set(may_cuda core ops cuda emulator)  # tests/emulator replaces CUDA's headers
 set(may_models core ops autograd models tapegrad.h)  # tapegrad.h: the header for users, above all folders
 set(may_bench core ops autograd cpu models tapegrad.h)  # of cpu the pool, for bench_threads
 set(may_tests ${library} emulator tapegrad.h)
-# Rooms: what files of a sub-folder may include of their own folder, beside their own room. "." is the folder itself.
+# Rooms: may_<folder>_<room> lists the rooms of its folder that a room includes. "." is the folder itself.
 set(rooms_of_core backend comm engine io plan profile util)
 set(may_core_util util)
 set(may_core_backend . backend util)
@@ -59,7 +60,8 @@ string(REPLACE ";" "|" any "${library}")
 set(seen 0)
 set(broken 0)
 foreach(folder IN LISTS library ITEMS bench tests)
-  file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.cu ${ROOT}/${folder}/*.cuh)
+  file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.cu
+       ${ROOT}/${folder}/*.cuh)
   foreach(file IN LISTS files)
     file(READ ${ROOT}/${file} text)
     string(PREPEND text "\n")
@@ -71,7 +73,8 @@ foreach(folder IN LISTS library ITEMS bench tests)
         string(SUBSTRING "${text}" 1 ${at} before)
         string(REGEX REPLACE "[^\n]" "" before "${before}")
         string(LENGTH "${before}\n" line)
-        message(NOTICE "${file}:${line}: (f) inline assembly only in cuda/device/ptx.h and cuda/device/hopper.h, beside its emulated twin")
+        message(NOTICE
+                "${file}:${line}: (f) inline assembly only in cuda/device/ptx.h and hopper.h, next to its emulation")
         math(EXPR broken "${broken} + 1")
       endif()
     endif()
