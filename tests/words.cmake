@@ -1,5 +1,5 @@
-# cmake -DROOT=<repository> -P tests/words.cmake checks the documents. README.md has at most 1300 words, every folder
-# has a README.md, and every relative link, `folder/path.ext` and `folder/path/` in backticks points at a file or folder.
+# cmake -DROOT=<repository> -P tests/words.cmake checks the documents. README.md has at most 1300 words, and every
+# folder has a README.md. Relative links, `folder/path.ext` and `folder/path/` in backticks point at files or folders.
 # No folder has more than 50 files, nor more lines of code than its ceiling. A commit that raises a ceiling says what
 # that buys. Prints mistakes, and lines by folder with the difference to the last commit.
 cmake_minimum_required(VERSION 3.25)
@@ -84,8 +84,12 @@ foreach(folder IN LISTS folders)
   endforeach()
   set(change "")
   if(git)
-    execute_process(COMMAND ${git} -C ${ROOT} diff --numstat HEAD -- ${folder}/*.h ${folder}/*.cpp ${folder}/*.cu ${folder}/*.py
-                            ${folder}/*.cmake ${folder}/*.sh ":!${folder}/results" OUTPUT_VARIABLE diff ERROR_QUIET)
+    set(code "")
+    foreach(ending h cpp cu py cmake sh)
+      list(APPEND code ${folder}/*.${ending})
+    endforeach()
+    execute_process(COMMAND ${git} -C ${ROOT} diff --numstat HEAD -- ${code} ":!${folder}/results"
+                    OUTPUT_VARIABLE diff ERROR_QUIET)
     set(difference 0)
     string(REGEX MATCHALL "[0-9]+\t[0-9]+\t" changed "${diff}")
     foreach(file IN LISTS changed)

@@ -329,7 +329,9 @@ class CuptiProfiler final : public DeviceProfiler {
     DeviceRecords r = joined(a);
     r.notes.insert(r.notes.end(), notes_.begin(), notes_.end());
 #ifdef TG_CUDA_EMULATED
-    r.notes.emplace_back("the GPU is emulated: counts are true, times are those of the host and say nothing of a GPU");
+    if (!r.kernels.empty() || !r.copies.empty() || !r.kernel_totals.empty())
+      r.notes.emplace_back(
+          "the GPU is emulated: counts are true, times are those of the host and say nothing of a GPU");
 #endif
     return r;
   }
