@@ -149,9 +149,9 @@ class Gemms {
   bool by_library(const Context& c, const Part& g) {
     const cudaStream_t stream = stream_of(device_);
     const HeldMemory* const held = held_memory();
-    std::optional<Scratch> beside;  // branches of a recording may run concurrently
-    if (held && held->beside()) beside.emplace(c, kGemmWorkspace);
-    void* const space = beside ? beside->as<void>() : workspace(held ? held->order() : stream, c.op);
+    std::optional<Scratch> concurrent;  // branches of a recording may run concurrently
+    if (held && held->concurrent()) concurrent.emplace(c, kGemmWorkspace);
+    void* const space = concurrent ? concurrent->as<void>() : workspace(held ? held->order() : stream, c.op);
     const GemmPointers p{g.b.data, g.a.data, g.bias, g.out, space, g.accumulate};
     if (!plan(c, key_of(g), p, stream).run(p, stream, c.op)) return false;
     ++stats_.products;

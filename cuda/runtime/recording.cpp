@@ -127,7 +127,7 @@ class CudaRecording final : public Recording {
   struct Branch {
     Stream stream;  // calls are captured here; nothing runs in it
     HeldMemory memory;
-    Branch(int device, bool beside) : memory(allocator_of(device), stream, stream_of(device), beside) {}
+    Branch(int device, bool concurrent) : memory(allocator_of(device), stream, stream_of(device), concurrent) {}
   };
   // Each call is a child graph, so that one can be recorded again.
   void record_parts() {

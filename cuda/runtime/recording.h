@@ -14,8 +14,8 @@ namespace tg::cuda {
 class HeldMemory {
  public:
   // Recorded in one stream, to run in the other, or concurrently with it.
-  HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order, bool beside = false)
-      : allocator_(a), recorded_(recorded), order_(order), beside_(beside) {}
+  HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order, bool concurrent = false)
+      : allocator_(a), recorded_(recorded), order_(order), concurrent_(concurrent) {}
   ~HeldMemory();
   HeldMemory(const HeldMemory&) = delete;
   HeldMemory& operator=(const HeldMemory&) = delete;
@@ -23,12 +23,12 @@ class HeldMemory {
   void give(void* p, size_t bytes) noexcept;
   size_t bytes() const { return total_; }
   cudaStream_t order() const { return order_; }
-  bool beside() const { return beside_; }
+  bool concurrent() const { return concurrent_; }
 
  private:
   DeviceAllocator& allocator_;
   cudaStream_t recorded_, order_;
-  bool beside_;
+  bool concurrent_;
   size_t total_ = 0;
   std::multimap<size_t, void*> free_;      // by size
   std::unordered_map<void*, size_t> all_;  // sizes
