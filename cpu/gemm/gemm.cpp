@@ -13,18 +13,19 @@ namespace {
 #if TG_ISA_LEVEL >= 3
 using namespace tiles;
 template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // less runs on the calling thread
-// Up to here the one tile that reads a panel of B packs it.
+// Up to this m, one tile reads each panel of B, and packs it.
 constexpr int64_t kMediumRows = 96;
-constexpr int64_t kFewTiles = 4;
-// Triangles skip only whole register tiles.
+constexpr int64_t kFewTiles = 4;  // with fewer, rows are split too
+// Low register tiles: a Triangle skips only whole ones.
 constexpr int kInCacheRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
-// Packing A does not pay for few rows or, on AVX2, a small B.
+// A is not packed. On AVX2 that is slower, except for few rows or a small contiguous B.
 template <class T> bool fits_medium_m(const Product<T>& p) {
   if (!kPacksA || p.m <= 2 * kRows) return p.m <= kMediumRows;
   return p.m <= kMediumRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= small_k::kInCache<T>;
 }
-// A is read in place; each tile packs its panel of B into L1. With few unpacked panels, threads split rows too.
+// A is read in place; a tile packs its panels of B into L1. If there are few tiles and B needs no packing, rows are
+// split too.
 template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   const int64_t step = rows_at_once(p.a), tiles = ceil_div(strips, per_tile), steps = ceil_div(p.m, step);
@@ -84,7 +85,7 @@ template <class T> void multiply(const Product<T>& p, bool parallel) {
     for (int64_t i = 0; !p.o.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, T(0));
     return p.finish(0, p.m, 0, p.n);
   }
-  // A few rows cost as much as reading B.
+  // Below 8 rows, reading B takes the time.
   parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial<T>;
   for (const Path<T>& path : kPaths<T>)
     if (path.fits(p)) return path.run(p, parallel);

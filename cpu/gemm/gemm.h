@@ -1,8 +1,8 @@
-// GEMM for kernels: C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. The split depends on m,
-// n and k alone, not on threads or addresses. On AVX2 and AVX-512, element (i, j) depends bit for bit only on row i of
-// A, column j of B and k, so a row is the same in any batch: it is the sum over blocks of at most 384 terms, in order,
-// each one chain of FMAs. For n up to one vector, n and the layouts matter too: there may be one chain per lane. The
-// baseline (Eigen) guarantees none of this.
+// GEMM for kernels: C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. On AVX2 and AVX-512,
+// element (i, j) depends bit for bit only on row i of A, column j of B and k, so a row is the same in any batch, with
+// any number of threads and at any address. It is the sum over blocks of at most 384 terms, in order; a block is one
+// chain of FMAs. For n up to one vector, n and the layouts matter too: there may be one chain per lane. The baseline
+// (Eigen) guarantees none of this.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -10,7 +10,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Whether a row is the same alone and in any batch.
+// Whether a row has the same bits alone and in any batch.
 inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
 
 // Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
@@ -28,20 +28,21 @@ template <class T> struct GemmOptions {
 // Runs on the thread pool. C must not overlap A or B. T is float or double.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
-// C = A B of f32, as the precision allows: by bf16 parts where that is faster, else by gemm().
+// gemm() of f32, by bf16 parts where the precision allows it and it is faster. `finish` may run twice for a row: rows
+// out of the parts' range are computed again.
 void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
              int64_t ldc, GemmOptions<float> = {});
 // Runs on the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// GEMM on operands in cache (cpu/attention/attention.cpp), without packing or threads; skips what a Triangle excludes.
-// A panel has kPanel columns, whole vectors.
+// GEMM on operands in cache (cpu/attention/attention.cpp), without packing or threads. It skips register tiles that a
+// Triangle excludes. A panel has kPanel columns, whole vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
-  // columns: C's row i is needed only from column i + at on. from: A's row i is 0 before column i + at. to: 0 from
-  // there on.
+  // columns: C's row i is needed only from column i + at on. from: A's row i is 0 before column i + at. to: A's row i
+  // is 0 from column i + at on.
   int64_t at = 0;
 };
 // C = or += A B. Rows of B are contiguous; n is a multiple of the vector.
@@ -53,7 +54,7 @@ void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, 
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
                          Triangle);
-// Packs x (k x cols, cols <= kPanel) into zero-padded rows of kPanel.
+// Packs x (k x cols, cols <= kPanel) into a zero-padded panel.
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 
 }  // namespace tg::cpu::TG_ISA_NS

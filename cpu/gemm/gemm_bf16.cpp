@@ -1,4 +1,4 @@
-// C is split into tiles, whose threads pack their own operands. Except with Eigen, the split changes no bit.
+// Three paths: small_m reads B in place, `paired` multiplies packed bf16 pairs, `widened` calls the f32 GEMM.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -31,7 +31,8 @@ struct Product {
     }
   }
 };
-// Blocks of both operands are widened, then gemm_serial in f32.
+// Each tile of C widens blocks of its operands and calls gemm_serial in f32. Except with Eigen, the split changes no
+// bit.
 namespace widened {
 // At most the depth of the f32 GEMM's blocks.
 constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;
@@ -50,13 +51,13 @@ MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, 
 }
 void multiply(const Product& p, bool parallel) {
   const int64_t depth = ceil_div(p.k, ceil_div(p.k, kDepth));
-  // The last tile takes the rest: very few columns would be summed in another order.
+  // The last tile is wider, not an extra one: small_n would sum its few columns in another order.
   const packed::Cut cut{kHeight, kWidth, ceil_div(p.m, kHeight), std::max<int64_t>(1, p.n / kWidth)};
   cut.for_tiles(p.m, p.n, parallel, [&](int64_t i, int64_t rows, int64_t j, int64_t cols) {
     float* const sums = t_sums.get<float>(rows * cols);
     for (int64_t q = 0; q < p.k; q += depth) {
       const int64_t terms = std::min(depth, p.k - q);
-      // The sum order of few columns depends on A's layout, and one row has both.
+      // For few columns the sum order depends on A's layout: widen to contiguous rows.
       const auto a = widen(p.a.at(i, q), rows, terms, p.n <= 16, t_a.get<float>(rows * terms));
       const auto b = widen(p.b.at(q, j), terms, cols, false, t_b.get<float>(terms * cols));
       gemm_serial<float>(rows, cols, terms, a, b, sums, cols, {.accumulate = q > 0});

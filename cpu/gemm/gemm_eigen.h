@@ -8,8 +8,8 @@
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
-// Eigen's blocked GEMM without expressions: their paths for vectors and small matrices compile longer than all the
-// rest, and their sums depend on alignment.
+// Calls Eigen's blocked GEMM directly. Its expressions have paths for vectors and small matrices, which take most of
+// the compile time, and whose sums depend on alignment.
 template <class T, int A, int B>
 void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
   using namespace Eigen::internal;
@@ -41,7 +41,8 @@ template <class T> void tile(const Product<T>& p, int64_t i, int64_t rows, int64
     product(rows, cols, p.k, p.a.at(i, 0).p, a ? p.a.row : p.a.col, p.b.at(0, j).p, b ? p.b.row : p.b.col, c, p.ldc);
   p.finish(i, rows, j, cols);
 }
-// The split of C that packs least: each tile packs its own operands, so rows of tiles pack B again, columns A.
+// The split of C that packs least: each tile packs its own operands, so each row of tiles packs B again, and each
+// column of tiles A.
 struct Cut {
   int64_t rows, cols, m, n;  // tiles down and across, and their sizes
   Cut(int64_t size_m, int64_t size_n, int64_t k) {

@@ -16,7 +16,7 @@ namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: less runs on the calling thread
-constexpr int64_t kFew = 32;          // rows: up to here reading B is the cost
+constexpr int64_t kFew = 32;          // rows: up to here reading B takes the time
 
 // Both operands are widened to int16, which compilers vectorise.
 namespace plain {
@@ -69,7 +69,7 @@ void multiply(const Int8Product& p, bool parallel) {
 
 #if TG_ISA_LEVEL >= 3
 struct MaddDot {
-  static constexpr bool kSixes = false;  // a chain step is one add: eight accumulators hide it
+  static constexpr bool kSixes = false;  // 8 accumulators hide the latency of the add
   static void add(__m256i& sum, __m256i a, __m256i b) {
     __m256i products;
     asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
@@ -95,7 +95,7 @@ struct TileDot {
 };
 #endif
 
-// vpdpbusd is unsigned by signed: B is packed with 128 added, and sums start at -128 times the sum of A's row.
+// vpdpbusd is unsigned by signed: B is packed with 128 added, and `starts` adds -128 times the sum of A's row.
 const Int8Kernels* kernels(Int8Path path) {
   using namespace packed;
 #if TG_ISA_LEVEL == 4
@@ -145,7 +145,7 @@ void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_
                FunctionRef<void(int64_t i, int64_t j, int64_t n, const int32_t* sums)> store) {
   if (m == 0 || n == 0) return;
   const Int8Path path = int8_path();
-  // A few rows cost as much as reading B.
+  // Below kFew rows, reading B takes the time.
   const bool parallel = std::max(m, kFew) * n * k >= kSerial;
 #if TG_ISA_LEVEL >= 3
   const auto small_m = of_small_m(path);

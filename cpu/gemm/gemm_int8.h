@@ -1,5 +1,4 @@
-// GEMM of int8 for kernels: S (m x n) = A B in int32, exact modulo 2^32, by a path of cpu/runtime/int8_path.h, else
-// plain C++.
+// GEMM of int8 for kernels: S (m x n) = A B in int32, exact modulo 2^32, by a path of cpu/runtime/int8_path.h.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/function_ref.h>

@@ -29,7 +29,7 @@ struct Madd {
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   static void add(Vector& sum, Vector a, Vector b) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 };
-// vpdpbusd is unsigned by signed: B has 128 added, and sums start at -128 times the sum of A's row.
+// vpdpbusd is unsigned by signed: 128 is added to B, and -128 times the sum of A's row to the result.
 struct Vex {
   using Vector = __m256i;
   using OfA = int8_t;

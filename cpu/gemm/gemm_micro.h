@@ -29,7 +29,7 @@ template <class Number> struct ScalarFma {
   static void add(Vector<T>& sum, T y, Vector<T> x) { sum += y * x; }
 };
 #if TG_ISA_LEVEL == 4
-// Each float is two bf16; vdpbf16ps adds their dot product.
+// Each float holds two bf16; vdpbf16ps adds their dot product to a lane.
 struct Bf16Pairs {
   using T = float;
   static void add(Vector<T>& sum, T y, Vector<T> x) {
@@ -299,7 +299,7 @@ template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* t
   for (; t + L < k; t += L) {
     for (int r = 0; r < R; ++r) __builtin_prefetch(a + (R + r) * ld + t);
 #pragma GCC unroll 2
-    // Descending: later stores overwrite what one writes beyond its rows.
+    // Descending r0: a store of L elements may exceed the kRows of step t. Later stores overwrite the excess.
     for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {
       Bits<T> x[L];
 #pragma GCC unroll 8

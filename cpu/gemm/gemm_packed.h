@@ -1,7 +1,7 @@
 // Blocked GEMM on packed operands (gemm_bf16.cpp, gemm_parts.cpp, gemm_int8.cpp). A step is kSide rows of A, or columns
-// of B, by 64 bytes of k. Threads pack a block of A and one of B, then each takes rows of C. The block of B stays in
-// L2; chunks of A (kSide rows, kChunk steps) and B pass through L1. Elements packed as three parts need six GEMMs,
-// smallest first, per chunk.
+// of B, by 64 bytes of k; a panel is all its steps along k. Threads pack a block of A and one of B together, then each
+// takes rows of C. The block of B stays in L2; chunks of A (kSide rows, kChunk steps) and B pass through L1. f32
+// elements packed as three bf16 parts (gemm_parts.cpp) need six GEMMs, smallest first, per chunk.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -15,7 +15,7 @@ namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
 inline constexpr int64_t kRow = 64;             // bytes
 inline constexpr int64_t kStep = kSide * kRow;  // bytes
-// Steps: of a block of B; the most for packing A over all of k; of a chunk. Then bytes of a block.
+// In steps: the depth of a block of B; the largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
 inline constexpr int64_t kTogether = 4;  // panels packed together if elements have one byte
@@ -25,14 +25,15 @@ inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
 template <class T, class Sum> struct Kernels {
   int64_t step;  // elements of k
-  // Packs a step of v, whose rows are A's rows or B's columns: `rows` x `depth`, zero-padded. Further parts follow
-  // every `part` bytes.
+  // Packs a step of v, whose rows are A's rows or B's columns: `rows` x `depth`, zero-padded. Parts are `part` bytes
+  // apart.
   void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
-  // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`. Row r starts at starts[r], if not null.
+  // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`. Adds starts[r] to row r, unless null.
   void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                 const Sum* starts);
-  void (*starts)(int64_t steps, const std::byte* a, Sum* to);  // of kSide rows; null: none
+  // Computes `starts` of kSide rows from packed A; null: none.
+  void (*starts)(int64_t steps, const std::byte* a, Sum* to);
   // Around a thread's blocks; may be null.
   void (*enter)(), (*leave)();
   int64_t parts = 1;  // or 3
@@ -95,7 +96,7 @@ template <class T, class Sum> class Blocked {
     }
   };
 
-  // The size of equal ranges of n, in whole units, of at most `most`.
+  // The size of equal ranges of n, in whole units: at most `most`, or 4 units if that is more.
   static int64_t even_part(int64_t n, int64_t most, int64_t unit) {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
@@ -150,7 +151,7 @@ template <class T, class Sum> class Blocked {
     if (kernels_.enter) kernels_.enter();
     for (int64_t s = 0; s < b_.steps; s += most) {
       const int64_t chunk = std::min(most, b_.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
-      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // at the start of packed A
+      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // add `starts` once per packed A
       const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
       const bool add = b.first + s > 0;
       for (int64_t j = first; j < last; ++j) {

@@ -36,7 +36,7 @@ inline void transpose(__m512i (&x)[16]) {
   }
 }
 
-// Columns t, t + 1, ... of 16 rows of v, interleaved to 32 bits per row; 0 outside `some` rows and `depth`.
+// 32 bits of k, from t on, of each of 16 rows of v, whose columns are contiguous; 0 outside `some` rows and `depth`.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
   const auto line = [&](int64_t at) {
     const bool inside = at < depth;

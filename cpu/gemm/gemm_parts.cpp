@@ -1,7 +1,7 @@
-// f32 GEMM by bf16 instructions. MatmulPrecision::medium rounds operands to bf16. `high` splits each into three bf16
-// parts, each the rounded rest, and sums the six largest of nine GEMMs; the others are below f32's rounding (Henry,
-// Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations",
-// 2019).
+// f32 GEMM by bf16 instructions. MatmulPrecision::medium rounds operands to bf16. `high` splits each element into three
+// bf16 parts, each the rounded remainder, and sums the six largest of nine GEMMs; the others are below f32's rounding
+// (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+// Computations", 2019).
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -16,7 +16,7 @@ namespace tg::cpu::TG_ISA_NS {
 #if TG_ISA_LEVEL == 4
 namespace {
 using namespace packed;
-constexpr int64_t kFewRows = 16;          // up to here reading B is the cost
+constexpr int64_t kFewRows = 16;          // up to here reading B takes the time
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
 constexpr int64_t kSerial = 1 << 21;      // less runs on the calling thread
 constexpr int64_t kTileDepth = kRow / 2;  // elements of k of a step
@@ -47,7 +47,7 @@ void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte
   const bool along = v.col == 1;
   __m512i x[Parts][16];
   const auto split = [&](int64_t i, __m512i first,
-                         __m512i second) {  // two lines adjacent in k, or halves of a row
+                         __m512i second) {  // two columns adjacent in k, or halves of a row
     alignas(64) static constexpr auto kUpper = [] {
       std::array<uint16_t, 32> at{};
       for (size_t j = 0; j < 32; ++j) at[j] = uint16_t(2 * j + 1);
@@ -63,7 +63,7 @@ void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte
   };
   const auto some = [](int64_t n) { return __mmask16(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0); };
   for (int64_t i = 0; i < 16; ++i) {
-    // Two halves of row i, or lines 2 i and 2 i + 1 of all rows.
+    // Two halves of row i, or columns 2 i and 2 i + 1 of all rows.
     const auto line = [&](int64_t h) {
       const int64_t at = along ? i : 2 * i + h;
       const __mmask16 lanes = along ? some(i < rows ? depth - 16 * h : 0) : some(at < depth ? rows : 0);

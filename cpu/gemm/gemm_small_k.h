@@ -5,14 +5,14 @@
 namespace tg::cpu::TG_ISA_NS::small_k {
 using namespace tiles;
 inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // k per pass: A stays in registers
-// above, register tiles of sums are faster
+// For a larger k, register tiles of C are faster.
 inline constexpr int64_t kRegisters = 2 * kStep;
 template <int K> inline constexpr int kRegisterRows = std::min<int>(4, 3 * kStep / K);
 // kStep rows of B fill half of L1.
 template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);
 
-// R rows of A, K of k, n columns (whole vectors). Copies rows of B to `packed`, or reads `packed`. Sums continue from C
-// unless `first`; `add`: C += sums.
+// register_rows(): R rows of A, K of k, n columns (whole vectors). It reads B and copies it to `packed` (kPack), or
+// reads `packed`. Sums continue from C unless `first`; `add`: C += sums.
 struct Order {
   bool first, add;
 };

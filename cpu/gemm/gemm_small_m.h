@@ -1,5 +1,5 @@
-// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512. B is the cost: it is read once, in place,
-// in memory order, with the next segment prefetched to L2. Sums have the bits of GEMMs of many rows.
+// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512. Reading B takes the time: it is read once,
+// in place, in memory order, with the next segment prefetched to L2. Results have the bits of GEMMs of many rows.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_micro.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -10,7 +10,7 @@ namespace tg::cpu::TG_ISA_NS::small_m {
 using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
-inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains add in order
+inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains are added in order
 // Bytes of a column of B; kLanes of them, and the prefetched ones, take a fraction of L2.
 inline constexpr int64_t kSegment = 6144;
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
@@ -32,19 +32,20 @@ inline Bits<float> load_some(const bf16* p, int64_t n) {
   return load_bits<float>(some);
 }
 
-// A multiply policy. A unit is kUnit elements adjacent in k: one Lane of A, and index `unit` into the Bits of B.
+// Multiply policies. A unit is kUnit elements adjacent in k. A Lane holds a unit of A, to be broadcast. 32 bits (f64:
+// 64) of B hold one unit or, if Widened, two: `unit` says which.
 template <class Number> struct ScalarFma {
   using T = Number;
   using Lane = Number;
   using Sum = Number;
   static constexpr int64_t kUnit = 1;
-  static constexpr bool kOneChain = false;  // over all of k
+  static constexpr bool kOneChain = false;  // one chain over all of k
   static Lane lane(MatView<T> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
   template <int R> static void add(Vector<Sum> (&sum)[R], const Lane* a, Bits<Sum> x, int64_t) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sum[r] += a[r] * Vector<Sum>(x);
   }
-  // A unit of kLanes columns from rows of B; last: the number of remaining rows.
+  // A unit of kLanes columns, from rows of B that are ld apart; `left` rows remain.
   static Bits<Sum> row(const T* b, int64_t, int64_t) { return load_bits<Sum>(b); }
 };
 struct Widened {
@@ -109,8 +110,8 @@ struct Ahead {
 struct Range {
   int64_t begin, end, k, depth;  // `depth` of k are one chain
 };
-// R rows of A by kLanes columns of B contiguous in k, ld apart. Sums (R, kLanes) continue from the segment before;
-// chain ends add them to `totals`. Each block of loads prefetches `each` lines.
+// R rows of A by kLanes columns of B that are contiguous in k, ld apart. Sums (R, kLanes) continue from the previous
+// segment; the end of a chain adds them to `totals`. Each block of loads prefetches `each` cache lines.
 template <class W, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                 typename W::Sum* totals, Ahead& ahead, int64_t each) {
@@ -166,8 +167,8 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
 }
-// R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) continue from the rows before, unless
-// part.begins; part.ends: total = (first) or += sums.
+// R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) continue from the previous rows of B, unless
+// part.begins. part.ends: total = (part.first) or += sums.
 struct Part {
   bool begins, ends, first, fetch;
 };
@@ -223,7 +224,7 @@ template <class W> class Product {
   }
   void run(bool parallel) const {
     const bool lines = b_.col != 1;  // columns of B are contiguous in k
-    // Row segments are long, unless sums of many rows would leave the caches or threads would idle.
+    // Row segments are long, unless the sums would not fit a cache or threads would idle.
     const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
     const int64_t width = lines ? kColumns : wide / L * L, tiles = std::max<int64_t>(1, n_ / width);
     const auto tile = [&](int64_t t) {
@@ -290,6 +291,6 @@ template <class W> class Product {
   MatView<T> b_;
   Store store_;
   int64_t group_, units_, depth_;
-  const Lane* a_;  // per group of rows, unit by unit: Lanes of all its rows
+  const Lane* a_;  // (groups, units, rows of a group)
 };
 }  // namespace tg::cpu::TG_ISA_NS::small_m

@@ -61,8 +61,8 @@ template <class T> struct Columns {
 struct Part {  // of k
   bool first, last;
 };
-// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` carries the accumulators (R, N) of vectors
-// from one range of k to the next.
+// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` carries the (R, N) accumulator vectors from
+// one range of k to the next.
 template <int R, int N, class T>
 void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int64_t along, Part part, T* sums, T* c,
               int64_t ldc, bool add) {
@@ -103,7 +103,7 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + total[r * N + n] : total[r * N + n];
 }
-// Rows of a tile that fit the registers.
+// R of dot_tile(), so that the accumulators fit the registers.
 template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
 #if TG_ISA_LEVEL == 4
@@ -158,7 +158,7 @@ template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t c
   for (int i = 0; i < L; ++i)
     if (i < cols) store_vector(to + i * step, Vector<T>(x[i]));
 }
-// Packs B (k x cols, columns not contiguous): per vector of k, one vector per column.
+// Packs B (k x cols, not contiguous in k): per kLanes of k, one vector per column.
 template <class T> inline Columns<T> pack_columns(int64_t k, int64_t cols, MatView<T> b, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
@@ -175,7 +175,7 @@ inline constexpr int64_t kRowsAtOnce = 24;
 // 8 columns of this range of k fill half of L1.
 template <class T> inline constexpr int64_t kPart = 16384 / 8 / sizeof(T);
 
-// Columns from j on, N at a time, of rows [i, end) over k range [t, t + depth). Returns the first column left over.
+// Columns from j on, N at a time, of rows [i, end) over k range [t, t + depth). Returns the first column not computed.
 template <int N, class T>
 int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth, int64_t i, int64_t end, int64_t j,
                     T* sums) {
@@ -212,7 +212,7 @@ template <class T> void run_dot(const Product<T>& p, bool parallel) {
     p.finish(i, end - i, 0, p.n);
   });
 }
-// Whether A's columns are contiguous: computes C's transpose in strips.
+// Lanes run along m: A's columns are contiguous. Computes the transpose of C in strips.
 template <class T> bool fits_axpy(const Product<T>& p) { return p.a.row == 1 && p.n <= kLanes<T>; }
 template <class T> void run_axpy(const Product<T>& p, bool parallel) {
   for_tiles(parallel, ceil_div(p.m, kCols<T>), [&](int64_t t) {

@@ -4,19 +4,20 @@
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
-// k is split into blocks of at most kDepth, B into panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1,
-// kTileCols of B stream from L2. AVX2: a panel of B stays in L1, rows of A stream, packed in the order of the register
-// tile; its six rows need frequent loads, so little else fits next to the FMAs.
+// A tile is a thread's rows x cols of C; a register tile is kRows x kCols of it. k is split into blocks of at most
+// kDepth, B into panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, kTileCols of B stream from L2.
+// AVX2: a panel of B stays in L1 and A streams, packed in the register tile's order: with six rows, loads leave few
+// issue slots next to the FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
 template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds, about 5 us
-inline constexpr int64_t kMostTiles = 16;                                   // enough tiles
+inline constexpr int64_t kMostTiles = 16;                                   // the split aims at no more
 template <class T>
 // Elements of a packed operand that all tiles read.
 inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
-// Costs of an element, in multiply-adds.
+// Costs per element, in multiply-adds.
 inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
 // Contiguous columns of A up to this size are read in place.
 template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);
@@ -43,8 +44,8 @@ template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-// Adds rows x cols (at most kRows x kCols) of C at (i, j). The panel b is packed if cols exceeds a vector without being
-// whole vectors.
+// Adds block l to rows x cols (at most kRows x kCols) of C at (i, j). b must be packed, with zero-padded rows, if cols
+// is between one and two vectors.
 template <class T>
 void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               const MatView<T>& a, const T* b, int64_t bk) {
@@ -74,11 +75,12 @@ template <class T> struct Ahead {
   }
 };
 
-// B is always packed, A only if its layout is bad for the caches. All threads pack the smaller operand before the
-// tiles; each tile packs its share of the larger one.
+// B is always packed. A is packed on AVX2, and on AVX-512 if its layout is bad for the caches. Packed operands: all
+// threads pack the smaller one before the tiles, and each tile packs its share of the larger one.
 template <class T> struct Tiles {
   const Product<T>& p;
-  // A tile reads kRows of a column's line, which must stay cached for the next tiles.
+  // A register tile reads kRows elements of each column of A. If columns are contiguous, the rest of those cache lines
+  // must stay cached for the next register tiles.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
   const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
@@ -86,7 +88,7 @@ template <class T> struct Tiles {
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
 
-  // Takes the cheapest split into about `want` tiles. The last tiles run alone, so small ones win.
+  // Takes the cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
   void cut() {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
@@ -105,8 +107,8 @@ template <class T> struct Tiles {
       }
     }
   }
-  // Packs blocks [q0, q1) of the shared operand; column j or row i of block l is at (l.first - block(q0).first) *
-  // padded + i * depth.
+  // Packs blocks [q0, q1) of the shared operand. The panel that starts at column (of B) or row (of A) i of block l is
+  // stored at (l.first - block(q0).first) * padded + i * l.depth.
   const T* share(int64_t q0, int64_t q1, bool parallel) const {
     if (!shares_a && !shares_b) return nullptr;
     constexpr int64_t kGroup = 4 * kRows;
@@ -123,7 +125,7 @@ template <class T> struct Tiles {
     });
     return to;
   }
-  // B's elements that tile t packs in block l, if they come from memory.
+  // The elements of B that tile t packs in block l, to prefetch; none if B is small or packed before.
   Ahead<T> ahead(int64_t t, const Block& l) const {
     const bool in_lines = p.b.col == 1 || p.b.row == 1;
     if (shares_b || !in_lines || p.n * p.k <= kShared<T> || t >= down * across) return {};
@@ -148,7 +150,7 @@ template <class T> struct Tiles {
     const int64_t next = packs_a ? l.depth : a.row;
     const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
     const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
-    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns in cache while all rows pass
+    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns of B in cache while A streams
     for (int64_t j1 = 0; j1 < n; j1 += kStay)
       for (int64_t i = 0; i < m; i += step)
         for (int64_t j = j1; j < std::min(n, j1 + kStay); j += kCols<T>) {
@@ -159,7 +161,7 @@ template <class T> struct Tiles {
   }
   void run(bool parallel) {
     cut();
-    // Blocks of k per pass: as much of the shared operand as a cache holds.
+    // Blocks of k per pass: the shared operand's must fit a cache.
     const int64_t per = shares_a || shares_b ? std::max<int64_t>(1, kShared<T> / (padded * kDepth)) : blocks(p.k);
     for (int64_t q0 = 0, q1; q0 < blocks(p.k); q0 = q1) {
       q1 = std::min(q0 + per, blocks(p.k));
