@@ -18,7 +18,7 @@ Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
 Error outside_starts(const IndexSite& s, int64_t position, int64_t value) {
   return attention_span_outside(s.op, "starts", value, position, s.size - 1);
 }
-// ids.first is null if not given. A value outside [0, most] is noted and clamped.
+// Lengths or starts; ids.first is null if not given. A value outside [0, most] is noted and clamped.
 struct SpanIds {
   Ids ids;
   int64_t step;
@@ -109,7 +109,7 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// delta[i] = dy[i] . y[i], kLanes lanes per row. kVectors: both are in vectors.
+// delta[i] = dy[i] . y[i], kLanes lanes per row. kVectors: rows are aligned 16-byte vectors.
 constexpr int kProductRows = 64;  // per block
 template <class T, int kLanes, bool kVectors>
 __global__ void __launch_bounds__(kThreads, 6)

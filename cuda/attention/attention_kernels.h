@@ -28,7 +28,7 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   }
 };
 
-// keys: the rest is padding. start: the first query's position.
+// A sequence has `keys` keys; the rest of Tk is padding. start: the position of its first query among the keys.
 struct AttentionSpan {
   int64_t keys, start;
 };
@@ -36,13 +36,14 @@ struct AttentionSizes {
   int64_t batch, heads, key_heads, tq, tk, hs;
   bool causal;
   double scale;
-  const AttentionSpan* spans;  // (B); null: tk keys, the last query at the last key
+  const AttentionSpan* spans;  // (B); null: tk keys, last query at last key
 
   __host__ __device__ __forceinline__ int64_t group() const { return heads / key_heads; }
   __device__ __forceinline__ AttentionSpan span(int64_t b) const {
     return spans ? spans[b] : AttentionSpan{tk, tk - tq};
   }
-  // seen: keys that query i sees, at least one if there are any. first_query: the first query that sees key j.
+  // seen: the number of keys that query i sees, from the first on: at least one, unless there are none. first_query:
+  // the first query that sees key j; tq if none does.
   __device__ __forceinline__ int64_t seen(const AttentionSpan& s, int64_t i) const {
     const int64_t n = i + 1 + s.start;
     return causal && n < s.keys ? n : s.keys;
@@ -73,7 +74,8 @@ template <class T> struct AttentionGradArgs {
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// Block i of all heads precedes block i + 1 of any, so the longest blocks can go first.
+// A block's sequence, head and tile index i. All tiles i have lower block numbers than tiles i + 1, so that kernels can
+// start the longest loops first.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {
@@ -84,6 +86,7 @@ struct HeadBlock {
   }
 };
 
+// Calls f<D>() for the smallest D >= n of kSizes.
 template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
@@ -91,7 +94,8 @@ template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
 // Head sizes up to kMostHeadSize; f64 up to kMostF64HeadSize.
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
-// Head sizes up to kMostMmaHeadSize. q, k, v and dy are in whole vectors. Forward needs scale > 0.
+// Head sizes up to kMostMmaHeadSize. q, k, v and dy are in whole vectors. Forward needs scale > 0: it takes the maximum
+// of a row before scaling.
 void attention_mma(const Context&, const AttentionArgs<bf16>&);
 void attention_grad_mma(const Context&, const AttentionGradArgs<bf16>&);
 

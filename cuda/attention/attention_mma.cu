@@ -4,7 +4,7 @@
 namespace tg::cuda {
 namespace {
 template <int D> struct Tile {
-  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // 128 with 8 exceeds the registers
+  static constexpr int kTall = 2, N = D <= 96 ? 8 : 4;  // D = 128 with N = 8 exceeds the registers
   static constexpr int kOwn = kTall * 16;               // rows per warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
@@ -12,8 +12,8 @@ template <int D> struct Tile {
   static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
-// Online softmax of a warp's rows; the two halves are 8 rows apart. step() turns s into 2^(scale (s - max)), scale > 0,
-// and rescales o and sum.
+// Online softmax of a warp's rows: a lane has rows 8 apart, [2]. step() replaces s by 2^(scale (s - max)), scale > 0,
+// and rescales o and sum. `sum` is of the lane's columns only.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
@@ -104,7 +104,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
     cp_async_commit();
     if (busy) add_weighted<D>(o, s, values);
   }
-  if (end == 0) {  // no keys: nothing has waited for the queries
+  if (end == 0) {  // the loop did not run: the queries are in flight
     cp_async_wait<0>();
     __syncthreads();
   }

@@ -1,6 +1,7 @@
 // GEMMs of bf16 tiles in shared memory (mma.sync m16n8k16), accumulated in f32. A warp has kTall * 16 rows of a tile.
-// In a 16 x 8 accumulator, lane l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next. Two adjacent
-// accumulators, rounded to bf16, are the A operand of the next GEMM, so scores never leave registers.
+// In a 16 x 8 accumulator, lane l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next: elements e = 0, 1 are
+// of the first row, 2, 3 of the second. Two adjacent accumulators, rounded to bf16, are the A operand of the next GEMM,
+// so scores never leave registers.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
@@ -23,8 +24,8 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 #endif
 }
 
-// Starts cp.async of rows first ... first + kRows of `rows` and hs of D columns, zeros beyond. A thread copies one
-// vector of every kAtOnce-th row.
+// Starts cp.async of rows [first, first + kRows) by D columns; zeros beyond `rows` and hs. A thread copies one vector
+// of every kAtOnce-th row.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -100,7 +101,7 @@ template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTa
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
 }
-// Rows first, first + 1, ... = o * factor. `own`, rows that only this warp reads, stages 16-byte stores.
+// The warp's rows, from `first` on, = o * factor. `own`, shared memory that only this warp uses, stages 16-byte stores.
 template <int D, int kTall>
 __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],
                                            const float (&factor)[kTall][2], bf16* own, int64_t first, int64_t rows,

@@ -3,14 +3,15 @@
 
 namespace tg::cuda {
 namespace {
-template <class C, int D> struct Tile {  // R rows and N keys per thread, by the bytes of a row
+// A thread has R queries and N keys: fewer if rows are long.
+template <class C, int D> struct Tile {
   static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 1024 ? 4 : 2, N = kBytes <= 512 ? 4 : 2;
   static constexpr int kQueries = R * kSide, kKeys = N * kSide;
   static constexpr size_t kShared = sizeof(C) * ((kQueries + kKeys) * kStep<C, D> + kQueries * kStep<C, kKeys>);
 };
 
-// The first `seen` scores become exponentials, the rest 0. Returns the factor for earlier sums. The maximum skips NaN;
-// the exponentials keep it.
+// Online softmax of a row: the first `seen` scores become exponentials, the rest 0. Returns the factor for earlier
+// sums. The maximum skips NaN; the exponentials keep it.
 template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], int64_t seen, C scale, C& max, C& sum) {
   const int tx = int(threadIdx.x) % kSide;
   C next = max;

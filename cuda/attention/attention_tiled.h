@@ -1,5 +1,5 @@
-// GEMMs of tiles in shared memory, accumulated in registers in T's compute type (f32 without tensor cores). 256 threads
-// are 16 x 16. Thread (ty, tx) has R rows from ty * R on: 16 adjacent lanes share a row.
+// GEMMs of tiles in shared memory, accumulated in registers in T's compute type (f64, or f32 without tensor cores). 256
+// threads are 16 x 16. Thread (ty, tx) has R rows from ty * R on: 16 adjacent lanes share a row.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
@@ -17,7 +17,7 @@ template <class C, int N> constexpr int kStep = N + kVec<C>;
 // A thread's columns: (tx + 16 j) * W + w, W adjacent at once, N / 16 in all.
 template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
 
-// Copies rows first ... first + kRows of `rows` and hs of D columns; zeros beyond.
+// Copies rows [first, first + kRows) by D columns; zeros beyond `rows` and hs.
 template <int kRows, int D, class T, class C>
 __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C*
     }
   }
 }
-// p[ty R + r][tx + 16 n] = s[r][n]. Only the lanes that share the row read it.
+// p[ty R + r][tx + 16 n] = s[r][n]. Only the lanes that share a row read it, so __syncwarp() is enough.
 template <int R, int N, class C> __device__ __forceinline__ void store_weights(C* p, const C (&s)[R][N]) {
   p += int(threadIdx.x) / kSide * R * kStep<C, N * kSide> + int(threadIdx.x) % kSide;
   __syncwarp();
@@ -134,6 +134,7 @@ template <int R, int N, class C> __device__ __forceinline__ void clear(C (&o)[R]
 #pragma unroll
     for (int n = 0; n < N; ++n) o[r][n] = 0;
 }
+// Reduces v over the 16 lanes that share a row.
 template <class Op, class C> __device__ __forceinline__ C over_row(C v, Op op = {}) {
 #pragma unroll
   for (int d = kSide / 2; d > 0; d /= 2) v = op(v, __shfl_xor_sync(~0u, v, d));

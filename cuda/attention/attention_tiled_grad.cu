@@ -1,10 +1,11 @@
-// Without atomics: one kernel owns a tile of keys and loops over tiles of queries (dk, dv), one owns a tile of queries
-// and loops over tiles of keys (dq). Both recompute the scores.
+// Without atomics: blocks of one kernel own a tile of keys and loop over tiles of queries (dk, dv), blocks of the other
+// own a tile of queries and loop over tiles of keys (dq). Both recompute the scores.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-template <class C, int D> struct Tile {  // R own rows, N others per thread, by the bytes of a row
+// A thread has R own rows and N of the others: fewer if rows are long.
+template <class C, int D> struct Tile {
   static constexpr int kBytes = D * int(sizeof(C));
   static constexpr int R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1, N = kBytes <= 1024 ? 2 : 1;
   static constexpr int kOwn = R * kSide, kOthers = N * kSide;
