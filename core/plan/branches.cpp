@@ -11,7 +11,7 @@ using Calls = std::vector<std::vector<uint32_t>>;  // per call
 // The earlier calls that each call must follow: read after write, write after read, write after write.
 Calls hazards(size_t calls, std::span<const Access> accesses) {
   Calls after(calls);
-  std::vector<Access> open;  // not covered by a later write
+  std::vector<Access> open;  // accesses that no later write covers
   for (size_t i = 0; i < accesses.size();) {
     const uint32_t call = accesses[i].call;
     size_t end = i;
@@ -35,7 +35,8 @@ Calls hazards(size_t calls, std::span<const Access> accesses) {
   }
   return after;
 }
-// The slack of each call. A call costs the bytes that it reads and writes, plus a fixed start.
+// How much later each call may start without a longer critical path. A call costs the bytes that it reads and writes,
+// plus 1 MiB.
 std::vector<uint64_t> slack(const Calls& after, std::span<const Access> accesses) {
   constexpr uint64_t kStart = 1 << 20;
   std::vector<uint64_t> cost(after.size(), kStart), begin(after.size()), late(after.size(), UINT64_MAX);
@@ -58,7 +59,8 @@ std::vector<CallOrder> find_branches(size_t calls, std::span<const Access> acces
   const Calls after = hazards(calls, accesses);
   const std::vector<uint64_t> late = slack(after, accesses);
   std::vector<CallOrder> r(calls);
-  std::array<uint32_t, 2> seen{};  // per branch: calls of the other one below this have run
+  // Per branch: it has waited for all calls of the other branch below this number.
+  std::array<uint32_t, 2> seen{};
   for (size_t k = 0; k < calls; ++k) {
     const auto branch = uint8_t(late[k] > 0);
     r[k].branch = branch;

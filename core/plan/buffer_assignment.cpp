@@ -1,8 +1,8 @@
 // Where results of a plan are stored: lifetimes, in-place outputs, and offsets in one arena per device.
 //
-// The aliasing rule. A group is a set of values that share storage: a value, its views, its merged duplicates, and
-// outputs written in place. Step t may write an output into an input's memory only if all of these hold:
-// - the op's Traits allow it, and both layouts are equal (choose_donors());
+// The aliasing rule. A group is a set of values that share storage: a value, its views, its duplicates, and outputs
+// written in place. Step t may write an output into an input's memory only if all of these hold:
+// - the op's Traits allow it, and shapes and dtypes are equal (choose_donors());
 // - the group exists before t, the ops of t read it exactly once in total, and no later step reads it;
 // - nothing outside the graph (a handle, the tape) holds the group, and the value fills its storage.
 // Otherwise two groups share bytes of an arena only if their lifetimes, both ends included, do not overlap. An output
@@ -47,7 +47,7 @@ void find_lifetimes(Graph& g, const Plan& plan) {
   }
 }
 
-// Whether step t may overwrite a slot. All reads of step t are counted.
+// Whether step t may overwrite a slot. Slot::reads must count all reads of step t.
 bool dies_here(Graph& g, uint32_t slot, uint32_t t) {
   const Slot& group = g.slots[g.find(slot)];
   return group.reads == 1 && group.first != t && group.last == t && !group.pinned &&
@@ -79,7 +79,7 @@ void choose_in_place(Graph& g, Plan& plan, bool on) {
 struct Block {
   uint32_t group, first, last;
   size_t bytes, offset = 0;
-  size_t crowd = 0;  // maximal sum of live blocks during its lifetime
+  size_t crowd = 0;  // peak of live bytes during its lifetime
 };
 size_t pack_in_order(std::vector<Block>& blocks) {
   std::vector<const Block*> placed;  // by offset
@@ -99,9 +99,9 @@ size_t pack_in_order(std::vector<Block>& blocks) {
   }
   return end;
 }
-// Returns total bytes, and the lower bound for any order. Blocks are placed best fit in the best of three orders: those
-// alive at the fullest time first (TensorFlow Lite's greedy by breadth), with ties by size or by lifetime, or by size
-// times lifetime.
+// Returns the bytes of the arena, and the peak of live bytes, a lower bound. Blocks are placed best fit in the best of
+// three orders: by `crowd` (TensorFlow Lite's greedy by breadth), with ties by size or by lifetime; or by size times
+// lifetime.
 std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
   std::vector<size_t> alive(steps);
   for (const Block& b : blocks)
@@ -127,12 +127,13 @@ size_t aligned(size_t bytes, Device d) {
 }
 // Packing is quadratic in the number of blocks. Beyond this the allocator stores them, as in eager mode.
 constexpr size_t kMostPacked = 6000;
-// Steps before memory is reused, where calls run in branches: a reader may be that late without delaying the rest.
+// Where calls run in branches, memory is not reused for this number of steps: a reader on the other branch may be that
+// late without delaying the next writer.
 constexpr uint32_t kRest = 3;
 void choose_slices(Graph& g, Plan& plan, bool on, bool branches) {
   plan.slices.assign(g.slots.size(), {});
   if (!on) return;
-  std::vector<uint8_t> made(g.slots.size());  // others are within a tile or merged
+  std::vector<uint8_t> made(g.slots.size());  // 0: a temporary or a duplicate
   for (const Step& s : plan.steps)
     if (s.duplicate_of == kNone)
       for (const Operation& o : operations(g, s))

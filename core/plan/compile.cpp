@@ -102,7 +102,7 @@ class Tracing {
     number(g);
     return g;
   }
-  // Handles that the function kept report this when they are read.
+  // A handle that the function kept throws this Error when it is read.
   static void end_ops(std::span<const Ref<Node>> nodes) {
     const std::string* const traced = intern(
         "it belongs to the trace of a compiled function, and replays only compute what the function returns. "
@@ -123,7 +123,7 @@ class Tracing {
       if (const Ref<Value> seen = trace_.reads(out_[k]); seen.get() != out_[k].value().get()) out_[k] = Tensor(seen);
     }
   }
-  // The new value of a state handle becomes the value of its former variable.
+  // Turns `h = ...` into an assignment: the handle gets its former variable back, with the new value.
   void assign_state() {
     std::vector<Tensor> next(state_.size());
     for (size_t k = 0; k < state_.size(); ++k) {
@@ -152,8 +152,8 @@ class Tracing {
     return r;
   }
 
-  // Maps values to slots. The plan may overwrite the old values of assigned variables, and no other leaf. Each run
-  // checks for other owners.
+  // Maps values to slots. The plan may overwrite the old values of assigned variables (not pinned), and no other leaf.
+  // Each run checks that they have no other owner.
   Binding bind(Graph& g) {
     std::unordered_map<const Value*, uint32_t> leaves;
     for (uint32_t s = 0; s < g.slots.size(); ++s) {
@@ -165,7 +165,7 @@ class Tracing {
       const auto it = leaves.find(v);
       return it == leaves.end() ? kNone : it->second;
     };
-    std::unordered_set<uint32_t> wanted;  // leaves that are results too
+    std::unordered_set<uint32_t> wanted;  // leaves that are results or new values too
     const auto slot = [&](const Value& v) {
       if (v.producer) return v.producer->slot + v.index;
       if (const uint32_t s = leaf(&v); s != kNone) return wanted.insert(s), s;

@@ -1,9 +1,9 @@
 /// @file
 /// compile(): plans a function of tensors once and replays the plan. The function is called once per signature, and its
 /// ops are planned as a whole. Later calls skip it, except for checks (CompileOptions::verify). They infer no shapes,
-/// make no nodes and allocate no memory; on Device::cuda() they launch one CUDA graph. It speeds up steps of many small
-/// ops, which are bound by host time. Results are bitwise equal, except where a rule of ops/rewrite_rules.cpp says
-/// otherwise.
+/// make no nodes and allocate memory only for results; on Device::cuda() they launch one CUDA graph, from the third
+/// call on. It speeds up steps of many small ops, which are bound by host time. Results are bitwise equal, except where
+/// a rule of ops/rewrite_rules.cpp says otherwise.
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>

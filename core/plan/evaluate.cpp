@@ -1,4 +1,4 @@
-// evaluate(): collects unfinished ancestors, orders them by seq, looks the plan up by its structural key, and runs it.
+// evaluate(): collects ancestors that have not run, sorts them by seq, finds or makes their plan, and runs it.
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/plan.h>
 
@@ -129,7 +129,7 @@ void evaluate(Inputs roots) {
     run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
     return;
   }
-  // Shared: an op that evaluates others may clear the cache while its plan runs.
+  // shared_ptr: an op may call evaluate(), which may clear the cache while this plan runs.
   thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, StructuralHasher> cache;
   uint32_t passes = enabled_passes() & ~uint32_t(kBranches);  // nothing is recorded
   if (anomaly_enabled()) passes &= ~uint32_t(kElementwiseFusion | kRewrite);

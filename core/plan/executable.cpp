@@ -62,7 +62,7 @@ void Executable::bind(Inputs in) {
       check_inputs(binding_, given);
       break;
     }
-  std::vector<Tensor> pending;  // assigned later under a LazyScope
+  std::vector<Tensor> pending;  // assigned under a LazyScope, not yet computed
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
   if (!pending.empty()) evaluate(pending);
@@ -86,7 +86,7 @@ void Executable::bind(Inputs in) {
     patch_pointers(r);
   }
 }
-// A generator state of the trace, moved to this run.
+// The generator state of this run that corresponds to one of the trace.
 Rng Executable::moved(const Rng& traced) const {
   for (const GeneratorSpan& d : generators_)
     if (d.covers(traced)) return {d.generator->seed, d.generator->offset + (traced.offset - d.begin.offset)};
@@ -184,7 +184,7 @@ std::vector<Tensor> Executable::results() const {
 }
 
 std::vector<Tensor> Executable::run(Inputs in) {
-  bool counted = runs_++ == 0;  // the trace has counted the first run
+  bool counted = runs_++ == 0;  // the trace advanced steps and generators
   try {
     bind(in);
     if (!counted) update_dynamic_ops(), counted = true;

@@ -15,16 +15,16 @@ struct Access {
   uintptr_t begin, end;
   bool writes;
 };
-// Splits calls into two branches: the critical path, and calls with slack. The cost model is bytes. branches.cpp
+// Splits calls into two branches: the critical path (0), and calls with slack (1). branches.cpp
 std::vector<CallOrder> find_branches(size_t calls, std::span<const Access>);
 
 // The values that a traced function reads and makes, as slots of the graph.
 struct Binding {
   struct CapturedVariable {
     Ref<Variable> variable;
-    uint32_t slot = kNone;       // of its start value; kNone: not read
+    uint32_t slot = kNone;       // of its value before the call; kNone: not read
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
-    bool bf16_copy;              // slots are of the value's bf16 copy; the f32 entry is first
+    bool bf16_copy;              // slots are of its bf16 copy; its f32 entry precedes
     bool requires_grad;          // in the trace
   };
   std::vector<uint32_t> inputs;  // slots; kNone: not read
@@ -58,11 +58,11 @@ class Executable {
   const std::string& why_not_recorded() const { return why_not_; }
 
  private:
-  // The memory of values.
+  // The memory of one or more values, and the pointers to it.
   struct MemorySource {
     enum class Kind : uint8_t {
       input,     // input `index`
-      variable,  // the start value of variable `index`
+      variable,  // the value of variable `index` before the call
       fixed,     // owned by the executable; it never moves
       per_run,   // allocated for each run: the caller keeps it
       donated    // storage of source `index` if unshared, else like per_run
@@ -72,7 +72,7 @@ class Executable {
     size_t bytes = 0;
     Ref<Storage> owned = nullptr;  // for one run, or fixed
     Storage* storage = nullptr;    // in this run
-    // A recording reads or writes it instead of `storage`; null: none.
+    // The recording uses this memory instead of `storage`, which moves; contents are copied. null: none.
     Ref<Storage> copy = nullptr;
     std::byte* data = nullptr;  // the patched pointer
     struct Entry {
@@ -149,7 +149,7 @@ class Executable {
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls whose arguments differ from the recording
   size_t now_ = 0;                 // the current or last call
-  size_t whole_records_ = 0;       // consecutive ones
+  size_t whole_records_ = 0;       // runs in a row that recorded all calls
   uint64_t profiler_ = 0;          // the profiler that knows the ops of the recording
   std::string why_not_;
   std::unique_ptr<Recording> recording_;  // last member: destroyed first

@@ -7,7 +7,8 @@
 
 namespace tg::detail {
 
-// Small tensors that move between runs are copied: this costs less than recording their ops again.
+// Whether r has a copy that the recording uses. Small tensors that move between runs get one: copying costs less than
+// recording their ops again.
 bool Executable::copied(MemorySource& r) {
   constexpr size_t kMost = 64 << 10;
   using enum MemorySource::Kind;
@@ -75,11 +76,12 @@ void Executable::record_all() {
   recording_->record();
   recorded_ += calls_.size();
 }
-// Brings the recording up to this run's arguments; false if that is not worth it.
+// Updates the recording to this run's arguments. Returns false, without a recording, after too many runs that recorded
+// all calls.
 bool Executable::record_changes() {
   constexpr size_t kMost = 4;
   if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
-    profiler_ = profiler;  // it learns the ops as they are recorded
+    profiler_ = profiler;  // it learns the ops while they are recorded
     record_all();
     changed_.clear();
     return true;

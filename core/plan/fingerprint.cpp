@@ -25,7 +25,8 @@ enum Leaf : uint64_t { kConstant, kVariable, kCopy, kInput };
 
 Fingerprint::Fingerprint(const Graph& g, const Binding& b, const Trace& trace,
                          std::span<const GeneratorSpan> generators) {
-  std::vector<uint64_t> meaning(g.slots.size());  // by slot: the result of a node, or the leaf's identity
+  // By slot: the slot number of a node's result, or a hash of a leaf's identity.
+  std::vector<uint64_t> meaning(g.slots.size());
   for (uint32_t s = 0; s < g.slots.size(); ++s) meaning[s] = s;
   const auto leaf = [&](uint32_t slot, const StructuralHash& k) {
     if (slot != kNone) meaning[slot] = k.a;

@@ -1,4 +1,4 @@
-// Merges equal nodes, and fuses chains of pointwise ops. buffer_assignment.cpp decides where results are stored.
+// make_plan() and two of its passes: common subexpressions, and fusion of pointwise ops to chains.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/plan.h>
 
@@ -53,14 +53,14 @@ std::vector<uint8_t> visible_nodes(const Graph& g) {
   }
   return visible;
 }
-// Per node: an earlier one with the same op, attributes and inputs, or kNone. At most one of them is visible outside: a
-// write to one tensor must not change another.
+// Per node: an earlier node with the same op, attributes and inputs, or kNone. At most one of the two is visible
+// outside: a write to one tensor must not change another.
 std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<uint32_t> duplicate_of(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return duplicate_of;
-  std::vector<uint8_t> visible = visible_nodes(g);  // includes visibility of duplicates
+  std::vector<uint8_t> visible = visible_nodes(g);  // of a node or of its duplicates
   std::unordered_map<StructuralHash, uint32_t, StructuralHasher> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
@@ -111,10 +111,11 @@ int64_t columns_of(const Layout& in, const Shape& shape) {
   return -1;
 }
 
+// A chain while it grows. It runs at its last node, so once a node outside reads it, no later node may join.
 struct Cluster {
   std::vector<uint32_t> nodes;
   int64_t columns = 0;  // 0: any
-  bool open = true;     // no reader outside so far
+  bool open = true;
 };
 constexpr size_t kMostFused = 24;
 
@@ -196,7 +197,7 @@ class Clusters {
   std::vector<Cluster> all_;
 };
 
-// Numbers the temporaries. After its last reader a number is free again.
+// Gives each temporary a scratch buffer of the tile. After its last reader the buffer is free again.
 void share_scratch(ChainPlan& p) {
   std::vector<uint32_t> readers(p.buffers.size()), free;
   for (const ChainPlan::Use& u : p.uses)
@@ -212,7 +213,7 @@ void share_scratch(ChainPlan& p) {
         free.push_back(p.buffers[b].index);
   }
 }
-// Buffers of a chain: a result with later readers is an output, else it stays within a tile.
+// Buffers of a chain: a result with readers outside the chain is an output, any other a temporary.
 ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>& has_duplicate) {
   using Buffer = ChainPlan::Buffer;
   ChainPlan p;
@@ -247,7 +248,7 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   return p;
 }
 
-// One step per node or group, in order of emission; a group is at the position of its last node.
+// One step per node, chain or replacement, in order of emission; several nodes run at the position of the last.
 std::vector<Step> initial_steps(const Graph& g, const std::vector<uint32_t>& duplicate_of,
                                 const std::vector<uint8_t>& has_duplicate, uint32_t passes) {
   const auto n = uint32_t(g.nodes.size());

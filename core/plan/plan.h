@@ -14,13 +14,14 @@ struct Slot {          // a value: a leaf, or an output of a node
   const Value* value;  // null without an owner
   const Layout* layout;
   uint32_t node;  // the producer; kNone: a leaf
-  // Values that share storage: a union-find forest, see find(). The root's members below are those of the group.
+  // Values that share storage form a group: a union-find forest, see find(). The members below are of the group in its
+  // root.
   uint32_t group;
   uint32_t uses = 0;    // by inputs of nodes of the graph
-  bool pinned = false;  // held outside the graph, or saved by the tape
+  bool pinned = false;  // held outside or by the tape: its memory is not reused
   // Lifetime of the group, as positions in the plan's steps.
   uint32_t first = kNone, last = 0;
-  uint32_t reads = 0;  // by the step being planned
+  uint32_t reads = 0;  // by the step that choose_in_place() is at
 };
 struct Graph {
   std::vector<Ref<Node>> nodes;    // in order of emission
@@ -61,12 +62,12 @@ struct Plan {
   std::vector<uint8_t> has_duplicate;  // per node: a later step reuses its results
   struct Arena {
     Device device;
-    size_t bytes = 0, live = 0;  // live: maximal sum of live blocks
+    size_t bytes = 0, live = 0;  // live: peak of live bytes
   };
   std::vector<Arena> arenas;
 };
 
-// An op that a step runs, with its input and output slots. A result within a tile has slot kNone.
+// An op that a step runs, with its input and output slots. A temporary of a chain has slot kNone.
 struct Operation {
   OpPtr op;
   std::vector<uint32_t> in, out;
@@ -75,18 +76,18 @@ struct Operation {
 std::vector<Operation> operations(const Graph&, const Step&);  // in the order of Step::donors; passes.cpp
 
 Graph collect(Inputs roots);  // evaluate.cpp: the nodes that have not run
-// Numbers the values. The key holds structure (ops, keys, edges, layouts of leaves) and liveness (values held outside):
-// both limit the plan.
+// Gives each value a slot. The key covers structure (ops, their keys, edges, layouts of leaves) and liveness (pinned
+// values): a plan depends on both.
 StructuralHash number(Graph&);
 Plan make_plan(Graph&, uint32_t passes);              // passes.cpp
 void assign_buffers(Graph&, Plan&, uint32_t passes);  // buffer_assignment.cpp
-// Nodes that run as one op; none of them is `busy`. rewrite.cpp
+// Nodes that run as one op. Nodes that are `busy` take no part. rewrite.cpp
 struct Rewrite {
   std::vector<uint32_t> nodes;  // in order of emission
   Replacement replacement;
 };
 std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& busy);
-// An order of the steps with lower peak memory, as indices into `steps`, in topological order. schedule.cpp
+// A topological order of the steps, as indices, that is likely to need less memory. schedule.cpp
 std::vector<uint32_t> memory_aware_order(const Graph&, const std::vector<Step>&);
 const char* folder_of_dumps();         // of TG_DUMP_PLANS, created; null if unset
 void dump(const Graph&, const Plan&);  // to that folder

@@ -31,7 +31,8 @@ class Finder {
   }
   std::vector<Rewrite> all() {
     std::vector<Rewrite> found;
-    for (auto n = uint32_t(g_.nodes.size()); n-- > 0;)  // from the end: the largest pattern first
+    // From the end, since the root of a pattern is its last node: otherwise a smaller match could take its nodes.
+    for (auto n = uint32_t(g_.nodes.size()); n-- > 0;)
       for (const Rule* r : rules())
         if (std::optional<Rewrite> w = apply(*r, n)) {
           for (const uint32_t k : w->nodes) busy_[k] = 1;

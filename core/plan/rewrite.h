@@ -12,7 +12,7 @@ struct Pattern {
   const void* op = nullptr;  // Op::type(); null: any value, an input of the new op
   std::vector<Pattern> in = {};
   bool either_order = false;  // its two inputs may be swapped
-  bool more = false;          // inputs beyond `in` are inputs of the new op too
+  bool more = false;          // the op may have inputs beyond `in`; the new op gets them
 };
 struct Rule {
   std::string_view name;

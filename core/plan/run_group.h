@@ -1,5 +1,5 @@
-// Runs several nodes by one call: a chain of pointwise ops, or a replacement op. Results are those of run_node() for
-// each node.
+// Runs the nodes of a step by one call: a chain of pointwise ops, or a replacement op. It does what run_node() does for
+// one node.
 #pragma once
 #include <tapegrad/core/chain.h>
 #include <tapegrad/core/engine/run_node.h>

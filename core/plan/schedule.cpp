@@ -1,5 +1,5 @@
-// The order of steps: greedily the step that frees most memory. A communicating step runs as soon as all steps emitted
-// before it have run, because other ranks wait for it; later steps may overlap it.
+// The order of steps: greedily the ready step after which live bytes grow least. A communicating step runs as soon as
+// all steps emitted before it have run, because other ranks wait for it; later steps may overlap it.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace tg::detail {
 namespace {
-// Candidates are the ready steps that were emitted first and those that became ready last: graphs may have any number
-// of branches.
+// Candidates: the kWidth ready steps that were emitted first and the kWidth that became ready last. Without a limit,
+// wide graphs would take quadratic time.
 constexpr size_t kWidth = 32;
 
 class Scheduler {
@@ -20,7 +20,7 @@ class Scheduler {
     for (uint32_t s = 0; s < base_.size(); ++s) base_[s] = s;
     bytes_.resize(base_.size());
     left_.resize(base_.size());
-    uint32_t after_message = 0;  // the first step after the last message
+    uint32_t after_message = 0;  // first step after the last communicating one
     message_.resize(steps.size());
     for (uint32_t t = 0; t < steps.size(); ++t) {
       for (const uint32_t n : steps[t].nodes) step_of[n] = t;
@@ -35,7 +35,7 @@ class Scheduler {
       after_message = t + 1;
     }
     for (uint32_t s = 0; s < base_.size(); ++s)
-      if (g.slots[s].pinned || g.slots[s].node == kNone) left_[base_[s]] = kNone;  // it stays
+      if (g.slots[s].pinned || g.slots[s].node == kNone) left_[base_[s]] = kNone;
   }
   std::vector<uint32_t> order() {
     for (uint32_t t = 0; t < waits_.size(); ++t)
@@ -55,7 +55,7 @@ class Scheduler {
   }
 
  private:
-  // Views and merged results take no bytes.
+  // Views and duplicates take no bytes.
   void add_results(const Graph& g, const Step& step, uint32_t t) {
     if (step.duplicate_of != kNone) {
       for (size_t i = 0; i < g.nodes[step.nodes[0]]->out.size(); ++i)
@@ -111,7 +111,7 @@ class Scheduler {
 
   std::vector<uint32_t> base_;                  // by slot: the slot that holds its memory
   std::vector<int64_t> bytes_;                  // by base: bytes that the graph makes
-  std::vector<uint32_t> left_;                  // by base: steps that will read it; kNone: it stays
+  std::vector<uint32_t> left_;                  // by base: steps that will read it; kNone: never freed
   std::vector<std::vector<uint32_t>> reads_;    // by step: bases
   std::vector<int64_t> makes_;                  // by step: bytes
   std::vector<std::vector<uint32_t>> readers_;  // by step: steps that wait for it
