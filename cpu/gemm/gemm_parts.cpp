@@ -135,7 +135,7 @@ class Guard {
 
  private:
   // Biased f32 exponents (+127). A row's absmax of 2^-96 leaves 30 bits above the denormals, as do dot products; sums
-  // of 2^17 terms of 2^110 are finite.
+  // of 2^16 terms below 2^112 are finite.
   static constexpr int kInfinite = 255, kLeast = 127 - 96, kLeastOfProduct = 254 - 96, kMostOfProduct = 254 + 110;
   static int exponent(uint16_t bits) { return bits >> 7; }
   static int64_t padded(int64_t n) { return ceil_div(n, kSide) * kSide; }

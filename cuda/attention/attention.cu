@@ -1,7 +1,7 @@
 // The choice of a kernel, and delta of the gradient.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
-// first the op's header
+
 #include <tapegrad/cuda/attention/attention_kernels.h>
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
