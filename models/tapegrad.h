@@ -12,6 +12,8 @@
 /// Checks that the infer() of many ops share.
 /// @namespace tg::math
 /// Elementary functions for kernels.
+/// @example snippets.cpp
+/// A small example of each layer and each important op. A test compiles and runs it.
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/autograd/custom_vjp.h>
