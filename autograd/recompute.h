@@ -1,7 +1,8 @@
 /// @file
-/// Activation checkpointing (Chen et al. 2016): a part of a model keeps its inputs instead of its activations, and runs
-/// again in backward, which costs another forward pass. Values and gradients have the same bits, except that gradients
-/// of a tensor read by several parts are summed in another order. models/io/checkpoint.h saves training state.
+/// Activation checkpointing (Chen et al., 2016): a part of a model keeps its inputs instead of its activations, and
+/// runs again in backward, which costs another forward pass. Values and gradients have the same bits, except that
+/// gradients of a tensor read by several parts are summed in another order. models/io/checkpoint.h saves training
+/// state.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>

@@ -1,5 +1,5 @@
 /// @file
-/// Dropout (Srivastava et al. 2014) by a counter-based generator. Its state and the element's position give the mask:
+/// Dropout (Srivastava et al., 2014) by a counter-based generator. Its state and the element's position give the mask:
 /// nothing is saved, and the gradient is the same op.
 #pragma once
 #include <tapegrad/core/op.h>

@@ -1,5 +1,5 @@
 /// @file
-/// Low-rank adaptation of a linear layer (Hu et al. 2021, arXiv:2106.09685): GEMM with two thin matrices in one op
+/// Low-rank adaptation of a linear layer (Hu et al., 2021, arXiv:2106.09685): GEMM with two thin matrices in one op
 /// keeps the intermediate result in cache. Dropout, merging and freezing are in models/nn/lora.h.
 #pragma once
 #include <tapegrad/core/op.h>

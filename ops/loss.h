@@ -58,7 +58,7 @@ struct MseLoss : OpOf<MseLoss> {
 
 /// The loss -log softmax(logits)[target] of each row of logits (..., V), f64, f32 or bf16, with targets (...), i32 or
 /// i64, in [0, V). Label smoothing s gives (1 - s) times that, plus s times the mean of -log softmax over all V
-/// (Szegedy et al. 2016). The result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else
+/// (Szegedy et al., 2016). The result is 0-d for mean and sum, of the targets' shape for none; f64 for f64 logits, else
 /// f32. GPUs compute the exponentials of bf16 logits to 2^-16.
 ///
 /// When the op runs, a target outside [0, V) other than ignore_index is an Error, as is the mean of no rows. On a CUDA

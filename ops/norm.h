@@ -1,6 +1,6 @@
 /// @file
-/// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over the last dimension of a tensor, or of the sum of
-/// two as in a residual stream. Each gradient is one pass over the rows. There are no running statistics.
+/// LayerNorm (Ba et al., 2016) and RMSNorm (Zhang & Sennrich 2019) over the last dimension of a tensor, or of the sum
+/// of two as in a residual stream. Each gradient is one pass over the rows. There are no running statistics.
 #pragma once
 #include <tapegrad/core/op.h>
 

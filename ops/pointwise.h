@@ -164,7 +164,7 @@ struct Relu {
   template <class T> TG_HD_INLINE static T f(T x) { return math::select(x < T(0), T(0), x); }
   template <class T> TG_HD_INLINE static T df(T, T y) { return math::select(y <= T(0), T(0), T(1)); }
 };
-/// x / (1 + exp(-x)) (Elfwing et al. 2017).
+/// x / (1 + exp(-x)) (Elfwing et al., 2017).
 struct Silu {
   static constexpr char kName[] = "silu", kGradName[] = "silu_grad";
   static constexpr Saves kSaves{.x = true};

@@ -12,7 +12,7 @@ namespace tg {
 /// The scaling of the frequencies of rope().
 enum class RopeScalingKind {
   none,
-  /// All are divided by the factor: position interpolation (Chen et al. 2023).
+  /// All are divided by the factor: position interpolation (Chen et al., 2023).
   linear,
   /// Long waves are divided by the factor, short ones stay, those between are blended (Llama 3.1, 2024).
   llama3

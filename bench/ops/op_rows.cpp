@@ -199,7 +199,7 @@ void global_norm_row(Rows& rows, int64_t n, DType d) {
 }
 
 // Causal, over the last Tq of T positions: Tq T - Tq (Tq - 1) / 2 query-key pairs. Two GEMMs over HS forward, five
-// backward, one of them recomputed (Dao et al. 2022).
+// backward, one of them recomputed (Dao et al., 2022).
 void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq) {
   const double product = 2.0 * double(b * nh * hs) * double(tq * t - tq * (tq - 1) / 2);
   const Shape q{b, nh, tq, hs}, k{b, nh, t, hs};

@@ -1,6 +1,6 @@
 /// @file
 /// WorkScope: counts bytes and operations of a program's ops. A device's bandwidth and speed then give the minimal time
-/// (the roofline of Williams et al. 2009). In a dry_run() this takes milliseconds for steps of any size.
+/// (the roofline of Williams et al., 2009). In a dry_run() this takes milliseconds for steps of any size.
 /// models/train/roofline.h uses it.
 #pragma once
 #include <tapegrad/core/op.h>

@@ -1,4 +1,4 @@
-// A masked language model like BERT (Devlin et al. 2018): a bidirectional post-norm encoder, trained on lines of
+// A masked language model like BERT (Devlin et al., 2018): a bidirectional post-norm encoder, trained on lines of
 // unequal length.
 //   bert TEXT [STEPS]
 #include <tapegrad/tapegrad.h>

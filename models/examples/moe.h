@@ -1,5 +1,5 @@
-// A decoder with a mixture of experts (Shazeer et al. 2017): each token runs through its top_k experts. Experts have a
-// fixed capacity (Fedus et al. 2022); dropped tokens keep only the residual stream. The host reads no value, so the
+// A decoder with a mixture of experts (Shazeer et al., 2017): each token runs through its top_k experts. Experts have a
+// fixed capacity (Fedus et al., 2022); dropped tokens keep only the residual stream. The host reads no value, so the
 // model also runs lazily and compiled.
 #pragma once
 #include <tapegrad/tapegrad.h>

@@ -1,4 +1,4 @@
-// A vision transformer (Dosovitskiy et al. 2020) for images of one channel. reshape and permute make patches.
+// A vision transformer (Dosovitskiy et al., 2020) for images of one channel. reshape and permute make patches.
 #pragma once
 #include <tapegrad/tapegrad.h>
 

@@ -1,5 +1,5 @@
 /// @file
-/// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al. 2019) and variants: learned or rotary
+/// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al., 2019) and variants: learned or rotary
 /// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, optional biases and tied head. It can run in
 /// bf16 with f32 parameters, and recompute activations. The loss is cross_entropy() of the logits.
 #pragma once

@@ -16,7 +16,7 @@ struct SampleOptions {
   int64_t top_k = 0;       ///< draw from the k most likely tokens; 0: all
   double top_p = 1;        ///< likeliest tokens that reach this probability; 1: all
   double min_p = 0;        ///< least probability relative to the likeliest; 0: all
-  /// Divides the positive logit of an earlier token, multiplies a negative one (Keskar et al. 2019). 1: no change.
+  /// Divides the positive logit of an earlier token, multiplies a negative one (Keskar et al., 2019). 1: no change.
   double repetition_penalty = 1;
   double frequency_penalty = 0;  ///< subtracted from a logit per earlier occurrence
   double presence_penalty = 0;   ///< subtracted from a logit once if the token came before
@@ -27,8 +27,8 @@ struct SampleOptions {
 };
 
 /// Draws a token from softmax(logits / temperature), after penalties for the tokens `before`. Keeps the top k, then,
-/// with the remaining probabilities, the top p (nucleus sampling: Holtzman et al. 2019), then those that reach min p
-/// (Nguyen et al. 2024). The lower of equal logits counts as likelier. A logit of -infinity excludes its token. An
+/// with the remaining probabilities, the top p (nucleus sampling: Holtzman et al., 2019), then those that reach min p
+/// (Nguyen et al., 2024). The lower of equal logits counts as likelier. A logit of -infinity excludes its token. An
 /// Error if a logit is NaN or +infinity, or all are -infinity.
 int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&, std::span<const int64_t> before = {});
 /// The probability of each token in sample().

@@ -177,7 +177,7 @@ struct BlockOptions {
   std::function<int64_t(const Params&)> fragments = {};
 };
 
-/// Multi-head self-attention (Vaswani et al. 2017), optionally causal, with grouped keys (Ainslie et al., GQA, 2023)
+/// Multi-head self-attention (Vaswani et al., 2017), optionally causal, with grouped keys (Ainslie et al., GQA, 2023)
 /// and rotary positions. Dropout applies to its result; attention weights are not stored.
 struct SelfAttention : Layer {
   Linear qkv;           ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked

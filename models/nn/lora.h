@@ -1,5 +1,5 @@
 /// @file
-/// LoRA (Hu et al. 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product, added to its
+/// LoRA (Hu et al., 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product, added to its
 /// result or, after training, its weight. models/model/lora.h adds it to a Gpt, models/io/adapter.h to files.
 #pragma once
 #include <tapegrad/models/nn/layers.h>

@@ -9,7 +9,7 @@ namespace tg {
 /// The factor of the orthogonal update, next to the learning rate.
 enum class MuonScale {
   original,  ///< sqrt(max(1, rows / columns)), as in the first publication
-  /// 0.2 sqrt(max(rows, columns)): sized like AdamW's updates, so its rates fit (Liu et al. 2025).
+  /// 0.2 sqrt(max(rows, columns)): sized like AdamW's updates, so its rates fit (Liu et al., 2025).
   rms
 };
 /// The settings of a Muon.

@@ -1,6 +1,6 @@
 /// @file
 /// GradientBuckets and Partition: groups of parameters that are reduced together, and each rank's shard of updates and
-/// optimiser state (ZeRO stage 1: Rajbhandari et al. 2020).
+/// optimiser state (ZeRO stage 1: Rajbhandari et al., 2020).
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/comm/collectives.h>

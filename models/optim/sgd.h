@@ -1,5 +1,5 @@
 /// @file
-/// Sgd: stochastic gradient descent, plain or with momentum (Polyak 1964; Nesterov's form of Sutskever et al. 2013).
+/// Sgd: stochastic gradient descent, plain or with momentum (Polyak 1964; Nesterov's form of Sutskever et al., 2013).
 /// The arithmetic is sgd_step() in ops/training/optim_step.h, that of torch.optim.SGD.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>

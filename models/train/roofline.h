@@ -1,6 +1,6 @@
 /// @file
 /// The minimum time of a training step on a device, op by op, before it runs: bytes moved and GEMM operations, counted
-/// in a dry_run(), over the device's rates (the roofline of Williams et al. 2009). For `tapegrad inspect --roofline`.
+/// in a dry_run(), over the device's rates (the roofline of Williams et al., 2009). For `tapegrad inspect --roofline`.
 #pragma once
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/models/train/memory_plan.h>

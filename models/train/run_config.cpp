@@ -17,7 +17,7 @@ template <class T> struct Named {
   std::string_view name;
   T (*make)();
 };
-GptConfig gpt2(int64_t layers, int64_t heads, int64_t width) {  // Radford et al. 2019
+GptConfig gpt2(int64_t layers, int64_t heads, int64_t width) {  // Radford et al., 2019
   return {.vocab_size = 50257,
           .context = 1024,
           .layers = layers,

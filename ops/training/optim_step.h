@@ -1,6 +1,6 @@
 /// @file
 /// Optimiser steps on tensors: the norm of all gradients, and a step of Adam (Kingma & Ba 2015), AdamW (Loshchilov &
-/// Hutter 2019) or SGD with momentum (Sutskever et al. 2013) for all tensors in one pass. models/optim adds groups,
+/// Hutter 2019) or SGD with momentum (Sutskever et al., 2013) for all tensors in one pass. models/optim adds groups,
 /// schedules and state.
 #pragma once
 #include <tapegrad/core/op.h>

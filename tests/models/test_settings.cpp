@@ -228,7 +228,7 @@ TEST_CASE("settings: named models are those of their sources, field by field") {
   large.context = 512, large.ff_width = 10240, large.positions = Positions::rope, large.rope_theta = 10000;
   large.activation = Activation::swiglu, large.init = InitScheme::xavier;
   CHECK(arch("cs336-2.7b") == large);
-  const std::tuple<const char*, int64_t, int64_t, int64_t> sizes[] = {// Radford et al. 2019, table 2
+  const std::tuple<const char*, int64_t, int64_t, int64_t> sizes[] = {// Radford et al., 2019, table 2
                                                                       {"gpt2", 12, 12, 768},
                                                                       {"gpt2-medium", 24, 16, 1024},
                                                                       {"gpt2-large", 36, 20, 1280},
