@@ -35,7 +35,7 @@ TEST_CASE("copy_segments: every element of each piece, and no other") {
         std::copy_n(x.begin() + int64_t(f * element), n * element, want.begin() + int64_t(t * element));
       const Tensor a = tensor(x, {int64_t(x.size())}, kGpu),
                    b = tensor(std::vector<uint8_t>(want.size(), 0xee), {int64_t(want.size())}, kGpu);
-      std::vector<cuda::Piece> list;
+      std::vector<cuda::Segment> list;
       for (const auto& [f, t, n] : all) list.push_back({data(a) + f * element, data(b) + t * element, int64_t(n)});
       cuda::copy_segments(kContext, list, element);
       CHECK(values<uint8_t>(b) == want);
