@@ -11,7 +11,6 @@ macro(fail what)
   math(EXPR failures "${failures} + 1")
   message(NOTICE "FAILED ${command}\n  ${what}\n  stdout: ${out}\n  stderr: ${err}")
 endmacro()
-# fail_if(<message> <condition>...): the condition is that of if(), without an empty argument
 function(fail_if what)
   if(${ARGN})
     fail("${what}")
@@ -31,14 +30,13 @@ function(differ a b what)
   fail_if("${what}" one STREQUAL two)
   set(failures ${failures} PARENT_SCOPE)
 endfunction()
-# run(<status> <arguments>...): sets out and err
 macro(run status)
   set(command "tapegrad ${ARGN}")
   execute_process(COMMAND ${TAPEGRAD} ${ARGN} WORKING_DIRECTORY ${dir} RESULT_VARIABLE result OUTPUT_VARIABLE out
                   ERROR_VARIABLE err)
   fail_if("status ${result}, not ${status}" NOT result STREQUAL "${status}")
 endmacro()
-# The same with variables of the environment: run_with("A=b;C=d" <status> <arguments>...)
+# run() with environment variables: run_with("A=b;C=d" <status> <arguments>...)
 macro(run_with variables status)
   set(command "${variables} tapegrad ${ARGN}")
   execute_process(COMMAND ${CMAKE_COMMAND} -E env ${variables} ${TAPEGRAD} ${ARGN} WORKING_DIRECTORY ${dir}
@@ -55,7 +53,7 @@ function(expect stream)
   endforeach()
   set(failures ${failures} PARENT_SCOPE)
 endfunction()
-# refused(<status> <text on stderr> <arguments>...): one message of ours, nothing on stdout, no folder made
+# refused(<status> <text on stderr> <arguments>...): one message of ours, empty stdout, no new folder
 macro(refused status text)
   run(${status} ${ARGN})
   expect(err "${text}")

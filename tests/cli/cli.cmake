@@ -27,16 +27,14 @@ foreach(line IN LISTS lines)
   endforeach()
 endforeach()
 
-# A note: the warm-up is longer than the run. An MLP with ReLU
 run(0 train --data text.txt --tokenizer char --out relu --layers 1 --heads 2 --width 32 --batch 4 --warmup 9 --max-steps
   6 --eval-every 3 --context 16 --activation relu)
 expect(out "note    the run ends within its 9 steps of warm-up: the rate never reaches lr")
 
-# The same run from its config.json, on one thread: the same model
 run(0 train --data text.txt --config model/config.json --out again --quiet --threads 1)
 fail_if("--quiet prints" out)
 same_files(model/model.safetensors again/model.safetensors "the same run gave another model")
-# Compiled steps with dropout and two micro-batches: the same model and log, also after a resume
+# Compiled steps with dropout and micro-batches, also after a resume
 macro(same_run a b)
   foreach(folder ${a} ${b})
     file(READ ${dir}/${folder}/log.jsonl ${folder}_log)
@@ -56,7 +54,6 @@ run(0 train --resume plain --max-steps 9 --quiet --compile false)
 run(0 train --resume compiled --max-steps 9 --quiet)
 same_run(plain compiled)
 refused(2 "compile is 'maybe'. It must be true or false" train ${noisy} --out none --compile maybe)
-# int8 blocks: a model like any other
 run(0 train --data text.txt --tokenizer char --out codes ${tiny} --context 16 --seed 7 --linear
   switchback-memory-efficient)
 run(0 train --resume codes --max-steps 8 --quiet)
@@ -70,7 +67,7 @@ file(WRITE ${dir}/run.json
 run(0 train --data text.txt --preset demo --config run.json --max-steps 2 --sample-every 2 --out small)
 expect(out "1 layers, 2 heads, width 16, context 8, vocabulary 256 (byte)" "2/2" "--- step 2")
 
-# Resume: a finished run writes its model again; settings and data come from the checkpoint
+# A finished run writes its model again; settings and data come from the checkpoint
 file(REMOVE ${dir}/model/model.safetensors)
 run(0 train --resume model --width 32 --quiet)
 same_files(model/model.safetensors again/model.safetensors "--resume of a run that is done gave another model")
@@ -103,7 +100,7 @@ refused(1 "min_lr is 0.0001 and lr 1e-05. A cosine falls from lr to min_lr" trai
 file(COPY ${dir}/model/ DESTINATION ${dir}/slower)
 run(0 train --resume slower --config lr.json --warmup 1 --max-steps 8 --quiet)
 expect(err "lr was 0.001 and is 0.5 from step 7 on" "warmup was 2 and is 1 from step 7 on")
-run(0 train --resume slower --max-steps 9 --quiet)  # it is in the checkpoint now
+run(0 train --resume slower --max-steps 9 --quiet)
 fail_if("the rate changes once more" err MATCHES "lr was")
 file(READ ${dir}/slower/config.json config)
 string(JSON value GET "${config}" train lr)
@@ -132,7 +129,6 @@ refused(1 "[train] model/checkpoint.safetensors belongs to a run that is finishe
 overwrite it. Resume it with `tapegrad train --resume model --max-steps 12`, choose another --out, or pass --overwrite."
         train --data text.txt ${tiny} --out model)
 same_files(model/model.safetensors again/model.safetensors "a run that was refused changed the model")
-# --no-save leaves only the log, also over another run
 run(0 train --data text.txt ${tiny} --out bare)
 run(0 train --data text.txt ${tiny} --out bare --no-save --overwrite)
 expect(out "wrote bare/log.jsonl")
@@ -149,7 +145,6 @@ refused(1 "small/model.safetensors exists" train --data text.txt ${tiny} --out s
 foreach(folder model small)
   fail_if("a run that was refused left ${folder}/.lock" EXISTS ${dir}/${folder}/.lock)
 endforeach()
-# The variants of the model
 run(0 train --data text.txt --tokenizer char --out variant ${tiny} --context 16 --positions rope --kv-heads 1 --norm
   rms_norm
     --activation swiglu --ff-width 24 --tied-head false --init xavier --rope-theta 500)
@@ -157,11 +152,10 @@ run(0 generate --model variant --prompt "the cat" --max-tokens 30)
 refused(1 "kv_heads 3 does not divide heads 2" train ${never} ${tiny} --kv-heads 3)
 refused(2 "The names are learned, rope" train ${never} ${tiny} --positions alibi)
 
-# A vocabulary larger than the tokenizer's: only ids of the tokenizer are generated
+# A vocabulary larger than the tokenizer's: only the tokenizer's ids are generated
 run(0 train --data text.txt --tokenizer char ${tiny} --context 16 --vocab-size 5000 --sample-every 6 --out wide)
 expect(out "vocabulary 5000 (char)")
 run(0 generate --model wide --prompt "the cat" --max-tokens 100 --temperature 5)
-# No validation at all
 run(0 train --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 4 --warmup 2 --max-steps 6 --eval-every
   0
     --checkpoint-every 0 --val-fraction 0 --out alone)
@@ -201,7 +195,7 @@ fail_if("${parameters} parameters, not ${expected}" NOT parameters EQUAL expecte
 math(EXPR expected "4 * ${parameters}")
 fail_if("${bytes} bytes, not ${expected}" NOT bytes EQUAL expected)
 
-# Comparison: status 1 where tensors differ by more than rounding
+# Status 1: tensors differ by more than rounding
 run(0 compare --model model --device cpu --json same.json)
 expect(out "model: ${parameters} parameters; a training step of 2 x 16 tokens, seed 1" "cpu/f32 against cpu/f64: ")
 expect(out "all within their tolerance" "and ")
@@ -221,7 +215,7 @@ foreach(row weights forward backward gradients update)
 endforeach()
 run(0 compare --arch nano --sides cpu cpu/bf16 --batch 1 --context 8)
 expect(out "cpu/bf16 against cpu/f32")
-# Gradients of four steep layers differ by far more than their tolerance, with any contraction.
+# Gradients of four steep layers differ far beyond their tolerance, with any contraction.
 string(REPLACE "--layers;1" "--layers;4" steep "${tiny}")
 run(0 train --data text.txt --tokenizer char --out steep ${steep} --context 16 --init-std 300 --lr 0 --min-lr 0 --quiet)
 run(1 compare --model steep --sides cpu/f64 cpu/f32 --json apart.json)
@@ -230,7 +224,7 @@ file(READ ${dir}/apart.json report)
 string(JSON value GET "${report}" comparisons 0 first_apart within)
 fail_if("apart.json says that the first tensor apart is within its tolerance" NOT value STREQUAL OFF)
 
-# A custom tokenizer: its token file and the text train the same model, whose folder has the tokenizer
+# Token file and text train the same model, whose folder has the custom tokenizer
 file(WRITE ${dir}/pairs.json [=[{"added_tokens": [], "decoder": {"type": "Fuse"}, "model": {"type": "BPE",
   "unk_token": "?", "vocab": {"?": 0, "t": 1, "h": 2, "th": 3, " ": 4, "e": 5, "the": 6}, "merges": ["t h",
         "th e"]}}]=])
@@ -241,7 +235,7 @@ run(0 train --data text.txt --tokenizer ./pairs.json --out pairs_of_text ${tiny}
 same_files(pairs/model.safetensors pairs_of_text/model.safetensors "a token file and its text train different models")
 fail_if("no pairs/tokenizer.json" NOT EXISTS ${dir}/pairs/tokenizer.json)
 file(SHA256 ${dir}/pairs/model.safetensors of_pairs.bin)
-# A .npy file has ids of 16 or of 32 bits, a .bin file of 16 alone
+# .npy files have ids of 16 or 32 bits, .bin files of 16
 file(READ ${dir}/pairs.json pairs)
 string(REPLACE [=["the": 6]=] [=["the": 70000]=] wide "${pairs}")
 file(WRITE ${dir}/wide.json "${wide}")
@@ -268,10 +262,8 @@ refused(2 "tokenize needs --tokenizer PATH, --in FILE... and --out FILE" tokeniz
 run(1 train --data text.txt ${tiny} --init-std 6e37 --out wild)
 expect(err "the loss of step 1 is" "    in gpt" "No update was made before it, so no learning rate helps")
 expect(err "wild/checkpoint.safetensors has no finished step: begin a new run in wild with other settings.")
-# a new run may begin in its folder: no step was saved
 run(1 train --data text.txt ${tiny} --init-std 6e37 --seed 8 --out wild)
 expect(err "the loss of step 1 is")
-# Weights that are not finite are not saved
 run(1 train --data text.txt ${tiny} --init-std 1e38 --out wilder)
 expect(err "[checkpoint] cannot write wilder/checkpoint.safetensors: 'model.")
 expect(err "after step 0. What was there before is unchanged. All weights and moments must be finite")
@@ -285,10 +277,8 @@ run(1 train --data text.txt --out lr ${tiny} --quiet)
 expect(err "lr/checkpoint.safetensors belongs to a run that was saved at step 0 of 6, and whose log continues to step \
 1. A new run would overwrite it")
 expect(err "Resume it with `tapegrad train --resume lr`, choose another --out, or pass --overwrite.")
-# Weights that give no gradient: a note
 run(0 train --data text.txt --out still ${tiny} --init-std 0 --quiet)
 expect(err "the gradient's norm of step 1 is 0: nothing is learned. Check init_std and norm_eps")
-# A run that resumes with other kernels: a note
 run_with("TG_ISA=1" 0 train --data text.txt --out slow ${tiny} --quiet)
 file(STRINGS ${dir}/slow/checkpoint.safetensors header REGEX "cpu, level 1")
 fail_if("the checkpoint does not name the kernels" NOT header)
@@ -325,7 +315,6 @@ run_with("TG_DUMP_PLANS=text.txt/plans" 1 train --data text.txt --out never ${ti
 expect(err "cannot make or use the folder text.txt/plans")
 fail_if("made the output folder of a run that did not begin" EXISTS ${dir}/never)
 
-# Paths that the system refuses, and names with control characters
 file(CREATE_LINK loop_b ${dir}/loop_a SYMBOLIC)
 file(CREATE_LINK loop_a ${dir}/loop_b SYMBOLIC)
 refused(1 "[file] cannot find out what loop_a is: Too many levels of symbolic links. Check the path"
@@ -346,7 +335,6 @@ refused(1 "...(3001 bytes)..." train --data "${long}" --out never)
 string(LENGTH "${err}" n)
 fail_if("a message of ${n} bytes" n GREATER 700)
 
-# A resumed run uses the tokenizer of its checkpoint; token files replace only token files
 run(0 train --data text.txt --tokenizer byte ${tiny} --context 16 --quiet --out bytewise)
 run(0 export --model bytewise --to hf --out pub)
 file(COPY ${dir}/pub/tokenizer.json DESTINATION ${dir}/tok)

@@ -8,7 +8,6 @@ file(MAKE_DIRECTORY ${dir})
 string(REPEAT "the cat sat on the mat and the dog ate the log.\n" 40 text)
 file(WRITE ${dir}/text.txt "${text}")
 
-# run(<status> <arguments>...): sets out and err
 macro(run status)
   execute_process(COMMAND ${TAPEGRAD} ${ARGN} WORKING_DIRECTORY ${dir} RESULT_VARIABLE result OUTPUT_VARIABLE out
                   ERROR_VARIABLE err)
@@ -65,10 +64,9 @@ run(0 generate --model cuda ${sampling} --device cpu)
 same("${there}" "${out}" "other text on the device")
 run(0 train --resume cuda --max-steps 5 --device cpu)
 expect("5/5")
-run(0 train --resume cpu --max-steps 5 --device cuda --progress lines)  # it was a quiet run
+run(0 train --resume cpu --max-steps 5 --device cuda --progress lines)
 expect("5/5")
 
-# The loss of a model, and one that was trained before
 foreach(device cpu cuda)
   run(0 eval --model cuda --data text.txt --device ${device})
   string(REGEX MATCH "loss +[0-9].[0-9][0-9][0-9]" loss_${device} "${out}")
@@ -89,7 +87,6 @@ expect("all equal")
 run(0 compare --model cuda --batch 1 --sides cpu/bf16 cuda/bf16)
 expect("all within their tolerance")
 
-# A batch that cannot fit is refused
 run(1 train --data text.txt --device cuda --batch 1000000000 --out never)
 if(NOT err MATCHES "of memory, and cuda:0 has [0-9.]+ .B, which is [0-9.]+ .B too little.* These would fit: --batch ")
   message(FATAL_ERROR "no word about the memory of cuda:0: ${err}")

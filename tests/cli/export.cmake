@@ -1,4 +1,4 @@
-# Models of other programs from end to end, with every bad input that the command line must answer:
+# Models of other programs, end to end, with every bad input:
 #   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/export.cmake
 cmake_minimum_required(VERSION 3.25)
 set(name tapegrad_export)
@@ -14,7 +14,6 @@ run(0 train --data text.txt --out odd ${tiny} --norm rms_norm --max-steps 2)
 run(0 generate --model model ${prompt})
 set(continued "${out}")
 
-# The same text from a folder of Hugging Face, whole and in shards
 run(0 export --model model --to hf --out whole)
 expect(out "wrote whole, a llama of ")
 run(0 export --model whole --out slash/)
@@ -35,7 +34,6 @@ foreach(folder whole shards)
   expect(out "a training step of 1 x 12 x 16 tokens")
 endforeach()
 
-# merge and export keep the kind of folder; export can merge an adapter
 run(0 finetune --model whole --data text.txt --out ad --max-steps 3 --warmup 2 --quiet)
 run(0 merge --model whole --adapter ad --out merged)
 run(0 export --model whole --adapter ad --out exported)
@@ -59,7 +57,7 @@ file(COPY ${dir}/whole/config.json DESTINATION ${dir}/hollow)
 refused(1 "hollow has neither model.safetensors nor" generate --model hollow --prompt x)
 # The temporary folder of a killed export is removed
 execute_process(COMMAND sh -c "echo $$"
-  OUTPUT_VARIABLE gone OUTPUT_STRIP_TRAILING_WHITESPACE)  # a process that has ended
+  OUTPUT_VARIABLE gone OUTPUT_STRIP_TRAILING_WHITESPACE)
 file(MAKE_DIRECTORY ${dir}/again.${gone}-0.tmp/inside)
 run(0 export --model model --out again)
 fail_if("the folder of an export that was killed stays, or blocks the next"

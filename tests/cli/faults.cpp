@@ -1,6 +1,5 @@
-// The program `tapegrad_faults`: `tapegrad`, linked with this file, which makes the system calls that write files fail
-// on purpose. TG_FAULT=<when>-<call>:<n>, or <call>:<n> for before, strikes at the n-th (from 1) such call of the
-// process.
+// `tapegrad_faults` is `tapegrad` with failing system calls that write files. TG_FAULT=<when>-<call>:<n>, or <call>:<n>
+// for before, strikes the n-th (from 1) such call of the process.
 //   <call>  open, write, fsync, close, rename, mkdir, or any of them
 //   <when>  before, after   the process ends there, at once, as by kill -9 (status 137)
 //           within          a write passes half of its bytes, then the process ends; with `write` only

@@ -1,4 +1,4 @@
-# Finetuning from end to end, with every bad input it must answer:
+# Finetuning, end to end, with every bad input:
 #   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/finetune.cmake
 cmake_minimum_required(VERSION 3.25)
 set(name tapegrad_finetune)
@@ -37,7 +37,6 @@ foreach(file adapter.safetensors log.jsonl checkpoint.safetensors)
   fail_if("no ad/${file}" NOT EXISTS ${dir}/ad/${file})
 endforeach()
 same_files(model/model.safetensors before.safetensors "finetuning changed the model")
-# The same again, on one thread, in halves: the same bytes
 run(0 finetune --model model --data dog.txt --out again --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.* --lora-dropout
   0.1
     --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --threads 1)
@@ -76,7 +75,6 @@ refused(1 "belongs to a run of `tapegrad finetune`. A run of `tapegrad train` wo
         train --data cat.txt --out ad ${tiny})
 refused(2 "omit --out" finetune --resume ad --out never)
 
-# A text with characters that the model does not know
 run(0 finetune --model model --data fog.txt --out fog --unknown skip ${tune} --quiet)
 expect(err "tapegrad: 60 of 2880 characters of fog.txt are skipped, because the tokenizer does not know them: 'f' \
 U+0066\n")

@@ -1,4 +1,4 @@
-# Generation from end to end, with every bad input that the command line must answer:
+# Generation, end to end, with every bad input:
 #   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/generate.cmake
 cmake_minimum_required(VERSION 3.25)
 set(name tapegrad_generate)
@@ -28,7 +28,7 @@ expect_text("the cat sat on the \n")
 run(0 generate ${greedy} --stop "zebra")
 expect_text("${whole}")
 run(0 generate --model model --prompt "the cat"
-  --temperature 0 --max-tokens 4 --stop "sat on")  # held back, and then printed
+  --temperature 0 --max-tokens 4 --stop "sat on")
 expect_text("the cat sat\n")
 
 # Penalties, min-p and bf16
@@ -38,7 +38,7 @@ run(0 generate ${hot} --temperature 3 --min-p 1)
 expect_text("${whole}")
 run(0 generate ${greedy} --dtype bf16 --frequency-penalty 0.1 --presence-penalty 0.1)
 
-# The end-of-sequence tokens of a folder of Hugging Face: a space, and the first token after the prompt
+# End-of-sequence tokens of a Hugging Face folder: a space, and the first token after the prompt
 run(0 export --model model --out hf)
 file(READ ${dir}/hf/tokenizer.json tokenizer)
 string(JSON space GET "${tokenizer}" model vocab " ")
@@ -53,7 +53,7 @@ file(WRITE ${dir}/hf/generation_config.json "{\"eos_token_id\": \"</s>\"}")
 refused(1 "'eos_token_id' of hf/generation_config.json is \"</s>\"" generate ${greedy_hf})
 file(WRITE ${dir}/hf/generation_config.json "{\"eos_token_id\": ${t}}")
 
-# Many prompts: a line of results is the line of the prompt with text, tokens and finish_reason
+# Each result is its prompt's line plus text, tokens and finish_reason
 file(WRITE ${dir}/prompts.jsonl "{\"prompt\": \"the dog\", \"id\": 7}\n{\"prompt\": \"the cat\"}\n"
      "{\"prompt\": \"the cat sat on the mat and the dog ate the log.\\nthe \"}\n\n \t\r\n")  # blank lines are none
 set(many --model hf --prompts prompts.jsonl --temperature 0 --max-tokens 3)
@@ -73,7 +73,7 @@ fail_if("the tokens in ${line}" NOT n EQUAL 3 OR NOT value EQUAL t)
 list(GET lines 1 line)
 string(JSON value GET "${line}" finish_reason)
 fail_if("finish_reason in ${line}" NOT value STREQUAL "length")
-run(0 generate ${many} --out made.jsonl --stop a)  # an earlier result is replaced
+run(0 generate ${many} --out made.jsonl --stop a)
 file(STRINGS ${dir}/made.jsonl lines)
 list(GET lines 1 line)
 string(JSON reason GET "${line}" finish_reason)
@@ -137,7 +137,6 @@ endforeach()
 execute_process(COMMAND ${TAPEGRAD} generate --model model --stop "" WORKING_DIRECTORY ${dir} RESULT_VARIABLE result
                 OUTPUT_VARIABLE out ERROR_VARIABLE err)  # a macro would lose the empty argument
 fail_if("an empty stop" NOT result EQUAL 2 OR NOT err MATCHES "--stop is empty")
-# Ids in, ids out
 run(0 generate --model model --prompt-ids 1,2,3 --max-tokens 4 --temperature 0)
 fail_if("--prompt-ids gives '${out}'" NOT out MATCHES "^1 2 3 [0-9]+ [0-9]+ [0-9]+ [0-9]+\n$")
 run(0 generate --model model --prompt-ids 1,2,3 --max-tokens 4 --temperature 0 --out ids.jsonl)

@@ -1,4 +1,4 @@
-# Inspection, plans and profiles from end to end, with every bad input they must answer:
+# Inspection, plans and profiles, end to end, with every bad input:
 #   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/inspect.cmake
 cmake_minimum_required(VERSION 3.25)
 set(name tapegrad_inspect)
@@ -10,7 +10,6 @@ set(never --data text.txt --out never)
 set(tiny --layers 1 --heads 2 --width 32 --batch 4 --warmup 2 --max-steps 6 --eval-every 3)
 run(0 train --data text.txt --tokenizer char --out model ${tiny} --context 16 --seed 7)
 
-# The same run with a profile of its last steps: the same model
 run(0 train --data text.txt --config model/config.json --out profiled --profile trace.json)
 expect(out "profile of steps 4 to 6 of this run: " " % of it in kernels" "\n  phases  " "forward " "backward "
        "\n  layers  " "gpt.h.*." "\n  ops     " " others "
@@ -32,7 +31,6 @@ file(COPY_FILE ${dir}/text.txt ${dir}/notes.json.txt)
 refused(1
         "--profile's file of tables notes.json.txt exists and is not a profile. It would be replaced. Name a new file."
         train ${never} --profile notes.json)
-# an earlier profile is replaced
 run(0 train --data text.txt ${tiny} --optimizer sgd --lr 0.1 --out profiled --overwrite --profile trace.json)
 expect(out "run     6 steps of 4 x 64 tokens by sgd, seed 1, into profiled/")
 refused(1 "cannot write none/trace.json" train ${never} --profile none/trace.json)
@@ -78,7 +76,6 @@ refused(1 "batch is 0" inspect --plan --arch nano --batch 0)
 refused(2 "need --plan or --roofline" inspect --arch nano --batch 3)
 refused(2 "give --arch in place of --model" inspect --model model --width 64)
 refused(2 "need --plan or --roofline" inspect --model model --batch 3)
-# of a trained model: with its settings, and with others
 run(0 inspect --plan --model model)
 expect(out "model: 13376 parameters; a training step of 1 x 4 x 16 tokens by adamw on cpu")
 run(0 inspect --plan --model model --batch 6 --accumulate 2 --optimizer muon)

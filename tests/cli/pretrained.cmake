@@ -28,7 +28,7 @@ string(JSON config SET "${config}"
 string(JSON config SET "${config}" eos_token_id 3)
 file(WRITE ${dir}/foreign/config.json "${config}")
 
-# The last column of eval's line; a macro, so that fail() counts
+# The last column of eval's line; a macro, so that fail() works
 macro(loss_of what to)
   set(${to} "")
   if("${out}" MATCHES "${what} +([0-9.]+)")
@@ -44,7 +44,6 @@ macro(same_loss one two digits message)
   fail_if("${message}: ${${one}}, then ${${two}}" NOT a STREQUAL b)
 endmacro()
 
-# Loss of a model, by any window and batch; of token ids as of the text
 run(0 eval --model native --data cat.txt)
 expect(out "data        cat.txt: 2880 tokens, each predicted from up to 16 before it")
 loss_of("loss" loss)
@@ -63,9 +62,9 @@ fail_if("the model knows a text that it never saw: ${before}" NOT before GREATER
 run(0 eval --model native --data cat.txt --dtype bf16 --window 8 --logits logits.safetensors)
 expect(out "each predicted from up to 8 before it")
 run(0 inspect --model logits.safetensors)
-expect(out "(8, 8, 15)")  # 15 characters
-run(0 eval --model native --data cat.txt --window 8 --logits logits.safetensors)  # one of its kind is replaced
-foreach(file native/model.safetensors cat.txt)  # and nothing else, least of all what is read
+expect(out "(8, 8, 15)")
+run(0 eval --model native --data cat.txt --window 8 --logits logits.safetensors)
+foreach(file native/model.safetensors cat.txt)  # nothing else is replaced
   get_filename_component(kept ${file} NAME)
   file(COPY_FILE ${dir}/${file} ${dir}/kept_${kept})
   refused(1 "[eval] --logits ${file} exists and is not a file of logits. It would be replaced. Name a new file."
@@ -82,7 +81,7 @@ expect(err "60 of 2880 characters of fog.txt are skipped")
 refused(1 "has 1 token" eval --model native --data short.txt)
 refused(1 "token 25185 at position 0 of ids.bin is not in the vocabulary" eval --model native --data ids.bin)
 
-# Training all of it further: the kind of folder, the tokenizer and what else was there stay
+# Training keeps the kind of folder, the tokenizer and the other files
 run(0 train --model native --data dog.txt --out tuned ${run})
 run(0 eval --model tuned --data dog.txt)
 loss_of("loss" after)
@@ -94,7 +93,6 @@ string(JSON kind GET "${config}" model_type)
 string(JSON eos GET "${config}" eos_token_id)
 fail_if("config.json is of ${kind}, with eos_token_id ${eos}" NOT kind STREQUAL gpt2 OR NOT eos EQUAL 3)
 run(0 generate --model tuned_foreign --prompt "the " --max-tokens 4)
-# in halves, by a command that names nothing but the folder: the same bytes
 run(0 train --model foreign --data dog.txt --out halves ${run} --dropout 0 --quiet --threads 1)
 file(COPY ${dir}/tuned_foreign/model.safetensors DESTINATION ${dir}/kept)
 run(0 train --resume halves --max-steps 32 --quiet)
@@ -125,7 +123,7 @@ refused(1 "'f' U+0066" train --model native --data fog.txt --out never ${run})
 run(0 train --model native --data fog.txt --unknown skip --out fog ${run} --quiet)
 run(0 train --resume fog --max-steps 31 --quiet)
 
-# Adapters over weights in bf16: those of before are rounded wherever the adapter is used
+# Adapters over bf16 weights: the base is rounded wherever the adapter is used
 run(0 finetune --model native --data dog.txt --out half --base-dtype bf16 ${run})
 run(0 finetune --resume half --max-steps 32 --quiet)
 run(0 eval --model native --adapter half --data dog.txt)

@@ -1,5 +1,5 @@
-// The program `tapegrad` is cut off: crashes at each system call that writes, full disks, kill -9, Ctrl-C, limits.
-// After each, the resumed run must write the bytes of the uninterrupted one.
+// Crashes at each writing system call, full disks, kill -9, Ctrl-C, limits. The resumed run must write the bytes of the
+// uninterrupted one.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 
@@ -64,7 +64,7 @@ TEST_CASE("kill -9 at random moments: the run goes on to the same bytes") {
   const Reference reference(tiny_with({"--max-steps", "60", "--checkpoint-every", "3"}));
   Rng rng{kill_seed()};
   int killed = 0;
-  std::chrono::duration<double> took = reference.took;  // longer than later ones, as on a machine that was busy then
+  std::chrono::duration<double> took = reference.took;  // too long if the machine was busy then
   for (int i = 0; i < 10 * kills && killed < kills; ++i) {
     reference.begin_again();
     const std::chrono::duration<double> after = took * double(rng.uniform());
@@ -75,7 +75,7 @@ TEST_CASE("kill -9 at random moments: the run goes on to the same bytes") {
     const int status = p.status();
     REQUIRE((status == -SIGKILL || status == 0));
     killed += status != 0;
-    if (status == 0) took = std::min(took, after);  // the machine is faster now than in the reference run
+    if (status == 0) took = std::min(took, after);  // the machine is faster now
     CHECK(reference.go_on() == 0);
     reference.check_same();
   }
@@ -88,7 +88,7 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     int status = 0;
     std::string errors;
-    for (int i = 0; i < 5 && status == 0; ++i) {  // a machine that is busy may let the run end before the signal
+    for (int i = 0; i < 5 && status == 0; ++i) {  // a busy machine may let the run end before the signal
       reference.begin_again();
       Process p(reference.folder.path, reference.command);
       REQUIRE(wait_for(p, [&] { return lines_of(reference.folder / "run/log.jsonl") >= 3; }));
@@ -102,11 +102,11 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
     CHECK(load_checkpoint(reference.folder / "run/checkpoint.safetensors").state.step == lines);
     CHECK_HAS(errors,
               fmt::format("stopped after step {} of {}; `tapegrad train --resume run` resumes it", lines, kLongRun));
-    // The same command once more would begin from nothing: refused.
+    // The same command would begin from nothing: refused.
     Process fresh(reference.folder.path, reference.command);
     CHECK(fresh.status() == 1);
     CHECK_HAS(fresh.errors(), fmt::format("belongs to a run that stopped at step {} of {}", lines, kLongRun));
-    fs::remove(reference.folder / "run/model.safetensors");  // is no part of the state
+    fs::remove(reference.folder / "run/model.safetensors");
     CHECK(reference.go_on() == 0);
     reference.check_same();
   }

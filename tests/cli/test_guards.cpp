@@ -1,5 +1,5 @@
-// Guards of the files of a run: a second process, commands typed twice, files and folders that change or vanish,
-// weights that are not finite. The former files stay, and messages name the next command.
+// Guards of a run's files: a second process, commands typed twice, changing or vanishing files, non-finite weights.
+// Former files stay, and messages name the next command.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
@@ -28,7 +28,7 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
   first.send(SIGKILL);
   CHECK(first.status() == -SIGKILL);
   const int64_t steps = lines_of(folder / "run/log.jsonl");
-  // Killed before its first periodic save: a new run is refused, a resumed one is not.
+  // Killed before its first save: a new run is refused, a resumed one is not.
   Process fresh(folder.path, command);
   CHECK(fresh.status() == 1);
   CHECK_HAS(
@@ -42,14 +42,12 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
 
 namespace {
 RunConfig run_of(const Checkpoint& c) { return run_config_from_json(c.config, "checkpoint"); }
-// The arguments of the command in `...` of a message.
 Arguments command_in(const std::string& message) {
   const size_t begin = message.rfind("`tapegrad ") + 10, end = message.find('`', begin);
   REQUIRE(end != std::string::npos);
   std::istringstream words(message.substr(begin, end - begin));
   return {std::istream_iterator<std::string>(words), {}};
 }
-// A token file of the rhyme's bytes.
 void write_tokens(const std::string& path, char first = 0) {
   std::string ids;
   for (const char c : rhyme()) ids += {c, '\0'};
@@ -77,7 +75,7 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   Process over(folder.path, with(reference.command, {"--overwrite"}));
   CHECK_MESSAGE(over.status() == 0, over.errors());
   reference.check_same();
-  // A model without a checkpoint is protected too, and so is a checkpoint that cannot be read.
+  // A model without a checkpoint and an unreadable checkpoint are protected too.
   fs::remove(folder / "run/checkpoint.safetensors");
   Process model(folder.path, reference.command);
   CHECK(model.status() == 1);
@@ -268,7 +266,6 @@ TEST_CASE("after a divergence what the message says helps") {
       errors = p.errors();
       CHECK_HAS(errors, "tapegrad: lr was ");
     }
-    // The rate is in the checkpoint, for a later resume.
     CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
     Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
     CHECK(other.status() == 1);
@@ -314,7 +311,7 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
   REQUIRE(whole.status() == 0);
   const std::string path = folder / "run/checkpoint.safetensors";
   const Checkpoint good = load_checkpoint(path);
-  for (const int64_t every : {1, 0}) {  // a periodic save, and the next step's loss
+  for (const int64_t every : {1, 0}) {
     Checkpoint wild = good;
     RunConfig run = run_of(good);
     TrainConfig& t = run.train;
@@ -335,12 +332,12 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
 
 TEST_CASE("a second Ctrl-C ends the process at once") {
   const TextFolder folder;
-  Process p(folder.path, with(kTrain, tiny_with({"--batch", "10000", "--width", "128"})));  // steps of many seconds
+  Process p(folder.path, with(kTrain, tiny_with({"--batch", "10000", "--width", "128"})));
   REQUIRE(wait_for(p, [&] { return fs::exists(folder / "run/log.jsonl"); }));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   p.send(SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  REQUIRE(!p.ended());  // it finishes its step
+  REQUIRE(!p.ended());
   p.send(SIGINT);
   REQUIRE(wait_for(p, [] { return false; }) == false);
   CHECK(p.status() == -SIGINT);

@@ -1,4 +1,4 @@
-// Our prototypes of NCCL compared with nccl.h, where the build found it: this compiles, or they differ.
+// Compares our prototypes of NCCL with nccl.h: a difference does not compile.
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #ifdef TG_NCCL_HEADER
 #include TG_NCCL_HEADER
@@ -7,7 +7,6 @@
 
 namespace {
 using namespace tg::cuda;
-// The library's type in the place of ours.
 template <class T> struct Theirs {
   using type = T;
 };

@@ -1,5 +1,4 @@
-// One launch per PTX wrapper of cuda/device/ptx.h and hopper.h, for test_ptx.cpp: small matrices in and out, whose
-// values follow from the definition, on a GPU as on the emulator.
+// One launch per PTX wrapper of cuda/device/ptx.h and hopper.h, for test_ptx.cpp.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -14,7 +13,6 @@ void probe_cp_async(const Context&, const uint32_t* from /* (64, 4) */, uint32_t
 void probe_ldmatrix(const Context&, const uint16_t* from /* (32, 8) */, uint32_t* to /* (32, 4) */, bool transposed);
 void probe_mma_bf16(const Context&, const bf16* a /* (16, 16) */, const bf16* b /* (8, 16) */, float* d /* (16, 8) */);
 void probe_mma_s8(const Context&, const int8_t* a /* (16, 32) */, const int8_t* b /* (8, 32) */, int* d /* (16, 8) */);
-// A warp that writes and arrives, a warp that waits and reads.
 void probe_named_barrier(const Context&, const int* from /* (32) */, int* to /* (32) */);
 // sm_90a: d (64, 64) += a (64, 64) b (64, 64)^T through TMA, an mbarrier and wgmma. False on other GPUs.
 bool probe_hopper(const Context&, const bf16* a, const bf16* b, float* d);

@@ -1,9 +1,9 @@
-# No hot kernel spills registers or keeps an array in memory: reads the output of ptxas, for each GPU of GPUS, on each
-# kernel of hot_kernels.txt when its file was built (cmake/keep_ptxas.sh). If a source has changed since, or the build
-# is for other GPUs, nvcc compiles the file here.
+# No hot kernel may spill registers or have a stack frame. Checks the kernels of hot_kernels.txt in the output of ptxas
+# for GPUS, which the build keeps (cmake/keep_ptxas.sh). If a source is newer, or the build is for other GPUs, nvcc
+# compiles the file here.
 #   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DBUILT=<folder of objects> -DOUT=<folder>
 #         "-DGPUS=sm_80;sm_90a" -P tests/cuda/ptxas.cmake
-# What ptxas said here is kept in OUT and holds until a source changes. Where there is no nvcc, says so.
+# OUT caches the output of ptxas until a source changes. Without nvcc the test is skipped.
 cmake_minimum_required(VERSION 3.25)
 find_program(NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
 if(NOT NVCC)
@@ -29,7 +29,7 @@ foreach(line IN LISTS lines)
   set(wanted "${CMAKE_MATCH_2}")
   set(excepted "${CMAKE_MATCH_4}")
   set(fresh FALSE)
-  foreach(log ${BUILT}/${stem}.cu.o.ptxas ${OUT}/${flat}.ptxas)  # the second is where it is made below
+  foreach(log ${BUILT}/${stem}.cu.o.ptxas ${OUT}/${flat}.ptxas)
     if(fresh OR NOT EXISTS ${log})
       continue()
     endif()
@@ -42,7 +42,7 @@ foreach(line IN LISTS lines)
     endforeach()
     file(READ ${log} said)
     foreach(gpu IN LISTS GPUS)
-      if(NOT said MATCHES "for '${gpu}'")  # built for other GPUs
+      if(NOT said MATCHES "for '${gpu}'")
         set(fresh FALSE)
       endif()
     endforeach()
@@ -79,7 +79,7 @@ foreach(line IN LISTS lines)
           math(EXPR broken "${broken} + 1")
         endif()
       endif()
-      set(kernel "")  # what follows may be of a device function
+      set(kernel "")  # a device function may follow
     endif()
   endforeach()
   foreach(gpu IN LISTS GPUS)

@@ -1,5 +1,4 @@
-// Attention on Device::cuda() beyond the op cases: every compiled head size, lengths around the widths of blocks,
-// memory.
+// Attention on Device::cuda() beyond the op cases: head sizes, lengths around block widths, memory.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
@@ -32,7 +31,6 @@ OpCase case_of(const Form& f, double scale = 0) {
   };
   return c;
 }
-// y, and the gradients of q, k and v for a random dy.
 Result run(const OpCase& c, std::vector<Tensor> x) {
   for (Tensor& t : x) t = t.detach().requires_grad_();
   Result r{c.fn(x), {}};
@@ -49,7 +47,7 @@ void check_form(const Form& f, DType t) {
 }
 void check_lengths(DType t) {
   for (int64_t n : {1, 2, 15, 16, 33, 63, 64, 65, 129}) {
-    check_form({.tq = n, .tk = std::max<int64_t>(n, 3), .hs = 32}, t);  // two keys: gradients may cancel
+    check_form({.tq = n, .tk = std::max<int64_t>(n, 3), .hs = 32}, t);  // with two keys gradients may cancel
     check_form({.tq = n, .tk = 17, .hs = 32, .causal = false}, t);
     check_form({.tq = 2, .tk = n + 1, .hs = 64, .causal = false}, t);
   }
@@ -70,7 +68,7 @@ TEST_CASE("attention: every compiled head size, and others") {
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::bf16);
   check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
-  for (DType t : {DType::f32, DType::bf16, DType::f64})  // the largest
+  for (DType t : {DType::f32, DType::bf16, DType::f64})
     check_form({.tq = 3, .tk = 3, .hs = t == DType::f64 ? 256 : 512}, t);
 }
 TEST_CASE("attention: lengths around the widths of blocks") {
@@ -131,7 +129,6 @@ TEST_CASE("attention: query heads that share a key head, and a scale below 0") {
   }
 }
 TEST_CASE("attention: heads of a packed projection are read where they lie, and a second run gives the same bits") {
-  // (B, T, 3 C), split into q, k and v (B, NH, T, HS); aligned to 16 bytes or not.
   for (int64_t hs : {32, 36, 9})
     for (DType t : {DType::f32, DType::bf16}) {
       CAPTURE_ALL(hs, name_of(t));

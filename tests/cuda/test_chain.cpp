@@ -1,5 +1,5 @@
-// Chains of pointwise ops on Device::cuda(): one kernel each, and the bits of op after op. The first run compiles the
-// kernels into the build tree.
+// Chains of pointwise ops on Device::cuda(): one kernel each, same bits. The first run compiles the kernels into the
+// build tree.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
@@ -21,7 +21,7 @@
 using namespace tg;
 namespace {
 using Results = std::vector<std::vector<std::byte>>;
-class OnChains {  // on emulated devices too
+class OnChains {
   const WithEnv on_{"TG_EMULATE_CHAINS", "1"}, cache_{"TG_CACHE_DIR", TG_TEST_KERNELS};
 };
 Results bits_of_all(const std::vector<Tensor>& x) {
@@ -30,7 +30,6 @@ Results bits_of_all(const std::vector<Tensor>& x) {
   return r;
 }
 using Function = std::function<std::vector<Tensor>(Inputs)>;
-// Lazily, in `kernels` kernels.
 Results in_chains(const Function& f, const std::vector<Tensor>& x, size_t kernels) {
   std::vector<Tensor> y;
   {
@@ -66,7 +65,7 @@ TEST_CASE("chains: one kernel, and the bits of op after op") {
     const std::vector<Tensor> x = on_cuda(c.in);
     const uint64_t refused = cuda::refused_chains();
     CHECK(in_chains(c.f, x, c.kernels) == bits_of_all(c.f(x)));
-    CHECK(cuda::refused_chains() == refused);  // not op after op
+    CHECK(cuda::refused_chains() == refused);
   }
 }
 TEST_CASE("chains: any number of elements, any alignment, special values") {
@@ -88,7 +87,7 @@ TEST_CASE("chains: any number of elements, any alignment, special values") {
                           tensor<float>({-1.0f, 1.0f, 0.0f, 2.0f, 1.0f, 1.0f, 3e38f}, {7})});
   CHECK(in_chains(f, special, 1) == bits_of_all(f(special)));
   const std::vector<Tensor> none = on_cuda(std::vector{random({0}, 1), random({0}, 2)});
-  CHECK(in_chains(f, none, 4) == bits_of_all(f(none)));  // no chain
+  CHECK(in_chains(f, none, 4) == bits_of_all(f(none)));
 }
 TEST_CASE("chains: numbers and sizes that change are no other kernel") {
   const OnChains on;

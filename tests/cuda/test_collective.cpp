@@ -1,5 +1,4 @@
-// Kernels of sums over ranks: chunks of any size and alignment, sums in the order of the ranks, all_reduce in a world
-// of one. tests/dist has several ranks.
+// Kernels of sums over ranks, and all_reduce in a world of one. tests/dist has several ranks.
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/plan/compile.h>
@@ -62,7 +61,7 @@ TEST_CASE("add_parts: ((x0 + x1) + x2) + ..., with the bits of sums on the CPU")
         const Tensor all = concat(parts).to(kGpu), to = full({n + 1}, 7, wide, kGpu);
         cuda::add_parts(kContext, t, n, ranks, stride, data(all), data(to));
         CHECK(bits_of(slice(to, 0, 0, n)) == bits_of(sum));
-        CHECK(slice(to, 0, n, n + 1).item<double>() == 7);  // nothing written after them
+        CHECK(slice(to, 0, n, n + 1).item<double>() == 7);
       }
 }
 TEST_CASE("all_reduce in a world of one: what came in, and bf16 as f32; also as a part of a graph") {

@@ -79,7 +79,7 @@ TEST_CASE("compile: steps of a Trainer are recorded once, and each is one launch
   std::vector<StepRecord> records;
   for (int i = 0; i < 4; ++i) records.push_back(fast.trainer.step());
   const uint64_t recorded = stats.recorded_ops;
-  CHECK(recorded <= stats.ops + 2);  // recording may move the result once
+  CHECK(recorded <= stats.ops + 2);
   for (const StepRecord& r : rest_of(fast.trainer)) records.push_back(r);
   CHECK(numbers_of(rest_of(plain.trainer)) == numbers_of(records));
   CHECK(bits_of_state(plain.trainer) == bits_of_state(fast.trainer));

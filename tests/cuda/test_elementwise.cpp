@@ -1,5 +1,4 @@
-// Elementwise kernels, copies and rope on Device::cuda() beyond the op cases: vectors with repeated operands, unaligned
-// views, more elements than one pass of a grid, many inputs.
+// Elementwise kernels, copies and rope on Device::cuda() beyond the op cases.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -7,19 +6,18 @@
 
 using namespace tg;
 namespace {
-// The same bits of f(x...) on the device and on the CPU.
 template <class F, class... X> void check_bits(F f, const X&... x) {
   const Tensor device = f(on_cuda(x)...), cpu = f(x...);
   CHECK(device.device() == Device::cuda());
   CHECK(device.shape() == cpu.shape());
   CHECK(bits_of(device) == bits_of(cpu));
 }
-// Whole numbers: every dtype holds them, and sums are exact.
+// Integers: every dtype holds them, and sums are exact.
 Tensor whole(const Shape& s, uint64_t seed, DType t) {
   return where(lt(random(s, seed, -1, 1), 0), -3.0, random<double>(s, seed + 1, 0, 8).to(DType::i32).to(DType::f32))
       .to(t);
 }
-// Equal numbers and NaN; the bits of NaN may differ on a GPU.
+// The bits of NaN may differ on a GPU.
 void check_values(const Tensor& device, const Tensor& cpu) {
   CHECK(device.device() == Device::cuda());
   CHECK(device.dtype() == cpu.dtype());
@@ -108,7 +106,7 @@ TEST_CASE("concat of forty inputs of any layout, and pad, in every size of eleme
       std::vector<Tensor> device, cpu;
       for (int i = 0; i < 40; ++i) {
         Shape s{4, 6, 8};
-        s[dim] = i % 5;  // some empty
+        s[dim] = i % 5;
         const Tensor x = random(s, uint64_t(i), -100, 100).to(t);
         cpu.push_back(x);
         device.push_back(i % 3 == 0 && s[dim] > 0 ? stored(on_cuda(x), kStores[size_t(i) % 4]) : on_cuda(x));
@@ -144,7 +142,7 @@ TEST_CASE("as many dimensions as there may be, of which no two can be walked as 
       for (size_t d = 0; d < dims / 2; ++d) a = transpose(a, int64_t(d), int64_t(dims - 1 - d));
       return a;
     };
-    for (const size_t dims : {7, 8}) {  // contiguous rows, and none
+    for (const size_t dims : {7, 8}) {
       CAPTURE(dims);
       const auto check = [&](auto f) {
         check_bits([&](const auto& a, const auto& b) { return f(reversed(a, dims), reversed(b, dims)); }, x, y);
@@ -182,7 +180,7 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
 }
-// Whether a bf16 is off by more than rounding and 2^-16 of the size of its terms.
+// Whether a bf16 is off by more than rounding and 2^-16 of its terms.
 bool off(double value, double exact, double size) {
   const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 7);
   return std::fabs(value - exact) > 0.5 * unit + 0x1p-16 * size;
@@ -196,7 +194,7 @@ TEST_CASE("swiglu of bf16 is within 2^-16 before it is rounded, at every gate fr
   }
   x.resize(x.size() / 8 * 8, bf16(0));
   const size_t n = x.size();
-  x.resize(2 * n, bf16(1));  // the values
+  x.resize(2 * n, bf16(1));
   const Tensor leaf = tensor<bf16>(x, {1, int64_t(2 * n)}).to(Device::cuda()).requires_grad_(), y = swiglu(leaf);
   const auto got = values<bf16>(y), slopes = values<bf16>(backward(sum(y))[leaf]);
   size_t wrong = 0;
@@ -209,7 +207,7 @@ TEST_CASE("swiglu of bf16 is within 2^-16 before it is rounded, at every gate fr
 }
 TEST_CASE("softmax of bf16 and the gradient of its cross-entropy are within 2^-16 before they are rounded") {
   std::vector<bf16> x;
-  for (uint32_t bits = 0x8000; bits < 0x10000; ++bits) {  // from -0 down
+  for (uint32_t bits = 0x8000; bits < 0x10000; ++bits) {
     bf16 logit;
     logit.bits = uint16_t(bits);
     if (float(logit) < -87) break;

@@ -1,4 +1,4 @@
-// fp8 on Device::cuda(): the bits of the CPU at every form of the kernels; non-finite values; products.
+// fp8 on Device::cuda(): the CPU's bits in every form of the kernels; non-finite values; products.
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #ifdef TG_CUDA_EMULATED
@@ -10,7 +10,7 @@
 using namespace tg;
 namespace {
 constexpr Fp8Format kFormats[] = {Fp8Format::e4m3, Fp8Format::e5m2};
-// Error of sums in fp8 tensor cores, which keep about 14 bits (gemm_fp8.h); the emulator keeps all.
+// fp8 tensor cores accumulate about 14 bits (gemm_fp8.h); the emulator keeps all.
 #ifdef TG_CUDA_EMULATED
 constexpr double kKept = 2e-6;
 #else
@@ -144,7 +144,6 @@ TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the
         CHECK((cuda::gemm_stats().products == before) == (fits || n == 0));
 #endif
       }
-  // k = 0; rows of values at any address; columns.
   const QuantizedFp8 none = quantize_fp8(filled<float>({3, 0}, 1)), weights = quantize_fp8(filled<float>({5, 0}, 1));
   expect_same(fp8_linear(there(none), there(weights), random({5}, 19).to(kGpu)),
               fp8_linear(none, weights, random({5}, 19)));

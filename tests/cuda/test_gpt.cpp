@@ -1,5 +1,4 @@
-// Models on Device::cuda(): the oracle's GPTs, training steps, training, generation, and moves between devices, against
-// torch and the CPU.
+// GPTs on Device::cuda() against torch and the CPU: training, generation, moves between devices.
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -93,8 +92,8 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     const Oracle o(name);
     check_within(of_oracle(o, kCpu, kCuda));
     check_within(of_oracle(o, with(kCpu, DType::f64), with(kCuda, DType::f64)));
-    // Against f32, and only the results of a step: rounding accumulates over a chain of ops on any device, and more in
-    // norms of small heads. No tensor is further off than twice its error on the CPU in bf16.
+    // Compares only a step's results with f32: rounding accumulates, more so in norms of small heads. The limit is
+    // twice the CPU's bf16 error per tensor.
     const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
     const Comparison host = of_oracle(o, kCpu, with(kCpu, DType::f32, DType::bf16));
     for (const Compared& t : half.tensors) {

@@ -1,5 +1,4 @@
-// compile() on Device::cuda() as one graph: the bits of eager mode at any address of inputs and results, memory of the
-// recording, and reasons for running without a graph.
+// compile() on Device::cuda() as one graph: bits, memory of the recording, reasons for running without a graph.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -28,7 +27,6 @@ namespace {
 Tensor on_gpu(const Shape& s, uint64_t seed) { return random(s, seed).to(kGpu); }
 int64_t live() { return memory_stats(kGpu).live; }
 
-// x -> x, and an extra action of the test; numbered by run.
 struct Copied : OpOf<Copied> {
   static constexpr auto kName = "test_copied";
   using Also = void (*)(const Copied&, Bufs in, Bufs out, Context&);
@@ -54,7 +52,6 @@ void copied(const Copied& op, Bufs in, Bufs out, Context& c) {
 }
 TG_KERNEL(Copied, cuda, copied);
 
-// Four products and four norms, so that few of the ops change.
 Tensor layers(Tensor x, const Tensor& w) {
   for (int i = 0; i < 4; ++i) x = softmax(matmul(x, w), -1);
   return x;
@@ -80,7 +77,7 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
     return std::vector<Tensor>{sum(y), layers(transpose(w, 0, 1), w) + x[1], y};
   };
   const tg::Compiled fast = compile(f);
-  std::vector<Tensor> all;  // of all runs: new addresses
+  std::vector<Tensor> all;
   std::vector<std::vector<std::byte>> want;
   const auto start = live();
   for (uint64_t i = 0; i < 9; ++i) {
@@ -98,7 +95,7 @@ TEST_CASE("graphs: inputs and kept results lie elsewhere in every run") {
 
 TEST_CASE("graphs: branches that nothing orders run beside each other, in memory of their own") {
   const Tensor a = on_gpu({33, 17}, 1), b = on_gpu({17, 19}, 2), c = on_gpu({19, 5}, 3);
-  const TensorFunction f = [&](Inputs in) {  // three layers and their backward, without a tape
+  const TensorFunction f = [&](Inputs in) {
     const Tensor x = matmul(in[0], a), y = matmul(x, b), dz = softmax(matmul(y, c), -1);
     const Tensor dy = matmul(dz, c, {.trans_b = true}), dx = matmul(dy, b, {.trans_b = true});
     const Tensor dc = matmul(y, dz, {.trans_a = true}), db = matmul(x, dy, {.trans_a = true});
@@ -143,16 +140,15 @@ TEST_CASE("graphs: few bytes that move are copied; ops of many that move are rec
     for (int i = 0; i < 6; ++i) y = matmul(y, w);
     return std::vector<Tensor>{matmul(x[0], y)};
   };
-  for (const auto& [rows, again] : {std::pair<int64_t, uint64_t>{3, 1}, {2730, 1}, {2731, 6}}) {  // 64 KiB
+  for (const auto& [rows, again] : {std::pair<int64_t, uint64_t>{3, 1}, {2730, 1}, {2731, 6}}) {
     const tg::Compiled fast = compile(f);
-    std::vector<Tensor> all;  // of all runs: new addresses
+    std::vector<Tensor> all;
     for (uint64_t i = 0; i < 9; ++i) {
       const std::vector<Tensor> x{on_gpu({rows, 6}, 10 + i)};
       all.push_back(fast(x)[0]), all.push_back(x[0]);
       CHECK(bits_of(all[2 * i]) == bits_of(f(x)[0]));
     }
-    for (uint64_t i = 0; i < 9; ++i)
-      CHECK(bits_of(all[2 * i]) == bits_of(f(std::array{all[2 * i + 1]})[0]));  // they stay
+    for (uint64_t i = 0; i < 9; ++i) CHECK(bits_of(all[2 * i]) == bits_of(f(std::array{all[2 * i + 1]})[0]));
     CHECK(fast.stats().graph_launches == 7);
     CHECK(fast.stats().recorded_ops == fast.stats().ops + again);
   }
@@ -208,7 +204,7 @@ TEST_CASE("an op with a kernel for another backend only says which") {
 
 TEST_CASE("graphs: memory of a recording is nobody else's until it ends") {
   const Tensor w = on_gpu({6, 6}, 1), ids = tensor<int32_t>({0, 299, 4}, {3}, kGpu);
-  const TensorFunction f = [&](Inputs x) {  // uses scratch memory
+  const TensorFunction f = [&](Inputs x) {
     const Tensor rows = emit1(make_ref<op::IndexSelectGrad>(0, 300), {ids, layers(x[0], w)});
     return std::vector<Tensor>{global_norm({rows}), rows};
   };
@@ -268,7 +264,7 @@ TEST_CASE("graphs: a kernel's scratch memory is its own, and the recording's, un
 TEST_CASE("graphs: a changed call that has another form leads to a new recording, and after five to none") {
   const Tensor w = on_gpu({6, 6}, 1);
   const auto sometimes = [](const Copied& op, Bufs in, Bufs out, Context& c) {
-    if (op.number > 5) copy(in, out, c);  // two from run 6
+    if (op.number > 5) copy(in, out, c);
   };
   const CompileStats once = run_layers(layers_with(sometimes, w), w, 9);
   CHECK(once.graph_launches == 7);
@@ -277,7 +273,7 @@ TEST_CASE("graphs: a changed call that has another form leads to a new recording
     if (op.number % 2) copy(in, out, c);
   };
   const CompileStats never = run_layers(layers_with(always, w), w, 10);
-  CHECK(never.graph_launches == 5);  // of five recordings
+  CHECK(never.graph_launches == 5);
   CHECK(has(never.why_no_graph, "1 of its 9 ops had other kernels, in 5 consecutive runs"));
   const Tensor large = on_gpu({130, 130}, 2);  // too large to copy
   const tg::Compiled two = compile([&](Inputs x) { return std::vector<Tensor>{x[0] * large, x[0] + large}; });
@@ -316,12 +312,12 @@ TEST_CASE("graphs: an op that waits for the device, or allocates, is run and not
               cuda::check(cudaFree(p), c.op, "cudaFree");
             });
   check_why("test_copied cannot be recorded: [compile] ending a capture failed: ",
-            [](const Copied&, Bufs, Bufs, Context&) {  // hides its error
+            [](const Copied&, Bufs, Bufs, Context&) {
               (void)cudaStreamSynchronize(stream_of(0));
               (void)cudaGetLastError();
             });
   const auto nothing = [](const Copied&, Bufs, Bufs, Context&) {};
-  CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);  // no error remains
+  CHECK(run_layers(layers_with(nothing, w), w, 5).graph_launches == 3);
 }
 
 TEST_CASE("graphs: a line on stderr says why there is none, once for each plan") {

@@ -1,5 +1,4 @@
-// Indexing, selection and losses on Device::cuda() beyond the op cases: many equal indices, sorts of several blocks,
-// long rows, k beyond one round, NaN and infinities, errors of bad indices at the next read.
+// Indexing, selection and losses on Device::cuda() beyond the op cases; bad indices are errors at the next read.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
@@ -17,7 +16,6 @@ Tensor indices(const Shape& s, int64_t below, uint64_t seed) {
   return (random(s, seed, 0, double(below)).to(DType::i64));
 }
 Tensor i64(const std::vector<int64_t>& v) { return tensor<int64_t>(v, {int64_t(v.size())}); }
-// f gives the CPU's values, and the same bits twice.
 void same(const std::function<Tensor(const std::vector<Tensor>&)>& f, const std::vector<Tensor>& in, double tolerance) {
   std::vector<Tensor> there;
   for (auto& t : in) there.push_back(t.to(kGpu));
@@ -38,12 +36,11 @@ TEST_CASE("gradient of an embedding: 12 000 tokens, a hot id, ids that are absen
       if (rows > 300 && t == DType::bf16) continue;
       const int64_t width = rows > 300 ? 1 : 8;
       const Tensor dy = random({n, width}, 6).to(t);
-      // a row's terms are added in the CPU's order: the same bits
       const std::vector<Tensor> in{i64(ids), random({rows, width}, 7).to(t), dy};
       const Tensor cpu = emit1(make_ref<op::IndexSelectGrad>(0, rows), {in[0], dy});
       const Tensor gpu = emit1(make_ref<op::IndexSelectGrad>(0, rows), {in[0].to(kGpu), dy.to(kGpu)});
       CHECK(bits_of(cpu) == bits_of(gpu));
-      const OpPtr op = make_ref<op::IndexSelectGrad>(0, rows);  // in place or not
+      const OpPtr op = make_ref<op::IndexSelectGrad>(0, rows);
       const Tensor kept = in[1].to(kGpu), sum = emit1(op, {in[0], dy, in[1]});
       CHECK(bits_of(emit1(op, {in[0].to(kGpu), dy.to(kGpu), kept})) == bits_of(sum));
       CHECK(bits_of(kept) == bits_of(in[1]));
@@ -97,7 +94,7 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
         fmt::format("[embedding] id {} at position (1, 0) of ids (2, 3) i64 is outside of the table. Ids must be in "
                     "[0, 3)",
                     bad));
-    CHECK(error_of([&] { synchronize(kGpu); }) == "no error");  // already reported
+    CHECK(error_of([&] { synchronize(kGpu); }) == "no error");
   }
   // One line, too long for one thread: bad indices are sorted to the end.
   std::vector<int64_t> line(100, 2);
@@ -184,7 +181,7 @@ TEST_CASE("argmax: long rows, columns, ties and NaN") {
     }
   }
   const auto arg = [](int64_t dim) { return [dim](auto& in) { return argmax(in[0], dim); }; };
-  const Tensor x = indices({3, 40, 700}, 9, 4);  // many ties
+  const Tensor x = indices({3, 40, 700}, 9, 4);
   same(arg(1), {x}, 0);
   same(arg(0), {x.to(DType::f32)}, 0);
   same(arg(2), {slice(x.to(DType::bf16), 2, 1, 700)}, 0);
@@ -196,7 +193,7 @@ TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds"
       return concat({t.values.to(DType::f64), t.indices.to(DType::f64)}, 0);
     };
   };
-  Tensor x = indices({2, 2600}, 40, 4).to(DType::f32) - 20.0;  // many ties
+  Tensor x = indices({2, 2600}, 40, 4).to(DType::f32) - 20.0;
   std::vector<float> v = values(x);
   v[5] = v[9] = kNan, v[11] = kInf, v[13] = -kInf, v[15] = -0.f, v[2700] = kNan;
   x = tensor<float>(v, {2, 2600});
@@ -228,7 +225,7 @@ TEST_CASE("slice_update: in place, at positions of the device, and rows that are
       CHECK(bits_of(there) == bits_of(here));
     }
     CHECK(there.value()->storage->data == memory);
-    const Tensor held = there.detach();  // holds the old value
+    const Tensor held = there.detach();
     slice_update(there, rows(update.to(kGpu)), tensor<int64_t>({3}, {}).to(kGpu), 2);
     slice_update(here, rows(update), tensor<int64_t>({3}, {}), 2);
     CHECK(bits_of(there) == bits_of(here));

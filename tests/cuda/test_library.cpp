@@ -1,5 +1,4 @@
-// Libraries loaded at first use: found by the system or in a folder, errors of missing ones, and cuBLASLt, which this
-// program loads (TG_CUDA=ON; no GPU is needed).
+// Libraries loaded at first use: search, errors, and (TG_CUDA=ON, no GPU needed) cuBLASLt.
 #include <tapegrad/cuda/gemm/lt_api.h>
 #include <tapegrad/cuda/runtime/shared_library.h>
 
@@ -22,7 +21,7 @@ TEST_CASE("a library that is not there: what was looked for, and how to get it")
   CHECK(has(e, "/nowhere/libtapegrad_none.so.7"));
   CHECK(has(e, "No such file"));
   CHECK(has(e, "Products need it. Install\n  apt install none-7, or add the folder that has it to LD_LIBRARY_PATH."));
-  CHECK(error_of([&] { none.function("f"); }) == e);  // still not loaded
+  CHECK(error_of([&] { none.function("f"); }) == e);
 }
 TEST_CASE("a library without a function: it is of another version") {
   SharedLibrary libc("libc.so.6", "/nowhere", "Install it anew");

@@ -1,5 +1,4 @@
-// LoRA on Device::cuda() against the CPU: logits and gradients of an adapted GPT, training, merging, and adapters that
-// move between devices.
+// LoRA on Device::cuda() against the CPU.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/models/io/adapter.h>

@@ -1,5 +1,4 @@
-// The device's memory: the pool of blocks, then the allocator on the device: flat after warm-up, whole segments
-// returned, a full card, several streams, and faults that the emulator sees in blocks.
+// Device memory: the pool of blocks, then the allocator: flat after warm-up, a full card, streams, faults.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -49,14 +48,14 @@ TEST_CASE("a pool of blocks splits, merges and prefers the best fit") {
   CHECK(b->at == a->at + 1024);
   CHECK(c->at == b->at + 512);
   CHECK(pool.find(b->at) == b);
-  CHECK(pool.take(600, &other) == nullptr);        // another stream's
+  CHECK(pool.take(600, &other) == nullptr);
   CHECK(pool.take(2 * kMiB, &stream) == nullptr);  // large blocks: separate segments
   const auto* at_b = b->at;
   pool.give(b);
   CHECK(pool.find(at_b) == nullptr);
   CHECK(pool.release().empty());
   b = pool.take(400, &stream);
-  CHECK(b->at == at_b);  // the hole
+  CHECK(b->at == at_b);
   pool.give(a), pool.give(c), pool.give(b);
   CHECK(pool.in_use() == 0);
   CHECK(pool.largest_free() == 2 * kMiB);
@@ -180,7 +179,7 @@ TEST_CASE("statistics, and empty_cache gives back whole segments only") {
   CHECK(memory_stats(kGpu).peak - before.live == 4000 + 5 * int64_t(kMiB));
   CHECK(memory_stats(kGpu).cached >= 15 * int64_t(kMiB));
   empty_cache(kGpu);
-  CHECK(memory_stats(kGpu).cached >= 15 * int64_t(kMiB));  // c holds the segment
+  CHECK(memory_stats(kGpu).cached >= 15 * int64_t(kMiB));
   CHECK(values(a) == values(random({1000}, 3)));
   c = {};
   empty_cache(kGpu);
@@ -234,7 +233,7 @@ TEST_CASE("allocations of a thread on another stream are that stream's") {
   CHECK(p != q);
   const OnStream on(0, other);
   CHECK(bytes_on_gpu(400).device_data<float>() != q);
-  empty_cache(kGpu);  // before the stream ends
+  empty_cache(kGpu);
 }
 
 TEST_CASE("the cache is given back by one thread while another records") {
@@ -252,7 +251,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
     refused = error_of([] { empty_cache(kGpu); });
     if (!other.joinable())
       other = std::thread([&] {
-        bytes_on_gpu(4 * kMiB);  // freed at once: cached
+        bytes_on_gpu(4 * kMiB);
         begun = true;
         begun.notify_one();
         empty_cache(kGpu);
@@ -333,7 +332,7 @@ TEST_CASE("a full card: an op that fails says where, and its operands stay") {
 }
 TEST_CASE("a full card: the cache is given back before anything fails, unless nothing could help") {
   const SmallCard card(26 * kMiB);
-  bytes_on_gpu(10 * kMiB);  // freed at once
+  bytes_on_gpu(10 * kMiB);
   const auto before = allocator().counts();
   CHECK_SAYS(bytes_on_gpu(size_t(5) << 30), "5.00 GiB more does not fit");
   CHECK(allocator().counts().segments == before.segments);
@@ -343,7 +342,6 @@ TEST_CASE("a full card: the cache is given back before anything fails, unless no
 }
 
 namespace {
-// x with a layout of n elements, past the end of its block.
 Tensor widened(const Tensor& x, int64_t n) {
   auto v = make_ref<Value>(Layout::contiguous({n}, x.dtype(), x.device()));
   v->storage = x.value()->storage;
@@ -357,7 +355,7 @@ void fault(const std::function<void()>& f) {
 }
 }  // namespace
 ALONE_CASE("read of a block that is new") {
-  random({100}, 1).to(kGpu);  // writes the same bytes
+  random({100}, 1).to(kGpu);
   fault([] { exp(bytes_on_gpu(400)); });
 }
 ALONE_CASE("read past the end of a block") {

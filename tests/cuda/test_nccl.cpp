@@ -1,5 +1,4 @@
-// NCCL as a library: errors where it is missing or too old, and (TG_CUDA=ON) that this machine's has every function. No
-// GPU is needed.
+// Loading NCCL: errors, and (TG_CUDA=ON) that it has every function. No GPU is needed.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/library.h>

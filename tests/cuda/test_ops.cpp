@@ -1,4 +1,3 @@
-// Every op case on Device::cuda() against the CPU: dtypes, layouts, sizes, eager and lazy.
 #include <tapegrad/core/backend/registry.h>
 
 #include <algorithm>
@@ -12,8 +11,8 @@
 
 using namespace tg;
 namespace {
-// Values and gradients; bf16 against f64 from the same inputs, since both sides would round. No larger element sets the
-// scale of the error of a lone bf16.
+// bf16 is compared with f64 from the same inputs, since both sides would round. A lone bf16 has no larger element to
+// set its error's scale.
 enum class Size { plain, lone };
 void check_case(const OpCase& c, DType t, Size size = Size::plain) {
   const auto x = make_inputs(c, t);
@@ -69,7 +68,6 @@ TEST_CASE("size 0 and size 1 in each dimension") {
 }
 #ifdef TG_CUDA_EMULATED
 TEST_CASE("what has no elements launches nothing, forward and back") {
-  // These need more than y: a number, a mask of one element, positions.
   const std::set<std::string> need_more{"where", "floor", "round",       "sign",
                                         "tril",  "triu",  "multinomial", "index_matmul"};
   const auto none = [](Inputs x) { return std::all_of(x.begin(), x.end(), [](auto& t) { return t.numel() == 0; }); };

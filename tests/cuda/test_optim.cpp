@@ -1,5 +1,4 @@
-// AdamW and the global norm on Device::cuda(): many tensors of odd sizes over several steps against the CPU, every form
-// of the step, unaligned views, and the same bits on every run.
+// AdamW and the global norm on Device::cuda() against the CPU; the same bits on every run.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/optim/muon.h>
@@ -44,8 +43,8 @@ State train(Device d, DType t, const AdamWOptions& o, double max_norm) {
   }
   return s;
 }
-// The norm of the difference: single weights with tiny gradients carry the sign of a rounding. Relative to the norm of
-// b or `from`, b before the steps: a weight that steps to nearly 0 keeps its first rounding.
+// Norm of the difference: single weights with tiny gradients carry the sign of a rounding. Relative to b or `from`, b
+// before the steps: a weight that steps to nearly 0 keeps its first rounding.
 double apart(const Tensor& a, const Tensor& b, const Tensor& from = {}) {
   const auto x = values<double>(a), y = values<double>(b), start = from ? values<double>(from) : y;
   double difference = 0, scale = 0, before = 0;
@@ -155,7 +154,7 @@ TEST_CASE("adamw_step, sgd_step, global_norm: bf16 gradients of f32 weights, as 
             std::vector<Tensor> half, g;
             for (size_t i = 0; i < kShapes.size(); ++i) {
               half.push_back(random(kShapes[i], 100 * uint64_t(step) + i, -0.1, 0.1).to(DType::bf16).to(d));
-              const Tensor x = i % 3 == 1 || !narrow ? half[i].to(DType::f32) : half[i];  // both kinds
+              const Tensor x = i % 3 == 1 || !narrow ? half[i].to(DType::f32) : half[i];
               g.push_back(x.ndim() > 0 ? stored(x, how) : x);
             }
             const Tensor norm = max_norm > 0 ? global_norm(half) : Tensor();

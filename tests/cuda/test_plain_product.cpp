@@ -1,5 +1,4 @@
-// Products of shapes without an algorithm of cuBLASLt, on Device::cuda() against the CPU: by the library where it has
-// one, and on the emulator without.
+// Products of shapes without an algorithm of cuBLASLt, on Device::cuda() against the CPU.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>
@@ -17,7 +16,7 @@ constexpr DType kProductTypes[] = {DType::f64, DType::f32, DType::bf16};
 constexpr int64_t kSizes[][3] = {{1, 1, 1},   {3, 83, 1},  {3, 33, 65}, {83, 1, 3},
                                  {65, 3, 83}, {1, 33, 83}, {83, 33, 1}, {83, 17, 65}};
 
-struct ProductOptions {  // for the length of a test
+struct ProductOptions {
   cuda::GemmOptions before = cuda::gemm_options();
   explicit ProductOptions(const cuda::GemmOptions& o = {}) { cuda::set_gemm_options(o); }
   ~ProductOptions() { cuda::set_gemm_options(before); }
@@ -39,8 +38,8 @@ void check_products() {
           const Tensor ad = on_cuda(a), bd = on_cuda(b);
           const auto one = [](const Tensor& x) { return reshape(slice(x, 0, 1, 2), {x.size(1), x.size(2)}); };
           agree(a, b, ad, bd);
-          agree(one(a), b, one(ad), bd);          // step 0
-          const auto odd = [](const Tensor& x) {  // odd steps and offsets
+          agree(one(a), b, one(ad), bd);  // step 0
+          const auto odd = [](const Tensor& x) {
             return slice(slice(concat({x, x, x}, 2), 2, 1, 1 + x.size(2)), 0, 1, 2);
           };
           if (ta != tb) agree(odd(a), b, odd(ad), bd);
@@ -72,7 +71,7 @@ TEST_CASE("products of odd shapes and steps, with bias and in batches") {
 }
 #ifdef TG_CUDA_EMULATED
 namespace {
-// For the length of a test: reductions of the library's algorithms, and a mask of those that it then refuses.
+// Restricts the library's reductions, and the algorithms that it accepts.
 struct Library {
   explicit Library(uint32_t reductions, uint32_t refused = 0) { set(reductions, refused); }
   ~Library() { set(CUBLASLT_REDUCTION_SCHEME_MASK, 0); }

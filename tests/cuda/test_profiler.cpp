@@ -1,6 +1,5 @@
-// Profiles of Device::cuda(): kernels, copies and calls of the runtime, eager, in chains and in graphs, by CUPTI or the
-// emulator. Counts are exact, times only ordered. CUPTI numbers nodes as the driver copies them, so it may lose the op
-// of a few kernels of a graph.
+// Profiles of Device::cuda() by CUPTI or the emulator. Counts are exact, times only ordered. CUPTI numbers nodes as the
+// driver copies them, so it may lose the op of a few kernels of a graph.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -64,7 +63,6 @@ void check_attributed(const Profile& p) {
   const auto known = std::ranges::count_if(p.kernels, [](const Profile::Kernel& k) { return !k.op.empty(); });
   CHECK(double(known) >= kAttributed * double(p.kernels.size()));
 }
-// The kernels of one op.
 int kernels_of(const std::function<void()>& op) {
   Profiler profiler;
   op();
@@ -90,7 +88,7 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
   for (const Profile::Kernel& k : p.kernels) {
     CHECK(k.device == Device::cuda());
     CHECK_FALSE(k.in_graph);
-    CHECK(k.name != k.op);  // the function's
+    CHECK(k.name != k.op);
     CHECK_FALSE(k.name.starts_with("_Z"));
     REQUIRE(k.range != Profile::kNone);
     CHECK(p.ranges[k.range].kind == RangeKind::op);
@@ -203,7 +201,7 @@ TEST_CASE("profiler: kernels of a graph belong to the ops, phases and layers tha
     };
     Counts one_by_one;
     if (!recorded_before) {
-      one_by_one = ops_of(profiled(1, "step"));  // run 2: kernel by kernel
+      one_by_one = ops_of(profiled(1, "step"));
       CHECK(step.stats().graph_launches == 0);
       CHECK(one_by_one.size() > 20);
     }

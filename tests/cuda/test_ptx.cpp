@@ -1,5 +1,4 @@
-// Each PTX wrapper against its definition: on a GPU this tests the instruction, on the emulator its emulation.
-// bench/gpu/run.sh runs them first.
+// Each PTX wrapper against its definition. bench/gpu/run.sh runs these tests first.
 #include <tapegrad/ops/ops.h>
 
 #include "cuda/ptx_probes.h"

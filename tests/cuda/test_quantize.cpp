@@ -1,5 +1,4 @@
-// int8 values and their products on Device::cuda(): the bits of the CPU at every form of the kernels; values that
-// cannot be quantized; SwitchBack, forward and backward.
+// int8 values and SwitchBack on Device::cuda(): the CPU's bits in every form of the kernels.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 
@@ -125,7 +124,7 @@ TEST_CASE("what has no code is named at the next read, with the words of the CPU
   for (const Store how : kStores)
     for (const DType t : kQuantizable) {
       CAPTURE_ALL(int(how), name_of(t));
-      const float other = t == DType::f16 ? 0.25f : 70000.0f;  // not named
+      const float other = t == DType::f16 ? 0.25f : 70000.0f;
       for (const float bad : {kInf, -kInf, kNan}) named(with_bad(bad, other).to(t), how, "finite");
       std::vector<float> v(size_t(20 * 24), 0.5f);
       v[100] = 65519, v[217] = -65520, v[300] = 1e9f;
@@ -205,7 +204,7 @@ TEST_CASE("products of codes on the device: more tiles than a device does at onc
     expect_same(int8_linear(a, b, bias.to(kGpu), DType::bf16), y);
   }
 }
-uint64_t made() {  // by gemm(), with or without the library
+uint64_t made() {
   const cuda::GemmStats s = cuda::gemm_stats();
   return s.products + s.plain;
 }
@@ -224,7 +223,7 @@ TEST_CASE("products of codes by the library: the bits of the own kernel, which d
     for (const DType t : kQuantizable) expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
     CHECK(made() - before == (n % 4 == 0 ? 4 : 0));
   }
-  // More rows than the library takes at once; few terms are fast.
+  // More rows than the library accepts at once; few terms are fast.
   const Tensor x = some_int8({65541, 4}, 25), w = some_int8({4, 4}, 26), one = filled<float>({1}, 2);
   const auto before = made();
   expect_same(int8_linear(x.to(kGpu), w.to(kGpu)), int8_linear(x, w));

@@ -1,5 +1,4 @@
-// Reductions, running sums, softmax and norms on Device::cuda() beyond the op cases: rows longer than a block keeps,
-// two stages, layouts of three dimensions, special values. The oracle is f64 on the CPU from the same inputs.
+// Reductions, running sums, softmax and norms on Device::cuda() beyond the op cases, against f64 on the CPU.
 #include "support/helpers.h"
 #include "support/long_sums.h"
 #include "support/on_cuda.h"
@@ -18,8 +17,7 @@ constexpr DType kComputed[] = {DType::f64, DType::f32, DType::bf16};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using ReduceFn = std::function<Tensors(Inputs)>;
-// f on the device at dtype d against f64 on the CPU from inputs rounded to d; in f32, twice with the same bits. `view`
-// makes the layout.
+// f on the device at dtype d against f64 on the CPU from inputs rounded to d. `view` makes the layout.
 void check_on_device(
     const ReduceFn& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
@@ -46,8 +44,7 @@ struct Reduced {
   Shape shape;
   Dims dims;
 };
-// Rows in one chunk and in many, by warps and by blocks; columns in one chunk and in many, in vectors and not; few
-// columns; alternating dimensions.
+// One chunk and many, by warps and by blocks, vectors and scalars; few columns; alternating dimensions.
 const Reduced kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
                                {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
                                {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},
@@ -129,7 +126,7 @@ TEST_CASE("NaN wins wherever it is, and infinities are ordinary") {
 }
 TEST_CASE("the gradient of an extremum is shared by equal elements") {
   auto v = values<double>(random<double>({60, 700}, 4));
-  for (auto& x : v) x = std::round(4 * x);  // many equal
+  for (auto& x : v) x = std::round(4 * x);
   v[123] = std::numeric_limits<double>::quiet_NaN();
   for (const Dims& dims : {Dims{0}, Dims{1}, Dims{0, 1}})
     for (DType d : {DType::f32, DType::bf16}) {

@@ -1,5 +1,5 @@
-// Kernels compiled at run time, without a device: the cache on disk, messages, and (TG_CUDA=ON) NVRTC on the sources of
-// all chains, for every GPU of this build.
+// Kernels compiled at run time, without a device: the cache, messages, and (TG_CUDA=ON) NVRTC for every GPU of this
+// build.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/cuda/jit/chain_source.h>
@@ -24,7 +24,6 @@ std::string kernel_of(const std::string& value) {
          "TG_CHAIN_ENTRY(probe, Args)\n";
 }
 void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-// The chains of f's plan.
 std::vector<cuda::ChainSource> sources_of(const ChainCase& c) {
   const LazyScope lazy;
   const std::vector<Tensor> y = c.f(c.in);
@@ -86,7 +85,7 @@ TEST_CASE("kernels at run time: a folder or a file that others may write is not 
   cuda::compile_kernels(source, 90);
   CHECK(counts() == std::pair(compiled + 1, read + 1));
   fs::permissions(path, fs::perms(0666));
-  cuda::compile_kernels(source, 90);  // replaces it
+  cuda::compile_kernels(source, 90);
   CHECK(counts() == std::pair(compiled + 2, read + 1));
   fs::permissions(folder / "kernels", fs::perms(0777));
   fs::remove(path);

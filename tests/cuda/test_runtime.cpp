@@ -1,5 +1,4 @@
-// The runtime except its allocator: copies through pinned chunks, errors of kernels and without a device, pointers,
-// several host threads, and the end of the process.
+// The runtime except its allocator: copies, errors, pointers, host threads, the end of the process.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -25,14 +24,12 @@ std::vector<uint8_t> pattern(size_t n, int seed) {
   for (size_t i = 0; i < n; ++i) v[i] = uint8_t((i * 2654435761u + size_t(seed) * 97) >> 7);
   return v;
 }
-// A chain of elementwise ops, the same on any device.
 std::vector<float> chain(uint64_t seed, Device d, int steps = 10) {
   const Tensor x = random({50, 7}, seed).to(d), w = random({50, 7}, seed + 1).to(d);
   Tensor h = x;
   for (int i = 0; i < steps; ++i) h = tg::tanh(h * w) + x;
   return values(h);
 }
-// f in a separate thread; join() rethrows.
 class Worker {
  public:
   template <class F>
@@ -95,7 +92,7 @@ TEST_CASE("what was given to a copy may be changed at once, however late the cop
     }
     for (size_t i = 0; i < sent.size(); ++i) CHECK(there[i].to_vector<uint8_t>() == sent[i]);
   }
-  empty_cache(kGpu);  // the stream ends
+  empty_cache(kGpu);
 }
 #ifdef TG_CUDA_EMULATED
 TEST_CASE("small copies to the device do not wait for what is queued") {
@@ -176,7 +173,7 @@ TEST_CASE("errors that leave the device alive name the op and are not repeated")
   check_alive();
   CHECK(chain(1, kGpu).size() == 350);
 }
-// A kernel reads an address that was never allocated; then the other uses follow.
+// A kernel reads an address that was never allocated.
 ALONE_CASE("a kernel fails") {
   const Tensor good = random({100}, 1).to(kGpu), bad = random({100}, 2).to(kGpu);
   Tensor kept;

@@ -50,7 +50,7 @@ def accesses_of(ptx):
             for (kind, _), some in pieces.items():
                 seen[f"{kind} split"] += sum(length >= 16 for length in runs_of(some))
             pieces.clear()
-        elif add := ADD.match(line):  # an address relative to another
+        elif add := ADD.match(line):
             root, offset = roots.get(add[2], (add[2], 0))
             roots[add[1]] = root, offset + int(add[3])
         elif access := ACCESS.match(line):
@@ -73,7 +73,7 @@ def short_names(mangled):
 def main(nvcc, include, root, built, out):
     root, out = pathlib.Path(root), pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    allowed = {}  # of each file: (ld or st, part of a kernel's name)
+    allowed = {}
     for line in (root / "tests/cuda/whole_vectors.txt").read_text().splitlines():
         if line.startswith("  except "):
             allowed[file].append(tuple(line.removeprefix("  except ").split(": ")[0].split(" ", 1)))

@@ -1,5 +1,4 @@
-// add_layer_norm and add_rms_norm against add, then the norm, with casts where the dtypes differ: the same bits,
-// forward and backward, on any device.
+// add_layer_norm and add_rms_norm against add, norm and casts: the same bits, forward and backward.
 #pragma once
 #include "support/effort.h"
 #include "support/helpers.h"
@@ -56,7 +55,7 @@ inline std::vector<Tensor> with_gradients(AddedNorm (*norm)(NormForm, Inputs), N
   for (auto& t : x) r.push_back(g[t]);
   return r;
 }
-// Norms of an f32 tensor into bf16 against a cast after them: the same bits, forward and backward.
+// Norms of f32 into bf16 against a cast after them: the same bits.
 inline void check_narrow_norms(Device device, int64_t rows, int64_t n) {
   const Tensor x = random({rows, n}, 1, 1, 3).to(device), w = random({n}, 2).to(device), b = random({n}, 3).to(device);
   const Tensor dy = random({rows, n}, 4).to(DType::bf16).to(device);
@@ -92,7 +91,7 @@ inline void check_added_norms(Device device, int64_t rows, int64_t n, DType dtyp
       const auto expected = with_gradients(added_then_norm, f, x, flow, tracked);
       check_same_bits(with_gradients(added_norm, f, x, flow, tracked), expected);
       if (flow != 3 || tracked != 15) continue;
-      const LazyScope lazy;  // through values that no one holds, whose memory is reused
+      const LazyScope lazy;  // values that no one holds: memory is reused
       const std::vector<Tensor> passing{x[0] * 1.0, x[1] * 1.0, x[2], x[3]};
       std::vector<Tensor> roots = with_gradients(added_norm, f, passing, flow, 15);
       for (auto& t : roots)

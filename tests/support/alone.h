@@ -1,5 +1,5 @@
-// Runs one test case of this program in a separate process, for faults that end a device or the process:
-// ALONE_CASE(name) is skipped, and another test case calls run_alone(ALONE name).
+// Runs a test case in a separate process, because it may end a device or the process: ALONE_CASE(name) is skipped, and
+// another test case calls run_alone(ALONE name).
 #pragma once
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -15,8 +15,8 @@ namespace tg {
 #define ALONE_CASE(name) TEST_CASE(ALONE name* doctest::skip())
 
 struct Alone {
-  int status;          // of exit; minus the signal that ended it
-  std::string output;  // stdout and stderr
+  int status;  // of exit; minus the signal that ended it
+  std::string output;
 };
 // `environment`: "A=1 B=2".
 inline Alone run_alone(const std::string& test_case, const std::string& environment = "") {

@@ -1,4 +1,4 @@
-// The program `tapegrad` as a process with a shell's settings, and an uninterrupted run of it as reference.
+// The program `tapegrad` as a process, and an uninterrupted run as reference.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -21,7 +21,6 @@ namespace tg {
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
-// A shell's settings of a process, without its arguments.
 struct Surroundings {
   std::string fault = "";  // TG_FAULT
   rlim_t file_limit = 0;   // `ulimit -f`, in bytes; 0: none
@@ -44,7 +43,7 @@ class Process {
     const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     dup2(null, 0), dup2(s.output < 0 ? null : s.output, 1), dup2(error, 2);
     if (s.closed) {
-      for (int fd = 0; fd < 256; ++fd) ::close(fd);  // also inherited ones
+      for (int fd = 0; fd < 256; ++fd) ::close(fd);
     }
     setenv("TG_THREADS", "1", 1);
     for (const int signal : {SIGINT, SIGHUP, SIGPIPE, SIGXFSZ})
@@ -61,7 +60,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void send(int signal) const {
-    if (pid_ > 0) kill(pid_, signal);  // 0 is the own process group
+    if (pid_ > 0) kill(pid_, signal);
   }
   bool ended() {
     if (pid_ > 0 && waitpid(pid_, &status_, WNOHANG) == pid_) pid_ = 0;
@@ -89,7 +88,7 @@ template <class F> bool wait_for(Process& p, F asked) {
   return false;
 }
 
-// log.jsonl without fields of time and memory, which differ between runs.
+// log.jsonl without time and memory, which differ between runs.
 inline std::string steps_of(const std::string& path) {
   std::string text, line;
   for (std::ifstream in(path); std::getline(in, line);) {
@@ -108,11 +107,10 @@ inline int64_t lines_of(const std::string& path) {
   return std::count(text.begin(), text.end(), '\n');
 }
 
-// A folder with a text, an uninterrupted run in it, and its files.
 struct Reference {
   Folder folder;
   Arguments command;
-  std::map<std::string, std::string> files;  // of the folder "run", without its log
+  std::map<std::string, std::string> files;
   std::string log;
   std::chrono::duration<double> took{};
 
@@ -152,7 +150,6 @@ struct Reference {
   void check_same() const {
     for (const auto& [name, content] : files) CHECK_MESSAGE(file(name) == content, name);
     CHECK(steps_of(folder / "run/log.jsonl") == log);
-    // With .lock, .watch and no temporary files.
     CHECK(size_t(std::distance(fs::directory_iterator(folder / "run"), {})) ==
           files.size() + 2 + fs::exists(folder / "run/.watch"));
   }
@@ -179,7 +176,6 @@ inline Arguments with(Arguments words, const Arguments& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
-// kTiny with other values: {"--max-steps", "60", ...}. New flags are appended.
 inline Arguments tiny_with(const Arguments& flags) {
   Arguments r = kTiny;
   for (size_t i = 0; i < flags.size(); i += 2) {
@@ -191,7 +187,6 @@ inline Arguments tiny_with(const Arguments& flags) {
   }
   return r;
 }
-// A folder with text.txt, and `train` on it into "run".
 struct TextFolder : Folder {
   TextFolder() { write_file_atomically(*this / "text.txt", rhyme()); }
 };

@@ -1,4 +1,4 @@
-// Steps of layers whose parameters keep bf16 copies, compared with conversions in every step, on any device.
+// Training steps with bf16 copies of parameters, compared with conversions in every step.
 #pragma once
 #include "support/helpers.h"
 
@@ -18,7 +18,7 @@ inline int64_t casts_of(const WorkScope& s) {
   for (const WorkOfOp& o : s.ops()) n += o.op == "cast" ? o.calls : 0;
   return n;
 }
-inline bool is_copy_of(const Tensor& w) {  // parameter_as() rounds w
+inline bool is_copy_of(const Tensor& w) {
   const NoGradScope off;
   return bits_of(parameter_as(w, DType::bf16)) == bits_of(w.to(DType::bf16));
 }
@@ -27,10 +27,10 @@ enum class Update { adamw, sgd, momentum };
 enum class RunBy { eager, lazy, compiled };
 struct CopyRun {
   std::vector<std::vector<std::byte>> bits;  // of losses, and of parameters and their moments at the end
-  int64_t casts = 0;                         // of the last step
+  int64_t casts = 0;
 };
-// Seven steps of many parameters; one is assigned after the third, and the fifth is not finite. `kept`: by
-// parameter_as(), else by to().
+// Seven steps; one parameter is assigned after the third, and the fifth step is not finite. `kept`: parameter_as()
+// instead of to().
 inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
   const std::vector<Shape> shapes{{1}, {3}, {4}, {5, 7}, {0, 3}, {1023}, {129, 3}, {16385}};
   std::vector<Tensor> w, m, v;
@@ -94,7 +94,7 @@ inline void check_kept_copies(Device d) {
       CAPTURE(int(how));
       const CopyRun kept = run_of_copies(d, u, how, true);
       CHECK(kept.bits == plain.bits);
-      if (how != RunBy::compiled) CHECK(plain.casts - kept.casts == 8);  // each parameter's
+      if (how != RunBy::compiled) CHECK(plain.casts - kept.casts == 8);
     }
   }
 }

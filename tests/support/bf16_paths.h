@@ -1,4 +1,3 @@
-// The paths of bf16 products of this machine, in turn.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>

@@ -1,4 +1,4 @@
-// Runs an OpCase on its inputs' device, and compares two runs. For test_ops.cpp of ops/ and cuda/.
+// Runs an OpCase on its inputs' device, and compares two runs.
 #pragma once
 #include "support/helpers.h"
 #include "support/op_cases.h"
@@ -11,7 +11,7 @@ struct Result {
   Tensors out;
   std::vector<Tensor> grads;  // one per input; empty where there is none
 };
-inline std::vector<Tensor> weights_of(const Tensors& out) {  // from shape and dtype only
+inline std::vector<Tensor> weights_of(const Tensors& out) {
   std::vector<Tensor> w;
   for (size_t k = 0; k < out.size(); ++k)
     w.push_back(random(out[k].shape(), 100 + k, 0.5, 1.5)
@@ -28,8 +28,8 @@ inline Tensor weighted(const Tensors& out, const std::vector<Tensor>& weights) {
   }
   return loss;
 }
-// Outputs, and the gradients of their weighted sum. x are leaves. With temporaries, no one else holds the op's inputs,
-// so that a kernel may write in place.
+// Outputs, and the gradients of their weighted sum. With temporaries, no one else holds the op's inputs, so a kernel
+// may write in place.
 inline Result run_case(const OpCase& c, std::vector<Tensor> x, const std::vector<Tensor>& weights,
                        bool temporaries = false) {
   for (size_t i = 0; i < x.size(); ++i) x[i].requires_grad_(c.gradcheck > 0 && c.in[i].differentiable);

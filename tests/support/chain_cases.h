@@ -1,5 +1,4 @@
-// Graphs of pointwise ops that are planned as chains: every function, dtype and repetition of an operand.
-// cuda/test_chain.cpp runs them, test_rtc.cpp compiles them.
+// Graphs of pointwise ops that are planned as chains, for cuda/test_chain.cpp and test_rtc.cpp.
 #pragma once
 #include <tapegrad/ops/ops.h>
 
@@ -9,9 +8,9 @@ namespace tg {
 
 struct ChainCase {
   const char* name;
-  std::vector<Tensor> in;  // on the CPU
+  std::vector<Tensor> in;
   std::function<std::vector<Tensor>(Inputs)> f;
-  size_t kernels = 1;  // in total
+  size_t kernels = 1;
 };
 
 inline Tensor total(const std::vector<Tensor>& x, size_t begin, size_t end) {
@@ -59,7 +58,6 @@ std::vector<Tensor> partials_of_all(op::TypeList<F...>, const Tensor& x, const T
   (add_partials<F>(all, x, y, dz), ...);
   return {total(all, 0, all.size())};
 }
-// Counts comparisons that hold, of two tensors and of a tensor and a number, in the dtype of x.
 template <class... F> std::vector<Tensor> comparisons_of_all(op::TypeList<F...>, const Tensor& x, const Tensor& y) {
   const auto count = [&](const std::vector<Tensor>& all) {
     Tensor n = x;

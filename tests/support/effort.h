@@ -1,5 +1,4 @@
-// The number of generated cases: random programs, kills. TG_TEST_EFFORT is 1 for each commit (unset), 10, or 100 at
-// night.
+// TG_TEST_EFFORT scales generated cases: 1 for each commit (unset), 10, or 100 at night.
 #pragma once
 #include <tapegrad/core/check.h>
 
@@ -26,7 +25,7 @@ inline bool has_time() {
   return true;
 #endif
 }
-// All of a list or, without time, one of it or every `step`-th. TG_TURN, which changes with each commit, chooses.
+// All of a list or, without time, one of it or every `step`-th. TG_TURN changes with each commit and chooses.
 template <class T> std::vector<T> in_turns(const std::vector<T>& all, size_t step = 0) {
   if (has_time()) return all;
   if (step == 0) step = all.size();

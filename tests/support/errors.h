@@ -1,12 +1,12 @@
-// Checks of Errors, and several captured values in one line. Included by doctest files only.
+// Checks of Errors. Included by doctest files only.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
 
 #include <string>
 
-// The expression `use` throws an Error whose message contains `part`, and which is of this kind:
-// CHECK_SAYS(f({1, 2}), "rank is 0"), CHECK_SAYS_OF(value, f({1, 2}), "rank is 0"). A failure shows the message.
+// `use` throws an Error of this kind whose message contains `part`: CHECK_SAYS(f({1, 2}), "rank is 0"),
+// CHECK_SAYS_OF(value, f({1, 2}), "rank is 0").
 #define CHECK_SAYS(use, part) CHECK_HAS(::tg::error_of([&] { (void)(use); }), part)
 #define CHECK_SAYS_OF(kind_, use, part) CHECK_HAS(::tg::error_of(::tg::Error::Kind::kind_, [&] { (void)(use); }), part)
 #define CHECK_HAS(message, part)                           \
@@ -20,7 +20,7 @@
 
 namespace tg {
 
-// The message of the Error that f throws, which must be of this kind.
+// The message of the Error that f throws, which must be of `kind`.
 template <class F> std::string error_of(Error::Kind kind, F f) {
   try {
     f();

@@ -1,4 +1,4 @@
-// Tests that write files: a temporary folder. Included by doctest files only.
+// A temporary folder. Included by doctest files only.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/core/check.h>
@@ -14,7 +14,7 @@
 namespace tg {
 namespace fs = std::filesystem;
 
-struct Folder {  // removed at the end of the test
+struct Folder {
   std::string path;
   Folder() : path((fs::temp_directory_path() / fmt::format("tapegrad-files-{}-XXXXXX", getpid())).string()) {
     REQUIRE(mkdtemp(path.data()));

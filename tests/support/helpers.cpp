@@ -16,7 +16,7 @@ Tensor stored(const Tensor& x, Store how) {
   NoGradScope off;
   const Tensor c = x.detach().contiguous();
   if (how == Store::transposed && x.ndim() >= 2) return transpose(transpose(c, 0, -1).contiguous(), 0, -1).detach();
-  if (how == Store::sliced && x.ndim() >= 1) {  // an offset
+  if (how == Store::sliced && x.ndim() >= 1) {
     const Tensor other = slice(concat({c, c, c}, 0), 0, 0, std::min<int64_t>(1, c.size(0)));
     const int64_t at = other.size(0);
     return slice(concat({other, c, other}, 0), 0, at, at + c.size(0)).detach();

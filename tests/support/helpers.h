@@ -21,17 +21,17 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
-// Whether a sanitizer, with unoptimized code, takes a product of m n k multiplications: all paths have such.
+// Whether a sanitizer build has time for a GEMM of m n k multiplications; all paths have such.
 inline bool small_enough(int64_t m, int64_t n, int64_t k) { return !kSanitized || m * n * k < 20'000'000; }
 
 inline constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 template <class T = float> std::vector<T> values(const Tensor& t) { return t.to_vector<T>(); }
-// The elements in row-major order, bit by bit: NaN equals itself, and 0 is not -0.
+// Row-major, bit by bit: NaN equals itself, and 0 is not -0.
 std::vector<std::byte> bits_of(const Tensor& t);
 // Bit for bit; an empty tensor equals an empty one.
 void check_same_bits(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
-// Uniform in [lo, hi), other values for every seed.
+// Uniform in [lo, hi).
 template <class T = float> Tensor random(const Shape& s, uint64_t seed, double lo = -1, double hi = 1) {
   Rng rng{seed};
   std::vector<T> v(static_cast<size_t>(s.product()));
@@ -52,8 +52,8 @@ std::string error_of(const std::function<void()>& f);
 bool has(const std::string& s, std::string_view part);
 size_t count_of(std::string_view text, std::string_view part);
 
-// max |a - b| / max |b|, the error of a tensor against its oracle; infinite where only one is finite, or shapes differ.
-// Equal infinities are equal, and NaN equals NaN.
+// max |a - b| / max |b|. Infinite where only one is finite, or shapes differ. Equal infinities are equal, and so are
+// NaNs.
 double distance(const Tensor& a, const Tensor& b);
 
 // max over rows of the last dimension of max |a - b| / max |b|.

@@ -5,7 +5,6 @@
 namespace tg {
 
 inline std::string data_folder(const std::string& name) { return TG_TEST_DATA "/huggingface/" + name; }
-// A copy that a test may damage.
 struct HfFolder : Folder {
   explicit HfFolder(const std::string& name) { fs::copy(data_folder(name), path, fs::copy_options::recursive); }
 };

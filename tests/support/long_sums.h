@@ -1,5 +1,5 @@
-// Sums of many terms against f64: rounding errors must not grow with their number, on any device. Equal terms are the
-// worst case: each addition rounds the same way.
+// Rounding errors of long sums must not grow with the number of terms. Equal terms are the worst case: each addition
+// rounds the same way.
 #pragma once
 #include "support/helpers.h"
 
@@ -20,8 +20,7 @@ inline Tensor long_column(int64_t n, int64_t columns, bool one_large, DType d, D
 }
 inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>& widths = {1, 2, 33}) {
   const auto sums = [](const Tensor& x) { return std::vector{sum(x), sum(x, {0}), mean(x, {0}), var(x, {0}), var(x)}; };
-  // Gradients of weight and bias; dy is x. Equal normalized rows have a variance far from 0: rounding of the mean does
-  // not count.
+  // dy is x. Equal normalized rows have a variance far from 0, so rounding of the mean does not count.
   const auto gradients = [](const Tensor& x) {
     const Tensor w = full({x.shape()[1]}, 1, x.dtype(), x.device()).requires_grad_(), b = w.detach().requires_grad_();
     std::vector<float> signs(size_t(x.shape()[1]), 1);
@@ -48,7 +47,6 @@ inline void check_long_sums(int64_t n, Device device, const std::vector<int64_t>
         check(gradients(x), gradients(exact), 1);
       }
 }
-// Softmax, normalization and cross-entropy, whose reductions are over rows of n elements, and their gradients.
 inline void check_long_rows(int64_t n, Device device) {
   const Tensor x = reshape(long_column(n, 1, false, DType::f32, device), {1, n}), wide = x.to(DType::f64);
   const Tensor y = softmax(x);

@@ -9,7 +9,6 @@ namespace tg {
 namespace {
 constexpr TensorInit floats(const Shape& s, double lo = -2, double hi = 2) { return {s, lo, hi}; }
 TensorInit indices(const Shape& s, int64_t n) { return {s, 0, double(n), true, false}; }
-// One index, n.
 TensorInit index(int64_t n) { return {{1}, double(n), double(n + 1), true, false}; }
 
 struct Cases {
@@ -20,7 +19,7 @@ struct Cases {
                   std::function<Tensors(Inputs)> f) {
     return list.emplace_back(std::string(op), std::string(variant), std::move(in), std::move(f));
   }
-  // f returns one Tensor. No template: there are hundreds of functions.
+  // No template: there are hundreds of functions.
   OpCase& one(std::string_view op, std::string_view variant, std::vector<TensorInit> in,
               std::function<Tensor(Inputs)> f) {
     return several(op, variant, std::move(in), [f = std::move(f)](Inputs x) { return Tensors{f(x)}; });
@@ -29,7 +28,7 @@ struct Cases {
                std::function<Tensor(Inputs)> f) {
     one(op, variant, std::move(in), std::move(f)).gradcheck = 0;
   }
-  // An operand of F; the first and the second of two keep off the kinks between them.
+  // The first and the second operand keep off the kinks between them.
   template <class F> static TensorInit operand(const Shape& s, size_t i = 0) {
     constexpr op::Domain d = F::kDomain;
     return {s, d.lo, d.hi, false, true, d.cell, i == 0 ? 0.5 : 0.0};
@@ -54,7 +53,7 @@ struct Cases {
   }
   template <class F> void comparison(const F*) {
     const auto f = [](Inputs x) { return emit1(stateless<op::Compare<F>>(), {x[0], x[1]}); };
-    const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {  // some equal
+    const auto compare = [&](const char* variant, const Shape& x, const Shape& y) {
       no_grad(F::kName, variant, {indices(x, 3), indices(y, 3)}, f);
     };
     compare("i64", {r, c}, {r, c});
@@ -199,7 +198,7 @@ struct Cases {
     one("log_softmax", "middle", {floats({2, r, c})}, [](Inputs x) { return log_softmax(x[0], 1); });
     one("softmax", "large", {floats({r, c}, 1000, 1004)}, [](Inputs x) { return softmax(x[0]); });
     if (c == 0) return;
-    // A large eps: a small one would magnify every rounding of one column, or of two nearly equal ones.
+    // eps is large: a small one magnifies rounding of one column, or of two nearly equal ones.
     const TensorInit x = floats({2, r, c}, 1, 3), w = floats({c}, 0.5), b = floats({c});
     one("layer_norm", "plain", {x}, [](Inputs in) { return layer_norm(in[0], {}, {}, 0.1); });
     one("layer_norm", "weight", {x, w}, [](Inputs in) { return layer_norm(in[0], in[1], {}, 0.1); });
@@ -240,7 +239,7 @@ struct Cases {
     if (r > 0) no_grad("argmax", "middle", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], 1); });
   }
   void indexing() {
-    const TensorInit from = floats({2, 4, c});  // 4 slices to choose from
+    const TensorInit from = floats({2, 4, c});
     one("index_select", "middle", {from, indices({r}, 4)}, [](Inputs v) { return index_select(v[0], 1, v[1]); });
     one("index_select", "first", {floats({4, c}), indices({r}, 4)},
         [](Inputs v) { return index_select(v[0], 0, v[1].to(DType::i32)); });
@@ -277,7 +276,7 @@ struct Cases {
   }
   void attentions() {
     const auto with = [](AttentionOptions o) { return [o](Inputs x) { return attention(x[0], x[1], x[2], o); }; };
-    // Two keys at least: with one, the exact gradients of q and k are 0, and have no relative error.
+    // At least two keys: with one, the exact gradients of q and k are 0, without a relative error.
     const auto kv = floats({2, 2, std::max<int64_t>(r, 2), c}), longer = floats({2, 2, r + 2, c});
     const auto q = floats({2, 4, r, c});
     one("attention", "causal", {floats({2, 2, r, c}), kv, kv}, with({}));
@@ -368,7 +367,7 @@ struct Cases {
     loss("none", {Reduction::none, {}, 0});
     loss("smooth", {Reduction::mean, {}, 0.1});
     loss("ignore_sum", {Reduction::sum, 0, 0});
-    if (r > 0)  // an invalid target ignores every first row
+    if (r > 0)
       one("cross_entropy", "ignore_half", in, [](Inputs x) {
         const Tensor targets = concat({slice(x[1], 0, 0, 1) * 0.0 - 1.0, slice(x[1], 0, 1, 2)}, 0);
         return cross_entropy(x[0], targets, {Reduction::mean, -1, 0.1});

@@ -1,6 +1,5 @@
-// One struct per use of an op. A new op adds its uses to op_cases.cpp; a pointwise function is found by its entry in
-// UnaryFns or BinaryFns and its domain. test_ops.cpp runs every case: against f64 and central differences, lazy,
-// strided, at odd sizes, between sentinels, on two threads.
+// One struct per use of an op, listed in op_cases.cpp; pointwise functions come from UnaryFns, BinaryFns and their
+// domains. test_ops.cpp runs every case.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -30,10 +29,9 @@ struct OpCase {
 struct CaseSizes {
   int64_t rows = 3, cols = 5;
 };
-// Every case at these sizes that the op allows (not the mean of nothing). TG_CASES=softmax,norm chooses cases whose
-// name has one of these words, TG_CASES_THIRD=0, 1 or 2 a third.
+// TG_CASES=softmax,norm chooses cases whose name has one of these words, TG_CASES_THIRD=0, 1 or 2 a third.
 std::vector<OpCase> op_cases(CaseSizes = {});
-// Whether the case draws from a new generator at each call, which a compiled function refuses.
+// Whether the case draws random numbers, which a compiled function refuses.
 inline bool draws(const OpCase& c) {
   return c.op == "dropout" || c.op == "multinomial" || c.op == "rand" || c.op == "randn" || c.op == "trunc_normal";
 }

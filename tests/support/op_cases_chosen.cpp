@@ -14,7 +14,7 @@ void keep_chosen(std::vector<OpCase>& list, bool usual_sizes) {
   if (const char* third = std::getenv("TG_CASES_THIRD")) {
     const std::string_view k = third;
     TG_CHECK(k == "0" || k == "1" || k == "2", value, "[tests] TG_CASES_THIRD is '{}'. It must be 0, 1 or 2.", k);
-    int ops = -1;  // cases of one op are together
+    int ops = -1;
     std::string last;
     std::erase_if(list, [&](const OpCase& c) {
       if (c.op != last) last = c.op, ++ops;

@@ -1,5 +1,5 @@
-// Cases of quantized ops (ops/quantized/), computed from f32 values of the inputs, so that every dtype gives the same.
-// test_switchback.cpp has SwitchBack's gradients.
+// Cases of ops/quantized/, computed from f32 inputs, so every dtype gives the same values. test_switchback.cpp has
+// SwitchBack's gradients.
 #include <tapegrad/ops/ops.h>
 
 #include <array>

@@ -1,4 +1,3 @@
-// Quantization to int8 and fp8 and the layers made of it: values, layers and comparisons.
 #pragma once
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/ops.h>
@@ -12,8 +11,8 @@ namespace tg {
 
 inline constexpr DType kQuantizable[] = {DType::f32, DType::bf16, DType::f16};
 
-// Values over many binades. Rows: signed zeros, denormal numbers, large numbers, the largest in the last place, and
-// halves with the absmax 127, which are ties of int8.
+// Rows: signed zeros, denormals, large numbers, the largest in the last place, and halves with the absmax 127, which
+// are ties of int8.
 inline Tensor many_binades(const Shape& s, uint64_t seed) {
   Rng rng{seed};
   std::vector<float> v(size_t(s.product()));
@@ -45,18 +44,18 @@ inline void expect_same(const Tensor& gpu, const Tensor& cpu) {
   CHECK(gpu.shape() == cpu.shape());
   CHECK(bits_of(gpu) == bits_of(cpu));
 }
-template <class Q> void expect_same(const Q& gpu, const Q& cpu) {  // Quantized, QuantizedFp8
+template <class Q> void expect_same(const Q& gpu, const Q& cpu) {
   expect_same(gpu.codes, cpu.codes);
   expect_same(gpu.absmax, cpu.absmax);
 }
 inline Quantized there(const Quantized& q) { return {q.codes.to(kGpu), q.absmax.to(kGpu)}; }
 inline QuantizedFp8 there(const QuantizedFp8& q) { return {q.codes.to(kGpu), q.absmax.to(kGpu), q.format}; }
-// The device names a bad element at the next read, in the CPU's words, which contain `part`.
+// The device names a bad element at the next read with the CPU's message, which contains `part`.
 inline void expect_named(const std::function<Tensor(const Tensor&)>& codes_of, const Tensor& x, Store how,
                          std::string_view part) {
   const std::string expected = error_of([&] { codes_of(x); });
   CHECK_HAS(expected, part);
-  const Tensor q = codes_of(stored(x.to(kGpu), how));  // says nothing yet
+  const Tensor q = codes_of(stored(x.to(kGpu), how));
   const std::string got = error_of([&] { bits_of(q); });
   const auto at = [](const std::string& s) { return s.substr(s.find("and its element")); };
   REQUIRE(has(got, "and its element"));
@@ -83,7 +82,6 @@ inline std::vector<Tensor> run_exact(const Layer& l) {
   return run({wide(l.x), wide(l.w), wide(l.b), wide(l.g)}, [](auto& x, auto& w, auto& b) { return linear(x, w, b); });
 }
 
-// Products stay finite and right where the scale of a row times the sum is no f32.
 template <class Quantize, class Linear> void check_extreme_scales(Quantize quantize, Linear product) {
   const Tensor x = random({3, 500}, 5), w = random({7, 500}, 6), usual = product(quantize(x), quantize(w));
   for (const int k : {100, 119, 127}) {

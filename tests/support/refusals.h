@@ -1,4 +1,4 @@
-// Tests of refusals: a use, the kind of its Error and what the message says. Included by doctest files only.
+// A use, the kind of its Error and the text of its message. Included by doctest files only.
 #pragma once
 #include <tapegrad/ops/factories.h>
 
@@ -31,7 +31,7 @@ inline void expect(const Refusal& r) {
     for (auto& part : r.says) CHECK(has(e.what(), part));
   }
 }
-// Eagerly and lazily: without values(), the Error may not wait until the op runs.
+// Eager and lazy: the Error may not wait until the op runs.
 inline void expect_at_emit(const std::vector<Refusal>& all) {
   for (bool lazy : {false, true}) {
     Mode mode(lazy);

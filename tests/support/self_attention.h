@@ -1,5 +1,4 @@
-// self_attention() and rope() of heads against attention() and rope() of the parts: the same bits, forward and
-// backward, on any device.
+// self_attention() and rope() of heads against attention() and rope() of q, k and v: the same bits.
 #pragma once
 #include "support/effort.h"
 #include "support/helpers.h"

@@ -1,4 +1,4 @@
-// A training run of a tiny GPT on a rhyme, learned in seconds; tests compare it with other runs.
+// Training of a tiny GPT on a rhyme, in seconds, for comparisons with other runs.
 #pragma once
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>

@@ -1,5 +1,4 @@
-// Two linear layers with dropout, trained by AdamW with a rising learning rate, made of ops: a step for tests of plans,
-// memory and threads.
+// AdamW training of two linear layers with dropout, made of ops, for tests of plans, memory and threads.
 #pragma once
 #include <tapegrad/ops/ops.h>
 
@@ -28,7 +27,7 @@ struct SmallTraining {
     for (auto& p : params) r.insert(r.end(), {p.w, p.m, p.v});
     return r;
   }
-  Tensor step() {  // eager and lazy
+  Tensor step() {
     const NameScope scope("model");
     const Tensor h = silu(linear(x, params[0].w));
     dropped = dropout(h, 0.5, rng);

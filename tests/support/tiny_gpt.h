@@ -11,7 +11,6 @@ inline GptConfig tiny_gpt() {
   return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3};
 }
 inline const GptConfig kTwo{.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8};
-// Ids below 11, (2, 8).
 inline Tensor two_rows() { return tensor<int64_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2, 3, 4, 5}, {2, 8}); }
 // B is not 0.
 inline void fill(const Lora& lora, double size = 0.1) {

@@ -1,4 +1,4 @@
-// A variable of the environment, during an object's life.
+// Sets an environment variable for an object's lifetime.
 #pragma once
 #include <cstdlib>
 #include <optional>
