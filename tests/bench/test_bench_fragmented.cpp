@@ -1,4 +1,4 @@
-// bench_fragmented: its cells, the document's figures and memory formulas, the memory of our steps, text and files.
+// bench_fragmented: its cells, the document's figures, memory formulas, files.
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/backend/backend.h>
@@ -35,13 +35,12 @@ std::string plan_error(const std::function<void(FragmentedFlags&)>& spoil) {
 FragmentedRow row(FragmentedCell cell, double forward, double backward, int64_t live) {
   return {cell, {}, {.forward_ms = forward, .backward_ms = backward, .live_bytes = live, .reserved_bytes = 2 * live}};
 }
-// The most bytes that the timed steps of a cell really have in tensors at one time.
+// Peak of tensor bytes in the timed steps.
 int64_t real_peak(const FragmentedCell& cell, FragmentedVariant variant) {
   const int64_t before = memory_stats().live;
   const FragmentedModel model(cell, kShort);
   return measured_cell(model, cell, variant, kShort).live_bytes - before;
 }
-// The most MiB at batch 1, for each size of the document.
 struct Limit {
   int64_t size;
   double linear, fragmented;

@@ -1,4 +1,4 @@
-// bench_lm_profile: its model against Gpt, its runs, the ranges and phases of their profiles, its text and file.
+// bench_lm_profile: its model against Gpt, its runs, profiles and files.
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/check.h>
@@ -21,7 +21,7 @@ GptConfig tiny_config() {
   c.context = 8, c.vocab_size = 40;
   return c;
 }
-// The weights of a DocumentLm under the names of Gpt, which keeps queries, keys and values, and gate and up, in one.
+// A DocumentLm's weights under Gpt's names; Gpt concatenates q, k, v, and gate and up.
 StateDict gpt_weights(const Params& document, const GptConfig& c) {
   StateDict all = document.state(), joined;
   const auto join = [&](const std::string& to, std::initializer_list<const char*> parts, const std::string& before) {
@@ -40,7 +40,7 @@ StateDict gpt_weights(const Params& document, const GptConfig& c) {
   joined.insert(all.begin(), all.end());
   return joined;
 }
-LmSetup deep(LmForm form) {  // the document's number of layers, and small ones
+LmSetup deep(LmForm form) {
   LmSetup s{.size = "tiny", .model = tiny_config(), .batch = 1, .form = form};
   s.model.layers = 32;
   return s;
@@ -122,7 +122,7 @@ TEST_CASE("lm: sizes, and flags that are wrong") {
   LmFlags all;
   all.size = "tiny", all.answers = true, all.layers = 3;
   const LmPlan plan = lm_plan(all);
-  REQUIRE(plan.setups.size() == 4);  // tf32 is for a GPU
+  REQUIRE(plan.setups.size() == 4);  // tf32 needs a GPU
   CHECK(plan.setups[0].form == LmForm::document);
   CHECK(plan.setups[0].model.layers == 3);
   CHECK(plan.setups[3].precision == Precision::bf16);
@@ -148,7 +148,7 @@ TEST_CASE("lm: gradients of all steps add up, and only train changes weights") {
     CAPTURE(name_of(form));
     LmModel model(s);
     model.run(StepType::backward);
-    CHECK(model.checked_result(StepType::backward) > 2);  // log 40 = 3.7 is guessing
+    CHECK(model.checked_result(StepType::backward) > 2);  // a uniform guess gives log 40 = 3.7
     CHECK_SAYS(model.checked_result(StepType::train),
                "after steps of train, 32 of 32 weights of ln_f.weight are 1 as in the beginning, and 32 are 1.");
     s.warmup = 0;
@@ -169,7 +169,7 @@ TEST_CASE("lm: a profile of 32 layers has the document's ranges, as often as the
          {std::pair{StepType::forward, 49}, {StepType::backward, 51}, {StepType::train, 52}}) {
       const LmRun run = profiled(deep(form), type);
       LmFigures f = figures_of(run);
-      // On a machine that is busy a pause may fall between two ranges: the best of ten counts.
+      // A busy machine may pause between two ranges: the best of ten counts.
       for (int i = 0; i < 9 && std::min(f.step.phases_cover, f.step.host_layers_cover + 0.03) < 0.98; ++i)
         f = figures_of(profiled(deep(form), type));
       const ProfileTable& t = ranges_of(f);
@@ -247,7 +247,7 @@ TEST_CASE("lm: ranges nest as the document's") {
 
 TEST_CASE("lm: a timeline has the step's ranges, kernels by part and track, and the most memory of each moment") {
   constexpr uint32_t kNone = Profile::kNone;
-  constexpr int64_t kBegin = 1000, kLength = 2'000'000;  // gaps below 1000 are none
+  constexpr int64_t kBegin = 1000, kLength = 2'000'000;
   Profile p;
   p.ranges = {{RangeKind::range, "warmup", 0, kNone, 0, 900, {}, {}},
               {RangeKind::range, "profiled_step", 0, kNone, kBegin, kBegin + kLength, {}, {}},

@@ -1,4 +1,4 @@
-// bench_switchback: its rows, the ops and what they compute, the document's totals and figures, its text and files.
+// bench_switchback: its rows, ops, the document's totals and figures, files.
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/check.h>
@@ -27,7 +27,7 @@ std::string plan_error(const std::function<void(SwitchBackFlags&)>& spoil) {
   spoil(f);
   return error_of([&] { switchback_plan(f); });
 }
-OpTimes counted() {  // 1, 2, 3 ...
+OpTimes counted() {
   OpTimes ms{};
   std::iota(ms.begin(), ms.end(), 1.0);
   return ms;
@@ -71,7 +71,6 @@ TEST_CASE("switchback: the totals are the document's, to the last bit in all row
     CHECK(t.global == of.totals.global);
     for (const double ms : of.ms) CHECK(ms > 0);
   }
-  // As the document prints them.
   const SwitchBackFigure &first = *switchback_figure({1024, 4, 1024, false}),
                          &last = *switchback_figure({1664, 4, 131072, true});
   CHECK(first.ms[op_place("standard_fwd")] == 0.047907233238220215);
@@ -175,7 +174,7 @@ TEST_CASE("switchback: each op computes what its key says") {
       CHECK(same(run("cast_x"), x.to(DType::i8)));
       CHECK(same(run("cast_g"), g.to(DType::i8)));
       CHECK(same(run("cast_w"), w.to(DType::i8)));
-      // The four int8 GEMMs are the forward and backward results of the layers in the totals.
+      // The four int8 GEMMs are the layers' forward and backward results in the totals.
       const Tensor leaf = x.detach().requires_grad_();
       for (const auto& [mode, name] :
            {std::pair{SwitchBackMode::vector_wise, "rowwise"}, {SwitchBackMode::global, "global"}}) {
@@ -255,7 +254,7 @@ TEST_CASE("switchback: the step of the layer in all ways, and what a row takes i
     const SwitchBackRow whole = measured_row(kTinyShape, setup, peaks);
     CHECK(whole.layers.size() == 8);
     const auto planned = double(planned_bytes(kTinyShape, setup));
-    CHECK(double(whole.peak_bytes) <= planned);  // a little more than is needed: of what compiled steps hold
+    CHECK(double(whole.peak_bytes) <= planned);
     CHECK(double(whole.peak_bytes) >= 0.65 * planned);
   }
 }

@@ -1,4 +1,4 @@
-// bench_gpt_timeit: its runs and their order, results in each mode, checks, text and file.
+// bench_gpt_timeit: its runs, results in each mode, checks, files.
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/check.h>
@@ -157,7 +157,7 @@ TEST_CASE("timeit: the same seed makes the same run, and what is not done is an 
     const Tensor t = parameter(m, name);
     t.assign(t.detach() * by);
   };
-  scale(a, "ln_f.weight", 2);  // doubles the inputs of the head and earlier gradients
+  scale(a, "ln_f.weight", 2);
   const std::string gradient = error_of([&] { a.profile(run.computation, 0); });
   CHECK(has(gradient, "[bench_gpt_timeit] after 4 backward passes the gradient of ln_f.weight is off 4 times"));
   scale(b, "lm_head.weight", 1000);
@@ -165,7 +165,6 @@ TEST_CASE("timeit: the same seed makes the same run, and what is not done is an 
 }
 
 TEST_CASE("timeit: figures of a run are NumPy's, the standard deviation with n") {
-  // Two runs of the document, with the figures that it prints.
   const TimeitResult cold = summarised(Computation::forward_backward,
                                        {0.4144910469995011, 0.2255011379993448, 0.22108890900017286,
                                         0.22048294700016413, 0.22087210900008358}),
@@ -254,7 +253,7 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
   REQUIRE(claim.pairs.size() == 1);
   CHECK(claim.holds());
   CHECK(has(text(claim), "small_forward_mixed_False  1.000000  0.500000  less\nverdict: it holds, in 1 of 1 pairs\n"));
-  rows.push_back(row("small", Computation::backward, 1, false, {2, 4}));  // as much is not less
+  rows.push_back(row("small", Computation::backward, 1, false, {2, 4}));
   claim = warmup_claim(rows);
   CHECK(claim.holding() == 1);
   CHECK(!claim.holds());

@@ -1,4 +1,4 @@
-// bench_training: its table of ids, what the rows compute in each mode, the checks that training trains, its files.
+// bench_training: its table, rows in each mode, checks that training trains, files.
 #include <doctest/doctest.h>
 
 #include <tapegrad/core/check.h>
@@ -93,7 +93,7 @@ TEST_CASE("each row computes the same, eager, compiled and lazily, and its bench
     CAPTURE(row.id.text());
     const Work eager = row.make(Device::cpu()), other = row.make(Device::cpu()), last = row.make(Device::cpu());
     const auto compiled = runner(other, RunMode::compiled);
-    for (int call = 0; call < 2; ++call) {  // traced, then replayed
+    for (int call = 0; call < 2; ++call) {
       const std::vector<Tensor> want = eager.f(eager.in), got = compiled();
       std::vector<Tensor> lazily;
       {
@@ -112,7 +112,7 @@ TEST_CASE("each row computes the same, eager, compiled and lazily, and its bench
       }
     }
     CHECK(eager.variables.size() == (row.id.function == "complete_iteration" ? 2 : row.id.function == "adamw_step"));
-    for (size_t k = 0; k < eager.variables.size(); ++k) {  // two steps on
+    for (size_t k = 0; k < eager.variables.size(); ++k) {
       CHECK(bits_of(other.variables[k]) == bits_of(eager.variables[k]));
       CHECK(bits_of(last.variables[k]) == bits_of(eager.variables[k]));
     }

@@ -16,7 +16,7 @@ using namespace tg::bench;
 using doctest::Approx;
 
 namespace {
-// A fixed normal sample: Box and Muller on equally spaced points in a mixed order.
+// Box-Muller on equally spaced points in a mixed order.
 std::vector<double> normal(int n, double mean, double deviation, int shift = 0) {
   std::vector<double> x;
   for (int i = 0; i < n; ++i) {
@@ -61,7 +61,7 @@ TEST_CASE("schedules: mode, iterations and warning from the mean time of one") {
   CHECK(warning(plan_samples(9.2580 / 5050, 5, 100), 5) ==
         "\nWarning: Unable to complete 100 samples in 5.0s. You may wish to increase target time to 9.3s, enable flat "
         "sampling, or reduce sample count to 50.");
-  const SamplingPlan slow = plan_samples(0.2, 5, 100);  // one at a time, and still 20 s
+  const SamplingPlan slow = plan_samples(0.2, 5, 100);
   CHECK(slow.sampling == Sampling::flat);
   CHECK(slow.total() == 100);
   CHECK(warning(slow, 5) ==
@@ -90,7 +90,7 @@ TEST_CASE("percentiles, moments, slope, fences: worked by hand") {
   CHECK(f.high_severe == 23.5);
   const Outliers o = outliers({{-20.0, -11.5, -5, -4, 0, 16, 17, 23.5, 24}}, f);
   CHECK(o.low_severe == 1);
-  CHECK(o.low_mild == 2);  // a value on a fence is inside
+  CHECK(o.low_mild == 2);
   CHECK(o.high_mild == 2);
   CHECK(o.high_severe == 1);
   CHECK(o.total() == 6);
@@ -109,7 +109,7 @@ TEST_CASE("estimates: intervals of a normal sample") {
   CHECK(e.std_dev.point == Approx(std::sqrt(variance(x))));
   CHECK(e.median_abs_dev.point == Approx(median_absolute_deviation(x)));
   CHECK(&e.typical() == &e.mean);
-  CHECK(estimates(flat(x)).mean.low == e.mean.low);  // the same every time
+  CHECK(estimates(flat(x)).mean.low == e.mean.low);
   Sample linear{Sampling::linear, {}, {}};
   for (int k = 1; k <= 50; ++k) {
     linear.iterations.push_back(k);
@@ -119,7 +119,7 @@ TEST_CASE("estimates: intervals of a normal sample") {
   CHECK(&exact.typical() == &exact.slope);
   CHECK(exact.slope.low == Approx(2));
   CHECK(exact.slope.high == Approx(2));
-  linear.seconds.back() = 200;  // twice as long: it moves the slope more than the mean
+  linear.seconds.back() = 200;  // the slope moves more than the mean
   const Estimates bent = estimates(linear, {.resamples = 1000});
   CHECK(bent.mean.point == Approx(2.04));
   CHECK(bent.slope.point == Approx(slope(linear.iterations, linear.seconds)));
@@ -140,13 +140,12 @@ TEST_CASE("changes: ratio of means, Welch's t, p by pooled resampling, verdicts"
   CHECK(worse.mean.low > 0.05);
   CHECK(verdict(worse) == Verdict::regressed);
   CHECK(verdict(change(flat(x), flat(slower))) == Verdict::improved);
-  // Certain, and too small to matter
   const Change small = change(flat(normal(100, 10.05, 0.01, 7)), flat(normal(100, 10, 0.01)));
   CHECK(small.p == 0);
   CHECK(verdict(small) == Verdict::noise);
   // t of two small samples by hand: means 2 and 4, variances 1 and 4
   CHECK(change(flat({1, 2, 3}), flat({2, 4, 6})).t == Approx(-2 / std::sqrt(1.0 / 3 + 4.0 / 3)));
-  // A p-value of the middle: a difference of one standard error of the difference has about 0.32
+  // A difference of one standard error has a p-value of about 0.32
   std::vector<double> moved = x;
   const double by = std::sqrt(2 * variance(x) / 100);
   for (double& v : moved) v += by;
@@ -233,7 +232,6 @@ TEST_CASE("a run measures, ends each sample synchronised, and is the next run's 
   CHECK(fs::exists(folder / "group/sleep/change/estimates.json"));
   o.filter = "other";
   CHECK(!Criterion(o).run(b));
-  // A baseline that is none
   for (const char* text : {"{", "{}", R"({"sampling_mode": "Flat", "iters": [1, 1], "times": [1]})",
                            R"({"sampling_mode": "Flat", "iters": [1, 0], "times": [1, 1]})",
                            R"({"sampling_mode": "Flat", "iters": ["a"], "times": [1]})"}) {

@@ -1,4 +1,4 @@
-// The values of each rank, and their sum. For the tests of this folder.
+// The values of each rank, and their sum.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/half.h>
@@ -11,13 +11,13 @@
 namespace tg {
 
 inline const std::shared_ptr<Communicator>& world() { return Communicator::world(); }
-// x of a rank: magnitudes far apart, so that the bits of a sum depend on its order.
+// Magnitudes far apart: the bits of a sum depend on its order.
 inline Tensor of_rank(int rank, const Shape& s, DType t) {
   if (t == DType::i64) return (random<double>(s, 100 + uint64_t(rank), -1e9, 1e9)).to(t);
   const Tensor x = random<double>(s, uint64_t(rank)), scale = random<double>(s, 50 + uint64_t(rank), -12, 12);
   return (x * exp(scale)).to(t);
 }
-// The sum in the order of the ranks, by the ops of one process.
+// The sum in the order of the ranks, in one process.
 inline Tensor serial_sum(const Shape& s, DType t) {
   const DType wide = t == DType::bf16 ? DType::f32 : t;
   Tensor sum = of_rank(0, s, t).to(wide);
@@ -44,12 +44,11 @@ inline std::vector<Tensor> list_of_rank(int r) {
           of_rank(r, {16'384}, DType::f32), of_rank(r, {5, 3001}, DType::f64),
           of_rank(r, {2}, DType::bf16),     transpose(of_rank(r, {700, 901}, DType::f32))};
 }
-// A copy, which may be written over.
+// A writable copy.
 inline Tensor copy_of(const Tensor& x) {
   const Tensor c = x.detach().contiguous();
   return x.dtype() == DType::f64 ? c * 1.0 : c.to(DType::f64).to(x.dtype());
 }
-// check(f(in)) eager, lazy and compiled, in four calls.
 template <class F, class Check> void in_all_modes(const F& f, const std::vector<Tensor>& in, const Check& check) {
   const auto list = [&](Inputs x) {
     const auto y = f(x);

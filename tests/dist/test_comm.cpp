@@ -1,4 +1,4 @@
-// Communicators and all-reduce. The program runs on one rank, or on those that mpirun starts.
+// Communicators and all-reduce, on one rank or on those that mpirun starts.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
@@ -99,7 +99,6 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
                                of_rank(r, {70, 901}, DType::bf16), of_rank(r, {3}, DType::f64)};
   };
   const std::vector<Tensor> mine = inputs(world()->rank());
-  // All-reduces of views and of the result of a collective, with ops in between.
   const auto f = [](Inputs x) {
     const ShardOffsets cuts = cuts_of(x[0].numel())[0];
     PendingSums a = start_all_reduce(x, world());
@@ -126,7 +125,6 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
     const PendingSums moved = std::move(dropped);
   }
   {
-    // The op after it fails, on all ranks.
     const PendingSums pending = start_all_reduce(mine, world());
     const Tensor index = tensor(std::vector<int64_t>{7}, {1});
     CHECK_SAYS(embedding(index, zeros({2, 2})), "[embedding] id 7 at position");
@@ -148,7 +146,7 @@ TEST_CASE("jobs of ranks: they run in their order while the caller goes on, and 
   w.finish(&third);
   CHECK(order == std::vector<int>{1, 2, 3});
   CHECK(has(error_of([&] { w.finish(&second); }), "as a test wants") == (w.size() > 1));
-  w.finish(&second);  // once
+  w.finish(&second);
   w.finish(&first);
   CHECK(most == w.size());
   w.start(&first, [&] { order.push_back(4); });
@@ -196,7 +194,7 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
       }
       w.back().requires_grad_();
       const Tensor before = parameter_as(w.back(), DType::bf16);
-      if (shared) keep = {w[0].detach(), w.back().detach()};  // the old values stay
+      if (shared) keep = {w[0].detach(), w.back().detach()};
       const auto old = bits_of(w[0]);
       const void* const place = w[1].value()->storage->data;
       all_gather_parts(w, cuts, world());
@@ -208,7 +206,7 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
 }
 
 namespace {
-// Rank 0 of two. It records the bytes of each message; the other rank has zeros.
+// Rank 0 of two records the bytes of each message; the other rank has zeros.
 class Listening final : public Communicator {
  public:
   Listening() : Communicator(0, 2, 0, 2) {}
@@ -255,7 +253,7 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
 }
 TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is waited for as late as it was called") {
   const auto f = [](Inputs in) {
-    const Tensor early = in[0] * 3.0;  // no other op reads it
+    const Tensor early = in[0] * 3.0;
     PendingSums sums = start_all_reduce(std::array{exp(in[0])}, world());
     Tensor y = in[0];
     for (int i = 0; i < 3; ++i) y = matmul(y, y);

@@ -1,4 +1,4 @@
-// Training on several ranks: the bits of one process, also with dropout, clipping, bf16 and compiled steps.
+// Training on several ranks has the bits of one process.
 #include <tapegrad/tapegrad.h>
 
 #include "dist/rank_values.h"
@@ -27,7 +27,7 @@ Trained trained(const TrainConfig& c, const std::shared_ptr<Communicator>& comm,
   for (const auto& [name, tensor] : s.tensors) t.parameters.push_back(bits_of(tensor));
   return t;
 }
-// Its matrices are larger than what a sharded optimiser cuts at.
+// Its matrices are large enough for a sharded optimiser to split.
 GptConfig wide_model() {
   GptConfig g = tiny_model();
   g.width = 96;
@@ -39,7 +39,7 @@ template <class T> void share(std::vector<T>& v) {
   v.resize(size_t(n));
   world()->broadcast(v.data(), v.size() * sizeof(T), 0);
 }
-// By one process: rank 0, while the others wait, who share its processors.
+// Rank 0 computes while the others wait, because they share its processors.
 Trained trained_alone(const TrainConfig& c, Device device = {}) {
   Trained t;
   if (world()->rank() == 0) t = trained(c, Communicator::self(), device);
@@ -85,7 +85,7 @@ TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, cli
           Trained one = trained(c, Communicator::self(), {}, wide_model());
           c.shard_optimizer = true;
           const Trained sharded = trained(c, world(), {}, wide_model());
-          CHECK(trained(c, Communicator::self(), {}, wide_model()) == one);  // one rank owns all
+          CHECK(trained(c, Communicator::self(), {}, wide_model()) == one);
           one.numbers.resize(sharded.numbers.size()), one.parameters.resize(sharded.parameters.size());
           CHECK(sharded == one);
         }
@@ -125,7 +125,6 @@ TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks
     for (const auto& [name, t] : state) others[name] = random(t.shape(), 100 + uint64_t(others.size()));
     sharded->load_state(others, 4);
   }
-  // Parts do not keep what they are of. One rank shares the tensors of `state`, and then those of `others`.
   if (world()->size() > 1) CHECK(memory_stats(Device::cpu()).live <= live);
   state.begin()->second = random({3}, 1);
   CHECK_SAYS(sharded->load_state(state, 3), "(3) f32 in the state and must be");
@@ -141,7 +140,7 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
   REQUIRE(buckets.size() == 3);
   CHECK(buckets[1].first == 4);
   CHECK(buckets[2].last == all.size());
-  std::vector<std::vector<Tensor>> gradients(shapes.size());  // of each parameter, by rank
+  std::vector<std::vector<Tensor>> gradients(shapes.size());
   for (size_t i = 0; i < shapes.size(); ++i)
     for (int r = 0; r < ranks; ++r) {
       Rng rng{10 * i + uint64_t(r)};
@@ -184,7 +183,6 @@ TEST_CASE("GradientReducer: sums of several buckets, in whatever order their gra
     }
   GradientReducer reducer(all, world(), partition.get());
   CHECK_SAYS(reducer.finish(), "'w0' (2000, 3000) has no gradient");
-  // Backward fails on all ranks while buckets are reduced.
   for (const bool sharded : {false, true}) {
     GradientReducer dropped(all, world(), sharded ? partition.get() : nullptr);
     for (size_t i = all.size() - 1; i > 3; --i) {

@@ -7,8 +7,7 @@ namespace simt::engine {
 
 struct Operation;
 
-extern bool recording_activity;  // some client asked for records
-// A call of the API function of that name.
+extern bool recording_activity;
 void call_begins(const std::source_location&);
 void call_ends();
 std::uint32_t call_now();  // the current call's number, or 0

@@ -81,7 +81,6 @@ unsigned lanes_of(unsigned warp) {
   return n >= 32 ? ~0U : (1U << n) - 1;
 }
 
-// The last lane has arrived: runs the operation and releases the others.
 void conclude(unsigned warp, const Meeting& m, bool orders) {
   void* frames[32] = {};
   unsigned index[32], n = 0;

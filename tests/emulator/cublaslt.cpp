@@ -54,7 +54,6 @@ cublasStatus_t unknown(int attribute) {
   return refuse(CUBLAS_STATUS_INVALID_VALUE, "attribute " + std::to_string(attribute) + " is not known here");
 }
 
-// The candidate, the kind of problem, its alignments and its workspace.
 enum Field { kMagic, kRank, kKind, kAlignment, kWorkspace, kSum };
 constexpr std::uint64_t magic = 0x6c74616c676f3131;
 

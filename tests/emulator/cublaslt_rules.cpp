@@ -46,7 +46,7 @@ bool biased(std::uint32_t e) {
   return e == CUBLASLT_EPILOGUE_BIAS || e == CUBLASLT_EPILOGUE_RELU_BIAS || e == CUBLASLT_EPILOGUE_GELU_BIAS ||
          e == CUBLASLT_EPILOGUE_RELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
-bool sums(std::uint32_t e) {  // writes the sums of a bias's gradient
+bool sums(std::uint32_t e) {
   return e == CUBLASLT_EPILOGUE_DRELU_BGRAD || e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADA ||
          e == CUBLASLT_EPILOGUE_BGRADB;
 }

@@ -21,7 +21,7 @@ using Record = std::variant<CUpti_ActivityKernel9, CUpti_ActivityMemcpy5, CUpti_
 
 struct State {
   CUptiResult answer = CUPTI_SUCCESS;
-  std::string refuser;  // the function that returns `answer`
+  std::string refuser;
   std::set<CUpti_ActivityKind> kinds;
   CUpti_BuffersCallbackRequestFunc request = nullptr;
   CUpti_BuffersCallbackCompleteFunc complete = nullptr;

@@ -1,6 +1,6 @@
-// Runs CUDA kernels, streams, graphs and memory without a GPU, for tests; not for speed. The host compiler compiles the
-// .cu files, and every access is checked. Threads of a block are fibers, streams are a graph of queued operations
-// (README.md). Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
+// Runs CUDA kernels, streams, graphs and memory without a GPU, for tests. The host compiler compiles the .cu files, and
+// every access is checked. Threads of a block are fibers, streams are a graph of queued operations (README.md). Tests
+// use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -50,8 +50,8 @@ std::uint64_t schedule();
 void set_memory(std::size_t bytes);
 // cudaGetDeviceCount returns this error from now on; cudaSuccess undoes it.
 void set_no_device(cudaError_t why);
-// Default 1. A process can use only the first that it chooses; the others are cudaErrorDevicesUnavailable, for other
-// processes. reset() forgets both.
+// Default 1. A process can use only the first that it chooses; the others are cudaErrorDevicesUnavailable. reset()
+// forgets both.
 void set_devices(int n);
 void set_child_graphs(bool);  // whether graphs accept them; default true
 
@@ -76,7 +76,7 @@ using Site = std::source_location;
 namespace engine {
 
 // --- launching -----------------------------------------------------------------------------
-struct Call {  // a kernel with its arguments
+struct Call {
   void (*run)(const void* self);
   std::shared_ptr<const void> self;
   std::size_t bytes;  // of *self, which the kernel may read

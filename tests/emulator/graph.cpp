@@ -83,7 +83,6 @@ void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std:
   if (first) first->push_back(size());
 }
 
-// Whether an executable graph's nodes, from number `at` on, can take the work of others.
 cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph& now, unsigned at = 0) {
   if (old.size() != now.nodes.size()) return cudaGraphExecUpdateErrorTopologyChanged;
   for (std::size_t i = 0; i < old.size(); ++i) {
@@ -272,7 +271,7 @@ cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph,
   const Graph* const c = g ? find(child) : nullptr;
   if (!c) return status();
   if (g == c || !child_graphs) return status(cudaErrorInvalidValue);
-  auto contents = std::make_shared<Graph>(*c);  // as they are now
+  auto contents = std::make_shared<Graph>(*c);
   if (recording_activity) clone_nodes(*contents);
   Graph::Node n{{}, {}, std::move(contents)};
   for (std::size_t i = 0; i < count; ++i) {

@@ -34,13 +34,13 @@ class Entry {
   std::lock_guard<std::recursive_mutex> lock_;
 };
 
-struct Copy {  // a cp.async in flight
+struct Copy {  // cp.async in flight
   char* to;
   const char* from;
   unsigned bytes, group;
 };
 
-struct Product {  // a wgmma in flight
+struct Product {  // wgmma in flight
   void* d;
   std::uint64_t a, b;
   bool integers;  // d is 64 x 256 of int8, else 64 x 64 of bf16
@@ -48,7 +48,7 @@ struct Product {  // a wgmma in flight
   bool operator==(const Product& o) const { return a == o.a && b == o.b && integers == o.integers; }
 };
 
-struct Thread {  // a fiber of the running block
+struct Thread {
   enum State : std::uint8_t { ready, waiting, done, stopped };
   void* sp = nullptr;
   char* stack = nullptr;
@@ -89,7 +89,7 @@ void run(const Launch&);
 void prepare(Thread&, unsigned index);
 void resume(Thread&);
 void to_scheduler();
-void finish_thread();  // in the fiber, after the kernel returned
+void finish_thread();
 
 void wait(const char* what, Site);
 void release(Thread&);
@@ -109,7 +109,7 @@ struct Where {
 };
 // Inside a kernel, it stops the launch and does not return.
 [[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
-bool failed();  // a fault since the last reset
+bool failed();
 // Runs on the scheduler's stack.
 void report_kernel(Thread&);
 void report_deadlock(const char* text, const Thread*);
@@ -125,7 +125,7 @@ extern Policy policy;
 extern Statistics counters;
 
 void shadow_launch(const Launch&);
-void shadow_block();  // a block begins
+void shadow_block();
 // Most bytes that a block of the launch wrote so far.
 std::size_t static_shared();
 bool is_global(const void*);  // device or pinned memory

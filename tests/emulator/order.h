@@ -60,7 +60,7 @@ inline bool before(const Stamp& s, unsigned unit) {
 }
 inline bool before(const Stamp& s) { return before(s, current->index); }
 
-void order_begin();                                     // a block begins
+void order_begin();
 void order_block();                                     // __syncthreads
 void order_threads(const unsigned* index, unsigned n);  // __syncwarp of these
 void order_release(Clock&, unsigned unit);              // publishes the unit's work

@@ -26,10 +26,10 @@ struct Work {
   std::function<void(const Operation&)> run = {};
   // Called when it is queued, at each launch of a graph; may be empty.
   std::function<void()> queued = {};
-  unsigned detail = 0;           // of a copy: which sides are device memory
-  const void* kernel = nullptr;  // of a kernel: the function
-  std::size_t bytes = 0;         // of a copy or fill
-  std::uint64_t node = 0;        // the graph node whose work it is
+  unsigned detail = 0;  // of a copy: which sides are device memory
+  const void* kernel = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t node = 0;  // the graph node whose work it is
   // Other processes wait for it: it runs when it is queued.
   bool meets = false;
 };

@@ -1,6 +1,5 @@
-// Shared by the fuzz targets. Each is a function LLVMFuzzerTestOneInput: an input gives a valid object, which is then
-// used, or an Error; anything else ends the process. clang links them with libFuzzer (preset fuzz), other builds with
-// replay.cpp, which runs them on corpus/.
+// Each target is a function LLVMFuzzerTestOneInput: an input gives a valid object, which is used, or an Error; anything
+// else ends the process. clang links libFuzzer (preset fuzz), other builds replay.cpp, which reads corpus/.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
@@ -39,7 +38,7 @@ template <class F> auto accepted(F f) -> std::optional<decltype(f())> {
   }
 }
 
-// A temporary folder, in memory where the system has such a place.
+// A temporary folder, in memory where possible.
 class Scratch {
  public:
   Scratch() {
@@ -56,7 +55,6 @@ class Scratch {
 
   const std::string& path() const { return path_; }
   std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-  // The path of a file with this content.
   std::string file(std::string_view name, std::string_view content) const {
     const std::string path = *this / name;
     std::ofstream f(path, std::ios::binary | std::ios::trunc);

@@ -1,5 +1,4 @@
-// Any text as each kind of user-written JSON: the configuration of a model, the settings of a run, a tokenizer, and a
-// model's config.json. `name=word` is a setting of the command line.
+// Any text as each kind of user-written JSON. `name=word` is a setting of the command line.
 #include "fuzz.h"
 
 #include <tapegrad/core/io/json.h>

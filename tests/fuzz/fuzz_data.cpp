@@ -1,5 +1,5 @@
-// Any bytes as training data. Five bytes of choices; the rest is a token file, in NumPy's format if it begins so, and a
-// text: split, checked, cut into batches and windows, tokenized and decoded.
+// Any bytes as training data: five bytes of choices, then a token file (in NumPy's format if it begins so), which is
+// also read as text.
 #include "fuzz.h"
 
 #include <tapegrad/core/io/file.h>
@@ -51,11 +51,11 @@ void check_tokens(const uint8_t* choice, std::string_view content) {
   const auto ids = all_of(*data);
   data->write(scratch / "again.npy");
   TG_FUZZ_CHECK(all_of(TokenData::from_file(scratch / "again.npy")) == ids);
-  if (std::any_of(ids.begin(), ids.end(), [](int32_t id) { return id < 0; })) {  // of 32 bits
+  if (std::any_of(ids.begin(), ids.end(), [](int32_t id) { return id < 0; })) {
     TG_FUZZ_CHECK(!fuzz::accepted([&] { return data->check_vocabulary(INT32_MAX), true; }));
     return;
   }
-  // A copy, so that a read past its end is seen.
+  // A copy, so that reads past its end are seen.
   const auto memory = TokenData::from_tokens(std::vector<int64_t>(ids.begin(), ids.end()));
   TG_FUZZ_CHECK(all_of(memory) == ids);
 

@@ -1,5 +1,5 @@
-// Any text as config.json and model.safetensors.index.json of Hugging Face, separated by a byte of 0, with the weights
-// of small models: one file of a gpt2, and shards of a qwen2.
+// Any text as config.json and model.safetensors.index.json of Hugging Face, separated by a byte of 0, with weights of a
+// gpt2 and of a sharded qwen2.
 #include "fuzz.h"
 
 #include <tapegrad/core/mode.h>
@@ -10,7 +10,6 @@
 using namespace tg;
 
 namespace {
-// Folders with the weights that the configurations of the corpus have.
 struct Folders {
   fuzz::Scratch scratch;
   std::string gpt2 = scratch / "gpt2", qwen2 = scratch / "qwen2";

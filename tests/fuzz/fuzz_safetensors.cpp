@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: read every tensor, write them again, and read the same.
+// Any bytes as a safetensors file: each tensor is read, written and read again.
 #include "fuzz.h"
 
 #include <tapegrad/core/io/safetensors.h>
@@ -9,7 +9,7 @@ using namespace tg;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fuzz::Scratch scratch;
-  // A copy, so that a read past its end is seen; a mapped file extends to the end of its page.
+  // A copy, so that reads past its end are seen; a mapping extends to the end of its page.
   const std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data),
                                      reinterpret_cast<const std::byte*>(data) + size);
   const auto header = fuzz::accepted([&] { return parse_safetensors(bytes, "memory"); });

@@ -1,6 +1,5 @@
-// Any text as files of published tokenizers. The first byte chooses: a tokenizer.json (j), a pattern (p), vocab.json
-// and merges.txt (v), ranks of tiktoken (r). The other parts follow after bytes of 0; the last is a text to encode. A
-// tokenizer encodes any text, in segments as whole, and a byte-level vocabulary decodes it.
+// Any text as files of published tokenizers. The first byte chooses: tokenizer.json (j), a pattern (p), vocab.json and
+// merges.txt (v), ranks of tiktoken (r). Bytes of 0 separate the rest; the last part is a text to encode.
 #include "fuzz.h"
 
 #include <tapegrad/models/data/bpe.h>
@@ -13,7 +12,6 @@
 using namespace tg;
 
 namespace {
-// The ends of the segments of a text, unless the search takes too long.
 auto ends_of(const TextPattern& p, std::string_view text) {
   return fuzz::accepted([&] {
     std::vector<size_t> ends{0};

@@ -1,4 +1,4 @@
-// main() of a fuzz target without a fuzzer: runs it on each file of the folders given.
+// main() of a fuzz target without a fuzzer: runs it on each file of the given folders.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Ranks on one GPU each, real or emulated: exchanges of bytes, all-reduce of every dtype and size, errors of NCCL.
+// Ranks on one GPU each, real or emulated: exchanges, all-reduce, errors of NCCL.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
@@ -17,7 +17,7 @@ using namespace tg;
 using cuda::nccl::DeviceComm;
 
 namespace {
-// This rank's device, or none where the ranks are more than the devices.
+// None if there are more ranks than devices.
 std::optional<Device> device() {
   Device d = Device::cpu();
   d.backend = Backend::cuda;
@@ -50,7 +50,7 @@ TEST_CASE("all_reduce on devices: the bits of a sum in the order of the ranks, f
 TEST_CASE("all_reduce on devices of a list: the bits of the CPU; eager, lazy and compiled") {
   const auto d = device();
   if (!d) return;
-  std::vector<Tensor> x;  // more than go in one launch
+  std::vector<Tensor> x;  // more than fit in one launch
   for (int i = 0; i < 700; ++i)
     x.push_back(of_rank(world()->rank(), {1 + i * 13 % 40}, i % 3 == 0 ? DType::bf16 : DType::f32));
   for (const DType t : {DType::f64, DType::i64, DType::f32}) x.push_back(of_rank(world()->rank(), {30'001}, t));
@@ -80,7 +80,7 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
                 b = start_reduce_scatter(std::array{w}, cuts_of(w.numel())[0], world());
     w.assign(w + 1.0);
     Tensor beside = w;
-    for (int i = 0; i < 4; ++i) beside = beside * 0.5 + w;  // takes memory that is free
+    for (int i = 0; i < 4; ++i) beside = beside * 0.5 + w;
     std::vector<Tensor> all{beside, b.finish()[0]};
     PendingSums c = start_all_reduce(std::array{all[1] * 2.0}, world());
     for (const Tensor& t : a.finish()) all.push_back(t + t);
@@ -143,7 +143,7 @@ TEST_CASE("all_to_all and all_gather on devices: parts of any sizes") {
   if (!d) return;
   DeviceComm* const comm = DeviceComm::of(*world(), d->index, "test");
   CHECK((comm == nullptr) == (world()->size() == 1));
-  if (!comm) return;  // one rank needs none
+  if (!comm) return;
   const int ranks = world()->size(), rank = world()->rank();
   CHECK(comm->rank() == rank);
   CHECK(DeviceComm::of(*world(), d->index, "test") == comm);
@@ -193,7 +193,7 @@ std::shared_ptr<Communicator> new_world() {
 
 TEST_CASE("NCCL is too old or fails: the op, the call and NCCL's words, on all ranks") {
   const auto d = device();
-  if (!d || world()->size() == 1) return;  // one rank needs no NCCL
+  if (!d || world()->size() == 1) return;
   const auto comm = new_world();
   const auto error = [&](int64_t n = 2400) {  // in equal parts for 2, 3 and 4 ranks
     return error_of([&] { all_reduce(std::array{filled({n}, 1.0f).to(*d)}, comm); });
@@ -236,7 +236,7 @@ TEST_CASE(
   const auto d = device();
   if (!d) return;
   const Tensor x = filled({2}, 1.0f).to(*d);
-  (void)all_reduce(std::array{x}, world());  // devices have met
+  (void)all_reduce(std::array{x}, world());
   static Aborts aborts;
   world()->watch().add(aborts);
   if (world()->rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(50));

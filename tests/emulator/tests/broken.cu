@@ -202,7 +202,6 @@ __global__ void two_readers_kernel(const float* x, float* y, bool mistake) {
   if (t == 9) s = y[9];
 }
 
-// two_readers_kernel in global memory.
 __global__ void two_global_readers_kernel(float* y, bool mistake) {
   const unsigned t = threadIdx.x;
   const float v = t == 7 || t == 9 ? y[63] : 0.0F;

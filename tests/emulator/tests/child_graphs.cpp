@@ -35,7 +35,7 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
       (void)cudaGetLastError();
       return r;
     };
-    check(cudaGraphLaunch(exec, a));  // in flight: not changed
+    check(cudaGraphLaunch(exec, a));
     check(change(n[1], [&] { check(broken::add_one(z, y, 64, a)); }));
     check(cudaStreamSynchronize(a));
     CHECK(y.host()[9] == 7.0F);
@@ -55,7 +55,7 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
     refuses(n[0], [&] {  // no fork
       for (int i = 0; i < 3; ++i) check(broken::add_one(z, y, 64, a));
     });
-    check(cudaGraphLaunch(exec, a));  // unchanged
+    check(cudaGraphLaunch(exec, a));
     check(cudaStreamSynchronize(a));
     CHECK(y.host()[9] == 12.0F);
     check(cudaGraphDestroy(whole));

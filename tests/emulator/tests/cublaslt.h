@@ -38,7 +38,6 @@ struct Setup {
   int64_t aux_ld = 0;
   int32_t mode_a = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, mode_b = mode_a;
   float alpha = 1, beta = 0;
-  // Offsets in the arena.
   int64_t a = 0, b = 1 << 16, c = 1 << 17, d = 1 << 17, bias = kNull, aux = kNull, workspace = 1 << 18;
   int64_t scale_a = kNull, scale_b = kNull, scale_d = kNull;
   size_t workspace_bytes = 1 << 14;

@@ -155,7 +155,7 @@ TEST_CASE("the null stream waits for blocking streams, and for those alone") {
       check(cudaStreamCreateWithFlags(&s, flags));
       check(cudaDeviceSynchronize());
       (void)broken::add_one(x, y, 64, s);
-      check(cudaStreamDestroy(s));  // its work still runs
+      check(cudaStreamDestroy(s));
       (void)broken::add_one(y, z, 64, nullptr);
       (void)cudaDeviceSynchronize();
       CHECK(simt::reports().empty() == (flags == cudaStreamDefault));

@@ -42,8 +42,7 @@ TEST_CASE("forks and joins by events, launched in other streams than captured") 
     check(cudaStreamIsCapturing(b, &is));
     CHECK(is == cudaStreamCaptureStatusNone);
     const cudaGraphExec_t exec = instantiate(g);
-    for (const cudaStream_t s : {cudaStream_t(a), cudaStream_t(c), cudaStream_t(b)})  // in the order of the launches
-      check(cudaGraphLaunch(exec, s));
+    for (const cudaStream_t s : {cudaStream_t(a), cudaStream_t(c), cudaStream_t(b)}) check(cudaGraphLaunch(exec, s));
     check(cudaStreamSynchronize(b));
     CHECK(x.host() == std::vector<float>(64, 18.0F));
     check(cudaGraphExecDestroy(exec));
@@ -122,7 +121,7 @@ TEST_CASE("an executable graph takes new arguments, and refuses another topology
             check(cudaEventRecord(e[1], b));
             check(cudaStreamWaitEvent(a, e[1]));
           }) == cudaGraphExecUpdateErrorTopologyChanged);
-    check(cudaGraphLaunch(exec, a));  // unchanged
+    check(cudaGraphLaunch(exec, a));
     check(cudaStreamSynchronize(a));
     CHECK(y.host()[40] == 6.0F);
     check(cudaGraphExecDestroy(exec));
@@ -144,7 +143,7 @@ TEST_CASE("pinned memory is read and written at each launch") {
     for (float v = 0; v < 3; ++v) {
       std::fill_n(from, 64, v);
       check(cudaGraphLaunch(exec, s));
-      if (simt::schedule() == 1) CHECK(to[5] != to[5]);  // not yet
+      if (simt::schedule() == 1) CHECK(to[5] != to[5]);
       check(cudaStreamSynchronize(s));
       CHECK(to[63] == v + 1);
     }
@@ -175,7 +174,7 @@ TEST_CASE("what a capturing stream refuses, and that the capture is lost by it")
     CHECK(cudaStreamEndCapture(s, &g) == (lost ? cudaErrorStreamCaptureInvalidated : cudaSuccess));
     CHECK((g == nullptr) == lost);
     (void)cudaGetLastError();
-    check(cudaDeviceSynchronize());  // it is over
+    check(cudaDeviceSynchronize());
   };
   refuses(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(s); });
   refuses(cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(s); });

@@ -137,8 +137,8 @@ TEST_CASE("blocks of an allocator of ours are checked one by one") {
       check(cudaMemsetAsync(segment, 0, 256, s));
       check(broken::add_one(segment, segment + 64, 64, s));
       simt::note_freed(segment, 256, s);
-      if (wrong == 1) (void)broken::add_one(segment, segment + 64, 64, s);  // freed
-      if (wrong == 2) (void)cudaMemsetAsync(segment + 128, 0, 4, s);        // not allocated
+      if (wrong == 1) (void)broken::add_one(segment, segment + 64, 64, s);
+      if (wrong == 2) (void)cudaMemsetAsync(segment + 128, 0, 4, s);
       (void)cudaDeviceSynchronize();
       REQUIRE(simt::reports().size() == (wrong ? 1 : 0));
       if (wrong) CHECK(simt::reports()[0].fault == simt::Fault::out_of_bounds);

@@ -49,7 +49,6 @@ struct Stream {
   operator cudaStream_t() const { return s; }
 };
 
-// In [-1, 1).
 inline std::vector<float> noise(std::size_t n, std::uint32_t seed = 1) {
   std::vector<float> v(n);
   std::uint32_t x = seed * 2654435761U + 12345;
@@ -60,7 +59,6 @@ inline std::vector<float> noise(std::size_t n, std::uint32_t seed = 1) {
   return v;
 }
 
-// f under the first schedules; it may report nothing.
 template <class F> void under_schedules(F f, std::uint64_t schedules = 8) {
   for (std::uint64_t seed = 0; seed < schedules; ++seed) {
     CAPTURE(seed);
