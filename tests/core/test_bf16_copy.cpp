@@ -11,6 +11,7 @@ using namespace tg;
 
 namespace {
 constexpr DType kNarrow = DType::bf16;
+// Conversions that run for f().
 template <class F> int64_t casts_for(F f) {
   const WorkScope work;
   f();
@@ -42,7 +43,7 @@ TEST_CASE("parameter_as: one conversion for as long as a leaf keeps its value") 
       const NoGradScope off;
       CHECK(casts_for(read) == 0);
     }
-    CHECK(casts_for([&] { evaluate({w.to(kNarrow)}); }) == 1);
+    CHECK(casts_for([&] { evaluate({w.to(kNarrow)}); }) == 1);  // to() makes new elements
   }
 }
 TEST_CASE("parameter_as: what has no copy is converted by to()") {

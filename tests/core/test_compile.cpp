@@ -1,4 +1,5 @@
-// compile(): replays, captured tensors, random numbers, counts, and functions that cannot be replayed.
+// compile(): replays give the bits of the function, read captured tensors in place, assign the same tensors, and
+// continue random numbers and counts. A function that cannot be replayed is an Error.
 #include <tapegrad/tapegrad.h>
 
 #include <optional>
@@ -38,13 +39,13 @@ TEST_CASE("a compiled function gives its bits, and is called once for each signa
   for (uint64_t i = 0; i < 4; ++i) same(random({3, 5}, i), random({3, 5}, 10 + i));
   CHECK(calls == 1);
   CHECK(f.stats().replays == 3);
-  same(random({1, 5}, 1), random({1, 5}, 2));
+  same(random({1, 5}, 1), random({1, 5}, 2));  // sizes 1 and 0, another dtype, another layout
   same(random({0, 5}, 1), random({0, 5}, 2));
   same(random<double>({3, 5}, 1), random<double>({3, 5}, 2));
   same(stored(random({3, 5}, 3), Store::transposed), random({3, 5}, 4));
   CHECK(calls == 5);
   const Tensor x = random({3, 5}, 20);
-  same(x, x);
+  same(x, x);  // the same tensor twice
   CHECK(calls == 5);
   // Results of one call are not written over by the next.
   const Results first = f({x, x});
@@ -52,7 +53,7 @@ TEST_CASE("a compiled function gives its bits, and is called once for each signa
   f({random({3, 5}, 21), x});
   CHECK(bits_of(first[0]) == bits);
   {
-    const LazyScope lazy;
+    const LazyScope lazy;  // lazy inputs are evaluated
     const Tensor y = x * 3.0;
     const Results got = f({y, x});
     CHECK(bits_of(got[0]) == bits_of(eager(y, x)[0]));
@@ -71,7 +72,7 @@ TEST_CASE("signatures beyond those that are kept are traced again") {
 }
 
 TEST_CASE("captured tensors are read where they stand") {
-  Tensor w = random({4}, 1), other = w.detach();
+  Tensor w = random({4}, 1), other = w.detach();  // two variables, one value
   const Compiled f = compile([&](Inputs x) { return Results{x[0] * w - other * w.detach()}; });
   const Tensor x = random({4}, 2);
   const auto want = [&] { return bits_of(x * w - other * w); };
@@ -86,7 +87,7 @@ TEST_CASE("captured tensors are read where they stand") {
     const LazyScope lazy;
     w.assign(w * 2.0);
   }
-  const Tensor after_lazy = f({x})[0];
+  const Tensor after_lazy = f({x})[0];  // before anything else reads w
   CHECK(bits_of(after_lazy) == want());
   CHECK(f.stats().traces == 1);
   w.assign(stored(random({4}, 5), Store::strided));  // another layout: traced again
@@ -151,7 +152,7 @@ TEST_CASE("variables that are assigned take new values, in place where nobody ho
 
 TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit, with dropout and a changing rate") {
   const GptConfig config{.vocab_size = 65, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = 0.2};
-  size_t bytes = 0;
+  size_t bytes = 0;  // of the program that keeps all, and what it gives
   std::vector<std::vector<std::byte>> plain;
   for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
     CAPTURE(name_of(recompute));
@@ -255,7 +256,7 @@ TEST_CASE("a tensor of a trace that outlives it without being a result is an Err
   Tensor h = first;
   refused([&](Inputs in) { return h = h + in[0], Results{h * 1.0}; }, "(2) f32");
   h = first;
-  refused([&](Inputs in) { return Results{h = (h + in[0]).label("h")}; }, "'h' (2) f32");
+  refused([&](Inputs in) { return Results{h = (h + in[0]).label("h")}; }, "'h' (2) f32");  // a result too
   Results log;
   refused([&](Inputs in) { return log.push_back(sum(in[0])), Results{in[0] * 2.0}; }, "() f32");
   Tensor kept;
@@ -274,6 +275,7 @@ TEST_CASE("a tensor of a trace that outlives it without being a result is an Err
   const std::string grows = error_of_call(decode, {full({1, 1}, 1, DType::i64)});
   CHECK(grows.find("outlives the call") != std::string::npos);
   CHECK(grows.find("a KvCache must come from KvCache::with_capacity()") != std::string::npos);
+  // Within a call they are free, and so are handles from before.
   const Compiled inside = compile([&](Inputs in) {
     KvCache own;
     model.forward(in[0], {.cache = &own});
@@ -306,7 +308,7 @@ TEST_CASE("CompileOptions::state: handles that the function gives another value"
     CHECK(a.id() == id);
   }
   CHECK(f.stats().traces == 1);
-  a = filled({2}, 5.f);
+  a = filled({2}, 5.f);  // another variable: traced again
   CHECK(bits_of(f({z})[0]) == bits_of(y * 2.0 + z + filled({2}, 5.f)));
   CHECK(f.stats().traces == 2);
   const Compiled shape =
@@ -327,7 +329,7 @@ TEST_CASE("after an Error in a compiled step, steps, rates and generators are as
         const Tensor rows = dropout(embedding(ids[0], w), 0.5, noise);
         optimiser.step(backward(sum(rows * rows)));
         if (fails) matmul(rows, rows);
-        if (huge) return Results{sum(exp(ones({1 << 29, 1 << 28})))};
+        if (huge) return Results{sum(exp(ones({1 << 29, 1 << 28})))};  // no plan has memory for it
         return Results{};
       },
       {.generators = {&noise}});
@@ -345,10 +347,10 @@ TEST_CASE("after an Error in a compiled step, steps, rates and generators are as
   fails = false, huge = true;
   unchanged(good, "[allocator] out of memory");
   huge = false;
-  unchanged(bad, "[embedding]");
+  unchanged(bad, "[embedding]");  // the first run of a plan
   step({good});
   CHECK(optimiser.steps() == 1);
-  unchanged(bad, "[embedding]");
+  unchanged(bad, "[embedding]");  // a replay
   step({good});
   CHECK(optimiser.steps() == 2);
   CHECK(step.stats().traces == 3);

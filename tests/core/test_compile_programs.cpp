@@ -1,5 +1,7 @@
-// Random programs, eager and compiled, must have the same bits, or compile() refuses them. A check of a replay may only
-// refuse changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000 programs; TG_PROGRAM=N runs one.
+// Random programs, eager and compiled: results, captured tensors, optimiser steps and generators have the same bits, or
+// the compiled call is an Error of compile(). Between calls layers are merged, rates are set, and handles and captured
+// numbers change. A check of a replay may only refuse changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000
+// programs; TG_PROGRAM=N runs one.
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"
@@ -19,19 +21,20 @@ struct Dice {
   auto& of(auto& list) { return list[below(list.size())]; }
 };
 
+// The world of one program: what it captures. Two of them start alike.
 struct World {
   std::vector<Tensor> variables, log;
   std::vector<Tensor> handles;  // re-assigned by `=`
-  Tensor cache, at;             // (3, kCapacity), and the next row to write
+  Tensor cache, at;             // (3, kCapacity), and where each row is written next
   Tensor parameter;
   std::vector<AdamW> optimiser;
   Rng noise{5};
   const Params params{Device::cpu(), 3};
   nn::LoraLinear layer{nn::Linear(params.at("layer"), 3, 3), params.at("delta"), {.rank = 2}};
-  double number = 0.5, clip = 1;
-  float host = 1;
-  bool host_moves = false;  // each call changes it, as a data loader does
-  bool flag = false;
+  double number = 0.5, clip = 1;  // captured
+  float host = 1;                 // what a tensor of host data holds
+  bool host_moves = false;        // in each call, as a loader of batches does
+  bool flag = false;              // the host branches on it
   explicit World(uint64_t seed) {
     layer.delta().b.assign(random({2, 3}, seed * 16 + 14));
     for (int i = 0; i < kVariables; ++i) variables.push_back(random({3}, seed * 16 + uint64_t(i)));
@@ -65,7 +68,7 @@ struct World {
   }
 };
 
-// `fails` in some calls, `keeps` what a replay could not make.
+// A program is its seed: each call does the same. `fails` in some calls, `keeps` what a replay could not make.
 std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
   Dice draw{std::mt19937_64(seed)};
   const auto pick = [&](auto& list) -> auto& { return draw.of(list); };
@@ -87,7 +90,7 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
       case 8: pool.push_back(where(lt(a, b), a, b)); break;
       case 9: pick(w.variables).assign(tanh(a)); break;
       case 10: pick(w.variables).assign(b.detach()); break;
-      case 11: {
+      case 11: {  // two variables swap values
         const Tensor old = w.variables[0].detach();
         w.variables[0].assign(w.variables[1]);
         w.variables[1].assign(old);
@@ -109,7 +112,7 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
         w.at.assign(where(ge(next, double(kCapacity)), 0.0, next));
         break;
       }
-      case 17: {
+      case 17: {  // a view of it, or all of it
         const auto k = int64_t(draw.below(kCapacity));
         pool.push_back(draw.below(2) ? reshape(slice(w.cache, 1, k, k + 1), {3}) : sum(w.cache, {1}));
         break;
@@ -148,7 +151,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
     CAPTURE(seed);
     World eager(seed), world(seed);
     Dice draw{std::mt19937_64(~seed)};
-    const bool declares = draw.below(2) == 0;
+    const bool declares = draw.below(2) == 0;  // the handles, as state
     bool fail_now = false, unseen = false;
     CompileOptions options{
         .generators = {&world.noise}, .constants = draw.below(2) == 0, .verify = size_t(draw.below(3))};
@@ -188,7 +191,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
         CHECK_MESSAGE(!has(error, "now differs from its replays"), error);
       }
       if (!expected.empty()) {
-        ++failures;  // only handles that are not state have changed
+        ++failures;  // nothing has changed, except handles that are not state
         if (declares) CHECK(world.bits() == before);
         CHECK(std::pair(world.noise, world.optimiser[0].steps()) == at);
         ok = declares;
@@ -209,7 +212,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
       for (size_t k = 0; k < got.size(); ++k) CHECK(bits_of(got[k]) == bits_of(want[k]));
       CHECK(world.bits() == eager.bits());
       CHECK(std::pair(world.noise, world.optimiser[0].steps()) == std::pair(eager.noise, eager.optimiser[0].steps()));
-      in[draw.below(2)] = got[0].detach();
+      in[draw.below(2)] = got[0].detach();  // a result of this call is read by the next
       eager_in = in;
     }
     replays += f.stats().replays;

@@ -138,7 +138,7 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     const Tensor x = tensor<float>({1, 2}, {2});
     const LazyScope lazy;
     const Tensor sum = add(x, x);
-    Tensor(x).mutable_data<float>()[0] = 3;
+    Tensor(x).mutable_data<float>()[0] = 3;  // the pending sum has lost its input
     CHECK_SAYS_OF(state, write_safetensors(path, {{"a", x}, {"b", sum}}), "[add]");
   }
   CHECK(read_file(path) == "former");
@@ -171,7 +171,7 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
     const FileLock moved = std::move(first);
     CHECK_SAYS_OF(state, FileLock(path), locked);
   }
-  CHECK(folder.entries() == 0);
+  CHECK(folder.entries() == 0);  // a lock removes the file that it made
   { FileLock(path).keep(); }
   { FileLock again(path); }
   CHECK(folder.entries() == 1);
@@ -210,7 +210,7 @@ TEST_CASE("file: what is appended to a file that has left its place is an error"
   CHECK(read_file(path) == "another");
   CHECK(read_file(folder / "elsewhere/log") == "a\n");
   fs::remove_all(folder / "run");
-  fs::rename(folder / "elsewhere", folder / "run");
+  fs::rename(folder / "elsewhere", folder / "run");  // put back
   file.append("b\n");
   CHECK(read_file(path) == "a\nb\n");
   fs::remove(path);
@@ -228,6 +228,7 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
             "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
   CHECK_HAS(error(folder / "file"), "Not a directory.");
   CHECK_HAS(error(""), "[file] cannot make or use the folder : ");
+  // No parent remains of a folder that cannot be made.
   CHECK_HAS(error(folder / "x/y/" + std::string(300, 'n')), "File name too long.");
   CHECK(!fs::exists(folder / "x"));
   fs::create_symlink("nowhere", folder / "dangling");
@@ -296,5 +297,5 @@ TEST_CASE("file: temporary files of killed processes are removed, those of livin
   remove_leftovers(path);
   for (const std::string& name : kept) CHECK(fs::exists(name));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
-  remove_leftovers(folder / "none/model.safetensors");
+  remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

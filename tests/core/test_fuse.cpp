@@ -1,4 +1,5 @@
-// Rules that fuse several ops of a plan: where they apply, their values, gradients and saved tensors.
+// Rules that run several ops of a plan as one: where they apply, and that values, gradients and what the tape keeps are
+// those of the ops.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/plan.h>
@@ -23,7 +24,7 @@ LazyResult lazily(const Make& f) {
   return {std::move(r), engine_stats().kernels - before};
 }
 enum class Bits { same, rounded };
-// The rules turn `without` kernels into `with`. f32 and f64 agree by `bits`, bf16 to its rounding.
+// The rules make `with` kernels of what are `without` kernels otherwise; f32 and f64 by `bits`, bf16 to its rounding.
 void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t without, Bits bits = Bits::same) {
   for (const DType t : {DType::f32, DType::f64, DType::bf16}) {
     CAPTURE(name_of(t));
@@ -54,6 +55,7 @@ void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t wit
     CHECK(compiled.stats().ops == with);
   }
 }
+// No rule applies.
 void stays(const Make& f) {
   const LazyResult with = lazily(f);
   const WithEnv off("TG_PASSES", "-rewrite");
@@ -117,8 +119,9 @@ TEST_CASE("products by two thin matrices are one op, wherever the scale stands, 
     applies([=](DType t) { return [l = Layer(t), scaled] { return std::vector{linear(l.x, l.weight) + scaled(l)}; }; },
             2, without, Bits::rounded);
   };
-  both(4, [](const Layer& l) { return matmul(matmul(l.x, l.a), l.b) * 0.3; });
+  both(4, [](const Layer& l) { return matmul(matmul(l.x, l.a), l.b) * 0.3; });  // the factor and the sum are a chain
   both(5, [](const Layer& l) { return matmul(matmul(l.x, l.a) * 0.3, l.b); });
+  // (2, 3, 8), and h is read by another op.
   const Tensor x = random({2, 3, 8}, 1), a = random({8, 2}, 2), b = random({2, 4}, 3);
   const Make f = [&] {
     const Tensor h = matmul(x, a);
@@ -150,7 +153,7 @@ TEST_CASE("a rule does not apply where its op would make less than is read, or s
     return std::vector{layer_norm(sum), between};
   });
   stays([&] { return std::vector{layer_norm(s.x - s.r)}; });
-  stays([&] {
+  stays([&] {  // what is held, and what another op reads
     const Tensor z = linear(l.x, l.weight);
     return std::vector{tg::gelu(z), z};
   });
@@ -160,7 +163,7 @@ TEST_CASE("a rule does not apply where its op would make less than is read, or s
   });
   stays([&] { return std::vector{linear(l.x, l.weight) + random({6, 1}, 9)}; });
   stays([&] { return std::vector{linear(l.x, l.weight, l.bias) + l.bias}; });
-  stays([&] { return std::vector{matmul(matmul(l.x, l.a), l.b)}; });
+  stays([&] { return std::vector{matmul(matmul(l.x, l.a), l.b)}; });  // no factor
   stays([&] { return std::vector{matmul(matmul(l.x, l.a) * 0.5, random({5, 3}, 1), {.trans_b = true})}; });
   stays([&] { return std::vector{matmul(matmul(l.x, random({8, 65}, 1)) * 0.5, random({65, 5}, 2))}; });
   stays([&] { return std::vector{matmul(matmul(random({2, 6, 8}, 1), random({2, 8, 3}, 1)) * 0.5, l.b)}; });
@@ -168,7 +171,8 @@ TEST_CASE("a rule does not apply where its op would make less than is read, or s
     const Tensor inner = matmul(l.x, l.a) * 0.5;
     return std::vector{matmul(inner, l.b), inner};
   });
-  CHECK(lazily([&] { return std::vector{matmul(matmul(l.x, l.a) * 0.5, l.b) + l.bias}; }).kernels == 2);
+  CHECK(lazily([&] { return std::vector{matmul(matmul(l.x, l.a) * 0.5, l.b) + l.bias}; }).kernels == 2);  // no base
+  // An op twice in one pattern would be two.
   const Tensor square = random({4, 4}, 1);
   stays([&] {
     const Tensor h = matmul(square, square) * 0.5;
@@ -208,7 +212,7 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
       return r;
     };
     const std::vector<Tensor> want = gradients(true);
-    for (const bool at_once : {true, false}) {
+    for (const bool at_once : {true, false}) {  // forward and backward in one evaluation, or in two
       LazyScope lazy;
       const std::vector<Tensor> got = gradients(at_once);
       evaluate(got);

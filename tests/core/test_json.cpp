@@ -1,4 +1,4 @@
-// Json: building, reading, text and its limits, refusals.
+// Json: values from braces, reading them back, text and its limits, and what is refused.
 #include <tapegrad/core/io/json.h>
 
 #include <cmath>

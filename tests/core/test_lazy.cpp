@@ -6,15 +6,15 @@
 
 using namespace tg;
 namespace {
-struct Fragile : OpOf<Fragile> {
+struct Fragile : OpOf<Fragile> {  // fails when it runs, not when it is emitted
   static constexpr auto kName = "test_fragile";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
 };
-struct Missing : OpOf<Missing> {
+struct Missing : OpOf<Missing> {  // no kernel anywhere
   static constexpr auto kName = "test_missing";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
 };
-struct Composed : OpOf<Composed> {
+struct Composed : OpOf<Composed> {  // no kernel, but made of others
   static constexpr auto kName = "test_composed";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
   Tensors compose(Inputs in) const override { return {in[0] * 2.0 + in[0]}; }
@@ -36,7 +36,7 @@ TEST_CASE("lazy equals eager, and backward is lazy too") {
   const auto gl = backward(loss);
   CHECK(engine_stats().kernels == before.kernels);
   CHECK_FALSE(loss.materialised());
-  CHECK(gl[w].shape() == Shape{5, 4});
+  CHECK(gl[w].shape() == Shape{5, 4});  // layouts are known while lazy, views included
   evaluate({loss, gl[w], gl[b]});
   CHECK(engine_stats().evaluations == before.evaluations + 1);
   CHECK(loss.item<float>() == eager.item<float>());
@@ -54,7 +54,7 @@ TEST_CASE("reading evaluates what is needed and nothing else") {
   CHECK_FALSE(unused.materialised());
   CHECK(b.data<float>()[0] == x.data<float>()[0] * 3);
   const auto n = engine_stats().evaluations;
-  evaluate({a, b, x, Tensor()});
+  evaluate({a, b, x, Tensor()});  // nothing is left to do
   CHECK(engine_stats().evaluations == n);
 }
 TEST_CASE("an eager op on a lazy input runs both") {
@@ -83,7 +83,7 @@ TEST_CASE("a pending reader keeps the old value after assign") {
   }
   CHECK(values(z) == std::vector<float>(4, 6));
   CHECK(values(y) == std::vector<float>(4, 2));
-  // The reader is outside the update's plan, so the update must not write in place.
+  // The reader is outside the plan that runs the update: the update must not write in place.
   LazyScope lazy;
   y = w + w;
   const Tensor late = transpose(w);
@@ -127,7 +127,7 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
   }
   LazyScope lazy;
   const Tensor g = backward(y)[x];
-  CHECK(g.value()->producer->scope->path() == "gpt.grad");  // nodes of a vjp inherit the forward scope
+  CHECK(g.value()->producer->scope->path() == "gpt.grad");  // nodes made by a vjp inherit the forward node's scope
   CHECK_SAYS(x.assign(x * x), "a tracked value would lose its gradient");
 }
 TEST_CASE("a failed eager update leaves the variables as they were") {
@@ -164,11 +164,11 @@ TEST_CASE("plans: replayed for the same graph, made anew for other attributes, l
   CHECK(made_by([&] { run(row, 0); }) == 1);
   CHECK(made_by([&] { run(transpose(x), 0); }) == 1);
   CHECK(made_by([&] {
-          const Tensor held = tg::exp(x * x);
+          const Tensor held = tg::exp(x * x);  // somebody reads it later
           evaluate({sum(held, {0})});
         }) == 1);
   CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 2.0, {0})}); }) == 1);
-  CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 3.0, {0})}); }) == 0);
+  CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 3.0, {0})}); }) == 0);  // numbers change from step to step
 }
 TEST_CASE("a plan belongs to the layouts of its leaves") {
   const Tensor b = random({64, 64}, 2);
@@ -216,6 +216,7 @@ TEST_CASE("what the tape keeps inside one plan is not written over, and a plan o
     LazyScope lazy;
     {
       const Tensor a = x * x;
+      // The product saves a; tanh saves its output, which the sum reads last. b reads a last.
       loss = sum(tg::tanh(a * w) + c);
       b = a + c;
     }

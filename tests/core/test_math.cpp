@@ -1,4 +1,4 @@
-// core/math.h against the double functions of <cmath>, over bit patterns of every exponent and sign.
+// The float functions of core/math.h against the double ones of <cmath>, over bit patterns of every exponent and sign.
 #include <doctest/doctest.h>
 #include <tapegrad/core/math.h>
 
@@ -15,14 +15,16 @@ namespace math = tg::math;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
+// Distance between two floats of this size; 2^-149 for zero and denormals.
 double ulp_of(float x) { return x == 0 ? 0x1p-149 : std::ldexp(1.0, std::max(std::ilogb(x), -126) - 23); }
 
 struct Sweep {
-  double worst = 0;
+  double worst = 0;  // in ulp of the right result
   float worst_at = 0;
-  int wrong = 0;
+  int wrong = 0;  // NaN, infinity or sign not as it should be
   float wrong_at = 0;
 };
+// Every 997th pattern in [first, last] and both ends.
 template <class F, class Reference>
 Sweep sweep(F f, Reference reference, uint32_t first = 0, uint32_t last = 0xffffffffu) {
   Sweep result;
@@ -51,16 +53,16 @@ void expect_within(const Sweep& s, double ulps) {
   CAPTURE_ALL(s.worst_at, s.wrong_at);
   CHECK(s.wrong == 0);
   CHECK(s.worst <= ulps);
-  CHECK(s.worst > 0.25);
+  CHECK(s.worst > 0.25);  // a sweep that saw only trivial values proves nothing
 }
 bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
 uint32_t pattern_of(float x) { return std::bit_cast<uint32_t>(x); }
 }  // namespace
 
-// Limits: measured over every 97th pattern, with and without contraction, rounded up to a tenth.
+// The limits are what was measured over every 97th pattern, with and without contraction, rounded up to a tenth.
 TEST_CASE("math: exp") {
   expect_within(SWEEP_OF(exp, std::exp), 1.1);
-  // Denormal results: 0 < exp(x) < 2^-126.
+  // The strip where results are denormal, densely: 0 < exp(x) < 2^-126.
   expect_within(SWEEP_OF(exp, std::exp, pattern_of(-87.3f), pattern_of(-104.5f)), 1.1);
   CHECK(same(math::exp(0.0f), 1.0f));
   CHECK(same(math::exp(-0.0f), 1.0f));
@@ -74,7 +76,7 @@ TEST_CASE("math: exp") {
 
 TEST_CASE("math: log") {
   expect_within(SWEEP_OF(log, std::log), 1.0);
-  // Around 1, and across the seams of the reduction (2/3, 4/3).
+  // Round 1, where the result is small, and across the seams of the reduction (2/3, 4/3).
   expect_within(SWEEP_OF(log, std::log, pattern_of(0.6f), pattern_of(1.5f)), 1.0);
   CHECK(same(math::log(1.0f), 0.0f));
   CHECK(same(math::log(0.0f), -kInf));
@@ -89,6 +91,7 @@ TEST_CASE("math: log") {
 
 TEST_CASE("math: log1p, round and floor") {
   expect_within(SWEEP_OF(log1p, std::log1p), 1.5);
+  // Where 1 + x is rounded, and small.
   expect_within(SWEEP_OF(log1p, std::log1p, pattern_of(1e-8f), pattern_of(4.0f)), 1.5);
   expect_within(SWEEP_OF(log1p, std::log1p, pattern_of(-1e-8f), pattern_of(-1.0f)), 1.5);
   for (float x : {0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 1e-9f, -1e-9f, kInf}) CHECK(same(math::log1p(x), x));
@@ -96,7 +99,7 @@ TEST_CASE("math: log1p, round and floor") {
   CHECK(std::isnan(math::log1p(-1.5f)));
   CHECK(std::isnan(math::log1p(-kInf)));
   CHECK(std::isnan(math::log1p(kNan)));
-  // Exact: every 97th pattern, the halves and the largest fraction.
+  // Exact: every 97th pattern, and those round the halves and the largest fraction.
   const auto check = [](uint32_t u) {
     const float x = std::bit_cast<float>(u);
     if (std::isnan(x)) return std::isnan(math::round(x)) && std::isnan(math::floor(x));
@@ -150,7 +153,7 @@ TEST_CASE("math: sincos of double angles in float") {
   CHECK(worst <= 1.6);
   CHECK(worst > 0.25);
   float s, c;
-  math::sincos(536870911.7, s, c);  // not representable as a float
+  math::sincos(536870911.7, s, c);  // as a float it would be another angle
   CHECK(s == doctest::Approx(std::sin(536870911.7)).epsilon(1e-6));
   for (const double x : {0x1p29, -0x1p29, 1e300, double(kInf), -double(kInf), double(kNan)}) {
     math::sincos(x, s, c);
@@ -239,7 +242,7 @@ TEST_CASE("math: exact functions") {
 }
 
 TEST_CASE("math: the vector code of a plain loop keeps the limits") {
-  // Vector and scalar code may contract differently: same limits, other bits.
+  // Vector and scalar code may contract differently: the same limits, not the same bits.
   std::vector<float> x(1003), e(x.size()), l(x.size()), t(x.size()), r(x.size()), g(x.size());
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(i) * 0.02f - 10.0f;
   for (size_t i = 0; i < x.size(); ++i) e[i] = math::exp(x[i]);

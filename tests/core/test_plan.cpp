@@ -1,5 +1,5 @@
-// The passes of a plan keep all bits: common subexpressions, pointwise chains, reused storage, one block of
-// temporaries.
+// The passes of a plan: equal nodes run once, pointwise ops run together, results take over storage, temporaries share
+// one block. None of them changes a bit.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
@@ -13,6 +13,7 @@
 
 using namespace tg;
 namespace {
+// Kernels that one evaluation of f's result runs.
 uint64_t kernels_of(const std::function<Tensor()>& f) {
   LazyScope lazy;
   const Tensor y = f();
@@ -35,19 +36,19 @@ const char* const kSwitches[] = {"",       "-cse",     "-rewrite", "-fuse",
 TEST_CASE("nodes that compute the same run once, unless they may differ") {
   const Tensor x = random({64}, 1), z = random({64}, 2);
   CHECK(kernels_of([&] { return matmul(reshape(tg::exp(x), {8, 8}), reshape(tg::exp(x), {8, 8})); }) == 2);
-  CHECK(kernels_of([&] { return sum(x) + sum(x) + sum(z); }) == 3);
+  CHECK(kernels_of([&] { return sum(x) + sum(x) + sum(z); }) == 3);  // two sums, and a chain
   const auto twice = [&](auto f) { return kernels_of([&] { return concat({f(), f()}, 0); }); };
   CHECK(twice([&] { return cumsum(x, 0); }) == 2);
-  CHECK(twice([&] { return cumsum(x, 0) * 2.0; }) == 4);
+  CHECK(twice([&] { return cumsum(x, 0) * 2.0; }) == 4);  // numbers change from step to step
   Rng rng{1};
   CHECK(twice([&] { return dropout(x, 0.5, rng); }) == 3);
-  // Held duplicates stay separate: a write to one does not change the other.
+  // Two that are held are two: a write to one, or to a view of it, does not change the other.
   const std::vector<float> want = values(cumsum(x, 0));
   LazyScope lazy;
   Tensor a = cumsum(x, 0), b = cumsum(x, 0), view = reshape(cumsum(x, 0), {8, 8}), unheld = cumsum(x, 0) + z;
   const uint64_t before = engine_stats().kernels;
   evaluate({a, b, view, unheld});
-  CHECK(engine_stats().kernels == before + 4);
+  CHECK(engine_stats().kernels == before + 4);  // three sums, and what is added to one of them
   a.mutable_data<float>()[0] = 100;
   view.mutable_data<float>()[1] = 100;
   CHECK(values(b) == want);
@@ -64,7 +65,7 @@ TEST_CASE("what was merged is differentiated and kept as if it was not") {
   for (const bool at_once : {false, true}) {
     LazyScope lazy;
     const Tensor l = loss();
-    if (at_once) evaluate({l});
+    if (at_once) evaluate({l});  // the tape keeps what both share
     CHECK(bits_of(backward(l)[x]) == bits_of(eager));
   }
 }
@@ -73,25 +74,25 @@ TEST_CASE("a chain of pointwise ops is one kernel, whoever else reads parts of i
   CHECK(kernels_of([&] { return tg::tanh(x * 2.0 + row) * one; }) == 1);
   CHECK(kernels_of([&] { return tg::exp(x - column) * column; }) == 1);
   CHECK(kernels_of([&] { return where(gt(x, 0.0), x * x, tg::exp(x)); }) == 1);
-  CHECK(kernels_of([&] { return (x * x).to(DType::f64); }) == 2);
+  CHECK(kernels_of([&] { return (x * x).to(DType::f64); }) == 2);  // a cast is no pointwise op
   CHECK(kernels_of([&] { return (x + row) * column; }) == 1);
   const Tensor cube = random({2, 3, 5}, 5), plane = random({3, 5}, 6), line = random({5}, 7);
   CHECK(kernels_of([&] { return (cube + plane) * line; }) == 2);        // rows of 15 and of 5
   CHECK(kernels_of([&] { return tg::exp(transpose(x)) * 2.0; }) == 2);  // gaps in what is read
-  CHECK(kernels_of([&] { return sum(tg::exp(x) * 2.0) * 3.0; }) == 3);
+  CHECK(kernels_of([&] { return sum(tg::exp(x) * 2.0) * 3.0; }) == 3);  // a sum between
   const auto branches = [&] {
-    const Tensor a = tg::exp(x), b = a * row, c = a + x;
+    const Tensor a = tg::exp(x), b = a * row, c = a + x;  // a is read twice
     return b * c;
   };
   CHECK(kernels_of(branches) == 1);
   const auto read_between = [&] {
-    const Tensor a = tg::exp(x), s = sum(a, {0});
+    const Tensor a = tg::exp(x), s = sum(a, {0});  // outside, and part of what comes next
     return (a * 2.0) * s;
   };
   CHECK(kernels_of(read_between) == 3);
   CHECK(lazy_bits(branches) == bits_of(branches()));
   CHECK(lazy_bits(read_between) == bits_of(read_between()));
-  LazyScope lazy;
+  LazyScope lazy;  // a part that is held
   const Tensor a = tg::exp(x), b = a * 2.0, c = tg::tanh(b);
   const uint64_t before = engine_stats().kernels;
   evaluate({c});
@@ -99,7 +100,7 @@ TEST_CASE("a chain of pointwise ops is one kernel, whoever else reads parts of i
   CHECK(a.materialised());
   CHECK(bits_of(b) == bits_of(tg::exp(x) * 2.0));
   CHECK(bits_of(c) == bits_of(tg::tanh(tg::exp(x) * 2.0)));
-  Tensor y = x;
+  Tensor y = x;  // a long one is cut
   for (int i = 0; i < 100; ++i) y = tg::tanh(y + 0.25);
   const uint64_t start = engine_stats().kernels;
   evaluate({y});
@@ -172,7 +173,7 @@ TEST_CASE(
     return peak;
   };
   CHECK(peak_of(true) <= peak_of(false));
-  const Tensor x = random({64, 64}, 1);
+  const Tensor x = random({64, 64}, 1);  // 16 KiB each, and three of them live when the third is made
   LazyScope lazy;
   const auto before = engine_stats().planned_bytes;
   Tensor root;
@@ -184,10 +185,10 @@ TEST_CASE(
   CHECK(engine_stats().planned_bytes - before == 3 << 14);
 }
 TEST_CASE("steps run in an order that takes less memory: branch by branch") {
-  const Tensor x = random({64, 64}, 1);
+  const Tensor x = random({64, 64}, 1);  // 16 KiB
   std::vector<Tensor> weights;
   for (uint64_t k = 0; k < 40; ++k) weights.push_back(random({64, 64}, k));
-  const auto f = [&] {  // in level order all branches would live at once
+  const auto f = [&] {  // level by level: all branches would live at once
     std::vector<Tensor> a, b, c;
     for (const Tensor& w : weights) a.push_back(matmul(x, w));
     for (const Tensor& t : a) b.push_back(matmul(t, x));
@@ -211,7 +212,7 @@ TEST_CASE("steps run in an order that takes less memory: branch by branch") {
   CHECK(bits == bits_in_order);
 }
 TEST_CASE("passes can be switched off one by one, and change no bit") {
-  // Sizes that no other test has, because their plans are counted.
+  // Other sizes than other tests have: their plans are counted.
   const std::vector<float> want = train_small(false, 7, 5, 12);
   for (const char* const off : kSwitches) {
     CAPTURE(off);
@@ -254,7 +255,7 @@ TEST_CASE("a plan is written down as JSON") {
   CHECK(json["leaves"][0]["layout"].get<std::string>() == "(4, 4) f32");
   size_t duplicates = 0;
   for (const Json& s : json["steps"]) duplicates += s.contains("as");
-  CHECK(duplicates == 1);
+  CHECK(duplicates == 1);  // the second softmax
   CHECK(json["nodes"][5]["op"].get<std::string>() == "matmul");
   CHECK(json["nodes"][5]["scope"].get<std::string>() == "layer");
   CHECK(json["steps"].size() < 6);

@@ -1,4 +1,4 @@
-// Tables and traces of profiles: numbers, text, CSV, JSON, Perfetto.
+// Tables and traces of profiles: worked numbers, the layout of the text, CSV, JSON, and the file for Perfetto.
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
@@ -34,7 +34,7 @@ TEST_CASE("profile tables: one of ranges, worked by hand, as nsys prints it") {
   Profile p;
   p.ranges = {range("warmup", 0, 3'000'000'000), range("step", 0, 1'000'000'000)};
   for (const int64_t ns : {1'000'001, 2'000'000, 3'000'002, 6'000'000}) p.ranges.push_back(range("attention", 0, ns));
-  p.ranges.push_back(range("matmul", 0, 5, Profile::kNone, RangeKind::op));
+  p.ranges.push_back(range("matmul", 0, 5, Profile::kNone, RangeKind::op));  // ops are in the tables of kernels
   const ProfileTable t = table(profile_tables(p), "nvtx_sum");
   CHECK(t.at(":attention", "Total Time (ns)") == 12'000'003);
   CHECK(t.at(":attention", "Instances") == 4);
@@ -158,7 +158,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   write_trace(p, path);
   const Json j = own_json(read_file(path));
   std::map<std::string, int> phases;
-  std::map<std::pair<int, int>, std::vector<double>> ends;
+  std::map<std::pair<int, int>, std::vector<double>> ends;  // of open events, per track
   std::vector<std::string> names;
   for (const Json& e : j["traceEvents"]) {
     ++phases[e["ph"].get<std::string>()];
@@ -173,10 +173,10 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   }
   CHECK(phases["X"] == int(p.ranges.size() + p.calls.size() + p.kernels.size()));
   CHECK(phases["C"] == int(p.memory.size()));
-  CHECK(phases["M"] == 6);
+  CHECK(phases["M"] == 6);  // a process and a track of ranges, calls and kernels
   CHECK(std::count(names.begin(), names.end(), "step \"1\"\n") == 1);
   CHECK(std::count(names.begin(), names.end(), "fc") == 1);
-  CHECK(std::count(names.begin(), names.end(), "add") == 2);
+  CHECK(std::count(names.begin(), names.end(), "add") == 2);  // the op and its kernel
   const auto add =
       std::find_if(j["traceEvents"].begin(), j["traceEvents"].end(), [](const Json& e) { return e["name"] == "add"; });
   CHECK((*add)["args"]["in"] == "(1000) f32, (1000) f32");

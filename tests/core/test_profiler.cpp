@@ -1,4 +1,5 @@
-// The profiler, eager, lazy and compiled. Tables and traces: test_profile_tables.cpp; layers: test_profile_models.cpp.
+// The profiler: records of ranges, ops, kernels and memory, eager, lazy and compiled, in any thread. Tables and traces
+// are in test_profile_tables.cpp, layers and training in test_profile_models.cpp.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -43,7 +44,7 @@ TEST_CASE("profiler: ranges nest, lie within their parents, and end where they e
     for (int i = 0; i < 3; ++i) {
       const ProfileRange inner("inner");
       const NameScope layer("layer");
-      const NameScope same(current_scope());
+      const NameScope same(current_scope());  // the layer that it is in already: no range
     }
   }
   const ProfileRange open("open at the end");
@@ -75,7 +76,7 @@ TEST_CASE("profiler: what began before it is not recorded; without one, nothing 
   { const ProfileRange inside("inside"); }
   const Profile p = profiler.stop();
   CHECK(named_ranges(p) == Strings{"inside"});
-  CHECK(path_of(p.ranges[0].path) == "loss.inside");
+  CHECK(path_of(p.ranges[0].path) == "loss.inside");  // phases name what is in them all the same
   CHECK(p.kernels.empty());
 }
 TEST_CASE("profiler: kernels of eager ops, with their ranges, layers and shapes") {
@@ -85,7 +86,7 @@ TEST_CASE("profiler: kernels of eager ops, with their ranges, layers and shapes"
     const ProfileRange range("step");
     const NameScope layer("fc");
     const Tensor y = tg::tanh(matmul(x, w));
-    CHECK(values(reshape(y, {8})).size() == 8);
+    CHECK(values(reshape(y, {8})).size() == 8);  // a view is no op that runs
   }
   const Tensor z = x + x;
   const Profile p = profiler.stop();
@@ -161,7 +162,7 @@ TEST_CASE("profiler: replays of a compiled function, which was traced before or 
       const ProfileRange range("step");
       step({x});
     }
-    // Names of ranges are known only while a profiler runs; those of phases and layers always.
+    // The names of ranges are known while a profiler runs; those of phases and layers always.
     const Strings all = kernels_of(profiler.stop());
     const std::string product = traced_meanwhile ? "forward.product of fc" : "forward of fc";
     Strings want;
@@ -329,7 +330,7 @@ TEST_CASE("profiler: errors") {
   CHECK(error_of([] { Profiler p({.most_records = 0}); }) ==
         "[profiler] most_records is 0. It must be between 1 and 2^32 - 2.");
   { Profiler forgotten; }
-  Profiler next;
+  Profiler next;  // its place is free
   const Tensor x = filled({2}, 1.f);
   CHECK(has(error_of([&] {
               const ProfileRange range("fails");

@@ -12,7 +12,7 @@
 
 using namespace tg;
 namespace {
-std::vector<OpInfo> library_ops() {
+std::vector<OpInfo> library_ops() {  // without those that tests define
   auto ops = all_ops();
   std::erase_if(ops, [](auto& o) { return o.name.starts_with("test_"); });
   return ops;
@@ -28,7 +28,7 @@ TEST_CASE("every op has a CPU kernel, is a view, or composes") {
     CAPTURE(o.name);
     CHECK((kernels.contains(o.name) || o.is_view || o.composes));
     CHECK_FALSE((kernels.contains(o.name) && o.is_view));
-    CHECK(names.insert(o.name).second);
+    CHECK(names.insert(o.name).second);  // no two ops of one name
   }
   CHECK(names.contains("matmul"));
   CHECK(names.contains("reshape"));
@@ -49,7 +49,7 @@ TEST_CASE("every kernel belongs to an op, and each level to one file and line of
   }
   for (auto& [of, list] : kernels) {
     CAPTURE(of.first);
-    CHECK(list.front().level == 1);
+    CHECK(list.front().level == 1);  // the baseline is always there
     for (size_t i = 1; i < list.size(); ++i) {
       CHECK(list[i - 1].level < list[i].level);
       CHECK(list[i].file == list[0].file);

@@ -1,4 +1,5 @@
-// core/rng.h: known answers of Philox4x32-10 and statistics. Seeds are fixed; limits are 4 to 5 standard errors.
+// core/rng.h: known answers of Philox4x32-10, fixed bits of its products, and statistics. The seeds are fixed; the
+// limits are 4 to 5 standard errors.
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/rng.h>
@@ -62,7 +63,7 @@ double chi_squared(const std::vector<int>& seen) {
 }  // namespace
 
 TEST_CASE("rng: Philox4x32-10 known answers") {
-  // The vectors of the paper's reference implementation.
+  // The three vectors published with the paper's reference implementation.
   using A = std::array<uint32_t, 4>;
   CHECK(list(tg::philox4x32({0, 0, 0, 0}, 0)) == A{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(list(tg::philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t(0))) == A{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
@@ -127,9 +128,9 @@ TEST_CASE("rng: bulk functions equal the per-index ones, bit by bit") {
 TEST_CASE("rng: vector loops give the bits of single calls") {
   const Rng at{2024, 3};
   std::vector<float> looped(4099);
-  for (size_t i = 0; i < looped.size(); ++i) looped[i] = tg::normal(at, i);
+  for (size_t i = 0; i < looped.size(); ++i) looped[i] = tg::normal(at, i);  // vectorised when optimised
   for (size_t i = 0; i < looped.size(); ++i) {
-    const volatile uint64_t index = i;
+    const volatile uint64_t index = i;  // keeps this loop scalar
     REQUIRE(same(looped[i], tg::normal(at, index)));
   }
 }
@@ -154,7 +155,7 @@ TEST_CASE("rng: truncated normals are the inverse of their distribution function
     REQUIRE(same(tg::truncated_normal(word | 0x80000000u), -x));
     REQUIRE(x >= last);
     last = x;
-    // Newton's steps to the solution of erf(z / sqrt 2) = v; near v = 1 they use 1 - v.
+    // Newton's steps from x to the solution of erf(z / sqrt 2) = v, by what is missing to 1 where v is near 1.
     const double u = (word + 0.5) * 0x1p-31, left = (0x7fffffffu - word + 0.5) * 0x1p-31;
     double z = x;
     for (int i = 0; i < 4; ++i) {
@@ -186,7 +187,7 @@ TEST_CASE("rng: distribution of truncated normals") {
   CHECK(variance == doctest::Approx(0.97334).epsilon(1e-5));
   CHECK(std::fabs(m.m1) < 4e-3 * std::sqrt(variance));
   CHECK(std::fabs(m.m2 - variance) < 4e-3 * std::sqrt(fourth - variance * variance));
-  CHECK(std::fabs(m.m4 - fourth) < 4e-3 * std::sqrt(96));
+  CHECK(std::fabs(m.m4 - fourth) < 4e-3 * std::sqrt(96));  // below that of normals that are not cut
   CHECK(std::fabs(m.pairs) < 4e-3 * std::sqrt(2));
   const double cut = std::erfc(3 / std::sqrt(2.0)) / 2, inside = 1 - 2 * cut;
   CHECK(ks(z, [&](double x) { return (0.5 * std::erfc(-x / std::sqrt(2)) - cut) / inside; }) < 2.2);
@@ -231,7 +232,7 @@ TEST_CASE("rng: distribution of normals") {
   CHECK(std::fabs(m.m2 - 1) < 4e-3 * std::sqrt(2));
   CHECK(std::fabs(m.m3) < 4e-3 * std::sqrt(15));
   CHECK(std::fabs(m.m4 - 3) < 4e-3 * std::sqrt(96));
-  CHECK(std::fabs(m.pairs) < 4e-3 * std::sqrt(2));
+  CHECK(std::fabs(m.pairs) < 4e-3 * std::sqrt(2));  // the halves of a pair are uncorrelated
   // Two-sided tails: 2699.8 and 63.34 expected per million.
   CHECK(std::fabs(beyond(3) - 2699.8) < 4.5 * std::sqrt(2699.8));
   CHECK(std::fabs(beyond(4) - 63.34) < 4.5 * std::sqrt(63.34));
@@ -242,7 +243,7 @@ TEST_CASE("rng: below is unbiased and bounded") {
   Rng rng{5, 0};
   std::vector<int> seen(13);
   for (int i = 0; i < 130000; ++i) ++seen.at(rng.below(13));
-  CHECK(chi_squared(seen) < 12 + 4.5 * std::sqrt(24.0));
+  CHECK(chi_squared(seen) < 12 + 4.5 * std::sqrt(24.0));  // 12 degrees of freedom
   CHECK(rng.below(1) == 0);
   CHECK_THROWS_WITH_AS(rng.below(0), doctest::Contains("[rng] below(0)"), tg::Error);
   // For n = 3 * 2^62 a remainder without rejection would give the lowest third twice as often as the others.
@@ -251,7 +252,7 @@ TEST_CASE("rng: below is unbiased and bounded") {
   Rng big{6, 0};
   const int draws = 30000;
   for (int i = 0; i < draws; ++i) ++thirds.at(size_t(big.below(n) >> 62));
-  CHECK(chi_squared(thirds) < 2 + 4.5 * 2);
+  CHECK(chi_squared(thirds) < 2 + 4.5 * 2);  // 2 degrees of freedom
   // A quarter of the tries is rejected: tries per draw are geometric with mean 4/3 and variance 4/9.
   CHECK(std::fabs(double(big.offset) - draws * 4.0 / 3) < 4.5 * std::sqrt(draws * 4.0 / 9));
 }
@@ -273,7 +274,7 @@ TEST_CASE("rng: permuted") {
   CHECK_THROWS_AS(permuted(Rng{1}, 3, 3), tg::Error);
   CHECK(permuted(Rng{1}, 0, most) != permuted(Rng{1}, 1, most));
   CHECK(permuted(Rng{1, 5}, 3, 1000) == permuted(Rng{1}, 3, 1000));
-  // Each of the 24 orders of 4: 1000 expected, standard deviation 31.
+  // Each of the 24 orders of 4 comes as often: 1000 expected, standard deviation 31; the seeds are fixed, five of them.
   std::map<uint64_t, int> count;
   for (uint64_t seed = 0; seed < 24'000; ++seed) {
     uint64_t order = 0;
@@ -297,12 +298,13 @@ TEST_CASE("rng: shuffle") {
   CHECK(a != items);
   std::sort(a.begin(), a.end());
   CHECK(a == items);
+  // All 24 orders of four items, equally often.
   std::vector<int> orders(24);
   Rng rng{13, 0};
   for (int i = 0; i < 48000; ++i) {
     std::array<int64_t, 4> p{0, 1, 2, 3};
     rng.shuffle(p);
-    size_t rank = 0;
+    size_t rank = 0;  // in the factorial number system
     for (size_t j = 0; j < 4; ++j)
       rank = rank * (4 - j) + size_t(std::count_if(&p[j], p.data() + 4, [&](auto x) { return x < p[j]; }));
     ++orders.at(rank);
@@ -322,11 +324,11 @@ TEST_CASE("rng: split") {
   CHECK(root.split(0).offset == 0);
   std::vector<uint64_t> seeds{root.seed};
   for (uint64_t s = 0; s < 1000; ++s) seeds.push_back(root.split(s).seed);
-  seeds.push_back(root.split(uint64_t(1) << 32).seed);
+  seeds.push_back(root.split(uint64_t(1) << 32).seed);  // the upper half of the stream counts
   seeds.push_back(Rng{2, 0}.split(0).seed);
   std::sort(seeds.begin(), seeds.end());
   CHECK(std::adjacent_find(seeds.begin(), seeds.end()) == seeds.end());
-  // The mean product of n uncorrelated pairs has the standard error 1 / sqrt n.
+  // Two streams are uncorrelated: the mean product of n pairs has the standard error 1 / sqrt n.
   const size_t n = 100000;
   const std::vector<float> a = normals(root.split(0), n), b = normals(root.split(1), n);
   CHECK(std::fabs(std::inner_product(a.begin(), a.end(), b.begin(), 0.0) / n) < 4.5 / std::sqrt(n));
@@ -346,7 +348,7 @@ TEST_CASE("rng: refused arguments") {
                        doctest::Contains("[rng] fill_truncated_normal with mean 0 and standard deviation -1"),
                        tg::Error);
   CHECK(v == std::vector<float>(3, 9.0f));
-  CHECK(rng == Rng{1, 0});
+  CHECK(rng == Rng{1, 0});  // a refused call draws nothing
   rng.fill_uniform(v, 2, 2);
   CHECK(v == std::vector<float>(3, 2.0f));
   rng.fill_normal(v, -1, 0);

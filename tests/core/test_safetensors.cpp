@@ -19,6 +19,7 @@ std::string length_bytes(uint64_t n) { return std::string(reinterpret_cast<const
 std::string image(const std::string& header, const std::string& data) {
   return length_bytes(header.size()) + header + data;
 }
+// The message of opening a file of these bytes.
 std::string open_error(const std::string& content) {
   const Folder folder;
   write_file_atomically(folder / "bad.safetensors", content);
@@ -93,7 +94,7 @@ TEST_CASE("safetensors: every dtype, layout and shape comes back bit for bit") {
   CHECK(file.has("f32"));
   CHECK(!file.has("f3"));
   CHECK_SAYS_OF(value, file.tensor("f3"), "[safetensors] " + folder / "a has no tensor 'f3' among its 16.");
-  write_safetensors(folder / "b", file.tensors(), metadata);
+  write_safetensors(folder / "b", file.tensors(), metadata);  // the same values give the same bytes
   CHECK(read_file(folder / "a") == read_file(folder / "b"));
   write_safetensors(folder / "c", {});
   CHECK(SafetensorsFile(folder / "c").names().empty());
@@ -120,7 +121,7 @@ TEST_CASE("safetensors: a fixture written elsewhere") {
   CHECK(a.dtype() == DType::f64);
   const auto x = a.to_vector<double>(), y = b.to_vector<double>(), z = sum.to_vector<double>();
   REQUIRE(!z.empty());
-  for (size_t i = 0; i < z.size(); ++i) CHECK(z[i] == x[i] + y[i]);
+  for (size_t i = 0; i < z.size(); ++i) CHECK(z[i] == x[i] + y[i]);  // one correctly rounded addition: equal
 }
 
 TEST_CASE("safetensors: a damaged frame") {
@@ -232,7 +233,7 @@ TEST_CASE("safetensors: a file that is cut shorter while it is read is an Error,
   CHECK_SAYS_OF(io, file.tensors(), "a was changed while it was being read: it had ");
 }
 
-// Whether the file opens; if so, its elements and a copy must have the file's bytes.
+// Whether the file opens. Then each element has the bytes of the file, and a copy reads the same.
 bool opens_as_written(const Folder& folder, const std::string& content) {
   std::ofstream(folder / "b", std::ios::binary) << content;
   std::optional<SafetensorsFile> file;
@@ -268,7 +269,7 @@ std::string small_file(const Folder& folder) {
 TEST_CASE("safetensors: a file with one byte or bit changed gives an Error or a file, never more") {
   const Folder folder;
   const std::string good = small_file(folder);
-  size_t refused = 0, opened = 0, flipped = 0;
+  size_t refused = 0, opened = 0, flipped = 0;  // opened: a letter of a name, a blank, an element ...
   for (size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;
     for (const unsigned char byte : {0x00, 0x22, 0x2d, 0x30, 0x39, 0x5b, 0x7d, 0xff}) {
@@ -279,11 +280,11 @@ TEST_CASE("safetensors: a file with one byte or bit changed gives an Error or a 
       bad[i] = char(good[i] ^ 1 << bit);
       const bool ok = opens_as_written(folder, bad);
       flipped += ok;
-      if (i < 8) CHECK(!ok);
+      if (i < 8) CHECK(!ok);  // the header's length
     }
   }
   CHECK(refused > 5 * opened);
-  CHECK(flipped >= 8 * 9 + 1);
+  CHECK(flipped >= 8 * 9 + 1);  // elements of w and v, the lowest bit of m
 }
 
 TEST_CASE("safetensors: cut anywhere, or longer by a byte, no file opens") {
@@ -300,7 +301,7 @@ TEST_CASE("safetensors: lengths of a header around the limits") {
   CHECK(with_length(header.size()) == "no error");
   CHECK_HAS(with_length(header.size() - 1), "is no JSON");
   CHECK_HAS(with_length(header.size() + 1), "is no JSON");
-  CHECK_HAS(with_length(header.size() + 2), "is no JSON");
+  CHECK_HAS(with_length(header.size() + 2), "is no JSON");  // all of the file
   CHECK_HAS(with_length(header.size() + 3), "does not fit into the file of");
   CHECK_HAS(with_length(100'000'000), "its header of 100000000 bytes does not fit");
   for (const uint64_t n : {uint64_t(INT64_MAX), UINT64_MAX - 7, UINT64_MAX - 8})  // begin + length wraps around

@@ -8,7 +8,7 @@
 
 using namespace tg;
 namespace {
-// Tensors of many sizes (some empty), both dtypes, gradients in all layouts.
+// Tensors of many sizes, none among them, of both dtypes; gradients in all layouts.
 struct Many {
   std::vector<Tensor> w, m, v, g;
   std::vector<AdamWOverrides> decay;
@@ -50,7 +50,7 @@ TEST_CASE("five lazy steps with warm-up and dropout: one evaluation each, one pl
     LazyScope lazy;
     const EngineStats start = engine_stats();
     const Tensor loss = model.step();
-    CHECK(engine_stats().kernels == start.kernels);
+    CHECK(engine_stats().kernels == start.kernels);  // nothing was flushed by backward or by assign
     evaluate(model.roots(loss));
     CHECK(engine_stats().evaluations == start.evaluations + 1);
     std::vector<bool> mask;
@@ -70,7 +70,7 @@ TEST_CASE("the step's memory does not grow by P: the optimiser writes in place")
   for (bool lazy : {false, true}) {
     CAPTURE(lazy);
     SmallTraining model(n);
-    std::vector<Tensor> also;
+    std::vector<Tensor> also;  // model, Params and optimiser all hold the Variable
     for (auto& q : model.params) also.push_back(q.w);
     for (int i = 0; i < 3; ++i) {
       std::vector<const float*> at;
@@ -86,7 +86,7 @@ TEST_CASE("the step's memory does not grow by P: the optimiser writes in place")
       model.dropped = Tensor();
       const MemoryStats after = memory_stats();
       CHECK(after.live <= before.live);
-      CHECK(after.peak - before.live <= 2 * p + small);  // two gradients, no second w, m or v (8 p)
+      CHECK(after.peak - before.live <= 2 * p + small);  // two gradients, never a second w, m or v (that would be 8 p)
       CHECK(after.total - before.total <= 2 * p + small);
       size_t k = 0;
       for (auto& q : model.params)
@@ -154,7 +154,7 @@ TEST_CASE("a step whose tape is retained does not write into what the tape saved
     const auto dx = values(g[x]);
     adamw_step(w, m, v, g[w], {}, 0.1, 1);
     evaluate({w, m, v});
-    CHECK(values(backward(loss)[x]) == dx);
+    CHECK(values(backward(loss)[x]) == dx);  // the old w, still there
   }
 }
 TEST_CASE("several steps in one evaluation: a leaf that is still lazy is a leaf") {
@@ -203,11 +203,12 @@ TEST_CASE("clipping by the global norm inside the step needs no evaluation of it
     CHECK(scale < 1);
     adamw_step(twin, m2, v2, g * scale, {}, 0.1, 1);
     evaluate({w, m, v, twin, m2, v2});
-    CHECK(distance(m, m2) < 1e-6);
+    CHECK(distance(m, m2) < 1e-6);  // one rounding of the product apart
     CHECK(distance(v, v2) < 1e-6);
     CHECK(distance(w, twin) < 1e-6);
   }
 }
+// step() of 600 tensors at once, against one step() for each tensor.
 template <class Step> void check_one_kernel(bool moments, bool second, Step step) {
   for (bool lazy : {false, true}) {
     CAPTURE(lazy);
@@ -227,7 +228,7 @@ template <class Step> void check_one_kernel(bool moments, bool second, Step step
         step(together, 0, 600, t, global_norm(together.g));
         evaluate(all);
       }
-      CHECK(engine_stats().kernels == kernels + 3);
+      CHECK(engine_stats().kernels == kernels + 3);  // the norm and the step
       CHECK(addresses(all) == before);
       const Tensor norm = global_norm(apart.g);
       for (size_t i = 0; i < 600; ++i) step(apart, i, 1, t, norm);
@@ -262,9 +263,9 @@ TEST_CASE("a step of many tensors moves only those whose old value is held, or w
     CAPTURE(lazy);
     const Many model(40), twin(40);
     const auto all = model.state(), expected = twin.state();
-    model.m[10].assign(model.v[10]), twin.m[10].assign(twin.v[10]);
+    model.m[10].assign(model.v[10]), twin.m[10].assign(twin.v[10]);  // one Value
     const Tensor held = model.w[3].detach(), row = slice(model.m[6], 0, 1, 2), gradient = model.g[12];
-    model.w[12].assign(gradient), twin.w[12].assign(twin.g[12]);
+    model.w[12].assign(gradient), twin.w[12].assign(twin.g[12]);  // a weight that is also a gradient
     const auto old = bits_of(held), old_row = bits_of(row), old_gradient = bits_of(gradient);
     const auto before = addresses(all);
     {
@@ -289,7 +290,7 @@ TEST_CASE("a step of many tensors moves only those whose old value is held, or w
   }
 }
 TEST_CASE("the plan of a step: one for every rate and number, another for other decays") {
-  Many model(300);
+  Many model(300);  // 900 outputs
   const auto all = model.state();
   const auto plans_of = [&](int64_t t) {
     const auto before = engine_stats();

@@ -27,6 +27,7 @@ Range range_of(DType t) {  // of integers; hi as a double
     default: return {0, 1};
   }
 }
+// x in dtype t, as a double: an independent implementation.
 double converted(double x, DType t) {
   if (t == DType::f64) return x;
   if (t == DType::f32) return double(float(x));
@@ -37,6 +38,7 @@ double converted(double x, DType t) {
   const Range r = range_of(t);
   return std::clamp(std::trunc(x), r.lo, r.hi);
 }
+// From an integer: integers keep their low bits, as in C++.
 double converted(int64_t x, DType t) {
   if (is_float(t) || t == DType::boolean) return converted(double(x), t);
   return visit_dtype(t, [&]<class T>() { return double(T(x)); });
@@ -103,7 +105,7 @@ TEST_CASE("conversions of many elements, in any layout") {
     }
 }
 TEST_CASE("bf16 and f16 round to nearest, ties to even; every NaN becomes one") {
-  for (uint32_t b = 0; b < 0x10000; ++b) {
+  for (uint32_t b = 0; b < 0x10000; ++b) {  // every value is kept
     bf16 x;
     x.bits = uint16_t(b);
     f16 y;
@@ -179,7 +181,7 @@ TEST_CASE("randn, trunc_normal and rand are the generator's values, whatever the
       has(error_of([&] { randn({2}, a, kInf, 1); }), "[randn] mean inf and standard deviation 1. Both must be finite"));
   CHECK_SAYS(rand({2}, a, 1, 0), "[rand] from 1 to 0. The bounds must be finite and ordered");
   CHECK_SAYS(rand({2}, a, -3e38, 3e38), "[rand] from -3e+38 to 3e+38. The bounds must be finite");
-  CHECK(a == b);
+  CHECK(a == b);  // a refused draw takes nothing
 }
 TEST_CASE("rand: values lie in [lo, hi) in every dtype, whatever the bounds are") {
   const std::pair<double, double> bounds[] = {{0, 1},         {1, 2},         {0.1, 0.2},       {-0.1, 0},
@@ -195,7 +197,7 @@ TEST_CASE("rand: values lie in [lo, hi) in every dtype, whatever the bounds are"
       CHECK(most < hi);
     }
   Rng rng{7};
-  CHECK(values(rand({3}, rng, 5, 5)) == std::vector<float>(3, 5.0f));
+  CHECK(values(rand({3}, rng, 5, 5)) == std::vector<float>(3, 5.0f));  // an empty range gives its bound
 }
 TEST_CASE("operators, and numbers on either side") {
   const Tensor x = tensor<float>({1, 2, 4}, {3}), y = tensor<float>({2, 2, 2}, {3});
@@ -232,6 +234,7 @@ TEST_CASE("views share storage, and reshape copies only where it must") {
   CHECK(values(slice(x, 0, 1, 100)) == std::vector<float>{6, 7, 8, 9, 10, 11});
   CHECK(slice(x, 0, 1, 1).shape() == Shape{0, 3, 2});
   CHECK(values(reshape(transpose(slice(x, 2, 0, 1), 0, 1), {3, 2})) == std::vector<float>{0, 6, 2, 8, 4, 10});
+  // (B, T, 3C) cut in three, each seen as (B, NH, T, HS)
   const Tensor qkv = random({2, 5, 24}, 1);
   for (const Tensor& part : split(qkv, {8, 8, 8})) {
     const Tensor heads = transpose(reshape(part, {2, 5, 2, 4}), 1, 2);
@@ -307,10 +310,11 @@ TEST_CASE("names: devices, dtypes, shapes") {
 }
 TEST_CASE("a device that this build or machine does not have (skipped where there is a GPU)") {
   CHECK(has_device(Device::cpu()));
-  if (has_device(Device::cuda())) return;  // checked here because backends register during static init
+  if (has_device(Device::cuda())) return;  // asked here: backends register while static objects are made
   const Tensor x = random({2}, 1);
   for (const auto& e : {error_of([] { runtime_of(Device::cuda()); }), error_of([&] { x.to(Device::cuda()); }),
                         error_of([] { zeros({2}, DType::f32, Device::cuda()); })}) {
+    // a build with CUDA says here what the machine lacks
     CHECK((has(e, "[device] cuda was asked for, and this build has no CUDA backend. ") ||
            has(e, "[device] cuda:0 was asked for, and there is none: ")));
     CHECK(has(e, "Use the device cpu"));
@@ -336,7 +340,7 @@ TEST_CASE("memory: live returns to its base, peak and total count") {
   CHECK(end.total >= base.total + 12000);
   empty_cache();
   CHECK(memory_stats().live == base.live);
-  CHECK_THROWS_AS(zeros({1LL << 50}), Error);
+  CHECK_THROWS_AS(zeros({1LL << 50}), Error);  // more than there is
   CHECK(memory_stats().live == base.live);
 }
 TEST_CASE("threads are counted and checked") {

@@ -1,4 +1,4 @@
-// Threads run different graphs; one graph belongs to one thread at a time. Also for the thread sanitizer.
+// Different threads run different graphs; one graph belongs to one thread at a time. For the thread sanitizer too.
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
@@ -16,7 +16,7 @@
 
 using namespace tg;
 namespace {
-// f(0) and f(1) concurrently.
+// f(0) and f(1) at once; rethrows what either threw.
 template <class F> void both(F f) {
   std::exception_ptr failed[2];
   const auto run = [&](size_t i) {
@@ -37,7 +37,7 @@ template <class F> void both(F f) {
 TEST_CASE("a graph continued in a second thread") {
   uint64_t ids[2];
   for (auto& id : ids) std::thread([&] { id = filled({1}, 0.f).id(); }).join();
-  CHECK(ids[0] != ids[1]);
+  CHECK(ids[0] != ids[1]);  // never reused, in any thread
   Tensor x = random({3, 3}, 1).requires_grad_(), w = random({3, 3}, 2).requires_grad_();
   const auto tail = [&](Tensor h) {
     for (int i = 0; i < 5; ++i) h = h + tg::tanh(matmul(h, w)) * h;
@@ -120,7 +120,7 @@ TEST_CASE("tensors made in one thread end in another") {
 }
 
 namespace {
-// Rank 0 of two, with a thread for its jobs. The other rank echoes, so an all-reduce doubles.
+// Rank 0 of two, with a thread for its jobs. The other rank echoes: both halves become the sum of both.
 class EchoRank final : public Communicator {
  public:
   EchoRank() : Communicator(0, 2, 0, 2) { use_thread_for_jobs(); }
@@ -136,7 +136,7 @@ class EchoRank final : public Communicator {
   void broadcast(void*, size_t, int) override {}
   void abort(int) override { std::_Exit(1); }
   bool slow = false;
-  std::atomic<int> exchanges = 0;
+  std::atomic<int> exchanges = 0;  // that have ended: two for each sum
 };
 void check_sum(const Tensor& sum, const Tensor& of) {
   const int64_t n = of.numel() / 2;
@@ -144,6 +144,7 @@ void check_sum(const Tensor& sum, const Tensor& of) {
   CHECK(bits_of(sum) == bits_of(reshape(concat(std::vector{want, want}), sum.shape())));
 }
 
+// An op that fails for an index of 2 or more.
 Tensor looked_up(const Tensor& index) { return embedding(index, zeros({2, 2})); }
 Tensor index_of(int64_t i) { return tensor(std::vector<int64_t>{i}, {1}); }
 }  // namespace
@@ -170,13 +171,13 @@ TEST_CASE("sums over ranks in a thread keep the values that they began with: eag
     const Tensor w = in[0].detach() * 1.0, v = in[0].detach() * 1.0;
     PendingSums sums = start_all_reduce(std::array{w, v}, ranks);
     w.assign(in[1] + 1.0);
-    all_gather_parts(std::array{v}, {0, 0, v.numel()}, hollow);
+    all_gather_parts(std::array{v}, {0, 0, v.numel()}, hollow);  // updates v in place, if it may
     Tensor more = in[1];
-    for (int i = 0; i < 5; ++i) more = more + w * v;
+    for (int i = 0; i < 5; ++i) more = more + w * v;  // takes memory that is free
     const Tensors all = sums.finish();
     return std::vector<Tensor>{all[0], all[1], more};
   };
-  const auto check = [&](const std::vector<Tensor>& got) {
+  const auto check = [&](const std::vector<Tensor>& got) {  // the half of one is the other
     for (const size_t i : {0, 1}) CHECK(bits_of(got[i]) == bits_of(first * 2.0));
   };
   check(f(std::array{first, second}));
@@ -204,7 +205,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
   {
     PendingSums sums = start();
     const LazyScope lazy;
-    (void)sums.finish();
+    (void)sums.finish();  // no op reads them
   }
   CHECK(has_ended());
   CHECK_HAS(error_of([&] {
@@ -214,6 +215,7 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
             "[embedding] id 7 at position");
   CHECK(has_ended());
 
+  // A run of several ops that fails behind the start.
   for (const bool failed_before : {false, true}) {
     const LazyScope lazy;
     PendingSums sums = start();

@@ -1,5 +1,5 @@
-// models/data/bpe.h against Hugging Face's tokenizers and tiktoken (tests/data/make_tokenizers.py), round trips,
-// refusals.
+// models/data/bpe.h: ids and texts of Hugging Face's tokenizers and of tiktoken (tests/data/make_tokenizers.py), round
+// trips of any bytes, other files, refusals.
 #include "support/files.h"
 #include "support/helpers.h"
 #include "support/threads.h"
@@ -120,7 +120,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
   CHECK(read({"bc", "abc"}, {"xab", "cd"}) == "x.|");
   CHECK(read({"aab"}, {"aaa", "a"}) == "a.a.aa");
   CHECK(read({"aab"}, {"aaa", "b"}) == "a.|");
-  CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");
+  CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");  // inside of a character
   CHECK(read({"é"}, {"caf\xC3", "\xA9 x"}) == "caf.|");
   CHECK(read({}, {"a", "", "b"}) == "a..b.");
   CHECK_SAYS(StopStrings({"x", ""}), "stop 1 is empty");
@@ -134,7 +134,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
   for (int round = 0; round < 2000; ++round) {
     const std::vector<std::string> stops{word(5), word(5), word(5)};
     const std::string text = word(20);
-    size_t end = text.size(), begin = end;
+    size_t end = text.size(), begin = end;  // of the stop
     bool found = false;
     for (size_t e = 1; e <= text.size() && !found; ++e)
       for (const std::string& s : stops)
@@ -199,7 +199,7 @@ TEST_CASE("bpe: a text that nothing cuts has the ids that it has when it is join
     while (text.size() < 150'000)
       text += text.size() < 50'000 ? any_bytes(rng, 7) : sentence.substr(0, size_t(rng.below(sentence.size())));
     CHECK(a.encode(text) == b.encode(text));
-    const std::string same(70'000, 'e');
+    const std::string same(70'000, 'e');  // a token may stand at each place
     CHECK(a.encode(same) == b.encode(same));
   }
 }
@@ -219,6 +219,7 @@ TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threa
     const ThreadsScope scope(threads);
     CHECK(t.encode(text) == expected);
   }
+  // Texts between special tokens, normalised; the first error is that of the text.
   Json json = json_of("llama3");
   json["normalizer"] = Json{{"type", "NFC"}};
   const BpeTokenizer special = of(json);
@@ -243,7 +244,7 @@ TEST_CASE("bpe: a large text has the ids of its pieces, with any number of threa
 TEST_CASE("bpe: JSON and back, ids without a token") {
   const BpeTokenizer t = of(tiny_bpe());
   CHECK(t.vocab_size() == 6);
-  CHECK(t.decode(Ids{2, 3, 1}) == "aab");
+  CHECK(t.decode(Ids{2, 3, 1}) == "aab");  // nothing has the id 3
   CHECK(t.encode("<e>b", {.parse_special = true}) == Ids{5, 1});
   CHECK(t.id_of("aaa") == 4);
   CHECK(t.id_of("<e>") == 5);

@@ -1,4 +1,4 @@
-// models/data: tokenizers and token data (batches, windows, splits).
+// models/data: tokenizers (exact ids, exact text, exact messages) and token data (batches, windows, splits).
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
@@ -14,7 +14,7 @@ using namespace std::string_view_literals;
 using Ids = std::vector<int64_t>;
 
 template <class F> std::string value_error(F f) { return error_of(Error::Kind::value, f); }
-TokenData counting(int64_t n, int64_t first = 0) {
+TokenData counting(int64_t n, int64_t first = 0) {  // token i is first + i
   Ids ids(static_cast<size_t>(n));
   std::iota(ids.begin(), ids.end(), first);
   return TokenData::from_tokens(ids, "count");
@@ -165,7 +165,7 @@ TEST_CASE("data: tokens in memory and in a file read the same") {
   CHECK(all_of(memory) == all_of(file));
   CHECK(all_of(TokenData::from_tokens(Ids{65536, 1, INT32_MAX})) == std::vector<int32_t>{65536, 1, INT32_MAX});
   CHECK(TokenData::from_tokens({}).size() == 0);
-  TokenData part = [&] { return TokenData::from_file(folder / "t.bin").slice(1, 4).slice(0, 2); }();
+  TokenData part = [&] { return TokenData::from_file(folder / "t.bin").slice(1, 4).slice(0, 2); }();  // keeps the file
   CHECK(all_of(part) == std::vector<int32_t>{258, 65535});
   CHECK(memory.slice(4, 4).size() == 0);
   write_file_atomically(folder / "odd.bin", "abc");
@@ -269,6 +269,7 @@ TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabular
     CHECK(most < 10'000);
   }
   CHECK_SAYS_OF(value, TokenData::from_text(characters, text + "\xc3\xa4"), "U+00E4 at byte 30000");
+  // One of more ids than 16 bits hold.
   struct Wide final : Tokenizer {
     void encode(std::string_view, const Take& take) const override { take(Ids{0, 70'000}); }
     std::string decode(std::span<const int64_t>) const override { return ""; }
@@ -323,7 +324,7 @@ TEST_CASE("data: ranges outside are refused with their numbers") {
 }
 
 TEST_CASE("data: a split cuts at int(fraction * size)") {
-  const auto [train, val] = counting(99).split(0.9);
+  const auto [train, val] = counting(99).split(0.9);  // 89.1
   CHECK(train.size() == 89);
   CHECK(all_of(train) == all_of(counting(89)));
   CHECK(all_of(val) == all_of(counting(10, 89)));
@@ -369,7 +370,7 @@ TEST_CASE("data: every start is equally likely, the last one included") {
   for (size_t i = 0; i < x.size(); i += kContext) ++count[x[i]];
   CHECK(count.size() == kStarts);
   CHECK(count.rbegin()->first == kStarts - 1);
-  // 2000 expected, standard deviation sqrt(16000 * 1/8 * 7/8) = 42; the limit is five of them.
+  // 2000 expected, standard deviation sqrt(16000 * 1/8 * 7/8) = 42; the seed is fixed, five of them are allowed.
   for (const auto& [start, n] : count) CHECK(std::abs(n - 2000) < 210);
 }
 
@@ -446,7 +447,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       int64_t calls = 0;
       for (bool last = false; const auto next = windows.at(calls); ++calls) {
         b = *next;
-        CHECK(!last);
+        CHECK(!last);  // only the last batch may be short
         CHECK(b.inputs.shape() == b.targets.shape());
         CHECK(b.inputs.size(0) <= batch);
         last = b.inputs.size(1) < kContext;
@@ -458,7 +459,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       const int64_t full = (n - 1) / kContext;
       CHECK(calls == (full + batch - 1) / batch + ((n - 1) % kContext != 0));
       CHECK(!windows.at(calls + 1));
-      CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));
+      CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // in any order
     }
   }
   CHECK_SAYS_OF(value, SequentialBatches(counting(1), 1, 4), "[data] count has 1 tokens. At least 2 are needed");

@@ -1,4 +1,5 @@
-// AdamW::backward_and_step(): the values of backward() and step(), its memory, refusals.
+// AdamW::backward_and_step(): the values of backward() and step() without the memory of the folded gradients, the
+// stored ones, and refusals.
 #include <tapegrad/tapegrad.h>
 
 #include <functional>
@@ -8,6 +9,7 @@
 using namespace tg;
 namespace {
 using Loss = std::function<Tensor()>;
+// A model with its optimiser, from one seed.
 struct FoldedRun {
   Params params;
   Loss loss;
@@ -56,7 +58,7 @@ TEST_CASE("backward_and_step: the values of backward() and step()") {
       CAPTURE(int(dtype));
       const std::vector<ParameterGroup> groups{{.pattern = "*", .lr_scale = 0.5, .weight_decay = 0.3, .beta1 = 0.8}};
       FoldedRun plain(dtype, make, kConfig, groups), folded(dtype, make, kConfig, groups);
-      // The norm is reduced in another order.
+      // The norm comes of other sums.
       const double tolerance = clip > 0 ? (dtype == DType::f32 ? 1e-5 : 1e-12) : dtype == DType::f32 ? 0 : 1e-13;
       for (int step = 0; step < 4; ++step) {
         const Tensor norm = plain.adam.step(backward(plain.loss()), {.clip_norm = clip, .unreached = Unreached::skip});
@@ -118,7 +120,7 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
     return [=] { return mse_loss(l.forward(x), y); };
   };
   const auto peak_of = [](FoldedRun& r, bool folded) {
-    for (int i = 0; i < 2; ++i) {  // later calls reuse buffers of the first
+    for (int i = 0; i < 2; ++i) {  // the first call makes what later ones use again
       reset_peak();
       if (folded)
         r.adam.backward_and_step(r.loss());
@@ -128,7 +130,7 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
     return memory_stats().peak;
   };
   FoldedRun plain(DType::f32, once, kConfig), folded(DType::f32, once, kConfig);
-  const int64_t others = 4 * 16 * kSide * 5;
+  const int64_t others = 4 * 16 * kSide * 5;  // x, y and what comes of them
   const int64_t before = memory_stats().live;
   CHECK(peak_of(plain, false) - before >= kBytes);
   CHECK(peak_of(folded, true) - before <= others);
@@ -158,7 +160,7 @@ TEST_CASE("backward_and_step: what is stored, and what is refused, with nothing 
   FoldedRun plain(DType::f32, make, kConfig), stored(DType::f32, make, kConfig), few(DType::f32, make, kConfig);
   plain.adam.step(backward(plain.loss()));
   stored.adam.backward_and_step(stored.loss(), {.stored = {"*"}});
-  few.adam.backward_and_step(few.loss(), {.max_rows = 5});
+  few.adam.backward_and_step(few.loss(), {.max_rows = 5});  // products have 6
   near(stored.all(), plain.all(), 0);
   near(few.all(), plain.all(), 0);
   const StateDict before = plain.all();

@@ -1,5 +1,5 @@
-// Foreign formats and dangling links are named, files next to a tokenizer are followed or refused, and work on ids
-// needs no tokenizer.
+// Folders and files of others: foreign formats and dangling links are named, files next to a tokenizer are followed or
+// refused, and work on ids needs no tokenizer.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
@@ -48,7 +48,7 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
     CHECK_SAYS(TokenData::from_file(f / "a.npy"), name);
     const std::vector<std::string> text{f / "a.txt"};
     CHECK_SAYS(read_texts(text), name);
-    CHECK_SAYS(load_model(f / "a.bin"), name);
+    CHECK_SAYS(load_model(f / "a.bin"), name);  // a file in the folder's place
     HfFolder m("llama");
     put(m / "config.json", start_even);
     CHECK_SAYS(load_model(m.path), name);
@@ -62,7 +62,7 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
   CHECK_SAYS(SafetensorsFile(f / "page"), "a page of HTML");
   CHECK_SAYS(read_tokenizer(f / "page"), "a page of HTML");
   const std::vector<std::string> page{f / "page"};
-  CHECK(read_texts(page) == kPage);
+  CHECK(read_texts(page) == kPage);  // it may be what somebody wants to learn
 }
 
 TEST_CASE("foreign files: dtypes of others in sound safetensors are named, and are no damage") {
@@ -192,10 +192,10 @@ TEST_CASE("foreign files: added and special tokens of the files beside a tokeniz
     fresh("tokenizer_config.json",
           R"({"added_tokens_decoder": {"259": {"content": "<user>", "lstrip": true, "special": true}}})");
     CHECK(ids_of(f.path, "the <user>the") == Ids{258, 259, 258});
-    CHECK(ids_of(f.path, "<user>", false).size() == 6);
+    CHECK(ids_of(f.path, "<user>", false).size() == 6);  // special: not of a plain text
     fresh("special_tokens_map.json",
           R"({"pad_token": {"content": "[PAD]"}, "additional_special_tokens": ["<a>", "the"]})");
-    CHECK(ids_of(f.path, "[PAD]<a>the") == Ids{259, 260, 258});
+    CHECK(ids_of(f.path, "[PAD]<a>the") == Ids{259, 260, 258});  // new ones follow the last id
     fresh("tokenizer_config.json",
           R"({"extra_special_tokens": {"image_token": "<image>"}, "eos_token": "<|endoftext|>"})");
     CHECK(ids_of(f.path, "<image><|endoftext|>") == Ids{259, 0});
@@ -232,7 +232,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   write_vocab(m.path, nullptr);
   CHECK_HAS(load_model(m.path).tokenizer_error, "the tokenizer has 259 tokens and the model ");
 
-  // The model lacks the padding token; texts without it still work.
+  // A token for padding that the model lacks: texts without it are the model's all the same.
   Folder small;
   write_vocab(small.path, R"({"pad_token": "[PAD]"})");
   const BpeTokenizer padded = read_tokenizer(small.path);
@@ -245,6 +245,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   detail::check_fits("folder", file, 258);
   CHECK_HAS(file.tokenizer_error, "the tokenizer has 260 tokens and the model 258");
 
+  // Exported with a tokenizer of bytes; then somebody adds a token.
   const Run run(tiny_train());
   Folder out;
   const ByteTokenizer bytes;
@@ -255,7 +256,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   const Gpt model(params, c);
   save_huggingface(out.path, c, params, {.tokenizer = &bytes});
   CHECK(load_model(out.path).tokenizer->encode("<user>").size() == 6);
-  CHECK(dynamic_cast<const ByteTokenizer*>(load_model(out.path).tokenizer.get()));
+  CHECK(dynamic_cast<const ByteTokenizer*>(load_model(out.path).tokenizer.get()));  // the fast one, as it is unchanged
   Json json = own_json(read_file(out / "tokenizer.json"));
   json["added_tokens"].push_back(Json{{"id", 256}, {"content", "<user>"}, {"special", false}});
   put(out / "tokenizer.json", text_of(json));

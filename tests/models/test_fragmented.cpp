@@ -1,4 +1,4 @@
-// FragmentedLinear: its lean form against its definition by ops and against PyTorch.
+// FragmentedLinear: its lean form against its definition by ops, PyTorch's values and ten Adam steps, sizes, refusals.
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using nn::Selection;
 namespace {
 constexpr Selection kBoth[] = {Selection::soft, Selection::hard};
 
-// All products of all fragments (rows, F, out), or a copy of the selected matrix for each row.
+// The definition: all products of all fragments (rows, F, out), or a copy of the selected matrix for each row.
 Tensor by_definition(const FragmentedLinear& l, const Tensor& x, Selection how) {
   const int64_t rows = x.size(0), f = l.selector.size(0), d = l.selector.size(1), out = l.experts.size(2);
   const Tensor parts = reshape(x, {rows, f, d});
@@ -55,6 +55,7 @@ Layer small(DType dtype = DType::f64) {
   return l;
 }
 using Form = std::function<Tensor(const Tensor& x)>;
+// The value, the gradients of x and all parameters, and those of the gradients' own sum of squares.
 std::vector<Tensor> derivatives(const Layer& l, const Tensor& at, const Form& form) {
   const Tensor x = at.detach().requires_grad_();
   std::vector<Tensor> of = l.leaves();

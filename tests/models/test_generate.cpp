@@ -98,12 +98,13 @@ TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each al
       if (rope) c.positions = Positions::rope, c.kv_heads = 1;
       const Params params(Device(), 9);
       const Gpt model(params, c);
+      // Shorter than the context of 8, as long, and longer; they leave it at different times.
       const std::vector<std::vector<int64_t>> prompts{
           {3}, {1, 2, 3, 4, 5}, {1, 2, 3, 4, 5, 6, 7, 8}, {7, 7}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 10}};
       const auto all = generate_batch(model, prompts, 14, {.temperature = 0}, how);
       REQUIRE(all.size() == prompts.size());
       for (size_t i = 0; i < prompts.size(); ++i) CHECK(all[i] == greedy(model, prompts[i], 14, true));
-      // Each row draws from its own generator.
+      // A row draws from its own generator: the others have no part in it.
       const SampleOptions o{.temperature = 1.1, .top_k = 6, .seed = 7};
       const auto drawn = generate_batch(model, prompts, 14, o, how);
       CHECK(drawn == generate_batch(model, prompts, 14, o, {.use_cache = !how.use_cache}));

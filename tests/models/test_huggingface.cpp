@@ -1,5 +1,5 @@
-// models/io/huggingface against transformers (tests/data/make_huggingface.py), weights both ways, config.json,
-// refusals.
+// models/io/huggingface: the logits of folders that transformers wrote (tests/data/make_huggingface.py), bits of
+// weights both ways, config.json of both versions, and refusals of damaged or unsupported models.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
@@ -19,6 +19,7 @@ struct Copy : HfFolder {
   using HfFolder::HfFolder;
   Json config() const { return own_json(read_file(path + "/config.json")); }
   void config(const Json& j) const { write_file_atomically(path + "/config.json", text_of(j)); }
+  // The message about config.json with a changed key.
   std::string with(const std::string& key, const Json& x) const {
     const Json before = config();
     Json j = before;
@@ -95,7 +96,7 @@ TEST_CASE("hugging face: configurations") {
   const GptConfig gpt2 = read("gpt2"), llama = read("llama"), mistral = read("mistral"), qwen3 = read("qwen3");
   CHECK(gpt2.bias);
   CHECK(gpt2.tied_head);
-  CHECK(gpt2.dropout == 0);
+  CHECK(gpt2.dropout == 0);  // 0.1 in the file
   CHECK(gpt2.activation == Activation::gelu_tanh);
   CHECK(read("gpt2_untied").activation == Activation::gelu);
   CHECK(read("gpt2_untied").ff_width == 40);
@@ -105,10 +106,11 @@ TEST_CASE("hugging face: configurations") {
   CHECK(llama.rope_scaling == RopeScaling{RopeScalingKind::llama3, 8, 1, 4, 16});
   CHECK(read("llama_tied").rope_scaling.kind == RopeScalingKind::linear);
   CHECK(read("llama_tied").bias);
-  CHECK(mistral.context == 20);
+  CHECK(mistral.context == 20);  // its window
   CHECK(read("qwen2").qkv_bias);
   CHECK(qwen3.qk_norm);
   CHECK(qwen3.head_dim == 24);
+  // As version 5 writes it.
   Json five = own_json(read_file(data_folder("llama") + "/config.json"));
   Json rope = five["rope_scaling"];
   rope["rope_theta"] = 500.0;
@@ -143,7 +145,7 @@ TEST_CASE("hugging face: what is imported is exported bit for bit, with the file
       CHECK(read_file(to / file) == read_file(from / file));
     CHECK(SafetensorsFile(to / "model.safetensors").metadata().at("format") == "pt");
   }
-  const LoadedModel m = load_model(data_folder("qwen3"));
+  const LoadedModel m = load_model(data_folder("qwen3"));  // bf16
   const Folder to;
   save_huggingface(to.path, m.model.config(), m.params, {.dtype = DType::f32, .origin = &*m.origin});
   const Json before = own_json(m.origin->config), after = own_json(read_file(to / "config.json"));
@@ -182,7 +184,7 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       CHECK(read_file(again / "config.json") == read_file(to / "config.json"));
       Json j = own_json(read_file(to / "config.json"));
       for (const char* key : {"bos_token_id", "eos_token_id"}) CHECK(j.at(key).is_null());
-      j.erase("tapegrad");
+      j.erase("tapegrad");  // what transformers alone would say
       const GptConfig plain = gpt_config_from_huggingface(text_of(j), "config.json");
       CHECK(plain.dropout == 0);
       CHECK(family_of(plain) == family);
@@ -296,7 +298,7 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
   for (const auto& [name, t] : m.params.state())
     CHECK(again.params.state().at(name).to_vector<float>() == t.to(DType::f16).to(DType::f32).to_vector<float>());
   const Folder same;
-  save_model(same.path, again);
+  save_model(same.path, again);  // f16 as it was
   check_same_bits(all_tensors(same.path), all_tensors(half.path));
   m.params.all()[0].tensor.assign(filled({61, 32}, 1e5f));
   CHECK_SAYS(save_huggingface(half.path, m.model.config(), m.params, {.dtype = DType::f16}),

@@ -1,4 +1,4 @@
-// KvCache of fixed capacity against the growing one; padding without causal masks.
+// KvCache of fixed capacity against the growing one, compiled and with unequal lengths; padding without causal masks.
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
@@ -63,7 +63,7 @@ TEST_CASE("fixed cache: a compiled forward gives the bits of the eager one, and 
         CHECK(bits_of(f({tokens})[0]) == bits_of(model.forward(tokens, {.cache = &eager})));
         CHECK(lengths_of(cache) == lengths_of(eager));
       }
-      for (KvCache* c : {&eager, &cache}) c->set_lengths(ids({4, 1}, {2}));
+      for (KvCache* c : {&eager, &cache}) c->set_lengths(ids({4, 1}, {2}));  // another beginning, in between
     }
     CHECK(f.stats().traces == 2);
     CHECK(f.stats().replays == 8);
@@ -78,7 +78,7 @@ TEST_CASE(
     const Gpt model(params, config(rope));
     NoGradScope off;
     const std::array<std::vector<int64_t>, 3> prompts{std::vector<int64_t>{5, 1}, {7, 2, 8, 0, 4}, {6, 6, 1}};
-    const std::vector<int64_t> after{9, 3, 12, 2};
+    const std::vector<int64_t> after{9, 3, 12, 2};  // tokens that follow each
     KvCache cache = model.make_cache(3);
     const Tensor padded = ids({5, 1, 0, 0, 0, 7, 2, 8, 0, 4, 6, 6, 1, 12, 11}, {3, 5}), n = ids({2, 5, 3}, {3});
     std::vector<Tensor> got{model.forward(padded, {.cache = &cache, .last_only = true, .lengths = n})};
@@ -95,8 +95,9 @@ TEST_CASE(
         if (i < after.size()) alone.push_back(after[i]);
       }
     }
+    // Without a cache: the logits of the last token of each.
     CHECK(distance(model.forward(padded, {.last_only = true, .lengths = n}), got[0]) <= 1e-5);
-    // The sequence without a token must not move.
+    // A sequence that has no token stays where it is.
     model.forward(ids({1, 1, 1}, {3, 1}), {.cache = &cache, .lengths = ids({1, 0, 1}, {3})});
     CHECK(lengths_of(cache) == std::vector<int64_t>{7, 9, 8});
   }
@@ -169,7 +170,7 @@ TEST_CASE("attention that is not causal: padded sequences give what each gives a
       const auto cut = [&](const Tensor& t) { return slice(slice(t, 0, b, b + 1), 1, 0, n).detach(); };
       CHECK(distance(cut(y), attn.forward(cut(x))) <= 1e-14);
     }
-    // Rows 2 to 4 of sequence 1 are padding: masked as keys, absent from the loss as queries.
+    // Rows 2 to 4 of sequence 1 are padding: as keys they are not seen, and as queries they are not in the loss.
     for (const double d : values<double>(slice(slice(g[x], 0, 1, 2), 1, 2, 5))) CHECK(d == 0);
     for (const double d : values<double>(slice(slice(g[x], 0, 0, 1), 1, 2, 5))) CHECK(d != 0);
     // Row 0 sees what comes later, and a causal one does not.

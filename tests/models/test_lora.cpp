@@ -1,5 +1,5 @@
-// LoRA layers against PyTorch (tests/data/lora.safetensors) and differences, and their cost. In a Gpt:
-// test_lora_gpt.cpp.
+// LoRA's layers: values, gradients and steps of PyTorch (tests/data/lora.safetensors), gradients by differences,
+// dropout, lazy evaluation, merging, the cost of a frozen layer, refusals. In a Gpt: test_lora_gpt.cpp.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
@@ -24,6 +24,7 @@ struct LoraOracle {
     const Tensor all = tensor(name);
     return reshape(slice(all, 0, step, step + 1), {all.size(1), all.size(2), all.size(3)});
   }
+  // The frozen layer with A and this B.
   LoraLinear layer(const Tensor& b) const {
     nn::Linear base;
     base.weight = tensor("weight").requires_grad_();
@@ -34,6 +35,7 @@ struct LoraOracle {
   }
 };
 
+// A layer from `in` to `out` whose delta is not 0.
 struct Example {
   Params base, params;
   LoraLinear layer;
@@ -137,7 +139,7 @@ TEST_CASE("LoRA: gradients equal central differences, without dropout and with f
       Example e(in, out, {.rank = rank, .alpha = 3, .dropout = dropout}, DType::f64);
       const Tensor w = random<double>({2, 3, out}, 8);
       const auto loss = [&](const LoraDelta& d, const Tensor& x) {
-        Rng rng{9};
+        Rng rng{9};  // the same mask each time
         nn::Linear l = e.layer.linear();
         l.adapter = std::make_shared<nn::LoraAdapter>(nn::LoraAdapter{d});
         const Tensor y = l.forward(x, {}, &rng);
@@ -218,7 +220,7 @@ TEST_CASE("LoRA: merged, the layer is one product; unmerged, it is what it was b
       Mode mode(lazy);
       CAPTURE(name_of(t));
       Example e(24, 40, {.rank = 4}, t);
-      const nn::Linear copy = e.layer.linear();
+      const nn::Linear copy = e.layer.linear();  // as a model has it
       LoraLinear& l = e.layer;
       const Tensor x = random({6, 24}, 3).to(t);
       const auto weight = bits_of(copy.weight), adapted = bits_of(l.forward(x));
@@ -251,7 +253,7 @@ TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
   CHECK(!base.weight.requires_grad());
   Tensor x = random({rows, width}, 3);
   x.requires_grad_();
-  // Bytes kept by forward except its result; x + 0 acts as a previous layer's output.
+  // Bytes that forward keeps in addition to its result. x + 0 is the output of a layer before.
   const auto held = [&](const auto& layer) {
     const int64_t before = memory_stats().live;
     const Tensor y = layer(x + 0.f);
@@ -261,7 +263,7 @@ TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
   frozen.adapter = nullptr;
   CHECK(held([&](const Tensor& t) { return frozen.forward(t); }) == 0);
   CHECK(held([&](const Tensor& t) { return plain.forward(t); }) == bytes);
-  CHECK(held([&](const Tensor& t) { return adapted.forward(t); }) <= bytes + 2 * rows * 64);  // kept for A: x and x A
+  CHECK(held([&](const Tensor& t) { return adapted.forward(t); }) <= bytes + 2 * rows * 64);  // A's: x, and x A
   const auto kernels = [&](const auto& layer) {
     const Tensor loss = sum(layer(x));
     const auto before = engine_stats().kernels;
@@ -270,7 +272,7 @@ TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
   };
   const auto [all, with_weight] = kernels([&](const Tensor& t) { return plain.forward(t); });
   const auto [fewer, without] = kernels([&](const Tensor& t) { return frozen.forward(t); });
-  CHECK(fewer == all - 1);
+  CHECK(fewer == all - 1);  // no product for the weight
   CHECK(with_weight == 2);
   CHECK(without == 1);
   const AdamW opt(b.trainable());

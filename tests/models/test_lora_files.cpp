@@ -1,4 +1,4 @@
-// Files of adapters and their checkpoints: round trips and refusals.
+// Files of adapters and checkpoints of their training: round trips over the right model, and refusals.
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
@@ -48,6 +48,7 @@ TEST_CASE("LoRA files: adapters alone, over the model that they were trained on"
   assign_adapter(path, loaded);
   CHECK(bits_of(again.forward(tokens)) == bits_of(model.forward(tokens)));
 
+  // Refused, and the model is as it was.
   const auto refused = [&](Gpt& m, const Params& p, Error::Kind kind, std::vector<std::string> says) {
     const auto before = bits_of(m.forward(tokens));
     const size_t trainable = p.trainable().size();
@@ -214,10 +215,10 @@ TEST_CASE("LoRA files: an adapter over weights in bf16 is one over the same weig
   CHECK(bits_of(else_.forward(tensor({1, 2}, {1, 2}))) == before);
   const Lora loaded = load_adapter(path, fresh, again);
   CHECK(loaded.base_dtype() == DType::bf16);
-  CHECK(weights_hash(again) == hash);
+  CHECK(weights_hash(again) == hash);  // rounded, and the same values
   for (const auto& [name, t] : again.state()) CHECK(bits_of(t.to(DType::bf16)) == bits_of(half.state().at(name)));
   save_adapter(second, loaded, weights_hash(again));
   CHECK(read_file(second) == read_file(path));
   const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
-  CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);
+  CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // that of bf16
 }

@@ -1,4 +1,4 @@
-// LoRA on a Gpt: targets, modes, training, the cost of frozen weights, merging, refusals.
+// LoRA on a Gpt: targets by pattern, all modes, training, the cost of frozen weights, merging, refusals.
 #include <tapegrad/core/node.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/tapegrad.h>
@@ -156,7 +156,7 @@ TEST_CASE("LoRA on a Gpt: dropout falls in each adapter, in training only") {
     const auto plain = bits_of(a.model.forward(a.tokens()));
     const auto dropped = bits_of(a.model.forward(a.tokens(), {.rng = &rng}));
     CHECK(dropped != plain);
-    const uint64_t words = uint64_t(a.tokens().numel() * c.rank);
+    const uint64_t words = uint64_t(a.tokens().numel() * c.rank);  // of each adapter's x A
     CHECK(rng.offset == a.lora.modules().size() * ((words + 3) / 4));
     CHECK(bits_of(a.model.forward(a.tokens())) == plain);
   }
@@ -176,7 +176,7 @@ TEST_CASE("LoRA on a Gpt: merged weights give the adapted model's logits, and co
     const Tensor merged = a.model.forward(a.tokens());
     CHECK(row_distance(merged, adapted) <= 1e-5);
     CHECK(bits_of(copy.forward(a.tokens())) == bits_of(merged));
-    const Params plain;
+    const Params plain;  // the merged weights are those of a model without adapters
     plain.load(a.base.state());
     CHECK(bits_of(Gpt(plain, a.oracle.config).forward(a.tokens())) == bits_of(merged));
     CHECK_SAYS(a.lora.merge(), "'h.0.attn.qkv.weight' is merged already.");
@@ -194,7 +194,7 @@ TEST_CASE("layers that are adapted, merged, replaced or prepared: compiled funct
   const NoGradScope off;
   const Tensor tokens = zeros({2, 8}, DType::i64);
   const tg::Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0])}; });
-  std::vector<std::vector<std::byte>> seen;
+  std::vector<std::vector<std::byte>> seen;  // each change gives other logits
   const auto check = [&](const char* what) {
     CAPTURE(what);
     const auto want = bits_of(model.forward(tokens));
@@ -253,8 +253,8 @@ TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no acti
   const Lora lora = apply_lora(model, base, {.targets = {"h.*.attn.qkv"}, .rank = 4});
   const Cost adapted = cost(model, lora.params());
   CAPTURE_ALL(full.held, adapted.held, full.kernels, adapted.kernels);
-  const int64_t row = 8 * 64 * 4, width = 64;
-  // Each layer frees the inputs of mlp.fc and mlp.proj (attention keeps attn.proj's) and keeps a scaled x A.
+  const int64_t row = 8 * 64 * 4, width = 64;  // bytes of a column over all positions
+  // Each layer frees the inputs of mlp.fc and mlp.proj (attention keeps that of attn.proj), and adds x A, scaled.
   CHECK(full.held - adapted.held >= 12 * row * (width + 4 * width - 2 * 4));
   CHECK(adapted.held < 0.75 * double(full.held));
   CHECK(adapted.gradients == 24);
@@ -265,7 +265,7 @@ TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no acti
   for (Parameter p : base.all()) p.tensor.requires_grad_();
   const Cost unfrozen = cost(model, lora.params());
   for (Parameter p : base.all()) p.tensor.requires_grad_(false);
-  CHECK(unfrozen.kernels - adapted.kernels >= 12 * 4);  // no weight gradient per weight and layer
+  CHECK(unfrozen.kernels - adapted.kernels >= 12 * 4);  // a product for each weight of each layer
   CHECK(unfrozen.gradients == 24 + base.all().size());
   CHECK(unfrozen.held - adapted.held >= 12 * row * (width + 4 * width));
   // Layers before the first adapter keep nothing and have no backward.
@@ -307,7 +307,7 @@ TEST_CASE("LoRA: a Trainer trains the adapters alone, and goes on bit for bit") 
   for (const auto& [name, t] : second.lora.params().state())
     CHECK(bits_of(t) == bits_of(whole.lora.params().state().at(name)));
   Tuning merged(c, config);
-  merged.lora.merge();
+  merged.lora.merge();  // nothing is left to learn
   CHECK_SAYS(merged.trainer.step(), "does not depend on a tensor that requires a gradient");
 }
 

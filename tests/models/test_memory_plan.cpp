@@ -1,4 +1,4 @@
-// plan_memory() against the allocator's counters in real training; dry runs.
+// Plans of memory against what the same training then takes, by the counters of the allocator; and dry runs.
 #include <tapegrad/core/node.h>
 #include <tapegrad/tapegrad.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ void check_plan(const GptConfig& g, const TrainConfig& c) {
   });
   CHECK(measured == reported - before);
   CHECK(double(plan.peak) == doctest::Approx(double(measured)).epsilon(0.03));
-  CHECK(plan.peak == measured);
+  CHECK(plan.peak == measured);  // nothing is left out on the CPU
   CHECK(plan.parameters == parameters);
   CHECK(plan.weights == 4 * parameters);
   if (c.dtype == DType::bf16 && c.accumulate == 1) {  // of matrices, except a tied table
@@ -84,7 +84,7 @@ TEST_CASE("memory plan: every optimiser") {
       TrainConfig c = short_run();
       c.optimizer = kind;
       check_plan(g, c);
-      c.clip_norm = 0, c.momentum = 0, c.nesterov = false, c.batch = 1;
+      c.clip_norm = 0, c.momentum = 0, c.nesterov = false, c.batch = 1;  // the optimiser's part is large
       check_plan(g, c);
     }
 }
@@ -107,7 +107,7 @@ TEST_CASE("memory plan: batches, micro-batches, contexts and clipping") {
 TEST_CASE("memory plan: the peak is where activations or gradients make it") {
   TrainConfig c = short_run();
   c.batch = 64;
-  const MemoryPlan begin = plan_memory(small_model(), c);
+  const MemoryPlan begin = plan_memory(small_model(), c);  // all activations, and the first gradients at most
   CHECK(begin.activations > 10 * begin.gradients);
   CHECK(begin.gradients_at_peak < begin.gradients / 10);
   GptConfig wide = small_model();
@@ -116,7 +116,7 @@ TEST_CASE("memory plan: the peak is where activations or gradients make it") {
   const MemoryPlan end = plan_memory(wide, c);
   CHECK(end.activations < end.gradients / 2);
   CHECK(end.gradients_at_peak > end.gradients / 2);
-  c.optimizer = OptimizerKind::muon;  // works on copies of all its matrices
+  c.optimizer = OptimizerKind::muon;  // which works with copies of all its matrices
   for (const int64_t accumulate : {1, 2, 3}) {
     c.accumulate = accumulate;
     const MemoryPlan update = plan_memory(wide, c);
@@ -233,7 +233,7 @@ TEST_CASE("dry run: ends with an Error as without one, and lets no tensor out") 
   CHECK(full({2}, 3.0).to_vector<float>() == std::vector<float>(2, 3.f));
   Tensor out;
   CHECK_SAYS(dry_run([&] { out = zeros({5}); }), "[dry_run] 1 tensors outlive the function");
-  out = {};
+  out = {};  // frees what was never there
   Tensor view;
   CHECK_SAYS(dry_run([&] {
                view = zeros({5});

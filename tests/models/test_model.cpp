@@ -1,4 +1,4 @@
-// Model: custom models, messages about missing members, custom loops with a checkpoint.
+// Model: the members of a custom model and the messages where one lacks; own loops with a checkpoint.
 #include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
@@ -24,7 +24,7 @@ struct Plain {
       : table(p.at("table"), 256, width), head(p.at("head"), width, 256) {}
   tg::Tensor forward(const tg::Tensor& tokens) const { return head.forward(table.forward(tokens)); }
 };
-// Everything that a model may have, except a cache.
+// And with everything that a model may have, but a cache.
 struct Bag : Plain {
   static constexpr tg::ForwardSupport kSupport{.compute = true};
   BagConfig settings;
@@ -77,7 +77,7 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
   Trainer off(OffTape(Params()), params, bytes_of(rhyme()), tiny_train());
   const std::string message = error_of([&] { off.step(); });
   CHECK_HAS(message, "[backward]");
-  CHECK(!has(message, "called at"));
+  CHECK(!has(message, "called at"));  // no line of the library
 }
 
 TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved and loaded, and generates") {
@@ -135,7 +135,7 @@ TEST_CASE("evaluate: ignored targets do not count, and stop() gives up") {
   const Plain model(params);
   const auto batch = [](int64_t i) -> std::optional<Batch> {
     if (i == 3) return std::nullopt;
-    const int64_t kept = i == 2 ? 0 : i + 1;
+    const int64_t kept = i == 2 ? 0 : i + 1;  // the third keeps none
     std::vector<int64_t> targets(4, Batch::kIgnoreIndex);
     std::fill_n(targets.begin(), kept, 7 + i);
     return Batch{tensor<int64_t>({1, 2, 3, 4}, {1, 4}), tensor(targets, {1, 4})};

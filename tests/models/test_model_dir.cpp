@@ -30,14 +30,14 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK(generate(run.model, prompt, 20, {.seed = 3}) == generate(m.model, prompt, 20, {.seed = 3}));
   CHECK(own_json(model_config_text(folder.path)).at("train").at("max_steps") == 3);
 
-  Settings settings;
+  Settings settings;  // a run like that one
   settings.read(model_config_text(folder.path), "config.json");
   const RunConfig again = settings.run();
   CHECK(again.model == tiny_model());
   CHECK(to_json(again.train) == to_json(c));
 
   CHECK_SAYS(load_model(folder / "nowhere"), "nowhere/config.json");
-  const auto with_model = [&](auto change) {
+  const auto with_model = [&](auto change) {  // the message about a config.json that was changed
     auto j = own_json("{\"model\":" + to_json(tiny_model()) + "}");
     change(j["model"]);
     write_file_atomically(folder / "config.json", text_of(j));
@@ -72,7 +72,7 @@ TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
   const LoadedModel m = load_model(folder.path);
   REQUIRE(m.tokenizer);
   CHECK(m.tokenizer->encode("\xff the") == bytes.encode("\xff the"));
-  Settings settings;
+  Settings settings;  // a run like that one takes the tokenizer from there
   settings.read(model_config_text(folder.path), folder / "config.json");
   CHECK(settings.run().tokenizer == folder / "tokenizer.json");
   write_file_atomically(folder / "tokenizer.json", "{}");

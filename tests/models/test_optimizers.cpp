@@ -1,4 +1,5 @@
-// Sgd and Muon against torch.optim (tests/data/make_fixtures.py), and the shared code of all optimisers.
+// Sgd and Muon against torch.optim (tests/data/make_fixtures.py), and the parts that all optimisers share: groups,
+// unreached parameters, compiled steps, state.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
@@ -47,7 +48,7 @@ std::unique_ptr<Optimizer> optimizer_of(const std::string& name, const Json& c, 
 }
 Tensor row(const Tensor& all, int64_t i) { return squeeze(slice(all, 0, i, i + 1), 0); }
 
-// Some losses do not reach the last parameter.
+// Three parameters of a small net, whose last one some losses do not reach; and an optimiser of each kind for them.
 struct Net {
   std::vector<Parameter> params;
   std::unique_ptr<Optimizer> optimizer;
@@ -98,9 +99,9 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
             const Tensor init = file.tensor(fmt::format("{}.init", p)).to(kind == "f32" ? DType::f32 : DType::f64);
             params.push_back({p, stored(init, how).detach().requires_grad_()});
           }
-        if (params.empty()) continue;  // only Muon supports bf16
+        if (params.empty()) continue;  // bf16 is of Muon only
         const DType ns = kind == "f32" ? DType::f32 : kind == "f64" ? DType::f64 : DType::bf16;
-        if (name.starts_with("muon"))
+        if (name.starts_with("muon"))  // AdamW's
           params.push_back({"head.weight", file.tensor("head.weight.init").detach().requires_grad_()});
         const auto opt = optimizer_of(name, c, params, ns);
         const double lr = opt->lr();
@@ -125,7 +126,7 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
       }
   for (const auto& [what, apart] : worst) {
     CAPTURE_ALL(what, apart);
-    // Roundings differ in order; in bf16 there are 15 matmuls of 8 bits each.
+    // f32: both sides round in another order. bf16: 15 products round to 8 bits each, in another order.
     CHECK(apart <= (has(what, "f64") ? 1e-12 : has(what, "bf16") ? 0.02 : 2e-5));
   }
 }
@@ -185,7 +186,7 @@ TEST_CASE(
     grads.map()[by_hand.params[2].tensor.id()] = zeros_like(by_hand.params[2].tensor);
     by_hand.optimizer->step(grads, {.clip_norm = 1});
     CHECK(zero.bits() == by_hand.bits());
-    CHECK(bits_of(zero.params[2].tensor) != extra);
+    CHECK(bits_of(zero.params[2].tensor) != extra);  // it decays, and moves by its momentum
     CHECK(bits_of(zero.params[0].tensor) == bits_of(net.params[0].tensor));
   }
 }
@@ -276,7 +277,7 @@ TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for
     });
     CHECK_HAS(message, fmt::format("[{}] 'x.m' of the state belongs to none of the 4 parameters.", kind));
   }
-  CHECK(Sgd({{"w", random({2}, 1).requires_grad_()}}).state().empty());
+  CHECK(Sgd({{"w", random({2}, 1).requires_grad_()}}).state().empty());  // no momentum, no buffers
 }
 
 TEST_CASE("what Sgd and Muon refuse") {
@@ -320,6 +321,7 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
       CHECK(y.shape() == s);
       CHECK(distance(y, transpose(orthogonalize(transpose(x), 5, DType::f64))) <= 1e-12);
       const Tensor gram = s[0] > s[1] ? matmul(y, y, {.trans_a = true}) : matmul(y, y, {.trans_b = true});
+      // The mean and the variance of the squared singular values.
       const double n = double(gram.size(0)), mean = sum(y * y).item<double>() / n;
       CHECK(mean == doctest::Approx(1).epsilon(0.3));
       CHECK(sum(gram * gram).item<double>() / n - mean * mean < 0.1);
@@ -331,7 +333,7 @@ TEST_CASE("orthogonalize: singular values near 1 in the directions of x, at any 
     CHECK(values(orthogonalize(zeros({3, 2}), 5, d)) == std::vector<float>(6, 0));
     CHECK(orthogonalize(zeros({0, 4}), 5, d).shape() == Shape{0, 4});
     CHECK(orthogonalize(zeros({4, 0}), 5, d).shape() == Shape{4, 0});
-    const auto one = values(orthogonalize(tensor({3.f, 0.f, -4.f}, {1, 3}), 5, d));
+    const auto one = values(orthogonalize(tensor({3.f, 0.f, -4.f}, {1, 3}), 5, d));  // a row: its direction
     CHECK(one[1] == 0);
     CHECK(one[0] / one[2] == doctest::Approx(-0.75).epsilon(0.02));
     CHECK(std::hypot(one[0], one[2]) == doctest::Approx(1).epsilon(0.4));

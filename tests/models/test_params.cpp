@@ -1,4 +1,4 @@
-// Params (names, initial values, loading) and GptConfig (checks, JSON).
+// Params (names, initial values, loading) and the configuration of Gpt (checks, JSON).
 #include "support/files.h"
 #include "support/helpers.h"
 #include "support/tiny_gpt.h"
@@ -10,7 +10,7 @@
 using namespace tg;
 
 namespace {
-// Unequal sizes, and every kind of weight and bias.
+// Parts of unlike sizes, and every kind of weight and bias.
 GptConfig uneven() {
   GptConfig c{.vocab_size = 500, .context = 64, .layers = 1, .heads = 8, .kv_heads = 2, .width = 128, .ff_width = 300};
   c.activation = Activation::swiglu, c.bias = true, c.tied_head = false, c.init = InitScheme::xavier;
@@ -45,7 +45,7 @@ TEST_CASE("initial values depend on seed and name only, and have the documented 
   GptConfig c{.vocab_size = 500, .context = 64, .layers = 2, .heads = 2, .width = 64};
   const Params a(Device(), 1), b(Device(), 1), other(Device(), 2);
   const Gpt first(a, c);
-  c.layers = 3, c.tied_head = false;
+  c.layers = 3, c.tied_head = false;  // more parameters, before and after
   const Gpt second(b, c), third(other, c);
   const StateDict x = a.state(), y = b.state(), z = other.state();
   CHECK(x.at("h.1.mlp.fc.weight").to_vector<float>() == y.at("h.1.mlp.fc.weight").to_vector<float>());
@@ -57,7 +57,7 @@ TEST_CASE("initial values depend on seed and name only, and have the documented 
     for (double e : v) s += e * e;
     return std::sqrt(s / double(v.size()));
   };
-  // 5 standard errors of a standard deviation, 1 / sqrt(2 n), n >= 4 096.
+  // 5 standard errors of a standard deviation from n samples, 1 / sqrt(2 n), with n of 4 096 or more.
   for (const char* name : {"wte.weight", "wpe.weight", "lm_head.weight", "h.0.attn.qkv.weight", "h.0.mlp.fc.weight"})
     CHECK(spread(name) == doctest::Approx(0.02).epsilon(0.055));
   for (const char* name : {"h.0.attn.proj.weight", "h.2.mlp.proj.weight"})
@@ -98,7 +98,7 @@ TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at
     const auto v = slice(all.at(name), 0, first, first + rows).to_vector<double>();
     double square = 0, largest = 0;
     for (double x : v) square += x * x, largest = std::max(largest, std::abs(x));
-    // 0.98658 is the deviation of a normal cut at 3; the limit is 5 standard errors, each below 1 / sqrt(2 n).
+    // 0.98658: of a standard normal cut at 3. 5 standard errors, which are below 1 / sqrt(2 n).
     CHECK(std::sqrt(square / double(v.size())) ==
           doctest::Approx(0.98658 * sigma).epsilon(5 / std::sqrt(2.0 * double(v.size()))));
     CHECK(largest <= 3 * sigma * (1 + 1e-6));
@@ -143,7 +143,7 @@ TEST_CASE("two layers at one path are an error, and share their weights on purpo
   const GradMap g = backward(sum(a.forward(x) + b.forward(y)));
   CHECK(values(g[a.bias]) == std::vector<float>(3, 8));
   CHECK(distance(g[a.weight], expand(sum(x + y, {0}), {3, 2})) < 1e-6);
-  const nn::Linear fresh(p.at("m").shared().at("inner"), 2, 3);
+  const nn::Linear fresh(p.at("m").shared().at("inner"), 2, 3);  // what does not exist is made, also further down
   const nn::Linear again(p.at("m").shared().at("inner"), 2, 3);
   CHECK(fresh.weight.id() == again.weight.id());
   CHECK(fresh.weight.label() == "m.inner.weight");
@@ -160,7 +160,7 @@ TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqr
     const double n = double(v.size());
     CHECK(largest <= 0.1 * (1 + 1e-6));
     CHECK(largest > 0.098);
-    CHECK(std::abs(mean / n) < 5 * 0.1 / std::sqrt(3 * n));  // 5 standard errors
+    CHECK(std::abs(mean / n) < 5 * 0.1 / std::sqrt(3 * n));  // 5 standard errors, as below: those of a mean of squares
     CHECK(std::abs(square / n * 300 - 1) < 5 * std::sqrt(0.8 / n));
   };
   check(l.weight);
@@ -343,7 +343,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
     }
   }
   CHECK(tensors == 90);
-  CHECK(bytes * 4096 < 90'000'000);  // the header limit is 100 MB
+  CHECK(bytes * 4096 < 90'000'000);  // of the 100 MB of a header
   GptConfig c;
   c.layers = 4096;
   CHECK(error_of([&] { c.validate(); }) == "no error");
@@ -355,7 +355,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
 }
 
 TEST_CASE("configuration as JSON") {
-  GptConfig c = uneven();
+  GptConfig c = uneven();  // no field as it is by default
   c.context = 16, c.width = 48;
   c.positions = Positions::rope, c.rope_theta = 500, c.norm = NormKind::rms_norm, c.norm_affine = false;
   c.dropout = 0.1, c.norm_eps = 1e-6, c.init_std = 0.3, c.head_dim = 6, c.qkv_bias = c.qk_norm = true;
@@ -418,7 +418,7 @@ TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an E
     try {
       const GptConfig c = gpt_config_from_json(text);
       CHECK(gpt_config_from_json(to_json(c)) == c);
-      ++accepted;
+      ++accepted;  // another digit, another blank
     } catch (const Error& e) {
       CHECK(int(e.kind()) == int(Error::Kind::value));
     }
@@ -430,7 +430,7 @@ TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an E
 TEST_CASE("the nearest known word") {
   const std::vector<std::string_view> known{"width", "heads", "height", "layers"};
   CHECK(nearest("width", known) == "width");
-  CHECK(nearest("widht", known) == "width");
+  CHECK(nearest("widht", known) == "width");  // a swap counts once
   CHECK(nearest("hights", known) == "height");
   CHECK(nearest("head", known) == "heads");
   CHECK(nearest("banana", known) == "");

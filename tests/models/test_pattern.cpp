@@ -1,4 +1,4 @@
-// models/data/pattern.h: segments, Unicode classes, hostile patterns and texts, messages.
+// models/data/pattern.h: segments of texts, classes of Unicode, hostile patterns and texts, messages.
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
@@ -11,6 +11,7 @@ namespace {
 using namespace tg;
 using Pieces = std::vector<std::string>;
 
+// Matches, and what is between them in [].
 Pieces pieces(const TextPattern& p, std::string_view text) {
   Pieces all;
   size_t at = 0;
@@ -53,7 +54,7 @@ TEST_CASE("pattern: classes of Unicode 16") {
   CHECK(pieces(R"(\p{M})", "e\u0301") == Pieces{"[e]", "\u0301"});
   CHECK(pieces(R"([\p{S}\p{P}]+)", "a+!\u20ac") == Pieces{"[a]", "+!\u20ac"});
   CHECK(pieces(R"(\p{Han}+)", "a\u4e2d\u56fd") == Pieces{"[a]", "\u4e2d\u56fd"});
-  // White_Space excludes U+180E since Unicode 6.3.
+  // White_Space has U+0085, U+00A0 and U+3000, but not U+180E, which was of it before Unicode 6.3.
   CHECK(pieces(R"(\s+)", " \u0085\u00a0\u3000\u180e") == Pieces{" \u0085\u00a0\u3000", "[\u180e]"});
   CHECK(pieces(R"(\P{L}+|\p{Lu}\p{Ll}*)", "Abc1Z") == Pieces{"Abc", "1", "Z"});
   CHECK(pieces(".+", "a\rb\nc") == Pieces{"a\rb", "[\n]", "c"});
@@ -62,7 +63,7 @@ TEST_CASE("pattern: classes of Unicode 16") {
 TEST_CASE("pattern: repetitions, looks ahead and choices") {
   CHECK(pieces("a{2}", "aaaaa") == Pieces{"aa", "aa", "[a]"});
   CHECK(pieces("a{1,3}", "aaaaa") == Pieces{"aaa", "aa"});
-  CHECK(pieces("a|ab", "ab") == Pieces{"a", "[b]"});
+  CHECK(pieces("a|ab", "ab") == Pieces{"a", "[b]"});  // the first alternative, not the longest
   CHECK(pieces("a+ab", "aaab") == Pieces{"aaab"});
   CHECK(pieces("a++ab|a", "aab") == Pieces{"a", "a", "[b]"});
   CHECK(pieces("(?:a|b)*+b|c", "ababc") == Pieces{"[abab]", "c"});
@@ -130,6 +131,7 @@ TEST_CASE("pattern: a text can be cut where a pattern says, and its pieces stay"
     }
     CHECK(inside > 50);
   }
+  // Letters are one segment, also at the end of a search window.
   const TextPattern gpt2(kGpt2);
   const std::string word(10'000, 'a');
   CHECK(gpt2.cut_from(word, 1) == word.size());

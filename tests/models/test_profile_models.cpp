@@ -1,4 +1,4 @@
-// The profiler over layers and training steps.
+// The profiler over layers and training steps: their ranges, and the owners of kernels.
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
@@ -15,13 +15,14 @@ std::string outermost(const Scope* s) {
   while (s && s->parent && s->parent->parent) s = s->parent;
   return s ? s->name : "";
 }
+// The part of the path within the outermost range: "forward", "backward".
 std::string second(const Scope* s) {
   while (s && s->parent && s->parent->parent && s->parent->parent->parent) s = s->parent;
   return s && s->parent && s->parent->parent ? s->name : "";
 }
 Tensor tokens() { return tensor<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1}, {2, 6}); }
 
-// "backward gpt.h.1.attn.c_proj matmul" -> number of kernels.
+// Kernels by phase and layer, "backward gpt.h.1.attn.c_proj matmul", with their number.
 std::map<std::string, int> kernels_of(const Profile& p, std::string_view range) {
   std::map<std::string, int> r;
   for (const Profile::Kernel& k : p.kernels)
@@ -51,7 +52,7 @@ TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to t
   CHECK(layers.at("gpt") == 1);
   for (const char* layer : {"gpt.h.0", "gpt.h.1"}) CHECK(layers.at(layer) == 1);
   CHECK(layers.at("gpt.h.1.attn.qkv") == 1);
-  std::map<std::string, int> products;  // each linear layer: one forward, two backward
+  std::map<std::string, int> products;  // each linear layer multiplies once forward and twice backward
   for (const auto& [what, n] : kernels_of(p, "step"))
     if (has(what, "gpt.h.1.mlp.fc ") && (has(what, " linear") || has(what, " matmul")))
       products[what.substr(0, what.find(' '))] += n;
@@ -62,7 +63,7 @@ TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to t
     if (!std::get<std::string>(row.back()).starts_with(' ')) sum += std::get<double>(row[1]);
   int64_t all = 0;
   for (const Profile::Kernel& k : p.kernels) all += k.end - k.begin;
-  CHECK(sum == double(all));
+  CHECK(sum == double(all));  // no kernel is missing, and none counts twice
   CHECK(t.at("step", "Kernels/Instance") == double(p.kernels.size()));
   CHECK(t.at("  forward", "Total Time (ns)") + t.at("  backward", "Total Time (ns)") <=
         t.at("step", "Total Time (ns)"));
@@ -84,7 +85,7 @@ TEST_CASE("profiler: kernels of a compiled step have the phases and layers of th
     };
     const Compiled fast = compile(step);
     const std::vector<Tensor> in{tokens()};
-    fast(in);
+    fast(in);  // traced before the profiler starts
     Profiler profiler;
     {
       const ProfileRange range("step");

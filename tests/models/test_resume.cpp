@@ -1,4 +1,4 @@
-// Checkpoints and the Trainer's state: a resumed run has the same bits; bad files are refused.
+// Checkpoints and the Trainer's state: a resumed run has the bits of the uninterrupted one, and bad files are refused.
 #include <signal.h>
 #include <sys/resource.h>
 #include <tapegrad/core/check.h>
@@ -32,11 +32,12 @@ Checkpoint checkpoint_of(const Run& run, const GptConfig& g = tiny_model()) {
           .data = DataIdentity::of(bytes_of(rhyme()), {"rhyme.txt", "the \"second\" ü.txt"}),
           .state = run.trainer.state()};
 }
+// A run after its second step, whose checkpoint of the first is on the disk.
 struct SavedRun {
   Folder folder;
   std::string path = folder / "checkpoint.safetensors";
   Run run{short_train()};
-  std::string former;
+  std::string former;  // what the file says
   SavedRun() {
     run.trainer.step();
     save_checkpoint(path, checkpoint_of(run));
@@ -50,11 +51,12 @@ StepRecord record(int64_t step) {
   r.loss = 0.5;
   return r;
 }
+// The message of loading a file of this content.
 std::string load_error(const std::string& content) {
   Folder folder;
   write_file_atomically(folder / "c.safetensors", content);
   const std::string message = error_of([&] { load_checkpoint(folder / "c.safetensors"); });
-  if (message != "no error") CHECK_HAS(message, folder / "c.safetensors");
+  if (message != "no error") CHECK_HAS(message, folder / "c.safetensors");  // whatever it is, the file is named
   return message;
 }
 
@@ -121,7 +123,7 @@ TEST_CASE("checkpoint: a run that goes on from any step is the run that never st
     all.push_back(whole.trainer.step());
   }
   const auto end = snapshot(whole.trainer.state());
-  c.seed = 99;
+  c.seed = 99;  // of a trainer whose own weights and generators are others
   for (int64_t at = 0; at < c.max_steps; at += has_time() ? 1 : 5) {
     const Checkpoint from = load_checkpoint(folder / std::to_string(at));
     Run other(c);
@@ -219,7 +221,7 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
     const std::string bad = flipped(at, int(at / 3 % 8)), message = load_error(bad);
     if (at >= data_at) {
       CHECK_HAS(message, "it was damaged after it was written");
-    } else if (message == "no error") {  // blanks around the header's JSON are valid
+    } else if (message == "no error") {  // blanks round the header's JSON mean nothing
       write_file_atomically(folder / "bad", bad);
       save_checkpoint(folder / "again", load_checkpoint(folder / "bad"));
       CHECK(read_file(folder / "again") == good);
@@ -227,7 +229,7 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
   }
 
   const SafetensorsFile file(folder / "good");
-  const auto with = [&](const std::string& key, const std::string& text) {
+  const auto with = [&](const std::string& key, const std::string& text) {  // with another entry and the old checksum
     auto metadata = file.metadata();
     metadata[key] = text;
     write_safetensors(folder / "bad", file.tensors(), metadata);
@@ -294,7 +296,7 @@ TEST_CASE("checkpoint: when the disk is full or the folder is gone, the former f
   signal(SIGXFSZ, former_handler);
   save_checkpoint(path, next);
   CHECK(load_checkpoint(path).state.step == 2);
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // no temporary file is left
   CHECK_SAYS(save_checkpoint(folder / "gone/checkpoint.safetensors", next),
              "its folder cannot be opened: No such file or directory");
 }
@@ -330,9 +332,9 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
   CHECK_HAS(refused("adamw.wte.weight.v", {0, 0}, inf), "'adamw.wte.weight.v' is inf at (0, 0) after step 2");
   CHECK_HAS(refused("model.wpe.weight", {0, 0}, inf),
             "[checkpoint] cannot write " + path + ": 'model.wpe.weight' is inf");
-  save_checkpoint(path, checkpoint_of(run));
+  save_checkpoint(path, checkpoint_of(run));  // and one that is finite is
   CHECK(load_checkpoint(path).state.step == 2);
-  // The trainer's own state must refuse a non-finite loss too.
+  // A loss that is not finite, later: the trainer's own state is no way round.
   const std::string second = read_file(path);
   StateDict broken = run.params.state();
   broken["wte.weight"] = full(broken["wte.weight"].shape(), inf);

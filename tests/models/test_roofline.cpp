@@ -1,4 +1,5 @@
-// models/train/roofline. Calls and bytes of the documented benchmarks are exact, so an extra cast, copy or norm fails.
+// models/train/roofline: the work of training steps, counted without computing. The steps of the benchmarked documents
+// are exact in calls and bytes, so that an extra cast, copy or norm fails here.
 #include <tapegrad/tapegrad.h>
 
 #include "support/refusals.h"
@@ -81,9 +82,9 @@ TEST_CASE("work: each op counts its inputs, outputs and products once, computed 
   const Tensor down = random({8, 2}, 6), up = random({2, 10}, 7), m = zeros({10, 8}), v = zeros({10, 8});
   check([&] { lora(x, down, up, 2.0); }, "lora", f32(192 + 16 + 20), f32(240 + 48), 24 * 8 * 2 + 24 * 2 * 10);
   const Tensor q = random({2, 4, 6, 8}, 8), k = random({2, 2, 9, 8}, 9);
-  const double pairs = 2 * 4 * (6 * 3 + 21);
+  const double pairs = 2 * 4 * (6 * 3 + 21);  // query i sees keys up to i + 3
   check([&] { attention(q, k, k); }, "attention", f32(384 + 288 + 288), f32(384 + 48), 2 * pairs * 8);
-  const Tensor merged = random({2, 6, 8, 8}, 10);
+  const Tensor merged = random({2, 6, 8, 8}, 10);  // 4 heads of queries, 2 of keys, 2 of values
   check([&] { self_attention(merged, 2); }, "self_attention", f32(768), f32(384 + 48), 2 * 2 * 4 * 21 * 8);
   check([&] { attention(q, k, k, {.causal = false}); }, "attention", f32(384 + 576), f32(384 + 48),
         2. * 2 * 4 * 54 * 8);
@@ -173,6 +174,7 @@ TEST_CASE("roofline: machines, and what takes longest") {
 }
 
 namespace {
+// A training step of one layer by AdamW, on a batch of rows.
 template <class Make> std::vector<WorkOfOp> step_of_layer(int64_t rows, int64_t in, Make make) {
   std::vector<WorkOfOp> ops;
   dry_run([&] {
@@ -234,8 +236,8 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   check("004: small", of_arch("gpt-small-10k", 16, DType::f32), 259, 12'199'945'404, 1'155'092'447'232);
   check("004: medium", of_arch("gpt-medium-10k", 16, DType::f32), 499, 34'075'804'124, 3'882'130'341'888);
 
-  // A step updates each parameter, and the norm reads each gradient. Matrix gradients and the update's copies are bf16;
-  // gradients of the table and the norms are f32.
+  // A step updates each parameter, and the norm reads each gradient. Gradients of matrices and the copies that the
+  // update writes are in bf16, gradients of the table and the norms in f32.
   const auto ops = of_arch("cs336-2.7b", 4, DType::bf16);
   const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
   const int64_t others = (10'000 + 65) * 2560;

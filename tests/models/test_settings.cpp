@@ -1,4 +1,4 @@
-// models/train/run_config: named runs and models, settings from words and JSON, refusals.
+// models/train/run_config: named runs and models, settings out of words and JSON, and which of them are refused.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/gpt/config_json.h>
@@ -34,7 +34,7 @@ TEST_CASE("settings: a file of many keys is read in linear time, and what is no 
     CHECK_SAYS(Settings(RunConfig()).read(text, "f.json"), "'k0' is not known");
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  CHECK(seconds(400'000) < 20);  // quadratic time would take minutes
+  CHECK(seconds(400'000) < 20);  // in quadratic time: minutes
   CHECK(
       error_of([] { Settings(RunConfig()).read("{\"lr\": ", "f.json"); }) ==
       "[config] f.json is not JSON: parse error at line 1, column 8: syntax error while parsing value - unexpected end "
@@ -136,6 +136,7 @@ TEST_CASE("settings: enums of a run go through words and JSON") {
                                 {"recompute", "block"},
                                 {"lr", "1e-5"},
                                 {"matmul_precision", "medium"}});
+  // min_lr is 1e-4, and means nothing here
   CHECK(run.train.schedule == ScheduleKind::constant);
   CHECK(run.train.dtype == DType::bf16);
   CHECK(run.train.recompute == Recompute::block);
@@ -165,15 +166,15 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
       "min_lr is 0.0005 and schedule is \"constant\". min_lr has an effect with schedule cosine only. Leave min_lr "
       "out, or change schedule.");
   CHECK_HAS(words({{"rope_theta", "500"}}), "rope_theta is 500.0 and positions is \"learned\".");
-  CHECK_HAS(words({{"rope_theta", "10000"}}), "rope_theta is 10000.0 and positions is \"learned\".");
+  CHECK_HAS(words({{"rope_theta", "10000"}}), "rope_theta is 10000.0 and positions is \"learned\".");  // as the default
   CHECK_HAS(words({{"init_std", "0.5"}, {"init", "xavier"}}), "init_std is 0.5 and init is \"xavier\".");
   CHECK_HAS(words({{"val_fraction", "0"}, {"checkpoint_every", "0"}, {"eval_every", "5"}}),
             "eval_every is 5 and val_fraction is 0.0.");
   CHECK(words({{"min_lr", "0.0005"}}) == "no error");
   CHECK(words({{"rope_theta", "500"}, {"positions", "rope"}}) == "no error");
   CHECK(words({{"init_std", "0.5"}}) == "no error");
-  CHECK(words({{"val_fraction", "0"}, {"eval_every", "5"}}) == "no error");
-  CHECK(words({{"val_fraction", "0"}, {"checkpoint_every", "0"}, {"eval_every", "0"}}) == "no error");
+  CHECK(words({{"val_fraction", "0"}, {"eval_every", "5"}}) == "no error");  // says when to save
+  CHECK(words({{"val_fraction", "0"}, {"checkpoint_every", "0"}, {"eval_every", "0"}}) == "no error");  // none is none
   CHECK(words({{"schedule", "constant"}}) == "no error");
 
   const auto file = [](const std::string& text) { return error_of([&] { of_text(text); }); };
@@ -191,6 +192,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
   CHECK(file(R"({"tokenizer": {"type": "bytes"}})") == "no error");
   CHECK(of_text(R"({"tokenizer": null})", preset("shakespeare-cpu")).tokenizer == "byte");
 
+  // what holds every field says nothing about each: all of it loads, whatever has an effect
   RunConfig run;
   run.model.rope_theta = 500;
   run.model.init = InitScheme::xavier;
@@ -208,7 +210,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
 }
 
 TEST_CASE("settings: named models are those of their sources, field by field") {
-  const auto model = [](int64_t layers, int64_t heads, int64_t width) {
+  const auto model = [](int64_t layers, int64_t heads, int64_t width) {  // what all have, and each field
     GptConfig c;
     c.layers = layers, c.heads = heads, c.width = width, c.kv_heads = 0, c.ff_width = 0, c.norm_affine = true;
     c.dropout = 0, c.norm_eps = 1e-5, c.init = InitScheme::gpt2, c.init_std = 0.02, c.positions = Positions::learned;

@@ -1,4 +1,5 @@
-// int8 and fp8 linear layers: alone, in a Gpt, without full weights, in training, with adapters.
+// int8 and fp8 linear layers in models: the layer, replacing those of a Gpt, evaluation without the full weights,
+// training in every mode, adapters over them, refusals.
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ TEST_CASE("SwitchBackLinear is switchback_linear() over the parameters of Linear
       CHECK(p.all().size() == q.all().size());
       const Tensor x = random({2, 5, 83}, 1);
       CHECK(bits_of(layer.forward(x)) == bits_of(switchback_linear(x, plain.weight, plain.bias, mode)));
-      // The weight is quantized from f32 even when x is narrow.
+      // The weight is quantized from f32, also where x is narrow.
       const Tensor narrow = layer.forward(x, DType::bf16);
       CHECK(narrow.dtype() == DType::bf16);
       CHECK(bits_of(narrow) == bits_of(switchback_linear(x.to(DType::bf16), plain.weight, plain.bias, mode)));
@@ -125,7 +126,8 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
     CHECK(memory_stats().live == live - 3 * weights + absmax);
     CHECK(params.count() == count - weights);
     CHECK(bits_of(model.forward(probe)) == bits_of(before));
-    CHECK(bits_of(model.forward(probe, {.compute = DType::bf16})) != bits_of(before.to(DType::bf16)));
+    CHECK(bits_of(model.forward(probe, {.compute = DType::bf16})) !=
+          bits_of(before.to(DType::bf16)));  // x is rounded first
     CHECK(generate(model, std::vector<int64_t>{1, 2}, 4).size() == 4);
     CHECK_SAYS(prepare_for_eval(model, params), "prepared already");
     CHECK_SAYS(replace_linears(model, kBlocks, LinearKind::plain), "weight is gone");
@@ -154,7 +156,7 @@ TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is
       if (r.step == 17) middle = run.trainer.state();
     });
     CHECK(all.back().loss < all.front().loss - 1.5);
-    for (const NamedLinear& l : run.model.linears()) CHECK(l.layer->kind == LinearKind::plain);
+    for (const NamedLinear& l : run.model.linears()) CHECK(l.layer->kind == LinearKind::plain);  // Trainer has a copy
     Run again(c);
     again.trainer.load_state(middle);
     const auto rest = rest_of(again.trainer);
@@ -176,7 +178,7 @@ TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is
     return plan_memory(tiny_model(), c).activations;
   };
   CHECK(activations(LinearKind::switchback_memory_efficient) < activations(LinearKind::plain));
-  CHECK(activations(LinearKind::switchback) < activations(LinearKind::plain));
+  CHECK(activations(LinearKind::switchback) < activations(LinearKind::plain));  // GELU is not kept
 }
 
 TEST_CASE("LoRA over such layers: the frozen product stays in 8 bits, the delta is exact, and it merges") {

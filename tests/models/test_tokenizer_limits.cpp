@@ -1,4 +1,5 @@
-// Each tokenizer reader limits memory and time to linear. Published tokenizers are far below the limits.
+// No small tokenizer takes more than linear memory or time: each reader has a limit, which its Error names. Published
+// tokenizers are far from it.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/data/bpe.h>
@@ -68,7 +69,7 @@ TEST_CASE("tokenizer limits: steps, and what they make of a text or token") {
   CHECK_SAYS(of(json).encode("a a"), "and may make 4144, 16 times its size");
   json = bytes_json();
   json["normalizer"] = replace("\xe2\x96\x81");
-  CHECK(of(json).encode(std::string(3000, 'a')).size() > 0);
+  CHECK(of(json).encode(std::string(3000, 'a')).size() > 0);  // as of published ones
 }
 
 TEST_CASE("tokenizer limits: patterns that try the same text again and again") {
@@ -78,6 +79,7 @@ TEST_CASE("tokenizer limits: patterns that try the same text again and again") {
     json["decoder"] = Json{{"type", "Fuse"}};
     CHECK_SAYS(of(json).encode(std::string(100'000, 'a')), "takes too many steps");
   }
+  // Long runs, with the published patterns.
   std::string ranks;
   for (int b = 0; b < 256; ++b) ranks += fmt::format("{} {}\n", base64(std::string(1, char(b))), b);
   for (const char* pattern : {"gpt2", "llama3", "qwen2"}) {

@@ -16,8 +16,8 @@ using namespace tg;
 TEST_CASE("train: the loss falls, and the record of each step is whole") {
   const auto all = records_of(tiny_train());
   REQUIRE(all.size() == 40);
-  CHECK(std::abs(all[0].loss - std::log(256.0)) < 0.2);  // a new model predicts almost uniformly
-  CHECK(all[39].loss < 2.8);                             // about 2.7 nats a byte without context
+  CHECK(std::abs(all[0].loss - std::log(256.0)) < 0.2);  // new weights say next to nothing
+  CHECK(all[39].loss < 2.8);                             // the text has about 2.7 nats a byte without its order
   for (size_t i = 0; i < all.size(); ++i) {
     const StepRecord& r = all[i];
     CHECK(r.step == int64_t(i) + 1);
@@ -64,7 +64,7 @@ TEST_CASE("train: the precision of products is that of the settings, not of the 
 
 TEST_CASE("train: the validation loss weighs every token of the split once") {
   TrainConfig c = tiny_train();
-  c.val_fraction = 0.05;  // 90 tokens: 5 windows of 16, and 9 targets
+  c.val_fraction = 0.05;  // 90 tokens: 5 windows of 16, and 9 targets left
   Run run(c);
   const std::string text = rhyme();
   const std::vector<int64_t> ids = ByteTokenizer().encode(text.substr(text.size() - 90));
@@ -79,7 +79,7 @@ TEST_CASE("train: the validation loss weighs every token of the split once") {
       sum += std::log(total) - logits[t * 256 + size_t(ids[at + t + 1])];
     }
   }
-  CHECK(run.trainer.evaluate() == doctest::Approx(sum / 89).epsilon(1e-6));
+  CHECK(run.trainer.evaluate() == doctest::Approx(sum / 89).epsilon(1e-6));  // f32 losses against f64
 }
 
 TEST_CASE("train: windows shorter than the context") {
@@ -134,7 +134,7 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
       CHECK_HAS(with([&](TrainConfig& c) { c.*count = n; }),
                 fmt::format(" is {}. It must be at most 2^53, which is 9007199254740992.", n));
   for (const auto count : {&TrainConfig::max_steps, &TrainConfig::warmup, &TrainConfig::eval_every}) {
-    TrainConfig c = tiny_train();
+    TrainConfig c = tiny_train();  // the largest that is allowed
     c.*count = int64_t(1) << 53;
     const StepRecord r = Run(c).trainer.step();
     CHECK(r.lr > 0);
@@ -158,7 +158,7 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
   CHECK_HAS(text_of(rhyme().substr(0, 17)), "training part of the rhyme has 15 tokens, but a context of 16");
   CHECK_HAS(text_of(""), "the rhyme has 0 tokens");
   GptConfig small = tiny_model();
-  small.vocab_size = 100;
+  small.vocab_size = 100;  // 'e' is 101
   CHECK_SAYS(Run(tiny_train(), small), "is not in the vocabulary");
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("train: the learning rate follows the schedule that is named") {
   };
   const auto cosine = rates();
   c.schedule = ScheduleKind::constant;
-  c.min_lr = 1;
+  c.min_lr = 1;  // means nothing to it
   CHECK(rates() == std::vector<double>{5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3});
   CHECK(cosine[1] == 1e-3);
   for (size_t i = 2; i < 6; ++i) CHECK(cosine[i] < cosine[i - 1]);
@@ -181,7 +181,7 @@ TEST_CASE("train: the learning rate follows the schedule that is named") {
 
 TEST_CASE("train: ends of runs") {
   TrainConfig c = tiny_train();
-  c.max_steps = 2;
+  c.max_steps = 2;  // fewer than the warm-up
   c.eval_every = 0;
   Run run(c);
   CHECK(!run.trainer.step().val_loss);
@@ -192,7 +192,7 @@ TEST_CASE("train: ends of runs") {
   Run without(c);
   without.trainer.run([](const StepRecord& r) { CHECK(!r.val_loss); });
   CHECK_SAYS(without.trainer.evaluate(), "there is no validation part");
-  c.max_steps = 12;
+  c.max_steps = 12;  // which steps validate and save
   const auto steps = [&](auto asks) {
     std::vector<int64_t> v;
     for (int64_t i = 1; i <= c.max_steps; ++i)
@@ -223,7 +223,7 @@ TEST_CASE("log: one JSON object a step, written at once") {
     CHECK(std::count(text.begin(), text.end(), '\n') == ++lines);
     const auto j = own_json(text.substr(text.rfind('\n', text.size() - 2) + 1));
     CHECK(j.at("step") == r.step);
-    CHECK(j.at("loss").get<double>() == r.loss);
+    CHECK(j.at("loss").get<double>() == r.loss);  // the shortest digits that read back
     CHECK(j.at("grad_norm").get<double>() == r.grad_norm);
     CHECK(j.at("lr").get<double>() == r.lr);
     CHECK(j.at("ms").get<double>() == doctest::Approx(r.ms).epsilon(1e-2));
@@ -277,7 +277,7 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   ShuffledBatches batches(bytes_of(rhyme()), 3, 16, Rng{5});
   std::vector<Batch> micro;
   std::vector<Tensor> tokens, targets;
-  const int64_t ignored[] = {40, 0, 48, 7};
+  const int64_t ignored[] = {40, 0, 48, 7};  // of 48: the third keeps none
   for (const int64_t n : ignored) {
     Batch b = batches.next();
     std::fill_n(b.targets.mutable_data<int32_t>(), n, -100);
@@ -298,7 +298,7 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   // weights of 1/3 each would be far off
   const Accumulated equal = accumulate(mean, std::span(micro).first(1));
   CHECK(std::abs(equal.loss.item<double>() - parts.loss.item<double>()) > 1e-4);
-  const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));
+  const GradMap alone = backward(cross_entropy(model.forward(tokens[1]), targets[1]));  // one: the same bits
   const Accumulated one = accumulate(mean, std::span(micro).subspan(1, 1));
   for (const Parameter& p : params.all()) CHECK(bits_of(one.grads[p.tensor]) == bits_of(alone[p.tensor]));
   CHECK_SAYS(accumulate(mean, std::span(micro).subspan(2, 1)), "without a kept target");
@@ -329,7 +329,7 @@ TEST_CASE("train: two micro-batches of 4 make the steps of a batch of 8") {
 TEST_CASE("train: a step that is not finite names the op and its scope, and changes nothing") {
   TrainConfig c = tiny_train();
   c.val_fraction = 0;
-  const auto unchanged = [](Trainer& t) {
+  const auto unchanged = [](Trainer& t) {  // the message of a step; the trainer is as before it
     const Snapshot before = snapshot(t.state());
     const std::string message = error_of([&] { t.step(); });
     CHECK(snapshot(t.state()) == before);
@@ -337,7 +337,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
   };
   SUBCASE("the loss") {
     GptConfig wild = tiny_model();
-    wild.init_std = 1e38;
+    wild.init_std = 1e38;  // the logits overflow
     Run run(c, wild);
     const std::string message = unchanged(run.trainer);
     CHECK_HAS(message, "[train] the loss of step 1 is");
@@ -355,7 +355,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
     run.trainer.step();
     run.trainer.step();
     const std::string message = unchanged(run.trainer);
-    CHECK(calls == 4);
+    CHECK(calls == 4);  // the step, and once more
     CHECK_HAS(message, "[train] the gradient's norm of step 3 is inf");
     CHECK_HAS(message, "[mul_scalar]");
     CHECK_HAS(message, "\n    in hook");
@@ -366,7 +366,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
     int64_t calls = 0;
     weight.on_grad([&](const Tensor& g) { return ++calls == 1 ? g * 1e30 * 1e30 : g; });
     CHECK_HAS(unchanged(run.trainer), "it was finite: no op can be named");
-    CHECK(!std::isnan(run.trainer.step().loss));
+    CHECK(!std::isnan(run.trainer.step().loss));  // resumes from the same state
   }
 }
 

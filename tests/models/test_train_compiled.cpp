@@ -1,4 +1,4 @@
-// TrainConfig::compile: the bits of eager steps; a non-finite step changes nothing.
+// TrainConfig::compile: compiled steps have the bits of eager ones; a step that is not finite changes nothing.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
@@ -21,7 +21,7 @@ TrainConfig short_train(bool compile) {
   c.compile = compile;
   return c;
 }
-// Each batch ignores another number of targets; with `whole`, every third ignores all.
+// Batches whose targets are ignored in part, of other numbers in each; every third has none, if `whole` says so.
 BatchSource ignoring(const TokenData& data, bool whole) {
   return {.next = [=, source = token_batches(data.split(1), 2, 8, false), n = std::make_shared<int>(0)](Rng& rng) {
     Batch b = source.next(rng);
@@ -30,7 +30,7 @@ BatchSource ignoring(const TokenData& data, bool whole) {
     return b;
   }};
 }
-// sum(w x) / n + extra: a non-finite loss with finite gradients.
+// sum(w x) / n + extra: a loss that is not finite with gradients that are.
 struct Line {
   Tensor w, extra;
   explicit Line(const Params& p) : w(p.get("w", {3}, Init::normal(1))), extra(tensor<float>({0}, {})) {}
@@ -85,7 +85,7 @@ TEST_CASE("compiled steps: a run that goes on from any step is the run that neve
     CHECK(numbers_of(records) == all);
     CHECK(snapshot(rest.trainer.state()) == snapshot(whole.trainer.state()));
   }
-  Run back(compiled);
+  Run back(compiled);  // a state of before its own steps
   const TrainerState start = back.trainer.state();
   for (int i = 0; i < 4; ++i) back.trainer.step();
   back.trainer.load_state(start);
