@@ -51,12 +51,12 @@ struct MaxOp {
 };
 
 /// A running sum whose rounding error does not grow with the number of terms: the compensated sum of Kahan (1965). A
-/// total that overflows stays infinite.
-template <class C> class KahanSum {
+/// total that overflows stays infinite, or is NaN with kBounded, which promises that none does.
+template <class C, bool kBounded = false> class KahanSum {
  public:
   __device__ __forceinline__ void add(C x) {
     const C y = x - excess_, next = total_ + y, excess = (next - total_) - y;
-    excess_ = excess - excess == C(0) ? excess : C(0);
+    excess_ = kBounded || excess - excess == C(0) ? excess : C(0);
     total_ = next;
   }
   __device__ __forceinline__ void scale(C factor) { total_ *= factor, excess_ *= factor; }

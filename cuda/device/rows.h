@@ -83,13 +83,20 @@ template <class S, class Element = typename S::T> class RowOf {
   const T* p_;
   C kept_[S::kKept ? S::kPacks : 1][S::V];
 };
-// A thread's partial sum of a row. A kept row has at most 16 elements per thread.
+// A thread's partial sum of a row: for each pack, C c = sum.begin(), additions to c, sum.end(c). A kept row has at most
+// 16 elements per thread, which are added one after another.
 template <class C> struct ShortSum {
   C value = 0;
+  __device__ __forceinline__ C begin() const { return value; }
+  __device__ __forceinline__ void end(C x) { value = x; }
   __device__ __forceinline__ void add(C x) { value += x; }
   __device__ __forceinline__ C total() const { return value; }
 };
-template <class S> using RowSum = std::conditional_t<S::kKept, ShortSum<typename S::C>, KahanSum<typename S::C>>;
+template <class C> struct LongSum : KahanSum<C> {
+  __device__ __forceinline__ C begin() const { return 0; }
+  __device__ __forceinline__ void end(C x) { this->add(x); }
+};
+template <class S> using RowSum = std::conditional_t<S::kKept, ShortSum<typename S::C>, LongSum<typename S::C>>;
 // Sums f(k, j), a pack's partial sum, over the row; all threads of the row get the total.
 template <class S, class F> __device__ __forceinline__ typename S::C sum_of_packs(int64_t n, F&& f) {
   RowSum<S> sum;

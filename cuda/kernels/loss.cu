@@ -29,7 +29,7 @@ struct Targets : Ids {
 // Online sum of exp(x - top), top being the largest x so far (-inf at first). A NaN is never top, but reaches the sum.
 template <class C> struct LogSum {
   C top = -std::numeric_limits<C>::infinity();
-  KahanSum<C> sum;
+  KahanSum<C, true> sum;
   template <class T, int N> __device__ __forceinline__ void add(const Vec<T, N>& x) {
     C most = top;
 #pragma unroll

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
       each_pack<S>(n, [&](int k, int64_t j) {
         auto &h = x.at(k, j), &g = grad.at(k, j);
         load_pack<S>(f.w, j, C(1), w);
-        C some_along = 0, some_shift = 0;
+        C some_along = sum_along.begin(), some_shift = sum_shift.begin();
 #pragma unroll
         for (int e = 0; e < S::V; ++e) {
           h[e] = (h[e] - mean) * scale;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
           some_along += g[e] * h[e];
           some_shift += g[e];
         }
-        sum_along.add(some_along), sum_shift.add(some_shift);
+        sum_along.end(some_along), sum_shift.end(some_shift);
       });
       if (!f.dx) continue;
       const C along = block_all<SumOp, S::kThreads>(sum_along.total(), C(0)) / C(n);

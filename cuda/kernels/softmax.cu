@@ -43,7 +43,7 @@ template <class S, bool kLog> struct Weights {
   // Online softmax: each thread scales by its maximum so far. Packs of -inf alone add nothing.
   __device__ __forceinline__ void of_long(RowOf<S>& x, int64_t n) {
     C best = lowest<C>();
-    KahanSum<C> total;
+    KahanSum<C, true> total;
     each_pack<S>(n, [&](int k, int64_t j) {
       const auto& pack = x.at(k, j);
       C next = best, some = 0;
