@@ -74,7 +74,12 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     C below = 0;  // sum of x - top
     if (smoothing != C(0)) {
       KahanSum<C> sum_below;
-      for_row<kBlock>(p, n, [&](int64_t, T v) { sum_below.add(C(widen(v)) - top); });
+      for_row_packs<kBlock>(p, n, [&]<int N>(int64_t, const Vec<T, N>& v) {
+        C some = 0;
+#pragma unroll
+        for (int k = 0; k < N; ++k) some += C(widen(v.x[k])) - top;
+        sum_below.add(some);
+      });
       below = block_all<SumOp, kBlock>(sum_below.total(), C(0));
     }
     if (threadIdx.x != 0) continue;
