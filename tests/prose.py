@@ -13,6 +13,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = ".ci core ops autograd cpu cuda models bench tests cmake".split()
 SLASHES = {".h", ".cpp", ".cu", ".cuh", ".in"}
 HASHES = {".py", ".cmake", ".sh"}
 SKIPPED = re.compile(r"(^|/)(results|corpus|tests/data)/|^LICENSE")
@@ -100,7 +101,7 @@ def main():
     cli.add_argument("--sample", type=int, nargs=2)
     cli.add_argument("paths", nargs="*")
     options = cli.parse_args()
-    places = [ROOT / p for p in options.paths] or [p for p in ROOT.iterdir() if p.name not in (".git", "build")]
+    places = [ROOT / p for p in options.paths or [*FOLDERS, "CMakeLists.txt", *ROOT.glob("*.md")]]
     files = [f for p in places for f in ([p] if p.is_file() else sorted(p.rglob("*")))]
     wrong, words, drawn = [], collections.Counter(), collections.defaultdict(list)
     say = lambda *what: wrong.append("%s:%d: %s" % what)
