@@ -1,5 +1,4 @@
 // One small example for each public layer of models/nn and for the important ops of ops/, as a program would call it.
-// Each shows shapes and checks one property.
 #include <tapegrad/tapegrad.h>
 
 #include <cmath>

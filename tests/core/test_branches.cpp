@@ -1,5 +1,4 @@
-// Branches of a program: calls that touch the same bytes keep their order, and calls off the longest path run next to
-// it.
+// Branches of a program: calls that touch the same bytes keep their order, the rest may overlap.
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/rng.h>
 
@@ -9,7 +8,7 @@ using namespace tg;
 using detail::Access;
 
 namespace {
-// Whether each call must have ended before another begins: by branches, and by what calls follow.
+// Whether each call must end before another begins.
 std::vector<std::vector<bool>> ordered(const std::vector<CallOrder>& calls) {
   std::vector<std::vector<bool>> before(calls.size(), std::vector<bool>(calls.size()));
   std::vector<int> last(256, -1);  // call of each branch
@@ -66,7 +65,7 @@ TEST_CASE("branches: gradients of weights run beside those of activations, and t
   const std::vector<CallOrder> order = detail::find_branches(call + 1, all);
   std::vector<int> branch;
   for (const CallOrder& o : order) branch.push_back(o.branch);
-  CHECK(branch == std::vector{1, 0, 1, 0, 0, 0, 0});  // the first layer's is on the longest way, as its dy is
+  CHECK(branch == std::vector{1, 0, 1, 0, 0, 0, 0});  // dy of the first layer is on the longest path
   CHECK(order[2].after == std::vector<uint32_t>{1});
   CHECK(order[6].after == std::vector<uint32_t>{2});
 }

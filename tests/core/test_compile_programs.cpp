@@ -1,7 +1,5 @@
-// Random programs, eager and compiled: results, captured tensors, optimiser steps and generators have the same bits, or
-// the compiled call is an Error of compile(). Between calls layers are merged, rates are set, and handles and captured
-// numbers change. A check of a replay may only refuse changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000
-// programs; TG_PROGRAM=N runs one.
+// Random programs, eager and compiled, must have the same bits, or compile() refuses them. A check of a replay may only
+// refuse changes that C++ cannot see. Each unit of TG_TEST_EFFORT has 1000 programs; TG_PROGRAM=N runs one.
 #include <tapegrad/tapegrad.h>
 
 #include "support/effort.h"
@@ -25,7 +23,7 @@ struct Dice {
 struct World {
   std::vector<Tensor> variables, log;
   std::vector<Tensor> handles;  // re-assigned by `=`
-  Tensor cache, at;             // (3, kCapacity), and where each row is written next
+  Tensor cache, at;             // (3, kCapacity), and the next row to write
   Tensor parameter;
   std::vector<AdamW> optimiser;
   Rng noise{5};
@@ -68,7 +66,7 @@ struct World {
   }
 };
 
-// A program is its seed: each call does the same. `fails` in some calls, `keeps` what a replay could not make.
+// `fails` in some calls, `keeps` what a replay could not make.
 std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
   Dice draw{std::mt19937_64(seed)};
   const auto pick = [&](auto& list) -> auto& { return draw.of(list); };
@@ -191,7 +189,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
         CHECK_MESSAGE(!has(error, "now differs from its replays"), error);
       }
       if (!expected.empty()) {
-        ++failures;  // nothing has changed, except handles that are not state
+        ++failures;  // only handles that are not state have changed
         if (declares) CHECK(world.bits() == before);
         CHECK(std::pair(world.noise, world.optimiser[0].steps()) == at);
         ok = declares;

@@ -1,4 +1,4 @@
-// CompileOptions::verify: what a replay cannot see is an Error that names it, and what it sees is none.
+// CompileOptions::verify: changes that a replay cannot see are Errors that name them.
 #include <tapegrad/tapegrad.h>
 
 #include "support/files.h"

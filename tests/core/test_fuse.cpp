@@ -1,5 +1,4 @@
-// Rules that run several ops of a plan as one: where they apply, and that values, gradients and what the tape keeps are
-// those of the ops.
+// Rules that fuse several ops of a plan: where they apply, their values, gradients and saved tensors.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/plan.h>
@@ -24,7 +23,7 @@ LazyResult lazily(const Make& f) {
   return {std::move(r), engine_stats().kernels - before};
 }
 enum class Bits { same, rounded };
-// The rules make `with` kernels of what are `without` kernels otherwise; f32 and f64 by `bits`, bf16 to its rounding.
+// The rules turn `without` kernels into `with`. f32 and f64 agree by `bits`, bf16 to its rounding.
 void applies(const std::function<Make(DType)>& make, uint64_t with, uint64_t without, Bits bits = Bits::same) {
   for (const DType t : {DType::f32, DType::f64, DType::bf16}) {
     CAPTURE(name_of(t));

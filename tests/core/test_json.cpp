@@ -1,4 +1,4 @@
-// Json: values from braces, reading them back, text and its limits, and what is refused.
+// Json: building, reading, text and its limits, refusals.
 #include <tapegrad/core/io/json.h>
 
 #include <cmath>

@@ -83,7 +83,7 @@ TEST_CASE("a pending reader keeps the old value after assign") {
   }
   CHECK(values(z) == std::vector<float>(4, 6));
   CHECK(values(y) == std::vector<float>(4, 2));
-  // The reader is outside the plan that runs the update: the update must not write in place.
+  // The reader is outside the update's plan, so the update must not write in place.
   LazyScope lazy;
   y = w + w;
   const Tensor late = transpose(w);
@@ -127,7 +127,7 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
   }
   LazyScope lazy;
   const Tensor g = backward(y)[x];
-  CHECK(g.value()->producer->scope->path() == "gpt.grad");  // nodes made by a vjp inherit the forward node's scope
+  CHECK(g.value()->producer->scope->path() == "gpt.grad");  // nodes of a vjp inherit the forward scope
   CHECK_SAYS(x.assign(x * x), "a tracked value would lose its gradient");
 }
 TEST_CASE("a failed eager update leaves the variables as they were") {

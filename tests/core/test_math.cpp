@@ -1,4 +1,4 @@
-// The float functions of core/math.h against the double ones of <cmath>, over bit patterns of every exponent and sign.
+// core/math.h against the double functions of <cmath>, over bit patterns of every exponent and sign.
 #include <doctest/doctest.h>
 #include <tapegrad/core/math.h>
 
@@ -59,10 +59,10 @@ bool same(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast
 uint32_t pattern_of(float x) { return std::bit_cast<uint32_t>(x); }
 }  // namespace
 
-// The limits are what was measured over every 97th pattern, with and without contraction, rounded up to a tenth.
+// Limits: measured over every 97th pattern, with and without contraction, rounded up to a tenth.
 TEST_CASE("math: exp") {
   expect_within(SWEEP_OF(exp, std::exp), 1.1);
-  // The strip where results are denormal, densely: 0 < exp(x) < 2^-126.
+  // Denormal results: 0 < exp(x) < 2^-126.
   expect_within(SWEEP_OF(exp, std::exp, pattern_of(-87.3f), pattern_of(-104.5f)), 1.1);
   CHECK(same(math::exp(0.0f), 1.0f));
   CHECK(same(math::exp(-0.0f), 1.0f));
@@ -76,7 +76,7 @@ TEST_CASE("math: exp") {
 
 TEST_CASE("math: log") {
   expect_within(SWEEP_OF(log, std::log), 1.0);
-  // Round 1, where the result is small, and across the seams of the reduction (2/3, 4/3).
+  // Around 1, and across the seams of the reduction (2/3, 4/3).
   expect_within(SWEEP_OF(log, std::log, pattern_of(0.6f), pattern_of(1.5f)), 1.0);
   CHECK(same(math::log(1.0f), 0.0f));
   CHECK(same(math::log(0.0f), -kInf));
@@ -99,7 +99,7 @@ TEST_CASE("math: log1p, round and floor") {
   CHECK(std::isnan(math::log1p(-1.5f)));
   CHECK(std::isnan(math::log1p(-kInf)));
   CHECK(std::isnan(math::log1p(kNan)));
-  // Exact: every 97th pattern, and those round the halves and the largest fraction.
+  // Exact: every 97th pattern, the halves and the largest fraction.
   const auto check = [](uint32_t u) {
     const float x = std::bit_cast<float>(u);
     if (std::isnan(x)) return std::isnan(math::round(x)) && std::isnan(math::floor(x));
@@ -153,7 +153,7 @@ TEST_CASE("math: sincos of double angles in float") {
   CHECK(worst <= 1.6);
   CHECK(worst > 0.25);
   float s, c;
-  math::sincos(536870911.7, s, c);  // as a float it would be another angle
+  math::sincos(536870911.7, s, c);  // not representable as a float
   CHECK(s == doctest::Approx(std::sin(536870911.7)).epsilon(1e-6));
   for (const double x : {0x1p29, -0x1p29, 1e300, double(kInf), -double(kInf), double(kNan)}) {
     math::sincos(x, s, c);
@@ -242,7 +242,7 @@ TEST_CASE("math: exact functions") {
 }
 
 TEST_CASE("math: the vector code of a plain loop keeps the limits") {
-  // Vector and scalar code may contract differently: the same limits, not the same bits.
+  // Vector and scalar code may contract differently: same limits, other bits.
   std::vector<float> x(1003), e(x.size()), l(x.size()), t(x.size()), r(x.size()), g(x.size());
   for (size_t i = 0; i < x.size(); ++i) x[i] = float(i) * 0.02f - 10.0f;
   for (size_t i = 0; i < x.size(); ++i) e[i] = math::exp(x[i]);

@@ -1,5 +1,5 @@
-// The passes of a plan: equal nodes run once, pointwise ops run together, results take over storage, temporaries share
-// one block. None of them changes a bit.
+// The passes of a plan keep all bits: common subexpressions, pointwise chains, reused storage, one block of
+// temporaries.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
@@ -42,7 +42,7 @@ TEST_CASE("nodes that compute the same run once, unless they may differ") {
   CHECK(twice([&] { return cumsum(x, 0) * 2.0; }) == 4);  // numbers change from step to step
   Rng rng{1};
   CHECK(twice([&] { return dropout(x, 0.5, rng); }) == 3);
-  // Two that are held are two: a write to one, or to a view of it, does not change the other.
+  // Held duplicates stay separate: a write to one does not change the other.
   const std::vector<float> want = values(cumsum(x, 0));
   LazyScope lazy;
   Tensor a = cumsum(x, 0), b = cumsum(x, 0), view = reshape(cumsum(x, 0), {8, 8}), unheld = cumsum(x, 0) + z;
@@ -188,7 +188,7 @@ TEST_CASE("steps run in an order that takes less memory: branch by branch") {
   const Tensor x = random({64, 64}, 1);  // 16 KiB
   std::vector<Tensor> weights;
   for (uint64_t k = 0; k < 40; ++k) weights.push_back(random({64, 64}, k));
-  const auto f = [&] {  // level by level: all branches would live at once
+  const auto f = [&] {  // in level order all branches would live at once
     std::vector<Tensor> a, b, c;
     for (const Tensor& w : weights) a.push_back(matmul(x, w));
     for (const Tensor& t : a) b.push_back(matmul(t, x));
@@ -212,7 +212,7 @@ TEST_CASE("steps run in an order that takes less memory: branch by branch") {
   CHECK(bits == bits_in_order);
 }
 TEST_CASE("passes can be switched off one by one, and change no bit") {
-  // Other sizes than other tests have: their plans are counted.
+  // Sizes that no other test has, because their plans are counted.
   const std::vector<float> want = train_small(false, 7, 5, 12);
   for (const char* const off : kSwitches) {
     CAPTURE(off);

@@ -1,4 +1,4 @@
-// Tables and traces of profiles: worked numbers, the layout of the text, CSV, JSON, and the file for Perfetto.
+// Tables and traces of profiles: numbers, text, CSV, JSON, Perfetto.
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/profile/profile_tables.h>

@@ -162,7 +162,7 @@ TEST_CASE("profiler: replays of a compiled function, which was traced before or 
       const ProfileRange range("step");
       step({x});
     }
-    // The names of ranges are known while a profiler runs; those of phases and layers always.
+    // Names of ranges are known only while a profiler runs; those of phases and layers always.
     const Strings all = kernels_of(profiler.stop());
     const std::string product = traced_meanwhile ? "forward.product of fc" : "forward of fc";
     Strings want;

@@ -1,5 +1,4 @@
-// core/rng.h: known answers of Philox4x32-10, fixed bits of its products, and statistics. The seeds are fixed; the
-// limits are 4 to 5 standard errors.
+// core/rng.h: known answers of Philox4x32-10 and statistics. Seeds are fixed; limits are 4 to 5 standard errors.
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/rng.h>
@@ -63,7 +62,7 @@ double chi_squared(const std::vector<int>& seen) {
 }  // namespace
 
 TEST_CASE("rng: Philox4x32-10 known answers") {
-  // The three vectors published with the paper's reference implementation.
+  // The vectors of the paper's reference implementation.
   using A = std::array<uint32_t, 4>;
   CHECK(list(tg::philox4x32({0, 0, 0, 0}, 0)) == A{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   CHECK(list(tg::philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t(0))) == A{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
@@ -155,7 +154,7 @@ TEST_CASE("rng: truncated normals are the inverse of their distribution function
     REQUIRE(same(tg::truncated_normal(word | 0x80000000u), -x));
     REQUIRE(x >= last);
     last = x;
-    // Newton's steps from x to the solution of erf(z / sqrt 2) = v, by what is missing to 1 where v is near 1.
+    // Newton's steps to the solution of erf(z / sqrt 2) = v; near v = 1 they use 1 - v.
     const double u = (word + 0.5) * 0x1p-31, left = (0x7fffffffu - word + 0.5) * 0x1p-31;
     double z = x;
     for (int i = 0; i < 4; ++i) {
@@ -274,7 +273,7 @@ TEST_CASE("rng: permuted") {
   CHECK_THROWS_AS(permuted(Rng{1}, 3, 3), tg::Error);
   CHECK(permuted(Rng{1}, 0, most) != permuted(Rng{1}, 1, most));
   CHECK(permuted(Rng{1, 5}, 3, 1000) == permuted(Rng{1}, 3, 1000));
-  // Each of the 24 orders of 4 comes as often: 1000 expected, standard deviation 31; the seeds are fixed, five of them.
+  // Each of the 24 orders of 4: 1000 expected, standard deviation 31.
   std::map<uint64_t, int> count;
   for (uint64_t seed = 0; seed < 24'000; ++seed) {
     uint64_t order = 0;
@@ -328,7 +327,7 @@ TEST_CASE("rng: split") {
   seeds.push_back(Rng{2, 0}.split(0).seed);
   std::sort(seeds.begin(), seeds.end());
   CHECK(std::adjacent_find(seeds.begin(), seeds.end()) == seeds.end());
-  // Two streams are uncorrelated: the mean product of n pairs has the standard error 1 / sqrt n.
+  // The mean product of n uncorrelated pairs has the standard error 1 / sqrt n.
   const size_t n = 100000;
   const std::vector<float> a = normals(root.split(0), n), b = normals(root.split(1), n);
   CHECK(std::fabs(std::inner_product(a.begin(), a.end(), b.begin(), 0.0) / n) < 4.5 / std::sqrt(n));

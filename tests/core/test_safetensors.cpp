@@ -233,7 +233,7 @@ TEST_CASE("safetensors: a file that is cut shorter while it is read is an Error,
   CHECK_SAYS_OF(io, file.tensors(), "a was changed while it was being read: it had ");
 }
 
-// Whether the file opens. Then each element has the bytes of the file, and a copy reads the same.
+// Whether the file opens; if so, its elements and a copy must have the file's bytes.
 bool opens_as_written(const Folder& folder, const std::string& content) {
   std::ofstream(folder / "b", std::ios::binary) << content;
   std::optional<SafetensorsFile> file;

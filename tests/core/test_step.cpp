@@ -8,7 +8,7 @@
 
 using namespace tg;
 namespace {
-// Tensors of many sizes, none among them, of both dtypes; gradients in all layouts.
+// Tensors of many sizes (some empty), both dtypes, gradients in all layouts.
 struct Many {
   std::vector<Tensor> w, m, v, g;
   std::vector<AdamWOverrides> decay;
@@ -86,7 +86,7 @@ TEST_CASE("the step's memory does not grow by P: the optimiser writes in place")
       model.dropped = Tensor();
       const MemoryStats after = memory_stats();
       CHECK(after.live <= before.live);
-      CHECK(after.peak - before.live <= 2 * p + small);  // two gradients, never a second w, m or v (that would be 8 p)
+      CHECK(after.peak - before.live <= 2 * p + small);  // two gradients, no second w, m or v (8 p)
       CHECK(after.total - before.total <= 2 * p + small);
       size_t k = 0;
       for (auto& q : model.params)

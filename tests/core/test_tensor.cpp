@@ -310,7 +310,7 @@ TEST_CASE("names: devices, dtypes, shapes") {
 }
 TEST_CASE("a device that this build or machine does not have (skipped where there is a GPU)") {
   CHECK(has_device(Device::cpu()));
-  if (has_device(Device::cuda())) return;  // asked here: backends register while static objects are made
+  if (has_device(Device::cuda())) return;  // checked here because backends register during static init
   const Tensor x = random({2}, 1);
   for (const auto& e : {error_of([] { runtime_of(Device::cuda()); }), error_of([&] { x.to(Device::cuda()); }),
                         error_of([] { zeros({2}, DType::f32, Device::cuda()); })}) {

@@ -1,4 +1,4 @@
-// Different threads run different graphs; one graph belongs to one thread at a time. For the thread sanitizer too.
+// Threads run different graphs; one graph belongs to one thread at a time. Also for the thread sanitizer.
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
@@ -16,7 +16,7 @@
 
 using namespace tg;
 namespace {
-// f(0) and f(1) at once; rethrows what either threw.
+// f(0) and f(1) concurrently.
 template <class F> void both(F f) {
   std::exception_ptr failed[2];
   const auto run = [&](size_t i) {
@@ -120,7 +120,7 @@ TEST_CASE("tensors made in one thread end in another") {
 }
 
 namespace {
-// Rank 0 of two, with a thread for its jobs. The other rank echoes: both halves become the sum of both.
+// Rank 0 of two, with a thread for its jobs. The other rank echoes, so an all-reduce doubles.
 class EchoRank final : public Communicator {
  public:
   EchoRank() : Communicator(0, 2, 0, 2) { use_thread_for_jobs(); }

@@ -1,5 +1,5 @@
-// models/data/bpe.h: ids and texts of Hugging Face's tokenizers and of tiktoken (tests/data/make_tokenizers.py), round
-// trips of any bytes, other files, refusals.
+// models/data/bpe.h against Hugging Face's tokenizers and tiktoken (tests/data/make_tokenizers.py), round trips,
+// refusals.
 #include "support/files.h"
 #include "support/helpers.h"
 #include "support/threads.h"

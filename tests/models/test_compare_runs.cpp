@@ -1,4 +1,4 @@
-// compare() and ObserveScope: equal runs are found equal, and the first fault of one side is found and named.
+// compare() and ObserveScope: equal runs, and the first fault of one side by name.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
@@ -14,7 +14,7 @@ using namespace tg;
 namespace {
 const Side kF32, kF64{.weights = DType::f64};
 
-// (x) -> x, with faults where it is told to.
+// (x) -> x, with faults on request.
 enum class Fault { none, value, gradient, nan };
 struct Passed : OpOf<Passed> {
   static constexpr auto kName = "test_passed";
@@ -42,7 +42,7 @@ struct Doubled : OpOf<Doubled> {  // no kernel: made of two
   Tensors compose(Inputs in) const override { return {(in[0] * 1.0) + in[0]}; }
 };
 
-// A custom model with separate queries, keys and values. Only the side in f32 has the fault.
+// Separate queries, keys and values. Only the f32 side has the fault.
 constexpr int64_t kVocabulary = 12, kWidth = 8;
 struct Function {  // as a model
   std::function<Tensor(const Tensor& tokens)> f;
@@ -187,7 +187,7 @@ TEST_CASE("bf16 against f32: within its own tolerance, casts left out") {
   CHECK(the(c, Stage::forward, "logits").error > 1e-4);
   CHECK(the(c, Stage::weights, "wte.weight").error == 0);
   REQUIRE(!c.unpaired.empty());
-  for (auto& u : c.unpaired) {  // gradients of norms: the branch is in bf16 too
+  for (auto& u : c.unpaired) {  // norms' gradients: the branch is in bf16 too
     CAPTURE(u);
     CHECK((has(u, " cast") || has(u, " layer_norm_grad[")));
   }
@@ -240,8 +240,8 @@ TEST_CASE("a gradient that is exactly 0 is judged by its neighbours") {
   const Comparison c = of_own(Fault::none);
   const Compared &k = the(c, Stage::gradients, "attn.k.bias"), &q = the(c, Stage::gradients, "attn.q.bias");
   CHECK(k.within());
-  CHECK(k.absolute > 0);         // rounding of f32 against that of f64: no digit of it agrees,
-  CHECK(k.error < q.tolerance);  // it is small next to those of the other biases
+  CHECK(k.absolute > 0);         // the f32 rounding error: no digit agrees with f64,
+  CHECK(k.error < q.tolerance);  // small next to those of the other biases
   CHECK(the(c, Stage::update, "attn.k.bias").within());
 }
 

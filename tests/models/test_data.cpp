@@ -1,4 +1,4 @@
-// models/data: tokenizers (exact ids, exact text, exact messages) and token data (batches, windows, splits).
+// models/data: tokenizers and token data (batches, windows, splits).
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
@@ -370,7 +370,7 @@ TEST_CASE("data: every start is equally likely, the last one included") {
   for (size_t i = 0; i < x.size(); i += kContext) ++count[x[i]];
   CHECK(count.size() == kStarts);
   CHECK(count.rbegin()->first == kStarts - 1);
-  // 2000 expected, standard deviation sqrt(16000 * 1/8 * 7/8) = 42; the seed is fixed, five of them are allowed.
+  // 2000 expected, standard deviation sqrt(16000 * 1/8 * 7/8) = 42; the limit is five of them.
   for (const auto& [start, n] : count) CHECK(std::abs(n - 2000) < 210);
 }
 

@@ -1,4 +1,4 @@
-// The mixture of experts and the vision transformer of models/examples learn, with the same bits in all modes.
+// The mixture of experts and the vision transformer of models/examples learn, equally in all modes.
 #include <tapegrad/models/examples/moe.h>
 #include <tapegrad/models/examples/vit.h>
 
@@ -54,8 +54,8 @@ TEST_CASE("examples: a mixture of experts learns, top-1 and top-2") {
     Trainer trainer(model, params, rhymes(c), {.max_steps = 120, .lr = 5e-3, .warmup = 10});
     std::vector<StepRecord> all = rest_of(trainer);
     CHECK(all[0].loss > 5);
-    CHECK(*all.back().val_loss < 0.6);  // the text repeats: at a guess by frequencies it is 2.7
-    // All experts are used: the load-balancing loss is near 1, its least.
+    CHECK(*all.back().val_loss < 0.6);  // a guess by frequencies gives 2.7
+    // Near 1, its minimum, the load-balancing loss says that all experts are used.
     Tensor balance;
     model.logits((*rhymes(c).validation(0)).inputs, balance);
     CHECK(balance.item<double>() / double(c.layers) < 1.5);
@@ -66,12 +66,12 @@ TEST_CASE("examples: a token without room passes by, and an expert without token
   const Params params(Device(), 1);
   const MoeDecoder model(params, c);
   AdamW optimizer(params.trainable(), {});
-  const Tensor tokens = tensor<int64_t>({7, 7, 7, 7}, {1, 4});  // one expert at most gets some, and has room for one
+  const Tensor tokens = tensor<int64_t>({7, 7, 7, 7}, {1, 4});  // at most one expert gets tokens, with room for one
   const GradMap grads = backward(model.loss({tokens, tokens}, {}));
   int64_t reached = 0;
   for (const Parameter& p : params.all())
     if (p.name.find("mlps") != std::string::npos) reached += max(abs(grads[p.tensor])).item<double>() > 0;
-  CHECK(reached == 2);  // fc and proj of that one
+  CHECK(reached == 2);  // fc and proj of one expert
   optimizer.step(grads);
 }
 TEST_CASE("examples: a mixture of experts is the same eager, lazy and compiled") {

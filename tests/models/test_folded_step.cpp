@@ -1,5 +1,4 @@
-// AdamW::backward_and_step(): the values of backward() and step() without the memory of the folded gradients, the
-// stored ones, and refusals.
+// AdamW::backward_and_step(): the values of backward() and step(), its memory, refusals.
 #include <tapegrad/tapegrad.h>
 
 #include <functional>
@@ -58,7 +57,7 @@ TEST_CASE("backward_and_step: the values of backward() and step()") {
       CAPTURE(int(dtype));
       const std::vector<ParameterGroup> groups{{.pattern = "*", .lr_scale = 0.5, .weight_decay = 0.3, .beta1 = 0.8}};
       FoldedRun plain(dtype, make, kConfig, groups), folded(dtype, make, kConfig, groups);
-      // The norm comes of other sums.
+      // The norm is reduced in another order.
       const double tolerance = clip > 0 ? (dtype == DType::f32 ? 1e-5 : 1e-12) : dtype == DType::f32 ? 0 : 1e-13;
       for (int step = 0; step < 4; ++step) {
         const Tensor norm = plain.adam.step(backward(plain.loss()), {.clip_norm = clip, .unreached = Unreached::skip});
@@ -120,7 +119,7 @@ TEST_CASE("backward_and_step: no gradient of a weight is stored") {
     return [=] { return mse_loss(l.forward(x), y); };
   };
   const auto peak_of = [](FoldedRun& r, bool folded) {
-    for (int i = 0; i < 2; ++i) {  // the first call makes what later ones use again
+    for (int i = 0; i < 2; ++i) {  // later calls reuse buffers of the first
       reset_peak();
       if (folded)
         r.adam.backward_and_step(r.loss());

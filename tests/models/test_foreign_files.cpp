@@ -1,5 +1,5 @@
-// Folders and files of others: foreign formats and dangling links are named, files next to a tokenizer are followed or
-// refused, and work on ids needs no tokenizer.
+// Foreign formats and dangling links are named, files next to a tokenizer are followed or refused, and work on ids
+// needs no tokenizer.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
 
@@ -232,7 +232,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
   write_vocab(m.path, nullptr);
   CHECK_HAS(load_model(m.path).tokenizer_error, "the tokenizer has 259 tokens and the model ");
 
-  // A token for padding that the model lacks: texts without it are the model's all the same.
+  // The model lacks the padding token; texts without it still work.
   Folder small;
   write_vocab(small.path, R"({"pad_token": "[PAD]"})");
   const BpeTokenizer padded = read_tokenizer(small.path);

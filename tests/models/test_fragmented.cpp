@@ -1,4 +1,4 @@
-// FragmentedLinear: its lean form against its definition by ops, PyTorch's values and ten Adam steps, sizes, refusals.
+// FragmentedLinear: its lean form against its definition by ops and against PyTorch.
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using nn::Selection;
 namespace {
 constexpr Selection kBoth[] = {Selection::soft, Selection::hard};
 
-// The definition: all products of all fragments (rows, F, out), or a copy of the selected matrix for each row.
+// All products of all fragments (rows, F, out), or a copy of the selected matrix for each row.
 Tensor by_definition(const FragmentedLinear& l, const Tensor& x, Selection how) {
   const int64_t rows = x.size(0), f = l.selector.size(0), d = l.selector.size(1), out = l.experts.size(2);
   const Tensor parts = reshape(x, {rows, f, d});

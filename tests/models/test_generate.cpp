@@ -104,7 +104,7 @@ TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each al
       const auto all = generate_batch(model, prompts, 14, {.temperature = 0}, how);
       REQUIRE(all.size() == prompts.size());
       for (size_t i = 0; i < prompts.size(); ++i) CHECK(all[i] == greedy(model, prompts[i], 14, true));
-      // A row draws from its own generator: the others have no part in it.
+      // Each row draws from its own generator.
       const SampleOptions o{.temperature = 1.1, .top_k = 6, .seed = 7};
       const auto drawn = generate_batch(model, prompts, 14, o, how);
       CHECK(drawn == generate_batch(model, prompts, 14, o, {.use_cache = !how.use_cache}));

@@ -18,13 +18,13 @@ Tensors qkv_of(const Tensor& t, const GptConfig& c) {
   const int64_t kv = c.head_size() * (c.kv_heads ? c.kv_heads : c.heads);
   return split(t.detach().to(DType::f64), {c.head_size() * c.heads, kv, kv});
 }
-double most(const Tensor& t) {  // the largest size of an element; NaN if one is NaN
+double most(const Tensor& t) {  // NaN if an element is NaN
   double m = 0;
   for (double x : t.to_vector<double>()) m = std::isnan(x) || std::isnan(m) ? NAN : std::max(m, std::abs(x));
   return m;
 }
-// Without rotary positions, a bias b of keys adds q_i . b to all scores of row i, which softmax ignores: its gradient
-// is rounding of terms of the size of the query bias's gradient.
+// Without rotary positions, a key bias b adds q_i . b to all scores of row i. Softmax ignores that, so its gradient is
+// rounding of terms of the size of the query bias's gradient.
 bool has_idle_part(const std::string& name, const GptConfig& c) {
   return name.ends_with("qkv.bias") && c.positions == Positions::learned && !c.qk_norm;
 }
@@ -40,9 +40,8 @@ void check_gradient(const std::string& name, const Tensor& g, const Tensor& expe
   CHECK(distance(a[2], b[2]) <= bound);
   CHECK(most(a[1]) <= bound * most(b[0]));
 }
-// A bound of the distance that Adam without decay moves a weight in `steps` steps of rate 1. By Cauchy and Schwarz,
-// step t has |sum a_i g_i| / sqrt(sum b_i g_i^2) <= sqrt(sum a_i^2 / b_i), with the shares a_i and b_i of gradient i in
-// the two corrected averages.
+// Bounds how far `steps` steps of Adam (rate 1, no decay) move a weight. Cauchy-Schwarz: |sum a_i g_i| / sqrt(sum b_i
+// g_i^2) <= sqrt(sum a_i^2 / b_i), with the shares a_i and b_i of gradient i in the corrected averages.
 double adam_reach(int steps, double beta1, double beta2) {
   const auto share = [](double beta, int i, int t) {
     return (1 - beta) * std::pow(beta, t - i) / (1 - std::pow(beta, t));
@@ -55,8 +54,8 @@ double adam_reach(int steps, double beta1, double beta2) {
   }
   return reach;
 }
-// A parameter after some steps. Adam normalises the rounding in the gradient of a key bias, which differs between
-// libraries and has no effect: the bias must only stay within `reach` of its start.
+// Adam normalises the rounding error in the gradient of a key bias, so the bias must only stay within `reach` of its
+// start.
 void check_parameter(const Parameter& p, const Tensor& start, const Tensor& expected, const GptConfig& c, double bound,
                      double reach) {
   CAPTURE(p.name);
@@ -105,7 +104,7 @@ TEST_CASE("ten AdamW steps equal torch") {
   for (const std::string& name : kOracles)
     for (const DType dtype : {DType::f32, DType::f64}) {
       CAPTURE_ALL(name, name_of(dtype));
-      // Adam divides by the gradient's size, so that weights whose gradient is nearly 0 follow the sign of rounding.
+      // Adam divides by the gradient's size: weights with a gradient near 0 follow the sign of rounding.
       const bool f32 = dtype == DType::f32;
       const double loss_bound = f32 ? 1e-5 : 1e-13, weight_bound = f32 ? 1e-4 : 1e-12;
       const Oracle o(name);
@@ -120,7 +119,7 @@ TEST_CASE("ten AdamW steps equal torch") {
       }
       CHECK(distance(tensor(losses, {10}), o.file.tensor("losses")) <= loss_bound);
       const StateDict start = o.weights("init"), expected = o.weights("final");
-      const double reach = 1e-3 * adam_reach(10, 0.9, 0.999) * (1 + 1e-3);  // and rounding of ten sums
+      const double reach = 1e-3 * adam_reach(10, 0.9, 0.999) * (1 + 1e-3);  // plus rounding of ten sums
       for (auto& p : params.all())
         check_parameter(p, start.at(p.name), expected.at(p.name), o.config, weight_bound, reach);
     }
@@ -171,7 +170,7 @@ TEST_CASE("forward: what it refuses, and where the error was") {
   const Gpt model(params, tiny_gpt());
   CHECK_SAYS(model.forward(zeros({1, 9}, DType::i64)), "9 positions, and the context is 8");
   CHECK_SAYS(model.forward(zeros({8}, DType::i64)), "tokens must be (B, T) of i32 or i64, got (8) i64");
-  for (const Shape& s : {Shape{1, 8}, Shape{8}}) {  // of two faults the dtype comes first
+  for (const Shape& s : {Shape{1, 8}, Shape{8}}) {  // the dtype is checked first
     const std::string floats = error_of([&] { model.forward(zeros(s)); });
     CHECK_HAS(floats, fmt::format("[gpt] tokens must be i32 or i64, got {} f32.", s));
     CHECK_HAS(floats, "use .to(DType::i64)");

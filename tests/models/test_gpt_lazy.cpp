@@ -1,4 +1,4 @@
-// Training a GPT in lazy mode: a step is one graph and one plan, and gives the bits of eager mode in no more memory.
+// A lazy training step of a GPT is one graph and one plan, with eager mode's bits and no more memory.
 #include <tapegrad/core/node.h>
 #include <tapegrad/tapegrad.h>
 
@@ -9,7 +9,7 @@ using namespace tg;
 namespace {
 struct LazyRun {
   std::vector<std::vector<std::byte>> losses, weights;
-  int64_t peak = 0;                 // of the last steps, above the memory between steps
+  int64_t peak = 0;                 // of the last steps, above the memory between them
   uint64_t plans = 0, kernels = 0;  // of the last steps
   int64_t arena = 0, live = 0;      // of the last plan
 };

@@ -1,4 +1,4 @@
-// Gpt in bf16 over f32 parameters, with recomputed activations, and at sizes that are counted and not allocated.
+// Gpt in bf16, with recomputed activations, and at sizes that are counted, not allocated.
 #include "support/files.h"
 #include "support/gpt_oracle.h"
 #include "support/helpers.h"
@@ -68,7 +68,7 @@ TEST_CASE("bf16: each weight is cast once, and activations take less memory") {
     model.forward(tokens, o);
     return engine_stats().kernels - before;
   };
-  // A block casts its four weights, and the head its one: norms take and make what is in bf16.
+  // A block casts its four weights, the head its one; norms read and write bf16.
   CHECK(kernels({.compute = DType::bf16}) == kernels({}) + 12 * 4 + 1);
   const double ratio =
       double(kept_bytes(model, tokens, {.compute = DType::bf16})) / double(kept_bytes(model, tokens, {}));
@@ -138,7 +138,7 @@ TEST_CASE("f64 parameters: in f64 by default, and in f32 or bf16 by name, with g
   CHECK(loss == cross_entropy(exact, targets).item<double>());
 }
 
-// f(run, dropout) for each model, dtype of the computation and dropout; run(rng, recompute): gradients of one batch.
+// Calls f(run, dropout) for each combination; run(rng, recompute) gives the gradients of one batch.
 template <class F> void for_each_setting(F f) {
   for (const std::string& name : kOracles)
     for (const DType compute : {DType::f32, DType::bf16})
@@ -225,7 +225,7 @@ TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that 
       // 6 C of 16 C per token in f32 are recomputed, and 6 C of SwiGLU's 18.5 C.
       CHECK(double(again.kept) <= (config.norm == NormKind::layer_norm ? 0.65 : 0.7) * double(plain.kept));
       CHECK(double(again.peak) <= 0.75 * double(plain.peak));
-      // Two norms and an activation in each block, and the last norm; not the bf16 copies of weights, which are kept.
+      // Two norms and an activation per block, and the last norm; the bf16 copies of weights are kept.
       CHECK(again.kernels - plain.kernels == 12 * 3 + 1);
     }
 }
@@ -237,7 +237,7 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   int64_t weights = 0;
   for (auto& p : params.all()) weights += int64_t(p.tensor.layout().bytes());
   struct Bytes {
-    int64_t kept, peak;  // what forward leaves, and the most in backward
+    int64_t kept, peak;  // after forward; the peak of backward
   };
   const auto measured = [&](bool recompute) {
     const int64_t before = memory_stats().live;
@@ -250,8 +250,8 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   const Bytes plain = measured(false), again = measured(true);
   CAPTURE_ALL(plain.kept, plain.peak, again.kept, again.peak);
   CHECK(plain.peak >= plain.kept);
-  // At most the inputs of all blocks, the recomputed activations of one block, and the gradients of all weights:
-  // gradients inside a block replace used activations.
+  // At most all block inputs, one block's recomputed activations and all weight gradients: gradients inside a block
+  // replace used activations.
   const int64_t block = plain.kept / 12;
   CHECK(again.peak <= again.kept + block + weights);
   CHECK(again.peak >= again.kept + block / 2);  // it was computed again
@@ -264,8 +264,8 @@ TEST_CASE("anomaly search: one huge weight, whose gradient op and layer are name
     const Gpt model(
         params,
         {.vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8, .tied_head = false, .init_std = 0.3});
-    // With small embeddings and one layer the last norm divides by sqrt(eps): its output is finite with the huge
-    // weight, and the gradient of its input is not.
+    // Small embeddings and one layer: the last norm divides by sqrt(eps). Its output stays finite with the huge weight,
+    // the gradient of its input does not.
     StateDict weights = params.state();
     for (const char* name : {"wte.weight", "wpe.weight"}) weights.at(name) = weights.at(name) * 1e-6;
     weights.at("ln_f.weight") = tensor({1e38, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0}, {8});

@@ -1,4 +1,4 @@
-// KvCache of fixed capacity against the growing one, compiled and with unequal lengths; padding without causal masks.
+// KvCache of fixed capacity against the growing one; padding without causal masks.
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
@@ -97,7 +97,7 @@ TEST_CASE(
     }
     // Without a cache: the logits of the last token of each.
     CHECK(distance(model.forward(padded, {.last_only = true, .lengths = n}), got[0]) <= 1e-5);
-    // A sequence that has no token stays where it is.
+    // The sequence without a token must not move.
     model.forward(ids({1, 1, 1}, {3, 1}), {.cache = &cache, .lengths = ids({1, 0, 1}, {3})});
     CHECK(lengths_of(cache) == std::vector<int64_t>{7, 9, 8});
   }
@@ -170,7 +170,7 @@ TEST_CASE("attention that is not causal: padded sequences give what each gives a
       const auto cut = [&](const Tensor& t) { return slice(slice(t, 0, b, b + 1), 1, 0, n).detach(); };
       CHECK(distance(cut(y), attn.forward(cut(x))) <= 1e-14);
     }
-    // Rows 2 to 4 of sequence 1 are padding: as keys they are not seen, and as queries they are not in the loss.
+    // Rows 2 to 4 of sequence 1 are padding: masked as keys, absent from the loss as queries.
     for (const double d : values<double>(slice(slice(g[x], 0, 1, 2), 1, 2, 5))) CHECK(d == 0);
     for (const double d : values<double>(slice(slice(g[x], 0, 0, 1), 1, 2, 5))) CHECK(d != 0);
     // Row 0 sees what comes later, and a causal one does not.

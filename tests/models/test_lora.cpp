@@ -1,5 +1,5 @@
-// LoRA's layers: values, gradients and steps of PyTorch (tests/data/lora.safetensors), gradients by differences,
-// dropout, lazy evaluation, merging, the cost of a frozen layer, refusals. In a Gpt: test_lora_gpt.cpp.
+// LoRA layers against PyTorch (tests/data/lora.safetensors) and differences, and their cost. In a Gpt:
+// test_lora_gpt.cpp.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
@@ -253,7 +253,7 @@ TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
   CHECK(!base.weight.requires_grad());
   Tensor x = random({rows, width}, 3);
   x.requires_grad_();
-  // Bytes that forward keeps in addition to its result. x + 0 is the output of a layer before.
+  // Bytes kept by forward except its result; x + 0 acts as a previous layer's output.
   const auto held = [&](const auto& layer) {
     const int64_t before = memory_stats().live;
     const Tensor y = layer(x + 0.f);
@@ -263,7 +263,7 @@ TEST_CASE("LoRA: the frozen layer computes no gradient, and keeps no input") {
   frozen.adapter = nullptr;
   CHECK(held([&](const Tensor& t) { return frozen.forward(t); }) == 0);
   CHECK(held([&](const Tensor& t) { return plain.forward(t); }) == bytes);
-  CHECK(held([&](const Tensor& t) { return adapted.forward(t); }) <= bytes + 2 * rows * 64);  // A's: x, and x A
+  CHECK(held([&](const Tensor& t) { return adapted.forward(t); }) <= bytes + 2 * rows * 64);  // kept for A: x and x A
   const auto kernels = [&](const auto& layer) {
     const Tensor loss = sum(layer(x));
     const auto before = engine_stats().kernels;

@@ -1,4 +1,4 @@
-// Files of adapters and checkpoints of their training: round trips over the right model, and refusals.
+// Files of adapters and their checkpoints: round trips and refusals.
 #include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>

@@ -1,4 +1,4 @@
-// LoRA on a Gpt: targets by pattern, all modes, training, the cost of frozen weights, merging, refusals.
+// LoRA on a Gpt: targets, modes, training, the cost of frozen weights, merging, refusals.
 #include <tapegrad/core/node.h>
 #include <tapegrad/models/config/glob.h>
 #include <tapegrad/tapegrad.h>
@@ -265,7 +265,7 @@ TEST_CASE("LoRA on a Gpt: frozen weights cost no gradients, no state and no acti
   for (Parameter p : base.all()) p.tensor.requires_grad_();
   const Cost unfrozen = cost(model, lora.params());
   for (Parameter p : base.all()) p.tensor.requires_grad_(false);
-  CHECK(unfrozen.kernels - adapted.kernels >= 12 * 4);  // a product for each weight of each layer
+  CHECK(unfrozen.kernels - adapted.kernels >= 12 * 4);  // no weight gradient per weight and layer
   CHECK(unfrozen.gradients == 24 + base.all().size());
   CHECK(unfrozen.held - adapted.held >= 12 * row * (width + 4 * width));
   // Layers before the first adapter keep nothing and have no backward.

@@ -1,4 +1,4 @@
-// Plans of memory against what the same training then takes, by the counters of the allocator; and dry runs.
+// plan_memory() against the allocator's counters in real training; dry runs.
 #include <tapegrad/core/node.h>
 #include <tapegrad/tapegrad.h>
 #include <unistd.h>
@@ -116,7 +116,7 @@ TEST_CASE("memory plan: the peak is where activations or gradients make it") {
   const MemoryPlan end = plan_memory(wide, c);
   CHECK(end.activations < end.gradients / 2);
   CHECK(end.gradients_at_peak > end.gradients / 2);
-  c.optimizer = OptimizerKind::muon;  // which works with copies of all its matrices
+  c.optimizer = OptimizerKind::muon;  // works on copies of all its matrices
   for (const int64_t accumulate : {1, 2, 3}) {
     c.accumulate = accumulate;
     const MemoryPlan update = plan_memory(wide, c);

@@ -1,4 +1,4 @@
-// Misuse across ops: a caller's mistake between two calls is an Error, never a crash, a wrong value or a lost model.
+// A caller's mistake between two calls is an Error, never a crash, a wrong value or a lost model.
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
@@ -98,7 +98,7 @@ TEST_CASE("a run that diverges is an Error at the step that did it") {
 }
 TEST_CASE("inputs on different devices are refused by every op that takes two") {
   const auto elsewhere = [](const Shape& s,
-                            DType t = DType::f32) {  // a value that was never computed: no device needed
+                            DType t = DType::f32) {  // never computed, so no device is needed
     return Tensor(make_ref<Value>(Layout::contiguous(s, t, Device::cuda(1))));
   };
   const Tensor x = ones({2, 2}), ids = zeros({2}, DType::i64), heads = ones({1, 1, 2, 2});

@@ -1,4 +1,4 @@
-// Model: the members of a custom model and the messages where one lacks; own loops with a checkpoint.
+// Model: custom models, messages about missing members, custom loops with a checkpoint.
 #include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"
@@ -24,7 +24,7 @@ struct Plain {
       : table(p.at("table"), 256, width), head(p.at("head"), width, 256) {}
   tg::Tensor forward(const tg::Tensor& tokens) const { return head.forward(table.forward(tokens)); }
 };
-// And with everything that a model may have, but a cache.
+// Everything that a model may have, except a cache.
 struct Bag : Plain {
   static constexpr tg::ForwardSupport kSupport{.compute = true};
   BagConfig settings;

@@ -1,4 +1,4 @@
-// AdamW against torch.optim.AdamW (tests/data/make_fixtures.py), clipping against the formula, schedules, state.
+// AdamW against torch.optim (tests/data/make_fixtures.py), clipping, schedules, state.
 #include "support/files.h"
 #include "support/helpers.h"
 
@@ -25,7 +25,7 @@ TEST_CASE("adamw equals torch over ten steps") {
   const SafetensorsFile file(TG_TEST_DATA "/adamw.safetensors");
   for (const std::string dtype : {"f32", "f64"}) {
     CAPTURE(dtype);
-    // f32: both sides round each step in another order, about 1e-7 of a step of lr = 1e-3 each. f64: the same at 1e-16.
+    // Each side rounds in another order: about 1e-7 of a step of lr = 1e-3 in f32, 1e-16 in f64.
     const double bound = dtype == "f32" ? 1e-6 : 1e-14;
     std::vector<Parameter> params;
     for (const std::string name : {"matrix", "vector"})
@@ -91,7 +91,7 @@ TEST_CASE("only parameters with two dimensions decay, or all") {
 }
 
 TEST_CASE("clipping scales all gradients by their common norm") {
-  // Gradients (3, 0) and (4): norm 5. m after the first step is 0.1 times the scaled gradient.
+  // Gradients (3, 0) and (4): norm 5. The first m is 0.1 times the scaled gradient.
   auto first_moments = [](double clip, double& norm) {
     std::vector<Parameter> params{{"a", leaf({1, 1}, {2})}, {"b", leaf({1}, {1})}};
     AdamW opt(params, {.weight_decay = 0});

@@ -1,5 +1,4 @@
-// Sgd and Muon against torch.optim (tests/data/make_fixtures.py), and the parts that all optimisers share: groups,
-// unreached parameters, compiled steps, state.
+// Sgd and Muon against torch.optim (tests/data/make_fixtures.py), and the shared code of all optimisers.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
@@ -99,7 +98,7 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
             const Tensor init = file.tensor(fmt::format("{}.init", p)).to(kind == "f32" ? DType::f32 : DType::f64);
             params.push_back({p, stored(init, how).detach().requires_grad_()});
           }
-        if (params.empty()) continue;  // bf16 is of Muon only
+        if (params.empty()) continue;  // only Muon supports bf16
         const DType ns = kind == "f32" ? DType::f32 : kind == "f64" ? DType::f64 : DType::bf16;
         if (name.starts_with("muon"))  // AdamW's
           params.push_back({"head.weight", file.tensor("head.weight.init").detach().requires_grad_()});
@@ -126,7 +125,7 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
       }
   for (const auto& [what, apart] : worst) {
     CAPTURE_ALL(what, apart);
-    // f32: both sides round in another order. bf16: 15 products round to 8 bits each, in another order.
+    // Roundings differ in order; in bf16 there are 15 matmuls of 8 bits each.
     CHECK(apart <= (has(what, "f64") ? 1e-12 : has(what, "bf16") ? 0.02 : 2e-5));
   }
 }

@@ -1,4 +1,4 @@
-// Params (names, initial values, loading) and the configuration of Gpt (checks, JSON).
+// Params (names, initial values, loading) and GptConfig (checks, JSON).
 #include "support/files.h"
 #include "support/helpers.h"
 #include "support/tiny_gpt.h"
@@ -10,7 +10,7 @@
 using namespace tg;
 
 namespace {
-// Parts of unlike sizes, and every kind of weight and bias.
+// Unequal sizes, and every kind of weight and bias.
 GptConfig uneven() {
   GptConfig c{.vocab_size = 500, .context = 64, .layers = 1, .heads = 8, .kv_heads = 2, .width = 128, .ff_width = 300};
   c.activation = Activation::swiglu, c.bias = true, c.tied_head = false, c.init = InitScheme::xavier;
@@ -57,7 +57,7 @@ TEST_CASE("initial values depend on seed and name only, and have the documented 
     for (double e : v) s += e * e;
     return std::sqrt(s / double(v.size()));
   };
-  // 5 standard errors of a standard deviation from n samples, 1 / sqrt(2 n), with n of 4 096 or more.
+  // 5 standard errors of a standard deviation, 1 / sqrt(2 n), n >= 4 096.
   for (const char* name : {"wte.weight", "wpe.weight", "lm_head.weight", "h.0.attn.qkv.weight", "h.0.mlp.fc.weight"})
     CHECK(spread(name) == doctest::Approx(0.02).epsilon(0.055));
   for (const char* name : {"h.0.attn.proj.weight", "h.2.mlp.proj.weight"})
@@ -98,7 +98,7 @@ TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at
     const auto v = slice(all.at(name), 0, first, first + rows).to_vector<double>();
     double square = 0, largest = 0;
     for (double x : v) square += x * x, largest = std::max(largest, std::abs(x));
-    // 0.98658: of a standard normal cut at 3. 5 standard errors, which are below 1 / sqrt(2 n).
+    // 0.98658 is the deviation of a normal cut at 3; the limit is 5 standard errors, each below 1 / sqrt(2 n).
     CHECK(std::sqrt(square / double(v.size())) ==
           doctest::Approx(0.98658 * sigma).epsilon(5 / std::sqrt(2.0 * double(v.size()))));
     CHECK(largest <= 3 * sigma * (1 + 1e-6));
@@ -160,7 +160,7 @@ TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqr
     const double n = double(v.size());
     CHECK(largest <= 0.1 * (1 + 1e-6));
     CHECK(largest > 0.098);
-    CHECK(std::abs(mean / n) < 5 * 0.1 / std::sqrt(3 * n));  // 5 standard errors, as below: those of a mean of squares
+    CHECK(std::abs(mean / n) < 5 * 0.1 / std::sqrt(3 * n));  // 5 standard errors
     CHECK(std::abs(square / n * 300 - 1) < 5 * std::sqrt(0.8 / n));
   };
   check(l.weight);
@@ -343,7 +343,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
     }
   }
   CHECK(tensors == 90);
-  CHECK(bytes * 4096 < 90'000'000);  // of the 100 MB of a header
+  CHECK(bytes * 4096 < 90'000'000);  // the header limit is 100 MB
   GptConfig c;
   c.layers = 4096;
   CHECK(error_of([&] { c.validate(); }) == "no error");

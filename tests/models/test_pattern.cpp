@@ -1,4 +1,4 @@
-// models/data/pattern.h: segments of texts, classes of Unicode, hostile patterns and texts, messages.
+// models/data/pattern.h: segments, Unicode classes, hostile patterns and texts, messages.
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>

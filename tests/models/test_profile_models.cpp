@@ -1,4 +1,4 @@
-// The profiler over layers and training steps: their ranges, and the owners of kernels.
+// The profiler over layers and training steps.
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
@@ -22,7 +22,7 @@ std::string second(const Scope* s) {
 }
 Tensor tokens() { return tensor<int32_t>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1}, {2, 6}); }
 
-// Kernels by phase and layer, "backward gpt.h.1.attn.c_proj matmul", with their number.
+// "backward gpt.h.1.attn.c_proj matmul" -> number of kernels.
 std::map<std::string, int> kernels_of(const Profile& p, std::string_view range) {
   std::map<std::string, int> r;
   for (const Profile::Kernel& k : p.kernels)
@@ -52,7 +52,7 @@ TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to t
   CHECK(layers.at("gpt") == 1);
   for (const char* layer : {"gpt.h.0", "gpt.h.1"}) CHECK(layers.at(layer) == 1);
   CHECK(layers.at("gpt.h.1.attn.qkv") == 1);
-  std::map<std::string, int> products;  // each linear layer multiplies once forward and twice backward
+  std::map<std::string, int> products;  // each linear layer: one forward, two backward
   for (const auto& [what, n] : kernels_of(p, "step"))
     if (has(what, "gpt.h.1.mlp.fc ") && (has(what, " linear") || has(what, " matmul")))
       products[what.substr(0, what.find(' '))] += n;

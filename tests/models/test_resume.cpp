@@ -1,4 +1,4 @@
-// Checkpoints and the Trainer's state: a resumed run has the bits of the uninterrupted one, and bad files are refused.
+// Checkpoints and the Trainer's state: a resumed run has the same bits; bad files are refused.
 #include <signal.h>
 #include <sys/resource.h>
 #include <tapegrad/core/check.h>
@@ -221,7 +221,7 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
     const std::string bad = flipped(at, int(at / 3 % 8)), message = load_error(bad);
     if (at >= data_at) {
       CHECK_HAS(message, "it was damaged after it was written");
-    } else if (message == "no error") {  // blanks round the header's JSON mean nothing
+    } else if (message == "no error") {  // blanks around the header's JSON are valid
       write_file_atomically(folder / "bad", bad);
       save_checkpoint(folder / "again", load_checkpoint(folder / "bad"));
       CHECK(read_file(folder / "again") == good);
@@ -334,7 +334,7 @@ TEST_CASE("checkpoint: a state that is not finite is not saved, and the former f
             "[checkpoint] cannot write " + path + ": 'model.wpe.weight' is inf");
   save_checkpoint(path, checkpoint_of(run));  // and one that is finite is
   CHECK(load_checkpoint(path).state.step == 2);
-  // A loss that is not finite, later: the trainer's own state is no way round.
+  // The trainer's own state must refuse a non-finite loss too.
   const std::string second = read_file(path);
   StateDict broken = run.params.state();
   broken["wte.weight"] = full(broken["wte.weight"].shape(), inf);

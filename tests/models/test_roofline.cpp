@@ -1,5 +1,4 @@
-// models/train/roofline: the work of training steps, counted without computing. The steps of the benchmarked documents
-// are exact in calls and bytes, so that an extra cast, copy or norm fails here.
+// models/train/roofline. Calls and bytes of the documented benchmarks are exact, so an extra cast, copy or norm fails.
 #include <tapegrad/tapegrad.h>
 
 #include "support/refusals.h"
@@ -236,8 +235,8 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   check("004: small", of_arch("gpt-small-10k", 16, DType::f32), 259, 12'199'945'404, 1'155'092'447'232);
   check("004: medium", of_arch("gpt-medium-10k", 16, DType::f32), 499, 34'075'804'124, 3'882'130'341'888);
 
-  // A step updates each parameter, and the norm reads each gradient. Gradients of matrices and the copies that the
-  // update writes are in bf16, gradients of the table and the norms in f32.
+  // A step updates each parameter, and the norm reads each gradient. Matrix gradients and the update's copies are bf16;
+  // gradients of the table and the norms are f32.
   const auto ops = of_arch("cs336-2.7b", 4, DType::bf16);
   const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
   const int64_t others = (10'000 + 65) * 2560;

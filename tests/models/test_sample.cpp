@@ -1,4 +1,4 @@
-// Drawing a token: values of transformers (tests/data/make_sampling.py), frequencies, and what is refused.
+// Sampling against transformers (tests/data/make_sampling.py), frequencies, refusals.
 #include "support/files.h"
 #include "support/helpers.h"
 
@@ -49,7 +49,7 @@ TEST_CASE("sample: frequencies are the probabilities") {
     for (double& x : f) x /= n;
     return f;
   };
-  // keep: the tokens that may come; the others never do. 4.5 standard deviations of a frequency.
+  // Only tokens in `keep` may come. The limit is 4.5 standard deviations of a frequency.
   auto check = [&](const SampleOptions& o, const std::vector<size_t>& keep) {
     const auto f = frequencies(o);
     double sum = 0;
@@ -68,7 +68,7 @@ TEST_CASE("sample: frequencies are the probabilities") {
   check({.temperature = 3}, {0, 1, 3, 4});
   check({.top_k = 2}, {1, 3});
   check({.top_k = 100}, {0, 1, 3, 4});
-  // Probabilities in order: 0.644, 0.237, 0.087, 0.032; together 0.644, 0.881, 0.968, 1.
+  // Probabilities: 0.644, 0.237, 0.087, 0.032; cumulative 0.644, 0.881, 0.968, 1.
   check({.top_p = 0.6}, {1});
   check({.top_p = 0.7}, {1, 3});
   check({.top_p = 0.9}, {0, 1, 3});
@@ -116,7 +116,7 @@ TEST_CASE("sample: penalties and what is refused") {
   before[1] = 1;  // 65 tokens ago
   CHECK(greedy({.presence_penalty = 1}, before) == 1);
   CHECK(greedy({.presence_penalty = 1, .penalty_last = 0}, before) == 3);
-  CHECK(greedy({.presence_penalty = 9, .vocabulary = 2}, {1, 3}) == 0);  // 3 came before, and cannot be drawn
+  CHECK(greedy({.presence_penalty = 9, .vocabulary = 2}, {1, 3}) == 0);  // 3 came before, and is outside the vocabulary
   CHECK(greedy({}, {9}) == 1);
   CHECK_SAYS(greedy({.presence_penalty = 1}, {4}), "token 4 came before, and there are 4 logits");
   CHECK_SAYS(greedy({.frequency_penalty = -1e300}, {2}), "the logit of token 2 is inf");

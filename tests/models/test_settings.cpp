@@ -1,4 +1,4 @@
-// models/train/run_config: named runs and models, settings out of words and JSON, and which of them are refused.
+// models/train/run_config: named runs and models, settings from words and JSON, refusals.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/gpt/config_json.h>
@@ -34,7 +34,7 @@ TEST_CASE("settings: a file of many keys is read in linear time, and what is no 
     CHECK_SAYS(Settings(RunConfig()).read(text, "f.json"), "'k0' is not known");
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  CHECK(seconds(400'000) < 20);  // in quadratic time: minutes
+  CHECK(seconds(400'000) < 20);  // quadratic time would take minutes
   CHECK(
       error_of([] { Settings(RunConfig()).read("{\"lr\": ", "f.json"); }) ==
       "[config] f.json is not JSON: parse error at line 1, column 8: syntax error while parsing value - unexpected end "

@@ -1,5 +1,4 @@
-// int8 and fp8 linear layers in models: the layer, replacing those of a Gpt, evaluation without the full weights,
-// training in every mode, adapters over them, refusals.
+// int8 and fp8 linear layers: alone, in a Gpt, without full weights, in training, with adapters.
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>
@@ -36,7 +35,7 @@ TEST_CASE("SwitchBackLinear is switchback_linear() over the parameters of Linear
       CHECK(p.all().size() == q.all().size());
       const Tensor x = random({2, 5, 83}, 1);
       CHECK(bits_of(layer.forward(x)) == bits_of(switchback_linear(x, plain.weight, plain.bias, mode)));
-      // The weight is quantized from f32, also where x is narrow.
+      // The weight is quantized from f32 even when x is narrow.
       const Tensor narrow = layer.forward(x, DType::bf16);
       CHECK(narrow.dtype() == DType::bf16);
       CHECK(bits_of(narrow) == bits_of(switchback_linear(x.to(DType::bf16), plain.weight, plain.bias, mode)));

@@ -1,5 +1,4 @@
-// No small tokenizer takes more than linear memory or time: each reader has a limit, which its Error names. Published
-// tokenizers are far from it.
+// Each tokenizer reader limits memory and time to linear. Published tokenizers are far below the limits.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/data/bpe.h>

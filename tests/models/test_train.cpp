@@ -16,8 +16,8 @@ using namespace tg;
 TEST_CASE("train: the loss falls, and the record of each step is whole") {
   const auto all = records_of(tiny_train());
   REQUIRE(all.size() == 40);
-  CHECK(std::abs(all[0].loss - std::log(256.0)) < 0.2);  // new weights say next to nothing
-  CHECK(all[39].loss < 2.8);                             // the text has about 2.7 nats a byte without its order
+  CHECK(std::abs(all[0].loss - std::log(256.0)) < 0.2);  // a new model predicts almost uniformly
+  CHECK(all[39].loss < 2.8);                             // about 2.7 nats a byte without context
   for (size_t i = 0; i < all.size(); ++i) {
     const StepRecord& r = all[i];
     CHECK(r.step == int64_t(i) + 1);
@@ -64,7 +64,7 @@ TEST_CASE("train: the precision of products is that of the settings, not of the 
 
 TEST_CASE("train: the validation loss weighs every token of the split once") {
   TrainConfig c = tiny_train();
-  c.val_fraction = 0.05;  // 90 tokens: 5 windows of 16, and 9 targets left
+  c.val_fraction = 0.05;  // 90 tokens: 5 windows of 16, and 9 targets
   Run run(c);
   const std::string text = rhyme();
   const std::vector<int64_t> ids = ByteTokenizer().encode(text.substr(text.size() - 90));

@@ -1,4 +1,4 @@
-// TrainConfig::compile: compiled steps have the bits of eager ones; a step that is not finite changes nothing.
+// TrainConfig::compile: the bits of eager steps; a non-finite step changes nothing.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
@@ -21,7 +21,7 @@ TrainConfig short_train(bool compile) {
   c.compile = compile;
   return c;
 }
-// Batches whose targets are ignored in part, of other numbers in each; every third has none, if `whole` says so.
+// Each batch ignores another number of targets; with `whole`, every third ignores all.
 BatchSource ignoring(const TokenData& data, bool whole) {
   return {.next = [=, source = token_batches(data.split(1), 2, 8, false), n = std::make_shared<int>(0)](Rng& rng) {
     Batch b = source.next(rng);
@@ -30,7 +30,7 @@ BatchSource ignoring(const TokenData& data, bool whole) {
     return b;
   }};
 }
-// sum(w x) / n + extra: a loss that is not finite with gradients that are.
+// sum(w x) / n + extra: a non-finite loss with finite gradients.
 struct Line {
   Tensor w, extra;
   explicit Line(const Params& p) : w(p.get("w", {3}, Init::normal(1))), extra(tensor<float>({0}, {})) {}
