@@ -186,7 +186,7 @@ constexpr Needs kNeeds[] = {
 void validate(const RunConfig& run) {
   run.train.validate();
   GptConfig model = run.model;
-  if (model.vocab_size == 0) model.vocab_size = 1;  // a placeholder: the tokenizer sets it later
+  if (model.vocab_size == 0) model.vocab_size = 1;  // validate() needs one; the tokenizer gives the real size
   model.validate();
   (void)run.train.window_in(model.context);
 }
