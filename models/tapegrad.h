@@ -49,6 +49,7 @@
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/compare.h>
+#include <tapegrad/models/train/events.h>
 #include <tapegrad/models/train/log.h>
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/reduce.h>

@@ -75,16 +75,22 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
 
 Files::Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, const Trainer& trainer)
     : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
-  if (is_main_rank())
-    log_.emplace(open());
-  else if (!s.state)
+  const int64_t done = s.state ? s.state->step - (s.state->unvalidated ? 1 : 0) : 0;
+  if (is_main_rank()) {
+    // The first to fail: no other file is changed then.
+    if (!s.watch.tensorboard.empty() && !trainer.done()) events_.emplace(s.watch.tensorboard, done + 1);
+    log_.emplace(open(done));
+    if (events_) events_->write_text("config", done + 1, to_json(s.run));
+  } else if (!s.state) {
     save_checkpoint_only();  // collective
+  }
   if (s.state) saved_ = s.state->step;
 }
 void Files::save() {
   if (!saves_) return;
   start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
   if (log_) log_->sync();
+  flush();  // a resumed run does not repeat these steps
   save_checkpoint_only();
   if (is_main_rank()) what_.save();
 }
@@ -112,11 +118,14 @@ void Files::save_checkpoint_only() {
   saved_ = trainer_.steps();
 }
 std::string watch_path(const std::string& out) { return out + "/.watch"; }
-StepLog Files::open() {
+StepLog Files::open(int64_t done) {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
   const Watch& w = start_.watch;
-  const std::string seen =
-      text_of(Json{{"sample_every", w.sample_every}, {"quiet", w.quiet}, {"progress", w.progress}}) + "\n";
+  const std::string seen = text_of(Json{{"sample_every", w.sample_every},
+                                        {"quiet", w.quiet},
+                                        {"progress", w.progress},
+                                        {"tensorboard", w.tensorboard}}) +
+                           "\n";
   std::error_code gone;
   if (w == Watch())
     std::filesystem::remove(watch, gone);
@@ -134,7 +143,7 @@ StepLog Files::open() {
     for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
     return log;
   }
-  return StepLog::resume(path, start_.state->step - (start_.state->unvalidated ? 1 : 0));
+  return StepLog::resume(path, done);
 }
 
 }  // namespace tg::apps

@@ -2,6 +2,7 @@
 #pragma once
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/train/events.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <optional>
@@ -32,6 +33,13 @@ class Files {
 
   void write(const StepRecord& r) {
     if (log_) log_->write(r);
+    if (events_) events_->write(r);
+  }
+  void write_sample(int64_t step, const std::string& text) {
+    if (events_) events_->write_text("samples", step, text);
+  }
+  void flush() {
+    if (events_) events_->flush();
   }
   void save();
   void save_checkpoint_only();
@@ -40,7 +48,7 @@ class Files {
   const std::optional<StepLog>& log() const { return log_; }
 
  private:
-  StepLog open();
+  StepLog open(int64_t done);  // after `done` steps
 
   const bool saves_;
   const RunSetup& start_;
@@ -48,6 +56,7 @@ class Files {
   const Trainer& trainer_;
   int64_t saved_ = 0;
   std::optional<StepLog> log_;
+  std::optional<EventFile> events_;
 };
 
 }  // namespace tg::apps

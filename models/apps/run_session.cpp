@@ -138,14 +138,17 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
           fmt::format("the gradient's norm of step {} is 0: nothing is learned. Check init_std and norm_eps", r->step));
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
-    if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0)
-      progress.print(fmt::format("--- step {}\n{}\n---", r->step,
-                                 for_terminal(sample_text(what.model, *s.data.tokenizer, t.seed))));
+    if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0) {
+      const std::string text = sample_text(what.model, *s.data.tokenizer, t.seed);
+      progress.print(fmt::format("--- step {}\n{}\n---", r->step, for_terminal(text)));
+      files.write_sample(r->step, text);
+    }
   }
   if (profile) report(profile->end());
   const bool rewrites = was_done && is_main_rank() && !files.is_whole();
   if (rewrites) what.save();
   if (files.saved_step() != trainer.steps()) files.save();
+  files.flush();
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
     print_note(fmt::format(
@@ -238,6 +241,11 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
   c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
            o.progress, {"auto", "bar", "lines", "none"});
+  c.option(
+      "--tensorboard", "DIR",
+      "write TensorBoard's event files into DIR, a folder for this run alone; a resumed run continues there, or in "
+      "another DIR if it is given; none: stop",
+      o.tensorboard);
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
            o.profile);
   c.option("--machine", "FILE",
@@ -309,12 +317,30 @@ Watch watch_of(const TrainOptions& o, const std::string& saved) {
   if (was("sample_every").is_number_integer())
     w.sample_every = std::max<int64_t>(0, was("sample_every").get<int64_t>());
   if (was("progress").is_string()) w.progress = was("progress").get<std::string>();
+  if (was("tensorboard").is_string()) w.tensorboard = was("tensorboard").get<std::string>();
   w.quiet = was("quiet") == Json(true) && o.progress.empty();
   if (o.sample_every) w.sample_every = *o.sample_every;
   if (o.sample_every && *o.sample_every > 0) w.quiet = false;
   if (!o.progress.empty()) w.progress = o.progress;
+  if (!o.tensorboard.empty()) w.tensorboard = o.tensorboard == "none" ? "" : absolute_path(o.tensorboard);
   if (o.quiet) w.quiet = true, w.sample_every = 0;
   return w;
+}
+}  // namespace
+
+namespace {
+void check_events(const TrainOptions& o, const RunSetup& s) {
+  const std::string& dir = s.watch.tensorboard;
+  TG_CHECK(!path_exists(dir) || is_folder(dir), value,
+           "[train] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", dir);
+  TG_CHECK(s.state || o.overwrite || !EventFile::any_in(dir), value,
+           "[train] --tensorboard {} has the event files of another run, and TensorBoard would show the new one in its "
+           "place. Choose another DIR, or pass --overwrite.",
+           dir);
+  TG_CHECK(own_json(text_of(Json(dir))) == Json(dir), value,
+           "[train] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the "
+           "folder.",
+           dir);
 }
 }  // namespace
 
@@ -375,6 +401,7 @@ int run_training(const TrainOptions& o, RunSetup& s, Device device, const std::f
   TG_CHECK(s.watch.sample_every == 0 || s.data.tokenizer, value,
            "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
            name_of_files(s.identity.files));
+  if (is_main_rank() && !s.watch.tensorboard.empty()) check_events(o, s);
   if (s.run.train.compile) detail::check_planner();
   return in_memory(o, s, device, [&](int64_t planned) { return train(o, s, make(), planned); });
 }

@@ -18,7 +18,7 @@ namespace tg::apps {
 struct TrainOptions {
   std::string command, result;  // "train" and "model", or "finetune" and "adapter"
   std::vector<std::string> data;
-  std::string config_file, out, resume, device = "cpu", profile, machine;
+  std::string config_file, out, resume, device = "cpu", profile, machine, tensorboard;
   int64_t threads = 0;
   std::optional<int64_t> sample_every;
   std::string progress;                // empty: not given
@@ -45,6 +45,7 @@ struct Watch {
   int64_t sample_every = 0;
   bool quiet = false;
   std::string progress = "auto";
+  std::string tensorboard = "";  // absolute; empty: none
   bool operator==(const Watch&) const = default;
 };
 

@@ -113,6 +113,20 @@ TEST_CASE("a run that overwrites another is that run once it has begun, wherever
   CHECK(begun >= 10 / stride());
 }
 
+TEST_CASE("event files that are removed during a run end it, and the message names the next command") {
+  const TextFolder folder;
+  Process p(folder.path, with(kTrain, tiny_with({"--max-steps", "1000000", "--eval-every", "0", "--checkpoint-every",
+                                                 "20", "--tensorboard", "events"})));
+  REQUIRE(wait_for(p, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
+  fs::rename(folder / "events", folder / "moved");
+  CHECK(p.status() == 1);
+  CHECK_HAS(p.errors(), "was moved or replaced while it was being written");
+  CHECK_HAS(p.errors(), "`tapegrad train --resume run` resumes from there.");
+  Process resumed(folder.path, {"train", "--resume", "run", "--max-steps", "100"});
+  CHECK_MESSAGE(resumed.status() == 0, resumed.errors());
+  CHECK(std::distance(fs::directory_iterator(folder / "events"), {}) == 1);
+}
+
 TEST_CASE("without standard streams nothing that is printed goes into the files of a run") {
   const Reference reference(kTiny);
   const Folder& folder = reference.folder;

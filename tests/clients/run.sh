@@ -19,6 +19,7 @@ venv() { # venv <name> <what pip installs>...: makes $out/<name>
 venv peers -r tests/clients/requirements-ci.txt
 python=$out/peers/bin/python
 $python tests/clients/files.py --tapegrad $bin/tapegrad
+$python tests/clients/tensorboard.py --tapegrad $bin/tapegrad
 [ -d $out/vocabularies ] || $python tests/clients/vocabularies.py --out $out/vocabularies || {
   echo "skipped: PyPI gives no vocabularies" && exit 77
 }

@@ -1,0 +1,49 @@
+/// @file
+/// Event files of TensorBoard, written without protobuf: records of TFRecord, which frame Event messages
+/// (github.com/tensorflow/tensorboard, compat/proto/event.proto and summary.proto).
+#pragma once
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/models/train/log.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tg {
+
+/// A new event file in the folder of a run. Records are written every 10 seconds and by flush(), so a process that dies
+/// loses at most those of 10 seconds. TensorBoard skips a torn record.
+class EventFile {
+ public:
+  /// Makes the folder and events.out.tfevents.<seconds>.<host>.<pid>.0 in it, which sorts after its other event files.
+  /// TensorBoard then drops the events of these files from `first_step` on. Throws an Error of kind io on failure.
+  EventFile(const std::string& folder, int64_t first_step);
+  ~EventFile();  ///< Flushes without an Error: call flush() before.
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  /// Adds loss/train, lr, grad_norm, tokens_per_s, memory/peak_bytes and, after a validation, loss/val and
+  /// perplexity/val. Values become f32. Throws an Error of kind io on failure, or if the file was removed.
+  void write(const StepRecord&);
+  /// Adds a text, shown in a fixed-width font. Bytes that are not UTF-8 become U+FFFD.
+  void write_text(std::string_view tag, int64_t step, const std::string& text);
+  /// Writes the buffered records. Throws an Error of kind io on failure.
+  void flush();
+  /// Whether the folder exists and has event files.
+  static bool any_in(const std::string& folder);
+
+ private:
+  void add(int64_t step, const std::string& content);
+
+  AppendFile file_;
+  std::string buffer_;
+  std::chrono::steady_clock::time_point flushed_;
+};
+
+namespace detail {
+// CRC-32C (Castagnoli), reflected polynomial 0x82F63B78.
+uint32_t crc32c(std::string_view);
+}  // namespace detail
+
+}  // namespace tg
