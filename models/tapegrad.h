@@ -52,6 +52,7 @@
 #include <tapegrad/models/train/events.h>
 #include <tapegrad/models/train/log.h>
 #include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/train/plot.h>
 #include <tapegrad/models/train/reduce.h>
 #include <tapegrad/models/train/roofline.h>
 #include <tapegrad/models/train/run_config.h>

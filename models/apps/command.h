@@ -79,5 +79,6 @@ Subcommand generate_command();
 Subcommand eval_command();
 Subcommand inspect_command();
 Subcommand compare_command();
+Subcommand plot_command();
 
 }  // namespace tg::apps

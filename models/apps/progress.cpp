@@ -17,12 +17,13 @@ std::string duration(double seconds) {
   return s < 3600 ? fmt::format("{}:{:02}", s / 60, s % 60)
                   : fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
+
+}  // namespace
+
 int terminal_width() {
   winsize w{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
-
-}  // namespace
 
 ProgressKind progress_kind(std::string_view name) {
   return name == "bar"     ? ProgressKind::bar

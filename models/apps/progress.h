@@ -12,6 +12,8 @@ namespace tg::apps {
 enum class ProgressKind { automatic, bar, lines, none };
 ProgressKind progress_kind(std::string_view name);  // auto, bar, lines, none
 
+int terminal_width();  // columns; 80 if standard output is none
+
 class Progress {
  public:
   Progress(int64_t steps, int64_t done, ProgressKind, bool quiet);  // done: steps before this process

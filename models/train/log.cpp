@@ -22,29 +22,33 @@ StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty
 
 namespace {
 // The step of a log line; 0 if it cannot be read.
-int64_t step_of(std::string_view line) {
-  const Json j = json_or_null(line);
+int64_t step_of(const Json& j) {
   const Json* step = j.find("step");
-  return step && step->is_number_unsigned() ? step->get<int64_t>() : 0;
+  const uint64_t at = step && step->is_number_unsigned() ? step->get<uint64_t>() : 0;
+  return at <= uint64_t(INT64_MAX) ? int64_t(at) : 0;
 }
 struct Lines {
   std::string text;
   int64_t count = 0, last = 0, unreadable = 0;
 };
-// The lines up to `step`, by strictly increasing step, without a torn last line.
+// f(line, Json) for each line, without a torn last one.
+template <class F> void each_line(std::string_view text, F f) {
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1)
+    f(text.substr(begin, end + 1 - begin), json_or_null(text.substr(begin, end - begin)));
+}
+// The lines up to `step`, by strictly increasing step.
 Lines lines_of(const std::string& path, int64_t step) {
   Lines r;
   if (!path_exists(path)) return r;
   const MappedFile file(path);
-  const std::string_view text = file.text();
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
-    const int64_t at = step_of(text.substr(begin, end - begin));
+  each_line(file.text(), [&](std::string_view line, const Json& j) {
+    const int64_t at = step_of(j);
     r.unreadable += at <= 0;
-    if (at <= r.last || at > step) continue;
-    r.text += text.substr(begin, end + 1 - begin);
+    if (at <= r.last || at > step) return;
+    r.text += line;
     r.last = at;
     ++r.count;
-  }
+  });
   return r;
 }
 }  // namespace
@@ -63,6 +67,26 @@ StepLog StepLog::resume(const std::string& path, int64_t step) {
 void StepLog::write(const StepRecord& r) {
   file_.append(to_json(r) + "\n");
   last_step_ = r.step;
+}
+
+LoggedSteps read_log(const std::string& path) {
+  LoggedSteps log;
+  const MappedFile file(path);
+  each_line(file.text(), [&](std::string_view, const Json& j) {
+    const int64_t at = step_of(j);
+    log.unreadable += at <= 0;
+    if (at <= 0 || (!log.steps.empty() && at <= log.steps.back().step)) return;
+    const auto of = [&](const char* key) {
+      const Json* x = j.find(key);
+      return x && x->is_number() ? x->get<double>() : std::nan("");
+    };
+    StepRecord& r = log.steps.emplace_back();
+    r.step = at, r.loss = of("loss"), r.grad_norm = of("grad_norm"), r.lr = of("lr"), r.ms = of("ms");
+    r.tokens_per_s = of("tokens_per_s");
+    if (j.contains("val_loss")) r.val_loss = of("val_loss");
+    if (const double bytes = of("peak_bytes"); bytes >= 0 && bytes < 0x1p63) r.peak_bytes = int64_t(bytes);
+  });
+  return log;
 }
 
 }  // namespace tg

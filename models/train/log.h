@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tg {
 
@@ -50,5 +51,13 @@ class StepLog {
   AppendFile file_;
   int64_t last_step_ = 0, missing_ = 0, unreadable_ = 0;
 };
+
+/// The steps of a log.
+struct LoggedSteps {
+  std::vector<StepRecord> steps;  ///< steps increase; null and missing numbers are NaN
+  int64_t unreadable = 0;         ///< lines without a step
+};
+/// Reads a log, also of a running process. Throws an Error of kind io on failure.
+LoggedSteps read_log(const std::string& path);
 
 }  // namespace tg

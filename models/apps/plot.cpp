@@ -1,0 +1,85 @@
+// `tapegrad plot`: the logs of runs as a page, or on the terminal.
+#include <fmt/core.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/progress.h>
+#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/train/plot.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+namespace tg::apps {
+namespace {
+
+struct PlotOptions {
+  std::vector<std::string> runs;
+  std::string out;
+  bool terminal = false;
+};
+
+// COLUMNS, which a user may set, or the size of the terminal.
+int columns_of_output() {
+  const char* given = std::getenv("COLUMNS");
+  int columns = 0;
+  if (given) std::from_chars(given, given + std::strlen(given), columns);
+  return columns > 0 ? std::min(columns, 1000) : terminal_width();
+}
+
+NamedLog read_run(const std::string& run) {
+  const std::string path = is_folder(run) ? log_path(run) : run;
+  TG_CHECK(path_exists(path), io,
+           "[plot] {} is missing. A run is a folder that `train --out` or `finetune --out` made, or a log.jsonl. Check "
+           "the path.",
+           path);
+  LoggedSteps log = read_log(path);
+  TG_CHECK(!log.steps.empty(), value,
+           "[plot] {} has no step ({} line(s) cannot be read). A plot needs at least one. Wait for the first step, or "
+           "name another run.",
+           path, log.unreadable);
+  if (log.unreadable > 0)
+    print_note(fmt::format("{} line(s) of {} cannot be read, and are skipped", log.unreadable, path));
+  return {printable(run), std::move(log.steps)};
+}
+
+int plot(const PlotOptions& o) {
+  if (o.runs.empty() || o.out.empty() != o.terminal)
+    throw UsageError("plot needs RUN..., and either --out FILE or --terminal");
+  check_alone("plot");
+  if (!o.out.empty())
+    check_output("plot", "--out", o.out, "page of plot",
+                 [](std::string_view text) { return text.substr(0, 1000).find("tapegrad plot") != text.npos; });
+  std::vector<NamedLog> runs;
+  for (const std::string& run : o.runs) runs.push_back(read_run(run));
+  if (o.terminal) {
+    const bool colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+    const std::string text = plot_braille(runs, columns_of_output(), colors);
+    TG_CHECK(!text.empty(), value, "[plot] no step has a finite loss. A plot needs at least one. Name another run.");
+    fmt::print("{}", text);
+    return 0;
+  }
+  write_file_atomically(o.out, plot_html(runs));
+  fmt::print("wrote {}\n", printable(o.out));
+  return 0;
+}
+
+}  // namespace
+
+Subcommand plot_command() {
+  return {"plot", "draw the logs of runs as an HTML page, or on the terminal", [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<PlotOptions>();
+            c.list("RUN", "DIR", "folders of runs, or files like log.jsonl", o->runs);
+            c.option("--out", "FILE", "the page: loss, learning rate, gradient norm and tokens per second", o->out);
+            c.toggle("--terminal", "print the loss in braille characters, as wide as COLUMNS or the terminal",
+                     o->terminal);
+            return [o] { return plot(*o); };
+          }};
+}
+
+}  // namespace tg::apps

@@ -1,0 +1,142 @@
+// Plots of logs: the page and the braille characters.
+#include <tapegrad/models/train/plot.h>
+
+#include <cmath>
+
+#include "support/helpers.h"
+
+using namespace tg;
+
+namespace {
+
+NamedLog log_of(const std::string& name, int64_t steps, const std::function<double(int64_t)>& loss) {
+  NamedLog log{name, {}};
+  for (int64_t i = 1; i <= steps; ++i)
+    log.steps.push_back(
+        {.step = i, .loss = loss(i), .val_loss = {}, .grad_norm = 1, .lr = 1e-3, .ms = 100, .tokens_per_s = 1000});
+  return log;
+}
+int64_t count_of(const std::string& text, std::string_view part) {
+  int64_t n = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++n;
+  return n;
+}
+// The d="..." of the curve of a run in the first panel.
+std::string curve_in(const std::string& page, const std::string& kind) {
+  const size_t panels = page.find("<p>"), at = page.find(fmt::format("<path class=\"{}\" stroke", kind), panels);
+  REQUIRE(at != page.npos);
+  const size_t begin = page.find(" d=\"", at) + 4;
+  return page.substr(begin, page.find('"', begin) - begin);
+}
+
+}  // namespace
+
+TEST_CASE("plot: a page has six panels, all runs in each, and neither script nor link") {
+  NamedLog one = log_of("one", 40, [](int64_t i) { return 4 - double(i) / 20; });
+  one.steps[19].val_loss = 3.25, one.steps[39].val_loss = 3.5;
+  const std::string page = plot_html({one, log_of("<b>&\"", 20, [](int64_t) { return 3; })});
+  CHECK(page.starts_with("<!DOCTYPE html>"));
+  CHECK(count_of(page, "<svg") == count_of(page, "</svg>"));
+  CHECK(count_of(page, "role=\"img\"") == 6);
+  for (const char* title :
+       {">step<", ">tokens<", ">time of training, seconds<", ">learning rate<", ">gradient norm<",
+        ">tokens per second<", ">loss, nats per token<", "<td>3.25 (step 20)</td>", "<td>none</td>"})
+    CHECK_HAS(page, title);
+  for (const char* none : {"<script", "http:", "https:", "href", "<b>", "nan", "inf"})
+    CHECK_MESSAGE(page.find(none) == page.npos, none);
+  CHECK_HAS(page, "&lt;b&gt;&amp;&quot;");
+  CHECK(count_of(page, "<title>one</title>") == 6 + 3);  // the validation has a curve in three panels
+  CHECK(count_of(page, "<title>&lt;b&gt;&amp;&quot;</title>") == 6);
+  CHECK(count_of(page, "<circle") == 3 * 2);
+  CHECK(count_of(page, "log scale") == 0);
+}
+
+TEST_CASE("plot: numbers that are not finite leave gaps, and a point without a line is visible") {
+  const auto gaps = [](int64_t i) { return i >= 10 && i < 20 && i != 15 ? std::nan("") : 4 - double(i) / 20; };
+  NamedLog log = log_of("gaps", 40, gaps);
+  const std::string curve = curve_in(plot_html({log}), "o");
+  CHECK(count_of(curve, "M") == 3);
+  CHECK(count_of(curve, "m-1.5 0h3") == 1);
+  CHECK(curve.find("nan") == curve.npos);
+  const std::string empty = plot_html({log_of("empty", 3, [](int64_t) { return std::nan(""); })});
+  CHECK(count_of(empty, "no finite value") == 3);
+  CHECK_HAS(empty, "not finite</td>");
+  CHECK(plot_braille({log_of("empty", 3, [](int64_t) { return std::nan(""); })}, 80, false).empty());
+  const auto huge = [](int64_t i) { return i % 2 ? 1.7e308 : -1e299; };
+  CHECK(plot_html({log_of("huge", 9, huge)}).find("inf") == std::string::npos);
+  CHECK_HAS(plot_braille({log_of("huge", 9, huge)}, 80, false), "a huge");
+  CHECK(plot_html({log_of("single", 1, [](int64_t) { return 0; })}).find("nan") == std::string::npos);
+}
+
+TEST_CASE("plot: the loss has a log scale if it spans more than a decade") {
+  const std::string page = plot_html({log_of("wide", 50, [](int64_t i) { return 12 / double(i); })});
+  CHECK(count_of(page, ">loss, nats per token, log scale<") == 3);
+  for (const char* tick : {">10<", ">5<", ">2<", ">1<", ">0.5<"}) CHECK_HAS(page, tick);
+  CHECK(count_of(plot_html({log_of("zero", 50, [](int64_t i) { return i - 1; })}), "log scale") == 0);
+}
+
+TEST_CASE("plot: a million steps fit into a page below 1 MB, with the least and largest of each pixel") {
+  const int64_t steps = kSanitized ? 50'000 : 1'000'000;
+  const auto noise = [&](int64_t i) {
+    return i == steps / 2 ? 9.0 : i == steps / 2 + 1 ? 1.0 : 3 + double(i * 37 % 100) / 100;
+  };
+  const std::string page = plot_html({log_of("long", steps, noise), log_of("again", steps, noise)});
+  CHECK(page.size() < 1'000'000);
+  const std::string curve = curve_in(page, "o");
+  CHECK(count_of(curve, "L") < 2 * 1130);
+  CHECK(count_of(curve, "M") == 1);
+  // the extremes decide the axis, and both are on the curve
+  const size_t top = curve.find(fmt::format(" {:.1f}", 28 + 332 * 0.05 / 1.1));
+  CHECK(top != curve.npos);
+  CHECK(curve.find(fmt::format(" {:.1f}", 28 + 332 * 1.05 / 1.1)) != curve.npos);
+  CHECK_HAS(page, kSanitized ? ">50k<" : ">1M<");
+}
+
+TEST_CASE("plot: braille has the width that is asked for, labels, and a line for each run") {
+  const auto falls = [](int64_t i) { return 4 - double(i) / 50; };
+  const std::vector<NamedLog> runs = {log_of("first", 100, falls), log_of("second", 60, [](int64_t) { return 3.5; })};
+  for (const int width : {1, 60, 133}) {
+    CAPTURE(width);
+    const std::string text = plot_braille(runs, width, false);
+    CHECK(count_of(text, "\n") == 1 + 16 + 2 + 2);
+    size_t begin = 0, widest = 0;
+    for (int line = 0; line < 19; ++line) {
+      const size_t end = text.find('\n', begin);
+      size_t columns = 0;
+      for (size_t i = begin; i < end; ++i) columns += (text[i] & 0xC0) != 0x80;
+      widest = std::max(widest, columns);
+      begin = end + 1;
+    }
+    CHECK(widest <= size_t(std::max(width, 40)));
+    CHECK(widest >= size_t(std::max(width, 40) - 2));
+    CHECK_HAS(text, "\na first: step 100, loss 2, lowest validation loss none\nb second: step 60, loss 3.5,");
+    CHECK_HAS(text, "3.5 ┤");
+    CHECK(text.find('\x1b') == text.npos);
+  }
+  CHECK_HAS(plot_braille(runs, 80, true), "\x1b[34ma\x1b[0m first");
+}
+
+TEST_CASE("log: read_log gives the steps, counts lines that it cannot read, and leaves out a torn one") {
+  Folder folder;
+  const std::string path = folder / "log.jsonl";
+  StepRecord r{.step = 2,
+               .loss = 0.1,
+               .val_loss = 0.3,
+               .grad_norm = 2,
+               .lr = 1e-3,
+               .ms = 1.5,
+               .tokens_per_s = 7,
+               .peak_bytes = 9};
+  StepRecord lost = r;
+  lost.step = 3, lost.loss = std::nan(""), lost.val_loss.reset();
+  write_file_atomically(path, "\n{\"step\":1}\n" + to_json(r) +
+                                  "\nx\n{\"step\":\"3\"}\n{\"step\":18446744073709551615}\n" + to_json(r) + "\n" +
+                                  to_json(lost) + "\n{\"step\":4");
+  const LoggedSteps log = read_log(path);
+  CHECK(log.unreadable == 4);
+  REQUIRE(log.steps.size() == 3);
+  CHECK(std::isnan(log.steps[0].loss));
+  CHECK(to_json(log.steps[1]) == to_json(r));
+  CHECK(to_json(log.steps[2]) == to_json(lost));
+  CHECK_SAYS_OF(io, read_log(folder / "none"), "none: No such file");
+}
