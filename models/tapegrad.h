@@ -32,11 +32,11 @@
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/io/shards.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>

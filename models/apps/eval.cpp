@@ -7,7 +7,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ int run(const EvalOptions& o) {
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
-  if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
+  if (!o.adapter.empty()) load_adapter(o.adapter, m);
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;
   TG_CHECK(window >= 1 && window <= c.context, value,
@@ -93,8 +93,7 @@ Subcommand eval_command() {
       "eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
         auto o = std::make_shared<EvalOptions>();
         c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-        c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
-                 o->adapter);
+        c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
         c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o->data);
         add_unknown_option(c, "error", o->unknown);
         c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);

@@ -4,8 +4,8 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/ranks.h>
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/peft.h>
 
 #include <charconv>
 #include <cstdio>
@@ -48,7 +48,7 @@ int run(const ExportOptions& o) {
   TG_CHECK(!path_exists(out), value,
            "[export] {} exists. Exporting makes a new folder. Remove it, or choose another --out.", out);
   LoadedModel m = load_model(o.model);
-  if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params).merge();
+  if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
   if (m.origin)
     options.origin = &*m.origin;
   else
@@ -75,7 +75,8 @@ Subcommand export_command() {
             auto o = std::make_shared<ExportOptions>();
             c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face",
                      o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model: merged first", o->adapter);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model: merged first",
+                     o->adapter);
             c.option("--to", "hf: a folder for Hugging Face's transformers", o->to, {"hf"});
             c.option("--out", "DIR", "the folder to make", o->out);
             c.option("--dtype", "of the exported weights; same: as in a folder of Hugging Face, otherwise f32",

@@ -5,8 +5,8 @@
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/peft.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -14,13 +14,12 @@
 namespace tg::apps {
 namespace {
 
-constexpr const char* kFile = "adapter.safetensors";
-
 struct FinetuneOptions : TrainOptions {
-  std::string model, unknown, base_dtype;
+  std::string model, adapter, unknown, base_dtype;
   std::vector<std::string> targets;
   std::optional<int64_t> rank;
   std::optional<double> alpha, lora_dropout;
+  bool rslora = false;
 };
 
 struct Base {
@@ -46,7 +45,26 @@ struct Base {
 struct FinetuneJob {
   Base base;
   RunSetup start;
+  std::optional<Lora> lora = {};  // that of --adapter
 };
+
+// Flags may not differ from the adapter that is trained further, which is as `path` says.
+void check_lora(const FinetuneOptions& o, const LoraConfig& c, DType base, const std::string& path) {
+  const auto same = [&](const char* flag, const auto& given, const auto& began) {
+    TG_CHECK(given == began, value,
+             "[finetune] {} is {} in {}, and {} is given. Training keeps the shape of an adapter. Leave it out.", flag,
+             began, path, given);
+  };
+  if (o.rank) same("rank", *o.rank, c.rank);
+  if (o.alpha) same("alpha", *o.alpha, c.alpha);
+  if (o.lora_dropout) same("lora-dropout", *o.lora_dropout, c.dropout);
+  if (o.rslora) same("rslora", o.rslora, c.rslora);
+  if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, name_of(base));
+  TG_CHECK(o.targets.empty() || o.targets == c.targets, value,
+           "[finetune] the targets in {} differ from those given. Training keeps the shape of an adapter. Leave "
+           "--targets out.",
+           path);
+}
 
 FinetuneJob new_job(FinetuneOptions& o, Device device) {
   if (o.model.empty() || o.data.empty())
@@ -56,7 +74,8 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   TG_CHECK(!std::filesystem::equivalent(o.model, o.out, none), value,
            "[finetune] --out {} is the folder of the model. The adapter needs a separate folder. Choose another.",
            o.out);
-  const DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
+  DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
+  if (!o.adapter.empty() && o.base_dtype.empty()) dtype = adapter_base(o.adapter).dtype;
   Base base(o.model, device, dtype);
   RunConfig run = run_of(o, base.run(), [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name), value,
@@ -67,43 +86,35 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
            "[finetune] dtype is {}, and base-dtype is bf16. Weights in bf16 need matmuls in bf16. Omit --dtype or "
            "--base-dtype.",
            name_of(*run.train.dtype));
+  std::optional<Lora> further;
+  if (!o.adapter.empty()) {
+    further = load_adapter(o.adapter, base.loaded);
+    check_lora(o, further->config(), further->base_dtype(), o.adapter);
+  }
   LoraConfig lora;
   lora.rank = o.rank.value_or(lora.rank);
   lora.alpha = o.alpha.value_or(2 * double(lora.rank));
   lora.dropout = o.lora_dropout.value_or(lora.dropout);
+  lora.rslora = o.rslora;
   lora.seed = run.train.seed;
   if (!o.targets.empty()) lora.targets = o.targets;
-  lora_targets(base.loaded.model, lora);  // throws before the data is read
+  if (further)
+    lora = further->config();
+  else
+    lora_targets(base.loaded.model, lora);  // throws before the data is read
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
     return read_data(base.of_data(), files, o.unknown == "skip");
   });
   s.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
-  return {std::move(base), std::move(s)};
-}
-
-// Flags may not differ from the resumed run.
-void check_lora(const FinetuneOptions& o, const Finetuning& f, const std::string& path) {
-  const LoraConfig& c = f.lora;
-  const auto same = [&](const char* flag, const auto& given, const auto& began) {
-    TG_CHECK(given == began, value,
-             "[finetune] {} is {} in {}, and {} is given. A resumed run keeps its adapter. Leave it out.", flag, began,
-             path, given);
-  };
-  if (o.rank) same("rank", *o.rank, c.rank);
-  if (o.alpha) same("alpha", *o.alpha, c.alpha);
-  if (o.lora_dropout) same("lora-dropout", *o.lora_dropout, c.dropout);
-  if (!o.base_dtype.empty()) same("base-dtype", o.base_dtype, name_of(f.base));
-  TG_CHECK(
-      o.targets.empty() || o.targets == c.targets, value,
-      "[finetune] the targets in {} differ from those given. A resumed run keeps its adapter. Leave --targets out.",
-      path);
+  return {std::move(base), std::move(s), std::move(further)};
 }
 
 FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
   OpenedCheckpoint saved = open_checkpoint(o);
   const std::string path = saved.path;
   const Finetuning began = *saved.checkpoint.finetuning;
-  check_lora(o, began, path);
+  TG_CHECK(o.adapter.empty(), value, "[finetune] a resumed run keeps its adapter. Leave --adapter out.");
+  check_lora(o, began.lora, began.base, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
   Base base = explain_missing(path, "model", !o.model.empty(), [&] { return Base(folder, device, began.base); });
   TG_CHECK(base.weights == began.weights, value,
@@ -123,14 +134,17 @@ int finetune(FinetuneOptions& o) {
   Base& base = job.base;
   RunSetup& s = job.start;
   return run_training(o, s, device, [&]() -> TrainTarget {
-    const Lora lora = apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+    const Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+    const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
+                                 .base = base.weights,
+                                 .folder = absolute_path(base.folder)};
     return {.model = base.loaded.model,
             .params = lora.params(),
             .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)",
                                  base.loaded.params.count(), lora.params().count(), lora.config().rank,
                                  lora.modules().size()),
-            .save = [=, &s, &base] { save_adapter(fmt::format("{}/{}", s.out, kFile), lora, base.weights); },
-            .files = {kFile},
+            .save = [=, &s] { save_adapter(s.out, lora, options); },
+            .files = adapter_files(),
             .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out),
             .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
   });
@@ -165,7 +179,7 @@ int merge(const MergeOptions& o) {
              "[merge] {}/{} exists, and merging would overwrite it. Choose another --out, or pass --overwrite.", o.out,
              name);
   LoadedModel m = load_model(o.model);
-  Lora lora = load_adapter(adapter_path(o.adapter), m.model, m.params);
+  Lora lora = load_adapter(o.adapter, m);
   lora.merge();
   make_folder(o.out);
   save_model(o.out, m);
@@ -178,35 +192,38 @@ int merge(const MergeOptions& o) {
 }  // namespace
 
 Subcommand finetune_command() {
-  return {"finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<FinetuneOptions>();
-            o->command = "finetune", o->result = "adapter";
-            c.option("--model", "DIR", "the model, which is not changed: what `train --out DIR` wrote", o->model);
-            const LoraConfig lora;
-            c.option("--rank", "of the adapters", o->rank, lora.rank);
-            c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o->alpha,
-                     lora.alpha);
-            c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o->lora_dropout,
-                     lora.dropout);
-            c.option("--base-dtype",
-                     "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
-                     o->base_dtype, {"f32", "bf16"});
-            c.list("--targets", "PATTERN",
-                   "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
-                   "'*.mlp.proj' lm_head; default: " +
-                       lora.targets.front(),
-                   o->targets);
-            add_unknown_option(c, "error, and with --resume skip", o->unknown);
-            add_train_options(c, *o, "adapter", is_train_setting);
-            return [o] { return finetune(*o); };
-          }};
+  return {
+      "finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
+        auto o = std::make_shared<FinetuneOptions>();
+        o->command = "finetune", o->result = "adapter";
+        c.option("--model", "DIR", "the model, which is not changed: what `train --out DIR` wrote", o->model);
+        const LoraConfig lora;
+        c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o->adapter);
+        c.option("--rank", "of the adapters", o->rank, lora.rank);
+        c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o->alpha, lora.alpha);
+        c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o->rslora);
+        c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o->lora_dropout,
+                 lora.dropout);
+        c.option("--base-dtype",
+                 "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
+                 o->base_dtype, {"f32", "bf16"});
+        c.list("--targets", "PATTERN",
+               "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
+               "'*.mlp.proj' lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' "
+               "'*.mlp.up'; default: " +
+                   lora.targets.front(),
+               o->targets);
+        add_unknown_option(c, "error, and with --resume skip", o->unknown);
+        add_train_options(c, *o, "adapter", is_train_setting);
+        return [o] { return finetune(*o); };
+      }};
 }
 
 Subcommand merge_command() {
   return {"merge", "make a plain model of a model and an adapter", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<MergeOptions>();
             c.option("--model", "DIR", "the model that the adapter was trained over", o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` wrote, or its adapter.safetensors", o->adapter);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote", o->adapter);
             c.option("--out", "DIR", "folder for the merged model", o->out);
             c.toggle("--overwrite", "replace the model that is in the folder of --out", o->overwrite);
             return [o] { return merge(*o); };

@@ -6,8 +6,8 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/model/generate.h>
 
 #include <fmt/ranges.h>
@@ -201,7 +201,7 @@ int run(GenerateOptions o) {
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   if (!o.out.empty()) check_output("generate", "--out", o.out, "result of generate", is_result);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
-  if (!o.adapter.empty()) load_adapter(adapter_path(o.adapter), m.model, m.params);
+  if (!o.adapter.empty()) load_adapter(o.adapter, m);
   if (o.prompt_ids.empty())
     check_tokenizer(
         m.tokenizer.get(), m.tokenizer_error,
@@ -245,8 +245,7 @@ Subcommand generate_command() {
       "generate", "continue prompts with a trained model", [](Command& c) -> std::function<int()> {
         auto o = std::make_shared<GenerateOptions>();
         c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-        c.option("--adapter", "DIR", "what `finetune --out DIR` wrote over that model, or its adapter.safetensors",
-                 o->adapter);
+        c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
         c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
                  [o](const std::string& word) { o->prompt = word; });
         c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",

@@ -9,6 +9,7 @@
 #include <tapegrad/models/apps/roofline.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/io/shards.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace tg::apps {
 namespace {
 
 struct InspectOptions : TrainOptions {  // uses settings, --config and --device
-  std::string model, arch;
+  std::string model, arch, adapter;
   bool json = false, plan = false, roofline = false;
   int64_t ranks = 1;
 };
@@ -76,9 +77,7 @@ void print_json(const Described& d) {
 }
 
 Described of_file(const std::string& path) {
-  const bool folder = is_folder(path), is_model = folder && path_exists(path + "/config.json");
-  if (const std::string adapter = path + "/adapter.safetensors"; folder && !is_model && path_exists(adapter))
-    return of_file(adapter);
+  const bool folder = is_folder(path);
   Json config;
   if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json", 8);
   std::vector<Entry> entries;
@@ -95,6 +94,29 @@ Described of_file(const std::string& path) {
   const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
   add(file);
   return {file.path(), std::move(config), file.metadata(), std::move(entries)};
+}
+
+Described of_adapter(const std::string& folder) {
+  (void)adapter_base(folder);  // an Error unless it is one
+  const std::vector<std::string> files = adapter_files();
+  Described d = of_file(folder + "/" + files[0]);
+  const std::string config = folder + "/" + files[1];
+  d.config = parse_json(MappedFile(config).text(), "inspect", config);
+  return d;
+}
+
+// A table of the adapter's modules in the model, by our names.
+std::string modules_over(const std::string& model, const std::string& adapter) {
+  LoadedModel m = load_model(model);
+  const Lora lora = load_adapter(adapter, m);
+  std::string all = fmt::format("\n{:24}  {:>6} {:>6} {:>8} {:>8}  over {}\n", "module", "row", "rows", "rank", "scale",
+                                printable(model));
+  for (const auto& module : lora.modules()) {
+    const nn::LoraDelta& delta = module.layer.delta();
+    all += fmt::format("{:24}  {:>6} {:>6} {:>8} {:>8.4g}\n", module.name, module.layer.row(), delta.b.size(1),
+                       delta.b.size(0), delta.scale);
+  }
+  return all;
 }
 
 // A folder has the settings of its training, a named model the defaults.
@@ -221,9 +243,11 @@ void print_plans(const Json& all) {
 }
 
 int run(const InspectOptions& o) {
-  if (o.model.empty() == o.arch.empty())
+  if (!o.adapter.empty() && (!o.arch.empty() || o.plan || o.roofline))
+    throw UsageError("--adapter lists an adapter, alone or over --model. Leave the other flags out");
+  if (o.adapter.empty() && o.model.empty() == o.arch.empty())
     throw UsageError(
-        "inspect needs either --model, a model folder or .safetensors file, or --arch, the name of a model");
+        "inspect needs --model, a model folder or .safetensors file, --adapter, or --arch, the name of a model");
   if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
   if (!of_step && (o.device != "cpu" || given(o, is_of_roofline)))
@@ -236,8 +260,12 @@ int run(const InspectOptions& o) {
         "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
   const std::string name = o.model.empty() ? o.arch : o.model;
   if (!of_step) {
-    const Described d = o.arch.empty() ? of_file(o.model) : of_arch(o.arch, planned_run(o).model);
+    const Described d = !o.adapter.empty() ? of_adapter(o.adapter)
+                        : o.arch.empty()   ? of_file(o.model)
+                                           : of_arch(o.arch, planned_run(o).model);
+    const std::string modules = o.adapter.empty() || o.model.empty() ? "" : modules_over(o.model, o.adapter);
     o.json ? print_json(d) : print_table(d);
+    if (!o.json) fmt::print("{}", modules);
     return 0;
   }
   const Json all = o.plan ? describe_plans(o) : roofline_of(name, planned_run(o), o.device);
@@ -256,27 +284,28 @@ bool is_inspected(const std::string& name) {
 }  // namespace
 
 Subcommand inspect_command() {
-  return {"inspect", "list the tensors and the configuration of a model in a folder, or of a named model",
-          [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<InspectOptions>();
-            c.option("--model", "PATH", "the folder of a model or of an adapter, or a .safetensors file", o->model);
-            c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
-            c.toggle(
-                "--plan",
-                "print the memory that training it takes instead; of a folder, with the settings it was trained with",
-                o->plan);
-            c.toggle("--roofline",
-                     "print what a training step of it moves and computes instead, op by op, and the least time for "
-                     "it on --device: h100, h200 or a JSON file; default: both",
-                     o->roofline);
-            c.option("--ranks",
-                     "with --plan: the memory of each process when this many train together; --accumulate defaults to "
-                     "one micro-batch for each",
-                     o->ranks, 1, INT32_MAX);
-            c.toggle("--json", "print JSON", o->json);
-            add_settings(c, *o, is_inspected);
-            return [o] { return run(*o); };
-          }};
+  return {
+      "inspect", "list the tensors and the configuration of a model in a folder, or of a named model",
+      [](Command& c) -> std::function<int()> {
+        auto o = std::make_shared<InspectOptions>();
+        c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o->model);
+        c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o->adapter);
+        c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
+        c.toggle("--plan",
+                 "print the memory that training it takes instead; of a folder, with the settings it was trained with",
+                 o->plan);
+        c.toggle("--roofline",
+                 "print what a training step of it moves and computes instead, op by op, and the least time for "
+                 "it on --device: h100, h200 or a JSON file; default: both",
+                 o->roofline);
+        c.option("--ranks",
+                 "with --plan: the memory of each process when this many train together; --accumulate defaults to "
+                 "one micro-batch for each",
+                 o->ranks, 1, INT32_MAX);
+        c.toggle("--json", "print JSON", o->json);
+        add_settings(c, *o, is_inspected);
+        return [o] { return run(*o); };
+      }};
 }
 
 }  // namespace tg::apps

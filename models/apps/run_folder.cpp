@@ -37,7 +37,7 @@ FileLock lock_folder(const std::string& folder) {
 void check_overwritten(const TrainOptions& o, const std::string& out) {
   const std::string path = checkpoint_path(out);
   if (!path_exists(path)) {
-    for (const char* name : {"model.safetensors", "config.json", "adapter.safetensors", "log.jsonl"})
+    for (const char* name : {"model.safetensors", "config.json", "adapter_config.json", "log.jsonl"})
       TG_CHECK(o.overwrite || !path_exists(fmt::format("{}/{}", out, name)), value,
                "[train] {}/{} exists, and a new run would overwrite the files in its folder. Choose another --out, or "
                "pass --overwrite.",

@@ -143,6 +143,12 @@ std::vector<NamedLinear> Gpt::linears() {
                        {name("attn.proj"), &b.attn.proj},
                        {name("mlp.fc"), &b.mlp.fc},
                        {name("mlp.proj"), &b.mlp.proj}});
+    const int64_t q = config_.heads * config_.head_size(), ff = b.mlp.fc.weight.size(0) / 2;
+    const int64_t kv = (config_.kv_heads ? config_.kv_heads : config_.heads) * config_.head_size();
+    if (config_.positions == Positions::rope)
+      r[r.size() - 4].parts = {{name("attn.q"), {0, q}}, {name("attn.k"), {q, kv}}, {name("attn.v"), {q + kv, kv}}};
+    if (config_.activation == Activation::swiglu)
+      r[r.size() - 2].parts = {{name("mlp.gate"), {0, ff}}, {name("mlp.up"), {ff, ff}}};
   }
   if (!config_.tied_head) r.push_back({"lm_head", &head_});
   return r;

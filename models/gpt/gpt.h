@@ -81,7 +81,8 @@ class Gpt {
   int64_t context() const { return config_.context; }        ///< the most positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
   Device device() const { return wte_.table.device(); }
-  /// The Linear layers in the order of forward(), with the head unless tied.
+  /// The Linear layers in the order of forward(), with the head unless tied. With RoPE, attn.qkv has the parts attn.q,
+  /// attn.k and attn.v; with SwiGLU, mlp.fc has mlp.gate and mlp.up.
   std::vector<NamedLinear> linears();
 
  private:

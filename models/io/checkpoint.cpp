@@ -1,9 +1,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/io/adapter.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/config.h>
 
 #include <array>

@@ -30,7 +30,7 @@ struct DataIdentity {
 struct Finetuning {
   /// Its folder, may be empty. Not compared: folders may move.
   std::string model;
-  std::string weights;  ///< its weights_hash() (adapter.h)
+  std::string weights;  ///< its weights_hash() (peft.h)
   LoraConfig lora;
   DType base = DType::f32;  ///< of the frozen weights
 };

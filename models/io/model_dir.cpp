@@ -148,7 +148,7 @@ std::string model_config_text(const std::string& folder) {
     TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
              folder, other.empty() ? "a file" : other);
   }
-  TG_CHECK(fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter.safetensors", error), value,
+  TG_CHECK(fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter_config.json", error), value,
            "[model] {} is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and "
            "this folder as --adapter, or merge both with `tapegrad merge`.",
            folder);

@@ -2,7 +2,7 @@
 /// ForwardOptions of a forward pass, and ForwardSupport, the options that a model supports. Model (model.h) checks
 /// them.
 #pragma once
-#include <tapegrad/models/nn/layers.h>
+#include <tapegrad/models/nn/lora.h>
 
 #include <optional>
 #include <span>
@@ -38,8 +38,14 @@ struct ForwardSupport {
 
 /// A Linear layer of a model.
 struct NamedLinear {
-  std::string name;   ///< name of the module: "h.3.mlp.fc"
-  nn::Linear* layer;  ///< valid while the model lives and is not moved
+  /// Rows of a fused layer that other programs have as a layer: the queries of attn.qkv.
+  struct Part {
+    std::string name;  ///< "h.3.attn.q"
+    nn::LoraRows rows;
+  };
+  std::string name;              ///< name of the module: "h.3.mlp.fc"
+  nn::Linear* layer;             ///< valid while the model lives and is not moved
+  std::vector<Part> parts = {};  ///< by row; apply_lora() takes them as modules
 };
 
 /// The Linear layers of a model with linears().
@@ -48,10 +54,15 @@ struct Linears {
   template <class M>
     requires requires(M& m) { std::vector<NamedLinear>(m.linears()); }
   Linears(M& model) : list(model.linears()) {}
-  /// Layers whose names match a pattern (config/glob.h), in order. `op` opens the Error for no patterns or one without
-  /// a match, which lists the layers.
-  std::vector<NamedLinear> matching(std::string_view op, std::span<const std::string> patterns) const;
+  /// Layers whose names match a pattern (config/glob.h), in order. With `parts`, also those with parts that match a
+  /// pattern which does not match the layer; `parts` of the results are the matching ones, or none for a whole layer.
+  /// `op` opens the Error for no patterns or one without a match, which lists the layers.
+  std::vector<NamedLinear> matching(std::string_view op, std::span<const std::string> patterns,
+                                    bool parts = false) const;
 };
+
+/// The name with an asterisk for each number: "h.*.mlp.fc" for all blocks.
+std::string pattern_of(std::string_view name);
 
 /// Sets the kind of matching layers' matmuls. Parameters, names and files do not change, so training may continue with
 /// another kind. Earlier copies of the model do not change; handles (Model) are no copies. Returns the layers' names.

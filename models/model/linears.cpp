@@ -6,8 +6,7 @@
 #include <algorithm>
 
 namespace tg {
-namespace {
-// Numbers become asterisks, so all blocks have equal names.
+
 std::string pattern_of(std::string_view name) {
   std::string s;
   for (size_t begin = 0; begin <= name.size();) {
@@ -19,15 +18,21 @@ std::string pattern_of(std::string_view name) {
   }
   return s;
 }
-std::string modules_of(const std::vector<NamedLinear>& all) {
+namespace {
+std::string modules_of(const std::vector<NamedLinear>& all, bool parts) {
   std::vector<std::pair<std::string, int>> patterns;  // each with its count
-  for (const auto& l : all) {
-    const std::string pattern = pattern_of(l.name);
+  const auto add = [&](std::string_view name) {
+    const std::string pattern = pattern_of(name);
     const auto at = std::find_if(patterns.begin(), patterns.end(), [&](auto& p) { return p.first == pattern; });
     if (at != patterns.end())
       ++at->second;
     else
       patterns.push_back({pattern, 1});
+  };
+  for (const auto& l : all) {
+    add(l.name);
+    for (const auto& p : l.parts)
+      if (parts) add(p.name);
   }
   std::string s;
   for (const auto& [pattern, n] : patterns) s += fmt::format("{}{} ({})", s.empty() ? "" : ", ", pattern, n);
@@ -35,19 +40,34 @@ std::string modules_of(const std::vector<NamedLinear>& all) {
 }
 }  // namespace
 
-std::vector<NamedLinear> Linears::matching(std::string_view op, std::span<const std::string> patterns) const {
-  const std::string there = modules_of(list);
+std::vector<NamedLinear> Linears::matching(std::string_view op, std::span<const std::string> patterns,
+                                           bool parts) const {
   TG_CHECK(!patterns.empty(), value, "[{}] there are no targets. At least one pattern must name modules. {}", op,
-           there);
-  for (const std::string& pattern : patterns)
-    TG_CHECK(std::any_of(list.begin(), list.end(), [&](auto& l) { return glob_matches(pattern, l.name); }), value,
+           modules_of(list, parts));
+  std::vector<bool> used(patterns.size());
+  std::vector<NamedLinear> r;
+  for (const NamedLinear& l : list) {
+    NamedLinear found{l.name, l.layer};
+    std::vector<bool> chosen(l.parts.size());
+    bool whole = false;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      const bool all = glob_matches(patterns[i], l.name);
+      whole |= all, used[i] = used[i] || all;
+      for (size_t p = 0; parts && !all && p < l.parts.size(); ++p)
+        if (glob_matches(patterns[i], l.parts[p].name)) chosen[p] = used[i] = true;
+    }
+    for (size_t p = 0; p < l.parts.size(); ++p)
+      if (chosen[p]) found.parts.push_back(l.parts[p]);
+    TG_CHECK(!whole || found.parts.empty(), value,
+             "[{}] the targets name '{}' and its part '{}'. Rows can have one adapter. Name the layer or its parts.",
+             op, l.name, found.parts.front().name);
+    if (whole || !found.parts.empty()) r.push_back(std::move(found));
+  }
+  for (size_t i = 0; i < patterns.size(); ++i)
+    TG_CHECK(used[i], value,
              "[{}] the target '{}' matches no module. Each target must match at least one; * stands for any "
              "characters. {}",
-             op, pattern, there);
-  std::vector<NamedLinear> r;
-  for (const NamedLinear& l : list)
-    if (std::any_of(patterns.begin(), patterns.end(), [&](auto& pattern) { return glob_matches(pattern, l.name); }))
-      r.push_back(l);
+             op, patterns[i], modules_of(list, parts));
   return r;
 }
 

@@ -1,13 +1,34 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/config/glob.h>
 #include <tapegrad/models/model/lora.h>
 
 #include <algorithm>
 
 namespace tg {
 
+namespace {
+template <class T>
+T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std::string& module, T otherwise) {
+  const auto at = std::ranges::find_if(patterns, [&](auto& p) { return glob_matches(p.first, module); });
+  return at == patterns.end() ? otherwise : at->second;
+}
+// Calls f(name, rows) for each module of a layer: its parts, or all of it.
+template <class F> void for_modules(const NamedLinear& l, F f) {
+  if (l.parts.empty()) f(l.name, nn::LoraRows{0, l.layer->weight.size(0)});
+  for (const auto& p : l.parts) f(p.name, p.rows);
+}
+}  // namespace
+
+nn::LoraOptions LoraConfig::options(const std::string& module) const {
+  return {.rank = first_match(rank_pattern, module, rank),
+          .alpha = first_match(alpha_pattern, module, alpha),
+          .dropout = dropout,
+          .rslora = rslora};
+}
+
 std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c) {
-  std::vector<NamedLinear> r = model.matching("lora", c.targets);
+  std::vector<NamedLinear> r = model.matching("lora", c.targets, /*parts=*/true);
   for (const NamedLinear& l : model.list)
     TG_CHECK(!l.layer->adapter, state,
              "[lora] '{}' has an adapter already. A model has one set of adapters. Load the model again, or continue "
@@ -21,11 +42,13 @@ std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c)
              "[lora] '{}' was prepared for evaluation: its weight is gone, and nothing can be trained through it. Load "
              "the model again.",
              l.name);
-    try {
-      c.options().validate(l.layer->weight.size(1), l.layer->weight.size(0));
-    } catch (const Error& e) {
-      throw Error(e.kind(), fmt::format("{}\n    for module '{}'", e.what(), l.name), e.scoped());
-    }
+    for_modules(l, [&](const std::string& name, nn::LoraRows rows) {
+      try {
+        c.options(name).validate(l.layer->weight.size(1), rows.count);
+      } catch (const Error& e) {
+        throw Error(e.kind(), fmt::format("{}\n    for module '{}'", e.what(), name), e.scoped());
+      }
+    });
   }
   return r;
 }
@@ -41,21 +64,36 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
         l.name, all.size());
   const DType dtype = base.dtype() == DType::f64 ? DType::f64 : DType::f32;  // optimisers need more than 16 bits
   Lora r(c, Params(base.device(), c.seed, dtype), base.dtype());
-  for (const auto& l : layers)
-    r.modules_.push_back({l.name, nn::LoraLinear(*l.layer, r.params_.at(l.name), c.options())});
+  std::vector<nn::Linear> adapted;
+  for (const auto& l : layers) {
+    nn::Linear linear = *l.layer;
+    for_modules(l, [&](const std::string& name, nn::LoraRows rows) {
+      r.modules_.push_back({name, l.name, nn::LoraLinear(linear, r.params_.at(name), c.options(name), rows)});
+      linear = r.modules_.back().layer.linear();
+    });
+    adapted.push_back(std::move(linear));
+  }
   for (Parameter p : all) p.tensor.requires_grad_(false);
-  for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = r.modules_[i].layer.linear();
+  for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = std::move(adapted[i]);
   structure_changed();
   return r;
 }
 
 bool Lora::merged() const { return modules_.front().layer.merged(); }
+// Modules of one layer follow each other and are merged together.
+std::vector<nn::LoraLinear> Lora::layers() const {
+  std::vector<nn::LoraLinear> r;
+  for (size_t i = 0; i < modules_.size(); ++i)
+    if (i == 0 || modules_[i].linear != modules_[i - 1].linear) r.push_back(modules_[i].layer);
+  return r;
+}
 void Lora::merge() {
-  for (size_t i = 0; i < modules_.size(); ++i) {
+  std::vector<nn::LoraLinear> all = layers();
+  for (size_t i = 0; i < all.size(); ++i) {
     try {
-      modules_[i].layer.merge();
+      all[i].merge();
     } catch (...) {
-      while (i > 0) modules_[--i].layer.unmerge();
+      while (i > 0) all[--i].unmerge();
       throw;
     }
   }
@@ -64,7 +102,7 @@ void Lora::unmerge() {
   for (const Module& m : modules_)  // before any change
     TG_CHECK(m.layer.merged(), state,
              "[lora] the adapter of '{}' is not merged. There is nothing to take back. Call merge() before.", m.name);
-  for (Module& m : modules_) m.layer.unmerge();
+  for (nn::LoraLinear& l : layers()) l.unmerge();
 }
 
 }  // namespace tg

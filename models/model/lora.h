@@ -1,36 +1,45 @@
 /// @file
 /// LoRA on a model: patterns choose the Linear layers that get a delta (models/nn/lora.h). Their parameters are
-/// separate, so a Trainer or an optimiser can train them alone. models/io/adapter.h has the files.
+/// separate, so a Trainer or an optimiser can train them alone. models/io/peft.h has the files.
 #pragma once
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/lora.h>
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tg {
 
+struct Entry;  // io/layout.h
+
 /// Layers and size of the adapters.
 struct LoraConfig {
   /// Patterns of module names (config/glob.h). Each block h.i of a Gpt has attn.qkv (one weight), attn.proj, mlp.fc and
-  /// mlp.proj; lm_head is a module unless tied. Example: `*.mlp.*`.
+  /// mlp.proj; lm_head is a module unless tied. Example: `*.mlp.*`. Parts of a layer (Gpt::linears()) are modules too:
+  /// `h.*.attn.q`. A pattern that matches the layer takes it whole.
   std::vector<std::string> targets = {"h.*.attn.qkv"};
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;  ///< drawn from ForwardOptions::rng
-  uint64_t seed = 0;   ///< of the A matrices, with the module's name
+  double dropout = 0;   ///< drawn from ForwardOptions::rng
+  uint64_t seed = 0;    ///< of the A matrices, with the module's name
+  bool rslora = false;  ///< the delta is scaled by alpha / sqrt(rank), not alpha / rank
+  /// Pairs of a pattern of module names and its rank or alpha. The first match wins; other modules have those above.
+  std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
+  std::vector<std::pair<std::string, double>> alpha_pattern = {};
 
-  nn::LoraOptions options() const { return {.rank = rank, .alpha = alpha, .dropout = dropout}; }
+  nn::LoraOptions options(const std::string& module) const;  ///< of one module
   bool operator==(const LoraConfig&) const = default;
 };
 
 /// Adapters of one model. Copies are handles to the same adapters.
 class Lora {
  public:
-  /// An adapted layer.
+  /// An adapted layer, or a part of one.
   struct Module {
     std::string name;
+    std::string linear;  ///< the name of the whole layer
     nn::LoraLinear layer;
   };
 
@@ -49,16 +58,18 @@ class Lora {
 
  private:
   friend Lora apply_lora(const Linears&, const Params&, const LoraConfig&);
-  friend Lora load_adapter(const std::string& path, const Linears&, const Params&);  // adapter.h
+  friend Lora load_adapter(const std::string&, const Linears&, const Params&, const std::vector<Entry>&);  // peft.h
   Lora(LoraConfig c, Params p, DType base) : config_(std::move(c)), params_(std::move(p)), base_dtype_(base) {}
+  std::vector<nn::LoraLinear> layers() const;  // one per adapted layer
   LoraConfig config_;
   Params params_;
   DType base_dtype_;
   std::vector<Module> modules_;
 };
 
-/// The layers that match a target, in order. An Error if a pattern matches none (it lists the layers),
-/// LoraOptions::validate() refuses one, or one has an adapter already.
+/// The layers, or parts of them, that match a target, in order (Linears::matching()). An Error if a pattern matches
+/// none (it lists the layers), the targets name a layer and its part, LoraOptions::validate() refuses one, or one has
+/// an adapter already.
 std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig&);
 
 /// Gives the lora_targets() zero adapters, and freezes `base`, all parameters of the model. Earlier copies of the model

@@ -131,7 +131,7 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) 
     y = by_codes(untracked(in, bias), *codes, bias);
   else
     y = switchback_linear(in, weight, bias, mode_of(kind));
-  return adapter && !adapter->unmerged ? adapter->delta.forward(in, rng, y) : y;
+  return adapter && !adapter->unmerged ? adapter->forward(in, rng, y) : y;
 }
 
 void Linear::prepare_for_eval() {

@@ -72,7 +72,7 @@ struct LinearOptions {
 struct Linear : Layer {
   Tensor weight;  ///< (out, in); empty after prepare_for_eval()
   Tensor bias;    ///< (out) or empty
-  /// A delta added to the result unless merged; may be null.
+  /// Deltas added to the result unless merged; may be null.
   std::shared_ptr<LoraAdapter> adapter;
   LinearKind kind = LinearKind::plain;  ///< how GEMMs are computed; all kinds have the same parameters
   std::optional<Quantized> codes;       ///< quantized weight, after prepare_for_eval()

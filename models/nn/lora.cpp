@@ -4,6 +4,7 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/ops/binary.h>
+#include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
@@ -28,6 +29,8 @@ void LoraOptions::validate(int64_t in, int64_t out) const {
   TG_CHECK(dropout >= 0 && dropout < 1, value, "[lora] dropout is {}. It must be in [0, 1); 0 is none.", dropout);
 }
 
+double LoraOptions::scale() const { return alpha / (rslora ? std::sqrt(double(rank)) : double(rank)); }
+
 namespace {
 const LoraOptions& valid(const LoraOptions& o, int64_t in, int64_t out) {
   o.validate(in, out);
@@ -39,7 +42,7 @@ LoraDelta::LoraDelta(const Params& p, int64_t in, int64_t out, const LoraOptions
     : Layer{p.scope()},
       a(p.get("lora_a", {in, valid(o, in, out).rank}, Init::normal(1 / std::sqrt(double(o.rank))))),
       b(p.get("lora_b", {o.rank, out}, Init::constant(0))),
-      scale(o.alpha / double(o.rank)),
+      scale(o.scale()),
       dropout(o.dropout) {}
 
 Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
@@ -62,17 +65,73 @@ Tensor LoraDelta::forward_lazy(const Tensor& x, Rng* rng, const Tensor& base) co
 }
 Tensor LoraDelta::weight() const { return matmul(b, a, {.trans_a = true, .trans_b = true}) * scale; }
 
-LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o) : linear_(std::move(base)) {
-  TG_CHECK(!linear_.adapter, state,
-           "[lora] the layer of '{}' has an adapter already. A layer can have one. Make a new model, or continue with "
-           "the existing adapter.",
-           linear_.weight.label());
-  LoraDelta delta(p, linear_.weight.size(1), linear_.weight.size(0), o);
-  NameScope layer = linear_.enter(), lora("lora");
+Tensor LoraAdapter::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
+  const LoraDelta& first = parts.front().delta;
+  const int64_t out = base.size(-1);
+  if (parts.size() == 1 && first.b.size(1) == out) return first.forward(x, rng, base);
+  std::vector<Tensor> a, b;
+  for (const Part& p : parts) {
+    a.push_back(p.delta.a);
+    b.push_back(pad(p.delta.b * p.delta.scale, {{0, 0}, {p.row, out - p.row - p.delta.b.size(1)}}));
+  }
+  LoraDelta one = first;
+  one.a = concat(a, 1), one.b = concat(b), one.scale = 1;  // (in, sum r), (sum r, out)
+  return one.forward(x, rng, base);
+}
+Tensor LoraAdapter::merged(const Tensor& weight) const {
+  const Tensor w = weight.to(parts.front().delta.a.dtype());
+  std::vector<Tensor> rows;
+  int64_t row = 0;
+  for (const Part& p : parts) {
+    const int64_t end = p.row + p.delta.b.size(1);
+    if (row < p.row) rows.push_back(slice(w, 0, row, p.row));
+    rows.push_back(slice(w, 0, p.row, end) + p.delta.weight());
+    row = end;
+  }
+  if (row < w.size(0)) rows.push_back(slice(w, 0, row, w.size(0)));
+  return (rows.size() == 1 ? rows[0] : concat(rows)).to(weight.dtype());
+}
+
+namespace {
+// The rows as given for a delta of `base`.
+LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
+  const std::string_view name = base.weight.label();
+  const int64_t out = base.weight.size(0);
+  if (rows.count == 0) rows.count = out;
+  TG_CHECK(rows.begin >= 0 && rows.count >= 0 && rows.begin <= out && rows.count <= out - rows.begin, value,
+           "[lora] rows from {} on, {} of them, are given for '{}', which has {}. They must be within the weight.",
+           rows.begin, rows.count, name, out);
+  if (!base.adapter) return rows;
+  TG_CHECK(!base.adapter->unmerged, state,
+           "[lora] the layer of '{}' is merged. A delta more would be lost. Call unmerge() first.", name);
+  for (const auto& p : base.adapter->parts) {
+    const int64_t end = p.row + p.delta.b.size(1);
+    TG_CHECK(rows.begin >= end || rows.begin + rows.count <= p.row, state,
+             "[lora] the layer of '{}' has an adapter already, on rows {} to {}, and rows {} to {} are given. Rows can "
+             "have one adapter. Make a new model, or continue with the existing adapter.",
+             name, p.row, end - 1, rows.begin, rows.begin + rows.count - 1);
+    TG_CHECK(p.delta.dropout == o.dropout, value,
+             "[lora] dropout is {}, and another adapter of the layer of '{}' has {}. They run as one. Give both the "
+             "same dropout.",
+             o.dropout, name, p.delta.dropout);
+  }
+  return rows;
+}
+LoraDelta delta_of(const Linear& base, const Params& p, const LoraOptions& o, const LoraRows& rows) {
+  LoraDelta delta(p, base.weight.size(1), rows.count, o);
+  NameScope layer = base.enter(), lora("lora");
   delta.scope = current_scope();
+  return delta;
+}
+}  // namespace
+
+LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o, LoraRows given)
+    : linear_(std::move(base)), row_(given.begin), delta_(delta_of(linear_, p, o, checked(linear_, given, o))) {
   linear_.weight.requires_grad_(false);
   if (linear_.bias) linear_.bias.requires_grad_(false);
-  linear_.adapter = std::make_shared<LoraAdapter>(LoraAdapter{std::move(delta)});
+  if (!linear_.adapter) linear_.adapter = std::make_shared<LoraAdapter>();
+  auto& parts = linear_.adapter->parts;
+  parts.insert(std::ranges::upper_bound(parts, row_, {}, &LoraAdapter::Part::row), {row_, delta_});
   structure_changed();
 }
 
@@ -84,7 +143,7 @@ void LoraLinear::merge() {
   NameScope here = linear_.enter();
   const Tensor& w = linear_.weight;
   const Tensor before = w.detach();
-  w.assign((w.to(delta().a.dtype()) + delta().weight()).to(w.dtype()));
+  w.assign(linear_.adapter->merged(w));
   linear_.adapter->unmerged = before;
   structure_changed();
 }

@@ -33,7 +33,7 @@ set(tune --batch 4 --warmup 2 --lr 0.02 --max-steps 6 --eval-every 3)
 run(0 finetune --model model --data dog.txt --out ad --rank 4 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1 ${tune})
 expect(out "25728 parameters frozen, 2304 trained (LoRA of rank 4 on 4 modules)" "6/6" "val ")
 expect(out "try: tapegrad generate --model model --adapter ad")
-foreach(file adapter.safetensors log.jsonl checkpoint.safetensors)
+foreach(file adapter_config.json adapter_model.safetensors log.jsonl checkpoint.safetensors)
   fail_if("no ad/${file}" NOT EXISTS ${dir}/ad/${file})
 endforeach()
 same_files(model/model.safetensors before.safetensors "finetuning changed the model")
@@ -41,20 +41,21 @@ run(0 finetune --model model --data dog.txt --out again --rank 4 --alpha 8 --tar
   0.1
     --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --threads 1)
 fail_if("--quiet prints" out)
-same_files(ad/adapter.safetensors again/adapter.safetensors "the same run gave another adapter")
+same_files(ad/adapter_model.safetensors again/adapter_model.safetensors "the same run gave another adapter")
 run(0 finetune --model model --data dog.txt --out compiled --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.*
   --lora-dropout 0.1
     --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --compile)
-same_files(ad/adapter.safetensors compiled/adapter.safetensors "compiled steps gave another adapter")
+same_files(ad/adapter_model.safetensors compiled/adapter_model.safetensors "compiled steps gave another adapter")
 
 # Resume
-file(REMOVE ${dir}/ad/adapter.safetensors)
+file(REMOVE ${dir}/ad/adapter_model.safetensors)
 run(0 finetune --resume ad --rank 4 --targets *.attn.qkv h.1.mlp.* --quiet)
-same_files(ad/adapter.safetensors compiled/adapter.safetensors "--resume of a run that is done gave another adapter")
+same_files(ad/adapter_model.safetensors compiled/adapter_model.safetensors
+  "--resume of a run that is done gave another adapter")
 run(0 finetune --resume again --max-steps 8 --progress lines)
 expect(out "resume  after step 6" "8/8")
 set(checkpoint "ad/checkpoint.safetensors")
-refused(1 "rank is 4 in ${checkpoint}, and 3 is given. A resumed run keeps its adapter"
+refused(1 "rank is 4 in ${checkpoint}, and 3 is given. Training keeps the shape of an adapter"
         finetune --resume ad --rank 3)
 refused(1 "alpha is 8 in ${checkpoint}, and 16 is given" finetune --resume ad --alpha 16)
 refused(1 "lora-dropout is 0.1 in ${checkpoint}, and 0 is given" finetune --resume ad --lora-dropout 0)
@@ -92,7 +93,7 @@ set(adapted "${out}")
 fail_if("the adapter changes nothing" adapted STREQUAL plain)
 refused(1 "[model] ad is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and \
 this folder as --adapter" generate --model ad)
-run(0 generate --model model --adapter ad/adapter.safetensors ${sampling} --no-cache)
+run(0 generate --model model --adapter ad/ ${sampling} --no-cache)
 fail_if("other text without the cache than with it: ${adapted}" NOT out STREQUAL adapted)
 run(0 merge --model model --adapter ad --out merged)
 expect(out "merged 4 modules")
@@ -120,9 +121,35 @@ fail_if("the merged model continues otherwise than the adapted one: ${adapted}" 
 run(0 finetune --model merged --data cat.txt --out next ${tune} --quiet)
 
 # Inspection
-run(0 inspect --model ad)
-expect(out "ad/adapter.safetensors: 8 tensors, 2304 parameters, 9216 bytes" "metadata rank: 4")
-expect(out "metadata targets: [\"*.attn.qkv\",\"h.1.mlp.*\"]" "h.1.mlp.fc.lora_a" "(32, 4)")
+run(0 inspect --adapter ad)
+expect(out "ad/adapter_model.safetensors: 8 tensors, 2304 parameters, 9216 bytes" "metadata tapegrad.base: "
+  "\"r\": 4," "base_model.model.transformer.h.1.mlp.c_fc.lora_A.weight" "(4, 32)")
+run(0 inspect --adapter ad --model model)
+expect(out "module " " over model" "h.1.mlp.proj")
+run(0 inspect --adapter ad --json)
+expect(out "\"lora_alpha\": 8")
+refused(1 "ad is the folder of an adapter, not of a model" inspect --model ad)
+refused(1 "other weights" inspect --model other --adapter ad)
+refused(2 "--adapter lists an adapter" inspect --adapter ad --arch gpt2)
+refused(1 "[adapter] model is a folder without adapter_config.json." inspect --adapter model)
+
+# An adapter trained further
+run(0 finetune --model model --adapter ad --data dog.txt --out further ${tune})
+expect(out "2304 trained (LoRA of rank 4 on 4 modules)")
+differ(ad/adapter_model.safetensors further/adapter_model.safetensors "nothing was trained further")
+run(0 finetune --model model --adapter ad --data dog.txt --out half ${tune} --max-steps 3 --quiet)
+run(0 finetune --resume half --max-steps 5 --quiet)
+run(0 finetune --model model --adapter ad --data dog.txt --out same ${tune} --lr 0 --min-lr 0 --max-steps 1 --quiet)
+same_files(ad/adapter_model.safetensors same/adapter_model.safetensors "training at a rate of 0 changes an adapter")
+refused(1 "rank is 4 in ad, and 8 is given. Training keeps the shape of an adapter. Leave it out."
+        finetune ${never} --adapter ad --rank 8)
+refused(1 "rslora is false in ad, and true is given" finetune ${never} --adapter ad --rslora)
+refused(1 "the targets in ad differ from those given" finetune ${never} --adapter ad --targets *.attn.proj)
+refused(1 "Name that model, in f32." finetune ${never} --adapter ad --base-dtype bf16)
+refused(1 "[finetune] a resumed run keeps its adapter. Leave --adapter out." finetune --resume half --adapter ad)
+refused(1 "[adapter] nowhere does not exist." finetune ${never} --adapter nowhere)
+run(0 finetune --model model --data dog.txt --out rs --rslora --rank 4 ${tune} --quiet)
+differ(rs/adapter_model.safetensors ad/adapter_model.safetensors "--rslora changes nothing")
 run(0 inspect --model merged)
 expect(out "h.1.mlp.fc.weight")
 
@@ -156,15 +183,16 @@ run(0 finetune --model ids --data ids.bin --out tokens --rank 2 --batch 2 --max-
 refused(1 "--out model is the folder of the model" finetune --model model --data dog.txt --out model)
 refused(1 "--out model is the folder of the model, which would be lost" merge --model model --adapter ad --out model)
 refused(1 "ad is the folder of a training run" merge --model model --adapter ad --out ad)
-refused(1 "ad/adapter.safetensors was trained over other weights" generate --model other --adapter ad)
-refused(1 "'h.0.attn.qkv.lora_a' is (32, 4) in ad/adapter.safetensors, and 'h.0.attn.qkv' of this model takes (16, 4)"
+refused(1 "ad/adapter_model.safetensors was trained over other weights" generate --model other --adapter ad)
+refused(1 "c_attn.lora_A.weight' is (4, 32) in ad/adapter_model.safetensors, and 'r' and 'rank_pattern' of \
+ad/adapter_config.json and this model imply (4, 16)"
         merge --model small --adapter ad --out never)
-refused(1 "model/model.safetensors cannot be used: it is a safetensors file, but not an adapter"
+refused(1 "[adapter] model/model.safetensors is a file. An adapter is a folder"
         generate --model model --adapter model/model.safetensors)
-refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter.safetensors, which `tapegrad \
-finetune --out` wrote, or that file itself."
+refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter_config.json and \
+adapter_model.safetensors, as `tapegrad finetune --out` and PEFT write it."
         generate --model model --adapter nowhere)
-refused(1 "[adapter] model is a folder without adapter.safetensors." generate --model model --adapter model)
+refused(1 "[adapter] model is a folder without adapter_config.json." generate --model model --adapter model)
 refused(1 "nowhere" finetune --model nowhere --data dog.txt --out never)
 
 report()

@@ -97,7 +97,7 @@ refused(1 "[inspect] model/model.safetensors is a file. A plan needs the configu
         inspect --plan --model model/model.safetensors)
 refused(1 "nowhere/config.json" inspect --plan --model nowhere)
 refused(1 "Did you mean 'gpt2'?" inspect --arch gpt3)
-refused(2 "needs either --model" inspect --arch gpt2 --model model)
+refused(2 "inspect needs --model" inspect --arch gpt2 --model model)
 
 # The work of a step
 run(0 inspect --roofline --arch cs336-2.7b --batch 4 --dtype bf16)

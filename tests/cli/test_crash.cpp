@@ -51,7 +51,8 @@ TEST_CASE("a crash or no space left at system calls that write, of finetuning: t
                               "--max-steps", "4", "--warmup",  "1", "--eval-every",   "2",   "--val-fraction", "0.02"};
   const Reference reference(
       with({"train", "--data", "text.txt", "--tokenizer", "char", "--quiet", "--out", "base"}, kTiny),
-      {"finetune", "--model", "base", "--data", "text.txt"}, settings, {"adapter.safetensors"});
+      {"finetune", "--model", "base", "--data", "text.txt"}, settings,
+      {"adapter_config.json", "adapter_model.safetensors"});
   CHECK(strike_everywhere(reference, "before-any", 137, 2 * stride()) >= 40 / stride());
   CHECK(strike_everywhere(reference, "fail-any", 1, 2 * stride()) >= 40 / stride());
 }

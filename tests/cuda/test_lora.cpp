@@ -1,7 +1,7 @@
 // LoRA on Device::cuda() against the CPU.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/runtime.h>
-#include <tapegrad/models/io/adapter.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/loss.h>
@@ -60,7 +60,6 @@ TEST_CASE("LoRA: logits, gradients and merged weights are those of the CPU") {
 
 TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CPU") {
   const Folder folder;
-  const std::string path = folder / "adapter.safetensors";
   TrainConfig c = tiny_train();
   c.batch = 2, c.max_steps = 4, c.eval_every = 0, c.val_fraction = 0.02;
   const GptConfig small{.vocab_size = 128, .context = 8, .layers = 2, .heads = 2, .width = 16};
@@ -72,14 +71,17 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
     const Lora lora = apply_lora(model, base, kConfig);
     Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
     losses.push_back(rest_of(trainer));
-    save_adapter(path, lora, weights);
+    save_adapter(folder.path, lora, {.layout = adapter_layout(small), .base = weights});
   }
   for (size_t i = 0; i < losses[0].size(); ++i)
     CHECK(losses[1][i].loss == doctest::Approx(losses[0][i].loss).epsilon(1e-4));
   const Params base(Device(), 1);
   Gpt model(base, small);
-  const Lora lora = load_adapter(path, model, base);
-  CHECK(lora.config() == kConfig);
+  const Lora lora = load_adapter(folder.path, model, base, adapter_layout(small));
+  LoraConfig same = lora.config();
+  same.targets = kConfig.targets, same.seed = kConfig.seed;
+  CHECK(same == kConfig);
+  CHECK(lora.modules().size() == 8);
   CHECK(lora.params().device() == Device::cpu());
 }
 

@@ -95,7 +95,7 @@ tune=(finetune --model base --data "$text" --rank 2 --lora-dropout 0.1 --batch 3
   --unknown skip)
 "$app" "${tune[@]}" --out tuned_one || fail "finetune on one process"
 must_on 2 "${tune[@]}" --out tuned_two
-cmp tuned_one/adapter.safetensors tuned_two/adapter.safetensors || fail "the adapters differ"
+cmp tuned_one/adapter_model.safetensors tuned_two/adapter_model.safetensors || fail "the adapters differ"
 
 # SIGUSR1 ends a run after a step, with a save; the rest of it is the same.
 long=(train "${small[@]}" --accumulate 2 --max-steps 4000 --eval-every 0 --schedule constant) # whatever steps are left

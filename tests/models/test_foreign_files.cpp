@@ -114,14 +114,6 @@ TEST_CASE("foreign files: the names of a base model, without its prefix") {
   }
 }
 
-TEST_CASE("foreign files: an adapter of PEFT is named as what it is") {
-  Folder f;
-  put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": false})");
-  CHECK_SAYS(adapter_path(f.path), "is an adapter of PEFT, which is not supported. Merge it in Python");
-  put(f / "adapter_config.json", R"({"peft_type": "LORA", "use_dora": true})");
-  CHECK_SAYS(adapter_path(f.path), "is an adapter of PEFT with use_dora");
-}
-
 namespace {
 // 256 bytes after <|endoftext|>, and two merges: "th" is 257 and "the" 258.
 void write_vocab(const std::string& folder, const char* config) {

@@ -141,7 +141,7 @@ TEST_CASE("LoRA: gradients equal central differences, without dropout and with f
       const auto loss = [&](const LoraDelta& d, const Tensor& x) {
         Rng rng{9};  // the same mask each time
         nn::Linear l = e.layer.linear();
-        l.adapter = std::make_shared<nn::LoraAdapter>(nn::LoraAdapter{d});
+        l.adapter = std::make_shared<nn::LoraAdapter>(nn::LoraAdapter{{{0, d}}});
         const Tensor y = l.forward(x, {}, &rng);
         return sum(y * y * w);
       };
@@ -320,5 +320,73 @@ TEST_CASE("LoRA: what is refused, and how") {
   CHECK(!l.merged());
   expect({[&] { LoraLinear(l.linear(), p.at("again"), {.rank = 2}); },
           Error::Kind::state,
-          {"[lora] the layer of 'fc.weight' has an adapter already. A layer can have one."}});
+          {"[lora] the layer of 'fc.weight' has an adapter already, on rows 0 to 5, and rows 0 to 5 are given."}});
+}
+
+TEST_CASE("LoRA: adapters on disjoint rows of one layer run as one") {
+  for (const DType t : {DType::f64, DType::f32})
+    for (const double dropout : {0.0, 0.4}) {
+      CAPTURE_ALL(name_of(t), dropout);
+      const Params base(Device(), 1, t), params(Device(), 2, t);
+      const nn::Linear plain(base, 5, 9, {.init = Init::normal(1)});
+      // Given out of order, with a gap of one row before and one between them.
+      LoraLinear high(plain, params.at("high"), {.rank = 3, .alpha = 3, .dropout = dropout}, {5, 4});
+      const LoraLinear low(high.linear(), params.at("low"), {.rank = 2, .alpha = 5, .dropout = dropout, .rslora = true},
+                           {1, 3});
+      CHECK(low.delta().scale == 5 / std::sqrt(2.0));
+      StateDict s = params.state();
+      for (auto& [name, x] : s) x = random(x.shape(), uint64_t(name.size()), -1, 1).to(t);
+      params.assign(s);
+      const Tensor x = random({2, 3, 5}, 7).to(t);
+      const Tensor y = low.forward(x);
+      const auto delta = [&](const LoraLinear& l, const Tensor& in) {
+        return matmul(matmul(in, l.delta().a), l.delta().b) * l.delta().scale;
+      };
+      Tensor wanted = linear(x, plain.weight, plain.bias);
+      const auto add = [&](const LoraLinear& l) {
+        wanted = wanted + pad(delta(l, x), {{0, 0}, {0, 0}, {l.row(), 9 - l.row() - l.delta().b.size(1)}});
+      };
+      add(low), add(high);
+      CHECK(distance(y, wanted) <= (t == DType::f64 ? 1e-14 : 1e-6));
+      CHECK(bits_of(high.forward(x)) == bits_of(y));
+      const Tensor weight = plain.weight.detach() * 1;
+      high.merge();  // all of the layer
+      CHECK(low.merged());
+      CHECK(distance(low.forward(x), y) <= (t == DType::f64 ? 1e-14 : 1e-6));
+      for (const int64_t row : {0, 4})  // between the adapters
+        CHECK(bits_of(slice(plain.weight, 0, row, row + 1)) == bits_of(slice(weight, 0, row, row + 1)));
+      CHECK_SAYS(LoraLinear(low.linear(), params.at("more"), {.rank = 1, .dropout = dropout}, {0, 1}), "is merged.");
+      high.unmerge();
+      CHECK(bits_of(plain.weight) == bits_of(weight));
+      CHECK(bits_of(low.forward(x)) == bits_of(y));
+      if (t == DType::f32) continue;
+      const Tensor w = random<double>({2, 3, 9}, 8);
+      const auto loss = [&](const Tensor& in) {
+        Rng rng{9};
+        const Tensor z = low.forward(in, {}, &rng);
+        return sum(z * z * w);
+      };
+      CHECK(gradcheck(loss, x) <= 1e-7);
+      const GradMap g = backward(loss(x));
+      for (const Parameter& p : params.all()) {
+        const StateDict before = params.state();
+        const auto of = [&](const Tensor& moved) {
+          StateDict all = before;
+          all.at(p.name) = moved;
+          params.assign(all);
+          return loss(x);
+        };
+        CHECK_MESSAGE(gradcheck(of, p.tensor.detach() * 1, g[p.tensor]) <= 1e-7, p.name);
+        params.assign(before);
+      }
+      const auto refused = [&](nn::LoraOptions o, nn::LoraRows rows, const char* says) {
+        CHECK_SAYS(LoraLinear(low.linear(), params.at("x"), o, rows), says);
+      };
+      refused({.rank = 1, .dropout = dropout}, {3, 2}, "has an adapter already, on rows 1 to 3, and rows 3 to 4");
+      refused({.rank = 1, .dropout = 0.1}, {4, 1}, "They run as one. Give both the same dropout.");
+      refused({.rank = 1, .dropout = dropout}, {9, 1},
+              "rows from 9 on, 1 of them, are given for 'weight', which has 9.");
+      refused({.rank = 1, .dropout = dropout}, {-1, 1}, "They must be within the weight.");
+      refused({.rank = 2, .dropout = dropout}, {4, 1}, "rank is 2 for a layer from 5 to 1.");
+    }
 }

@@ -1,0 +1,374 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/core/mode.h>
+#include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/io/hash.h>
+#include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/io/peft_file.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+namespace tg {
+namespace {
+
+using detail::Patterns, detail::PeftFile, detail::kPeftA, detail::kPeftB, detail::kPeftPrefix, detail::read_field;
+constexpr std::string_view kFields[] = {"rank",   "alpha",        "dropout",       "seed",
+                                        "rslora", "rank_pattern", "alpha_pattern", "targets"};
+template <class T> Json json_of(const T& x) { return x; }
+template <class T> Json json_of(const Patterns<T>& x) {
+  Json all = Json::object();
+  for (const auto& [key, value] : x) all[key] = value;
+  return all;
+}
+template <class Config, class F> void visit_lora_fields(Config& c, F&& f) {
+  f("rank", c.rank), f("alpha", c.alpha), f("dropout", c.dropout), f("seed", c.seed), f("rslora", c.rslora);
+  f("rank_pattern", c.rank_pattern), f("alpha_pattern", c.alpha_pattern), f("targets", c.targets);
+}
+
+// A module of another program: rows of a Linear of ours.
+struct Slot {
+  std::string name, linear;
+  nn::LoraRows rows;
+  int64_t pair_heads = 0;
+  bool transposed = false;
+};
+// The Linear layers of a layout: all matrices that are not tables.
+std::vector<Slot> slots_of(const std::vector<Entry>& layout) {
+  const auto stem = [](const std::string& name) {
+    return name.substr(0, name.size() - std::string_view(".weight").size());
+  };
+  std::vector<Slot> all;
+  for (const Entry& e : layout) {
+    if (!e.columns || e.ours == "wte.weight" || e.ours == "wpe.weight") continue;
+    int64_t row = 0;
+    for (const Piece& p : e.pieces) {
+      all.push_back({stem(p.theirs), stem(e.ours), {row, p.rows}, p.pair_heads, e.transposed});
+      row += p.rows;
+    }
+  }
+  return all;
+}
+std::vector<Slot> slots_of(const Linears& model, const std::vector<Entry>& layout) {
+  if (!layout.empty()) return slots_of(layout);
+  std::vector<Slot> all;
+  for (const NamedLinear& l : model.list) {
+    if (!l.layer->weight) continue;
+    all.push_back({l.name, l.name, {0, l.layer->weight.size(0)}});
+    for (const auto& p : l.parts) all.push_back({p.name, l.name, p.rows});
+  }
+  return all;
+}
+// Rows of B (out, r) are permuted like those of the weight.
+Tensor permuted(const Tensor& b, const Slot& s, bool to_theirs) {
+  const Entry e{.ours = s.linear, .pieces = {}, .columns = b.size(1)};
+  const Piece p{s.name, s.rows.count, s.pair_heads};
+  return to_theirs ? rows_to(e, p, b) : rows_from(e, p, b);
+}
+
+Tensor rounded(const Tensor& t) {
+  NoGradScope off;
+  return t.detach().to(DType::bf16).to(t.dtype());
+}
+std::string hash_of(const Params& params, bool round) {
+  NoGradScope off;
+  Hash h;
+  for (const auto& [name, t] : params.state())
+    if (round || t.dtype() == DType::bf16)
+      h.add_as_f32(name, t.to(DType::bf16));
+    else
+      h.add(name, t);
+  return h.hex();
+}
+
+bool same_bits(const Tensor& x, const Tensor& y) {
+  return x.shape() == y.shape() && x.dtype() == y.dtype() && visit_dtype(x.dtype(), [&]<class T>() {
+           return std::memcmp(x.data<T>(), y.data<T>(), x.layout().bytes()) == 0;
+         });
+}
+
+// The configuration and the tensors, by our names, of a folder over a model.
+struct Plan {
+  LoraConfig config;
+  StateDict tensors;
+};
+constexpr const char* kFits = "An adapter fits the model that it was trained on. Name that model";
+
+class Planner {
+ public:
+  Planner(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout)
+      : f_(f), model_(model) {
+    for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
+    for (Slot& s : slots_of(model, layout)) slots_[s.linear].push_back(std::move(s));
+    check_modules();
+    plan_.config = {.targets = {}, .rank = f.rank, .alpha = f.alpha, .dropout = f.dropout, .rslora = f.rslora};
+    for (const NamedLinear& l : model.list) add(l);
+    name_targets();
+  }
+  Plan take() { return std::move(plan_); }
+
+ private:
+  void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
+                  const std::vector<Entry>& layout) const {
+    NoGradScope off;
+    const auto entry = std::ranges::find_if(
+        layout, [&](const Entry& e) { return e.pieces.size() == 1 && e.pieces[0].theirs == name; });
+    const auto ours = entry == layout.end() ? base.end() : base.find(entry->ours);
+    const auto same = [&] {
+      const Tensor w = ours->second.to(Device::cpu()).contiguous();
+      return t.shape() == entry->shape(entry->pieces[0]) &&
+             same_bits(w, rows_from(*entry, entry->pieces[0], t).to(w.dtype()).contiguous());
+    };
+    TG_CHECK(
+        ours != base.end() && same(), value,
+        "[adapter] {} has a weight '{}' {} that is not the model's. Adapters may only add to the weights of Linear "
+        "layers. Merge the adapter in Python, and pass the merged folder as the model.",
+        f_.path, name, t.shape());
+  }
+  void check_modules() const {
+    const detail::PeftSelection selection(f_.config);
+    std::set<std::string> known;
+    for (const auto& [linear, slots] : slots_)
+      for (const Slot& s : slots) {
+        known.insert(s.name);
+        if (!selection.known()) continue;
+        const bool there = f_.modules.contains(s.name);
+        TG_CHECK(there || !selection.has(s.name), value,
+                 "[adapter] {} has no tensors for '{}', which 'target_modules' of {} names. {}.", f_.path, s.name,
+                 f_.config_path, kFits);
+        TG_CHECK(!there || selection.has(s.name), value,
+                 "[adapter] {} has tensors for '{}', which {} does not name ('target_modules', 'exclude_modules', "
+                 "'layers_to_transform'). Restore the file that does not belong to the adapter.",
+                 f_.path, s.name, f_.config_path);
+      }
+    for (const auto& [name, ab] : f_.modules)
+      TG_CHECK(known.contains(name), value,
+               "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). {}.",
+               f_.path, name, kFits);
+  }
+  void add(const NamedLinear& l) {
+    std::vector<const Slot*> there;
+    for (const Slot& s : slots_[l.name])
+      if (f_.modules.contains(s.name)) there.push_back(&s);
+    if (there.empty()) return;
+    if (!l.layer->weight) return plan_.config.targets.push_back(l.name);  // lora_targets() refuses it
+    const int64_t out = l.layer->weight.size(0), in = l.layer->weight.size(1);
+    for (const Slot* s : there) check_shapes(*s, in);
+    if (is_fused(there, out)) return add(l.name, there);
+    for (const Slot* s : there) {
+      const auto part = std::ranges::find_if(
+          l.parts, [&](auto& p) { return p.rows.begin == s->rows.begin && p.rows.count == s->rows.count; });
+      add(s->rows.count == out ? l.name : part->name, {s});
+    }
+  }
+  void check_shapes(const Slot& s, int64_t in) const {
+    const auto& [a, b] = f_.modules.at(s.name);
+    const int64_t rank = f_.rank_of(s.name);
+    const auto check = [&](const Tensor& t, std::string_view end, const Shape& shape) {
+      TG_CHECK(t.shape() == shape, shape,
+               "[adapter] '{}{}{}' is {} in {}, and 'r' and 'rank_pattern' of {} and this model imply {}. {}.",
+               kPeftPrefix, s.name, end, t.shape(), f_.path, f_.config_path, shape, kFits);
+    };
+    check(a, kPeftA, {rank, in});
+    check(b, kPeftB, {s.rows.count, rank});
+  }
+  // Whether parts cover the layer with one A.
+  bool is_fused(const std::vector<const Slot*>& there, int64_t out) const {
+    const std::string& first = there[0]->name;
+    int64_t rows = 0;
+    for (const Slot* s : there) {
+      rows += s->rows.count;
+      if (f_.alpha_of(s->name) != f_.alpha_of(first)) return false;
+      if (!same_bits(f_.modules.at(s->name).first, f_.modules.at(first).first)) return false;
+    }
+    return there.size() > 1 && rows == out;
+  }
+  void add(const std::string& module, const std::vector<const Slot*>& slots) {
+    NoGradScope off;
+    // No op computes in f16.
+    const auto wide = [](const Tensor& t) { return t.dtype() == DType::f16 ? t.to(DType::f32) : t; };
+    const std::string& first = slots[0]->name;
+    std::vector<Tensor> b;
+    for (const Slot* s : slots) b.push_back(permuted(wide(f_.modules.at(s->name).second), *s, false));
+    plan_.tensors[module + ".lora_a"] = transpose(wide(f_.modules.at(first).first)).contiguous();
+    plan_.tensors[module + ".lora_b"] = transpose(b.size() == 1 ? b[0] : concat(b)).contiguous();
+    plan_.config.targets.push_back(module);
+    if (const int64_t rank = f_.rank_of(first); rank != f_.rank) plan_.config.rank_pattern.push_back({module, rank});
+    if (const double alpha = f_.alpha_of(first); alpha != f_.alpha)
+      plan_.config.alpha_pattern.push_back({module, alpha});
+  }
+  // Modules of all blocks get one pattern.
+  void name_targets() {
+    const std::vector<std::string> names = std::exchange(plan_.config.targets, {});
+    const auto is_named = [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); };
+    const auto are_all_named = [&](const std::string& pattern) {
+      return std::ranges::all_of(model_.matching("lora", {&pattern, 1}, /*parts=*/true), [&](const NamedLinear& l) {
+        return l.parts.empty() ? is_named(l.name) : std::ranges::all_of(l.parts, is_named, &NamedLinear::Part::name);
+      });
+    };
+    std::vector<std::string>& targets = plan_.config.targets;
+    for (const std::string& name : names) {
+      const std::string pattern = pattern_of(name), target = are_all_named(pattern) ? pattern : name;
+      if (std::ranges::find(targets, target) == targets.end()) targets.push_back(target);
+    }
+  }
+  const PeftFile& f_;
+  const Linears& model_;
+  std::map<std::string, std::vector<Slot>> slots_;  // by the name of the layer
+  Plan plan_;
+};
+
+void check_finite(const std::string& path, const std::string& name, const Tensor& t) {
+  const auto all = t.to_vector<double>();
+  const auto bad = std::find_if(all.begin(), all.end(), [](double x) { return !std::isfinite(x); });
+  if (bad == all.end()) return;
+  const double x = std::isnan(*bad) ? std::abs(*bad) : *bad;  // never "-nan"
+  throw Error(
+      Error::Kind::non_finite,
+      fmt::format("[adapter] cannot write {}: '{}' is {} at {}. What was there before is unchanged. All weights "
+                  "must be finite. Lower the learning rate or use more warm-up.",
+                  path, name, x, position_of(bad - all.begin(), t.shape())));
+}
+
+// The shortest ends of names that select exactly the modules among all of a layout.
+std::vector<std::string> target_modules(const std::vector<AdapterModule>& modules, const std::vector<Entry>& layout) {
+  std::set<std::string> chosen, ends;
+  for (const AdapterModule& m : modules) chosen.insert(m.name);
+  const std::vector<Slot> all = slots_of(layout);
+  for (const std::string& name : chosen) {
+    size_t begin = layout.empty() ? 0 : name.size();
+    const auto selects_others = [&] {
+      return std::ranges::any_of(
+          all, [&](const Slot& s) { return !chosen.contains(s.name) && s.name.ends_with("." + name.substr(begin)); });
+    };
+    do begin = begin < 2 ? 0 : name.rfind('.', begin - 2) + 1;
+    while (begin > 0 && selects_others());
+    ends.insert(name.substr(begin));
+  }
+  return {ends.begin(), ends.end()};
+}
+
+}  // namespace
+
+std::string to_json(const LoraConfig& c) {
+  Json fields;
+  visit_lora_fields(c, [&](const char* name, const auto& x) { fields[name] = json_of(x); });
+  return text_of(fields);
+}
+LoraConfig lora_config_from_json(std::string_view text, const std::string& source) {
+  const Json fields = parse_json(text, "lora", source);
+  TG_CHECK(fields.is_object(), value, "[lora] {} is {}. It must be an object.", source, fields.type_name());
+  check_keys("lora", source, fields, kFields);
+  LoraConfig c;
+  visit_lora_fields(c, [&](const char* name, auto& x) {
+    TG_CHECK(fields.contains(name), value, "[lora] {} has no '{}'. Every field must be there.", source, name);
+    read_field({"lora", name}, fields.at(name), x);
+  });
+  return c;
+}
+
+std::string weights_hash(const Params& params) { return hash_of(params, false); }
+
+std::vector<Entry> adapter_layout(const GptConfig& c) {
+  const Family family = family_of(c);
+  return family == Family::none ? std::vector<Entry>() : huggingface_layout(family, c);
+}
+
+std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<Entry>& layout) {
+  NoGradScope off;
+  const std::vector<Slot> slots = slots_of(layout);
+  std::vector<AdapterModule> all;
+  for (const auto& m : lora.modules()) {
+    const nn::LoraOptions o = lora.config().options(m.name);
+    const Tensor a = transpose(m.layer.delta().a), b = transpose(m.layer.delta().b);  // (r, in), (out, r)
+    const int64_t begin = m.layer.row(), end = begin + b.size(0);
+    const auto add = [&](const Slot& s) {
+      const Tensor rows = slice(b, 0, s.rows.begin - begin, s.rows.begin - begin + s.rows.count);
+      all.push_back({s.name, a, permuted(rows, s, true), o.rank, o.alpha, o.scale()});
+    };
+    if (layout.empty()) add({m.name, m.linear, {begin, b.size(0)}});
+    for (const Slot& s : slots)
+      if (s.linear == m.linear && s.rows.begin >= begin && s.rows.begin + s.rows.count <= end) add(s);
+  }
+  return all;
+}
+
+std::vector<std::string> adapter_files() { return {detail::kPeftWeights, detail::kPeftConfig}; }
+
+void save_adapter(const std::string& folder, const Lora& lora, const AdapterOptions& o) {
+  const std::string path = fmt::format("{}/{}", folder, detail::kPeftWeights);
+  for (const auto& [name, t] : lora.params().state()) check_finite(path, name, t);
+  const LoraConfig& c = lora.config();
+  const std::vector<AdapterModule> modules = adapter_modules(lora, o.layout);
+  StateDict tensors;
+  Json ranks = Json::object(), alphas = Json::object();
+  for (const AdapterModule& m : modules) {
+    tensors[fmt::format("{}{}{}", kPeftPrefix, m.name, kPeftA)] = m.a.to(Device::cpu()).contiguous();
+    tensors[fmt::format("{}{}{}", kPeftPrefix, m.name, kPeftB)] = m.b.to(Device::cpu()).contiguous();
+    if (m.rank != c.rank) ranks[m.name] = m.rank;
+    if (m.alpha != c.alpha) alphas[m.name] = m.alpha;
+  }
+  const std::vector<Slot> slots = slots_of(o.layout);
+  const Json config{{"peft_type", "LORA"},
+                    {"task_type", "CAUSAL_LM"},
+                    {"base_model_name_or_path", o.folder},
+                    {"r", c.rank},
+                    {"lora_alpha", c.alpha},
+                    {"lora_dropout", c.dropout},
+                    {"use_rslora", c.rslora},
+                    {"rank_pattern", ranks},
+                    {"alpha_pattern", alphas},
+                    {"target_modules", target_modules(modules, o.layout)},
+                    {"fan_in_fan_out", std::ranges::any_of(slots, &Slot::transposed)},
+                    {"bias", "none"},
+                    {"modules_to_save", Json()},
+                    {"use_dora", false},
+                    {"inference_mode", true}};
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  make_folder(folder);
+  if (!o.base.empty()) metadata["tapegrad.base"] = o.base;
+  if (lora.base_dtype() == DType::bf16) metadata["tapegrad.base_dtype"] = name_of(DType::bf16);
+  write_file_atomically(fmt::format("{}/{}", folder, detail::kPeftConfig), text_of(config, 2) + "\n");
+  write_safetensors(path, tensors, metadata);
+}
+
+AdapterBase adapter_base(const std::string& folder) {
+  const Json config = detail::read_peft_config(folder);
+  const SafetensorsFile file(detail::peft_weights_path(folder));
+  const Json* name = config.find("base_model_name_or_path");
+  return {name && name->is_string() ? name->get<std::string>() : "",
+          file.metadata().contains("tapegrad.base_dtype") ? DType::bf16 : DType::f32};
+}
+
+Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
+                  const std::vector<Entry>& layout) {
+  const PeftFile f = detail::read_peft(folder);
+  const Plan plan = detail::in_peft_file(f.config_path, [&] {
+    Plan p = Planner(f, model, base, layout).take();
+    (void)lora_targets(model, p.config);  // an Error before any change
+    return p;
+  });
+  if (!f.base.empty()) {
+    const std::string here = hash_of(base, f.base_is_bf16);
+    TG_CHECK(f.base == here, value,
+             "[adapter] {} was trained over other weights: their hash was {}, and that of this model is {}. An adapter "
+             "is a change of the weights that it was trained over. Name that model{}.",
+             f.path, f.base, here, !f.base_is_bf16 && base.dtype() == DType::bf16 ? ", in f32" : "");
+  }
+  Lora lora = apply_lora(model, base, plan.config);
+  if (f.base_is_bf16 && base.dtype() != DType::bf16) {
+    for (const Parameter& p : base.all()) Tensor(p.tensor).assign(rounded(p.tensor));
+    lora.base_dtype_ = DType::bf16;
+  }
+  StateDict tensors = plan.tensors;
+  for (auto& [name, t] : tensors) t = t.to(lora.params().dtype()).to(base.device());
+  lora.params().assign(tensors);
+  return lora;
+}
+
+}  // namespace tg

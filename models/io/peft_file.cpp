@@ -1,0 +1,268 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/safetensors.h>
+#include <tapegrad/models/io/peft_file.h>
+
+#include <algorithm>
+#include <cctype>
+#include <span>
+
+namespace tg::detail {
+namespace {
+
+// Keys that this program applies, and keys without an effect on a trained adapter.
+constexpr std::string_view kKnown[] = {"r",
+                                       "lora_alpha",
+                                       "lora_dropout",
+                                       "use_rslora",
+                                       "rank_pattern",
+                                       "alpha_pattern",
+                                       "target_modules",
+                                       "exclude_modules",
+                                       "layers_to_transform",
+                                       "layers_pattern",
+                                       "task_type",
+                                       "auto_mapping",
+                                       "peft_version",
+                                       "base_model_name_or_path",
+                                       "revision",
+                                       "inference_mode",
+                                       "fan_in_fan_out",
+                                       "megatron_core",
+                                       "qalora_group_size",
+                                       "eva_config"};
+// Initialisations that set only the first A and B. Others change the base weights too.
+constexpr std::string_view kStarts[] = {"gaussian", "eva", "orthogonal"};
+
+bool is_in(std::span<const std::string_view> all, std::string_view name) {
+  return std::ranges::find(all, name) != all.end();
+}
+bool is_neutral(const Json& x) {
+  return x.is_null() || x == Json(false) || (x.is_string() && x.get<std::string>().empty()) ||
+         ((x.is_array() || x.is_object()) && x.empty());
+}
+void check_supported(const Json& config) {
+  for (const auto& [key, x] : config.items()) {
+    std::string rule;
+    if (key == "peft_type") {
+      if (x != Json("LORA")) rule = "It must be \"LORA\"";
+    } else if (key == "bias") {
+      if (x != Json("none")) rule = "It must be \"none\"";
+    } else if (key == "init_lora_weights") {
+      if (!x.is_boolean() && !x.is_null() && !(x.is_string() && is_in(kStarts, x.get<std::string>())))
+        rule = fmt::format("It must be true, false, {}", listed(kStarts));
+    } else if (!is_in(kKnown, key) && !is_neutral(x)) {
+      rule = "It must be unset";
+    }
+    TG_CHECK(rule.empty(), value,
+             "[adapter] '{}' is {}, which changes the results and is not supported. {}. Merge the adapter in Python by "
+             "merge_and_unload().save_pretrained(), and pass that folder as the model.",
+             key, text_of(x), rule);
+  }
+}
+
+void read_tensors(PeftFile& f) {
+  const SafetensorsFile file(f.path);
+  for (const std::string& name : file.names()) {
+    const SafetensorsInfo& t = file.info(name);
+    constexpr std::string_view kBase = ".base_layer.weight";
+    if (name.starts_with(kPeftPrefix) && name.ends_with(kBase)) {
+      const std::string module = name.substr(kPeftPrefix.size(), name.size() - kPeftPrefix.size() - kBase.size());
+      f.copies[module + ".weight"] = file.tensor(name);
+      continue;
+    }
+    const bool is_a = name.ends_with(kPeftA);
+    TG_CHECK(
+        name.starts_with(kPeftPrefix) && (is_a || name.ends_with(kPeftB)) &&
+            name.size() > kPeftPrefix.size() + kPeftA.size(),
+        value,
+        "[adapter] '{}' {} in {} is not the A or B of a Linear layer. Names must be \"{}<module>{}\" or \"...{}\". "
+        "Merge the adapter in Python, and pass the merged folder as the model.",
+        name, t.shape, f.path, kPeftPrefix, kPeftA, kPeftB);
+    TG_CHECK(is_float(t.dtype), dtype, "[adapter] '{}' is {} in {}. It must be of a floating dtype.", name, t.dtype,
+             f.path);
+    auto& pair = f.modules[name.substr(kPeftPrefix.size(), name.size() - kPeftPrefix.size() - kPeftA.size())];
+    (is_a ? pair.first : pair.second) = file.tensor(name);
+  }
+  TG_CHECK(!f.modules.empty(), value, "[adapter] {} has no tensors. Use another copy of the file.", f.path);
+  for (const auto& [name, ab] : f.modules)
+    TG_CHECK(ab.first && ab.second, value,
+             "[adapter] {} has no '{}{}{}', the other half of '{}'. Use another copy of the file.", f.path, kPeftPrefix,
+             name, ab.first ? kPeftB : kPeftA, name);
+  const auto& metadata = file.metadata();
+  if (const auto base = metadata.find("tapegrad.base"); base != metadata.end()) f.base = base->second;
+  if (const auto dtype = metadata.find("tapegrad.base_dtype"); dtype != metadata.end()) {
+    TG_CHECK(dtype->second == name_of(DType::bf16), io,
+             "[adapter] {} has a base_dtype of '{}', and this program reads 'bf16'. Use the program that wrote it.",
+             f.path, dtype->second);
+    f.base_is_bf16 = true;
+  }
+}
+
+// The value of the first key that matches the module, after any outer names.
+template <class T>
+T first_match(const char* field, const Patterns<T>& patterns, const std::string& module, T otherwise) {
+  for (const auto& [key, x] : patterns) {
+    try {
+      if (NamePattern(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key)).matches(module)) return x;
+    } catch (const Error& e) {
+      throw Error(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
+                                        "reads: {}",
+                                        key, field, e.what()));
+    }
+  }
+  return otherwise;
+}
+
+std::string without_lazy_quantifiers(std::string_view regex) {
+  if (regex.starts_with('^')) regex.remove_prefix(1);
+  if (regex.ends_with('$') && !regex.ends_with("\\$")) regex.remove_suffix(1);
+  std::string r;
+  bool escaped = false, in_class = false;
+  for (size_t i = 0; i < regex.size(); ++i) {
+    const char c = regex[i];
+    r += c;
+    if (escaped || c == '\\') {
+      escaped = !escaped;
+      continue;
+    }
+    in_class = in_class ? c != ']' : c == '[';
+    const bool quantifier =
+        !in_class && std::string_view("*+?}").find(c) != std::string_view::npos && i > 0 && regex[i - 1] != '(';
+    if (quantifier && i + 1 < regex.size() && regex[i + 1] == '?') ++i;
+  }
+  return r;
+}
+
+}  // namespace
+
+// The marks stand for the ends of a name, since TextPattern has no anchors.
+NamePattern::NamePattern(std::string_view regex) : pattern_("\x01(?:" + without_lazy_quantifiers(regex) + ")\x02") {}
+bool NamePattern::matches(const std::string& name) const {
+  const std::string text = "\x01" + name + "\x02";
+  bool all = false;
+  pattern_.split(text,
+                 [&](size_t begin, size_t end, bool matched) { all |= matched && begin == 0 && end == text.size(); });
+  return all;
+}
+
+void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to) {
+  bool strings = x.is_array();
+  for (const Json& entry : x) strings = strings && entry.is_string();
+  expect_field(strings, f, x, "a list of names in quotes");
+  to = x.get<std::vector<std::string>>();
+}
+
+PeftSelection::PeftSelection(const Json& config) {
+  const Json* targets = config.find("target_modules");
+  if (!targets || targets->is_null()) known_ = false;
+  if (targets && targets->is_string()) {
+    std::string word = targets->get<std::string>();
+    std::ranges::transform(word, word.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+    all_linear_ = word == "all-linear";
+  }
+  if (!all_linear_) targets_ = read(config, "target_modules");
+  excluded_ = read(config, "exclude_modules");
+  layers_in_ = read(config, "layers_pattern").list;
+  if (const Json* x = config.find("layers_to_transform"); x && x->is_number_integer()) {
+    layers_.push_back(x->get<int64_t>());
+  } else if (x && !x->is_null()) {
+    expect_field(x->is_array() && std::ranges::all_of(*x, [](const Json& n) { return n.is_number_integer(); }),
+                 {"adapter", "layers_to_transform"}, *x, "an integer or a list of integers");
+    layers_ = x->get<std::vector<int64_t>>();
+  }
+}
+PeftSelection::Names PeftSelection::read(const Json& config, const char* key) {
+  Names names;
+  const Json* x = config.find(key);
+  if (!x || x->is_null()) return names;
+  if (!x->is_string()) {
+    read_field({"adapter", key}, *x, names.list);
+  } else if (const std::string text = x->get<std::string>(); std::string_view(key) == "layers_pattern") {
+    if (!text.empty()) names.list = {text};
+  } else {
+    try {
+      names.pattern.emplace(text);
+    } catch (const Error&) {
+      known_ = false;
+    }
+  }
+  return names;
+}
+bool PeftSelection::Names::has(const std::string& module) const {
+  if (pattern) return pattern->matches(module);
+  return std::ranges::any_of(list, [&](const std::string& n) { return module == n || module.ends_with("." + n); });
+}
+bool PeftSelection::has(const std::string& module) const {
+  if (excluded_.has(module)) return false;
+  if (all_linear_) return module != "lm_head";
+  if (!targets_.has(module)) return false;
+  const bool by_end = !targets_.pattern && std::ranges::find(targets_.list, module) == targets_.list.end();
+  return !by_end || layers_.empty() || std::ranges::find(layers_, layer_of(module)) != layers_.end();
+}
+// N of the first "<name>.N." after an outer name, or after a name in layers_in_; -1: none.
+int64_t PeftSelection::layer_of(const std::string& module) const {
+  std::vector<std::string> words(1);
+  for (const char c : module)
+    if (c == '.')
+      words.emplace_back();
+    else
+      words.back() += c;
+  for (size_t i = 1; i + 1 < words.size(); ++i) {
+    const std::string& n = words[i];
+    const bool number = !n.empty() && n.size() < 10 && n.find_first_not_of("0123456789") == std::string::npos;
+    if (number && (layers_in_.empty() ? i > 1 : std::ranges::find(layers_in_, words[i - 1]) != layers_in_.end()))
+      return std::stol(n);
+  }
+  return -1;
+}
+
+int64_t PeftFile::rank_of(const std::string& module) const { return first_match("rank_pattern", ranks, module, rank); }
+double PeftFile::alpha_of(const std::string& module) const {
+  return first_match("alpha_pattern", alphas, module, alpha);
+}
+
+Json read_peft_config(const std::string& folder) {
+  const std::string path = fmt::format("{}/{}", folder, kPeftConfig);
+  const bool there = path_exists(folder), folder_there = there && is_folder(folder);
+  TG_CHECK(folder_there && path_exists(path), io,
+           "[adapter] {} {}. An adapter is a folder with {} and {}, as `tapegrad finetune --out` and PEFT write it. "
+           "Name that folder.",
+           folder,
+           !there         ? "does not exist"
+           : folder_there ? fmt::format("is a folder without {}", kPeftConfig)
+                          : "is a file",
+           kPeftConfig, kPeftWeights);
+  Json config = parse_json(MappedFile(path).text(), "adapter", path);
+  TG_CHECK(config.is_object() && config.contains("peft_type"), value,
+           "[adapter] {} has no \"peft_type\", as PEFT writes it. Is it the file of another program?", path);
+  return config;
+}
+std::string peft_weights_path(const std::string& folder) {
+  const std::string path = fmt::format("{}/{}", folder, kPeftWeights);
+  TG_CHECK(path_exists(path), io,
+           "[adapter] {} has no {}{}. Complete the folder, or save the adapter again in Python by save_pretrained().",
+           folder, kPeftWeights,
+           path_exists(folder + "/adapter_model.bin") ? ", but adapter_model.bin, a pickle of Python" : "");
+  return path;
+}
+PeftFile read_peft(const std::string& folder) {
+  PeftFile f;
+  f.config = read_peft_config(folder);
+  f.config_path = fmt::format("{}/{}", folder, kPeftConfig);
+  in_peft_file(f.config_path, [&] {
+    check_supported(f.config);
+    const auto field = [&](const char* key, auto& to) {
+      if (const Json* x = f.config.find(key); x && !x->is_null()) read_field({"adapter", key}, *x, to);
+    };
+    for (const char* key : {"r", "lora_alpha"})
+      TG_CHECK(f.config.contains(key), value, "[adapter] there is no '{}'. Every adapter has one. Restore the file.",
+               key);
+    field("r", f.rank), field("lora_alpha", f.alpha), field("lora_dropout", f.dropout);
+    field("use_rslora", f.rslora), field("rank_pattern", f.ranks), field("alpha_pattern", f.alphas);
+  });
+  f.path = peft_weights_path(folder);
+  read_tensors(f);
+  return f;
+}
+
+}  // namespace tg::detail

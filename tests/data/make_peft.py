@@ -1,0 +1,91 @@
+"""Writes adapters as PEFT makes them over the models of huggingface/, for tests/models/test_peft.cpp.
+
+    python make_peft.py [--out DIR]
+
+Made with Python 3.11, torch 2.15.0 (CPU, one thread), transformers 5.24.0, peft 0.21.2. Each folder of peft/ has
+adapter_config.json and adapter_model.safetensors of random A and B, as save_pretrained() wrote them, and
+expected.safetensors: tokens (2, T) i64, the logits (2, T, V) f64 of the adapted model in f64, and for each tensor of
+the adapter, under its name, the gradient of the sum of squared logits, divided by 1000. tests/clients/adapters.py uses
+the same configurations.
+"""
+
+import argparse
+import pathlib
+import shutil
+import zlib
+
+import peft
+import torch
+import transformers
+from make_fixtures import save
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+# The folder of huggingface/, and options of LoraConfig.
+CASES = {
+    "gpt2_c_proj": ("gpt2", {"target_modules": ["attn.c_proj", "c_attn"], "r": 3, "lora_alpha": 5}),
+    "gpt2_untied_all": ("gpt2_untied", {"target_modules": "all-linear", "r": 2, "lora_alpha": 4, "use_rslora": True}),
+    "llama_patterns": ("llama", {"target_modules": ["q_proj", "v_proj", "gate_proj", "down_proj"], "r": 2,
+                                 "lora_alpha": 6, "use_rslora": True,
+                                 "rank_pattern": {r"layers\.1\.self_attn\.q_proj": 5, "down_proj": 3},
+                                 "alpha_pattern": {"^model.layers.0.mlp.gate_proj": 9.5}}),
+    "llama_tied_regex": ("llama_tied", {"target_modules": r".*?\.1\.(?:self_attn|mlp)\.(k|up|o)_proj$", "r": 4,
+                                        "lora_alpha": 8}),
+    "mistral_layers": ("mistral", {"target_modules": ["q_proj", "k_proj", "v_proj", "up_proj"],
+                                   "layers_to_transform": [1], "exclude_modules": ["1.self_attn.k_proj"], "r": 4,
+                                   "lora_alpha": 1}),
+    "qwen2_head": ("qwen2", {"target_modules": "all-linear", "exclude_modules": r".*\.o_proj", "r": 2,
+                             "lora_alpha": 3}),
+    "qwen3_all": ("qwen3", {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+                                               "down_proj", "lm_head"], "r": 4, "lora_alpha": 8}),
+}
+
+
+def adapted(base, options, dtype=torch.float64):
+    """A model with random A and B in f32, which are exact in `dtype`."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, attn_implementation="eager")
+    config = LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **options)
+    model = get_peft_model(model, config, autocast_adapter_dtype=False)
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if "lora_" in key:
+                p.copy_((torch.randn_like(p, dtype=torch.float32) * 0.2).to(dtype))
+    return model.eval()
+
+
+def adapter_gradients(model, tokens):
+    """Logits, and gradients by the names of the file."""
+    logits = model(tokens).logits
+    (logits.double().square().sum() / 1000).backward()
+    grads = {key.replace(".default", ""): p.grad.clone() for key, p in model.named_parameters() if "lora_" in key}
+    return logits.detach(), grads
+
+
+def make(name, base, options, folder):
+    torch.manual_seed(zlib.crc32(name.encode()))
+    model = adapted(base, options)
+    shutil.rmtree(folder, ignore_errors=True)
+    vocabulary = model.config.vocab_size
+    tokens = torch.randint(0, vocabulary, (2, 12))
+    logits, grads = adapter_gradients(model, tokens)
+    model.float().save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    config = folder / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(base), base.name))
+    save(folder / "expected.safetensors", {"tokens": tokens, "logits": logits, **grads}, {"base": base.name})
+    print(" ", name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=here / "peft")
+    out = parser.parse_args().out
+    torch.set_num_threads(1)
+    print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)
+    for name, (base, options) in CASES.items():
+        make(name, here / "huggingface" / base, options, out / name)
+
+
+if __name__ == "__main__":
+    main()

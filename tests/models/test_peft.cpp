@@ -1,0 +1,441 @@
+// Adapters as folders of PEFT: logits and gradients of PEFT's own (tests/data/make_peft.py), the same bits written
+// again, what its patterns select, damage and refusals; checkpoints of adapters.
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/io/peft_file.h>
+#include <tapegrad/models/train/run_config.h>
+#include <tapegrad/tapegrad.h>
+
+#include <set>
+
+#include "support/hf_folder.h"
+#include "support/refusals.h"
+#include "support/small_run.h"
+#include "support/tiny_gpt.h"
+
+using namespace tg;
+
+namespace {
+
+const std::vector<std::string> kCases = {"gpt2_c_proj",    "gpt2_untied_all", "llama_patterns", "llama_tied_regex",
+                                         "mistral_layers", "qwen2_head",      "qwen3_all"};
+std::string adapter_of(const std::string& name) { return TG_TEST_DATA "/peft/" + name; }
+std::string weights_in(const std::string& folder) { return folder + "/adapter_model.safetensors"; }
+Json config_in(const std::string& folder) { return own_json(read_file(folder + "/adapter_config.json")); }
+SafetensorsFile expected_of(const std::string& name) {
+  return SafetensorsFile(adapter_of(name) + "/expected.safetensors");
+}
+std::string base_of(const std::string& name) { return data_folder(expected_of(name).metadata().at("base")); }
+
+// A copy of an adapter that can be changed.
+struct Copy : Folder {
+  std::string base;
+  explicit Copy(const std::string& name) : base(base_of(name)) {
+    fs::copy(adapter_of(name), path, fs::copy_options::recursive);
+  }
+  std::string error() const {
+    return error_of([&] {
+      LoadedModel m = load_model(base);
+      load_adapter(path, m);
+    });
+  }
+  void config(const Json& j) const { write_file_atomically(path + "/adapter_config.json", text_of(j)); }
+  std::string with(const std::string& key, const Json& x) const {
+    const Json before = config_in(path);
+    Json j = before;
+    j[key] = x;
+    config(j);
+    const std::string message = error();
+    config(before);
+    return message;
+  }
+  StateDict weights() const { return SafetensorsFile(weights_in(path)).tensors(); }
+  std::string with_weights(const StateDict& s, const std::map<std::string, std::string>& metadata = {}) const {
+    const StateDict before = weights();
+    write_safetensors(weights_in(path), s, metadata);
+    const std::string message = error();
+    write_safetensors(weights_in(path), before);
+    return message;
+  }
+};
+
+// The ends of names that a configuration selects among those of a llama with `layers` layers.
+std::set<std::string> selected(const Json& config, int layers = 2) {
+  const detail::PeftSelection s(config);
+  REQUIRE(s.known());
+  std::set<std::string> r;
+  for (int i = 0; i < layers; ++i)
+    for (const char* name : {"self_attn.q_proj", "self_attn.o_proj", "mlp.up_proj"})
+      if (s.has(fmt::format("model.layers.{}.{}", i, name))) r.insert(fmt::format("{}.{}", i, name));
+  if (s.has("lm_head")) r.insert("lm_head");
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("PEFT: logits and gradients of its own adapters, and the same bits written again") {
+  for (const std::string& name : kCases)
+    for (const DType dtype : {DType::f64, DType::f32}) {
+      CAPTURE_ALL(name, name_of(dtype));
+      const SafetensorsFile expected = expected_of(name);
+      const Tensor tokens = expected.tensor("tokens"), logits = expected.tensor("logits");
+      LoadedModel m = load_model(base_of(name), {}, dtype);
+      const auto plain = m.model.forward(tokens);
+      Lora lora = load_adapter(adapter_of(name), m);
+      CHECK(distance(plain, logits) > 1e-2);
+      // transformers forms the angles of rope in f32.
+      const double exact = has(name, "gpt2") ? 1e-13 : 2e-6;
+      const Tensor y = m.model.forward(tokens);
+      CHECK(distance(y, logits) <= (dtype == DType::f64 ? exact : 1e-5));
+
+      // The gradients, by PEFT's names, become those of our parameters like weights do.
+      StateDict grads;
+      for (const std::string& key : expected.names())
+        if (has(key, ".lora_")) grads[key] = expected.tensor(key);
+      const Folder folder;
+      fs::copy(adapter_of(name) + "/adapter_config.json", folder / "adapter_config.json");
+      write_safetensors(weights_in(folder.path), grads);
+      LoadedModel other = load_model(base_of(name), {}, dtype);
+      const StateDict wanted = load_adapter(folder.path, other).params().state();
+      const GradMap g = backward(sum(m.model.forward(tokens) * m.model.forward(tokens)) * 1e-3);
+      REQUIRE(wanted.size() == lora.params().all().size());
+      for (const Parameter& p : lora.params().all()) {
+        CAPTURE(p.name);
+        CHECK(distance(g[p.tensor], wanted.at(p.name)) <= (dtype == DType::f64 ? 10 * exact : 3e-5));
+      }
+
+      {  // lazy and compiled give the same bits
+        LazyScope lazy;
+        CHECK(bits_of(m.model.forward(tokens)) == bits_of(y));
+      }
+      const Compiled f = compile([&](Inputs in) { return std::vector{m.model.forward(in[0]).detach()}; });
+      CHECK(bits_of(f({tokens})[0]) == bits_of(y));
+      const StateDict weights = m.params.state();
+      lora.merge();
+      CHECK(distance(f({tokens})[0], logits) <= (dtype == DType::f64 ? exact : 1e-5));
+      CHECK(bits_of(f({tokens})[0]) == bits_of(m.model.forward(tokens)));
+      CHECK_SAYS(lora.merge(), "is merged already.");
+      lora.unmerge();
+      CHECK(bits_of(f({tokens})[0]) == bits_of(y));
+      for (const auto& [key, t] : m.params.state()) CHECK(bits_of(t) == bits_of(weights.at(key)));
+
+      if (dtype == DType::f64) continue;
+      const Folder again;
+      save_adapter(again.path, lora, {.layout = adapter_layout(m.model.config())});
+      StateDict theirs = SafetensorsFile(weights_in(adapter_of(name))).tensors();
+      std::erase_if(theirs, [](auto& t) { return has(t.first, ".base_layer."); });
+      const StateDict ours = SafetensorsFile(weights_in(again.path)).tensors();
+      REQUIRE(ours.size() == theirs.size());
+      for (const auto& [key, t] : theirs) CHECK(bits_of(ours.at(key)) == bits_of(t));
+      LoadedModel third = load_model(base_of(name));
+      const Lora read = load_adapter(again.path, third);
+      CHECK(read.config() == lora.config());
+      CHECK(bits_of(third.model.forward(tokens)) == bits_of(y));
+    }
+}
+
+TEST_CASE("PEFT: a configuration as peft would write it") {
+  const auto written = [](GptConfig c, const LoraConfig& l) {
+    const Params base(Device(), 1);
+    Gpt model(base, c);
+    const Lora lora = apply_lora(model, base, l);
+    const Folder folder;
+    save_adapter(folder.path, lora, {.layout = adapter_layout(c), .base = weights_hash(base), .folder = "/a/model"});
+    const Params same(Device(), 1);
+    Gpt again(same, c);
+    CHECK(load_adapter(folder.path, again, same, adapter_layout(c)).config() == l);
+    CHECK(folder.entries() == 2);
+    return config_in(folder.path);
+  };
+  GptConfig llama = kTwo;
+  llama.positions = Positions::rope, llama.norm = NormKind::rms_norm, llama.activation = Activation::swiglu;
+  llama.tied_head = false;
+  using Names = std::vector<std::string>;
+  const auto targets = [](const Json& j) { return j["target_modules"].get<Names>(); };
+  // The names of PEFT: a fused layer is three modules with the same A, and is one again when it is read.
+  Json j = written(llama, {.targets = {"h.*.attn.qkv"}, .rank = 2, .alpha = 3, .dropout = 0.25});
+  CHECK(targets(j) == Names{"k_proj", "q_proj", "v_proj"});
+  CHECK(j["peft_type"] == Json("LORA"));
+  CHECK(j["task_type"] == Json("CAUSAL_LM"));
+  CHECK(j["base_model_name_or_path"] == Json("/a/model"));
+  CHECK(j["lora_dropout"] == Json(0.25));
+  CHECK(j["fan_in_fan_out"] == Json(false));
+  j = written(llama, {.targets = {"h.*.attn.q", "h.1.mlp.up", "lm_head"},
+                      .rank = 2,
+                      .alpha = 3,
+                      .rslora = true,
+                      .rank_pattern = {{"h.1.attn.q", 4}},
+                      .alpha_pattern = {{"lm_head", 0.5}}});
+  CHECK(targets(j) == Names{"1.mlp.up_proj", "lm_head", "q_proj"});
+  CHECK(j["use_rslora"] == Json(true));
+  CHECK(j["rank_pattern"] == Json{{"model.layers.1.self_attn.q_proj", 4}});
+  CHECK(j["alpha_pattern"] == Json{{"lm_head", 0.5}});
+  j = written(kTwo, {.targets = {"h.*.attn.proj", "h.*.mlp.fc"}, .rank = 2});
+  CHECK(targets(j) == Names{"attn.c_proj", "c_fc"});  // "c_proj" would name mlp.c_proj too
+  CHECK(j["fan_in_fan_out"] == Json(true));
+  CHECK(targets(written(kTwo, {.targets = {"h.*.attn.proj", "h.*.mlp.proj"}, .rank = 2})) == Names{"c_proj"});
+  GptConfig odd = llama;  // no family has it
+  odd.norm = NormKind::layer_norm;
+  j = written(odd, {.targets = {"h.*.attn.k", "h.*.mlp.proj"}, .rank = 2});
+  CHECK(targets(j) == Names{"h.0.attn.k", "h.0.mlp.proj", "h.1.attn.k", "h.1.mlp.proj"});
+  written(odd, {.targets = {"h.*.attn.qkv"}, .rank = 2});
+}
+
+TEST_CASE("PEFT: which modules a configuration selects") {
+  using Set = std::set<std::string>;
+  const auto select = [](Json j) { return selected(j); };
+  const Json all = Json::array({"q_proj", "o_proj"});
+  CHECK(select({{"target_modules", all}}) ==
+        Set{"0.self_attn.q_proj", "1.self_attn.q_proj", "0.self_attn.o_proj", "1.self_attn.o_proj"});
+  CHECK(select({{"target_modules", "all-linear"}}).size() == 6);
+  CHECK(select({{"target_modules", "All-Linear"}}).size() == 6);
+  CHECK(select({{"target_modules", Json::array({"proj"})}}).empty());
+  CHECK(select({{"target_modules", Json::array({"lm_head"})}}) == Set{"lm_head"});
+  CHECK(select({{"target_modules", all}, {"layers_to_transform", 1}}) ==
+        Set{"1.self_attn.q_proj", "1.self_attn.o_proj"});
+  CHECK(select({{"target_modules", Json::array({"model.layers.0.mlp.up_proj"})}, {"layers_to_transform", 1}}) ==
+        Set{"0.mlp.up_proj"});  // a whole name is not filtered
+  CHECK(select({{"target_modules", all}, {"layers_to_transform", Json::array({0})}, {"layers_pattern", "h"}}).empty());
+  CHECK(select({{"target_modules", all}, {"layers_to_transform", Json::array({0})}, {"layers_pattern", "layers"}})
+            .size() == 2);
+  CHECK(select({{"target_modules", all}, {"exclude_modules", Json::array({"0.self_attn.q_proj", "o_proj"})}}) ==
+        Set{"1.self_attn.q_proj"});
+  for (const char* regex :
+       {R"(.*\.0\..*(q|up)_proj)", R"(^.*?0\.[a-z_]+?\.(?:q|up)_proj$)", R"(.*0\..+\.(up_proj|q_proj))"})
+    CHECK(select({{"target_modules", regex}}) == Set{"0.self_attn.q_proj", "0.mlp.up_proj"});
+  CHECK(select({{"target_modules", "q_proj"}}).empty());  // a regular expression must match the whole name
+  CHECK(select({{"target_modules", all}, {"exclude_modules", R"(.*\.1\..*)"}}).size() == 2);
+  CHECK(!detail::PeftSelection(Json{{"target_modules", R"(\bq_proj)"}}).known());
+  CHECK(!detail::PeftSelection(Json{{"target_modules", Json()}}).known());
+  for (const auto& [key, says] : std::map<std::string, std::string>{{"target_modules", "a list of names in quotes"},
+                                                                    {"exclude_modules", "a list of names in quotes"},
+                                                                    {"layers_to_transform", "a list of integers"},
+                                                                    {"layers_pattern", "a list of names in quotes"}}) {
+    Json j{{"target_modules", all}};
+    j[key] = Json{{"x", 1}};
+    CHECK_SAYS(detail::PeftSelection(j), says);
+  }
+}
+
+TEST_CASE("PEFT: what changes the results and is not supported is refused by name and value") {
+  const Copy c("llama_patterns");
+  CHECK(c.error() == "no error");
+  const std::vector<std::pair<const char*, Json>> refused{{"peft_type", "LOHA"},
+                                                          {"use_dora", true},
+                                                          {"bias", "lora_only"},
+                                                          {"lora_bias", true},
+                                                          {"modules_to_save", Json::array({"lm_head"})},
+                                                          {"trainable_token_indices", Json::array({1})},
+                                                          {"target_parameters", Json::array({"x"})},
+                                                          {"layer_replication", Json::array({Json::array({0, 1})})},
+                                                          {"use_qalora", true},
+                                                          {"alora_invocation_tokens", Json::array({3})},
+                                                          {"megatron_config", Json{{"a", 1}}},
+                                                          {"init_lora_weights", "pissa"},
+                                                          {"loftq_config", Json{{"loftq_bits", 4}}},
+                                                          {"a_key_of_tomorrow", "on"}};
+  for (const auto& [key, x] : refused) {
+    const std::string says = c.with(key, x);
+    CHECK_HAS(says,
+              fmt::format("[adapter] '{}' is {}, which changes the results and is not supported.", key, text_of(x)));
+    CHECK_HAS(says, "Merge the adapter in Python by merge_and_unload()");
+    CHECK_HAS(says, "in " + c.path + "/adapter_config.json");
+  }
+  for (const auto& [key, x] : std::vector<std::pair<const char*, Json>>{{"a_key_of_tomorrow", false},
+                                                                        {"init_lora_weights", "gaussian"},
+                                                                        {"init_lora_weights", false},
+                                                                        {"fan_in_fan_out", true},
+                                                                        {"peft_version", "9.0"},
+                                                                        {"revision", "main"},
+                                                                        {"target_modules", Json()}})
+    CHECK_MESSAGE(c.with(key, x) == "no error", key);
+  CHECK_HAS(c.with("r", 0), "'base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight' is (2, 32)");
+  CHECK_HAS(c.with("r", 3), "'r' and 'rank_pattern' of");
+  CHECK_HAS(c.with("r", 2.5), "[adapter] 'r' is 2.5. It must be an integer.");
+  CHECK_HAS(c.with("lora_alpha", 0), "[lora] alpha is 0.");
+  CHECK_HAS(c.with("lora_dropout", 1), "[lora] dropout is 1.");
+  CHECK_HAS(c.with("rank_pattern", 3), "It must be an object from patterns to numbers.");
+  CHECK_HAS(c.with("rank_pattern", Json::object()), "is (3, 48) in");
+  CHECK_HAS(c.with("alpha_pattern", Json{{"(?P<x>q)", 2}}),
+            "the key '(?P<x>q)' of 'alpha_pattern' is no regular expression that this program reads");
+  CHECK_HAS(c.with("target_modules", Json::array({"q_proj"})),
+            "has tensors for 'model.layers.0.self_attn.v_proj', which");
+  CHECK_HAS(c.with("exclude_modules", Json::array({"v_proj"})), "('target_modules', 'exclude_modules'");
+  CHECK_HAS(c.with("target_modules", "all-linear"), "has no tensors for 'model.layers.0.self_attn.o_proj', which");
+  c.config(Json{{"r", 2}});
+  CHECK_HAS(c.error(), "has no \"peft_type\", as PEFT writes it.");
+  c.config(Json{{"peft_type", "LORA"}, {"lora_alpha", 2}});
+  CHECK_HAS(c.error(), "there is no 'r'. Every adapter has one.");
+}
+
+TEST_CASE("PEFT: damaged folders and other models") {
+  const Copy c("llama_patterns");
+  const std::string q = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+  const auto changed = [&](auto change) {
+    StateDict s = c.weights();
+    change(s);
+    return c.with_weights(s);
+  };
+  CHECK_HAS(changed([&](StateDict& s) { s.erase(q); }), "the other half of 'model.layers.0.self_attn.q_proj'");
+  CHECK_HAS(changed([&](StateDict& s) {
+              s["base_model.model.x.lora_embedding_A"] = zeros({2, 2});
+            }),
+            "'base_model.model.x.lora_embedding_A' (2, 2) in " + weights_in(c.path) + " is not the A or B");
+  CHECK_HAS(changed([&](StateDict& s) { s["lora_A.weight"] = zeros({2, 2}); }), "is not the A or B of a Linear layer");
+  CHECK_HAS(changed([&](StateDict& s) { s[q] = s[q].to(DType::i64); }), "i64 in");
+  CHECK_HAS(changed([&](StateDict& s) { s[q] = zeros({32}); }), "is (32) in");
+  CHECK_HAS(changed([&](StateDict& s) { s.clear(); }), "has no tensors.");
+  CHECK_HAS(changed([&](StateDict& s) {
+              for (const char* end : {"lora_A.weight", "lora_B.weight"})
+                s[std::string("base_model.model.model.embed_tokens.") + end] = zeros({2, 2});
+            }),
+            "has tensors for 'model.embed_tokens', and this model has no such Linear layer (a tied head is none).");
+  CHECK(changed([&](StateDict& s) {
+          for (auto& [name, t] : s) t = t.to(DType::f16);
+        }) == "no error");
+  CHECK_HAS(c.with_weights(c.weights(), {{"tapegrad.base", "0123"}}),
+            "was trained over other weights: their hash was 0123");
+  CHECK_HAS(c.with_weights(c.weights(), {{"tapegrad.base_dtype", "f16"}}), "base_dtype of 'f16'");
+  {  // A copy of the head must be the model's
+    const Copy head("qwen3_all");
+    CHECK(head.error() == "no error");
+    StateDict s = head.weights();
+    Tensor& w = s.at("base_model.model.lm_head.base_layer.weight");
+    w = w * 2;
+    CHECK_HAS(head.with_weights(s), "has a weight 'lm_head.weight' (61, 32) that is not the model's.");
+  }
+  const auto other = [&](const std::string& base) {
+    return error_of([&] {
+      LoadedModel m = load_model(data_folder(base));
+      const auto before = bits_of(m.model.forward(two_rows()));
+      try {
+        load_adapter(c.path, m);
+      } catch (...) {
+        CHECK(bits_of(m.model.forward(two_rows())) == before);
+        CHECK(m.params.trainable().size() == m.params.all().size());
+        throw;
+      }
+    });
+  };
+  CHECK_HAS(other("gpt2"), "and this model has no such Linear layer");
+  CHECK_HAS(other("qwen3"), "An adapter fits the model that it was trained on.");
+  {
+    LoadedModel m = load_model(c.base);
+    load_adapter(c.path, m);
+    CHECK_SAYS(load_adapter(c.path, m), "has an adapter already");
+  }
+  const auto refused = [&](const std::string& path) {
+    return error_of(Error::Kind::io, [&] {
+      LoadedModel m = load_model(c.base);
+      load_adapter(path, m);
+    });
+  };
+  CHECK_HAS(refused(c / "nowhere"), "nowhere does not exist. An adapter is a folder with adapter_config.json and");
+  CHECK_HAS(refused(weights_in(c.path)), "adapter_model.safetensors is a file. An adapter is a folder");
+  CHECK_HAS(refused(c.base), "is a folder without adapter_config.json.");
+  fs::rename(weights_in(c.path), c / "adapter_model.bin");
+  CHECK_HAS(refused(c.path), "has no adapter_model.safetensors, but adapter_model.bin, a pickle of Python.");
+  fs::remove(c / "adapter_model.bin");
+  CHECK_HAS(refused(c.path), "has no adapter_model.safetensors. Complete the folder");
+  write_file_atomically(c / "adapter_config.json", "{");
+  CHECK_HAS(c.error(), "adapter_config.json is not JSON");
+}
+
+TEST_CASE("PEFT: infinite weights are not written, and the former file stays") {
+  const Folder folder;
+  const Params base(Device(), 1);
+  Gpt model(base, kTwo);
+  const Lora lora = apply_lora(model, base, {.targets = {"*.attn.qkv"}, .rank = 4});
+  save_adapter(folder.path, lora);
+  const std::string before = read_file(weights_in(folder.path));
+  StateDict infinite = lora.params().state();
+  infinite.at("h.1.attn.qkv.lora_b") = filled({4, 24}, INFINITY);
+  lora.params().assign(infinite);
+  CHECK_SAYS_OF(non_finite, save_adapter(folder.path, lora), "'h.1.attn.qkv.lora_b' is inf at (0, 0)");
+  CHECK(read_file(weights_in(folder.path)) == before);
+}
+
+TEST_CASE("PEFT: a configuration of LoRA as JSON") {
+  const LoraConfig config{.targets = {"*.attn.qkv"},
+                          .rank = 4,
+                          .alpha = 8,
+                          .rslora = true,
+                          .rank_pattern = {{"h.1.*", 2}, {"*", 3}},
+                          .alpha_pattern = {{"h.0.*", 0.1}}};
+  CHECK(lora_config_from_json(to_json(config), "it") == config);
+  CHECK(config.options("h.1.attn.qkv").rank == 2);
+  CHECK(config.options("h.0.attn.qkv").rank == 3);
+  CHECK(config.options("h.0.attn.qkv").scale() == 0.1 / std::sqrt(3.0));
+  CHECK_SAYS(lora_config_from_json("{\"ranc\": 1}", "it"), "Did you mean 'rank'?");
+  CHECK_SAYS(lora_config_from_json("{\"rank\": 1}", "it"), "it has no 'alpha'. Every field");
+}
+
+TEST_CASE("PEFT: a checkpoint of adapters says over which model and how they are trained") {
+  const Folder folder;
+  const std::string path = folder / "checkpoint.safetensors";
+  const Params base(Device(), 1);
+  Gpt model(base, tiny_model());
+  const LoraConfig config{.targets = {"*.mlp.*"}, .rank = 3, .alpha = 0.1, .dropout = 0.25, .seed = uint64_t(-1)};
+  const Lora lora = apply_lora(model, base, config);
+  TrainConfig train = tiny_train();
+  Trainer trainer(model, lora.params(), bytes_of(rhyme()), train);
+  trainer.step();
+  RunConfig run;
+  run.model = tiny_model();
+  run.train = train;
+  Checkpoint c{.config = to_json(run),
+               .tokenizer = "",
+               .data = DataIdentity::of(bytes_of(rhyme())),
+               .state = trainer.state(),
+               .finetuning = Finetuning{"/some/model", weights_hash(base), config}};
+  save_checkpoint(path, c);
+  const Checkpoint back = load_checkpoint(path);
+  REQUIRE(back.finetuning);
+  CHECK(back.finetuning->model == "/some/model");
+  CHECK(back.finetuning->weights == weights_hash(base));
+  CHECK(back.finetuning->lora == config);
+  trainer.load_state(back.state);
+  CHECK(back.finetuning->base == DType::f32);
+  CHECK(back.init.empty());
+  c.finetuning->base = DType::bf16;
+  save_checkpoint(path, c);
+  CHECK(load_checkpoint(path).finetuning->base == DType::bf16);
+  c.finetuning.reset();
+  c.init = "/some/folder";
+  save_checkpoint(path, c);
+  CHECK(!load_checkpoint(path).finetuning);
+  CHECK(load_checkpoint(path).init == "/some/folder");
+}
+
+TEST_CASE("PEFT: an adapter over weights in bf16 is one over the same weights in f32, rounded") {
+  const Folder folder, second;
+  const Params whole(Device(), 1), half(Device(), 0, DType::bf16), again(Device(), 1), other(Device(), 2);
+  Gpt model(whole, kTwo);
+  half.load(whole.state());
+  Gpt narrow(half, kTwo), fresh(again, kTwo), else_(other, kTwo);
+  const std::string hash = weights_hash(half);
+  CHECK(hash == weights_hash(half));
+  CHECK(hash != weights_hash(whole));
+  const Params widened(Device(), 0);
+  widened.load(half.state());
+  const Gpt of_widened(widened, kTwo);
+  CHECK(hash == weights_hash(widened));
+  Lora lora = apply_lora(narrow, half, {.targets = {"h.*.mlp.fc"}, .rank = 2});
+  CHECK(lora.base_dtype() == DType::bf16);
+  CHECK(lora.params().dtype() == DType::f32);
+  fill(lora);
+  save_adapter(folder.path, lora, {.base = hash, .folder = "/a"});
+  CHECK(adapter_base(folder.path).dtype == DType::bf16);
+  CHECK(adapter_base(folder.path).folder == "/a");
+  const auto before = bits_of(else_.forward(tensor({1, 2}, {1, 2})));
+  CHECK_SAYS(load_adapter(folder.path, else_, other), "was trained over other weights");
+  CHECK(bits_of(else_.forward(tensor({1, 2}, {1, 2}))) == before);
+  const Lora loaded = load_adapter(folder.path, fresh, again);
+  CHECK(loaded.base_dtype() == DType::bf16);
+  CHECK(weights_hash(again) == hash);  // rounded, and the same values
+  for (const auto& [name, t] : again.state()) CHECK(bits_of(t.to(DType::bf16)) == bits_of(half.state().at(name)));
+  save_adapter(second.path, loaded, {.base = weights_hash(again), .folder = "/a"});
+  for (const std::string& name : adapter_files()) CHECK(read_file(second / name) == read_file(folder / name));
+  const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
+  CHECK(distance(fresh.forward(tokens), narrow.forward(tokens)) < 2e-2);  // that of bf16
+}
