@@ -16,7 +16,7 @@ namespace tg {
 /// loses at most those of 10 seconds. TensorBoard skips a torn record.
 class EventFile {
  public:
-  /// Makes the folder and events.out.tfevents.<seconds>.<host>.<pid>.0 in it, which sorts after its other event files.
+  /// Makes the folder and events.out.tfevents.SECONDS.HOST.PID.0 in it, which sorts after its other event files.
   /// TensorBoard then drops the events of these files from `first_step` on. Throws an Error of kind io on failure.
   EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();  ///< Flushes without an Error: call flush() before.

@@ -48,7 +48,7 @@ struct PlotAxis {
       const int every = std::max(1, (last - first) / most);
       for (int e = first; e <= last; e += every)
         for (const int digit : {1, 2, 5})
-          if (digit == 1 || 2 * std::log10(high / low) <= most) all.push_back(digit * std::pow(10., e));
+          if (digit == 1 || 2 * std::log10(high / low) <= most + 1) all.push_back(digit * std::pow(10., e));
     } else {
       const double least = (high - low) / most, unit = std::pow(10, std::floor(std::log10(least)));
       const double step = unit * (least <= unit ? 1 : least <= 2 * unit ? 2 : least <= 5 * unit ? 5 : 10);
