@@ -76,19 +76,6 @@ struct Weights {
 bool is_all(const Tensor& t, float x) {
   return std::ranges::all_of(t.to(DType::f32).to_vector<float>(), [x](float y) { return y == x; });
 }
-float filling(const std::string& ours) { return ours.ends_with(".bias") ? 0.f : 1.f; }
-
-// The family's configuration, with parameters that a Gpt may lack.
-GptConfig completed(GptConfig c, Family family) {
-  c.norm_affine = true;
-  if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
-  return c;
-}
-std::set<std::string> names_of(const std::vector<Entry>& layout) {
-  std::set<std::string> all;
-  for (const Entry& e : layout) all.insert(e.ours);
-  return all;
-}
 
 // The configuration that save_huggingface() stored, if any.
 std::optional<GptConfig> stored_config(const Json& config) {
@@ -127,34 +114,6 @@ Tensor read_entry(const Weights& w, const Entry& e) {
   for (const Piece& p : e.pieces)  // no op computes in f16
     parts.push_back(rows_from(e, p, w.tensor(p.theirs).to(all_bf16 ? DType::bf16 : DType::f32)));
   return parts.size() == 1 ? parts[0] : concat(parts);
-}
-
-void check_finite(const std::string& theirs, const Tensor& made, DType dtype) {
-  const auto all = made.to(DType::f32).to_vector<float>();
-  const auto bad = std::ranges::find_if(all, [](float x) { return !std::isfinite(x); });
-  TG_CHECK(
-      bad == all.end(), non_finite,
-      "[huggingface] '{}' is {} at {} in {}. A weight must be finite in the file. Write bf16 or f32, or train with "
-      "a lower learning rate.",
-      theirs, std::isnan(*bad) ? std::abs(*bad) : *bad, position_of(bad - all.begin(), made.shape()), dtype);
-}
-
-// Adds the file's tensors of an entry. An empty `ours`: the model lacks it.
-void add_tensors(std::vector<ShardTensor>& to, const Entry& e, const Tensor& ours, const HuggingfaceOptions& o) {
-  int64_t row = 0;
-  for (const Piece& p : e.pieces) {
-    DType dtype = o.dtype.value_or(DType::f32);
-    if (!o.dtype && o.origin && o.origin->dtypes.contains(p.theirs)) dtype = o.origin->dtypes.at(p.theirs);
-    to.push_back({p.theirs, e.shape(p), dtype, [=] {
-                    NoGradScope off;
-                    const Tensor rows =
-                        ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, filling(e.ours), DType::f32);
-                    const Tensor made = rows_to(e, p, rows.to(Device::cpu())).contiguous().to(dtype);
-                    if (dtype == DType::f16) check_finite(p.theirs, made, dtype);
-                    return made;
-                  }});
-    row += p.rows;
-  }
 }
 
 // The text of config.json, unchanged where the origin's has equal values.
@@ -258,19 +217,15 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   TG_CHECK(!o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16, dtype,
            "[huggingface] the dtype is {}. It must be f32, bf16 or f16.", *o.dtype);
   const std::string config = config_text(c, o);  // an Error if no family has it
-  const Family family = family_of(c);
-  const StateDict state = params.state();
-  const std::set<std::string> has = names_of(huggingface_layout(family, c));
-  for (const auto& [name, t] : state)
-    TG_CHECK(has.contains(name), value,
-             "[huggingface] '{}' {} is not a parameter of this Gpt. Pass only the parameters of the model.", name,
-             t.shape());
   std::vector<ShardTensor> tensors;
-  for (const Entry& e : huggingface_layout(family, completed(c, family))) {
-    const auto found = state.find(e.ours);
-    TG_CHECK(found != state.end() || !has.contains(e.ours), value,
-             "[huggingface] there is no '{}' {} among the parameters. Pass those of the model.", e.ours, e.shape());
-    add_tensors(tensors, e, found == state.end() ? Tensor() : found->second, o);
+  for (const TheirTensor& t : their_tensors("huggingface", huggingface_layout, c, params)) {
+    DType dtype = o.dtype.value_or(DType::f32);
+    if (!o.dtype && o.origin && o.origin->dtypes.contains(t.name)) dtype = o.origin->dtypes.at(t.name);
+    tensors.push_back({t.name, t.shape, dtype, [=] {
+                         const Tensor made = t.make(dtype);
+                         if (dtype == DType::f16) check_finite("huggingface", t.name, made, name_of(dtype));
+                         return made;
+                       }});
   }
   write_shards(folder, tensors, o.max_shard);
   for (const char* name : kOthers)

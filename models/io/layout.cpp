@@ -1,10 +1,14 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/mode.h>
 #include <tapegrad/models/io/layout.h>
+#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace tg {
 namespace {
@@ -97,6 +101,32 @@ std::vector<std::string> mismatch(const GptConfig& c) {
   return all;
 }
 
+// Modules of transformers and of llama.cpp; those of layers follow "transformer.h.0." or "model.layers.0.".
+// clang-format off
+constexpr std::pair<std::string_view, std::string_view> kGguf[] = {
+    {"transformer.wte", "token_embd"}, {"model.embed_tokens", "token_embd"}, {"transformer.wpe", "position_embd"},
+    {"transformer.ln_f", "output_norm"}, {"model.norm", "output_norm"}, {"lm_head", "output"}, {"ln_1", "attn_norm"},
+    {"input_layernorm", "attn_norm"}, {"attn.c_attn", "attn_qkv"}, {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"}, {"self_attn.v_proj", "attn_v"}, {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"}, {"attn.c_proj", "attn_output"}, {"self_attn.o_proj", "attn_output"},
+    {"ln_2", "ffn_norm"}, {"post_attention_layernorm", "ffn_norm"}, {"mlp.gate_proj", "ffn_gate"},
+    {"mlp.c_fc", "ffn_up"}, {"mlp.up_proj", "ffn_up"}, {"mlp.c_proj", "ffn_down"}, {"mlp.down_proj", "ffn_down"}};
+// clang-format on
+// "model.layers.3.mlp.up_proj.weight" is "blk.3.ffn_up.weight".
+std::string gguf_name(std::string_view theirs) {
+  std::string block;
+  for (const std::string_view layers : {"transformer.h.", "model.layers."}) {
+    if (!theirs.starts_with(layers)) continue;
+    theirs.remove_prefix(layers.size());
+    const size_t end = theirs.find('.') + 1;
+    block = fmt::format("blk.{}", theirs.substr(0, end));
+    theirs.remove_prefix(end);
+  }
+  const size_t dot = theirs.rfind('.');
+  const auto* const known = std::ranges::find(kGguf, theirs.substr(0, dot), [](const auto& k) { return k.first; });
+  return fmt::format("{}{}{}", block, known->second, theirs.substr(dot));
+}
+
 // Adjacent pairs to halves, and back.
 Tensor transposed(const Tensor& x, int64_t heads, bool to_halves) {
   const int64_t half = x.size(0) / heads / 2, columns = x.numel() / x.size(0);
@@ -155,6 +185,30 @@ std::vector<Entry> huggingface_layout(Family family, const GptConfig& c) {
   return std::move(w.list);
 }
 
+std::vector<Entry> gguf_layout(Family family, const GptConfig& c) {
+  std::vector<Entry> all = huggingface_layout(family, c);
+  for (Entry& e : all) {
+    e.transposed = false;
+    for (Piece& p : e.pieces) {
+      p.theirs = gguf_name(p.theirs);
+      if (family == Family::llama) p.pair_heads = 0;
+    }
+  }
+  return all;
+}
+
+std::set<std::string> names_of(const std::vector<Entry>& layout) {
+  std::set<std::string> all;
+  for (const Entry& e : layout) all.insert(e.ours);
+  return all;
+}
+GptConfig completed(GptConfig c, Family family) {
+  c.norm_affine = true;
+  if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
+  return c;
+}
+float filling(const std::string& ours) { return ours.ends_with(".bias") ? 0.f : 1.f; }
+
 Tensor rows_from(const Entry& e, const Piece& p, const Tensor& theirs) {
   const Tensor rows = e.transposed ? transpose(theirs) : theirs;
   return p.pair_heads ? transposed(rows, p.pair_heads, false) : rows;
@@ -162,6 +216,44 @@ Tensor rows_from(const Entry& e, const Piece& p, const Tensor& theirs) {
 Tensor rows_to(const Entry& e, const Piece& p, const Tensor& ours) {
   const Tensor rows = p.pair_heads ? transposed(ours, p.pair_heads, true) : ours;
   return e.transposed ? transpose(rows) : rows;
+}
+
+std::vector<TheirTensor> their_tensors(std::string_view op, std::vector<Entry> (*layout)(Family, const GptConfig&),
+                                       const GptConfig& c, const Params& params) {
+  const Family family = family_of(c);
+  const StateDict state = params.state();
+  const std::set<std::string> has = names_of(layout(family, c));
+  for (const auto& [name, t] : state)
+    TG_CHECK(has.contains(name), value,
+             "[{}] '{}' {} is not a parameter of this Gpt. Pass only the parameters of the model.", op, name,
+             t.shape());
+  std::vector<TheirTensor> all;
+  for (const Entry& e : layout(family, completed(c, family))) {
+    const auto found = state.find(e.ours);
+    TG_CHECK(found != state.end() || !has.contains(e.ours), value,
+             "[{}] there is no '{}' {} among the parameters. Pass those of the model.", op, e.ours, e.shape());
+    const Tensor ours = found == state.end() ? Tensor() : found->second;
+    int64_t row = 0;
+    for (const Piece& p : e.pieces) {
+      all.push_back({p.theirs, e.shape(p), [=](DType dtype) {
+                       NoGradScope off;
+                       const Tensor rows =
+                           ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, filling(e.ours), DType::f32);
+                       return rows_to(e, p, rows.to(Device::cpu())).contiguous().to(dtype);
+                     }});
+      row += p.rows;
+    }
+  }
+  return all;
+}
+void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype) {
+  const Tensor wide = made.to(DType::f32);
+  const std::span<const float> all(wide.data<float>(), size_t(wide.numel()));
+  const auto bad = std::ranges::find_if(all, [](float x) { return !std::isfinite(x); });
+  TG_CHECK(bad == all.end(), non_finite,
+           "[{}] '{}' is {} at {} in {}. A weight must be finite in the file. Write bf16 or f32, or train with a lower "
+           "learning rate.",
+           op, name, std::isnan(*bad) ? std::abs(*bad) : *bad, position_of(bad - all.begin(), made.shape()), dtype);
 }
 
 }  // namespace tg

@@ -4,6 +4,8 @@
 #pragma once
 #include <tapegrad/models/gpt/gpt.h>
 
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,9 +43,32 @@ struct Entry {
 /// The tensors of a Gpt, in order, with transformers' names. An Error for Family::none.
 std::vector<Entry> huggingface_layout(Family, const GptConfig&);
 
+/// The same with llama.cpp's names. Its architecture llama has our order of pairs.
+std::vector<Entry> gguf_layout(Family, const GptConfig&);
+/// The names of ours.
+std::set<std::string> names_of(const std::vector<Entry>&);
+/// The configuration with all parameters of the family's files, and the value of those that a Gpt lacks.
+/// @{
+GptConfig completed(GptConfig, Family);
+float filling(const std::string& ours);
+/// @}
+
 /// Our rows from one tensor of theirs.
 Tensor rows_from(const Entry&, const Piece&, const Tensor& theirs);
 /// One tensor of theirs from our rows.
 Tensor rows_to(const Entry&, const Piece&, const Tensor& ours);
+
+/// A tensor of theirs, to write.
+struct TheirTensor {
+  std::string name;
+  Shape shape;
+  std::function<Tensor(DType)> make;  ///< contiguous, on the CPU
+};
+/// The tensors of a layout (huggingface_layout or gguf_layout) from the parameters of a Gpt. Parameters of the family
+/// that the model lacks are zeros (biases) and ones (norms). Errors begin with `op`.
+std::vector<TheirTensor> their_tensors(std::string_view op, std::vector<Entry> (*layout)(Family, const GptConfig&),
+                                       const GptConfig&, const Params&);
+/// An Error with name and position of the first element that is not finite. `made` is on the CPU.
+void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype);
 
 }  // namespace tg
