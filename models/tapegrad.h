@@ -33,6 +33,7 @@
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/io/model_dir.h>

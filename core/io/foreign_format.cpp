@@ -17,7 +17,9 @@ constexpr std::string_view kPage = "a page of HTML or XML, as a failed download 
 constexpr Format kFormats[] = {
     {"version https://git-lfs.github.com/spec/"sv,
      "a pointer of Git LFS: the file itself was not downloaded. Run `git lfs pull` in its folder"},
-    {"GGUF"sv, "a GGUF file of llama.cpp, which is not read. Take the model's folder with config.json and safetensors"},
+    {"GGUF"sv,
+     "a GGUF file of llama.cpp, which `tapegrad export --to gguf` writes and nothing reads. Take the model's folder of "
+     "Hugging Face, with config.json and safetensors"},
     {"ggjt"sv, "an old file of llama.cpp, which is not read. Take the model's folder with config.json and safetensors"},
     {"lmgg"sv, "an old file of llama.cpp, which is not read. Take the model's folder with config.json and safetensors"},
     {"PK\3\4"sv,

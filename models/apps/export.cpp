@@ -4,6 +4,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 
@@ -17,6 +18,7 @@ namespace {
 
 struct ExportOptions {
   std::string model, adapter, to = "hf", out, dtype = "same", max_shard = "5GB";
+  bool sharded = false;  // --max-shard was given
 };
 
 // "200MB", or bytes.
@@ -35,25 +37,16 @@ int64_t bytes_of(const std::string& word) {
   return bytes;
 }
 
-int run(const ExportOptions& o) {
-  if (o.model.empty() || o.out.empty()) throw UsageError("export needs --model DIR and --out DIR");
-  check_alone("export");
+// Renames a temporary folder last, so `out` is complete or absent.
+void write_folder(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
-  // Renames a temporary folder last, so --out is complete or absent.
-  std::string out = o.out;
-  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  const std::string part = temporary_folder(out);
-  remove_leftovers(out);  // of killed exports
-  TG_CHECK(!path_exists(out), value,
-           "[export] {} exists. Exporting makes a new folder. Remove it, or choose another --out.", out);
-  LoadedModel m = load_model(o.model);
-  if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
   if (m.origin)
     options.origin = &*m.origin;
   else
     options.tokenizer = m.tokenizer.get();
   (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
+  const std::string part = temporary_folder(out);
   make_folder(part);
   try {
     save_huggingface(part, m.model.config(), m.params, options);
@@ -63,8 +56,35 @@ int run(const ExportOptions& o) {
     std::filesystem::remove_all(part, none);
     throw;
   }
-  fmt::print("wrote {}, a {} of {} parameters for transformers\n", o.out, name_of(family_of(m.model.config())),
-             m.params.count());
+}
+void write_gguf(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
+  if (!m.tokenizer_error.empty()) throw Error(Error::Kind::value, m.tokenizer_error);
+  GgufOptions options{.tokenizer = m.tokenizer.get(), .origin = m.origin ? &*m.origin : nullptr};
+  if (o.dtype != "same") options.type = gguf_type(o.dtype);
+  save_gguf(out, m.model.config(), m.params, options);
+}
+
+int run(const ExportOptions& o) {
+  if (o.model.empty() || o.out.empty()) throw UsageError("export needs --model DIR and --out DIR");
+  const bool gguf = o.to == "gguf";
+  if (gguf && o.sharded) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
+  if (!gguf && o.dtype == "q8_0") throw UsageError("--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
+  (void)bytes_of(o.max_shard);
+  check_alone("export");
+  std::string out = o.out;
+  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  remove_leftovers(out);  // of killed exports
+  TG_CHECK(!path_exists(out), value,
+           "[export] {} exists. Exporting makes a new {}. Remove it, or choose another --out.", out,
+           gguf ? "file" : "folder");
+  LoadedModel m = load_model(o.model);
+  if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
+  if (gguf)
+    write_gguf(out, m, o);
+  else
+    write_folder(out, m, o);
+  fmt::print("wrote {}, a {} of {} parameters for {}\n", o.out, name_of(family_of(m.model.config())), m.params.count(),
+             gguf ? "llama.cpp" : "transformers");
   return 0;
 }
 
@@ -77,11 +97,14 @@ Subcommand export_command() {
                      o->model);
             c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model: merged first",
                      o->adapter);
-            c.option("--to", "hf: a folder for Hugging Face's transformers", o->to, {"hf"});
-            c.option("--out", "DIR", "the folder to make", o->out);
-            c.option("--dtype", "of the exported weights; same: as in a folder of Hugging Face, otherwise f32",
-                     o->dtype, {"same", "f32", "bf16", "f16"});
-            c.option("--max-shard", "SIZE", "most bytes of tensors in a file", o->max_shard);
+            c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o->to,
+                     {"hf", "gguf"});
+            c.option("--out", "PATH", "the folder or file to make", o->out);
+            c.option("--dtype",
+                     "of the exported weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only",
+                     o->dtype, {"same", "f32", "bf16", "f16", "q8_0"});
+            c.option("--max-shard", "SIZE", o->max_shard, "most bytes of tensors in a file",
+                     [o](const std::string& size) { o->max_shard = size, o->sharded = true; });
             return [o] { return run(*o); };
           }};
 }

@@ -14,12 +14,7 @@
 namespace tg {
 namespace {
 using detail::append_utf8;
-using detail::kGpt2Pattern;
-
-constexpr std::string_view kLlama3Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)"
-                                            R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+using detail::kGpt2Pattern, detail::kLlama3Pattern, detail::kQwen2Pattern;
 
 // A byte-level tokenizer.json. An empty pattern does not split.
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {

@@ -116,7 +116,7 @@ class Cursor {
 }  // namespace
 
 TextPattern::TextPattern(std::string_view pattern)
-    : program_(std::make_shared<const Program>(detail::parse_pattern(pattern))) {}
+    : text_(pattern), program_(std::make_shared<const Program>(detail::parse_pattern(pattern))) {}
 
 void TextPattern::split(std::string_view text, const Take& take) const {
   const Program& p = *program_;

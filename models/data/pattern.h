@@ -18,6 +18,7 @@ class TextPattern {
   /// An Error for other syntax (with its offset), a pattern that can match nothing, or more than 62 classes of
   /// characters.
   explicit TextPattern(std::string_view pattern);
+  const std::string& text() const { return text_; }  ///< the pattern
 
   /// Takes bytes [begin, end) of a text and whether they match.
   using Take = std::function<void(size_t begin, size_t end, bool matched)>;
@@ -29,6 +30,7 @@ class TextPattern {
 
  private:
   struct Program;
+  std::string text_;
   std::shared_ptr<const Program> program_;
 };
 

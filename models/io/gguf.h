@@ -1,0 +1,56 @@
+/// @file
+/// GGUF files, version 3: models for llama.cpp. They are written, not read.
+/// Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+#pragma once
+#include <tapegrad/models/io/huggingface.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tg {
+
+/// Types of tensors, by their numbers in a file. q8_0 has blocks of 32 elements
+/// of a row: an f16 scale, max |x| / 127, and 8-bit multiples of it.
+enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
+/// "q8_0".
+std::string_view name_of(GgufType);
+/// The type of a name, or an Error.
+GgufType gguf_type(std::string_view name);
+
+/// Options of save_gguf().
+struct GgufOptions {
+  /// The type of matrices; norms, biases and positions are f32. With q8_0, rows that are no multiple of 32 are f16.
+  /// Unset: the type of all matrices in the origin's files, else f32.
+  std::optional<GgufType> type = {};
+  const Tokenizer* tokenizer = nullptr;  ///< needed: a ByteTokenizer or BpeTokenizer
+  const Origin* origin = nullptr;        ///< has special tokens and the chat template
+};
+/// Writes a Gpt and its tokenizer, atomically. Tensors are converted one at a time. Parameters of the family that the
+/// model lacks are zeros (biases) and ones (norms). An Error for what llama.cpp lacks, and for a weight that is not
+/// finite in the file.
+void save_gguf(const std::string& path, const GptConfig&, const Params&, const GgufOptions&);
+
+namespace detail {
+using GgufValue = std::variant<uint32_t, int32_t, float, bool, std::string, std::vector<int32_t>, std::vector<float>,
+                               std::vector<std::string>>;
+struct GgufTensor {
+  std::string name;
+  Shape shape;  // q8_0: rows are multiples of 32
+  GgufType type = GgufType::f32;
+  std::function<Tensor(DType)> make;  // contiguous, on the CPU
+};
+struct GgufFile {
+  std::vector<std::pair<std::string, GgufValue>> keys;
+  std::vector<GgufTensor> tensors;
+};
+// Streams the tensors. An Error for one that is not finite.
+void write_gguf(const std::string& path, const GgufFile&);
+}  // namespace detail
+
+}  // namespace tg
