@@ -27,6 +27,7 @@ texts=$((1000 * ${TG_TEST_EFFORT:-1}))
 [ "$mode" = ci ] || texts=100000
 $python tests/clients/tokens.py --program $bin/encode_texts --texts $texts --tokenizer $out/vocabularies/gpt2 \
   --tokenizer $out/vocabularies/llama3 --tokenizer $out/vocabularies/qwen2 --tokenizer $out/vocabularies/llama2
+$python tests/clients/llama_cpp.py --tapegrad $bin/tapegrad --program $bin/encode_texts --vocabularies $out/vocabularies
 [ "$mode" = full ] || exit 0
 for version in 5.23.0 4.57.6; do
   venv "transformers-$version" torch==2.15.0 "transformers==$version" numpy safetensors==0.8.0

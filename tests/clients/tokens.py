@@ -123,4 +123,5 @@ def main():
     return 1 if sum(compare(path, o.program, o.texts) for path in o.tokenizer) else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
