@@ -17,7 +17,7 @@ namespace tg::apps {
 namespace {
 
 struct ExportOptions {
-  std::string model, adapter, to = "hf", out, dtype = "same", max_shard = "5GB";
+  std::string model, adapter, base, to = "hf", out, dtype = "same", max_shard = "5GB";
   bool sharded = false;  // --max-shard was given
 };
 
@@ -64,9 +64,28 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
   save_gguf(out, m.model.config(), m.params, options);
 }
 
+// The adapter alone, over the model that its configuration names.
+void write_adapter(const std::string& out, const ExportOptions& o) {
+  const std::string base = o.base.empty() ? adapter_base(o.adapter).folder : o.base;
+  TG_CHECK(
+      !base.empty() && path_exists(base), value,
+      "[export] {} names '{}' as its base (base_model_name_or_path), which is no folder here. The order of its rows "
+      "depends on that model. Pass its folder with --base.",
+      o.adapter, base);
+  LoadedModel m = load_model(base);
+  const Lora lora = load_adapter(o.adapter, m);
+  save_gguf_adapter(out, m.model.config(), lora);
+  fmt::print("wrote {}, an adapter of {} parameters over a {} for llama.cpp\n", o.out, lora.params().count(),
+             name_of(family_of(m.model.config())));
+}
+
 int run(const ExportOptions& o) {
-  if (o.model.empty() || o.out.empty()) throw UsageError("export needs --model DIR and --out DIR");
-  const bool gguf = o.to == "gguf";
+  const bool gguf = o.to == "gguf", alone = gguf && o.model.empty() && !o.adapter.empty();
+  if ((o.model.empty() && !alone) || o.out.empty())
+    throw UsageError("export needs --model DIR and --out PATH, or --adapter DIR, --to gguf and --out FILE");
+  if (!alone && !o.base.empty())
+    throw UsageError("--base is for an adapter alone: --adapter and --to gguf without --model");
+  if (alone && o.dtype != "same") throw UsageError("--dtype is for models: an adapter is written in f32");
   if (gguf && o.sharded) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
   if (!gguf && o.dtype == "q8_0") throw UsageError("--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
   (void)bytes_of(o.max_shard);
@@ -77,6 +96,10 @@ int run(const ExportOptions& o) {
   TG_CHECK(!path_exists(out), value,
            "[export] {} exists. Exporting makes a new {}. Remove it, or choose another --out.", out,
            gguf ? "file" : "folder");
+  if (alone) {
+    write_adapter(out, o);
+    return 0;
+  }
   LoadedModel m = load_model(o.model);
   if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
   if (gguf)
@@ -95,8 +118,12 @@ Subcommand export_command() {
             auto o = std::make_shared<ExportOptions>();
             c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face",
                      o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model: merged first",
+            c.option("--adapter", "DIR",
+                     "what `finetune --out DIR` or PEFT wrote over that model: merged first. With --to gguf and "
+                     "without --model, the "
+                     "adapter alone",
                      o->adapter);
+            c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o->base);
             c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o->to,
                      {"hf", "gguf"});
             c.option("--out", "PATH", "the folder or file to make", o->out);

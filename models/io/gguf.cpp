@@ -3,6 +3,7 @@
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/io/gguf.h>
+#include <tapegrad/models/io/peft.h>
 #include <tapegrad/ops/rope.h>
 
 #include <algorithm>
@@ -294,10 +295,17 @@ GgufType gguf_type(std::string_view name) {
   return known->second;
 }
 
-void save_gguf(const std::string& path, const GptConfig& c, const Params& params, const GgufOptions& o) {
+namespace {
+Family checked_family(const GptConfig& c) {
   const Family family = family_of(c);
   TG_CHECK(family != Family::none, value,
            "[gguf] llama.cpp has no model like this one: {}. Train a model of one family.", family_mismatch(c));
+  return family;
+}
+}  // namespace
+
+void save_gguf(const std::string& path, const GptConfig& c, const Params& params, const GgufOptions& o) {
+  const Family family = checked_family(c);
   TG_CHECK(family != Family::gpt2 || c.activation == Activation::gelu_tanh, value,
            "[gguf] activation is {}, and llama.cpp computes gelu_tanh in a gpt2. Train with --activation gelu_tanh.",
            name_of(c.activation));
@@ -330,6 +338,29 @@ void save_gguf(const std::string& path, const GptConfig& c, const Params& params
     const bool plain = t.shape.size() == 1 || t.name == "position_embd.weight";
     const bool ragged = type == GgufType::q8_0 && t.shape.back() % kQuantBlock;
     file.tensors.push_back({t.name, t.shape, plain ? GgufType::f32 : ragged ? GgufType::f16 : type, std::move(t.make)});
+  }
+  detail::write_gguf(path, file);
+}
+
+void save_gguf_adapter(const std::string& path, const GptConfig& c, const Lora& lora) {
+  const Family family = checked_family(c);
+  const auto alpha = float(lora.config().alpha);
+  GgufFile file{.keys = {{"general.type", "adapter"},
+                         {"general.architecture", std::string(name_of(family))},
+                         {"general.alignment", uint32_t(kAlignment)},
+                         {"adapter.type", "lora"},
+                         {"adapter.lora.alpha", alpha}},
+                .tensors = {}};
+  for (const AdapterModule& m : adapter_modules(lora, gguf_layout(family, c))) {
+    const double more = m.scale / (double(alpha) / double(m.rank));  // llama.cpp scales by alpha / rank
+    for (const char* part : {"lora_a", "lora_b"}) {
+      const Tensor t = part[5] == 'a' ? m.a : m.b;
+      file.tensors.push_back({fmt::format("{}.weight.{}", m.name, part), t.shape(), GgufType::f32, [=](DType dtype) {
+                                NoGradScope off;
+                                const Tensor all = part[5] == 'b' && more != 1 ? t * more : t;
+                                return all.to(Device::cpu()).to(dtype).contiguous();
+                              }});
+    }
   }
   detail::write_gguf(path, file);
 }

@@ -3,6 +3,7 @@
 /// Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 #pragma once
 #include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/model/lora.h>
 
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,9 @@ struct GgufOptions {
 /// model lacks are zeros (biases) and ones (norms). An Error for what llama.cpp lacks, and for a weight that is not
 /// finite in the file.
 void save_gguf(const std::string& path, const GptConfig&, const Params&, const GgufOptions&);
+
+/// Writes adapters of a Gpt alone, in f32, for llama.cpp's --lora over the model of save_gguf(). An Error as there.
+void save_gguf_adapter(const std::string& path, const GptConfig&, const Lora&);
 
 namespace detail {
 using GgufValue = std::variant<uint32_t, int32_t, float, bool, std::string, std::vector<int32_t>, std::vector<float>,

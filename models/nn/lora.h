@@ -12,7 +12,7 @@ namespace tg::nn {
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;   ///< probability of dropping an element of x A in training
+  double dropout = 0;  ///< probability of dropping an element of x A in training
   /// scale() is alpha / sqrt(rank) (Kalajdzievski, 2023, arXiv:2312.03732).
   bool rslora = false;
 
@@ -49,9 +49,10 @@ struct LoraRows {
 
 /// The deltas of a Linear, on disjoint rows of its weight. Copies of the Linear share them.
 struct LoraAdapter {
+  /// One delta.
   struct Part {
     int64_t row = 0;  ///< the first row of the weight that it changes
-    LoraDelta delta;
+    LoraDelta delta;  ///< of these rows
   };
   std::vector<Part> parts;  ///< by row
   /// The weight without deltas while merged; else empty.

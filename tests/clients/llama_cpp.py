@@ -38,6 +38,12 @@ FAMILIES = {
     "qwen2": [*LLAMA, "--qkv-bias", "true"],
     "qwen3": [*LLAMA, "--qk-norm", "true", "--head-dim", 32, "--rope-scaling", "linear", "--rope-factor", 4],
 }
+ADAPTERS = {  # flags of `tapegrad finetune`
+    "gpt2": ["--targets", "*"],
+    "llama": ["--targets", "*.attn.q", "*.attn.v", "*.mlp.fc", "lm_head"],
+    "qwen2": ["--targets", "*.attn.qkv", "*.mlp.up", "--rslora"],
+    "qwen3": ["--targets", "*.attn.k", "*.attn.proj", "*.mlp.proj"],
+}
 PROMPT, MORE = 20, 32  # tokens
 
 
@@ -58,18 +64,19 @@ def trained(tapegrad, folder, *flags):
     return folder / "run"
 
 
-def server(path, context=PROMPT + MORE):
+def server(path, context=PROMPT + MORE, adapter=None):
     p = xllamacpp.CommonParams()
     p.model.path, p.n_ctx, p.n_parallel, p.warmup, p.verbosity = str(path), context, 1, False, -1
     p.cpuparams.n_threads = 1
+    p.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(adapter), 1.0)] if adapter else []
     p.cache_type_k = p.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     return xllamacpp.Server(p)
 
 
-def continued(at, prompt):
+def continued(at, prompt, count=MORE):
     """The ids that llama.cpp continues with, and the log-probabilities of the likely first ones."""
-    r = at.handle_completions({"prompt": prompt, "n_predict": MORE, "logprobs": 5, "ignore_eos": True,
+    r = at.handle_completions({"prompt": prompt, "n_predict": count, "logprobs": 5, "ignore_eos": True,
                                "temperature": 0.0, "cache_prompt": False})
     steps = (r if isinstance(r, dict) else json.loads(r))["choices"][0]["logprobs"]["content"]
     return [s["id"] for s in steps], {x["id"]: x["logprob"] for x in steps[0]["top_logprobs"]}
@@ -91,18 +98,23 @@ def check_quantized(whole, small):
                              gguf.quants.quantize(values, expected).view(np.uint8).ravel()), f"{name}: other bytes")
 
 
-def family(tapegrad, name, flags, folder):
-    model = trained(tapegrad, folder, "--layers", 2, "--heads", 4, "--width", 64, "--context", 64, "--batch", 8,
-                    "--max-steps", 60, "--warmup", 5, "--lr", 0.01, *flags)
-    run(tapegrad, "eval", "--model", model, "--data", folder / "text.txt", "--window", PROMPT, "--batch", 1, "--logits",
+def greedy(tapegrad, words, folder):
+    """A prompt, its continuation by tapegrad, and the log-probabilities of the first token."""
+    run(tapegrad, "eval", *words, "--data", folder / "text.txt", "--window", PROMPT, "--batch", 1, "--logits",
         folder / "logits")
     seen = load_file(folder / "logits")
     prompt = [int(x) for x in seen["tokens"][0][:PROMPT]]
     z = seen["logits"][0][PROMPT - 1].astype(np.float64)
     z -= z.max() + np.log(np.exp(z - z.max()).sum())
-    words = run(tapegrad, "generate", "--model", model, "--prompt-ids", ",".join(map(str, prompt)), "--temperature", 0,
-                "--max-tokens", MORE)
-    ours = [int(x) for x in words.replace(",", " ").split()][-MORE:]
+    text = run(tapegrad, "generate", *words, "--prompt-ids", ",".join(map(str, prompt)), "--temperature", 0,
+               "--max-tokens", MORE)
+    return prompt, [int(x) for x in text.replace(",", " ").split()][-MORE:], z
+
+
+def family(tapegrad, name, flags, folder):
+    model = trained(tapegrad, folder, "--layers", 2, "--heads", 4, "--width", 64, "--context", 64, "--batch", 8,
+                    "--max-steps", 60, "--warmup", 5, "--lr", 0.01, *flags)
+    prompt, ours, z = greedy(tapegrad, ["--model", model], folder)
     found = {}
     for dtype in ("f32", "q8_0", "bf16", "f16"):
         path = folder / f"{dtype}.gguf"
@@ -123,6 +135,25 @@ def family(tapegrad, name, flags, folder):
     check(far["f32"] <= (3e-3 if "gpt2" in name else 1e-5) and far["q8_0"] <= 0.05, f"{name}: {far}")
     print(f"  {name}: {len(reader.fields)} keys, {len(whole)} tensors, {MORE} tokens, log-probabilities to "
           f"{far['f32']:.1e}, in q8_0 {far['q8_0']:.1e}", flush=True)
+
+
+def adapter(tapegrad, name, flags, lora, folder):
+    """An adapter alone, over the model of its folder: log-probabilities of the likely tokens, and all tokens."""
+    model = trained(tapegrad, folder, "--layers", 2, "--heads", 4, "--width", 64, "--context", 64, "--batch", 8,
+                    "--max-steps", 60, "--warmup", 5, "--lr", 0.01, *flags)
+    (folder / "other.txt").write_text(TEXT.upper())
+    run(tapegrad, "finetune", "--model", model, "--data", folder / "other.txt", "--out", folder / "adapter", "--quiet",
+        "--batch", 8, "--max-steps", 30, "--warmup", 2, "--lr", 0.02, "--alpha", 10, "--rank", 4, *lora)
+    words = ["--model", model, "--adapter", folder / "adapter"]
+    prompt, ours, z = greedy(tapegrad, words, folder)
+    run(tapegrad, "export", "--model", model, "--to", "gguf", "--out", folder / "base.gguf")
+    run(tapegrad, "export", "--adapter", folder / "adapter", "--to", "gguf", "--out", folder / "lora.gguf")
+    plain = continued(server(folder / "base.gguf"), prompt)[0]
+    theirs, likely = continued(server(folder / "base.gguf", adapter=folder / "lora.gguf"), prompt)
+    far = max(abs(z[i] - p) for i, p in likely.items())
+    check(theirs == ours and theirs != plain, f"{name}: {theirs}, not {ours}, and without the adapter {plain}")
+    check(far <= (3e-3 if "gpt2" in name else 1e-5), f"{name}: adapted log-probabilities to {far}")
+    print(f"  {name}: an adapter, {MORE} tokens, log-probabilities to {far:.1e}", flush=True)
 
 
 def mistral(tapegrad, folder):
@@ -190,6 +221,9 @@ def main():
     for name, flags in FAMILIES.items():
         with tempfile.TemporaryDirectory() as folder:
             family(tapegrad, name, flags, pathlib.Path(folder))
+    for name, lora in ADAPTERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            adapter(tapegrad, name, FAMILIES[name], lora, pathlib.Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         mistral(tapegrad, pathlib.Path(folder))
     if o.vocabularies:

@@ -516,3 +516,49 @@ TEST_CASE("gguf: a weight that is not finite in the file is refused by name, and
   CHECK_HAS(error(1e8f, GgufType::q8_0),
             "'blk.1.ffn_down.weight' has an element of size 100000000 in the 32 from (2, 0) on");
 }
+
+TEST_CASE("gguf: adapters alone, scaled as llama.cpp does, with the order of rows of the weights") {
+  for (const Family family : kGgufFamilies) {
+    CAPTURE(name_of(family));
+    GgufModel m = gguf_model(family);
+    const bool gpt2 = family == Family::gpt2;
+    const std::string q = gpt2 ? "h.0.attn.qkv" : "h.0.attn.q", up = gpt2 ? "h.1.mlp.fc" : "h.1.mlp.up";
+    const Lora lora = apply_lora(
+        m.model, m.params, {.targets = {q, up}, .rank = 2, .alpha = 6, .rslora = true, .rank_pattern = {{up, 4}}});
+    StateDict s = lora.params().state();
+    uint64_t seed = 0;
+    for (auto& [name, t] : s) t = random(t.shape(), ++seed);
+    lora.params().assign(s);
+    save_gguf_adapter(m.folder / "lora.gguf", m.config, lora);
+    const GgufContent file(m.folder / "lora.gguf");
+    CHECK(file.text("general.type") == "adapter");
+    CHECK(file.text("general.architecture") == name_of(family));
+    CHECK(file.text("adapter.type") == "lora");
+    CHECK(file.number("adapter.lora.alpha") == 6);
+    REQUIRE(file.tensors.size() == 4);
+    const auto check = [&](const std::string& theirs, const std::string& ours, int64_t heads, int64_t rank) {
+      const GgufStored &a = file.tensors.at(theirs + ".weight.lora_a"), &b = file.tensors.at(theirs + ".weight.lora_b");
+      const Tensor x = transpose(s.at(ours + ".lora_a")), y = transpose(s.at(ours + ".lora_b"));
+      CHECK(a.shape == x.shape());
+      CHECK(b.shape == y.shape());
+      CHECK(a.type == 0);
+      CHECK(a.all<float>() == values(x.contiguous()));
+      // alpha / sqrt(rank) is sqrt(rank) times what llama.cpp applies.
+      const Tensor scaled = y.contiguous() * (6 / std::sqrt(double(rank)) / (6.0 / double(rank)));
+      CHECK(b.all<float>() == (heads ? gguf_halves(scaled, heads) : values(scaled)));
+    };
+    check(gpt2 ? "blk.0.attn_qkv" : "blk.0.attn_q", q,
+          family == Family::qwen2 || family == Family::qwen3 ? m.config.heads : 0, 2);
+    check("blk.1.ffn_up", up, 0, 4);
+    StateDict infinite = s;
+    infinite.at(q + ".lora_b") = filled(infinite.at(q + ".lora_b").shape(), INFINITY);
+    lora.params().assign(infinite);
+    CHECK_SAYS_OF(non_finite, save_gguf_adapter(m.folder / "no.gguf", m.config, lora), "is inf at (0, 0)");
+    CHECK(m.folder.entries() == 1);
+  }
+  GptConfig odd = small_gguf(Family::llama);
+  odd.norm = NormKind::layer_norm;
+  GgufModel m(odd);
+  const Lora lora = apply_lora(m.model, m.params, {.rank = 2});
+  CHECK_SAYS(save_gguf_adapter(m.folder / "no.gguf", odd, lora), "llama.cpp has no model like this one");
+}
