@@ -19,7 +19,7 @@ venv() { # venv <name> <what pip installs>...: makes $out/<name>
 venv peers -r tests/clients/requirements-ci.txt
 python=$out/peers/bin/python
 $python tests/clients/files.py --tapegrad $bin/tapegrad
-$python tests/clients/tensorboard.py --tapegrad $bin/tapegrad
+$python tests/clients/event_files.py --tapegrad $bin/tapegrad
 [ -d $out/vocabularies ] || $python tests/clients/vocabularies.py --out $out/vocabularies || {
   echo "skipped: PyPI gives no vocabularies" && exit 77
 }
@@ -30,7 +30,11 @@ $python tests/clients/tokens.py --program $bin/encode_texts --texts $texts --tok
 $python tests/clients/llama_cpp.py --tapegrad $bin/tapegrad --program $bin/encode_texts --vocabularies $out/vocabularies
 [ "$mode" = full ] || exit 0
 for version in 5.23.0 4.57.6; do
-  venv "transformers-$version" torch==2.15.0 "transformers==$version" numpy safetensors==0.8.0
+  peft=0.21.2
+  [ "$version" = 5.23.0 ] || peft=0.17.1
+  venv "transformers-$version" torch==2.15.0 "transformers==$version" "peft==$peft" -r tests/clients/requirements-ci.txt
   "$out/transformers-$version/bin/python" tests/clients/hf.py --tapegrad $bin/tapegrad \
     --tokenizer $out/vocabularies/gpt2/tokenizer.json
+  "$out/transformers-$version/bin/python" tests/clients/adapters.py --tapegrad $bin/tapegrad
+  "$out/transformers-$version/bin/python" tests/clients/demonstration.py --tapegrad $bin/tapegrad
 done

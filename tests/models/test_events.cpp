@@ -1,4 +1,4 @@
-// Event files of TensorBoard, read back by a small parser. tests/clients/tensorboard.py reads them by TensorBoard.
+// Event files of TensorBoard, read back by a small parser. tests/clients/event_files.py reads them by TensorBoard.
 #include <signal.h>
 #include <sys/resource.h>
 #include <tapegrad/models/train/events.h>

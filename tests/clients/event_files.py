@@ -1,6 +1,6 @@
 """The event files of `tapegrad train --tensorboard`, read by TensorBoard.
 
-    python tests/clients/tensorboard.py [--tapegrad build/release/bin/tapegrad]
+    python tests/clients/event_files.py [--tapegrad build/release/bin/tapegrad]
 
 A run is killed after its seventh step and resumed from the checkpoint of the fifth. EventAccumulator and
 EventMultiplexer read each step once, with the numbers of log.jsonl, and the texts. Ends with status 1 at the first
@@ -19,10 +19,8 @@ import sys
 import tempfile
 import time
 
-# The folder of this file is first in sys.path, and this file has the name of the package.
-sys.path.pop(0)
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
-from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer  # noqa: E402
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
 STEPS, KILLED, EVERY = 12, 7, 5
 TAGS = {
