@@ -101,14 +101,12 @@ constexpr const char* kFits = "An adapter fits the model that it was trained on.
 
 class Planner {
  public:
-  Planner(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout)
-      : f_(f), model_(model) {
+  Planner(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
     for (Slot& s : slots_of(model, layout)) slots_[s.linear].push_back(std::move(s));
     check_modules();
     plan_.config = {.targets = {}, .rank = f.rank, .alpha = f.alpha, .dropout = f.dropout, .rslora = f.rslora};
     for (const NamedLinear& l : model.list) add(l);
-    name_targets();
   }
   Plan take() { return std::move(plan_); }
 
@@ -131,17 +129,15 @@ class Planner {
         f_.path, name, t.shape());
   }
   void check_modules() const {
-    const detail::PeftSelection selection(f_.config);
     std::set<std::string> known;
     for (const auto& [linear, slots] : slots_)
       for (const Slot& s : slots) {
         known.insert(s.name);
-        if (!selection.known()) continue;
-        const bool there = f_.modules.contains(s.name);
-        TG_CHECK(there || !selection.has(s.name), value,
+        const bool there = f_.modules.contains(s.name), wanted = detail::is_selected(f_.config, s.name).value_or(there);
+        TG_CHECK(there || !wanted, value,
                  "[adapter] {} has no tensors for '{}', which 'target_modules' of {} names. {}.", f_.path, s.name,
                  f_.config_path, kFits);
-        TG_CHECK(!there || selection.has(s.name), value,
+        TG_CHECK(!there || wanted, value,
                  "[adapter] {} has tensors for '{}', which {} does not name ('target_modules', 'exclude_modules', "
                  "'layers_to_transform'). Restore the file that does not belong to the adapter.",
                  f_.path, s.name, f_.config_path);
@@ -163,6 +159,9 @@ class Planner {
     for (const Slot* s : there) {
       const auto part = std::ranges::find_if(
           l.parts, [&](auto& p) { return p.rows.begin == s->rows.begin && p.rows.count == s->rows.count; });
+      TG_CHECK(part != l.parts.end() || s->rows.count == out, value,
+               "[adapter] '{}' of this model has no part for '{}' of the layout. Pass adapter_layout() of the model.",
+               l.name, s->name);
       add(s->rows.count == out ? l.name : part->name, {s});
     }
   }
@@ -202,23 +201,7 @@ class Planner {
     if (const double alpha = f_.alpha_of(first); alpha != f_.alpha)
       plan_.config.alpha_pattern.push_back({module, alpha});
   }
-  // Modules of all blocks get one pattern.
-  void name_targets() {
-    const std::vector<std::string> names = std::exchange(plan_.config.targets, {});
-    const auto is_named = [&](const std::string& name) { return std::ranges::find(names, name) != names.end(); };
-    const auto are_all_named = [&](const std::string& pattern) {
-      return std::ranges::all_of(model_.matching("lora", {&pattern, 1}, /*parts=*/true), [&](const NamedLinear& l) {
-        return l.parts.empty() ? is_named(l.name) : std::ranges::all_of(l.parts, is_named, &NamedLinear::Part::name);
-      });
-    };
-    std::vector<std::string>& targets = plan_.config.targets;
-    for (const std::string& name : names) {
-      const std::string pattern = pattern_of(name), target = are_all_named(pattern) ? pattern : name;
-      if (std::ranges::find(targets, target) == targets.end()) targets.push_back(target);
-    }
-  }
   const PeftFile& f_;
-  const Linears& model_;
   std::map<std::string, std::vector<Slot>> slots_;  // by the name of the layer
   Plan plan_;
 };

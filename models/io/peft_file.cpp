@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
+#include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/io/peft_file.h>
 
 #include <algorithm>
@@ -98,21 +99,7 @@ void read_tensors(PeftFile& f) {
   }
 }
 
-// The value of the first key that matches the module, after any outer names.
-template <class T>
-T first_match(const char* field, const Patterns<T>& patterns, const std::string& module, T otherwise) {
-  for (const auto& [key, x] : patterns) {
-    try {
-      if (NamePattern(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key)).matches(module)) return x;
-    } catch (const Error& e) {
-      throw Error(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
-                                        "reads: {}",
-                                        key, field, e.what()));
-    }
-  }
-  return otherwise;
-}
-
+// Lazy and greedy quantifiers match the same whole names, and anchors at the ends say nothing.
 std::string without_lazy_quantifiers(std::string_view regex) {
   if (regex.starts_with('^')) regex.remove_prefix(1);
   if (regex.ends_with('$') && !regex.ends_with("\\$")) regex.remove_suffix(1);
@@ -132,75 +119,52 @@ std::string without_lazy_quantifiers(std::string_view regex) {
   }
   return r;
 }
-
-}  // namespace
-
-// The marks stand for the ends of a name, since TextPattern has no anchors.
-NamePattern::NamePattern(std::string_view regex) : pattern_("\x01(?:" + without_lazy_quantifiers(regex) + ")\x02") {}
-bool NamePattern::matches(const std::string& name) const {
+// Whether a regular expression of Python matches the whole name. Marks stand for its ends: TextPattern has no anchors.
+bool matches(std::string_view regex, const std::string& name) {
+  const TextPattern pattern("\x01(?:" + without_lazy_quantifiers(regex) + ")\x02");
   const std::string text = "\x01" + name + "\x02";
   bool all = false;
-  pattern_.split(text,
-                 [&](size_t begin, size_t end, bool matched) { all |= matched && begin == 0 && end == text.size(); });
+  pattern.split(text,
+                [&](size_t begin, size_t end, bool matched) { all |= matched && begin == 0 && end == text.size(); });
   return all;
 }
 
-void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to) {
-  bool strings = x.is_array();
-  for (const Json& entry : x) strings = strings && entry.is_string();
-  expect_field(strings, f, x, "a list of names in quotes");
-  to = x.get<std::vector<std::string>>();
-}
-
-PeftSelection::PeftSelection(const Json& config) {
-  const Json* targets = config.find("target_modules");
-  if (!targets || targets->is_null()) known_ = false;
-  if (targets && targets->is_string()) {
-    std::string word = targets->get<std::string>();
-    std::ranges::transform(word, word.begin(), [](unsigned char c) { return char(std::tolower(c)); });
-    all_linear_ = word == "all-linear";
-  }
-  if (!all_linear_) targets_ = read(config, "target_modules");
-  excluded_ = read(config, "exclude_modules");
-  layers_in_ = read(config, "layers_pattern").list;
-  if (const Json* x = config.find("layers_to_transform"); x && x->is_number_integer()) {
-    layers_.push_back(x->get<int64_t>());
-  } else if (x && !x->is_null()) {
-    expect_field(x->is_array() && std::ranges::all_of(*x, [](const Json& n) { return n.is_number_integer(); }),
-                 {"adapter", "layers_to_transform"}, *x, "an integer or a list of integers");
-    layers_ = x->get<std::vector<int64_t>>();
-  }
-}
-PeftSelection::Names PeftSelection::read(const Json& config, const char* key) {
-  Names names;
-  const Json* x = config.find(key);
-  if (!x || x->is_null()) return names;
-  if (!x->is_string()) {
-    read_field({"adapter", key}, *x, names.list);
-  } else if (const std::string text = x->get<std::string>(); std::string_view(key) == "layers_pattern") {
-    if (!text.empty()) names.list = {text};
-  } else {
+// The value of the first key that matches the module, after any outer names.
+template <class T>
+T first_match(const char* field, const Patterns<T>& patterns, const std::string& module, T otherwise) {
+  for (const auto& [key, x] : patterns) {
     try {
-      names.pattern.emplace(text);
-    } catch (const Error&) {
-      known_ = false;
+      if (matches(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key), module)) return x;
+    } catch (const Error& e) {
+      throw Error(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
+                                        "reads: {}",
+                                        key, field, e.what()));
     }
   }
-  return names;
+  return otherwise;
 }
-bool PeftSelection::Names::has(const std::string& module) const {
-  if (pattern) return pattern->matches(module);
+
+const Json* value_of(const Json& config, const char* key) {
+  const Json* x = config.find(key);
+  return x && !x->is_null() ? x : nullptr;
+}
+// Whether a list has the module, or an end of its name, or a regular expression matches it.
+std::optional<bool> names(const Json& config, const char* key, const std::string& module) {
+  const Json* x = value_of(config, key);
+  if (!x) return false;
+  if (x->is_string()) {
+    try {
+      return matches(x->get<std::string>(), module);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+  std::vector<std::string> list;
+  read_field({"adapter", key}, *x, list);
   return std::ranges::any_of(list, [&](const std::string& n) { return module == n || module.ends_with("." + n); });
 }
-bool PeftSelection::has(const std::string& module) const {
-  if (excluded_.has(module)) return false;
-  if (all_linear_) return module != "lm_head";
-  if (!targets_.has(module)) return false;
-  const bool by_end = !targets_.pattern && std::ranges::find(targets_.list, module) == targets_.list.end();
-  return !by_end || layers_.empty() || std::ranges::find(layers_, layer_of(module)) != layers_.end();
-}
-// N of the first "<name>.N." after an outer name, or after a name in layers_in_; -1: none.
-int64_t PeftSelection::layer_of(const std::string& module) const {
+// N of the first "<name>.N." after an outer name, or after a name in `in`; -1: none.
+int64_t layer_of(const std::string& module, const std::vector<std::string>& in) {
   std::vector<std::string> words(1);
   for (const char c : module)
     if (c == '.')
@@ -210,10 +174,42 @@ int64_t PeftSelection::layer_of(const std::string& module) const {
   for (size_t i = 1; i + 1 < words.size(); ++i) {
     const std::string& n = words[i];
     const bool number = !n.empty() && n.size() < 10 && n.find_first_not_of("0123456789") == std::string::npos;
-    if (number && (layers_in_.empty() ? i > 1 : std::ranges::find(layers_in_, words[i - 1]) != layers_in_.end()))
-      return std::stol(n);
+    if (number && (in.empty() ? i > 1 : std::ranges::find(in, words[i - 1]) != in.end())) return std::stol(n);
   }
   return -1;
+}
+
+}  // namespace
+
+void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to) {
+  bool strings = x.is_array();
+  for (const Json& entry : x) strings = strings && entry.is_string();
+  expect_field(strings, f, x, "a list of names in quotes");
+  to = x.get<std::vector<std::string>>();
+}
+
+std::optional<bool> is_selected(const Json& config, const std::string& module) {
+  const std::optional<bool> excluded = names(config, "exclude_modules", module);
+  const Json* targets = value_of(config, "target_modules");
+  if (!excluded || !targets) return {};
+  if (*excluded) return false;
+  std::string word = targets->is_string() ? targets->get<std::string>() : "";
+  std::ranges::transform(word, word.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+  if (word == "all-linear") return module != "lm_head";
+  const std::optional<bool> named = names(config, "target_modules", module);
+  const Json* layers = value_of(config, "layers_to_transform");
+  if (!named || !*named || !layers || targets->is_string()) return named;
+  for (const Json& name : *targets)  // a whole name is not filtered
+    if (name == Json(module)) return true;
+  std::vector<std::string> in;
+  if (const Json* x = value_of(config, "layers_pattern"))
+    x->is_string() ? in.assign(x->get<std::string>().empty() ? 0 : 1, x->get<std::string>())
+                   : read_field({"adapter", "layers_pattern"}, *x, in);
+  const Json list = layers->is_number() ? Json::array({*layers}) : *layers;
+  expect_field(list.is_array() && std::ranges::all_of(list, [](const Json& n) { return n.is_number_integer(); }),
+               {"adapter", "layers_to_transform"}, *layers, "an integer or a list of integers");
+  const Json layer = layer_of(module, in);
+  return list.empty() || std::ranges::find(list, layer) != list.end();
 }
 
 int64_t PeftFile::rank_of(const std::string& module) const { return first_match("rank_pattern", ranks, module, rank); }

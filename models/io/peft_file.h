@@ -3,7 +3,6 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/data/pattern.h>
 
 #include <cstdint>
 #include <map>
@@ -19,17 +18,6 @@ inline constexpr const char *kPeftConfig = "adapter_config.json", *kPeftWeights 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.", kPeftA = ".lora_A.weight",
                                   kPeftB = ".lora_B.weight";
 
-// A regular expression of Python that must match a whole name. Lazy and greedy quantifiers are then equal, and anchors
-// at its ends say nothing.
-class NamePattern {
- public:
-  explicit NamePattern(std::string_view regex);
-  bool matches(const std::string& name) const;
-
- private:
-  TextPattern pattern_;
-};
-
 // Patterns of module names, with their values.
 template <class T> using Patterns = std::vector<std::pair<std::string, T>>;
 
@@ -44,28 +32,10 @@ template <class T> void read_field(const FieldName& f, const Json& x, Patterns<T
   }
 }
 
-// target_modules, exclude_modules, layers_to_transform and layers_pattern, as PEFT applies them.
-class PeftSelection {
- public:
-  explicit PeftSelection(const Json& config);
-  // False without target_modules, or for a regular expression in a syntax that NamePattern lacks. The tensors of the
-  // file name the modules as well.
-  bool known() const { return known_; }
-  bool has(const std::string& module) const;
-
- private:
-  struct Names {
-    std::optional<NamePattern> pattern;
-    std::vector<std::string> list;
-    bool has(const std::string& module) const;
-  };
-  Names read(const Json& config, const char* key);
-  int64_t layer_of(const std::string& module) const;
-  bool known_ = true, all_linear_ = false;
-  Names targets_, excluded_;
-  std::vector<int64_t> layers_;
-  std::vector<std::string> layers_in_;
-};
+// Whether target_modules, exclude_modules, layers_to_transform and layers_pattern select a module, as PEFT applies
+// them. Nothing without target_modules, or for a regular expression in a syntax that TextPattern lacks: the tensors of
+// the file name the modules as well.
+std::optional<bool> is_selected(const Json& config, const std::string& module);
 
 struct PeftFile {
   std::string config_path, path;
@@ -75,8 +45,8 @@ struct PeftFile {
   bool rslora = false;
   Patterns<int64_t> ranks;
   Patterns<double> alphas;
-  std::string base;                                          // weights_hash() of the base, or ""
-  bool base_is_bf16 = false;                                 // the base was in bf16
+  std::string base;  // weights_hash() of the base, or ""
+  bool base_is_bf16 = false;
   std::map<std::string, std::pair<Tensor, Tensor>> modules;  // A (r, in) and B (out, r)
   std::map<std::string, Tensor> copies;                      // weights of the base, which PEFT saves with adapted heads
 

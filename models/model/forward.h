@@ -61,9 +61,6 @@ struct Linears {
                                     bool parts = false) const;
 };
 
-/// The name with an asterisk for each number: "h.*.mlp.fc" for all blocks.
-std::string pattern_of(std::string_view name);
-
 /// Sets the kind of matching layers' matmuls. Parameters, names and files do not change, so training may continue with
 /// another kind. Earlier copies of the model do not change; handles (Model) are no copies. Returns the layers' names.
 /// An Error, without any change, if a pattern matches no layer or a layer was prepared for evaluation.

@@ -6,7 +6,8 @@
 #include <algorithm>
 
 namespace tg {
-
+namespace {
+// Numbers become asterisks, so all blocks have equal names.
 std::string pattern_of(std::string_view name) {
   std::string s;
   for (size_t begin = 0; begin <= name.size();) {
@@ -18,7 +19,6 @@ std::string pattern_of(std::string_view name) {
   }
   return s;
 }
-namespace {
 std::string modules_of(const std::vector<NamedLinear>& all, bool parts) {
   std::vector<std::pair<std::string, int>> patterns;  // each with its count
   const auto add = [&](std::string_view name) {

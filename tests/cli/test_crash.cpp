@@ -56,6 +56,49 @@ TEST_CASE("a crash or no space left at system calls that write, of finetuning: t
   CHECK(strike_everywhere(reference, "before-any", 137, 2 * stride()) >= 40 / stride());
   CHECK(strike_everywhere(reference, "fail-any", 1, 2 * stride()) >= 40 / stride());
 }
+TEST_CASE("a crash or no space left at system calls that write, of exports: the whole folder or file, or none") {
+  const Folder folder;
+  const auto run = [&](const Arguments& words, const std::string& fault = "") {
+    Process p(folder.path, words, {.fault = fault});
+    return p.status();
+  };
+  std::ofstream(folder / "text.txt") << rhyme();
+  const Arguments llama = {"--positions", "rope", "--norm", "rms_norm", "--activation", "swiglu", "--out", "base"};
+  REQUIRE(run(with(with({"train", "--data", "text.txt", "--quiet", "--max-steps", "1"}, kTiny), llama)) == 0);
+  for (const char* to : {"hf", "gguf"}) {
+    const Arguments command = {"export", "--model", "base", "--max-shard", "20KB", "--to", "hf", "--out", "out"};
+    const Arguments words =
+        to[0] == 'h' ? command : Arguments{"export", "--model", "base", "--to", "gguf", "--out", "out"};
+    const auto content = [&] {
+      std::map<std::string, std::string> all;
+      if (fs::is_directory(folder / "out"))
+        for (const auto& f : fs::directory_iterator(folder / "out")) all[f.path().filename()] = read_file(f.path());
+      else
+        all[""] = read_file(folder / "out");
+      return all;
+    };
+    REQUIRE(run(words) == 0);
+    const auto whole = content();
+    for (const auto& [fault, status] : {std::pair("before-any", 137), std::pair("fail-any", 1)}) {
+      int struck = 0;
+      for (int n = 1;; n += int(stride())) {
+        fs::remove_all(folder / "out");
+        CAPTURE_ALL(to, fault, n);
+        const int ended = run(words, fmt::format("{}:{}", fault, n));
+        if (fs::exists(folder / "out")) CHECK(content() == whole);
+        if (ended == 0) break;
+        REQUIRE(ended == status);
+        ++struck;
+      }
+      CHECK(struck >= 5 / int(stride()));
+    }
+    fs::remove_all(folder / "out");
+    REQUIRE(run(words) == 0);
+    CHECK(content() == whole);
+    fs::remove_all(folder / "out");
+    CHECK(folder.entries() == 3);  // the leftovers of killed exports are gone
+  }
+}
 TEST_CASE("no space left at system calls that write: an error, and the run goes on to the same bytes") {
   CHECK(strike_everywhere(Reference(kTiny), "fail-any", 1, stride()) >= 100 / stride());
 }
