@@ -74,7 +74,7 @@ def go_round(tapegrad, out, text):
 
     plain, loud = out / "plain.txt", out / "loud.txt"
     plain.write_bytes(text)
-    loud.write_bytes(text.upper())
+    loud.write_bytes(text.replace(b"e", b"E"))
     run(tapegrad, "train", "--data", plain, *LLAMA, *RUN, "--max-steps", 300, "--out", out / "run", "--tensorboard",
         out / "logs/run")
     base = greedy_here(tapegrad, "--model", out / "run")
@@ -85,7 +85,7 @@ def go_round(tapegrad, out, text):
     check(greedy_there(model) == base, "transformers continues in another way")
     say(f"transformers: the same {COUNT} tokens")
 
-    loss = train_in_peft(out / "published", text.upper(), out / "theirs")
+    loss = train_in_peft(out / "published", loud.read_bytes(), out / "theirs")
     adapted = greedy_here(tapegrad, "--model", out / "published", "--adapter", out / "theirs")
     check(greedy_there(PeftModel.from_pretrained(model, out / "theirs")) == adapted, "peft continues in another way")
     check(adapted != base, "the adapter changes nothing")
