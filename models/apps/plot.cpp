@@ -10,9 +10,7 @@
 #include <tapegrad/models/train/plot.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 
 namespace tg::apps {
@@ -27,9 +25,8 @@ struct PlotOptions {
 // COLUMNS, which a user may set, or the size of the terminal.
 int columns_of_output() {
   const char* given = std::getenv("COLUMNS");
-  int columns = 0;
-  if (given) std::from_chars(given, given + std::strlen(given), columns);
-  return columns > 0 ? std::min(columns, 1000) : terminal_width();
+  const long columns = given ? std::strtol(given, nullptr, 10) : 0;
+  return columns > 0 ? int(std::min(columns, 1000L)) : terminal_width();
 }
 
 NamedLog read_run(const std::string& run) {

@@ -326,9 +326,6 @@ Watch watch_of(const TrainOptions& o, const std::string& saved) {
   if (o.quiet) w.quiet = true, w.sample_every = 0;
   return w;
 }
-}  // namespace
-
-namespace {
 void check_events(const TrainOptions& o, const RunSetup& s) {
   const std::string& dir = s.watch.tensorboard;
   TG_CHECK(!path_exists(dir) || is_folder(dir), value,

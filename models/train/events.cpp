@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -13,77 +12,52 @@
 #include <utility>
 
 namespace tg {
-namespace detail {
+namespace {
+// CRC-32C (Castagnoli), reflected.
 uint32_t crc32c(std::string_view text) {
-  static constexpr auto kTable = [] {
-    std::array<uint32_t, 256> table{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t c = i;
-      for (int bit = 0; bit < 8; ++bit) c = c & 1 ? c >> 1 ^ 0x82F63B78u : c >> 1;
-      table[i] = c;
-    }
-    return table;
-  }();
   uint32_t c = ~0u;
-  for (const char x : text) c = kTable[(c ^ uint8_t(x)) & 255] ^ c >> 8;
+  for (const char x : text) {
+    c ^= uint8_t(x);
+    for (int bit = 0; bit < 8; ++bit) c = c >> 1 ^ (c & 1 ? 0x82F63B78u : 0);
+  }
   return ~c;
 }
-}  // namespace detail
-
-namespace {
 constexpr std::string_view kEventPrefix = "events.out.tfevents.";
-constexpr int64_t kMostSeconds = 9'999'999'999;  // ten digits, in order by name
-constexpr auto kFlushPause = std::chrono::seconds(10);
 
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // The wire format of protobuf: a key of field number and type, then the value.
-template <class U> std::string little_endian(U x) {
-  std::string bytes;
-  for (size_t i = 0; i < sizeof x; ++i) bytes += char(x >> 8 * i & 255);
-  return bytes;
-}
+template <class T> std::string bytes_of(T x) { return {reinterpret_cast<const char*>(&x), sizeof x}; }
 std::string wire_varint(uint64_t x) {
   std::string bytes;
   for (; x > 127; x >>= 7) bytes += char(x | 128);
   return bytes + char(x);
 }
 std::string wire_field(uint64_t number, uint64_t x) { return wire_varint(number << 3) + wire_varint(x); }
-std::string wire_field(uint64_t number, double x) {
-  return wire_varint(number << 3 | 1) + little_endian(std::bit_cast<uint64_t>(x));
-}
-std::string wire_field(uint64_t number, float x) {
-  return wire_varint(number << 3 | 5) + little_endian(std::bit_cast<uint32_t>(x));
-}
+std::string wire_field(uint64_t number, double x) { return wire_varint(number << 3 | 1) + bytes_of(x); }
+std::string wire_field(uint64_t number, float x) { return wire_varint(number << 3 | 5) + bytes_of(x); }
 std::string wire_field(uint64_t number, std::string_view bytes) {
   return wire_varint(number << 3 | 2) + wire_varint(bytes.size()) + std::string(bytes);
 }
 
-// Summary.value with tag and simple_value
-std::string scalar_value(std::string_view tag, double x) {
-  return wire_field(1, wire_field(1, tag) + wire_field(2, float(x)));
-}
-
 std::string tf_record(std::string_view data) {
-  const auto masked = [](std::string_view bytes) {
-    return little_endian(std::rotr(detail::crc32c(bytes), 15) + 0xA282EAD8u);
-  };
-  const std::string length = little_endian(uint64_t(data.size()));
+  const auto masked = [](std::string_view bytes) { return bytes_of(std::rotr(crc32c(bytes), 15) + 0xA282EAD8u); };
+  const std::string length = bytes_of(uint64_t(data.size()));
   return length + masked(length) + std::string(data) + masked(data);
 }
 
-// The largest <seconds> of the event files in a folder; -1: there is none.
-int64_t newest_event_file(const std::string& folder) {
-  int64_t newest = -1;
+// The largest <seconds> of the event files in a folder; 0: there is none.
+uint64_t newest_event_file(const std::string& folder) {
+  uint64_t newest = 0;
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    int64_t seconds = 0;
+    uint64_t seconds = 1;
     if (!name.starts_with(kEventPrefix)) continue;
     std::from_chars(name.data() + kEventPrefix.size(), name.data() + name.size(), seconds);
-    newest = std::max(newest, seconds < kMostSeconds ? seconds : 0);
+    newest = std::max(newest, seconds);
   }
   return newest;
 }
@@ -92,8 +66,8 @@ std::string new_event_path(const std::string& folder) {
   make_folder(folder);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
-  return fmt::format("{}/{}{:010}.{}.{}.0", folder, kEventPrefix,
-                     std::max(int64_t(wall_time()), newest_event_file(folder) + 1), host, getpid());
+  return fmt::format("{}/{}{}.{}.{}.0", folder, kEventPrefix,
+                     std::max(uint64_t(wall_time()), newest_event_file(folder) + 1), host, getpid());
 }
 }  // namespace
 
@@ -112,14 +86,16 @@ EventFile::~EventFile() {
 
 void EventFile::add(int64_t step, const std::string& content) {
   buffer_ += tf_record(wire_field(1, wall_time()) + wire_field(2, uint64_t(step)) + content);
-  if (std::chrono::steady_clock::now() - flushed_ >= kFlushPause) flush();
+  if (std::chrono::steady_clock::now() - flushed_ >= std::chrono::seconds(10)) flush();
 }
 void EventFile::write(const StepRecord& r) {
-  std::string values = scalar_value("loss/train", r.loss) + scalar_value("lr", r.lr) +
-                       scalar_value("grad_norm", r.grad_norm) + scalar_value("tokens_per_s", r.tokens_per_s) +
-                       scalar_value("memory/peak_bytes", double(r.peak_bytes));
-  if (r.val_loss)
-    values += scalar_value("loss/val", *r.val_loss) + scalar_value("perplexity/val", std::exp(*r.val_loss));
+  std::string values;
+  const auto scalar = [&](std::string_view tag, double x) {
+    values += wire_field(1, wire_field(1, tag) + wire_field(2, float(x)));
+  };
+  scalar("loss/train", r.loss), scalar("lr", r.lr), scalar("grad_norm", r.grad_norm);
+  scalar("tokens_per_s", r.tokens_per_s), scalar("memory/peak_bytes", double(r.peak_bytes));
+  if (r.val_loss) scalar("loss/val", *r.val_loss), scalar("perplexity/val", std::exp(*r.val_loss));
   add(r.step, wire_field(5, values));
 }
 void EventFile::write_text(std::string_view tag, int64_t step, const std::string& text) {
@@ -136,6 +112,6 @@ void EventFile::flush() {
   flushed_ = std::chrono::steady_clock::now();
   if (const std::string records = std::exchange(buffer_, {}); !records.empty()) file_.append(records);
 }
-bool EventFile::any_in(const std::string& folder) { return newest_event_file(folder) >= 0; }
+bool EventFile::any_in(const std::string& folder) { return newest_event_file(folder) > 0; }
 
 }  // namespace tg

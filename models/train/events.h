@@ -41,9 +41,4 @@ class EventFile {
   std::chrono::steady_clock::time_point flushed_;
 };
 
-namespace detail {
-// CRC-32C (Castagnoli), reflected polynomial 0x82F63B78.
-uint32_t crc32c(std::string_view);
-}  // namespace detail
-
 }  // namespace tg

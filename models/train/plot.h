@@ -14,9 +14,8 @@ struct NamedLog {
   std::vector<StepRecord> steps;
 };
 
-/// A page without script and without links. The panels are the loss against steps, tokens and time, and learning rate,
-/// gradient norm and tokens per second against steps; all runs are in each. Numbers that are not finite leave gaps.
-/// Time is the sum of `ms`, so without validation. A panel has at most two points per pixel and curve.
+/// A page without script and links. Its panels have the loss against steps, tokens and time, and learning rate,
+/// gradient norm and tokens per second against steps. Numbers that are not finite leave gaps. Time is the sum of `ms`.
 std::string plot_html(const std::vector<NamedLog>& runs);
 
 /// The mean training loss per column of dots, in 16 lines of `width` (at least 40) columns, then a line for each run.

@@ -60,7 +60,7 @@ run(0 plot run tuned/log.jsonl "<b>" --out loss.html)
 fail_if("says '${out}'" NOT out STREQUAL "wrote loss.html\n" OR err)
 file(READ ${dir}/loss.html page)
 string(REPLACE ";" "," page "${page}")
-expect(page "<!DOCTYPE html>" "> run</td>" "> tuned/log.jsonl</td>" "> &lt,b&gt,</td>" "<title>run</title>"
+expect(page "<!DOCTYPE html>" " run: step 12, loss" " tuned/log.jsonl: step 2" " &lt,b>: step 12" "<title>run</title>"
        ">learning rate</text>" ">gradient norm" ">tokens per second</text>" ">time of training, seconds</text>")
 fail_if("the page has a script, a link or a name as HTML" page MATCHES "<script|https?:|href|<b>")
 run(0 plot run --out loss.html)

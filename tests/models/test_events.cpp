@@ -62,7 +62,19 @@ struct Event {
   std::map<std::string, float> scalars;
   std::map<std::string, std::string> texts;
 };
-uint32_t masked(std::string_view bytes) { return std::rotr(detail::crc32c(bytes), 15) + 0xA282EAD8u; }
+// CRC-32C by division of polynomials over bits, from the highest power down.
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t rest = ~0u;
+  for (const char byte : bytes)
+    for (int i = 0; i < 8; ++i) {
+      const bool odd = (rest >> 31 ^ uint32_t(byte) >> i) & 1;
+      rest = rest << 1 ^ (odd ? 0x1EDC6F41u : 0);
+    }
+  uint32_t reversed = 0;
+  for (int i = 0; i < 32; ++i) reversed |= (~rest >> i & 1) << (31 - i);
+  return reversed;
+}
+uint32_t masked(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u; }
 std::vector<Event> events_of(std::string_view file) {
   std::vector<Event> events;
   for (size_t at = 0; at < file.size();) {
@@ -113,8 +125,7 @@ StepRecord record_of(int64_t step, double loss) {
 }  // namespace
 
 TEST_CASE("events: records have TFRecord's frame, and every field comes back") {
-  CHECK(detail::crc32c("123456789") == 0xE3069283u);  // the check value of CRC-32C
-  CHECK(detail::crc32c("") == 0);
+  CHECK(crc32c("123456789") == 0xE3069283u);  // the check value of CRC-32C
   Folder folder;
   const std::string dir = folder / "a/b";
   CHECK(!EventFile::any_in(dir));
