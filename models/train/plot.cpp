@@ -105,7 +105,7 @@ struct PlotCurves {
   }
 };
 
-// The mean of each column of pixels or dots, or its least and largest point. Gaps become a point.
+// The mean of each column of pixels or dots, or its least and largest point. Gaps stay, as NaN.
 PlotCurve sampled(const PlotCurve& curve, const PlotAxis& x, int columns, bool mean) {
   PlotCurve all;
   for (size_t i = 0; i < curve.size();) {
@@ -135,7 +135,7 @@ constexpr std::pair<std::string_view, int> kPlotColors[] = {{"#0072b2", 34}, {"#
                                                             {"#444444", 90}};
 auto color_of(size_t run) { return kPlotColors[run % std::size(kPlotColors)]; }
 
-// Text between tags.
+// Safe between tags, not in attributes.
 std::string html_text(std::string_view text) {
   std::string safe;
   for (const char c : text) safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);

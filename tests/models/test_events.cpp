@@ -62,7 +62,7 @@ struct Event {
   std::map<std::string, float> scalars;
   std::map<std::string, std::string> texts;
 };
-// CRC-32C by division of polynomials over bits, from the highest power down.
+// CRC-32C, not reflected.
 uint32_t crc32c(std::string_view bytes) {
   uint32_t rest = ~0u;
   for (const char byte : bytes)
