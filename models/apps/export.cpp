@@ -17,8 +17,7 @@ namespace tg::apps {
 namespace {
 
 struct ExportOptions {
-  std::string model, adapter, base, to = "hf", out, dtype = "same", max_shard = "5GB";
-  bool sharded = false;  // --max-shard was given
+  std::string model, adapter, base, to = "hf", out, dtype = "same", max_shard;
 };
 
 // "200MB", or bytes.
@@ -39,7 +38,8 @@ int64_t bytes_of(const std::string& word) {
 
 // Renames a temporary folder last, so `out` is complete or absent.
 void write_folder(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
-  HuggingfaceOptions options{.max_shard = bytes_of(o.max_shard)};
+  HuggingfaceOptions options;
+  if (!o.max_shard.empty()) options.max_shard = bytes_of(o.max_shard);
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
   if (m.origin)
     options.origin = &*m.origin;
@@ -64,19 +64,14 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
   save_gguf(out, m.model.config(), m.params, options);
 }
 
-// The adapter alone, over the model that its configuration names.
-void write_adapter(const std::string& out, const ExportOptions& o) {
+// The folder of the model that an adapter names.
+std::string base_of(const ExportOptions& o) {
   const std::string base = o.base.empty() ? adapter_base(o.adapter).folder : o.base;
-  TG_CHECK(
-      !base.empty() && path_exists(base), value,
-      "[export] {} names '{}' as its base (base_model_name_or_path), which is no folder here. The order of its rows "
-      "depends on that model. Pass its folder with --base.",
-      o.adapter, base);
-  LoadedModel m = load_model(base);
-  const Lora lora = load_adapter(o.adapter, m);
-  save_gguf_adapter(out, m.model.config(), lora);
-  fmt::print("wrote {}, an adapter of {} parameters over a {} for llama.cpp\n", o.out, lora.params().count(),
-             name_of(family_of(m.model.config())));
+  TG_CHECK(!base.empty() && path_exists(base), value,
+           "[export] {} names '{}' as its base (base_model_name_or_path), which is no folder here. The order of its "
+           "rows depends on that model. Pass its folder with --base.",
+           o.adapter, base);
+  return base;
 }
 
 int run(const ExportOptions& o) {
@@ -86,9 +81,9 @@ int run(const ExportOptions& o) {
   if (!alone && !o.base.empty())
     throw UsageError("--base is for an adapter alone: --adapter and --to gguf without --model");
   if (alone && o.dtype != "same") throw UsageError("--dtype is for models: an adapter is written in f32");
-  if (gguf && o.sharded) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
+  if (gguf && !o.max_shard.empty()) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
   if (!gguf && o.dtype == "q8_0") throw UsageError("--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
-  (void)bytes_of(o.max_shard);
+  if (!o.max_shard.empty()) (void)bytes_of(o.max_shard);
   check_alone("export");
   std::string out = o.out;
   while (out.size() > 1 && out.ends_with('/')) out.pop_back();
@@ -96,18 +91,18 @@ int run(const ExportOptions& o) {
   TG_CHECK(!path_exists(out), value,
            "[export] {} exists. Exporting makes a new {}. Remove it, or choose another --out.", out,
            gguf ? "file" : "folder");
+  LoadedModel m = load_model(alone ? base_of(o) : o.model);
+  std::string what = fmt::format("a {}", name_of(family_of(m.model.config())));
   if (alone) {
-    write_adapter(out, o);
-    return 0;
+    const Lora lora = load_adapter(o.adapter, m);
+    save_gguf_adapter(out, m.model.config(), lora);
+    what = fmt::format("an adapter of {} parameters over {}", lora.params().count(), what);
+  } else {
+    if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
+    (gguf ? write_gguf : write_folder)(out, m, o);
+    what += fmt::format(" of {} parameters", m.params.count());
   }
-  LoadedModel m = load_model(o.model);
-  if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
-  if (gguf)
-    write_gguf(out, m, o);
-  else
-    write_folder(out, m, o);
-  fmt::print("wrote {}, a {} of {} parameters for {}\n", o.out, name_of(family_of(m.model.config())), m.params.count(),
-             gguf ? "llama.cpp" : "transformers");
+  fmt::print("wrote {}, {} for {}\n", o.out, what, gguf ? "llama.cpp" : "transformers");
   return 0;
 }
 
@@ -119,19 +114,15 @@ Subcommand export_command() {
             c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face",
                      o->model);
             c.option("--adapter", "DIR",
-                     "what `finetune --out DIR` or PEFT wrote over that model: merged first. With --to gguf and "
-                     "without --model, the "
-                     "adapter alone",
+                     "what `finetune --out DIR` or PEFT wrote over that model: merged first; without --model: alone",
                      o->adapter);
             c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o->base);
             c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o->to,
                      {"hf", "gguf"});
             c.option("--out", "PATH", "the folder or file to make", o->out);
-            c.option("--dtype",
-                     "of the exported weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only",
+            c.option("--dtype", "of the weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only",
                      o->dtype, {"same", "f32", "bf16", "f16", "q8_0"});
-            c.option("--max-shard", "SIZE", o->max_shard, "most bytes of tensors in a file",
-                     [o](const std::string& size) { o->max_shard = size, o->sharded = true; });
+            c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o->max_shard);
             return [o] { return run(*o); };
           }};
 }

@@ -6,22 +6,16 @@
 #include <tapegrad/models/model/lora.h>
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
-#include <vector>
 
 namespace tg {
 
 /// Types of tensors, by their numbers in a file. q8_0 has blocks of 32 elements
 /// of a row: an f16 scale, max |x| / 127, and 8-bit multiples of it.
 enum class GgufType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
-/// "q8_0".
-std::string_view name_of(GgufType);
-/// The type of a name, or an Error.
+/// The type of a name such as "q8_0", or an Error.
 GgufType gguf_type(std::string_view name);
 
 /// Options of save_gguf().
@@ -32,29 +26,10 @@ struct GgufOptions {
   const Tokenizer* tokenizer = nullptr;  ///< needed: a ByteTokenizer or BpeTokenizer
   const Origin* origin = nullptr;        ///< has special tokens and the chat template
 };
-/// Writes a Gpt and its tokenizer, atomically. Tensors are converted one at a time. Parameters of the family that the
-/// model lacks are zeros (biases) and ones (norms). An Error for what llama.cpp lacks, and for a weight that is not
-/// finite in the file.
+/// Writes a Gpt and its tokenizer, atomically. Parameters of the family that the model lacks are zeros (biases) and
+/// ones (norms). An Error for what llama.cpp lacks, and for a weight that is not finite in the file.
 void save_gguf(const std::string& path, const GptConfig&, const Params&, const GgufOptions&);
-
 /// Writes adapters of a Gpt alone, in f32, for llama.cpp's --lora over the model of save_gguf(). An Error as there.
 void save_gguf_adapter(const std::string& path, const GptConfig&, const Lora&);
-
-namespace detail {
-using GgufValue = std::variant<uint32_t, int32_t, float, bool, std::string, std::vector<int32_t>, std::vector<float>,
-                               std::vector<std::string>>;
-struct GgufTensor {
-  std::string name;
-  Shape shape;  // q8_0: rows are multiples of 32
-  GgufType type = GgufType::f32;
-  std::function<Tensor(DType)> make;  // contiguous, on the CPU
-};
-struct GgufFile {
-  std::vector<std::pair<std::string, GgufValue>> keys;
-  std::vector<GgufTensor> tensors;
-};
-// Streams the tensors. An Error for one that is not finite.
-void write_gguf(const std::string& path, const GgufFile&);
-}  // namespace detail
 
 }  // namespace tg

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -65,12 +64,6 @@ struct Weights {
              "[huggingface] '{}' is {} in {}. Weights are read in F32, BF16 and F16. Convert the model to one of them.",
              p.theirs, t.dtype, path(p.theirs));
   }
-  bool equal(const std::string& a, const std::string& b) const {  // bit for bit
-    const SafetensorsInfo &x = info(a), &y = info(b);
-    if (x.dtype != y.dtype || x.shape != y.shape) return false;
-    const Tensor s = tensor(a), t = tensor(b);
-    return visit_dtype(x.dtype, [&]<class T>() { return std::memcmp(s.data<T>(), t.data<T>(), x.bytes) == 0; });
-  }
 };
 
 bool is_all(const Tensor& t, float x) {
@@ -95,8 +88,8 @@ bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
   if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
     return false;
-  const std::set<std::string> has = names_of(huggingface_layout(family, before));
-  for (const Entry& e : huggingface_layout(family, c)) {
+  const std::set<std::string> has = names_of(layout_of(family, before));
+  for (const Entry& e : layout_of(family, c)) {
     if (has.contains(e.ours)) continue;
     for (const Piece& p : e.pieces) {
       w.check(e, p);
@@ -185,11 +178,11 @@ Origin read_huggingface(const std::string& folder) {
 TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) {
   const GptConfig in_file = completed(c, family_of(c));
   const auto w = std::make_shared<const Weights>(folder, family_of(c));
-  const std::set<std::string> has = names_of(huggingface_layout(family_of(c), c));
+  const std::set<std::string> has = names_of(layout_of(family_of(c), c));
   auto entries = std::make_shared<std::map<std::string, Entry>>();
   TensorSource source;
   std::set<std::string> known;
-  for (Entry& e : huggingface_layout(family_of(c), in_file)) {
+  for (Entry& e : layout_of(family_of(c), in_file)) {
     for (const Piece& p : e.pieces) w->check(e, p), known.insert(p.theirs);
     if (!has.contains(e.ours)) continue;
     source.shapes[e.ours] = e.shape();
@@ -197,7 +190,7 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
   }
   if (c.tied_head && w->in_file.contains(kHead)) {
     const std::string& table = entries->at("wte.weight").pieces[0].theirs;
-    TG_CHECK(w->equal(kHead, table), value,
+    TG_CHECK(same_bits(w->tensor(kHead), w->tensor(table)), value,
              "[huggingface] {} has '{}' and '{}' with different values, and config.json says that they are one "
              "(tie_word_embeddings). Set that to false, or remove the tensor that does not belong to the model.",
              folder, kHead, table);
@@ -218,7 +211,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
            "[huggingface] the dtype is {}. It must be f32, bf16 or f16.", *o.dtype);
   const std::string config = config_text(c, o);  // an Error if no family has it
   std::vector<ShardTensor> tensors;
-  for (const TheirTensor& t : their_tensors("huggingface", huggingface_layout, c, params)) {
+  for (const TheirTensor& t : their_tensors("huggingface", Names::transformers, c, params)) {
     DType dtype = o.dtype.value_or(DType::f32);
     if (!o.dtype && o.origin && o.origin->dtypes.contains(t.name)) dtype = o.origin->dtypes.at(t.name);
     tensors.push_back({t.name, t.shape, dtype, [=] {

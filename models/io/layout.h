@@ -40,18 +40,14 @@ struct Entry {
   Shape shape() const;              ///< of ours
   Shape shape(const Piece&) const;  ///< of theirs
 };
-/// The tensors of a Gpt, in order, with transformers' names. An Error for Family::none.
-std::vector<Entry> huggingface_layout(Family, const GptConfig&);
-
-/// The same with llama.cpp's names. Its architecture llama has our order of pairs.
-std::vector<Entry> gguf_layout(Family, const GptConfig&);
-/// The names of ours.
-std::set<std::string> names_of(const std::vector<Entry>&);
-/// The configuration with all parameters of the family's files, and the value of those that a Gpt lacks.
-/// @{
+/// Programs with names of tensors.
+enum class Names { transformers, llama_cpp };
+/// The tensors of a Gpt, in order. An Error for Family::none.
+std::vector<Entry> layout_of(Family, const GptConfig&, Names = Names::transformers);
+std::set<std::string> names_of(const std::vector<Entry>&);  ///< of ours
+/// With all parameters of the family's files. A Gpt may lack some, which have the value filling().
 GptConfig completed(GptConfig, Family);
 float filling(const std::string& ours);
-/// @}
 
 /// Our rows from one tensor of theirs.
 Tensor rows_from(const Entry&, const Piece&, const Tensor& theirs);
@@ -64,10 +60,9 @@ struct TheirTensor {
   Shape shape;
   std::function<Tensor(DType)> make;  ///< contiguous, on the CPU
 };
-/// The tensors of a layout (huggingface_layout or gguf_layout) from the parameters of a Gpt. Parameters of the family
-/// that the model lacks are zeros (biases) and ones (norms). Errors begin with `op`.
-std::vector<TheirTensor> their_tensors(std::string_view op, std::vector<Entry> (*layout)(Family, const GptConfig&),
-                                       const GptConfig&, const Params&);
+/// The tensors of a completed() configuration from the parameters of a Gpt. Errors begin with `op`.
+std::vector<TheirTensor> their_tensors(std::string_view op, Names, const GptConfig&, const Params&);
+bool same_bits(const Tensor&, const Tensor&);  ///< shapes, dtypes and elements, on the CPU
 /// An Error with name and position of the first element that is not finite. `made` is on the CPU.
 void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype);
 

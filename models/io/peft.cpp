@@ -86,12 +86,6 @@ std::string hash_of(const Params& params, bool round) {
   return h.hex();
 }
 
-bool same_bits(const Tensor& x, const Tensor& y) {
-  return x.shape() == y.shape() && x.dtype() == y.dtype() && visit_dtype(x.dtype(), [&]<class T>() {
-           return std::memcmp(x.data<T>(), y.data<T>(), x.layout().bytes()) == 0;
-         });
-}
-
 // The configuration and the tensors, by our names, of a folder over a model.
 struct Plan {
   LoraConfig config;
@@ -259,7 +253,7 @@ std::string weights_hash(const Params& params) { return hash_of(params, false); 
 
 std::vector<Entry> adapter_layout(const GptConfig& c) {
   const Family family = family_of(c);
-  return family == Family::none ? std::vector<Entry>() : huggingface_layout(family, c);
+  return family == Family::none ? std::vector<Entry>() : layout_of(family, c);
 }
 
 std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<Entry>& layout) {

@@ -22,7 +22,7 @@ LoraConfig lora_config_from_json(std::string_view text, const std::string& sourc
 /// values. Compute it before a merge.
 std::string weights_hash(const Params&);
 
-/// The huggingface_layout() of a Gpt, or nothing for a model that no family can hold: its adapters have our names.
+/// The layout_of() of a Gpt, or nothing for a model that no family can hold: its adapters have our names.
 std::vector<Entry> adapter_layout(const GptConfig&);
 
 /// Options of save_adapter().
