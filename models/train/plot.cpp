@@ -135,7 +135,7 @@ constexpr std::pair<std::string_view, int> kPlotColors[] = {{"#0072b2", 34}, {"#
                                                             {"#444444", 90}};
 auto color_of(size_t run) { return kPlotColors[run % std::size(kPlotColors)]; }
 
-// Safe between tags, not in attributes.
+// Safe between tags only.
 std::string html_text(std::string_view text) {
   std::string safe;
   for (const char c : text) safe += c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);
