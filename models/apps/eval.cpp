@@ -62,7 +62,7 @@ int run(const EvalOptions& o) {
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
-  if (!o.adapter.empty()) load_adapter(o.adapter, m);
+  if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;
   TG_CHECK(window >= 1 && window <= c.context, value,

@@ -3,6 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -67,22 +68,26 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
 // The folder of the model that an adapter names.
 std::string base_of(const ExportOptions& o) {
   const std::string base = o.base.empty() ? adapter_base(o.adapter).folder : o.base;
-  TG_CHECK(!base.empty() && path_exists(base), value,
-           "[export] {} names '{}' as its base (base_model_name_or_path), which is no folder here. The order of its "
-           "rows depends on that model. Pass its folder with --base.",
-           o.adapter, base);
+  TG_CHECK(!base.empty() && path_exists(base + "/config.json"), value,
+           "[export] '{}', the base of {} ({}), is no folder of a model. The order of its rows depends on that model. "
+           "Pass its folder with --base.",
+           base, o.adapter, o.base.empty() ? "base_model_name_or_path" : "--base");
   return base;
 }
 
 int run(const ExportOptions& o) {
   const bool gguf = o.to == "gguf", alone = gguf && o.model.empty() && !o.adapter.empty();
   if ((o.model.empty() && !alone) || o.out.empty())
-    throw UsageError("export needs --model DIR and --out PATH, or --adapter DIR, --to gguf and --out FILE");
+    throw UsageError(
+        "export needs --model DIR and --out PATH, or --adapter DIR, --to gguf and --out FILE. An adapter alone is a "
+        "folder of Hugging Face's PEFT already");
   if (!alone && !o.base.empty())
     throw UsageError("--base is for an adapter alone: --adapter and --to gguf without --model");
   if (alone && o.dtype != "same") throw UsageError("--dtype is for models: an adapter is written in f32");
   if (gguf && !o.max_shard.empty()) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
   if (!gguf && o.dtype == "q8_0") throw UsageError("--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
+  if (!gguf && o.out.ends_with(".gguf"))
+    throw UsageError("--out ends in .gguf, and --to hf makes a folder. Pass --to gguf.");
   if (!o.max_shard.empty()) (void)bytes_of(o.max_shard);
   check_alone("export");
   std::string out = o.out;
@@ -91,14 +96,17 @@ int run(const ExportOptions& o) {
   TG_CHECK(!path_exists(out), value,
            "[export] {} exists. Exporting makes a new {}. Remove it, or choose another --out.", out,
            gguf ? "file" : "folder");
-  LoadedModel m = load_model(alone ? base_of(o) : o.model);
+  const std::string base = alone ? base_of(o) : o.model;
+  LoadedModel m = load_model(base);
   std::string what = fmt::format("a {}", name_of(family_of(m.model.config())));
   if (alone) {
-    const Lora lora = load_adapter(o.adapter, m);
+    const Lora lora = adapted(o.adapter, m, base);
     save_gguf_adapter(out, m.model.config(), lora);
+    if (lora.base_dtype() == DType::bf16)
+      print_note("the adapter was trained over weights in bf16: export its model with --dtype bf16");
     what = fmt::format("an adapter of {} parameters over {}", lora.params().count(), what);
   } else {
-    if (!o.adapter.empty()) load_adapter(o.adapter, m).merge();
+    if (!o.adapter.empty()) adapted(o.adapter, m, o.model).merge();
     (gguf ? write_gguf : write_folder)(out, m, o);
     what += fmt::format(" of {} parameters", m.params.count());
   }

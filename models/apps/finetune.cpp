@@ -88,7 +88,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
            name_of(*run.train.dtype));
   std::optional<Lora> further;
   if (!o.adapter.empty()) {
-    further = load_adapter(o.adapter, base.loaded);
+    further = adapted(o.adapter, base.loaded, o.model);
     check_lora(o, further->config(), further->base_dtype(), o.adapter);
   }
   LoraConfig lora;
@@ -174,12 +174,12 @@ int merge(const MergeOptions& o) {
            "[merge] --out {} is the folder of the model, which would be lost. Choose another.", o.out);
   TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,
            "[merge] {} is the folder of a training run, whose files would no longer match. Choose another.", o.out);
-  for (const char* name : {"model.safetensors", "config.json"})
+  for (const char* name : {"model.safetensors", "config.json", "adapter_config.json"})
     TG_CHECK(o.overwrite || !path_exists(fmt::format("{}/{}", o.out, name)), value,
              "[merge] {}/{} exists, and merging would overwrite it. Choose another --out, or pass --overwrite.", o.out,
              name);
   LoadedModel m = load_model(o.model);
-  Lora lora = load_adapter(o.adapter, m);
+  Lora lora = adapted(o.adapter, m, o.model);
   lora.merge();
   make_folder(o.out);
   save_model(o.out, m);
@@ -196,7 +196,9 @@ Subcommand finetune_command() {
       "finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
         auto o = std::make_shared<FinetuneOptions>();
         o->command = "finetune", o->result = "adapter";
-        c.option("--model", "DIR", "the model, which is not changed: what `train --out DIR` wrote", o->model);
+        c.option("--model", "DIR",
+                 "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face",
+                 o->model);
         const LoraConfig lora;
         c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o->adapter);
         c.option("--rank", "of the adapters", o->rank, lora.rank);

@@ -201,11 +201,12 @@ int run(GenerateOptions o) {
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   if (!o.out.empty()) check_output("generate", "--out", o.out, "result of generate", is_result);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
-  if (!o.adapter.empty()) load_adapter(o.adapter, m);
+  if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   if (o.prompt_ids.empty())
-    check_tokenizer(
-        m.tokenizer.get(), m.tokenizer_error,
-        fmt::format("[generate] {} has no tokenizer. Text needs one; --prompt-ids takes token ids.", o.model));
+    check_tokenizer(m.tokenizer.get(), m.tokenizer_error,
+                    fmt::format("[generate] {} has no tokenizer. Text needs one: copy the tokenizer.json of its base "
+                                "there. --prompt-ids takes token ids.",
+                                o.model));
   if (device != Device())  // standard output gets the text only
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();

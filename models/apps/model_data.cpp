@@ -4,6 +4,7 @@
 #include <tapegrad/models/data/bpe.h>
 
 #include <algorithm>
+#include <filesystem>
 
 namespace tg::apps {
 
@@ -53,6 +54,15 @@ RunData read_data(const ModelOfData& m, const std::vector<std::string>& paths, b
 std::string tokenizer_setting(const ModelOfData& m) {
   if (dynamic_cast<const CharTokenizer*>(m.tokenizer)) return "char";
   return dynamic_cast<const BpeTokenizer*>(m.tokenizer) ? m.folder + "/tokenizer.json" : "byte";
+}
+
+Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& folder) {
+  Lora lora = load_adapter(adapter, m);
+  const AdapterBase base = adapter_base(adapter);
+  const auto last = [](const std::string& path) { return std::filesystem::path(path + "/").parent_path().filename(); };
+  if (base.hash.empty() && !base.folder.empty() && last(base.folder) != last(absolute_path(folder)))
+    print_note(fmt::format("{} names {} as its base, and is used over {}", adapter, printable(base.folder), folder));
+  return lora;
 }
 
 std::string about_dropout(const std::optional<Origin>& origin, const std::string& way_out) {

@@ -4,6 +4,7 @@
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/io/peft.h>
 
 #include <memory>
 #include <optional>
@@ -35,6 +36,9 @@ struct ModelOfData {
 RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, bool skip_unknown);
 // RunConfig::tokenizer of a run from this model.
 std::string tokenizer_setting(const ModelOfData&);
+
+// load_adapter(). Notes an adapter without hash that names another base than `folder`.
+Lora adapted(const std::string& adapter, LoadedModel&, const std::string& folder);
 
 // A note about a dropout in config.json that training does not use, or "".
 std::string about_dropout(const std::optional<Origin>&, const std::string& way_out);

@@ -37,9 +37,8 @@ NamedLog read_run(const std::string& run) {
            path);
   LoggedSteps log = read_log(path);
   TG_CHECK(!log.steps.empty(), value,
-           "[plot] {} has no step ({} line(s) cannot be read). A plot needs at least one. Wait for the first step, or "
-           "name another run.",
-           path, log.unreadable);
+           "[plot] {} has no step{}. A plot needs at least one. Wait for the first step, or name another run.", path,
+           log.unreadable > 0 ? fmt::format(", and {} line(s) that no log.jsonl has", log.unreadable) : "");
   if (log.unreadable > 0)
     print_note(fmt::format("{} line(s) of {} cannot be read, and are skipped", log.unreadable, path));
   return {printable(run), std::move(log.steps)};
@@ -47,7 +46,9 @@ NamedLog read_run(const std::string& run) {
 
 int plot(const PlotOptions& o) {
   if (o.runs.empty() || o.out.empty() != o.terminal)
-    throw UsageError("plot needs RUN..., and either --out FILE or --terminal");
+    throw UsageError("plot needs RUN..., and --out FILE or --terminal, not both");
+  TG_CHECK(o.out.empty() || !path_exists(o.out) || !is_folder(o.out), value,
+           "[plot] --out {} is a folder. The page is a file. Choose another.", o.out);
   check_alone("plot");
   if (!o.out.empty())
     check_output("plot", "--out", o.out, "page of plot",

@@ -330,10 +330,13 @@ void check_events(const TrainOptions& o, const RunSetup& s) {
   const std::string& dir = s.watch.tensorboard;
   TG_CHECK(!path_exists(dir) || is_folder(dir), value,
            "[train] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", dir);
-  TG_CHECK(s.state || o.overwrite || !EventFile::any_in(dir), value,
-           "[train] --tensorboard {} has the event files of another run, and TensorBoard would show the new one in its "
-           "place. Choose another DIR, or pass --overwrite.",
-           dir);
+  const std::string watch = s.state && path_exists(watch_path(s.out)) ? watch_path(s.out) : "";
+  const Json before = watch.empty() ? Json() : json_or_null(MappedFile(watch).text());
+  const bool own = before.is_object() && before.contains("tensorboard") && before["tensorboard"] == Json(dir);
+  TG_CHECK(own || (!s.state && o.overwrite) || !EventFile::any_in(dir), value,
+           "[train] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
+           "place. Choose another DIR{}.",
+           dir, s.state ? "" : ", or pass --overwrite");
   TG_CHECK(own_json(text_of(Json(dir))) == Json(dir), value,
            "[train] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the "
            "folder.",
@@ -354,6 +357,10 @@ OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
   if (path_exists(path) && is_main_rank()) lock = lock_folder(o.resume);  // before another process changes it
+  TG_CHECK(path_exists(path) || !path_exists(o.resume + "/adapter_config.json"), value,
+           "[train] {} is an adapter without {}: no run can be resumed there. Train it further by `tapegrad finetune "
+           "--adapter {} --out` another folder.",
+           o.resume, "checkpoint.safetensors", o.resume);
   Checkpoint c = load_checkpoint(path);
   TG_CHECK(
       command_of(c) == o.command, value,

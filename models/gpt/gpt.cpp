@@ -143,7 +143,7 @@ std::vector<NamedLinear> Gpt::linears() {
                        {name("attn.proj"), &b.attn.proj},
                        {name("mlp.fc"), &b.mlp.fc},
                        {name("mlp.proj"), &b.mlp.proj}});
-    const int64_t q = config_.heads * config_.head_size(), ff = b.mlp.fc.weight.size(0) / 2;
+    const int64_t q = config_.heads * config_.head_size(), ff = config_.ff_width ? config_.ff_width : 4 * config_.width;
     const int64_t kv = (config_.kv_heads ? config_.kv_heads : config_.heads) * config_.head_size();
     if (config_.positions == Positions::rope)
       r[r.size() - 4].parts = {{name("attn.q"), {0, q}}, {name("attn.k"), {q, kv}}, {name("attn.v"), {q + kv, kv}}};

@@ -67,6 +67,15 @@ struct GgufFile {
   explicit GgufFile(const GptConfig& c) : family(family_of(c)) {
     TG_CHECK(family != Family::none, value,
              "[gguf] llama.cpp has no model like this one: {}. Train a model of one family.", family_mismatch(c));
+    TG_CHECK(family != Family::gpt2 || c.activation == Activation::gelu_tanh, value,
+             "[gguf] activation is {}, and llama.cpp computes gelu_tanh in a gpt2. Train with --activation gelu_tanh.",
+             name_of(c.activation));
+    TG_CHECK(family == Family::llama || c.rope_scaling.kind != RopeScalingKind::llama3, value,
+             "[gguf] rope_scaling is llama3, which llama.cpp computes in a llama and not in a {}. Export with --to hf.",
+             name_of(family));
+    TG_CHECK(family != Family::qwen2 || c.head_size() * c.heads == c.width, value,
+             "[gguf] head_dim is {}. In a qwen2, llama.cpp computes width / heads ({} / {}). Export with --to hf.",
+             c.head_dim, c.width, c.heads);
     set("general.architecture", std::string(name_of(family)));
     set("general.alignment", uint32_t(kAlignment));
   }
@@ -302,19 +311,12 @@ GgufType gguf_type(std::string_view name) {
 
 void save_gguf(const std::string& path, const GptConfig& c, const Params& params, const GgufOptions& o) {
   GgufFile file(c);
-  TG_CHECK(file.family != Family::gpt2 || c.activation == Activation::gelu_tanh, value,
-           "[gguf] activation is {}, and llama.cpp computes gelu_tanh in a gpt2. Train with --activation gelu_tanh.",
-           name_of(c.activation));
-  TG_CHECK(file.family == Family::llama || c.rope_scaling.kind != RopeScalingKind::llama3, value,
-           "[gguf] rope_scaling is llama3, which llama.cpp computes in a llama and not in a {}. Export with --to hf.",
-           name_of(file.family));
-  TG_CHECK(file.family != Family::qwen2 || c.head_size() * c.heads == c.width, value,
-           "[gguf] head_dim is {}. In a qwen2, llama.cpp computes width / heads ({} / {}). Export with --to hf.",
-           c.head_dim, c.width, c.heads);
-  TG_CHECK(
-      o.tokenizer && !dynamic_cast<const CharTokenizer*>(o.tokenizer), value,
-      "[gguf] the model has {}, and llama.cpp needs bytes or BPE. Train with --tokenizer byte or a tokenizer.json.",
-      o.tokenizer ? "a tokenizer of characters" : "no tokenizer");
+  TG_CHECK(o.tokenizer, value,
+           "[gguf] the model has no tokenizer, and llama.cpp needs one. Copy the tokenizer.json of its base there, or "
+           "train with one.");
+  TG_CHECK(!dynamic_cast<const CharTokenizer*>(o.tokenizer), value,
+           "[gguf] the model has a tokenizer of characters, and llama.cpp needs bytes or BPE. Train with --tokenizer "
+           "byte or a tokenizer.json.");
   const GgufType type = matrix_type(c, o);
   file.set("general.name", std::filesystem::path(path).stem().string());
   file.set("general.file_type", uint32_t(info_of(type).file_type));

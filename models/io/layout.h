@@ -47,7 +47,7 @@ std::vector<Entry> layout_of(Family, const GptConfig&, Names = Names::transforme
 std::set<std::string> names_of(const std::vector<Entry>&);  ///< of ours
 /// With all parameters of the family's files. A Gpt may lack some, which have the value filling().
 GptConfig completed(GptConfig, Family);
-float filling(const std::string& ours);
+float filling(const std::string& ours);  ///< 0 or 1
 
 /// Our rows from one tensor of theirs.
 Tensor rows_from(const Entry&, const Piece&, const Tensor& theirs);

@@ -118,9 +118,9 @@ class Planner {
     };
     TG_CHECK(
         ours != base.end() && same(), value,
-        "[adapter] {} has a weight '{}' {} that is not the model's. Adapters may only add to the weights of Linear "
+        "[adapter] {} has a weight '{}' {} that is not the model's{}. Adapters may only add to the weights of Linear "
         "layers. Merge the adapter in Python, and pass the merged folder as the model.",
-        f_.path, name, t.shape());
+        f_.path, name, t.shape(), name == "lm_head.weight" && entry == layout.end() ? ": the head is tied" : "");
   }
   void check_modules() const {
     std::set<std::string> known;
@@ -129,8 +129,9 @@ class Planner {
         known.insert(s.name);
         const bool there = f_.modules.contains(s.name), wanted = detail::is_selected(f_.config, s.name).value_or(there);
         TG_CHECK(there || !wanted, value,
-                 "[adapter] {} has no tensors for '{}', which 'target_modules' of {} names. {}.", f_.path, s.name,
-                 f_.config_path, kFits);
+                 "[adapter] {} has no tensors for '{}', which 'target_modules' of {} names. Name the model that it was "
+                 "trained on, or restore the file that does not belong to the adapter.",
+                 f_.path, s.name, f_.config_path);
         TG_CHECK(!there || wanted, value,
                  "[adapter] {} has tensors for '{}', which {} does not name ('target_modules', 'exclude_modules', "
                  "'layers_to_transform'). Restore the file that does not belong to the adapter.",
@@ -164,8 +165,10 @@ class Planner {
     const int64_t rank = f_.rank_of(s.name);
     const auto check = [&](const Tensor& t, std::string_view end, const Shape& shape) {
       TG_CHECK(t.shape() == shape, shape,
-               "[adapter] '{}{}{}' is {} in {}, and 'r' and 'rank_pattern' of {} and this model imply {}. {}.",
-               kPeftPrefix, s.name, end, t.shape(), f_.path, f_.config_path, shape, kFits);
+               "[adapter] '{}{}{}' is {} in {}, and 'r' and 'rank_pattern' of {} and this model imply {}. Name the "
+               "model that "
+               "it was trained on, or restore the file that does not belong to the adapter.",
+               kPeftPrefix, s.name, end, t.shape(), f_.path, f_.config_path, shape);
     };
     check(a, kPeftA, {rank, in});
     check(b, kPeftB, {s.rows.count, rank});
@@ -318,7 +321,8 @@ AdapterBase adapter_base(const std::string& folder) {
   const Json config = detail::read_peft_config(folder);
   const SafetensorsFile file(detail::peft_weights_path(folder));
   const Json* name = config.find("base_model_name_or_path");
-  return {name && name->is_string() ? name->get<std::string>() : "",
+  const auto hash = file.metadata().find("tapegrad.base");
+  return {name && name->is_string() ? name->get<std::string>() : "", hash == file.metadata().end() ? "" : hash->second,
           file.metadata().contains("tapegrad.base_dtype") ? DType::bf16 : DType::f32};
 }
 

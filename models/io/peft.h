@@ -53,12 +53,13 @@ template <class Loaded> Lora load_adapter(const std::string& folder, Loaded& m) 
   return load_adapter(folder, m.model, m.params, layout);
 }
 
-/// The keys of a folder's configuration that identify its base.
+/// The base of an adapter.
 struct AdapterBase {
   std::string folder;        ///< base_model_name_or_path, or ""
+  std::string hash;          ///< its weights_hash(), or "" in files of PEFT
   DType dtype = DType::f32;  ///< of the weights that it was trained over
 };
-/// Reads them. An Error if the folder has no adapter.
+/// Reads it. An Error if the folder has no adapter.
 AdapterBase adapter_base(const std::string& folder);
 
 /// The delta of one module of another program: scale B A.

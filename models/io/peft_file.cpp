@@ -45,18 +45,18 @@ void check_supported(const Json& config) {
   for (const auto& [key, x] : config.items()) {
     std::string rule;
     if (key == "peft_type") {
-      if (x != Json("LORA")) rule = "It must be \"LORA\"";
+      if (x != Json("LORA")) rule = "Adapters of \"LORA\" are read";
     } else if (key == "bias") {
-      if (x != Json("none")) rule = "It must be \"none\"";
+      if (x != Json("none")) rule = "Adapters trained with \"none\" are read";
     } else if (key == "init_lora_weights") {
       if (!x.is_boolean() && !x.is_null() && !(x.is_string() && is_in(kStarts, x.get<std::string>())))
-        rule = fmt::format("It must be true, false, {}", listed(kStarts));
+        rule = fmt::format("Adapters that began with true, false, {} are read", listed(kStarts));
     } else if (!is_in(kKnown, key) && !is_neutral(x)) {
-      rule = "It must be unset";
+      rule = "Adapters trained without it are read";
     }
     TG_CHECK(rule.empty(), value,
              "[adapter] '{}' is {}, which changes the results and is not supported. {}. Merge the adapter in Python by "
-             "merge_and_unload().save_pretrained(), and pass that folder as the model.",
+             "merge_and_unload().save_pretrained(), copy the tokenizer there, and pass that folder as the model.",
              key, text_of(x), rule);
   }
 }

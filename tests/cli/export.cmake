@@ -62,7 +62,7 @@ expect(out "wrote alone.gguf, an adapter of " " parameters over a llama for llam
 run(0 export --adapter ad_bytes --base bytes_hf --to gguf --out based.gguf)
 same_files(alone.gguf based.gguf "another base of the same weights gives another adapter")
 file(RENAME ${dir}/bytes ${dir}/moved)
-refused(1 "which is no folder here. The order of its rows depends on that model. Pass its folder with --base."
+refused(1 "is no folder of a model. The order of its rows depends on that model. Pass its folder with --base."
   export --adapter ad_bytes --to gguf --out never)
 file(RENAME ${dir}/moved ${dir}/bytes)
 refused(1 "was trained over other weights" export --adapter ad_bytes --base merged --to gguf --out never)
@@ -73,6 +73,7 @@ refused(1 "bytes.gguf exists. Exporting makes a new file" export --model bytes -
 refused(1 "the model has a tokenizer of characters" export --model model --to gguf --out never)
 refused(1 "norm is rms_norm, not layer_norm, as family \"gpt2\" would have" export --model odd --to gguf --out never)
 refused(2 "--max-shard is for --to hf" export --model bytes --to gguf --out never --max-shard 5GB)
+refused(2 "--out ends in .gguf, and --to hf makes a folder. Pass --to gguf." export --model bytes --out never.gguf)
 refused(2 "--dtype q8_0 is for --to gguf" export --model bytes --out never --dtype q8_0)
 refused(1 "bytes.gguf is a GGUF file of llama.cpp, which `tapegrad export --to gguf` writes and nothing reads"
   generate --model bytes.gguf --prompt x)

@@ -182,6 +182,11 @@ refused(1 "is not in the vocabulary" finetune --model model --data ids.bin --out
 run(0 finetune --model ids --data ids.bin --out tokens --rank 2 --batch 2 --max-steps 2 --val-fraction 0.25 --quiet)
 refused(1 "--out model is the folder of the model" finetune --model model --data dog.txt --out model)
 refused(1 "--out model is the folder of the model, which would be lost" merge --model model --adapter ad --out model)
+file(MAKE_DIRECTORY ${dir}/bare)
+file(COPY ${dir}/ad/adapter_config.json ${dir}/ad/adapter_model.safetensors DESTINATION ${dir}/bare)
+refused(1 "[merge] bare/adapter_config.json exists" merge --model model --adapter ad --out bare)
+refused(1 "[train] bare is an adapter without checkpoint.safetensors: no run can be resumed there."
+  finetune --resume bare)
 refused(1 "ad is the folder of a training run" merge --model model --adapter ad --out ad)
 refused(1 "ad/adapter_model.safetensors was trained over other weights" generate --model other --adapter ad)
 refused(1 "c_attn.lora_A.weight' is (4, 32) in ad/adapter_model.safetensors, and 'r' and 'rank_pattern' of \
@@ -193,7 +198,8 @@ refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter
 adapter_model.safetensors, as `tapegrad finetune --out` and PEFT write it."
         generate --model model --adapter nowhere)
 refused(1 "[adapter] model is a folder without adapter_config.json." generate --model model --adapter model)
-refused(1 "nowhere" finetune --model nowhere --data dog.txt --out never)
+refused(1 "[model] nowhere does not exist. A model is a folder with config.json" finetune --model nowhere --data dog.txt
+  --out never)
 
 report()
 message(NOTICE "finetuning works")

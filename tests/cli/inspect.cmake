@@ -95,7 +95,7 @@ refused(1 "[inspect] width is 32 in model, and 64 is given. A plan is for the mo
 give --arch" inspect --plan --model model --width 64)
 refused(1 "[inspect] model/model.safetensors is a file. A plan needs the configuration in the folder of a model."
         inspect --plan --model model/model.safetensors)
-refused(1 "nowhere/config.json" inspect --plan --model nowhere)
+refused(1 "[model] nowhere does not exist." inspect --plan --model nowhere)
 refused(1 "Did you mean 'gpt2'?" inspect --arch gpt3)
 refused(2 "inspect needs --model" inspect --arch gpt2 --model model)
 

@@ -476,7 +476,7 @@ TEST_CASE("gguf: refusals") {
       REFUSES(save(gpt2, none, &gpt2.bytes), value, "norm is rms_norm, not layer_norm, as family \"gpt2\" would have"),
       REFUSES(save(llama, scaled, &llama.bytes), value, "rope_scaling is llama3", "not in a qwen3"),
       REFUSES(save(llama, wide_heads, &llama.bytes), value, "head_dim is 32", "width / heads (64 / 4)"),
-      REFUSES(save(llama, llama.config, nullptr), value, "the model has no tokenizer", "--tokenizer byte"),
+      REFUSES(save(llama, llama.config, nullptr), value, "the model has no tokenizer", "Copy the tokenizer.json"),
       REFUSES(save(llama, llama.config, &characters), value, "a tokenizer of characters", "--tokenizer byte"),
       REFUSES(with(byte_level_bpe(split_by("a+|\\s+"))), value, "a+|", "LLaMA-3, Qwen2 and SmolLM", "--to hf"),
       REFUSES(with(space), value, "add_prefix_space", "--to hf"),

@@ -348,7 +348,7 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   write_file_atomically(llama / "config.json", std::string(100'000'000, ' '));
   CHECK_HAS(llama.error(), "config.json has 100000000 bytes. A configuration has at most");
   fs::remove(llama / "config.json");
-  CHECK_HAS(llama.error(), "/config.json");
+  CHECK_HAS(llama.error(), "is a folder without config.json. A model is a folder");
 
   GptConfig odd = small(Family::gpt2);
   odd.norm = NormKind::rms_norm;

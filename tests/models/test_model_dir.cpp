@@ -36,7 +36,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK(again.model == tiny_model());
   CHECK(to_json(again.train) == to_json(c));
 
-  CHECK_SAYS(load_model(folder / "nowhere"), "nowhere/config.json");
+  CHECK_SAYS(load_model(folder / "nowhere"), "nowhere does not exist. A model is a folder");
   const auto with_model = [&](auto change) {  // the message about a config.json that was changed
     auto j = own_json("{\"model\":" + to_json(tiny_model()) + "}");
     change(j["model"]);
