@@ -8,14 +8,14 @@
 namespace tg {
 namespace {
 // The shortest text that parses back to x.
-std::string number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
+std::string json_number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
 }  // namespace
 
 std::string to_json(const StepRecord& r) {
   return fmt::format(
       R"({{"step":{},"loss":{},{}"grad_norm":{},"lr":{},"ms":{:.3f},"tokens_per_s":{:.1f},"peak_bytes":{}}})", r.step,
-      number(r.loss), r.val_loss ? fmt::format("\"val_loss\":{},", number(*r.val_loss)) : "", number(r.grad_norm),
-      number(r.lr), r.ms, r.tokens_per_s, r.peak_bytes);
+      json_number(r.loss), r.val_loss ? fmt::format("\"val_loss\":{},", json_number(*r.val_loss)) : "",
+      json_number(r.grad_norm), json_number(r.lr), r.ms, r.tokens_per_s, r.peak_bytes);
 }
 
 StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty) {}
