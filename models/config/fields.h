@@ -25,6 +25,16 @@ template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
 }
 
+// Adds the path to Errors of f().
+template <class F> auto in_file(const std::string& path, F f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).find(path) != std::string_view::npos) throw;
+    throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), path), e.scoped());
+  }
+}
+
 // Throws an Error for a key that is not in `known`. `source` names the text, `place` the object in it, if needed.
 inline void check_keys(std::string_view op, const std::string& source, const Json& object,
                        std::span<const std::string_view> known, const std::string& place = "") {

@@ -31,16 +31,6 @@ Json read_config(const std::string& folder) {
   return config;
 }
 
-// Adds the path to Errors of f().
-void in_file(const std::string& path, const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    if (std::string_view(e.what()).find(path) != std::string_view::npos) throw;
-    throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), path), e.scoped());
-  }
-}
-
 // Files of the folder override a different note in config.json.
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* noted, bool foreign) {
   const auto has = [&](const char* name) { return path_exists(folder + "/" + name); };

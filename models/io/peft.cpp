@@ -166,8 +166,7 @@ class Planner {
     const auto check = [&](const Tensor& t, std::string_view end, const Shape& shape) {
       TG_CHECK(t.shape() == shape, shape,
                "[adapter] '{}{}{}' is {} in {}, and 'r' and 'rank_pattern' of {} and this model imply {}. Name the "
-               "model that "
-               "it was trained on, or restore the file that does not belong to the adapter.",
+               "model that it was trained on, or restore the file that does not belong to the adapter.",
                kPeftPrefix, s.name, end, t.shape(), f_.path, f_.config_path, shape);
     };
     check(a, kPeftA, {rank, in});
@@ -329,7 +328,7 @@ AdapterBase adapter_base(const std::string& folder) {
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
                   const std::vector<Entry>& layout) {
   const PeftFile f = detail::read_peft(folder);
-  const Plan plan = detail::in_peft_file(f.config_path, [&] {
+  const Plan plan = in_file(f.config_path, [&] {
     Plan p = Planner(f, model, base, layout).take();
     (void)lora_targets(model, p.config);  // an Error before any change
     return p;

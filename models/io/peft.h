@@ -1,7 +1,7 @@
 /// @file
 /// LoRA adapters as folders of Hugging Face's PEFT: adapter_config.json and adapter_model.safetensors. They contain
-/// neither the model (model_dir.h) nor a training state (checkpoint.h). `tapegrad finetune` writes them; `generate`,
-/// `eval`, `merge`, `export` and `finetune --adapter` read them, also those that PEFT wrote.
+/// neither the model (model_dir.h) nor a training state (checkpoint.h). `tapegrad finetune` writes them; `--adapter`
+/// reads them, also those of PEFT.
 #pragma once
 #include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/model/lora.h>

@@ -245,7 +245,7 @@ PeftFile read_peft(const std::string& folder) {
   PeftFile f;
   f.config = read_peft_config(folder);
   f.config_path = fmt::format("{}/{}", folder, kPeftConfig);
-  in_peft_file(f.config_path, [&] {
+  in_file(f.config_path, [&] {
     check_supported(f.config);
     const auto field = [&](const char* key, auto& to) {
       if (const Json* x = f.config.find(key); x && !x->is_null()) read_field({"adapter", key}, *x, to);

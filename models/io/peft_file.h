@@ -59,14 +59,4 @@ std::string peft_weights_path(const std::string& folder);
 // An Error for damage, or a key that would change results and is not supported.
 PeftFile read_peft(const std::string& folder);
 
-// Adds the path to Errors of f().
-template <class F> auto in_peft_file(const std::string& path, F f) {
-  try {
-    return f();
-  } catch (const Error& e) {
-    if (std::string_view(e.what()).find(path) != std::string_view::npos) throw;
-    throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), path), e.scoped());
-  }
-}
-
 }  // namespace tg::detail

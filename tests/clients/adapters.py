@@ -21,9 +21,10 @@ from peft import PeftModel
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
-from hf import check, distance, load, run, write_ids
+from hf import distance, load, write_ids
 from make_huggingface import CASES as MODELS
 from make_peft import CASES, adapted
+from programs import check, run
 
 # Families, and flags of `tapegrad finetune`.
 OURS = {

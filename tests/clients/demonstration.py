@@ -14,9 +14,9 @@ import time
 
 import torch
 import transformers
-from hf import check, run
 from llama_cpp import continued, server
 from peft import LoraConfig, PeftModel, get_peft_model
+from programs import check, run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 COUNT = 64

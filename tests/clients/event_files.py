@@ -15,10 +15,10 @@ import pathlib
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 
+from programs import check
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
@@ -33,11 +33,6 @@ TAGS = {
     "memory/peak_bytes": lambda r: r["peak_bytes"],
 }
 ROUNDED = {"tokens_per_s": 0.06}  # the log has one decimal
-
-
-def check(ok, what):
-    if not ok:
-        sys.exit(f"failed: {what}")
 
 
 def f32(x):

@@ -10,24 +10,13 @@ with status 1 at the first difference.
 import argparse
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 
+from programs import check, run
 from safetensors import deserialize
 from tokenizers import Tokenizer
 
 LINES = ["The cat sat on the mat.", "  two  spaces\tand a tab", "Grüße, 漢字 und 🙂!", "e\u0301 x\u00a0y\r"]
-
-
-def check(ok, what):
-    if not ok:
-        sys.exit(f"failed: {what}")
-
-
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True)
-    check(done.returncode == 0, f"{words}: {done.stderr.decode(errors='replace')}")
 
 
 def tensors(file):

@@ -16,12 +16,12 @@ import pathlib
 import shutil
 import string
 import struct
-import subprocess
 import sys
 import tempfile
 
 import torch
 import transformers
+from programs import check, run
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
@@ -40,22 +40,11 @@ TRAINED = {
 }
 
 
-def check(ok, what):
-    if not ok:
-        sys.exit(f"failed: {what}")
-
-
 def load(folder, **options):
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         check(not info.get(key), f"{folder}: {key} {info.get(key)}")
     return model.eval()
-
-
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True)
-    check(done.returncode == 0, f"{words}: {done.stderr.decode(errors='replace')}")
-    return done.stdout
 
 
 def bytes_to_tokens(folder, count):

@@ -12,8 +12,6 @@ status 1 at the first difference.
 import argparse
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unicodedata
 import urllib.request
@@ -22,6 +20,7 @@ import gguf
 import numpy as np
 import tokens
 import xllamacpp
+from programs import check, run
 from safetensors.numpy import load_file
 
 TEXT = "".join(f"{a} {b} {c} on the {d}, and {d} by {d} the {b} {c} again.\n" for a in ("the", "a", "one")
@@ -45,17 +44,6 @@ ADAPTERS = {  # flags of `tapegrad finetune`
     "qwen3": ["--targets", "*.attn.k", "*.attn.proj", "*.mlp.proj"],
 }
 PROMPT, MORE = 20, 32  # tokens
-
-
-def check(ok, what):
-    if not ok:
-        sys.exit(f"failed: {what}")
-
-
-def run(*words):
-    done = subprocess.run([str(w) for w in words], capture_output=True)
-    check(done.returncode == 0, f"{words}: {done.stderr.decode(errors='replace')}")
-    return done.stdout.decode()
 
 
 def trained(tapegrad, folder, *flags):
@@ -107,7 +95,7 @@ def greedy(tapegrad, words, folder):
     z = seen["logits"][0][PROMPT - 1].astype(np.float64)
     z -= z.max() + np.log(np.exp(z - z.max()).sum())
     text = run(tapegrad, "generate", *words, "--prompt-ids", ",".join(map(str, prompt)), "--temperature", 0,
-               "--max-tokens", MORE)
+               "--max-tokens", MORE).decode()
     return prompt, [int(x) for x in text.replace(",", " ").split()][-MORE:], z
 
 

@@ -21,13 +21,7 @@ struct Copy : HfFolder {
   void config(const Json& j) const { write_file_atomically(path + "/config.json", text_of(j)); }
   // The message about config.json with a changed key.
   std::string with(const std::string& key, const Json& x) const {
-    const Json before = config();
-    Json j = before;
-    j[key] = x;
-    config(j);
-    const std::string message = error();
-    config(before);
-    return message;
+    return with_key(path + "/config.json", key, x, [&] { return error(); });
   }
   std::string error() const {
     return error_of([&] { load_model(path); });

@@ -41,13 +41,7 @@ struct Copy : Folder {
   }
   void config(const Json& j) const { write_file_atomically(path + "/adapter_config.json", text_of(j)); }
   std::string with(const std::string& key, const Json& x) const {
-    const Json before = config_in(path);
-    Json j = before;
-    j[key] = x;
-    config(j);
-    const std::string message = error();
-    config(before);
-    return message;
+    return with_key(path + "/adapter_config.json", key, x, [&] { return error(); });
   }
   StateDict weights() const { return SafetensorsFile(weights_in(path)).tensors(); }
   std::string with_weights(const StateDict& s, const std::map<std::string, std::string>& metadata = {}) const {
