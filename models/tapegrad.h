@@ -29,6 +29,7 @@
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>

@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
     c.option("--untimed", "steps before them", f.untimed);
     c.option("--threads", "of the CPU backend, 0: all", f.threads);
     for (const RunField& field : run_fields()) {
-      if (kOfRuns.contains(field.name)) continue;
+      if (kOfRuns.contains(field.name) || is_data_setting(field.name)) continue;
       std::string flag = "--" + field.name;
       std::replace(flag.begin(), flag.end(), '_', '-');
       c.option(flag, field.kind, field.value, field.help,

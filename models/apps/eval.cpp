@@ -7,6 +7,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -20,6 +21,7 @@ namespace {
 struct EvalOptions {
   std::string model, adapter, device = "cpu", dtype = "f32", unknown, logits;
   std::vector<std::string> data;
+  std::vector<std::pair<std::string, std::string>> settings;
   int64_t batch = 8, window = 0, threads = 0;
 };
 
@@ -32,7 +34,7 @@ int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
     std::vector<int32_t> ids(size_t(std::min(kChunk, tokens.size() - at)));
     tokens.copy(at, ids);
     for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] >= tokenizer.vocab_size()) continue;  // not in the tokenizer: no text
+      if (ids[i] >= tokenizer.vocab_size() || ids[i] == tokenizer.end_of_text()) continue;  // no text
       const auto n = int64_t(tokenizer.decode_next(ids[i], begins).size());
       if (at + int64_t(i) > 0) bytes += n;
     }
@@ -68,8 +70,10 @@ int run(const EvalOptions& o) {
   TG_CHECK(window >= 1 && window <= c.context, value,
            "[eval] window is {}, and the context of {} is {}. It must be from 1 to the context, or 0 for the context.",
            o.window, o.model, c.context);
-  const RunData data =
-      read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data, o.unknown == "skip");
+  Settings how;
+  for (const auto& [name, word] : o.settings) how.set(name, word);
+  const RunData data = read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data,
+                                 how.unchecked().data, o.unknown == "skip");
   const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              data.tokens.size(), window);
@@ -89,21 +93,22 @@ int run(const EvalOptions& o) {
 }  // namespace
 
 Subcommand eval_command() {
-  return {
-      "eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
-        auto o = std::make_shared<EvalOptions>();
-        c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-        c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
-        c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o->data);
-        add_unknown_option(c, "error", o->unknown);
-        c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
-        c.option("--batch", "windows in a forward pass", o->batch, 1);
-        c.option("--dtype", "of weights and computation: f32 or bf16", o->dtype, {"f32", "bf16"});
-        c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors", o->logits);
-        c.option("--device", "NAME", "cpu or cuda", o->device);
-        c.option("--threads", "threads of the CPU, 0: all", o->threads);
-        return [o] { return run(*o); };
-      }};
+  return {"eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
+            auto o = std::make_shared<EvalOptions>();
+            c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
+            c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
+            c.list("--data", "FILE", kDataFiles, o->data);
+            add_settings(c, o->settings, is_data_setting);
+            add_unknown_option(c, "error", o->unknown);
+            c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
+            c.option("--batch", "windows in a forward pass", o->batch, 1);
+            c.option("--dtype", "of weights and computation: f32 or bf16", o->dtype, {"f32", "bf16"});
+            c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors",
+                     o->logits);
+            c.option("--device", "NAME", "cpu or cuda", o->device);
+            c.option("--threads", "threads of the CPU, 0: all", o->threads);
+            return [o] { return run(*o); };
+          }};
 }
 
 }  // namespace tg::apps

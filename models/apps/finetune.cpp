@@ -102,8 +102,8 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
     lora = further->config();
   else
     lora_targets(base.loaded.model, lora);  // throws before the data is read
-  RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
-    return read_data(base.of_data(), files, o.unknown == "skip");
+  RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
+    return read_data(base.of_data(), files, with.data, o.unknown == "skip");
   });
   s.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
   return {std::move(base), std::move(s), std::move(further)};
@@ -122,8 +122,8 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
            "A run can only resume over the same weights. Restore them, or pass their folder with --model.",
            folder, path, base.weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
-  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
-    return read_data(base.of_data(), files, o.unknown != "error");
+  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig& run) {
+    return read_data(base.of_data(), files, run.data, o.unknown != "error");
   });
   return {std::move(base), std::move(s)};
 }

@@ -16,8 +16,30 @@ TokenData read_token_file(const std::vector<std::string>& paths) {
            paths.size());
   return TokenData::from_file(paths[0]);
 }
-TokenData encoded(const Tokenizer& tokenizer, const std::string& text, const std::vector<std::string>& paths) {
-  return TokenData::from_text(tokenizer, text, paths.size() == 1 ? paths[0] : "the data");
+TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
+                  bool skip_unknown) {
+  const std::string name = paths.size() == 1 ? paths[0] : "the data";
+  if (skip_unknown && tokenizer.end_of_text() < 0)
+    return TokenData::from_text(tokenizer,
+                                known_text(tokenizer, read_texts(paths, how.documents), name_of_files(paths)), name);
+  EncodedDocuments read;
+  TokenData tokens = TokenData::from_tokens(
+      tokenizer.vocab_size(),
+      [&](const Tokenizer::Take& take) { read = encode_documents(tokenizer, paths, how, take); }, name);
+  note_documents(tokenizer, read, name_of_files(paths));
+  return tokens;
+}
+void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, const std::string& name) {
+  if (!read.special.empty())
+    print_note(
+        fmt::format("{} has the special token {} in its text, and it is encoded as text; --special parse makes "
+                    "it a token",
+                    printable(name), printable(read.special)));
+  if (read.documents > 1 && tokenizer.end_of_text() < 0)
+    print_note(
+        fmt::format("{} has {} documents, and the tokenizer has no end-of-text token: nothing shows where one "
+                    "ends",
+                    printable(name), read.documents));
 }
 void add_unknown_option(Command& c, const std::string& otherwise, std::string& to) {
   c.option(
@@ -36,7 +58,8 @@ std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
-RunData read_data(const ModelOfData& m, const std::vector<std::string>& paths, bool skip_unknown) {
+RunData read_data(const ModelOfData& m, const std::vector<std::string>& paths, const DataConfig& how,
+                  bool skip_unknown) {
   const auto own = [&] { return m.tokenizer ? Tokenizer::from_json(m.tokenizer->to_json()) : nullptr; };
   if (has_token_file(paths)) {
     RunData d{read_token_file(paths), own()};
@@ -46,9 +69,7 @@ RunData read_data(const ModelOfData& m, const std::vector<std::string>& paths, b
   check_tokenizer(m.tokenizer, m.tokenizer_error,
                   fmt::format("[{}] {} has no tokenizer, and {} is text. Pass a token file (.npy or .bin).", m.command,
                               m.folder, name_of_files(paths)));
-  std::string text = read_texts(paths);
-  if (skip_unknown) text = known_text(*m.tokenizer, text, name_of_files(paths));
-  return {encoded(*m.tokenizer, text, paths), own()};
+  return {encoded(*m.tokenizer, paths, how, skip_unknown), own()};
 }
 
 std::string tokenizer_setting(const ModelOfData& m) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
@@ -11,13 +12,20 @@
 
 namespace tg::apps {
 
+inline constexpr const char* kDataFiles =
+    "texts, .jsonl files, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids";  // help of --data
+
 struct RunData {
   TokenData tokens;
   std::unique_ptr<Tokenizer> tokenizer;  // null: ids without a tokenizer
 };
 bool has_token_file(const std::vector<std::string>& paths);
 TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
-TokenData encoded(const Tokenizer&, const std::string& text, const std::vector<std::string>& paths);
+// The tokens of texts. Notes special tokens that became text, and documents whose end no token shows. `skip_unknown`
+// drops characters unknown to the tokenizer, and notes them.
+TokenData encoded(const Tokenizer&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
+// Prints the notes of encoded().
+void note_documents(const Tokenizer&, const EncodedDocuments&, const std::string& name);
 std::string name_of_files(const std::vector<std::string>& files);
 // --unknown: writes its word to `to`. The help shows the default `otherwise`.
 void add_unknown_option(Command&, const std::string& otherwise, std::string& to);
@@ -32,8 +40,8 @@ struct ModelOfData {
   const Tokenizer* tokenizer = nullptr;  // null: token files only
   std::string tokenizer_error = {};      // why it cannot be read
 };
-// Reads the files. `skip_unknown` drops characters unknown to the tokenizer.
-RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, bool skip_unknown);
+// Reads texts, as encoded(), or a token file.
+RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
 // RunConfig::tokenizer of a run from this model.
 std::string tokenizer_setting(const ModelOfData&);
 

@@ -208,11 +208,15 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
 void add_settings(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
   c.option("--config", "FILE", "settings as JSON, under the names of the flags below (_ for -)", o.config_file);
   c.option("--device", "NAME", "cpu or cuda", o.device);
+  add_settings(c, o.settings, wanted);
+}
+void add_settings(Command& c, std::vector<std::pair<std::string, std::string>>& to,
+                  const std::function<bool(const std::string&)>& wanted) {
   for (const RunField& f : run_fields()) {
     if (!wanted(f.name)) continue;
     std::string flag = "--" + f.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
-    c.option(flag, f.kind, f.value, f.help, [&to = o.settings, name = f.name](const std::string& word) {
+    c.option(flag, f.kind, f.value, f.help, [&to, name = f.name](const std::string& word) {
       try {
         Settings().set(name, word);
         to.emplace_back(name, word);
@@ -231,7 +235,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, eval-every, "
            "checkpoint-every, compile and shard-optimizer may change",
            o.resume);
-  c.list("--data", "FILE", "texts, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids", o.data);
+  c.list("--data", "FILE", kDataFiles, o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
   c.option("--global-batch", "windows in a step, of all ranks: a multiple of --batch, in place of --accumulate",
            o.global_batch, std::nullopt);

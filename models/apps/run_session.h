@@ -27,7 +27,10 @@ struct TrainOptions {
   bool quiet = false, ignore_memory = false, overwrite = false, no_save = false;
   std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
 };
-// --config, --device, and flags for the settings with wanted(name).
+// Flags for the settings with wanted(name).
+void add_settings(Command&, std::vector<std::pair<std::string, std::string>>& to,
+                  const std::function<bool(const std::string&)>& wanted);
+// --config, --device, and these flags.
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
 // Flags for all TrainOptions, and settings with wanted(name). `out` is the default of --out.
 void add_train_options(Command&, TrainOptions&, const char* out, const std::function<bool(const std::string&)>& wanted);

@@ -66,15 +66,16 @@ RunData read_new_data(const std::vector<std::string>& paths, RunConfig& run, con
     d.tokens.check_vocabulary(vocabulary);
     return d;
   }
-  const std::string text = read_texts(paths);
   std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);
-  if (!tokenizer) tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(text));
+  if (!tokenizer)
+    tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_texts(paths, run.data.documents)));
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
   TG_CHECK(vocabulary >= tokenizer->vocab_size(), value,
            "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have at least as "
            "many. Pass --vocab-size {}, or leave vocab_size out.",
            vocabulary, run.tokenizer, tokenizer->vocab_size(), tokenizer->vocab_size());
-  return {encoded(*tokenizer, text, paths), std::move(tokenizer)};
+  TokenData tokens = encoded(*tokenizer, paths, run.data, /*skip_unknown=*/false);
+  return {std::move(tokens), std::move(tokenizer)};
 }
 
 TrainJob resumed_job(const TrainCommandOptions& o) {
@@ -92,8 +93,8 @@ TrainJob resumed_job(const TrainCommandOptions& o) {
   }
   InitialModel init =
       explain_missing(path, "model", !o.init.empty(), [&] { return InitialModel(o.init.empty() ? began : o.init); });
-  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig&) {
-    return read_data(init.of_data(), files, o.unknown != "error");
+  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig& run) {
+    return read_data(init.of_data(), files, run.data, o.unknown != "error");
   });
   return {std::move(s), std::move(init)};
 }
@@ -120,8 +121,8 @@ TrainJob new_job(TrainCommandOptions& o) {
              "tokenizer. Leave it out.",
              d.name, d.before, o.init, d.after);
   });
-  RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig&) {
-    return read_data(init.of_data(), files, o.unknown == "skip");
+  RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
+    return read_data(init.of_data(), files, with.data, o.unknown == "skip");
   });
   s.init = absolute_path(o.init);
   TG_CHECK(own_json(text_of(Json(s.init))) == Json(s.init), value,

@@ -19,8 +19,10 @@ namespace {
 class Encoder {
  public:
   Encoder(const detail::BpeParts& parts, const Tokenizer::Take& take) : parts_(parts), take_(take) {}
+  int32_t last() const { return last_; }  // id, or -1: a text
   void add(std::span<const int32_t> ids) {
     for (const int32_t id : ids) {
+      last_ = id;
       open_.push_back({{}, false, id});
       bytes_ += sizeof(Part);
     }
@@ -31,6 +33,7 @@ class Encoder {
   // `begins`: the document starts here. The text must live until run().
   void add(std::string_view text, bool begins) {
     while (!text.empty()) {
+      last_ = -1;
       const size_t end = detail::part_end(parts_.cuts, text, kPart);
       open_.push_back({text.substr(0, end), begins, -1});
       bytes_ += end;
@@ -100,9 +103,29 @@ class Encoder {
   const Tokenizer::Take& take_;
   std::vector<Part> open_;
   size_t bytes_ = 0;
+  int32_t last_ = -1;
   std::deque<std::string> kept_;  // texts in open_, and the current one
   std::vector<std::unique_ptr<detail::BpeMemory>> memories_;
 };
+// Adds the ids of a document.
+void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions options, Encoder& out) {
+  // Finds added tokens in `part`. plain(text, whether it starts the part) takes the rest.
+  const auto find = [&](const detail::AddedTokens& tokens, std::string_view part, const auto& plain) {
+    tokens.find(part, options.parse_special, [&](size_t begin, size_t end, const detail::AddedToken* token) {
+      if (token)
+        out.add({&token->id, 1});
+      else
+        plain(part.substr(begin, end - begin), begin == 0);
+    });
+  };
+  if (options.add_special) out.add(p.before);
+  find(p.added, text, [&](std::string_view part, bool begins) {
+    if (!p.normalizer.empty()) part = out.keep(detail::normalized(p.normalizer, part));
+    find(p.added_normalized, part,
+         [&](std::string_view rest, bool rest_begins) { out.add(rest, begins && rest_begins); });
+  });
+  if (options.add_special) out.add(p.after);
+}
 }  // namespace
 
 struct BpeTokenizer::Parts : detail::BpeParts {
@@ -120,25 +143,28 @@ BpeTokenizer BpeTokenizer::from_parsed(const Json& parsed, std::string_view json
 }
 
 void BpeTokenizer::encode(std::string_view text, EncodeOptions options, const Take& take) const {
-  const Parts& p = *parts_;
-  Encoder out(p, take);
-  // Finds added tokens in `part`. plain(text, whether it starts the part) takes the rest.
-  const auto find = [&](const detail::AddedTokens& tokens, std::string_view part, const auto& plain) {
-    tokens.find(part, options.parse_special, [&](size_t begin, size_t end, const detail::AddedToken* token) {
-      if (token)
-        out.add({&token->id, 1});
-      else
-        plain(part.substr(begin, end - begin), begin == 0);
-    });
-  };
-  if (options.add_special) out.add(p.before);
-  find(p.added, text, [&](std::string_view part, bool begins) {
-    if (!p.normalizer.empty()) part = out.keep(detail::normalized(p.normalizer, part));
-    find(p.added_normalized, part,
-         [&](std::string_view rest, bool rest_begins) { out.add(rest, begins && rest_begins); });
-  });
-  if (options.add_special) out.add(p.after);
+  Encoder out(*parts_, take);
+  encode_one(*parts_, text, options, out);
   out.run();
+}
+void BpeTokenizer::encode_documents(std::span<const std::string_view> documents, EncodeOptions options,
+                                    const Take& take) const {
+  Encoder out(*parts_, take);
+  const int32_t end = parts_->end_of_text;
+  for (const std::string_view text : documents) {
+    encode_one(*parts_, text, options, out);
+    if (end >= 0 && out.last() != end) out.add({&end, 1});
+  }
+  out.run();
+}
+int64_t BpeTokenizer::end_of_text() const { return parts_->end_of_text; }
+std::string BpeTokenizer::special_in(std::string_view text) const {
+  std::string found;
+  for (const detail::AddedTokens* tokens : {&parts_->added, &parts_->added_normalized})
+    tokens->find(text, true, [&](size_t, size_t, const detail::AddedToken* t) {
+      if (t && t->special && found.empty()) found = t->content;
+    });
+  return found;
 }
 
 std::string BpeTokenizer::decode(std::span<const int64_t> ids) const {

@@ -375,6 +375,9 @@ BpeParts read_bpe(const Json& json, const std::string& source) {
   for (const AddedToken& t : added) added_ids.insert(t.id);
   for (const auto& [name, id] : parts.names)
     if (!added_ids.contains(id)) parts.plain_size = std::max<int64_t>(parts.plain_size, id + 1);
+  for (const char* name : {"</s>", "<|end_of_text|>", "<|endoftext|>"})  // the last one counts
+    for (const AddedToken& t : added)
+      if (t.special && t.content == name) parts.end_of_text = t.id;
   std::vector<AddedToken> in_text, in_normalized;
   for (AddedToken t : added) {
     if (decoder.byte_level) parts.texts[size_t(t.id)] = t.content;

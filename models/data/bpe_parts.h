@@ -25,6 +25,7 @@ struct BpeParts {
   std::vector<Cut> cuts;
   AddedTokens added, added_normalized;  // for the text, and the normalised text
   std::vector<int32_t> before, after;   // the special tokens around a text
+  int32_t end_of_text = -1;             // BpeTokenizer::end_of_text()
   int64_t plain_size = 0;               // BpeTokenizer::plain_vocab_size()
   TokenIds names;                       // ids of all tokens as spelled in the file
   std::vector<std::string> texts;       // the decoded text of each id

@@ -103,21 +103,6 @@ NpyArray read_npy(const InputFile& file) {
 
 bool is_token_file(std::string_view path) { return path.ends_with(".bin") || is_npy(path); }
 
-std::string read_texts(std::span<const std::string> paths) {
-  TG_CHECK(!paths.empty(), value, "[data] no text is named. Training needs at least one file. Pass its path.");
-  std::string all;
-  for (const std::string& path : paths) {
-    const InputFile file(path);
-    TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
-    const std::string other = foreign_format(read_text(file, 0, 512), /*text_is_meant=*/true);
-    TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
-    const size_t before = all.size();
-    all.resize(before + file.size());
-    file.read(0, std::as_writable_bytes(std::span(all).subspan(before)));
-  }
-  return all;
-}
-
 template <class T> TokenData TokenData::keep(std::vector<T> tokens, std::string name) {
   auto owner = std::make_shared<const std::vector<T>>(std::move(tokens));
   const std::span<const T> view = *owner;
@@ -137,14 +122,18 @@ TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string na
 }
 TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text, std::string name,
                                EncodeOptions options) {
-  const auto encoded = [&]<class T>(std::vector<T> all) {
-    all.reserve(text.size());  // a token has a byte or more
-    tokenizer.encode(text, options,
-                     [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
+  return from_tokens(
+      tokenizer.vocab_size(), [&](const Tokenizer::Take& take) { tokenizer.encode(text, options, take); },
+      std::move(name));
+}
+TokenData TokenData::from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take&)>& produce,
+                                 std::string name) {
+  const auto kept = [&]<class T>(std::vector<T> all) {
+    produce([&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
     return keep(std::move(all), std::move(name));
   };
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
-  return tokenizer.vocab_size() <= kMost ? encoded(std::vector<uint16_t>()) : encoded(std::vector<int32_t>());
+  return vocab_size <= kMost ? kept(std::vector<uint16_t>()) : kept(std::vector<int32_t>());
 }
 TokenData TokenData::from_file(const std::string& path) {
   auto file = std::make_shared<const InputFile>(path);

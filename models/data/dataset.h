@@ -1,10 +1,11 @@
 /// @file
-/// Data of language models: texts, token sequences (in memory or in a file), random training batches, evaluation
+/// Data of language models: token sequences (in memory or in a file), random training batches, evaluation
 /// windows.
 #pragma once
 #include <tapegrad/models/data/batch.h>
 #include <tapegrad/models/data/tokenizer.h>
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,9 +15,6 @@
 
 namespace tg {
 class InputFile;
-
-/// The concatenated files. An Error if the list is empty, or a path is missing, a folder or an empty file.
-std::string read_texts(std::span<const std::string> paths);
 
 /// Whether the path ends in .bin or .npy.
 bool is_token_file(std::string_view path);
@@ -29,6 +27,9 @@ class TokenData {
   /// The tokens of a text: 2 bytes each for up to 65536 ids, else 4.
   static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data",
                              EncodeOptions = {});
+  /// The tokens that produce(take) passes to `take`: 2 bytes each for up to 65536 ids, else 4.
+  static TokenData from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take& take)>& produce,
+                               std::string name = "the data");
   /// A token file: .npy (one-dimensional uint16 or uint32), else 16-bit little-endian ids without a header. Tokens are
   /// read on demand. An Error for an empty file, a wrong size, or another kind of array.
   static TokenData from_file(const std::string& path);

@@ -116,6 +116,10 @@ std::string StopStrings::add(std::string_view pre_token) {
 }
 std::string StopStrings::end() { return std::exchange(held_, {}); }
 
+void Tokenizer::encode_documents(std::span<const std::string_view> documents, EncodeOptions options,
+                                 const Take& take) const {
+  for (const std::string_view text : documents) encode(text, options, take);
+}
 KnownText Tokenizer::known(std::string_view text) const { return {std::string(text), int64_t(text.size()), 0, ""}; }
 
 void ByteTokenizer::encode(std::string_view text, const Take& take) const {

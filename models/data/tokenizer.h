@@ -36,8 +36,14 @@ class Tokenizer {
   using Take = std::function<void(std::span<const int64_t> ids)>;
   /// Passes ids to `take` in chunks, so that a large text never needs all its 64-bit ids in memory.
   virtual void encode(std::string_view text, const Take& take) const = 0;
-  /// Passes ids to `take` in chunks. Override it only for special tokens.
+  /// Passes ids to `take` in chunks. Override it, and the members below, only for special tokens.
   virtual void encode(std::string_view text, EncodeOptions, const Take& take) const { encode(text, take); }
+  /// Passes on the ids of documents, one after the other. Each ends by end_of_text() if there is one.
+  virtual void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const;
+  /// The special token that separates documents, or -1: none.
+  virtual int64_t end_of_text() const { return -1; }
+  /// The first spelling of a special token in a text, or "".
+  virtual std::string special_in(std::string_view) const { return ""; }
   /// Drops characters that encode() refuses. By default it refuses none, and bytes count as characters. An Error if
   /// none is left.
   virtual KnownText known(std::string_view text) const;

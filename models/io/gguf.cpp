@@ -242,8 +242,7 @@ struct GgufVocabulary {
       return -1;
     };
     int64_t end = noted("eos");
-    for (const char* name : {"<|endoftext|>", "</s>", "<|end_of_text|>"})
-      if (end < 0) end = named(name);
+    if (end < 0 && has(parts.end_of_text)) end = parts.end_of_text;
     if (end < 0) end = has(parts.model.byte_ids[255]) ? parts.model.byte_ids[255] : int64_t(types.size()) - 1;
     const int64_t begin = parts.before.empty() ? noted("bos") : parts.before[0], pad = noted("pad");
     TG_CHECK(parts.before.size() <= 1 && (parts.after.empty() || parts.after == std::vector{int32_t(end)}), value,

@@ -96,10 +96,11 @@ template <class T, size_t N> T make_named(std::string_view what, std::string_vie
                                                did_you_mean(name, names), listed(names)));
 }
 
-// f(name, field, help) for each setting, in order: model, train, tokenizer.
+// f(name, field, help) for each setting, in order: model, train, data, tokenizer.
 template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
   visit_gpt_fields(run.model, f);
   visit_train_fields(run.train, f);
+  visit_data_fields(run.data, f);
   f("tokenizer", run.tokenizer,
     "byte, char: the characters of the text, or the path of a tokenizer.json or its folder");
 }
@@ -112,19 +113,24 @@ void read_field(const FieldName& f, const Json& x, std::string& to) {
       f.key == "tokenizer" ? "byte or char, or the path of a tokenizer, with a '/' or a '.'" : "a text in quotes");
   to = x.get<std::string>();
 }
+// Adds fields to an object.
+auto written_to(Json& fields) {
+  return [&fields](const char* name, const auto& x, const char*) { fields[name] = written(x); };
+}
 Json flat(const RunConfig& run) {
   Json fields;
-  visit_run_fields(run, [&](const char* name, const auto& x, const char*) { fields[name] = written(x); });
+  visit_run_fields(run, written_to(fields));
   return fields;
 }
 
 struct Names {
-  std::vector<std::string_view> model, train, all;
+  std::vector<std::string_view> model, train, data, all;
   Names() {
     const RunConfig run;
     const auto to = [](auto& list) { return [&list](const char* name, auto&&...) { list.push_back(name); }; };
     visit_gpt_fields(run.model, to(model));
     visit_train_fields(run.train, to(train));
+    visit_data_fields(run.data, to(data));
     visit_run_fields(run, to(all));
   }
 };
@@ -226,7 +232,8 @@ Json read_text(std::string_view text, const std::string& source, const Names& na
   TG_CHECK(object.is_object(), value, "[config] {} holds {}. It must be an object: {{\"layers\": 4, ...}}.", source,
            object.type_name());
   Json fields = Json::object();
-  for (const auto& [group, known] : {std::pair("model", &names.model), std::pair("train", &names.train)}) {
+  for (const auto& [group, known] :
+       {std::pair("model", &names.model), std::pair("train", &names.train), std::pair("data", &names.data)}) {
     const Json* it = object.find(group);
     if (!it) continue;
     TG_CHECK(it->is_object(), value, "[config] {}: '{}' is {}. It must be an object with settings of that group.",
@@ -253,7 +260,8 @@ std::string preset_names() { return listed(names_of(kPresets)); }
 std::string arch_names() { return listed(names_of(kArchs)); }
 
 bool is_model_setting(std::string_view name) { return in(name, Names().model); }
-bool is_train_setting(std::string_view name) { return in(name, Names().train); }
+bool is_data_setting(std::string_view name) { return in(name, Names().data); }
+bool is_train_setting(std::string_view name) { return in(name, Names().train) || is_data_setting(name); }
 std::vector<RunField> run_fields() {
   std::vector<RunField> list;
   const RunConfig run;
@@ -276,7 +284,7 @@ void Settings::read(std::string_view text, const std::string& source) {
   const Names names;
   const Json fields = read_text(text, source, names);
   put(run_, fields);
-  for (const auto* group : {&names.model, &names.train})
+  for (const auto* group : {&names.model, &names.train, &names.data})
     if (!hold(fields, *group))
       for (const std::string_view name : *group)
         if (fields.contains(name)) chosen_.emplace_back(name);
@@ -294,14 +302,15 @@ RunConfig Settings::run() const {
 
 std::string to_json(const TrainConfig& config) {
   Json fields;
-  visit_train_fields(config, [&](const char* name, const auto& x, const char*) { fields[name] = written(x); });
+  visit_train_fields(config, written_to(fields));
   return text_of(fields, 2);
 }
 
 std::string to_json(const RunConfig& run) {
   Json all;
   all["model"] = own_json(to_json(run.model));
-  all["train"] = own_json(to_json(run.train));
+  visit_train_fields(run.train, written_to(all["train"]));
+  visit_data_fields(run.data, written_to(all["data"]));
   all["tokenizer"] = run.tokenizer;
   return text_of(all, 2);
 }

@@ -2,6 +2,7 @@
 /// RunConfig: the settings of `tapegrad train`, with model and tokenizer; named runs and models; settings by name from
 /// JSON or words.
 #pragma once
+#include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/config.h>
 
@@ -16,6 +17,7 @@ namespace tg {
 struct RunConfig {
   GptConfig model;  ///< vocab_size 0 means that of the tokenizer
   TrainConfig train;
+  DataConfig data;
   /// "byte", "char" (the characters of the text), or the path of a tokenizer.json or its folder.
   std::string tokenizer = "byte";
   RunConfig() { model.vocab_size = 0, train.dtype = DType::f32; }
@@ -37,13 +39,14 @@ std::string arch_names();
 struct RunField {
   std::string name, kind, value, help;
 };
-/// All settings, in order: GptConfig, TrainConfig, `tokenizer`.
+/// All settings, in order: GptConfig, TrainConfig, DataConfig, `tokenizer`.
 std::vector<RunField> run_fields();
 
-/// Whether GptConfig or TrainConfig has this setting.
+/// Whether GptConfig has this setting, TrainConfig or DataConfig, or DataConfig.
 /// @{
 bool is_model_setting(std::string_view name);
 bool is_train_setting(std::string_view name);
+bool is_data_setting(std::string_view name);
 /// @}
 
 /// Assembles a run from settings by name; later ones win.
@@ -70,7 +73,7 @@ class Settings {
 
 /// A JSON object with every field.
 std::string to_json(const TrainConfig&);
-/// A JSON object with every field: {"model": {...}, "train": {...}, "tokenizer": "byte"}.
+/// A JSON object with every field: {"model": {...}, "train": {...}, "data": {...}, "tokenizer": "byte"}.
 std::string to_json(const RunConfig&);
 /// Reads to_json(const RunConfig&)'s output. `source` names the text in messages. An Error names a field that is
 /// missing, unknown, of the wrong type or out of range.

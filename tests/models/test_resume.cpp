@@ -264,7 +264,7 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
   CHECK(refused([](auto&) {}) == "no error");
   for (const RunField& f : run_fields()) {
     const auto without = [&](auto& j) {
-      for (auto* group : {&j, &j["model"], &j["train"]}) group->erase(f.name);
+      for (auto* group : {&j, &j["model"], &j["train"], &j["data"]}) group->erase(f.name);
     };
     CHECK_HAS(refused(without), fmt::format("the file has no '{}'. Every setting must be there", f.name));
   }

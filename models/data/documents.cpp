@@ -1,0 +1,178 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/data/documents.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace tg {
+namespace {
+constexpr std::string_view kDocumentKinds[] = {"file", "line"}, kSpecials[] = {"text", "parse"};
+constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
+
+// Throws an Error for an empty file and for another format.
+InputFile opened_text(const std::string& path) {
+  InputFile file(path);
+  TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
+  std::string start(std::min<size_t>(512, file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(start)));
+  const std::string other = foreign_format(start, /*text_is_meant=*/true);
+  TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
+  return file;
+}
+void append_file(const std::string& path, std::string& to) {
+  const InputFile file = opened_text(path);
+  const size_t before = to.size();
+  to.resize(before + file.size());
+  file.read(0, std::as_writable_bytes(std::span(to).subspan(before)));
+}
+
+constexpr std::string_view kNoText = "[data] no text is named. Training needs at least one file. Pass its path.";
+bool is_json_lines(std::string_view path) { return path.ends_with(".jsonl"); }
+bool is_whole(std::string_view path, DocumentKind kind) { return kind == DocumentKind::file && !is_json_lines(path); }
+void check_any(int64_t documents, std::span<const std::string> paths) {
+  TG_CHECK(documents > 0, value, "[data] {} has only blank lines. Training needs a document. Check the file.",
+           paths[0]);
+}
+
+// Calls f(line, its number from 1) without line breaks. Holds the longest line.
+template <class F> void for_each_line(const std::string& path, F f) {
+  const InputFile file = opened_text(path);
+  std::string open;  // begins with an unfinished line
+  int64_t number = 0;
+  for (size_t at = 0; at < file.size();) {
+    const size_t kept = open.size(), n = std::min(kBatchBytes, file.size() - at);
+    open.resize(kept + n);
+    file.read(at, std::as_writable_bytes(std::span(open).subspan(kept)));
+    at += n;
+    size_t begin = 0, end;
+    for (size_t from = kept; (end = open.find('\n', from)) != open.npos; from = begin = end + 1) {
+      std::string_view line = std::string_view(open).substr(begin, end - begin);
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      f(line, ++number);
+    }
+    open.erase(0, begin);
+  }
+  if (!open.empty()) f(std::string_view(open), ++number);
+}
+
+std::string text_of_line(std::string_view line, const std::string& place) {
+  const Json object = parse_json(line, "data", place);
+  const Json* text = object.is_object() ? object.find("text") : nullptr;
+  if (text && text->is_string()) return text->get<std::string>();
+  std::string what = object.type_name();
+  if (text) {
+    what = fmt::format("an object whose \"text\" is {}", text->type_name());
+  } else if (object.is_object()) {
+    what = "an object with the keys";
+    for (const auto& [key, x] : object.items()) what += fmt::format(" '{}'", key);
+  }
+  detail::fail(
+      Error::Kind::value,
+      fmt::format("[data] {} is {}. It must be an object with a \"text\", a string. Convert the file.", place, what));
+}
+
+// Collects documents, and passes them on.
+class Batcher {
+ public:
+  explicit Batcher(const std::function<void(std::span<const std::string_view>)>& f) : f_(f) {}
+  void add(std::string text) {
+    if (text.empty()) return;
+    bytes_ += text.size();
+    texts_.push_back(std::move(text));
+    if (bytes_ >= kBatchBytes) pass();
+  }
+  void pass() {
+    const std::vector<std::string_view> views(texts_.begin(), texts_.end());
+    if (!views.empty()) f_(views);
+    texts_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  const std::function<void(std::span<const std::string_view>)>& f_;
+  std::vector<std::string> texts_;
+  size_t bytes_ = 0;
+};
+}  // namespace
+
+std::string_view name_of(DocumentKind k) { return kDocumentKinds[size_t(k)]; }
+std::string_view name_of(SpecialTokens s) { return kSpecials[size_t(s)]; }
+void from_name(std::string_view name, DocumentKind& to) {
+  to = DocumentKind(known_place("documents", name, kDocumentKinds));
+}
+void from_name(std::string_view name, SpecialTokens& to) {
+  to = SpecialTokens(known_place("special", name, kSpecials));
+}
+
+void for_each_documents(std::span<const std::string> paths, DocumentKind kind,
+                        const std::function<void(std::span<const std::string_view>)>& f) {
+  TG_CHECK(!paths.empty(), value, "{}", kNoText);
+  Batcher batch(f);
+  for (const std::string& path : paths) {
+    if (is_whole(path, kind)) {
+      std::string text;
+      append_file(path, text);
+      batch.add(std::move(text));
+      continue;
+    }
+    for_each_line(path, [&](std::string_view line, int64_t number) {
+      if (line.find_first_not_of(" \t") == line.npos) return;
+      batch.add(is_json_lines(path) ? text_of_line(line, fmt::format("line {} of {}", number, path))
+                                    : std::string(line));
+    });
+  }
+  batch.pass();
+}
+std::string read_texts(std::span<const std::string> paths, DocumentKind kind, int64_t* count) {
+  std::string all;
+  int64_t documents = 0;
+  TG_CHECK(!paths.empty(), value, "{}", kNoText);
+  for (const std::string& path : paths) {
+    if (is_whole(path, kind)) {
+      append_file(path, all);
+      ++documents;
+      continue;
+    }
+    for_each_documents({&path, 1}, kind, [&](std::span<const std::string_view> some) {
+      documents += std::ssize(some);
+      for (const std::string_view text : some) all.append(text).push_back('\n');
+    });
+  }
+  check_any(documents, paths);
+  if (count) *count = documents;
+  return all;
+}
+
+EncodedDocuments encode_documents(const Tokenizer& tokenizer, std::span<const std::string> paths, const DataConfig& how,
+                                  const Tokenizer::Take& take) {
+  EncodedDocuments r;
+  const bool parse = how.special == SpecialTokens::parse;
+  const auto counted = [&](std::span<const int64_t> ids) {
+    r.tokens += std::ssize(ids);
+    take(ids);
+  };
+  const auto encode = [&](std::span<const std::string_view> documents) {
+    r.documents += std::ssize(documents);
+    for (const std::string_view text : documents) {
+      r.bytes += std::ssize(text);
+      if (!parse && r.special.empty()) r.special = tokenizer.special_in(text);
+    }
+    tokenizer.encode_documents(documents, {.parse_special = parse}, counted);
+  };
+  if (tokenizer.end_of_text() >= 0) {
+    for_each_documents(paths, how.documents, encode);
+    check_any(r.documents, paths);
+  } else {
+    int64_t count = 0;
+    const std::string all = read_texts(paths, how.documents, &count);
+    encode(std::array{std::string_view(all)});
+    r.documents = count;
+  }
+  return r;
+}
+
+}  // namespace tg

@@ -1,0 +1,63 @@
+/// @file
+/// Documents of text files and of JSON lines, and their tokens. Each document ends by the tokenizer's end-of-text
+/// token, so that a model learns where one ends.
+#pragma once
+#include <tapegrad/models/data/tokenizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tg {
+
+/// A document of a text file. In a .jsonl file each line is one: an object with its "text".
+enum class DocumentKind { file, line };
+/// Whether special tokens that a document spells are text or tokens.
+enum class SpecialTokens { text, parse };
+/// Their names.
+/// @{
+std::string_view name_of(DocumentKind);
+std::string_view name_of(SpecialTokens);
+/// @}
+/// Reads a name. An Error lists the names.
+/// @{
+void from_name(std::string_view, DocumentKind&);
+void from_name(std::string_view, SpecialTokens&);
+/// @}
+
+/// How files become tokens.
+struct DataConfig {
+  DocumentKind documents = DocumentKind::file;
+  SpecialTokens special = SpecialTokens::text;
+};
+/// Calls f(name, field, help) for each field, in order.
+template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
+  f("documents", c.documents,
+    "of a text file: file, or line (each line is a document); a .jsonl file has one per line, the \"text\" of its "
+    "object");
+  f("special", c.special, "special tokens in documents: text, or parse (they are tokens)");
+}
+
+/// Calls f with the documents of the files in order, some megabytes at a time. A text file that is one document is read
+/// whole. Blank lines are no documents. An Error for an empty list, an empty or missing file, another format, and a
+/// line of JSON without a "text" (it names the line).
+void for_each_documents(std::span<const std::string> paths, DocumentKind,
+                        const std::function<void(std::span<const std::string_view>)>& f);
+/// The documents joined, for tokenizers without end_of_text(); those of lines keep a line break. Writes their number to
+/// `count`. Errors of for_each_documents(), and one if there is no document.
+std::string read_texts(std::span<const std::string> paths, DocumentKind = DocumentKind::file, int64_t* count = nullptr);
+
+/// The result of encode_documents().
+struct EncodedDocuments {
+  int64_t documents = 0, bytes = 0, tokens = 0;
+  /// The first special token that a document spells and that became text, or "".
+  std::string special = "";
+};
+/// Passes on the ids of the documents, each with the end of Tokenizer::encode_documents(). Without end_of_text() they
+/// are the ids of read_texts().
+EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DataConfig&,
+                                  const Tokenizer::Take& take);
+
+}  // namespace tg
