@@ -22,12 +22,14 @@ constexpr Class kClasses[] = {{"Lu", 1 << 1, 0}, {"Ll", 1 << 2, 0},      {"Lt", 
                               {"S", 1 << 11, 0}, {"White_Space", 0, 16}, {"Han", 0, 32}};
 
 CodeSet set_of(const Class& c) {
-  CodeSet set;
-  for (size_t i = 0; i < std::size(kUnicodeRuns); ++i) {
-    const char32_t end = i + 1 < std::size(kUnicodeRuns) ? kUnicodeRuns[i + 1] >> 8 : kCodePoints;
-    if (c.has(kUnicodeRuns[i] & 0xFF)) set.add({kUnicodeRuns[i] >> 8, end - 1});
+  CodeSet::Ranges ranges;
+  char32_t begin = 0;
+  for (const uint32_t run : kUnicodeRuns) {
+    const char32_t end = begin + (run >> 6);
+    if (c.has(run & 63)) ranges.emplace_back(begin, end - 1);
+    begin = end;
   }
-  return set;
+  return CodeSet(std::move(ranges));
 }
 
 }  // namespace
@@ -42,14 +44,6 @@ CodeSet::CodeSet(Ranges all) {
   }
 }
 void CodeSet::add(const CodeSet& o) {
-  if (o.ranges_.empty()) return;
-  const char32_t end = ranges_.empty() ? 0 : ranges_.back().second + 1;
-  if (o.ranges_.front().first >= end) {  // usual case: no sorting
-    const bool touches = !ranges_.empty() && o.ranges_.front().first == end;
-    if (touches) ranges_.back().second = o.ranges_.front().second;
-    ranges_.insert(ranges_.end(), o.ranges_.begin() + touches, o.ranges_.end());
-    return;
-  }
   Ranges all(ranges_);
   all.insert(all.end(), o.ranges_.begin(), o.ranges_.end());
   *this = CodeSet(std::move(all));

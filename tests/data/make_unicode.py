@@ -7,6 +7,7 @@
 --check writes nothing and fails when the installed library has other classes than the file.
 """
 import argparse
+import itertools
 import pathlib
 import sys
 
@@ -52,11 +53,8 @@ def table():
     for bit, pattern in ((16, r"\s"), (32, r"\p{Han}")):
         for c in members(pattern):
             value[c] += bit
-    ranges = []  # where each run of equal values begins
-    for c in range(0x110000):
-        if c == 0 or value[c] != value[c - 1]:
-            ranges.append((c, value[c]))
-    lines = in_lines(f"0x{c << 8 | v:X}," for c, v in ranges)
+    runs = ((len(list(run)), v) for v, run in itertools.groupby(value))
+    lines = in_lines(f"{length << 6 | v}," for length, v in runs)
     names = ", ".join(["Other"] + CATEGORIES)
     return f"""/// @file
 /// Unicode classes of all code points, as tokenizers {version} has them. tests/data/make_unicode.py writes this file.
@@ -66,7 +64,7 @@ def table():
 namespace tg::detail {{
 
 // clang-format off
-/// Sorted runs of code points: the first one << 8, plus the category from 0 on
+/// Runs of code points from 0 on: their number << 6, plus the category from 0 on
 /// ({names}), plus 16 for White_Space and 32 for Han.
 inline constexpr uint32_t kUnicodeRuns[] = {{
 {chr(10).join(lines)}
