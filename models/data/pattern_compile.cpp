@@ -1,43 +1,52 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/pattern_program.h>
 
+#include <algorithm>
+#include <bit>
+
 namespace tg {
 using Kind = detail::PatternNode::Kind;
 
 TextPattern::Program::Program(const Node& root) : classes(root) {
-  std::vector<Begin> begins;
+  std::vector<Ends> ends;
   for (const Node& kid : root.kids) {
     heads.push_back(int(steps.size()));
     generate(kid);
     steps.push_back({.op = Do::end});
-    begins.push_back(begin_of(kid));
+    ends.push_back(ends_of(kid));
   }
   for (size_t i = 0; i < steps.size(); ++i)
     if (steps[i].op == Do::many && steps[i].flag) steps[i].flag = may_give_back(i);
   for (uint8_t c = 0; c < starts.size(); ++c)
     for (size_t h = 0; h < heads.size(); ++h)
-      if (begins[h].empty || (begins[h].mask >> c & 1)) starts[c].push_back(heads[h]);
-  neighbours(root);
+      if (ends[h].empty || (ends[h].first >> c & 1)) starts[c].push_back(heads[h]);
   for (const Node& kid : root.kids) alone |= alone_in(kid);
 }
 
-TextPattern::Program::Begin TextPattern::Program::begin_of(const Node& node) const {
-  Begin all;
+TextPattern::Program::Ends TextPattern::Program::ends_of(const Node& node) {
+  const auto link = [&](uint64_t last, uint64_t first) {
+    for (; last != 0; last &= last - 1) follows[size_t(std::countr_zero(last))] |= first;
+  };
+  Ends all;
   switch (node.kind) {
-    case Kind::set: return {classes.mask(node.set), false};
-    case Kind::look: return {0, true};
-    case Kind::repeat: all = begin_of(node.kids[0]); return {all.mask, all.empty || node.least == 0};
+    case Kind::set: return {classes.mask(node.set), classes.mask(node.set), false};
+    case Kind::look: return {ends_of(node.kids[0]).first, 0, true};
+    case Kind::repeat:
+      all = ends_of(node.kids[0]);
+      link(all.last, all.first);
+      return {all.first, all.last, all.empty || node.least == 0};
     case Kind::sequence:
+      all.empty = true;
       for (const Node& kid : node.kids) {
-        const Begin b = begin_of(kid);
-        all.mask |= b.mask;
-        if (!b.empty) return all;
+        const Ends e = ends_of(kid);
+        link(all.last, e.first);
+        all = {all.first | (all.empty ? e.first : 0), e.last | (e.empty ? all.last : 0), all.empty && e.empty};
       }
-      return {all.mask, true};
+      return all;
     case Kind::choice:
       for (const Node& kid : node.kids) {
-        const Begin b = begin_of(kid);
-        all = {all.mask | b.mask, all.empty || b.empty};
+        const Ends e = ends_of(kid);
+        all = {all.first | e.first, all.last | e.last, all.empty || e.empty};
       }
   }
   return all;
@@ -51,8 +60,8 @@ size_t TextPattern::Program::add(Step step) {
 }
 
 size_t TextPattern::Program::add_either(const Node& first) {
-  const Begin b = begin_of(first);
-  const size_t at = add({.op = Do::either, .flag = b.empty, .mask = b.mask});
+  const Ends e = ends_of(first);
+  const size_t at = add({.op = Do::either, .flag = e.empty, .mask = e.first});
   steps[at].a = int(at + 1);
   return at;
 }
@@ -120,6 +129,21 @@ bool TextPattern::Program::may_give_back(size_t i) const {
   const Step& s = steps[next];
   const bool needs_one = s.op == Do::one || (s.op == Do::many && s.a > 0);
   return s.op != Do::end && !(needs_one && (s.mask & steps[i].mask) == 0);
+}
+
+// Safe splits of a text are between characters that are never adjacent in a match or lookahead.
+uint64_t TextPattern::Program::alone_in(const Node& alternative) const {
+  const auto optional = [](const Node& kid) { return kid.kind == Kind::repeat && kid.least == 0; };
+  uint64_t mask = 0;
+  for (size_t k = 0; k < alternative.kids.size(); ++k) {
+    const Node& kid = alternative.kids[k];
+    const Node& inner = kid.kind == Kind::repeat ? kid.kids[0] : kid;
+    const bool others = std::all_of(alternative.kids.begin(), alternative.kids.end(), [&](const Node& other) {
+      return &other == &kid || (optional(other) && (&other > &kid || !other.possessive));
+    });
+    if (inner.kind == Kind::set && (&inner == &kid || kid.least <= 1) && others) mask |= classes.mask(inner.set);
+  }
+  return mask;
 }
 
 }  // namespace tg

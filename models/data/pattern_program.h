@@ -1,4 +1,4 @@
-// A compiled pattern: made by pattern_compile.cpp, run by pattern.cpp; pattern_cuts.cpp finds safe splits. Internal.
+// A compiled pattern: made by pattern_compile.cpp, run by pattern.cpp. Internal.
 #pragma once
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/pattern_classes.h>
@@ -48,16 +48,11 @@ struct TextPattern::Program {
   uint64_t alone = 0;  // match by themselves, whatever follows
 
  private:
-  struct Begin {  // first classes of a node's matches
-    uint64_t mask = 0;
-    bool empty = false;
-  };
-  Begin begin_of(const Node&) const;
-  struct Ends {  // of the matches of a node
+  struct Ends {  // classes at the ends of the matches and lookaheads of a node
     uint64_t first = 0, last = 0;
     bool empty = false;
   };
-  Ends neighbours(const Node&);                      // fills `follows`
+  Ends ends_of(const Node&);                         // fills `follows`
   uint64_t alone_in(const Node& alternative) const;  // classes that can be its whole match
   size_t add(Step);
   size_t add_either(const Node& first);

@@ -28,6 +28,19 @@ bool mentions(const PatternNode& node, std::string_view characters) {
                      [&](const PatternNode& kid) { return mentions(kid, characters); });
 }
 
+// Whether the pattern can match without a character.
+bool can_be_empty(const PatternNode& node) {
+  const auto empty = [](const PatternNode& kid) { return can_be_empty(kid); };
+  switch (node.kind) {
+    case Kind::set: return false;
+    case Kind::sequence: return std::all_of(node.kids.begin(), node.kids.end(), empty);
+    case Kind::choice: return std::any_of(node.kids.begin(), node.kids.end(), empty);
+    case Kind::repeat: return node.least == 0 || can_be_empty(node.kids[0]);
+    case Kind::look: return true;
+  }
+  return true;
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view pattern) : text_(pattern) {}
@@ -95,11 +108,6 @@ class Parser {
     if (letter || (e >= '0' && e <= '9') || e < ' ' || e > '~') fail_at(begin, "an unknown escape");
     return c = char32_t(e), false;
   }
-  PatternNode of_set(CodeSet set) const {
-    PatternNode node;
-    node.set = std::move(set);
-    return node;
-  }
   PatternNode one_of() {  // after '['
     const size_t begin = at_ - 1;
     const bool inverse = take("^");
@@ -130,12 +138,11 @@ class Parser {
     CodeSet all(std::move(ranges));
     if (all.ranges().empty()) fail_at(begin, "an empty []");
     if (folded_) fold(all);
-    return of_set(inverse ? all.inverse() : all);
+    return {.set = inverse ? all.inverse() : all};
   }
   PatternNode group() {  // after '('
     const size_t begin = at_ - 1;
-    PatternNode look;
-    look.kind = Kind::look;
+    PatternNode look{.kind = Kind::look};
     const bool before = folded_, ahead = text_.substr(at_).starts_with("?=") || text_.substr(at_).starts_with("?!");
     look.negative = ahead && text_[at_ + 1] == '!';
     if (ahead)
@@ -157,11 +164,11 @@ class Parser {
   PatternNode atom() {
     if (take("(")) return group();
     if (take("[")) return one_of();
-    if (take(".")) return of_set(CodeSet('\n', '\n').inverse());
+    if (take(".")) return {.set = CodeSet('\n', '\n').inverse()};
     CodeSet set;
     char32_t c = 0;
     const bool escaped = take("\\");
-    if (escaped && escape(set, c)) return of_set(std::move(set));
+    if (escaped && escape(set, c)) return {.set = std::move(set)};
     if (!escaped) {
       if (std::string_view("?*+{}]^$").find(text_[at_]) != std::string_view::npos)
         fail(fmt::format("a '{}' that repeats nothing or has no meaning here", text_[at_]));
@@ -169,7 +176,7 @@ class Parser {
     }
     set = {c, c};
     if (folded_) fold(set);
-    return of_set(std::move(set));
+    return {.set = std::move(set)};
   }
   int count() {
     constexpr int kMost = 1000;
@@ -182,11 +189,8 @@ class Parser {
   PatternNode repeated(PatternNode inner) {
     if (at_end() || std::string_view("?*+{").find(text_[at_]) == std::string_view::npos) return inner;
     const size_t begin = at_;
-    PatternNode node;
-    node.kind = Kind::repeat;
     const char kind = text_[at_++];
-    node.least = kind == '+';
-    node.most = kind == '?' ? 1 : -1;
+    PatternNode node{.kind = Kind::repeat, .least = kind == '+', .most = kind == '?' ? 1 : -1};
     if (kind == '{') {
       node.least = node.most = count();
       if (take(",")) node.most = count();
@@ -205,8 +209,7 @@ class Parser {
     return node;
   }
   PatternNode sequence() {
-    PatternNode node;
-    node.kind = Kind::sequence;
+    PatternNode node{.kind = Kind::sequence};
     while (!at_end() && !next_is('|') && !next_is(')')) {
       const size_t begin = at_;
       PatternNode kid = repeated(atom());
@@ -220,8 +223,7 @@ class Parser {
     return node;
   }
   PatternNode choice() {
-    PatternNode node;
-    node.kind = Kind::choice;
+    PatternNode node{.kind = Kind::choice};
     do node.kids.push_back(sequence());
     while (take("|"));
     return node;
@@ -234,18 +236,6 @@ class Parser {
 };
 
 }  // namespace
-
-bool can_be_empty(const PatternNode& node) {
-  const auto empty = [](const PatternNode& kid) { return can_be_empty(kid); };
-  switch (node.kind) {
-    case Kind::set: return false;
-    case Kind::sequence: return std::all_of(node.kids.begin(), node.kids.end(), empty);
-    case Kind::choice: return std::any_of(node.kids.begin(), node.kids.end(), empty);
-    case Kind::repeat: return node.least == 0 || can_be_empty(node.kids[0]);
-    case Kind::look: return true;
-  }
-  return true;
-}
 
 PatternNode parse_pattern(std::string_view pattern) {
   constexpr size_t kLongest = 1 << 15;

@@ -10,15 +10,12 @@ namespace tg::detail {
 struct PatternNode {
   enum class Kind { set, sequence, choice, repeat, look };
   Kind kind = Kind::set;
-  CodeSet set;                    // one of these code points
-  std::vector<PatternNode> kids;  // of a sequence, choice, repeat or look
-  int least = 1, most = 1;        // of a repeat; most -1: any number
-  bool possessive = false;        // a repeat without backtracking
-  bool negative = false;          // a negative lookahead
+  CodeSet set{};                    // one of these code points
+  std::vector<PatternNode> kids{};  // of a sequence, choice, repeat or look
+  int least = 1, most = 1;          // of a repeat; most -1: any number
+  bool possessive = false;          // a repeat without backtracking
+  bool negative = false;            // a negative lookahead
 };
-
-// Whether the pattern can match without a character.
-bool can_be_empty(const PatternNode&);
 
 // The root is a choice. An Error names the offset of syntax that pattern.h does not list.
 PatternNode parse_pattern(std::string_view pattern);
