@@ -58,39 +58,7 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
-// Runs a step as one function in its side's mode, without intermediate results.
-void run_whole(const Model& model, const Params& params, const Batch& batch, const Side& side, const CompareOptions& o,
-               const See& see) {
-  Rng dropout{o.seed};
-  AdamW optimizer(params.trainable(), o.optimizer);
-  std::vector<std::string> names;  // of gradients, which precede the norm
-  const TensorFunction step = [&](Inputs in) {
-    const Tensor logits = model.forward(in[0], {.rng = &dropout, .compute = side.compute});
-    const Tensor loss = cross_entropy(logits, in[1]);
-    const GradMap grads = backward(loss);
-    std::vector<Tensor> all{logits.detach(), loss.detach()};
-    names.clear();
-    for (const Parameter& p : params.trainable())
-      if (const Tensor g = grads[p.tensor]) all.push_back(g), names.push_back(p.name);
-    if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm})) all.push_back(norm);
-    return all;
-  };
-  const std::vector<Tensor> in{batch.inputs.to(side.device), batch.targets.to(side.device)};
-  std::vector<Tensor> all;
-  if (side.way == Side::Way::compiled) {
-    all = compile(step, {.generators = {&dropout}})(in);
-  } else {
-    std::optional<LazyScope> lazy;
-    if (side.way == Side::Way::lazy) lazy.emplace();
-    all = step(in);
-    evaluate(all);
-  }
-  see({Stage::forward, "logits", ""}, all[0]);
-  see({Stage::forward, "loss", ""}, all[1]);
-  for (size_t k = 0; k < names.size(); ++k) see({Stage::gradients, names[k], parameter_group(names[k])}, all[2 + k]);
-  if (all.size() > names.size() + 2) see({Stage::gradients, "norm of all gradients", ""}, all.back());
-}
-// Runs one step on one side. `see` gets its tensors in order; if observed, those of all ops.
+// Runs one step on one side, in its mode. `see` gets its tensors in order; if observed, those of all ops.
 void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
               const CompareOptions& o, bool observed, const See& see) {
   const Threads threads(side.threads);
@@ -98,44 +66,57 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   params.load(weights);
   const Model model = make_model(params);
   params.check_all_used();
-  const auto see_parameter = [&](Stage stage, const std::string& name, const Tensor& t) {
-    see({stage, name, parameter_group(name)}, t);
+  const auto see_all = [&](Stage stage) {
+    for (const Parameter& p : params.all()) see({stage, p.name, parameter_group(p.name)}, p.tensor.detach());
   };
-  const auto observer = [&](Stage stage) {
-    return [&see, stage](const Observed& x) {
+  std::optional<ObserveScope> watch;
+  const auto watch_ops = [&](Stage stage) {
+    const auto see_op = [&see, stage](const Observed& x) {
       const std::string output = x.output ? fmt::format("[{}]", x.output) : "";
       const std::string path = x.scope->path(), op = fmt::format("{}{}", x.op, output);
       see({stage, path.empty() ? op : fmt::format("{} {}", path, op), op_group(path, x.op)}, x.value);
     };
-  };
-  const auto see_all = [&](Stage stage) {
-    for (const Parameter& p : params.all()) see_parameter(stage, p.name, p.tensor.detach());
+    if (observed) watch.emplace(see_op);
   };
   see_all(Stage::weights);
-  if (!observed) {
-    run_whole(model, params, batch, side, o, see);
-    return see_all(Stage::update);
-  }
-  Tensor y, loss;
   Rng dropout{o.seed};
   AdamW optimizer(params.trainable(), o.optimizer);
-  {
-    const ObserveScope watch(observer(Stage::forward));
-    y = model.forward(batch.inputs.to(side.device), {.rng = &dropout, .compute = side.compute});  // (B, T, V)
-    loss = cross_entropy(y, batch.targets.to(side.device));
+  std::vector<Place> places;  // of the results of `step`
+  const TensorFunction step = [&](Inputs in) {
+    std::vector<Tensor> results;
+    places.clear();
+    const auto add = [&](Place place, const Tensor& t) {
+      if (observed) return see(std::move(place), t);
+      places.push_back(std::move(place)), results.push_back(t);
+    };
+    watch_ops(Stage::forward);
+    Tensor logits = model.forward(in[0], {.rng = &dropout, .compute = side.compute});  // (B, T, V)
+    const Tensor loss = cross_entropy(logits, in[1]);
+    watch.reset();
+    add({Stage::forward, "logits", ""}, logits.detach());
+    add({Stage::forward, "loss", ""}, loss.detach());
+    logits = {};
+    watch_ops(Stage::backward);
+    const GradMap grads = backward(loss, {.create_graph = false}, std::source_location());
+    watch.reset();
+    for (const Parameter& p : params.trainable())
+      if (const Tensor g = grads[p.tensor])  // the optimiser names missing ones
+        add({Stage::gradients, p.name, parameter_group(p.name)}, g);
+    if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
+      add({Stage::gradients, "norm of all gradients", ""}, norm);
+    return results;
+  };
+  const std::vector<Tensor> in{batch.inputs.to(side.device), batch.targets.to(side.device)};
+  std::vector<Tensor> results;
+  if (side.way == Side::Way::compiled) {
+    results = compile(step, {.generators = {&dropout}})(in);
+  } else {
+    std::optional<LazyScope> lazy;
+    if (side.way == Side::Way::lazy) lazy.emplace();
+    results = step(in);
+    evaluate(results);
   }
-  see({Stage::forward, "logits", ""}, y.detach());
-  see({Stage::forward, "loss", ""}, loss.detach());
-  y = {};
-  GradMap grads;
-  {
-    const ObserveScope watch(observer(Stage::backward));
-    grads = backward(loss, {.create_graph = false}, std::source_location());
-  }
-  for (const Parameter& p : params.trainable())
-    if (const Tensor g = grads[p.tensor]) see_parameter(Stage::gradients, p.name, g);  // step() names missing ones
-  if (const Tensor norm = optimizer.step(grads, {.clip_norm = o.clip_norm}))
-    see({Stage::gradients, "norm of all gradients", ""}, norm);
+  for (size_t i = 0; i < results.size(); ++i) see(places[i], results[i]);
   see_all(Stage::update);
 }
 
