@@ -4,12 +4,6 @@
 #include <cmath>
 
 namespace tg {
-namespace {
-const AdamWConfig& valid(const AdamWConfig& c) {
-  c.validate();
-  return c;
-}
-}  // namespace
 
 void AdamWConfig::validate() const {
   detail::check_rate("adamw", "lr", lr);
@@ -48,7 +42,9 @@ void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientPro
 
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<ParameterGroup> groups,
              const std::shared_ptr<Communicator>& comm)
-    : Optimizer("adamw", std::move(parameters), valid(config).lr, groups, comm), config_(config), moments_(config) {
+    : Optimizer("adamw", std::move(parameters), detail::valid(config).lr, groups, comm),
+      config_(config),
+      moments_(config) {
   for (size_t i = 0; i < entries().size(); ++i) {
     const ParameterGroup& own = entries()[i].own;
     moments_.add(i, new_state(i, "m"), new_state(i, "v"),

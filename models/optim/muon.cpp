@@ -20,10 +20,6 @@ constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 constexpr double kLeastNorm = 1e-7;  // zeros stay zeros
 constexpr int64_t kMostIterations = 100;
 
-const MuonConfig& valid(const MuonConfig& c) {
-  c.validate();
-  return c;
-}
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   return std::ranges::any_of(patterns, [&](const std::string& p) { return glob_matches(p, name); });
 }
@@ -64,7 +60,7 @@ Tensor orthogonalize(const Tensor& x, int64_t steps, DType dtype) {
 
 Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<ParameterGroup> groups,
            const std::shared_ptr<Communicator>& comm)
-    : Optimizer("muon", std::move(parameters), valid(config).lr, groups, comm,
+    : Optimizer("muon", std::move(parameters), detail::valid(config).lr, groups, comm,
                 [&](const Parameter& p) { return p.tensor.ndim() == 2 && !matches(config.others, p.name); }),
       config_(config),
       adamw_(config.adamw) {

@@ -143,5 +143,10 @@ namespace detail {
 // Throws unless x is finite and at least 0, or in [0, 1).
 void check_rate(std::string_view op, std::string_view name, double);
 void check_fraction(std::string_view op, std::string_view name, double);
+// The configuration, after its validate().
+template <class Config> const Config& valid(const Config& c) {
+  c.validate();
+  return c;
+}
 }  // namespace detail
 }  // namespace tg

@@ -2,12 +2,6 @@
 #include <tapegrad/models/optim/sgd.h>
 
 namespace tg {
-namespace {
-const SgdConfig& valid(const SgdConfig& c) {
-  c.validate();
-  return c;
-}
-}  // namespace
 
 void SgdConfig::validate() const {
   detail::check_rate("sgd", "lr", lr);
@@ -24,7 +18,7 @@ void SgdConfig::validate() const {
 
 Sgd::Sgd(std::vector<Parameter> parameters, SgdConfig config, std::vector<ParameterGroup> groups,
          const std::shared_ptr<Communicator>& comm)
-    : Optimizer("sgd", std::move(parameters), valid(config).lr, groups, comm), config_(config) {
+    : Optimizer("sgd", std::move(parameters), detail::valid(config).lr, groups, comm), config_(config) {
   check_betas([](size_t) { return false; });
   for (size_t i = 0; i < entries().size(); ++i) {
     if (config.momentum > 0) buffers_.push_back(new_state(i, "momentum"));

@@ -15,10 +15,6 @@ namespace {
 // Streams of the seed. Params keys the parameters' streams by hashes of their names.
 constexpr uint64_t kDataStream = 1, kDropoutStream = 2;
 
-const TrainConfig& valid(const TrainConfig& c) {
-  c.validate();
-  return c;
-}
 BatchSource windows_of(const Model& model, const TokenData& data, const TrainConfig& config) {
   TG_CHECK(model.context() > 0, value,
            "[train] the model has no context(), the number of tokens in a window. Add that member, or pass "
@@ -71,7 +67,7 @@ Trainer::Trainer(const Model& model, const Params& params, BatchSource data, con
                  std::shared_ptr<Communicator> comm)
     : model_(with_linears(model, config)),
       params_(params),
-      config_(valid(config)),
+      config_(detail::valid(config)),
       comm_(std::move(comm)),
       data_(std::move(data)),
       data_rng_(Rng{config.seed}.split(kDataStream)),
@@ -87,7 +83,7 @@ Trainer::Trainer(const Model& model, const Params& params, BatchSource data, con
 }
 Trainer::Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig& config,
                  std::shared_ptr<Communicator> comm)
-    : Trainer(model, params, windows_of(model, data, valid(config)), config, std::move(comm)) {}
+    : Trainer(model, params, windows_of(model, data, detail::valid(config)), config, std::move(comm)) {}
 
 void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
   explain(fmt::format("the {} of step {} is {}. It must be finite", what, r.step, std::isnan(x) ? std::abs(x) : x), r,
