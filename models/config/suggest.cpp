@@ -2,6 +2,8 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/config/suggest.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -44,10 +46,6 @@ size_t known_place(std::string_view what, std::string_view word, std::span<const
            did_you_mean(word, known), listed(known));
   return i;
 }
-std::string listed(std::span<const std::string_view> words) {
-  std::string s;
-  for (std::string_view w : words) s.append(s.empty() ? "" : ", ").append(w);
-  return s;
-}
+std::string listed(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
 
 }  // namespace tg

@@ -1,6 +1,7 @@
 /// @file
-/// nearest(): suggests a known word for a mistyped one, in messages.
+/// nearest(): suggests a known word for a mistyped one, in messages. EnumNames: enums by name.
 #pragma once
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,5 +17,21 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
 size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known);
 /// The words as "a, b, c".
 std::string listed(std::span<const std::string_view> words);
+
+/// The names of an enum's values, in order, and what messages call it.
+template <size_t n> struct EnumNames {
+  std::string_view what, names[n];
+};
+/// A specialization of type EnumNames gives the enum E name_of() and from_name().
+template <class E> inline constexpr int kEnumNames = 0;
+/// An enum with such a specialization.
+template <class E>
+concept NamedEnum = requires { kEnumNames<E>.names; };
+/// The name of a value.
+template <NamedEnum E> std::string_view name_of(E x) { return kEnumNames<E>.names[size_t(x)]; }
+/// Sets the value with this name; an Error lists the names.
+template <NamedEnum E> void from_name(std::string_view name, E& to) {
+  to = E(known_place(kEnumNames<E>.what, name, kEnumNames<E>.names));
+}
 
 }  // namespace tg

@@ -2,12 +2,7 @@
 
 namespace tg {
 
-std::string to_json(const GptConfig& config) {
-  GptConfig copy = config;
-  ConfigFields fields;
-  visit_gpt_fields(copy, fields);
-  return to_json(fields);
-}
+std::string to_json(const GptConfig& config) { return to_json<GptConfig>(config); }
 
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& source) {
   ConfigText named = source;

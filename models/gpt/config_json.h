@@ -12,15 +12,6 @@ namespace tg {
 /// duplicate key, a wrong type, or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_json(std::string_view text, const ConfigText& = {});
 
-/// Sets x to the named value. An Error lists the names.
-/// @{
-inline void from_name(std::string_view name, NormKind& x) { x = norm_from_name(name); }
-inline void from_name(std::string_view name, Activation& x) { x = activation_from_name(name); }
-inline void from_name(std::string_view name, Positions& x) { x = positions_from_name(name); }
-inline void from_name(std::string_view name, RopeScalingKind& x) { x = rope_scaling_from_name(name); }
-inline void from_name(std::string_view name, InitScheme& x) { x = init_from_name(name); }
-/// @}
-
 /// Calls f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_gpt_fields(Config& c, F&& f) {
   f("vocab_size", c.vocab_size, "token ids of the model, 0: those of the tokenizer");

@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -103,11 +102,6 @@ Tensor transposed(const Tensor& x, int64_t heads, bool to_halves) {
 }
 
 }  // namespace
-
-std::string_view name_of(Family f) {
-  constexpr std::array<std::string_view, 5> kNames = {"none", "gpt2", "llama", "qwen2", "qwen3"};
-  return kNames[size_t(f)];
-}
 
 Family family_of(const GptConfig& c) {
   if (!mismatch(c).empty()) return Family::none;

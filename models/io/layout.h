@@ -14,8 +14,8 @@ namespace tg {
 
 /// Models with one set of names. Mistral uses llama's.
 enum class Family { none, gpt2, llama, qwen2, qwen3 };
-/// "gpt2", as in config.json.
-std::string_view name_of(Family);
+/// Names of families, as in config.json.
+template <> inline constexpr EnumNames<5> kEnumNames<Family>{"family", {"none", "gpt2", "llama", "qwen2", "qwen3"}};
 
 /// The family whose files can hold this configuration, or none.
 Family family_of(const GptConfig&);

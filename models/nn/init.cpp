@@ -1,5 +1,4 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/init.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -9,8 +8,6 @@
 
 namespace tg {
 namespace {
-constexpr std::string_view kSchemes[] = {"gpt2", "xavier"};
-
 Tensor xavier_of(const Shape& s, const Dims& parts, DType t, Device d, Rng rng) {
   const Dims outs = parts.empty() && s.size() == 2 ? Dims{s[0]} : parts;
   TG_CHECK(s.size() == 2 && std::accumulate(outs.begin(), outs.end(), int64_t(0)) == s[0], shape,
@@ -20,9 +17,6 @@ Tensor xavier_of(const Shape& s, const Dims& parts, DType t, Device d, Rng rng) 
   return made.size() == 1 ? made[0] : concat(made, 0);
 }
 }  // namespace
-
-std::string_view name_of(InitScheme s) { return kSchemes[size_t(s)]; }
-InitScheme init_from_name(std::string_view name) { return InitScheme(known_place("init", name, kSchemes)); }
 
 Tensor Init::make(const Shape& shape, DType dtype, Device device, Rng rng) const {
   const bool by_std = kind == Kind::normal || kind == Kind::truncated_normal;

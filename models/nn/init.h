@@ -4,8 +4,7 @@
 #pragma once
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
-
-#include <string_view>
+#include <tapegrad/models/config/suggest.h>
 
 namespace tg {
 
@@ -14,10 +13,8 @@ enum class InitScheme {
   gpt2,   ///< N(0, std^2), less for residual projections (GPT-2)
   xavier  ///< N(0, 2 / (in + out)), truncated: Glorot and Bengio 2010
 };
-/// "gpt2" or "xavier".
-std::string_view name_of(InitScheme);
-/// The scheme with this name; an Error lists the names.
-InitScheme init_from_name(std::string_view);
+/// Names of schemes.
+template <> inline constexpr EnumNames<2> kEnumNames<InitScheme>{"init", {"gpt2", "xavier"}};
 
 /// How one parameter is initialised.
 struct Init {

@@ -2,7 +2,6 @@
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/nn/kv_cache.h>
 #include <tapegrad/models/nn/lora.h>
@@ -21,35 +20,14 @@
 #include <cmath>
 
 namespace tg {
-namespace {
-constexpr std::string_view kNorms[] = {"layer_norm", "rms_norm"};
-constexpr std::string_view kActivations[] = {"gelu", "gelu_tanh", "silu", "swiglu", "relu"};
-constexpr std::string_view kPositions[] = {"learned", "rope"};
-constexpr std::string_view kRopeScalings[] = {"none", "linear", "llama3"};
-constexpr std::string_view kLinearKinds[] = {
-    "plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8", "fp8-e4m3"};
-}  // namespace
 
-std::string_view name_of(NormKind k) { return kNorms[size_t(k)]; }
-std::string_view name_of(Activation a) { return kActivations[size_t(a)]; }
-std::string_view name_of(Positions p) { return kPositions[size_t(p)]; }
-NormKind norm_from_name(std::string_view name) { return NormKind(known_place("norm", name, kNorms)); }
-Activation activation_from_name(std::string_view name) {
-  return Activation(known_place("activation", name, kActivations));
-}
-Positions positions_from_name(std::string_view name) { return Positions(known_place("positions", name, kPositions)); }
-std::string_view name_of(RopeScalingKind k) { return kRopeScalings[size_t(k)]; }
-RopeScalingKind rope_scaling_from_name(std::string_view name) {
-  return RopeScalingKind(known_place("rope_scaling", name, kRopeScalings));
-}
-std::string_view name_of(LinearKind k) { return kLinearKinds[size_t(k)]; }
 void from_name(std::string_view name, LinearKind& to) {
   const auto says = [name](std::string_view word) { return name.find(word) != name.npos; };
   TG_CHECK(!says("vector-wise") || !says("memory-efficient"), value,
            "[linear] '{}' asks for two modes that exclude each other: a weight quantized by rows cannot be read as one "
            "quantized by columns, so vector-wise must keep the weight. Choose one of {}.",
-           name, listed(kLinearKinds));
-  to = LinearKind(known_place("linear", name, kLinearKinds));
+           name, listed(kEnumNames<LinearKind>.names));
+  from_name<LinearKind>(name, to);
 }
 SwitchBackMode mode_of(LinearKind k) {
   TG_CHECK(k != LinearKind::plain, value, "[linear] a plain layer has no SwitchBack mode. Use another kind.");

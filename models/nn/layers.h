@@ -3,6 +3,7 @@
 /// flag: a generator turns dropout on. Learned positions are an Embedding of the model; rotary positions are part of
 /// attention.
 #pragma once
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/norm.h>
 #include <tapegrad/ops/quantized/quantize.h>
@@ -23,26 +24,21 @@ enum class NormKind { layer_norm, rms_norm };
 enum class Activation { gelu, gelu_tanh, silu, swiglu, relu };
 /// Position encoding: a table of embeddings, or rotation in attention.
 enum class Positions { learned, rope };
-/// The name of a value: "layer_norm", "gelu", "rope", "llama3".
-/// @{
-std::string_view name_of(RopeScalingKind);
-std::string_view name_of(NormKind);
-std::string_view name_of(Activation);
-std::string_view name_of(Positions);
-/// @}
-/// The value with this name; an Error lists the names.
-/// @{
-NormKind norm_from_name(std::string_view);
-Activation activation_from_name(std::string_view);
-Positions positions_from_name(std::string_view);
-RopeScalingKind rope_scaling_from_name(std::string_view);
-/// @}
 /// How a Linear layer computes its GEMMs: `plain`, or in 8 bits by a mode of switchback_linear().
 enum class LinearKind { plain, switchback, switchback_vector_wise, switchback_memory_efficient, fp8, fp8_e4m3 };
-/// "plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8" or "fp8-e4m3".
-std::string_view name_of(LinearKind);
 /// Sets the kind with this name; an Error lists the names.
 void from_name(std::string_view, LinearKind&);
+/// Names of values.
+/// @{
+template <> inline constexpr EnumNames<2> kEnumNames<NormKind>{"norm", {"layer_norm", "rms_norm"}};
+template <>
+inline constexpr EnumNames<5> kEnumNames<Activation>{"activation", {"gelu", "gelu_tanh", "silu", "swiglu", "relu"}};
+template <> inline constexpr EnumNames<2> kEnumNames<Positions>{"positions", {"learned", "rope"}};
+template <> inline constexpr EnumNames<3> kEnumNames<RopeScalingKind>{"rope_scaling", {"none", "linear", "llama3"}};
+template <>
+inline constexpr EnumNames<6> kEnumNames<LinearKind>{
+    "linear", {"plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient", "fp8", "fp8-e4m3"}};
+/// @}
 /// The mode of a kind. Throws for plain.
 SwitchBackMode mode_of(LinearKind);
 

@@ -1,18 +1,10 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/optim/schedule.h>
 
 #include <cmath>
 #include <numbers>
 
 namespace tg {
-namespace {
-constexpr std::string_view kKinds[] = {"constant", "cosine"};
-}  // namespace
-
-std::string_view name_of(ScheduleKind k) { return kKinds[size_t(k)]; }
-ScheduleKind schedule_from_name(std::string_view name) { return ScheduleKind(known_place("schedule", name, kKinds)); }
 
 double Schedule::at(int64_t step) const {
   validate();

@@ -2,17 +2,16 @@
 /// Schedule: the learning rate of each step: a linear warm-up, then constant, or half a cosine down to min_lr
 /// (Loshchilov and Hutter 2017) and constant from there. Pass at(step) to Optimizer::set_lr().
 #pragma once
+#include <tapegrad/models/config/suggest.h>
+
 #include <cstdint>
-#include <string_view>
 
 namespace tg {
 
 /// The shape after the warm-up.
 enum class ScheduleKind { constant, cosine };
-/// "constant" or "cosine".
-std::string_view name_of(ScheduleKind);
-/// The schedule with this name; an Error lists the names.
-ScheduleKind schedule_from_name(std::string_view);
+/// Names of shapes.
+template <> inline constexpr EnumNames<2> kEnumNames<ScheduleKind>{"schedule", {"constant", "cosine"}};
 
 /// A learning rate over time.
 struct Schedule {

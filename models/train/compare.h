@@ -34,8 +34,9 @@ std::string to_string(const Side&);
 
 /// The stages of a step, in the order of execution.
 enum class Stage { weights, forward, backward, gradients, update };
-/// The name of a stage.
-std::string_view name_of(Stage);
+/// Names of stages.
+template <>
+inline constexpr EnumNames<5> kEnumNames<Stage>{"stage", {"weights", "forward", "backward", "gradients", "update"}};
 
 /// One tensor, compared between both sides.
 struct Compared {

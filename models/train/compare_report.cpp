@@ -10,8 +10,6 @@
 
 namespace tg {
 namespace {
-constexpr std::string_view kStages[] = {"weights", "forward", "backward", "gradients", "update"};
-
 // Error relative to tolerance; above 1 is out of tolerance.
 double way(const Compared& t) {
   if (t.error == 0) return 0;
@@ -28,8 +26,6 @@ Json json_of(const Compared& t) {
           {"within", t.within()}};
 }
 }  // namespace
-
-std::string_view name_of(Stage s) { return kStages[size_t(s)]; }
 
 std::string to_string(const Side& s) {
   std::string text = fmt::format("{}/{}", s.device, s.compute.value_or(s.weights));

@@ -10,9 +10,7 @@
 namespace tg {
 namespace {
 
-constexpr std::string_view kRecompute[] = {"none", "cheap", "block"}, kComputeTypes[] = {"f32", "bf16"},
-                           kPrecisions[] = {"highest", "high", "medium"}, kOrders[] = {"random", "epochs"},
-                           kOptimizers[] = {"adamw", "sgd", "muon"}, kScales[] = {"original", "rms"};
+constexpr std::string_view kComputeTypes[] = {"f32", "bf16"};
 constexpr int64_t kMostCount = int64_t(1) << 53;  // no overflow in sums of two; exact in doubles
 
 void at_least(const char* name, int64_t value, int64_t least) {
@@ -27,20 +25,6 @@ void within(const char* name, double value, double low, double high) {
 
 }  // namespace
 
-void from_name(std::string_view name, MatmulPrecision& to) {
-  to = MatmulPrecision(known_place("matmul_precision", name, kPrecisions));
-}
-std::string_view name_of(SampleOrder o) { return kOrders[size_t(o)]; }
-void from_name(std::string_view name, SampleOrder& to) { to = SampleOrder(known_place("order", name, kOrders)); }
-std::string_view name_of(Recompute r) { return kRecompute[size_t(r)]; }
-void from_name(std::string_view name, Recompute& to) { to = Recompute(known_place("recompute", name, kRecompute)); }
-std::string_view name_of(OptimizerKind k) { return kOptimizers[size_t(k)]; }
-void from_name(std::string_view name, OptimizerKind& to) {
-  to = OptimizerKind(known_place("optimizer", name, kOptimizers));
-}
-std::string_view name_of(MuonScale s) { return kScales[size_t(s)]; }
-void from_name(std::string_view name, MuonScale& to) { to = MuonScale(known_place("muon_scale", name, kScales)); }
-void from_name(std::string_view name, ScheduleKind& to) { to = schedule_from_name(name); }
 void from_name(std::string_view name, DType& to) {
   to = dtype_from_name(kComputeTypes[known_place("dtype", name, kComputeTypes)]);
 }

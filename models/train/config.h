@@ -19,24 +19,16 @@ namespace tg {
 /// Recomputed activations: `none`; `cheap`, the outputs of cheap ops (RecomputeScope); `block`, all of each block
 /// except its inputs (ForwardOptions::recompute).
 enum class Recompute { none, cheap, block };
-/// "none", "cheap" or "block".
-std::string_view name_of(Recompute);
 /// The optimiser of a run: AdamW, Sgd, or Muon (AdamW for all but hidden matrices).
 enum class OptimizerKind { adamw, sgd, muon };
-/// "random" or "epochs".
-std::string_view name_of(SampleOrder);
-/// "adamw", "sgd" or "muon".
-std::string_view name_of(OptimizerKind);
-/// "original" or "rms".
-std::string_view name_of(MuonScale);
-/// Sets the value with this name; an Error lists the names.
+/// Names of values.
 /// @{
-void from_name(std::string_view, MatmulPrecision&);
-void from_name(std::string_view, SampleOrder&);
-void from_name(std::string_view, Recompute&);
-void from_name(std::string_view, OptimizerKind&);
-void from_name(std::string_view, MuonScale&);
-void from_name(std::string_view, ScheduleKind&);
+template <> inline constexpr EnumNames<2> kEnumNames<SampleOrder>{"order", {"random", "epochs"}};
+template <> inline constexpr EnumNames<3> kEnumNames<Recompute>{"recompute", {"none", "cheap", "block"}};
+template <> inline constexpr EnumNames<3> kEnumNames<OptimizerKind>{"optimizer", {"adamw", "sgd", "muon"}};
+template <> inline constexpr EnumNames<2> kEnumNames<MuonScale>{"muon_scale", {"original", "rms"}};
+template <>
+inline constexpr EnumNames<3> kEnumNames<MatmulPrecision>{"matmul_precision", {"highest", "high", "medium"}};
 /// @}
 /// Sets a compute dtype, f32 or bf16; throws for any other name.
 void from_name(std::string_view, DType&);

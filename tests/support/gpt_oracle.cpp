@@ -8,8 +8,8 @@
 namespace tg {
 
 RopeScaling rope_scaling_of(const Json& j) {
-  RopeScaling s{.kind = rope_scaling_from_name(j.at("kind").get<std::string>()),
-                .factor = j.at("factor").get<double>()};
+  RopeScaling s{.factor = j.at("factor").get<double>()};
+  from_name(j.at("kind").get<std::string>(), s.kind);
   if (s.kind == RopeScalingKind::linear) return s;
   s.low_freq = j.at("low_freq").get<double>(), s.high_freq = j.at("high_freq").get<double>();
   s.original_context = j.at("original_context").get<int64_t>();
@@ -27,15 +27,15 @@ Oracle::Oracle(const std::string& name) : file(TG_TEST_DATA "/" + name + ".safet
             .head_dim = integer("head_dim"),
             .width = c.at("width").get<int64_t>(),
             .ff_width = integer("hidden"),
-            .positions = positions_from_name(c.at("positions").get<std::string>()),
             .rope_theta = c.contains("rope_theta") ? c.at("rope_theta").get<double>() : 1.0,
-            .norm = norm_from_name(c.at("norm").get<std::string>()),
-            .activation = activation_from_name(activation == "gelu_exact" ? "gelu" : activation),
             .bias = c.at("linear_bias").get<bool>(),
             .qkv_bias = c.contains("qkv_bias") && c.at("qkv_bias").get<bool>(),
             .qk_norm = c.contains("qk_norm") && c.at("qk_norm").get<bool>(),
             .tied_head = c.at("tied_head").get<bool>(),
             .norm_eps = c.at("norm_eps").get<double>()};
+  from_name(c.at("positions").get<std::string>(), config.positions);
+  from_name(c.at("norm").get<std::string>(), config.norm);
+  from_name(activation == "gelu_exact" ? "gelu" : activation, config.activation);
   if (c.contains("rope_scaling")) config.rope_scaling = rope_scaling_of(c.at("rope_scaling"));
 }
 StateDict Oracle::weights(const std::string& kind) const {
