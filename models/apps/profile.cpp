@@ -4,6 +4,7 @@
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/profile.h>
+#include <tapegrad/models/config/glob.h>
 
 #include <algorithm>
 
@@ -34,18 +35,8 @@ std::string notes_of(const Profile& p) {
   return s;
 }
 
-// Layer numbers become "*": "gpt.h.*.attn".
 std::string kind_of_layer(const Scope* layer) {
-  if (!layer || !layer->parent) return "in no layer";
-  const std::string path = layer->path();
-  std::string kind;
-  for (size_t at = 0, dot = 0; dot != path.npos; at = dot + 1) {
-    dot = path.find('.', at);
-    const std::string name = path.substr(at, dot - at);
-    const bool number = name.find_first_not_of("0123456789") == name.npos;
-    kind += (at ? "." : "") + (number ? "*" : name);
-  }
-  return kind;
+  return layer && layer->parent ? block_pattern(layer->path()) : "in no layer";
 }
 // The range in the step: "forward". Empty outside of a step.
 std::string phase_of(const Scope* path) {

@@ -1,5 +1,7 @@
 #include <tapegrad/models/config/glob.h>
 
+#include <algorithm>
+
 namespace tg {
 
 bool glob_matches(std::string_view pattern, std::string_view name) {
@@ -18,6 +20,17 @@ bool glob_matches(std::string_view pattern, std::string_view name) {
     }
   }
   return pattern.find_first_not_of('*', p) == kNone;
+}
+std::string block_pattern(std::string_view name) {
+  std::string s;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    s.append(begin ? "." : "").append(number ? "*" : part);
+    begin = end + 1;
+  }
+  return s;
 }
 
 }  // namespace tg

@@ -7,22 +7,10 @@
 
 namespace tg {
 namespace {
-// Numbers become asterisks, so all blocks have equal names.
-std::string pattern_of(std::string_view name) {
-  std::string s;
-  for (size_t begin = 0; begin <= name.size();) {
-    const size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view part = name.substr(begin, end - begin);
-    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
-    s += (begin ? "." : "") + std::string(number ? "*" : part);
-    begin = end + 1;
-  }
-  return s;
-}
 std::string modules_of(const std::vector<NamedLinear>& all, bool parts) {
   std::vector<std::pair<std::string, int>> patterns;  // each with its count
   const auto add = [&](std::string_view name) {
-    const std::string pattern = pattern_of(name);
+    const std::string pattern = block_pattern(name);
     const auto at = std::find_if(patterns.begin(), patterns.end(), [&](auto& p) { return p.first == pattern; });
     if (at != patterns.end())
       ++at->second;
