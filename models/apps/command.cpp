@@ -3,6 +3,7 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
+#include <tapegrad/models/data/utf8.h>
 
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -59,50 +60,6 @@ void refuse_empty(const std::string& flag, const std::string& kind, const std::s
   if (word.empty() && kind != "TEXT")
     throw UsageError(fmt::format("{} is empty. It takes {}. Give one, or omit {}.", flag, with_article(kind), flag));
 }
-
-class ParserCommand final : public Command {
- public:
-  explicit ParserCommand(CLI::App& app) : app_(app) {}
-  using Command::option;
-  void option(const std::string& flag, const std::string& kind, const std::string& shown, const std::string& help,
-              Take take) override {
-    const auto checked = [flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
-      for (const std::string& word : words) refuse_empty(flag, kind, word);
-      if (words.size() > 1 && words[words.size() - 2] != words.back())
-        std::fputs(fmt::format("note: {} is given {} times; the last value, '{}', is used\n", flag, words.size(),
-                               printable(words.back()))
-                       .c_str(),
-                   stderr);
-      take(words.back());
-    };
-    const bool alone = kind == "BOOL";  // "true" may be left out
-    CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
-                         ->type_name(kind)
-                         ->expected(alone ? 0 : 1, 1)
-                         ->allow_extra_args(false)  // the next word is no value
-                         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    if (alone)
-      o->default_str("true")->option_text(fmt::format("BOOL={}", shown));
-    else if (!shown.empty())
-      o->default_str(shown);
-  }
-  void list(const std::string& flag, const std::string& kind, const std::string& help,
-            std::vector<std::string>& words) override {
-    const auto checked = [flag, kind, &words](const std::vector<std::string>& all) {
-      for (const std::string& word : all) refuse_empty(flag, kind, word);
-      words = all;
-    };
-    app_.add_option_function<std::vector<std::string>>(flag, checked, help)
-        ->type_name(kind)
-        ->expected(1, CLI::detail::expected_max_vector_size);
-  }
-  void toggle(const std::string& flag, const std::string& help, bool& on) override {
-    app_.add_flag(flag, on, help)->disable_flag_override();
-  }
-
- private:
-  CLI::App& app_;
-};
 
 // Names of our flags in other programs.
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
@@ -178,15 +135,12 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
 // Takes the first character of the text. A terminal may not get invalid UTF-8, control characters and direction
 // changes: they become \x1b.
 std::string take_shown(std::string_view& text) {
-  const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t(0); };
-  const uint8_t c = byte(0), d = byte(1), e = byte(2);
-  size_t n = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-  for (size_t k = 1; k < n; ++k)
-    if ((byte(k) & 0xC0) != 0x80) n = 0;
-  const bool turns = c == 0xE2 && ((d == 0x80 && e >= 0xAA && e <= 0xAE) || (d == 0x81 && e >= 0xA6 && e <= 0xA9));
-  const bool shown = n > 0 && c >= 0x20 && c != 0x7F && !(c == 0xC2 && d < 0xA0) && !turns;
-  std::string all = shown ? std::string(text.substr(0, n)) : fmt::format("\\x{:02x}", c);
-  text.remove_prefix(shown ? n : 1);
+  const auto [c, length] = tg::detail::first_of(text);
+  const bool control = c < 0x20 || (c >= 0x7F && c < 0xA0),
+             turns = (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+  const bool shown = !control && !turns;  // an invalid byte has the code 0
+  std::string all = shown ? std::string(text.substr(0, length)) : fmt::format("\\x{:02x}", uint8_t(text[0]));
+  text.remove_prefix(shown ? length : 1);
   return all;
 }
 
@@ -231,12 +185,10 @@ int reported(
 }
 
 int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcommand>& subcommands) {
-  std::vector<ParserCommand> commands;
   std::vector<std::function<int()>> bodies;
-  commands.reserve(subcommands.size());
   for (const Subcommand& s : subcommands) {
-    CLI::App& sub = *app.add_subcommand(s.name, s.help)->allow_extras();
-    bodies.push_back(s.declare(commands.emplace_back(sub)));
+    Command command(*app.add_subcommand(s.name, s.help)->allow_extras());
+    bodies.push_back(s.declare(command));
   }
   if (const std::optional<int> done = parse(app, argc, argv)) return *done;
   const std::vector<CLI::App*> chosen = app.get_subcommands();
@@ -283,6 +235,41 @@ std::string for_terminal(std::string_view text) {
   return all;
 }
 
+void Command::option(const std::string& flag, const std::string& kind, const std::string& shown,
+                     const std::string& help, Take take) {
+  const auto checked = [flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
+    for (const std::string& word : words) refuse_empty(flag, kind, word);
+    if (words.size() > 1 && words[words.size() - 2] != words.back())
+      std::fputs(fmt::format("note: {} is given {} times; the last value, '{}', is used\n", flag, words.size(),
+                             printable(words.back()))
+                     .c_str(),
+                 stderr);
+    take(words.back());
+  };
+  const bool alone = kind == "BOOL";  // "true" may be left out
+  CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
+                       ->type_name(kind)
+                       ->expected(alone ? 0 : 1, 1)
+                       ->allow_extra_args(false)  // the next word is no value
+                       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  if (alone)
+    o->default_str("true")->option_text(fmt::format("BOOL={}", shown));
+  else if (!shown.empty())
+    o->default_str(shown);
+}
+void Command::list(const std::string& flag, const std::string& kind, const std::string& help,
+                   std::vector<std::string>& words) {
+  const auto checked = [flag, kind, &words](const std::vector<std::string>& all) {
+    for (const std::string& word : all) refuse_empty(flag, kind, word);
+    words = all;
+  };
+  app_.add_option_function<std::vector<std::string>>(flag, checked, help)
+      ->type_name(kind)
+      ->expected(1, CLI::detail::expected_max_vector_size);
+}
+void Command::toggle(const std::string& flag, const std::string& help, bool& on) {
+  app_.add_flag(flag, on, help)->disable_flag_override();
+}
 void Command::option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value) {
   option(flag, kind, value, help, Take([&value](const std::string& word) { value = word; }));
 }
@@ -344,7 +331,7 @@ int run_program(int argc, char** argv, const Subcommand& program) {
   return reported(program.name, [&] {
     CLI::App app(program.help, program.name);
     set_up(app);
-    ParserCommand command(app);
+    Command command(app);
     const std::function<int()> body = program.declare(command);
     if (const std::optional<int> done = parse(app, argc, argv)) return *done;
     return run_body(program.name, body);

@@ -10,6 +10,9 @@
 #include <string_view>
 #include <vector>
 
+namespace CLI {
+class App;
+}
 namespace tg::apps {
 
 // Wrong usage. The message says what is valid.
@@ -20,14 +23,15 @@ struct UsageError : std::runtime_error {
 class Command {
  public:
   using Take = std::function<void(const std::string& word)>;
+  explicit Command(CLI::App& app) : app_(app) {}
 
   // --flag WORD: calls take(word). The help shows `kind` (INT, FILE ...) and the default `shown`. An empty word is
   // wrong usage, except for the kind TEXT.
-  virtual void option(const std::string& flag, const std::string& kind, const std::string& shown,
-                      const std::string& help, Take take) = 0;
-  virtual void list(const std::string& flag, const std::string& kind, const std::string& help,
-                    std::vector<std::string>& words) = 0;                               // --flag WORD...
-  virtual void toggle(const std::string& flag, const std::string& help, bool& on) = 0;  // --flag
+  void option(const std::string& flag, const std::string& kind, const std::string& shown, const std::string& help,
+              Take take);
+  void list(const std::string& flag, const std::string& kind, const std::string& help,
+            std::vector<std::string>& words);                               // --flag WORD...
+  void toggle(const std::string& flag, const std::string& help, bool& on);  // --flag
 
   // --flag WORD. The variable holds the default. A number outside [least, most] or a word not in `known` is wrong
   // usage.
@@ -47,8 +51,8 @@ class Command {
               std::optional<int64_t> shown);
   void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
 
- protected:
-  ~Command() = default;
+ private:
+  CLI::App& app_;
 };
 
 struct Subcommand {
