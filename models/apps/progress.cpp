@@ -25,19 +25,12 @@ int terminal_width() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-ProgressKind progress_kind(std::string_view name) {
-  return name == "bar"     ? ProgressKind::bar
-         : name == "lines" ? ProgressKind::lines
-         : name == "none"  ? ProgressKind::none
-                           : ProgressKind::automatic;
-}
-Progress::Progress(int64_t steps, int64_t done, ProgressKind kind, bool quiet)
+Progress::Progress(int64_t steps, int64_t done, std::string_view kind, bool quiet)
     : steps_(steps),
       done_(done),
       quiet_(quiet),
-      shows_(!quiet && kind != ProgressKind::none),
-      terminal_(kind == ProgressKind::bar ||
-                (kind == ProgressKind::automatic && isatty(STDOUT_FILENO) && Communicator::world()->size() == 1)),
+      shows_(!quiet && kind != "none"),
+      terminal_(kind == "bar" || (kind != "lines" && isatty(STDOUT_FILENO) && Communicator::world()->size() == 1)),
       val_loss_(std::nan("")) {}
 Progress::~Progress() { end_line(); }
 

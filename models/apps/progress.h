@@ -7,19 +7,16 @@
 
 namespace tg::apps {
 
-// `automatic`: a bar on a terminal, otherwise lines. Several processes print lines, since their output may go through a
-// terminal to a file.
-enum class ProgressKind { automatic, bar, lines, none };
-ProgressKind progress_kind(std::string_view name);  // auto, bar, lines, none
-
 int terminal_width();  // columns; 80 if standard output is none
 
 class Progress {
  public:
-  Progress(int64_t steps, int64_t done, ProgressKind, bool quiet);  // done: steps before this process
-  ~Progress();                                                      // ends an open bar line
-  void show(const StepRecord&);                                     // after each step
-  void print(const std::string&);                                   // a text between the lines
+  // `done`: steps before this process. `kind` is bar, lines, none, or auto: a bar on a terminal, otherwise lines.
+  // Several processes print lines, since their output may go through a terminal to a file.
+  Progress(int64_t steps, int64_t done, std::string_view kind, bool quiet);
+  ~Progress();                     // ends an open bar line
+  void show(const StepRecord&);    // after each step
+  void print(const std::string&);  // a text between the lines
 
  private:
   using Clock = std::chrono::steady_clock;

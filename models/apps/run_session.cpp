@@ -117,7 +117,7 @@ std::string recovery_hint(const TrainOptions& o, const RunSetup& s, const Error&
 // All remaining steps, or until a signal. Returns the exit status.
 int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, Trainer& trainer, Files& files) {
   const TrainConfig& t = s.run.train;
-  Progress progress(t.max_steps, trainer.steps(), progress_kind(s.watch.progress), s.watch.quiet || !is_main_rank());
+  Progress progress(t.max_steps, trainer.steps(), s.watch.progress, s.watch.quiet || !is_main_rank());
   const Interrupt interrupt;
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
@@ -203,6 +203,42 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
   }
 }
 
+// Flags override the saved Watch of a resumed run.
+Watch watch_of(const TrainOptions& o, const std::string& saved) {
+  Watch w;
+  const Json before = json_or_null(saved);
+  const auto was = [&](const char* key) {
+    const Json* x = before.is_object() ? before.find(key) : nullptr;
+    return x ? *x : Json();
+  };
+  if (was("sample_every").is_number_integer())
+    w.sample_every = std::max<int64_t>(0, was("sample_every").get<int64_t>());
+  if (was("progress").is_string()) w.progress = was("progress").get<std::string>();
+  if (was("tensorboard").is_string()) w.tensorboard = was("tensorboard").get<std::string>();
+  w.quiet = was("quiet") == Json(true) && o.progress.empty();
+  if (o.sample_every) w.sample_every = *o.sample_every;
+  if (o.sample_every && *o.sample_every > 0) w.quiet = false;
+  if (!o.progress.empty()) w.progress = o.progress;
+  if (!o.tensorboard.empty()) w.tensorboard = o.tensorboard == "none" ? "" : absolute_path(o.tensorboard);
+  if (o.quiet) w.quiet = true, w.sample_every = 0;
+  return w;
+}
+void check_events(const TrainOptions& o, const RunSetup& s) {
+  const std::string& dir = s.watch.tensorboard;
+  TG_CHECK(!path_exists(dir) || is_folder(dir), value,
+           "[train] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", dir);
+  const std::string watch = s.state && path_exists(watch_path(s.out)) ? watch_path(s.out) : "";
+  const Json before = watch.empty() ? Json() : json_or_null(MappedFile(watch).text());
+  const bool own = before.is_object() && before.contains("tensorboard") && before["tensorboard"] == Json(dir);
+  TG_CHECK(own || (!s.state && o.overwrite) || !EventFile::any_in(dir), value,
+           "[train] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
+           "place. Choose another DIR{}.",
+           dir, s.state ? "" : ", or pass --overwrite");
+  TG_CHECK(own_json(text_of(Json(dir))) == Json(dir), value,
+           "[train] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the "
+           "folder.",
+           dir);
+}
 }  // namespace
 
 void add_settings(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
@@ -308,45 +344,6 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
     for (const Difference& d : differences(base, settings.unchecked())) may_differ(d);
   return settings.run();
 }
-
-namespace {
-// Flags override the saved Watch of a resumed run.
-Watch watch_of(const TrainOptions& o, const std::string& saved) {
-  Watch w;
-  const Json before = json_or_null(saved);
-  const auto was = [&](const char* key) {
-    const Json* x = before.is_object() ? before.find(key) : nullptr;
-    return x ? *x : Json();
-  };
-  if (was("sample_every").is_number_integer())
-    w.sample_every = std::max<int64_t>(0, was("sample_every").get<int64_t>());
-  if (was("progress").is_string()) w.progress = was("progress").get<std::string>();
-  if (was("tensorboard").is_string()) w.tensorboard = was("tensorboard").get<std::string>();
-  w.quiet = was("quiet") == Json(true) && o.progress.empty();
-  if (o.sample_every) w.sample_every = *o.sample_every;
-  if (o.sample_every && *o.sample_every > 0) w.quiet = false;
-  if (!o.progress.empty()) w.progress = o.progress;
-  if (!o.tensorboard.empty()) w.tensorboard = o.tensorboard == "none" ? "" : absolute_path(o.tensorboard);
-  if (o.quiet) w.quiet = true, w.sample_every = 0;
-  return w;
-}
-void check_events(const TrainOptions& o, const RunSetup& s) {
-  const std::string& dir = s.watch.tensorboard;
-  TG_CHECK(!path_exists(dir) || is_folder(dir), value,
-           "[train] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", dir);
-  const std::string watch = s.state && path_exists(watch_path(s.out)) ? watch_path(s.out) : "";
-  const Json before = watch.empty() ? Json() : json_or_null(MappedFile(watch).text());
-  const bool own = before.is_object() && before.contains("tensorboard") && before["tensorboard"] == Json(dir);
-  TG_CHECK(own || (!s.state && o.overwrite) || !EventFile::any_in(dir), value,
-           "[train] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
-           "place. Choose another DIR{}.",
-           dir, s.state ? "" : ", or pass --overwrite");
-  TG_CHECK(own_json(text_of(Json(dir))) == Json(dir), value,
-           "[train] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the "
-           "folder.",
-           dir);
-}
-}  // namespace
 
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
   RunData data = read(o.data, run);
