@@ -6,12 +6,21 @@
 
 namespace tg {
 
-void Model::misses(std::string_view member, std::string_view use) {
-  throw Error(Error::Kind::value,
-              fmt::format("[model] this model has no {}, which {} needs. Add that member; models/model/model.h shows "
-                          "all of them.",
-                          member, use));
+namespace {
+// f, or an Error if the model lacks the member.
+template <class F> const F& needed(const F& f, std::string_view member, std::string_view use) {
+  TG_CHECK(f, value,
+           "[model] this model has no {}, which {} needs. Add that member; models/model/model.h shows all of them.",
+           member, use);
+  return f;
 }
+}  // namespace
+
+KvCache Model::make_cache(int64_t batch, int64_t capacity) const {
+  return needed(make_cache_, "make_cache()", "generate() with a cache")(batch, capacity);
+}
+std::string Model::config() const { return needed(config_, "config(), with visit_fields()", "save_model()")(); }
+std::vector<NamedLinear> Model::linears() { return needed(linears_, "linears()", "apply_lora()")(); }
 
 void Model::check(const ForwardOptions& o) const {
   const ForwardSupport s = support();
@@ -29,7 +38,7 @@ void Model::check(const ForwardOptions& o) const {
 
 Tensor Model::forward(const Tensor& inputs, const ForwardOptions& o) const {
   check(o);
-  Tensor y = own_->forward(inputs, o);
+  Tensor y = forward_(inputs, o);
   if (!o.last_only || support().last_only) return y;
   TG_CHECK(y.ndim() == 3, shape, "[model] last_only takes the last position of logits (B, T, V), and these are {}.", y);
   return slice(y, 1, y.size(1) - 1, y.size(1));
@@ -37,24 +46,17 @@ Tensor Model::forward(const Tensor& inputs, const ForwardOptions& o) const {
 
 Tensor Model::loss(const Batch& batch, const ForwardOptions& o) const {
   check(o);
-  return own_->loss(batch, o);
-}
-Tensor Model::own_loss(const std::function<Tensor()>& loss) {
-  const ProfileRange range(Phase::forward);
-  Tensor y = loss();
+  Tensor y;
+  {
+    const ProfileRange range(Phase::forward);
+    y = loss_ ? loss_(batch, o) : forward_(batch.inputs, o);
+  }
+  if (!loss_) {
+    const ProfileRange range(Phase::loss);
+    y = cross_entropy(y, batch.targets, {.ignore_index = Batch::kIgnoreIndex});  // frees the logits
+  }
   TG_CHECK(y.ndim() == 0, shape, "[model] loss() returned {}. It must be a scalar, the mean over the targets.", y);
   return y;
-}
-Tensor Model::loss_of(const std::function<Tensor()>& logits, const Tensor& targets) {
-  const auto forward = [&] {
-    const ProfileRange range(Phase::forward);
-    return logits();
-  };
-  const auto loss = [&](const Tensor& scores) {
-    const ProfileRange range(Phase::loss);
-    return cross_entropy(scores, targets, {.ignore_index = Batch::kIgnoreIndex});
-  };
-  return loss(forward());  // frees the scores on return
 }
 
 }  // namespace tg

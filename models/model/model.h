@@ -44,7 +44,26 @@ class Model {
   /// Copies `model`, which shares its tensors.
   template <ForwardModel M>
     requires(!std::same_as<M, Model>)
-  Model(M model) : own_(std::make_shared<Of<M>>(std::move(model))) {}
+  Model(M model) {
+    const auto own = std::make_shared<M>(std::move(model));
+    const std::shared_ptr<const M> m = own;
+    if constexpr (requires { ForwardSupport(M::kSupport); }) support_ = M::kSupport;
+    if constexpr (requires { int64_t(m->context()); }) context_ = m->context();
+    if constexpr (requires { int64_t(m->vocab_size()); }) vocab_size_ = m->vocab_size();
+    if constexpr (requires { Device(m->device()); }) device_ = m->device();
+    forward_ = [m](const Tensor& inputs, const ForwardOptions& o) -> Tensor {
+      if constexpr (requires { m->forward(inputs, o); })
+        return m->forward(inputs, o);
+      else
+        return m->forward(inputs);
+    };
+    if constexpr (requires(const Batch& batch, const ForwardOptions& o) { m->loss(batch, o); })
+      loss_ = [m](const Batch& batch, const ForwardOptions& o) { return m->loss(batch, o); };
+    if constexpr (requires(int64_t n) { m->make_cache(n, n); })
+      make_cache_ = [m](int64_t batch, int64_t capacity) { return m->make_cache(batch, capacity); };
+    if constexpr (requires { to_json(m->config()); }) config_ = [m] { return to_json(m->config()); };
+    if constexpr (requires { own->linears(); }) linears_ = [own] { return own->linears(); };
+  }
 
   /// The logits of forward(), with last_only only the last position's. An Error for an option that the model does not
   /// support.
@@ -54,94 +73,29 @@ class Model {
   Tensor loss(const Batch&, const ForwardOptions& = {}) const;
 
   /// Options that it supports.
-  ForwardSupport support() const { return own_->support(); }
-  int64_t context() const { return own_->context(); }        ///< the most positions; 0: no known limit
-  int64_t vocab_size() const { return own_->vocab_size(); }  ///< token ids are below it; 0: unknown
+  ForwardSupport support() const { return support_; }
+  int64_t context() const { return context_; }        ///< the most positions; 0: no known limit
+  int64_t vocab_size() const { return vocab_size_; }  ///< token ids are below it; 0: unknown
   /// A cache for `batch` sequences of up to `capacity` positions. An Error without make_cache().
-  KvCache make_cache(int64_t batch, int64_t capacity) const { return own_->make_cache(batch, capacity); }
-  Device device() const { return own_->device(); }  ///< of the tokens in generate()
+  KvCache make_cache(int64_t batch, int64_t capacity) const;
+  Device device() const { return device_; }  ///< of the tokens in generate()
   /// The configuration as a JSON object. An Error without config().
-  std::string config() const { return own_->config(); }
+  std::string config() const;
   /// The Linear layers. An Error without linears().
-  std::vector<NamedLinear> linears() { return own_->linears(); }
+  std::vector<NamedLinear> linears();
 
  private:
-  struct Any {
-    virtual ~Any() = default;
-    virtual Tensor forward(const Tensor&, const ForwardOptions&) const = 0;
-    virtual Tensor loss(const Batch&, const ForwardOptions&) const = 0;
-    virtual ForwardSupport support() const = 0;
-    virtual int64_t context() const = 0;
-    virtual int64_t vocab_size() const = 0;
-    virtual KvCache make_cache(int64_t batch, int64_t capacity) const = 0;
-    virtual Device device() const = 0;
-    virtual std::string config() const = 0;
-    virtual std::vector<NamedLinear> linears() = 0;
-  };
-  [[noreturn]] static void misses(std::string_view member, std::string_view use);
-  static Tensor own_loss(const std::function<Tensor()>& loss);
-  static Tensor loss_of(const std::function<Tensor()>& logits, const Tensor& targets);
   void check(const ForwardOptions&) const;
 
-  template <class M> struct Of final : Any {
-    M model;
-    explicit Of(M m) : model(std::move(m)) {}
-    Tensor forward(const Tensor& inputs, const ForwardOptions& o) const override {
-      if constexpr (requires { model.forward(inputs, o); })
-        return model.forward(inputs, o);
-      else
-        return model.forward(inputs);
-    }
-    Tensor loss(const Batch& batch, const ForwardOptions& o) const override {
-      if constexpr (requires { model.loss(batch, o); })
-        return own_loss([&] { return model.loss(batch, o); });
-      else
-        return loss_of([&] { return forward(batch.inputs, o); }, batch.targets);
-    }
-    ForwardSupport support() const override {
-      if constexpr (requires { ForwardSupport(M::kSupport); })
-        return M::kSupport;
-      else
-        return {};
-    }
-    int64_t context() const override {
-      if constexpr (requires { int64_t(model.context()); })
-        return model.context();
-      else
-        return 0;
-    }
-    int64_t vocab_size() const override {
-      if constexpr (requires { int64_t(model.vocab_size()); })
-        return model.vocab_size();
-      else
-        return 0;
-    }
-    KvCache make_cache(int64_t batch, int64_t capacity) const override {
-      if constexpr (requires { model.make_cache(batch, capacity); })
-        return model.make_cache(batch, capacity);
-      else
-        misses("make_cache()", "generate() with a cache");
-    }
-    Device device() const override {
-      if constexpr (requires { Device(model.device()); })
-        return model.device();
-      else
-        return {};
-    }
-    std::string config() const override {
-      if constexpr (requires { to_json(model.config()); })
-        return to_json(model.config());
-      else
-        misses("config(), with visit_fields()", "save_model()");
-    }
-    std::vector<NamedLinear> linears() override {
-      if constexpr (requires { model.linears(); })
-        return model.linears();
-      else
-        misses("linears()", "apply_lora()");
-    }
-  };
-  std::shared_ptr<Any> own_;
+  ForwardSupport support_;
+  int64_t context_ = 0, vocab_size_ = 0;
+  Device device_;
+  // Empty functions: the model lacks the member.
+  std::function<Tensor(const Tensor&, const ForwardOptions&)> forward_;
+  std::function<Tensor(const Batch&, const ForwardOptions&)> loss_;
+  std::function<KvCache(int64_t batch, int64_t capacity)> make_cache_;
+  std::function<std::string()> config_;
+  std::function<std::vector<NamedLinear>()> linears_;
 };
 
 /// Makes a model from parameters.
