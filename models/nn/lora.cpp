@@ -14,85 +14,11 @@
 #include <cmath>
 
 namespace tg::nn {
-
-void LoraOptions::validate(int64_t in, int64_t out) const {
-  TG_CHECK(rank >= 1, value,
-           "[lora] rank is {}. It must be 1 or more. Choose a rank, or leave the layer without an adapter.", rank);
-  TG_CHECK(rank <= std::min(in, out), value,
-           "[lora] rank is {} for a layer from {} to {}. It must be at most {}: beyond that, the two thin matrices can "
-           "express no more. Choose a smaller rank, or leave the layer out.",
-           rank, in, out, std::min(in, out));
-  TG_CHECK(alpha > 0 && std::isfinite(alpha), value,
-           "[lora] alpha is {}. It must be above 0 and finite: the delta is scaled by alpha / rank. A usual value is "
-           "twice the rank.",
-           alpha);
-  TG_CHECK(dropout >= 0 && dropout < 1, value, "[lora] dropout is {}. It must be in [0, 1); 0 is none.", dropout);
-}
-
-double LoraOptions::scale() const { return alpha / (rslora ? std::sqrt(double(rank)) : double(rank)); }
-
 namespace {
 const LoraOptions& valid(const LoraOptions& o, int64_t in, int64_t out) {
   o.validate(in, out);
   return o;
 }
-}  // namespace
-
-LoraDelta::LoraDelta(const Params& p, int64_t in, int64_t out, const LoraOptions& o)
-    : Layer{p.scope()},
-      a(p.get("lora_a", {in, valid(o, in, out).rank}, Init::normal(1 / std::sqrt(double(o.rank))))),
-      b(p.get("lora_b", {o.rank, out}, Init::constant(0))),
-      scale(o.scale()),
-      dropout(o.dropout) {}
-
-Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
-  NameScope here = enter();
-  const int64_t in = a.size(0);
-  TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
-           "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", describe(x), a, in);
-  const Tensor a_like = parameter_as(a, x.dtype()), b_like = parameter_as(b, x.dtype());
-  if (!rng || dropout == 0) return tg::lora(x, a_like, b_like, scale, base);  // (..., out)
-  Shape shape = x.shape();
-  shape.back() = b.size(1);
-  const Tensor rows = reshape(x, {x.numel() / in, in});                       // (N, in)
-  const Tensor h = tg::dropout(matmul(rows, a_like), dropout, *rng) * scale;  // (N, r): cheaper to scale than (N, out)
-  const Tensor y = reshape(matmul(h, b_like), shape);
-  return base ? base + y : y;
-}
-Tensor LoraDelta::forward_lazy(const Tensor& x, Rng* rng, const Tensor& base) const {
-  LazyScope lazy;
-  return forward(x, rng, base);
-}
-Tensor LoraDelta::weight() const { return matmul(b, a, {.trans_a = true, .trans_b = true}) * scale; }
-
-Tensor LoraAdapter::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
-  const LoraDelta& first = parts.front().delta;
-  const int64_t out = base.size(-1);
-  if (parts.size() == 1 && first.b.size(1) == out) return first.forward(x, rng, base);
-  std::vector<Tensor> a, b;
-  for (const Part& p : parts) {
-    a.push_back(p.delta.a);
-    b.push_back(pad(p.delta.b * p.delta.scale, {{0, 0}, {p.row, out - p.row - p.delta.b.size(1)}}));
-  }
-  LoraDelta one = first;
-  one.a = concat(a, 1), one.b = concat(b), one.scale = 1;  // (in, sum r), (sum r, out)
-  return one.forward(x, rng, base);
-}
-Tensor LoraAdapter::merged(const Tensor& weight) const {
-  const Tensor w = weight.to(parts.front().delta.a.dtype());
-  std::vector<Tensor> rows;
-  int64_t row = 0;
-  for (const Part& p : parts) {
-    const int64_t end = p.row + p.delta.b.size(1);
-    if (row < p.row) rows.push_back(slice(w, 0, row, p.row));
-    rows.push_back(slice(w, 0, p.row, end) + p.delta.weight());
-    row = end;
-  }
-  if (row < w.size(0)) rows.push_back(slice(w, 0, row, w.size(0)));
-  return (rows.size() == 1 ? rows[0] : concat(rows)).to(weight.dtype());
-}
-
-namespace {
 // The rows as given for a delta of `base`.
 LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
   const std::string_view name = base.weight.label();
@@ -124,6 +50,72 @@ LoraDelta delta_of(const Linear& base, const Params& p, const LoraOptions& o, co
   return delta;
 }
 }  // namespace
+
+void LoraOptions::validate(int64_t in, int64_t out) const {
+  TG_CHECK(rank >= 1, value,
+           "[lora] rank is {}. It must be 1 or more. Choose a rank, or leave the layer without an adapter.", rank);
+  TG_CHECK(rank <= std::min(in, out), value,
+           "[lora] rank is {} for a layer from {} to {}. It must be at most {}: beyond that, the two thin matrices can "
+           "express no more. Choose a smaller rank, or leave the layer out.",
+           rank, in, out, std::min(in, out));
+  TG_CHECK(alpha > 0 && std::isfinite(alpha), value,
+           "[lora] alpha is {}. It must be above 0 and finite: the delta is scaled by alpha / rank. A usual value is "
+           "twice the rank.",
+           alpha);
+  TG_CHECK(dropout >= 0 && dropout < 1, value, "[lora] dropout is {}. It must be in [0, 1); 0 is none.", dropout);
+}
+
+double LoraOptions::scale() const { return alpha / (rslora ? std::sqrt(double(rank)) : double(rank)); }
+
+LoraDelta::LoraDelta(const Params& p, int64_t in, int64_t out, const LoraOptions& o)
+    : Layer{p.scope()},
+      a(p.get("lora_a", {in, valid(o, in, out).rank}, Init::normal(1 / std::sqrt(double(o.rank))))),
+      b(p.get("lora_b", {o.rank, out}, Init::constant(0))),
+      scale(o.scale()),
+      dropout(o.dropout) {}
+
+Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
+  NameScope here = enter();
+  const int64_t in = a.size(0);
+  TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
+           "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", describe(x), a, in);
+  const Tensor a_like = parameter_as(a, x.dtype()), b_like = parameter_as(b, x.dtype());
+  if (!rng || dropout == 0) return tg::lora(x, a_like, b_like, scale, base);  // (..., out)
+  Shape shape = x.shape();
+  shape.back() = b.size(1);
+  const Tensor rows = reshape(x, {x.numel() / in, in});                       // (N, in)
+  const Tensor h = tg::dropout(matmul(rows, a_like), dropout, *rng) * scale;  // (N, r): cheaper to scale than (N, out)
+  const Tensor y = reshape(matmul(h, b_like), shape);
+  return base ? base + y : y;
+}
+Tensor LoraDelta::weight() const { return matmul(b, a, {.trans_a = true, .trans_b = true}) * scale; }
+
+Tensor LoraAdapter::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
+  const LoraDelta& first = parts.front().delta;
+  const int64_t out = base.size(-1);
+  if (parts.size() == 1 && first.b.size(1) == out) return first.forward(x, rng, base);
+  std::vector<Tensor> a, b;
+  for (const Part& p : parts) {
+    a.push_back(p.delta.a);
+    b.push_back(pad(p.delta.b * p.delta.scale, {{0, 0}, {p.row, out - p.row - p.delta.b.size(1)}}));
+  }
+  LoraDelta one = first;
+  one.a = concat(a, 1), one.b = concat(b), one.scale = 1;  // (in, sum r), (sum r, out)
+  return one.forward(x, rng, base);
+}
+Tensor LoraAdapter::merged(const Tensor& weight) const {
+  const Tensor w = weight.to(parts.front().delta.a.dtype());
+  std::vector<Tensor> rows;
+  int64_t row = 0;
+  for (const Part& p : parts) {
+    const int64_t end = p.row + p.delta.b.size(1);
+    if (row < p.row) rows.push_back(slice(w, 0, row, p.row));
+    rows.push_back(slice(w, 0, p.row, end) + p.delta.weight());
+    row = end;
+  }
+  if (row < w.size(0)) rows.push_back(slice(w, 0, row, w.size(0)));
+  return (rows.size() == 1 ? rows[0] : concat(rows)).to(weight.dtype());
+}
 
 LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o, LoraRows given)
     : linear_(std::move(base)), row_(given.begin), delta_(delta_of(linear_, p, o, checked(linear_, given, o))) {

@@ -36,9 +36,6 @@ struct LoraDelta : Layer {
   /// s dropout(x A) B: x (..., in) -> (..., out), in x's dtype. Dropout draws from rng; null means none. The same pass
   /// adds base (..., out), if given. Eager, or lazy under a LazyScope.
   Tensor forward(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
-  /// forward() under a LazyScope: nothing runs until the result is read or passed to evaluate(), so that several can
-  /// run together. Bits equal forward()'s.
-  Tensor forward_lazy(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
   Tensor weight() const;  ///< s (A B)^T, (out, in): what merge() adds to the weight
 };
 
