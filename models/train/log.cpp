@@ -9,18 +9,7 @@ namespace tg {
 namespace {
 // The shortest text that parses back to x.
 std::string json_number(double x) { return std::isfinite(x) ? fmt::format("{}", x) : "null"; }
-}  // namespace
 
-std::string to_json(const StepRecord& r) {
-  return fmt::format(
-      R"({{"step":{},"loss":{},{}"grad_norm":{},"lr":{},"ms":{:.3f},"tokens_per_s":{:.1f},"peak_bytes":{}}})", r.step,
-      json_number(r.loss), r.val_loss ? fmt::format("\"val_loss\":{},", json_number(*r.val_loss)) : "",
-      json_number(r.grad_norm), json_number(r.lr), r.ms, r.tokens_per_s, r.peak_bytes);
-}
-
-StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty) {}
-
-namespace {
 // The step of a log line; 0 if it cannot be read.
 int64_t step_of(const Json& j) {
   const Json* step = j.find("step");
@@ -53,21 +42,26 @@ Lines lines_of(const std::string& path, int64_t step) {
 }
 }  // namespace
 
+std::string to_json(const StepRecord& r) {
+  return fmt::format(
+      R"({{"step":{},"loss":{},{}"grad_norm":{},"lr":{},"ms":{:.3f},"tokens_per_s":{:.1f},"peak_bytes":{}}})", r.step,
+      json_number(r.loss), r.val_loss ? fmt::format("\"val_loss\":{},", json_number(*r.val_loss)) : "",
+      json_number(r.grad_norm), json_number(r.lr), r.ms, r.tokens_per_s, r.peak_bytes);
+}
+
+StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty) {}
+
 int64_t StepLog::last_step_of(const std::string& path) { return lines_of(path, INT64_MAX).last; }
 StepLog StepLog::resume(const std::string& path, int64_t step) {
   const Lines kept = lines_of(path, step);
   if (path_exists(path) && MappedFile(path).text().size() != kept.text.size()) write_file_atomically(path, kept.text);
   StepLog log(AppendFile(path, AppendFile::Begin::keep));
-  log.last_step_ = kept.last;
   log.missing_ = step - kept.count;
   log.unreadable_ = kept.unreadable;
   return log;
 }
 
-void StepLog::write(const StepRecord& r) {
-  file_.append(to_json(r) + "\n");
-  last_step_ = r.step;
-}
+void StepLog::write(const StepRecord& r) { file_.append(to_json(r) + "\n"); }
 
 LoggedSteps read_log(const std::string& path) {
   LoggedSteps log;

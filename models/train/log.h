@@ -37,8 +37,6 @@ class StepLog {
   /// Appends a line in one system call. Throws an Error of kind io on failure, or if the file was removed.
   void write(const StepRecord&);
   void sync() { file_.sync(); }
-  /// The step of the last line; 0 if there is none.
-  int64_t last_step() const { return last_step_; }
   /// Steps without a line, as found by resume().
   int64_t missing() const { return missing_; }
   /// Lines that resume() could not read.
@@ -49,7 +47,7 @@ class StepLog {
  private:
   explicit StepLog(AppendFile file) : file_(std::move(file)) {}
   AppendFile file_;
-  int64_t last_step_ = 0, missing_ = 0, unreadable_ = 0;
+  int64_t missing_ = 0, unreadable_ = 0;
 };
 
 /// The steps of a log.
