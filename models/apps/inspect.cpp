@@ -25,12 +25,7 @@ struct InspectOptions : TrainOptions {  // uses settings, --config and --device
   int64_t ranks = 1;
 };
 
-struct Entry {
-  std::string name;
-  DType dtype;
-  Shape shape;
-  size_t bytes;
-};
+using Entry = std::pair<std::string, SafetensorsInfo>;  // with the name
 
 // `config` is null for a file without one. Entries are not Json, which for a million tensors takes many times their
 // file.
@@ -42,12 +37,12 @@ struct Described {
 
   int64_t parameters() const {
     int64_t n = 0;
-    for (const Entry& t : entries) n += t.shape.product();
+    for (const auto& [name, t] : entries) n += t.shape.product();
     return n;
   }
   size_t bytes() const {
     size_t n = 0;
-    for (const Entry& t : entries) n += t.bytes;
+    for (const auto& [name, t] : entries) n += t.bytes;
     return n;
   }
 };
@@ -65,8 +60,8 @@ void print_json(const Described& d) {
   fmt::print("{{\n  \"file\": {},\n  \"config\": {},\n  \"metadata\": {},\n  \"tensors\": [", text_of(Json(d.source)),
              json_part(d.config), json_part(Json(d.metadata)));
   const char* between = "";
-  for (const Entry& t : d.entries) {
-    const std::string text = text_of(Json{{"name", t.name},
+  for (const auto& [name, t] : d.entries) {
+    const std::string text = text_of(Json{{"name", name},
                                           {"dtype", name_of(t.dtype)},
                                           {"shape", std::vector<int64_t>(t.shape.begin(), t.shape.end())},
                                           {"bytes", t.bytes}});
@@ -82,10 +77,7 @@ Described of_file(const std::string& path) {
   if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json", 8);
   std::vector<Entry> entries;
   const auto add = [&](const auto& files) {
-    for (const std::string& name : files.names()) {
-      const SafetensorsInfo& t = files.info(name);
-      entries.push_back({name, t.dtype, t.shape, t.bytes});
-    }
+    for (const std::string& name : files.names()) entries.emplace_back(name, files.info(name));
   };
   if (folder && !path_exists(path + "/model.safetensors")) {
     add(Shards(path));
@@ -152,7 +144,8 @@ Described of_arch(const std::string& name, const GptConfig& config) {
   const Gpt model(params, config);
   std::vector<Entry> entries;
   for (const Parameter& p : params.all())
-    entries.push_back({p.name, p.tensor.dtype(), p.tensor.shape(), p.tensor.layout().bytes()});
+    entries.push_back(
+        {p.name, {.dtype = p.tensor.dtype(), .shape = p.tensor.shape(), .bytes = p.tensor.layout().bytes()}});
   return {name, Json{{"model", own_json(to_json(config))}}, {}, std::move(entries)};
 }
 
@@ -162,10 +155,10 @@ void print_table(const Described& d) {
   for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
   if (!d.config.is_null()) fmt::print("config {}\n", printable(text_of(d.config, 2)));
   size_t width = 4;
-  for (const Entry& t : d.entries) width = std::max(width, printable(t.name).size());
+  for (const auto& [name, t] : d.entries) width = std::max(width, printable(name).size());
   fmt::print("\n{:{}}  {:18} {:6} {:>12}\n", "name", width, "shape", "dtype", "bytes");
-  for (const Entry& t : d.entries)
-    fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(t.name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
+  for (const auto& [name, t] : d.entries)
+    fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
 bool is_of_plan(std::string_view name) {

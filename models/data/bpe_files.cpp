@@ -287,10 +287,8 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   const auto text_of_file = [](const std::string& file) { return std::string(MappedFile(file).text()); };
   if (!is_folder(path)) {
     if (path.ends_with(".tiktoken")) return BpeTokenizer::from_ranks(text_of_file(path), pattern, path);
-    TG_CHECK(!path.ends_with(".model"), value,
-             "[tokenizer] {} is a file of SentencePiece, which is not supported. Write tokenizer.json in Python: "
-             "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
-             path);
+    TG_CHECK(!path.ends_with(".model"), value, "[tokenizer] {} is a file of SentencePiece, which is not supported. {}",
+             path, kWayOut);
     TG_CHECK(!path.ends_with("vocab.json") && !path.ends_with("merges.txt"), value,
              "[tokenizer] {} is one of the two files vocab.json and merges.txt, which are read together. Name their "
              "folder.",

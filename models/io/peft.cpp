@@ -18,8 +18,6 @@ namespace tg {
 namespace {
 
 using detail::Patterns, detail::PeftFile, detail::kPeftA, detail::kPeftB, detail::kPeftPrefix, detail::read_field;
-constexpr std::string_view kFields[] = {"rank",   "alpha",        "dropout",       "seed",
-                                        "rslora", "rank_pattern", "alpha_pattern", "targets"};
 template <class T> Json json_of(const T& x) { return x; }
 template <class T> Json json_of(const Patterns<T>& x) {
   Json all = Json::object();
@@ -242,8 +240,10 @@ std::string to_json(const LoraConfig& c) {
 LoraConfig lora_config_from_json(std::string_view text, const std::string& source) {
   const Json fields = parse_json(text, "lora", source);
   TG_CHECK(fields.is_object(), value, "[lora] {} is {}. It must be an object.", source, fields.type_name());
-  check_keys("lora", source, fields, kFields);
   LoraConfig c;
+  std::vector<std::string_view> names;
+  visit_lora_fields(c, [&](const char* name, const auto&) { names.push_back(name); });
+  check_keys("lora", source, fields, names);
   visit_lora_fields(c, [&](const char* name, auto& x) {
     TG_CHECK(fields.contains(name), value, "[lora] {} has no '{}'. Every field must be there.", source, name);
     read_field({"lora", name}, fields.at(name), x);
