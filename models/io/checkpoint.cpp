@@ -8,7 +8,6 @@
 
 #include <array>
 #include <charconv>
-#include <cmath>
 
 namespace tg {
 namespace {
@@ -18,20 +17,13 @@ using Metadata = std::map<std::string, std::string>;
 
 // No run recovers from a non-finite state, so the file on disk is kept.
 void check_finite(const std::string& path, const std::string& name, const Tensor& t, int64_t step) {
-  visit_dtype(t.dtype(), [&]<class T>() {
-    if constexpr (is_float(dtype_of<T>())) {
-      const std::span<const T> all(t.data<T>(), size_t(t.numel()));
-      const auto bad = std::find_if(all.begin(), all.end(), [](T x) { return !std::isfinite(double(x)); });
-      if (bad == all.end()) return;
-      const double x = std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad);  // never "-nan"
-      throw Error(
-          Error::Kind::non_finite,
-          fmt::format("[checkpoint] cannot write {}: '{}' is {} at {} after step {}. What was there before is "
-                      "unchanged. All weights and moments must be finite. {}.",
-                      path, name, x, position_of(bad - all.begin(), t.shape()), step,
-                      step == 0 ? "Change the model or its init_std" : "Lower the learning rate or use more warm-up"));
-    }
-  });
+  const std::string bad = non_finite_in(t);
+  TG_CHECK(
+      bad.empty(), non_finite,
+      "[checkpoint] cannot write {}: '{}' is {} after step {}. What was there before is unchanged. All weights and "
+      "moments must be finite. {}.",
+      path, name, bad, step,
+      step == 0 ? "Change the model or its init_std" : "Lower the learning rate or use more warm-up");
 }
 // Covers everything in the file except the checksum itself.
 std::string checksum(const StateDict& tensors, const Metadata& metadata) {

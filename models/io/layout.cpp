@@ -200,13 +200,20 @@ bool same_bits(const Tensor& x, const Tensor& y) {
          });
 }
 
+std::string non_finite_in(const Tensor& t) {
+  return visit_dtype(t.dtype(), [&]<class T>() {
+    const std::span<const T> all(t.data<T>(), size_t(t.numel()));
+    const auto bad = std::ranges::find_if(all, [](T x) { return !std::isfinite(double(x)); });
+    if (bad == all.end()) return std::string();
+    const double x = std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad);  // never "-nan"
+    return fmt::format("{} at {}", x, position_of(bad - all.begin(), t.shape()));
+  });
+}
 void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype) {
-  const Tensor wide = made.to(DType::f32);
-  const std::span<const float> all(wide.data<float>(), size_t(wide.numel()));
-  const auto bad = std::ranges::find_if(all, [](float x) { return !std::isfinite(x); });
-  TG_CHECK(bad == all.end(), non_finite,
-           "[{}] '{}' is {} at {} in {}. It must be finite. Write bf16 or f32, or train with a lower learning rate.",
-           op, name, std::isnan(*bad) ? std::abs(*bad) : *bad, position_of(bad - all.begin(), made.shape()), dtype);
+  const std::string bad = non_finite_in(made);
+  TG_CHECK(bad.empty(), non_finite,
+           "[{}] '{}' is {} in {}. It must be finite. Write bf16 or f32, or train with a lower learning rate.", op,
+           name, bad, dtype);
 }
 
 }  // namespace tg

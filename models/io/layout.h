@@ -63,7 +63,9 @@ struct TheirTensor {
 /// The tensors of a completed() configuration from the parameters of a Gpt. Errors begin with `op`.
 std::vector<TheirTensor> their_tensors(std::string_view op, Names, const GptConfig&, const Params&);
 bool same_bits(const Tensor&, const Tensor&);  ///< shapes, dtypes and elements, on the CPU
-/// An Error with name and position of the first element that is not finite. `made` is on the CPU.
+/// The first element that is not finite and its position, for messages, or "". The tensor is contiguous on the CPU.
+std::string non_finite_in(const Tensor&);
+/// An Error with name and position of the first element that is not finite. `made` is contiguous on the CPU.
 void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype);
 
 }  // namespace tg

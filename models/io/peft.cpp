@@ -9,7 +9,6 @@
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -201,15 +200,12 @@ class Planner {
 };
 
 void check_finite(const std::string& path, const std::string& name, const Tensor& t) {
-  const auto all = t.to_vector<double>();
-  const auto bad = std::find_if(all.begin(), all.end(), [](double x) { return !std::isfinite(x); });
-  if (bad == all.end()) return;
-  const double x = std::isnan(*bad) ? std::abs(*bad) : *bad;  // never "-nan"
-  throw Error(
-      Error::Kind::non_finite,
-      fmt::format("[adapter] cannot write {}: '{}' is {} at {}. What was there before is unchanged. All weights "
-                  "must be finite. Lower the learning rate or use more warm-up.",
-                  path, name, x, position_of(bad - all.begin(), t.shape())));
+  const std::string bad = non_finite_in(t.to(Device::cpu()).contiguous());
+  TG_CHECK(
+      bad.empty(), non_finite,
+      "[adapter] cannot write {}: '{}' is {}. What was there before is unchanged. All weights must be finite. Lower "
+      "the learning rate or use more warm-up.",
+      path, name, bad);
 }
 
 // The shortest ends of names that select exactly the modules among all of a layout.
