@@ -4,6 +4,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -11,7 +12,6 @@
 
 #include <charconv>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 
 namespace tg::apps {
@@ -37,7 +37,6 @@ int64_t bytes_of(const std::string& word) {
   return bytes;
 }
 
-// Renames a temporary folder last, so `out` is complete or absent.
 void write_folder(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   HuggingfaceOptions options;
   if (!o.max_shard.empty()) options.max_shard = bytes_of(o.max_shard);
@@ -47,16 +46,8 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
   else
     options.tokenizer = m.tokenizer.get();
   (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
-  const std::string part = temporary_folder(out);
-  make_folder(part);
-  try {
-    save_huggingface(part, m.model.config(), m.params, options);
-    std::filesystem::rename(part, out);
-  } catch (...) {
-    std::error_code none;
-    std::filesystem::remove_all(part, none);
-    throw;
-  }
+  write_new_folder(out,
+                   [&](const std::string& folder) { save_huggingface(folder, m.model.config(), m.params, options); });
 }
 void write_gguf(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   if (!m.tokenizer_error.empty()) throw Error(Error::Kind::value, m.tokenizer_error);
@@ -90,12 +81,7 @@ int run(const ExportOptions& o) {
     throw UsageError("--out ends in .gguf, and --to hf makes a folder. Pass --to gguf.");
   if (!o.max_shard.empty()) (void)bytes_of(o.max_shard);
   check_alone("export");
-  std::string out = o.out;
-  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  remove_leftovers(out);  // of killed exports
-  TG_CHECK(!path_exists(out), value,
-           "[export] {} exists. Exporting makes a new {}. Remove it, or choose another --out.", out,
-           gguf ? "file" : "folder");
+  const std::string out = new_output("export", o.out, gguf ? "file" : "folder");
   const std::string base = alone ? base_of(o) : o.model;
   LoadedModel m = load_model(base);
   std::string what = fmt::format("a {}", name_of(family_of(m.model.config())));

@@ -3,6 +3,8 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/output.h>
 
+#include <filesystem>
+
 namespace tg::apps {
 
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
@@ -13,6 +15,27 @@ void check_output(std::string_view command, std::string_view flag, const std::st
              "[{}] {} {} exists and is not a {}. It would be replaced. Name a new file.", command, flag, path, kind);
   }
   check_writable(path);
+}
+
+std::string new_output(std::string_view command, std::string out, std::string_view kind) {
+  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
+  remove_leftovers(out);
+  TG_CHECK(!path_exists(out), value, "[{}] {} exists. --out names a new {}. Remove it, or choose another --out.",
+           command, out, kind);
+  return out;
+}
+
+void write_new_folder(const std::string& out, const std::function<void(const std::string& folder)>& write) {
+  const std::string part = temporary_folder(out);
+  make_folder(part);
+  try {
+    write(part);
+    std::filesystem::rename(part, out);
+  } catch (...) {
+    std::error_code none;
+    std::filesystem::remove_all(part, none);
+    throw;
+  }
 }
 
 }  // namespace tg::apps

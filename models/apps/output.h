@@ -1,4 +1,4 @@
-// Checks of output files.
+// Output files and folders.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,5 +10,11 @@ namespace tg::apps {
 // empty file passes.
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
                   const std::function<bool(std::string_view)>& holds_one);
+
+// `out` without slashes at its end, after the removal of what killed runs left there. An Error if it exists. `kind`:
+// file or folder.
+std::string new_output(std::string_view command, std::string out, std::string_view kind);
+// Calls write(temporary folder) and renames that folder to `out`, so `out` is complete or absent.
+void write_new_folder(const std::string& out, const std::function<void(const std::string& folder)>& write);
 
 }  // namespace tg::apps

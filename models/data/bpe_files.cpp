@@ -12,11 +12,8 @@
 #include <utility>
 
 namespace tg {
-namespace {
-using detail::append_utf8;
-using detail::kGpt2Pattern, detail::kLlama3Pattern, detail::kQwen2Pattern;
+namespace detail {
 
-// A byte-level tokenizer.json. An empty pattern does not split.
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {
   const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
   Json cuts = bytes;
@@ -41,6 +38,24 @@ Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, boo
   all["model"] = std::move(model);
   return all;
 }
+std::string as_characters(std::string_view bytes) {
+  std::string text;
+  for (const char b : bytes) append_utf8(text, byte_characters()[uint8_t(b)]);
+  return text;
+}
+Json added_token(std::string_view content, const Json& id, bool special) {
+  return Json{{"id", id},        {"content", content},     {"single_word", false}, {"lstrip", false},
+              {"rstrip", false}, {"normalized", !special}, {"special", special}};
+}
+std::string_view pattern_named(std::string_view name) {
+  return name == "gpt2" ? kGpt2Pattern : name == "llama3" ? kLlama3Pattern : name == "qwen2" ? kQwen2Pattern : "";
+}
+
+}  // namespace detail
+
+namespace {
+using detail::added_token, detail::as_characters, detail::byte_level_json;
+using detail::kGpt2Pattern, detail::kQwen2Pattern;
 
 // Skips empty lines. Numbers count from 1.
 template <class F> void for_each_line(std::string_view text, F f) {
@@ -71,12 +86,6 @@ std::string from_base64(std::string_view text, const std::string& source, size_t
   }
   return bytes;
 }
-std::string as_characters(std::string_view bytes) {
-  std::string text;
-  for (const char b : bytes) append_utf8(text, detail::byte_characters()[uint8_t(b)]);
-  return text;
-}
-
 constexpr const char* kWayOut =
     "Write tokenizer.json in Python: transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).";
 constexpr const char* kEnd = "<|endoftext|>";
@@ -90,11 +99,6 @@ Json merges_of(std::string_view merges, const std::string& source) {
   });
   return list;
 }
-Json added_token(std::string_view content, const Json& id, bool special) {
-  return Json{{"id", id},        {"content", content},     {"single_word", false}, {"lstrip", false},
-              {"rstrip", false}, {"normalized", !special}, {"special", special}};
-}
-
 Json json_of_vocab(Json vocabulary, Json merges, std::string_view pattern) {
   Json json = byte_level_json(std::move(vocabulary), std::move(merges), pattern, false);
   if (const Json* id = json["model"]["vocab"].find(kEnd)) json["added_tokens"].push_back(added_token(kEnd, *id, true));
@@ -233,11 +237,9 @@ BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_v
 }
 
 BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source) {
-  const std::string_view patterns[][2] = {{"gpt2", kGpt2Pattern}, {"llama3", kLlama3Pattern}, {"qwen2", kQwen2Pattern}};
-  const auto* const known =
-      std::find_if(std::begin(patterns), std::end(patterns), [&](const auto& p) { return p[0] == pattern; });
+  const std::string_view splits = detail::pattern_named(pattern);
   TG_CHECK(
-      known != std::end(patterns), value,
+      !splits.empty(), value,
       "[tokenizer] {} holds ranks, which need a pattern, and \"{}\" is none. It must be gpt2, llama3 or qwen2. Name "
       "that of the model.",
       source, pattern);
@@ -280,7 +282,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
       merges.push_back(Json::array({as_characters(left), as_characters(right)}));
     }
   }
-  return from_json(text_of(byte_level_json(Json(ids), std::move(merges), (*known)[1], true)), source);
+  return from_json(text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
 }
 
 BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {

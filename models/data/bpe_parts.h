@@ -40,6 +40,10 @@ inline constexpr size_t kTokenizerDepth = 16;  // of a tokenizer.json; a post_pr
 const std::array<char32_t, 256>& byte_characters();
 // Bytes of a byte-level token, or false for other characters.
 bool bytes_of(std::string_view token, std::string& to);
+std::string as_characters(std::string_view bytes);
+// A byte-level tokenizer.json. An empty pattern does not split.
+Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges);
+Json added_token(std::string_view content, const Json& id, bool special);
 
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -47,6 +51,8 @@ inline constexpr std::string_view kLlama3Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'
                                                    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// The pattern of gpt2, llama3 or qwen2. Empty for another name.
+std::string_view pattern_named(std::string_view name);
 
 }  // namespace detail
 }  // namespace tg

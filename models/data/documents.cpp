@@ -9,12 +9,7 @@
 #include <vector>
 
 namespace tg {
-namespace {
-constexpr std::string_view kDocumentKinds[] = {"file", "line"}, kSpecials[] = {"text", "parse"};
-constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
-
-// Throws an Error for an empty file and for another format.
-InputFile opened_text(const std::string& path) {
+InputFile open_text(const std::string& path) {
   InputFile file(path);
   TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
   std::string start(std::min<size_t>(512, file.size()), '\0');
@@ -23,8 +18,12 @@ InputFile opened_text(const std::string& path) {
   TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
   return file;
 }
+namespace {
+constexpr std::string_view kDocumentKinds[] = {"file", "line"}, kSpecials[] = {"text", "parse"};
+constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
+
 void append_file(const std::string& path, std::string& to) {
-  const InputFile file = opened_text(path);
+  const InputFile file = open_text(path);
   const size_t before = to.size();
   to.resize(before + file.size());
   file.read(0, std::as_writable_bytes(std::span(to).subspan(before)));
@@ -40,7 +39,7 @@ void check_any(int64_t documents, std::span<const std::string> paths) {
 
 // Calls f(line, its number from 1) without line breaks. Holds the longest line.
 template <class F> void for_each_line(const std::string& path, F f) {
-  const InputFile file = opened_text(path);
+  const InputFile file = open_text(path);
   std::string open;  // begins with an unfinished line
   int64_t number = 0;
   for (size_t at = 0; at < file.size();) {

@@ -11,6 +11,10 @@
 #include <string_view>
 
 namespace tg {
+class InputFile;
+
+/// Opens a text. An Error if it is missing, a folder, empty or a file of another format.
+InputFile open_text(const std::string& path);
 
 /// A document of a text file. In a .jsonl file each line is one: an object with its "text".
 enum class DocumentKind { file, line };

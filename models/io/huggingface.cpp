@@ -139,14 +139,6 @@ void copy_with_permissions(const std::string& from, const std::string& to) {
   if (!none) fs::permissions(to, its & (fs::perms::owner_all | fs::perms::group_all | fs::perms::others_all), none);
 }
 
-// Without tokenizer_class, transformers uses the class of the model type, which adds tokens.
-std::string tokenizer_config(const GptConfig& c) {
-  Json j;
-  j["tokenizer_class"] = "PreTrainedTokenizerFast", j["clean_up_tokenization_spaces"] = false;
-  j["model_max_length"] = c.context;
-  return text_of(j, 2) + "\n";
-}
-
 }  // namespace
 
 std::vector<std::string> huggingface_files() {
@@ -205,6 +197,14 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
   return source;
 }
 
+void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::optional<int64_t> context) {
+  // Without tokenizer_class, transformers uses the class of the model type, which adds tokens.
+  Json j{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
+  if (context) j["model_max_length"] = *context;
+  write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
+  write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
+}
+
 void save_huggingface(const std::string& folder, const GptConfig& c, const Params& params,
                       const HuggingfaceOptions& o) {
   TG_CHECK(!o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16, dtype,
@@ -224,10 +224,7 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   for (const char* name : kOthers)
     if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && path_exists(from))
       copy_with_permissions(from, folder + "/" + name);
-  if (o.tokenizer) {
-    write_file_atomically(folder + "/tokenizer.json", tokenizer_json(*o.tokenizer));
-    write_file_atomically(folder + "/tokenizer_config.json", tokenizer_config(c));
-  }
+  if (o.tokenizer) save_tokenizer(folder, *o.tokenizer, c.context);
   write_file_atomically(folder + "/config.json", config);
 }
 

@@ -44,6 +44,10 @@ std::vector<std::string> huggingface_files();
 /// that is missing, unknown, of another shape, or not F32, BF16 or F16.
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 
+/// Writes tokenizer.json and tokenizer_config.json, which AutoTokenizer of transformers reads, into the existing
+/// `folder`, each file atomically. `context`: the model's, in tokens.
+void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {});
+
 /// Options of save_huggingface().
 struct HuggingfaceOptions {
   std::optional<DType> dtype = {};    ///< f32, bf16 or f16; unset: the origin's, else f32
