@@ -28,6 +28,7 @@
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/pattern.h>

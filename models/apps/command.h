@@ -74,6 +74,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std:
 // A program without subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
 
+Subcommand tokenizer_command();
 Subcommand tokenize_command();
 Subcommand train_command();
 Subcommand finetune_command();

@@ -10,6 +10,7 @@
 
 namespace tg {
 class Json;
+struct BpeTraining;
 
 /// Merges adjacent tokens by ranked rules. Ids may have gaps, which decode to nothing. Byte-level tokenizers decode to
 /// the exact text, of any bytes; others may change white space.
@@ -43,6 +44,7 @@ class BpeTokenizer final : public Tokenizer {
  private:
   struct Parts;
   explicit BpeTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  friend BpeTokenizer train_bpe(std::span<const std::string> paths, const BpeTraining&);
   friend BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern);
   // Reads a parsed `json`, whose text may be "".
   static BpeTokenizer from_parsed(const Json& parsed, std::string_view json, const std::string& source);

@@ -1,4 +1,4 @@
-"""Tokenizers as `tokenizers` and `tiktoken` have them. No program. Users: tokens.py,
+"""Tokenizers as `tokenizers` and `tiktoken` have them. No program. Users: tokens.py, trainer.py,
 vocabularies.py, bench/tokenizer/compare_clients.py."""
 import json
 
