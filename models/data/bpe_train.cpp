@@ -4,6 +4,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/data/bpe_train.h>
+#include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/utf8.h>
 
