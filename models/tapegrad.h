@@ -29,9 +29,11 @@
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/bpe_train.h>
+#include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/pattern.h>
+#include <tapegrad/models/data/token_file.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/checkpoint.h>

@@ -42,8 +42,7 @@ constexpr Format kFormats[] = {
     {"PAR1"sv, "a file of Parquet, which is not read. Write its texts to a .txt or .jsonl file in Python"},
     {"\x88\xd8"
      "4\1"sv,  // 20240520
-     "a token file of llm.c: 1024 bytes of header, then ids of 16 or 32 bits. Of 16 bits: `tail -c +1025 FILE > "
-     "tokens.bin` makes a token file of it"},
+     "a token file of llm.c, and no text. Give --data a name that ends in .bin"},
     {"\xc6\xd7"
      "4\1"sv,
      "a model of llm.c, which is not read. Take the model's folder with config.json and safetensors"},

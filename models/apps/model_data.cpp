@@ -4,17 +4,58 @@
 #include <tapegrad/models/data/bpe.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 namespace tg::apps {
 
-bool has_token_file(const std::vector<std::string>& paths) {
-  return std::any_of(paths.begin(), paths.end(), is_token_file);
+std::vector<std::string> files_of(const std::vector<std::string>& words) {
+  std::vector<std::string> files;
+  for (const std::string& word : words)
+    for (std::string& file : matching_files(word)) files.push_back(std::move(file));
+  return files;
 }
-TokenData read_token_file(const std::vector<std::string>& paths) {
-  TG_CHECK(paths.size() == 1, value, "[data] {} files, one of them a token file. Pass one token file, or texts only.",
-           paths.size());
-  return TokenData::from_file(paths[0]);
+bool has_token_file(const std::vector<std::string>& words) {
+  return std::ranges::any_of(files_of(words), is_token_file);
+}
+
+namespace {
+std::vector<double> weights_of(const std::string& words) {
+  std::vector<double> weights;
+  const char *at = words.data(), *const last = at + words.size();
+  while (at != last) {
+    const auto [end, error] = std::from_chars(at, last, weights.emplace_back());
+    const bool more = end != last && *end == ',' && end + 1 != last;
+    TG_CHECK(error == std::errc() && (more || end == last), value,
+             "[data] weights are '{}'. They must be numbers with commas: 0.7,0.3.", words);
+    at = end + more;
+  }
+  return weights;
+}
+TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown) {
+  const std::vector<std::string> files = matching_files(word);
+  const auto tokens = std::ranges::count_if(files, is_token_file);
+  TG_CHECK(tokens > 0 || tokenizer, value,
+           "[data] {} is text, and the vocabulary is not that of the byte tokenizer. Name a tokenizer by --tokenizer.",
+           word);
+  if (tokens == 0) return encoded(*tokenizer, files, how, skip_unknown);
+  TG_CHECK(tokens == std::ssize(files), value,
+           "[data] {} has texts and token files. A pattern must match files of one kind. Name it more closely.", word);
+  if (tokenizer) check_tokenizer_of(files, *tokenizer);
+  std::vector<TokenData> shards;
+  for (const std::string& file : files) shards.push_back(TokenData::from_file(file, how.token_type));
+  return TokenData::join(shards, name_of_files(files));
+}
+}  // namespace
+
+TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig& how,
+                      bool skip_unknown) {
+  const std::vector<double> weights = weights_of(how.weights);
+  if (weights.empty() && !has_token_file(words)) return encoded(*tokenizer, files_of(words), how, skip_unknown);
+  std::vector<TokenData> groups;
+  for (const std::string& word : words) groups.push_back(read_group(tokenizer, word, how, skip_unknown));
+  if (groups.size() == 1 && weights.empty()) return groups[0];
+  return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
 }
 TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
                   bool skip_unknown) {
@@ -58,18 +99,16 @@ std::string name_of_files(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
-RunData read_data(const ModelOfData& m, const std::vector<std::string>& paths, const DataConfig& how,
+RunData read_data(const ModelOfData& m, const std::vector<std::string>& words, const DataConfig& how,
                   bool skip_unknown) {
   const auto own = [&] { return m.tokenizer ? Tokenizer::from_json(m.tokenizer->to_json()) : nullptr; };
-  if (has_token_file(paths)) {
-    RunData d{read_token_file(paths), own()};
-    d.tokens.check_vocabulary(m.vocab_size);
-    return d;
-  }
-  check_tokenizer(m.tokenizer, m.tokenizer_error,
-                  fmt::format("[{}] {} has no tokenizer, and {} is text. Pass a token file (.npy or .bin).", m.command,
-                              m.folder, name_of_files(paths)));
-  return {encoded(*m.tokenizer, paths, how, skip_unknown), own()};
+  if (!std::ranges::all_of(files_of(words), is_token_file))
+    check_tokenizer(m.tokenizer, m.tokenizer_error,
+                    fmt::format("[{}] {} has no tokenizer, and {} is text. Pass token files (.npy or .bin).", m.command,
+                                m.folder, name_of_files(words)));
+  RunData d{read_tokens(m.tokenizer, words, how, skip_unknown), own()};
+  if (has_token_file(words)) d.tokens.check_vocabulary(m.vocab_size);
+  return d;
 }
 
 std::string tokenizer_setting(const ModelOfData& m) {

@@ -1,8 +1,8 @@
 // Reads texts and token files.
 #pragma once
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
@@ -13,14 +13,21 @@
 namespace tg::apps {
 
 inline constexpr const char* kDataFiles =
-    "texts, .jsonl files, or one token file: .npy of uint16 or uint32, or .bin of 16-bit ids";  // help of --data
+    "texts, .jsonl files, token files (.npy of NumPy, .bin of llm.c or of ids alone), and patterns such as "
+    "'web/*.bin', in "
+    "quotes";  // help of --data
 
 struct RunData {
   TokenData tokens;
   std::unique_ptr<Tokenizer> tokenizer;  // null: ids without a tokenizer
 };
-bool has_token_file(const std::vector<std::string>& paths);
-TokenData read_token_file(const std::vector<std::string>& paths);  // an Error unless it is the only file
+// Words are paths, or patterns that several files match.
+std::vector<std::string> files_of(const std::vector<std::string>& words);
+bool has_token_file(const std::vector<std::string>& words);
+// The texts, as encoded(), and token files: each after the other, or a mixture with a group for each word. `tokenizer`
+// is null if all are token files.
+TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig&,
+                      bool skip_unknown);
 // The tokens of texts. Notes special tokens that became text, and documents whose end no token shows. `skip_unknown`
 // drops characters unknown to the tokenizer, and notes them.
 TokenData encoded(const Tokenizer&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
@@ -40,7 +47,7 @@ struct ModelOfData {
   const Tokenizer* tokenizer = nullptr;  // null: token files only
   std::string tokenizer_error = {};      // why it cannot be read
 };
-// Reads texts, as encoded(), or a token file.
+// read_tokens() within the model's vocabulary.
 RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
 // RunConfig::tokenizer of a run from this model.
 std::string tokenizer_setting(const ModelOfData&);

@@ -1,26 +1,33 @@
-// `tapegrad tokenize`: writes a token file for `train` and `finetune`.
+// `tapegrad tokenize`: writes token files for `train` and `finetune`.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/io/checkpoint.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 
 namespace tg::apps {
 namespace {
 
 struct TokenizeOptions {
-  std::string tokenizer, pattern, out;
+  std::string tokenizer, pattern, out, format;
   std::vector<std::string> in;
-  bool parse_special = false, overwrite = false;
+  std::vector<std::pair<std::string, std::string>> settings;
+  std::optional<int64_t> shard_tokens;
+  bool overwrite = false;
   int64_t threads = 0;
 };
 
@@ -31,37 +38,112 @@ bool holds_tokens(const std::string& path) {
     return false;
   }
 }
-
-int run(const TokenizeOptions& o) {
-  if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
-    throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE");
-  check_alone("tokenize");
-  if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
-    throw UsageError("--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
-  if (!is_token_file(o.out)) throw UsageError("--out must end in .npy or .bin: it is a token file");
-  const BpeTokenizer tokenizer = read_tokenizer(o.tokenizer, o.pattern);
-  constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
-  TG_CHECK(tokenizer.vocab_size() <= kMost || !o.out.ends_with(".bin"), value,
-           "[tokenize] {} has {} ids. A .bin file holds 16-bit ids, at most {}. Write a .npy file, which holds ids of "
-           "32 bits too.",
-           o.tokenizer, tokenizer.vocab_size(), kMost);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+void check_replaced(const TokenizeOptions& o, TokenFormat format) {
   if (path_exists(o.out) && !o.overwrite) {
-    for (const std::string& in : o.in) {
+    for (const std::string& in : files_of(o.in)) {
       std::error_code none;
       TG_CHECK(!std::filesystem::equivalent(in, o.out, none), value, "[tokenize] --out {} is one of the texts.", o.out);
     }
-    TG_CHECK(o.out.ends_with(".npy"), value,
+    TG_CHECK(format != TokenFormat::raw, value,
              "[tokenize] {} exists, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
              o.out);
     check_output("tokenize", "--out", o.out, "token file", [&](std::string_view) { return holds_tokens(o.out); });
   }
   check_writable(o.out);
-  const std::string text = read_texts(o.in);
-  const TokenData tokens = TokenData::from_text(tokenizer, text, o.out, {.parse_special = o.parse_special});
-  tokens.write(o.out);
-  fmt::print("{} bytes are {} tokens of {}, in {}\n", text.size(), tokens.size(), tokenizer.vocab_size(),
-             printable(o.out));
+}
+
+// Writes ids in shards of at most `most`. Holds one.
+class Shards {
+ public:
+  Shards(std::string folder, int64_t vocab_size, TokenFormat format, int64_t most)
+      : folder_(std::move(folder)), vocab_size_(vocab_size), format_(format), most_(most) {}
+  void add(std::span<const int64_t> ids) {
+    while (!ids.empty()) {
+      const size_t n = std::min(ids.size(), size_t(most_) - open_.size());
+      open_.insert(open_.end(), ids.begin(), ids.begin() + ptrdiff_t(n));
+      ids = ids.subspan(n);
+      if (std::ssize(open_) == most_) write();
+    }
+  }
+  // Writes the last shard and meta.json.
+  void end(Json meta) {
+    if (!open_.empty()) write();
+    meta["shards"] = counts_;
+    write_file_atomically(folder_ + "/meta.json", text_of(meta, 2) + "\n");
+  }
+
+ private:
+  void write() {
+    const std::string name =
+        fmt::format("tokens_{:06}.{}", counts_.size(), format_ == TokenFormat::npy ? "npy" : "bin");
+    const auto pass = [&](const Tokenizer::Take& take) {
+      for (std::span<const int32_t> rest = open_; !rest.empty(); rest = rest.subspan(wide_.size())) {
+        wide_.assign(rest.begin(), rest.begin() + ptrdiff_t(std::min<size_t>(rest.size(), 1 << 14)));
+        take(wide_);
+      }
+    };
+    TokenData::from_tokens(vocab_size_, pass, name).write(folder_ + "/" + name, format_);
+    counts_[name] = std::ssize(open_);
+    open_.clear();
+  }
+  const std::string folder_;
+  const int64_t vocab_size_;
+  const TokenFormat format_;
+  const int64_t most_;
+  std::vector<int32_t> open_;
+  std::vector<int64_t> wide_;
+  std::map<std::string, int64_t> counts_;
+};
+
+int run(const TokenizeOptions& o) {
+  if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
+    throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE or DIR");
+  check_alone("tokenize");
+  if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
+    throw UsageError("--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
+  const bool shards = o.shard_tokens.has_value();
+  if (is_token_file(o.out) == shards)
+    throw UsageError(shards ? "--shard-tokens makes a folder; --out must not end in .npy or .bin"
+                            : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
+                              "--shard-tokens");
+  TG_CHECK(!shards || *o.shard_tokens >= 1, value, "[tokenize] --shard-tokens is {}. It must be 1 or more.",
+           *o.shard_tokens);
+  if (o.out.ends_with(".npy") && !o.format.empty() && o.format != "npy")
+    throw UsageError("--out ends in .npy, and --format is " + o.format);
+  TokenFormat format = o.out.ends_with(".bin") ? TokenFormat::raw : TokenFormat::npy;
+  if (!o.format.empty()) from_name(o.format, format);
+  const BpeTokenizer tokenizer = read_tokenizer(o.tokenizer, o.pattern);
+  constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
+  TG_CHECK(tokenizer.vocab_size() <= kMost || format != TokenFormat::raw, value,
+           "[tokenize] {} has {} ids. A .bin file without a header holds 16-bit ids, at most {}. Write .npy, or pass "
+           "--format llmc.",
+           o.tokenizer, tokenizer.vocab_size(), kMost);
+  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
+  Settings how;
+  for (const auto& [name, word] : o.settings) how.set(name, word);
+  const std::vector<std::string> files = files_of(o.in);
+  EncodedDocuments read;
+  const auto encode = [&](const Tokenizer::Take& take) {
+    read = encode_documents(tokenizer, files, how.unchecked().data, take);
+  };
+  std::string where = o.out;
+  if (!shards) {
+    check_replaced(o, format);
+    TokenData::from_tokens(tokenizer.vocab_size(), encode, o.out).write(o.out, format);
+  } else {
+    where = new_output("tokenize", o.out, "folder");
+    write_new_folder(where, [&](const std::string& folder) {
+      Shards all(folder, tokenizer.vocab_size(), format, *o.shard_tokens);
+      encode([&](std::span<const int64_t> ids) { all.add(ids); });
+      all.end({{"tokenizer_hash", identity_of(tokenizer)},
+               {"vocab_size", tokenizer.vocab_size()},
+               {"documents", read.documents},
+               {"tokens", read.tokens}});
+    });
+  }
+  note_documents(tokenizer, read, name_of_files(o.in));
+  fmt::print("{} bytes of {} documents are {} tokens of {}, in {}\n", read.bytes, read.documents, read.tokens,
+             tokenizer.vocab_size(), printable(where));
   return 0;
 }
 
@@ -75,14 +157,18 @@ Subcommand tokenize_command() {
                 "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",
                 o->tokenizer);
             c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o->pattern);
-            c.list("--in", "FILE", "texts, one after the other", o->in);
-            c.option(
-                "--out", "FILE",
-                "the token file: .npy, a NumPy array of uint16, or uint32 for more than 65536 ids; or .bin, 16-bit "
-                "little-endian ids",
-                o->out);
+            c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o->in);
+            add_settings(c, o->settings,
+                         [](const std::string& name) { return name == "documents" || name == "special"; });
+            c.option("--out", "PATH",
+                     "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o->out);
+            c.option("--shard-tokens", "the most tokens of a shard, which is in memory as a whole", o->shard_tokens,
+                     std::nullopt);
+            c.option("--format",
+                     "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
+                     "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",
+                     o->format, {"npy", "llmc", "raw"});
             c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            c.toggle("--special", "read special tokens in the texts as tokens, not as text", o->parse_special);
             c.toggle("--overwrite", "replace whatever is at --out", o->overwrite);
             return [o] { return run(*o); };
           }};

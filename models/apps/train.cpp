@@ -50,31 +50,27 @@ std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::s
 }
 
 // Also sets the vocabulary.
-RunData read_new_data(const std::vector<std::string>& paths, RunConfig& run, const std::string& saved = "") {
+RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, const std::string& saved = "") {
   int64_t& vocabulary = run.model.vocab_size;
   if (is_path(run.tokenizer))  // a resume may run elsewhere
     run.tokenizer = absolute_path(run.tokenizer);
-  if (has_token_file(paths)) {
-    RunData d{read_token_file(paths), named_tokenizer(run.tokenizer, saved)};
-    TG_CHECK(
-        d.tokenizer, value,
-        "[data] {} holds token ids, and the tokenizer is \"{}\". Characters come from a text. Pass the text, or use "
-        "the byte tokenizer.",
-        paths[0], run.tokenizer);
-    if (vocabulary == 0) vocabulary = d.tokenizer->vocab_size();
-    if (run.tokenizer == "byte" && vocabulary != d.tokenizer->vocab_size()) d.tokenizer.reset();
-    d.tokens.check_vocabulary(vocabulary);
-    return d;
-  }
+  const bool ids = has_token_file(words);
   std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);
+  TG_CHECK(tokenizer || !ids, value,
+           "[data] {} holds token ids, and the tokenizer is \"{}\". Characters come from a text. Pass the text, or use "
+           "the byte tokenizer.",
+           words[0], run.tokenizer);
   if (!tokenizer)
-    tokenizer = std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_texts(paths, run.data.documents)));
+    tokenizer =
+        std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_texts(files_of(words), run.data.documents)));
+  if (ids && run.tokenizer == "byte" && vocabulary != 0 && vocabulary != tokenizer->vocab_size()) tokenizer.reset();
   if (vocabulary == 0) vocabulary = tokenizer->vocab_size();
-  TG_CHECK(vocabulary >= tokenizer->vocab_size(), value,
+  TG_CHECK(ids || vocabulary >= tokenizer->vocab_size(), value,
            "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have at least as "
            "many. Pass --vocab-size {}, or leave vocab_size out.",
            vocabulary, run.tokenizer, tokenizer->vocab_size(), tokenizer->vocab_size());
-  TokenData tokens = encoded(*tokenizer, paths, run.data, /*skip_unknown=*/false);
+  TokenData tokens = read_tokens(tokenizer.get(), words, run.data, /*skip_unknown=*/false);
+  if (ids) tokens.check_vocabulary(vocabulary);
   return {std::move(tokens), std::move(tokenizer)};
 }
 

@@ -4,14 +4,11 @@
 #include <tapegrad/models/data/tokenizer.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <charconv>
+#include <cmath>
 #include <limits>
 
 namespace tg {
 namespace {
-static_assert(std::endian::native == std::endian::little, "token files are little-endian and are read as they are");
 
 void check_sizes(int64_t batch, int64_t context) {
   TG_CHECK(batch >= 1 && context >= 1, value,
@@ -31,82 +28,26 @@ template <class Begin> Batch gather(const TokenData& data, int64_t windows, int6
   }
   return batch;
 }
-
-// NumPy's format: magic, version, header with size, array.
-constexpr std::string_view kNpyMagic = "\x93NUMPY";
-bool is_npy(std::string_view path) { return path.ends_with(".npy"); }
-
-std::string npy_header(bool wide, int64_t count) {
-  std::string dict = fmt::format("{{'descr': '<u{}', 'fortran_order': False, 'shape': ({},), }}", wide ? 4 : 2, count);
-  constexpr size_t kBefore = 10, kAlign = 64;
-  dict.append(kAlign - (kBefore + dict.size() + 1) % kAlign, ' ').push_back('\n');
-  return std::string(kNpyMagic) + std::string{1, 0, char(uint8_t(dict.size())), char(uint8_t(dict.size() >> 8))} + dict;
-}
-std::string read_text(const InputFile& file, size_t offset, size_t size) {
-  std::string text(std::min(size, file.size() - std::min(offset, file.size())), '\0');
-  file.read(offset, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-struct NpyArray {
-  size_t begin, width;
-  int64_t count;
-};
-NpyArray read_npy(const InputFile& file) {
-  const auto check = [&](bool holds, std::string_view what) {
-    TG_CHECK(holds, io,
-             "[data] {} {}. A token file of NumPy is an array of one dimension of uint16 or uint32, little-endian. "
-             "Save it by np.save(path, np.asarray(tokens, dtype=np.uint32)).",
-             file.path(), what);
-  };
-  const std::string start = read_text(file, 0, 512), other = foreign_format(start);
-  const bool npy = start.starts_with(kNpyMagic);
-  check(npy || other.empty(), "is " + other);
-  check(npy && start.size() >= 12, "does not begin as a file of NumPy");
-  const auto byte = [&](size_t i) { return size_t(uint8_t(start[i])); };
-  check(byte(6) >= 1 && byte(6) <= 3, "has an unknown version of the format");
-  const bool brief = byte(6) == 1;
-  const size_t before = brief ? 10 : 12;
-  const size_t size = byte(8) | byte(9) << 8 | (brief ? 0 : byte(10) << 16 | byte(11) << 24);
-  constexpr size_t kMost = 1 << 16;
-  check(size <= kMost && size <= file.size() - before, "has a header that is cut off, or too long");
-  std::string dict = read_text(file, before, size);
-  std::erase_if(dict, [](char c) { return c == ' ' || c == '\n'; });
-  std::replace(dict.begin(), dict.end(), '"', '\'');
-  NpyArray array{before + size, 0, -1};
-  std::string rest = dict;  // unread entries, which have any order
-  const auto take = [&](size_t at, size_t length) {
-    if (at != rest.npos) rest.erase(at, length);
-    return at != rest.npos;
-  };
-  constexpr std::string_view kOrder = "'fortran_order':False", kShape = "'shape':(";
-  for (const size_t width : {2, 4}) {
-    const std::string descr = fmt::format("'descr':'<u{}'", width);
-    if (take(rest.find(descr), descr.size())) array.width = width;
-  }
-  take(rest.find(kOrder), kOrder.size());
-  if (const size_t at = rest.find(kShape); at != rest.npos) {
-    const char* const first = rest.data() + at + kShape.size();
-    const auto [end, error] = std::from_chars(first, rest.data() + rest.size(), array.count);
-    if (error == std::errc() && std::string_view(end, rest.data() + rest.size()).starts_with(",)"))
-      take(at, size_t(end - rest.data()) - at + 2);
-  }
-  if (rest != "{,,}" && rest != "{,,,}") array.width = 0;
-  check(array.width != 0 && array.count >= 0, fmt::format("holds {}", dict.substr(0, 200)));
-  const size_t bytes = file.size() - array.begin;
-  check(bytes % array.width == 0 && int64_t(bytes / array.width) == array.count,
-        fmt::format("has {} bytes after its header, which says that it has {} tokens of {} bytes", bytes, array.count,
-                    array.width));
-  check(array.count > 0, "has no tokens");
-  return array;
-}
 }  // namespace
 
-bool is_token_file(std::string_view path) { return path.ends_with(".bin") || is_npy(path); }
-
+int64_t TokenData::Part::size() const {
+  return std::visit([](const auto& v) { return int64_t(v.size()); }, view);
+}
+TokenData::TokenData(std::vector<Part> parts, std::string name) : parts_(std::move(parts)), name_(std::move(name)) {
+  int64_t end = 0;
+  for (Part& p : parts_) p.end = end += p.size();
+}
 template <class T> TokenData TokenData::keep(std::vector<T> tokens, std::string name) {
-  auto owner = std::make_shared<const std::vector<T>>(std::move(tokens));
-  const std::span<const T> view = *owner;
-  return TokenData(std::move(owner), view, std::move(name));
+  const auto owner = std::make_shared<const std::vector<T>>(std::move(tokens));
+  return TokenData({{std::span<const T>(*owner), owner}}, std::move(name));
+}
+// f(view, begin inside it, end inside it) for each part of [begin, end).
+template <class F> void TokenData::for_each_part(int64_t begin, int64_t end, F f) const {
+  for (auto p = std::ranges::upper_bound(parts_, begin, {}, &Part::end); begin < end; ++p) {
+    const int64_t first = p->end - p->size(), last = std::min(end, p->end);
+    f(*p, size_t(begin - first), size_t(last - first));
+    begin = last;
+  }
 }
 TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string name) {
   int64_t largest = 0;
@@ -135,38 +76,48 @@ TokenData TokenData::from_tokens(int64_t vocab_size, const std::function<void(co
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
   return vocab_size <= kMost ? kept(std::vector<uint16_t>()) : kept(std::vector<int32_t>());
 }
-TokenData TokenData::from_file(const std::string& path) {
-  auto file = std::make_shared<const InputFile>(path);
-  const size_t bytes = file->size();
-  TG_CHECK(bytes > 0, io, "[data] {} is empty. A token file has 2 bytes for each token. Write it again.", path);
-  NpyArray array{0, 2, int64_t(bytes / 2)};
-  if (is_npy(path)) {
-    array = read_npy(*file);
-  } else {
-    TG_CHECK(read_text(*file, 0, kNpyMagic.size()) != kNpyMagic, io,
-             "[data] {} is a file of NumPy, whose name must end in .npy. Rename it.", path);
-    const std::string other = foreign_format(read_text(*file, 0, 512));
-    TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
-    TG_CHECK(bytes % 2 == 0, io,
-             "[data] {} has {} bytes. A token file has 2 bytes for each token and no header. Check that it is complete "
-             "and that it is no text.",
-             path, bytes);
+TokenData TokenData::from_file(const std::string& path, TokenType raw) {
+  return TokenData({{open_token_file(path, raw)}}, path);
+}
+TokenData TokenData::join(std::span<const TokenData> parts, std::string name) {
+  std::vector<Part> all;
+  for (const TokenData& d : parts) {
+    TG_CHECK(d.groups_.empty(), value, "[data] {} is a mixture. Only plain data can be joined. Mix all groups at once.",
+             d.name_);
+    all.insert(all.end(), d.parts_.begin(), d.parts_.end());
   }
-  const InFile view{file.get(), array.begin, array.width, array.count};
-  return TokenData(std::move(file), view, path);
+  return TokenData(std::move(all), std::move(name));
+}
+TokenData TokenData::mix(std::span<const TokenData> groups, std::span<const double> weights, std::string name) {
+  TG_CHECK(groups.size() == weights.size(), value,
+           "[data] {} weights for {} groups of data. Each group needs one. Correct the weights.", weights.size(),
+           groups.size());
+  TokenData all = join(groups, std::move(name));
+  int64_t end = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    TG_CHECK(weights[i] > 0 && std::isfinite(weights[i]), value,
+             "[data] the weight of {} is {}. It must be finite and above 0. Leave the group out, or correct it.",
+             groups[i].name_, weights[i]);
+    all.groups_.push_back({end, end + groups[i].size(), weights[i]});
+    end += groups[i].size();
+  }
+  return all;
 }
 bool TokenData::is_wide() const {
-  if (const auto* view = std::get_if<InFile>(&view_)) return view->width == 4;
-  return std::holds_alternative<std::span<const int32_t>>(view_);
+  return std::ranges::any_of(parts_, [](const Part& p) {
+    const auto* file = std::get_if<TokenFile>(&p.view);
+    return file ? file->width > 2 : std::holds_alternative<std::span<const int32_t>>(p.view);
+  });
 }
-void TokenData::write(const std::string& path) const {
+void TokenData::write(const std::string& path, std::optional<TokenFormat> format) const {
   TG_CHECK(is_token_file(path), value, "[data] {} is no name of a token file. It must end in .npy or .bin. Rename it.",
            path);
-  TG_CHECK(is_npy(path) || !is_wide(), value,
+  if (!format) format = path.ends_with(".npy") ? TokenFormat::npy : TokenFormat::raw;
+  TG_CHECK(format != TokenFormat::raw || !is_wide(), value,
            "[data] {} has tokens of 4 bytes, and a .bin file holds 16-bit ids. Write {} as .npy, which holds both.",
            name_, path);
+  const std::string header = token_file_header(*format, is_wide(), size());
   write_file_atomically(path, [&](const Sink& sink) {
-    const std::string header = is_npy(path) ? npy_header(is_wide(), size()) : "";
     if (!header.empty()) sink(std::as_bytes(std::span(header)));
     std::vector<int32_t> some;
     std::vector<uint16_t> narrow;
@@ -179,57 +130,58 @@ void TokenData::write(const std::string& path) const {
   });
 }
 void TokenData::check_unchanged() const {
-  if (const auto* view = std::get_if<InFile>(&view_)) view->file->check_unchanged();
+  for (const Part& p : parts_)
+    if (const auto* view = std::get_if<TokenFile>(&p.view)) view->file->check_unchanged();
 }
 
-int64_t TokenData::size() const {
-  return std::visit([](auto v) { return int64_t(v.size()); }, view_);
-}
+int64_t TokenData::size() const { return parts_.empty() ? 0 : parts_.back().end; }
 int64_t TokenData::bytes() const {
-  const auto bytes_of = []<class V>(const V& v) {
-    if constexpr (std::is_same_v<V, InFile>)
-      return int64_t(0);
-    else
-      return int64_t(v.size_bytes());
-  };
-  return std::visit(bytes_of, view_);
+  int64_t all = 0;
+  for (const Part& p : parts_)
+    if (p.owner) all += p.size() * (std::holds_alternative<std::span<const int32_t>>(p.view) ? 4 : 2);
+  return all;
 }
 void TokenData::copy(int64_t begin, std::span<int32_t> to) const {
   TG_CHECK(begin >= 0 && begin <= size() && int64_t(to.size()) <= size() - begin, value,
            "[data] {} tokens from position {} of {} are asked for. It has {}. Ask for positions inside.", to.size(),
            begin, name_, size());
-  const auto copy_from = [&]<class V>(const V& v) {
-    if constexpr (!std::is_same_v<V, InFile>) {
-      std::copy_n(v.begin() + begin, to.size(), to.begin());
-    } else {
-      const size_t from = v.begin + v.width * size_t(begin);
-      if (v.width == 4) return v.file->read(from, std::as_writable_bytes(to));
-      std::array<uint16_t, 2048> some;
-      for (size_t at = 0; at < to.size(); at += some.size()) {
-        const size_t n = std::min(some.size(), to.size() - at);
-        v.file->read(from + 2 * at, std::as_writable_bytes(std::span(some).first(n)));
-        std::copy_n(some.begin(), n, to.begin() + std::ptrdiff_t(at));
-      }
-    }
-  };
-  std::visit(copy_from, view_);
+  for_each_part(begin, begin + std::ssize(to), [&](const Part& p, size_t first, size_t last) {
+    const auto here = to.first(last - first);
+    to = to.subspan(here.size());
+    if (const auto* file = std::get_if<TokenFile>(&p.view)) return file->read(first, here);
+    const auto copy_from = [&]<class V>(const V& v) {
+      if constexpr (!std::is_same_v<V, TokenFile>) std::copy_n(v.begin() + ptrdiff_t(first), here.size(), here.begin());
+    };
+    std::visit(copy_from, p.view);
+  });
 }
 TokenData TokenData::slice(int64_t begin, int64_t end) const {
   TG_CHECK(begin >= 0 && begin <= end && end <= size(), value,
            "[data] slice [{}, {}) of {} is outside. It has {} tokens. Pass 0 <= begin <= end <= size.", begin, end,
            name_, size());
-  return std::visit([&](auto v) { return TokenData(owner_, v.subspan(size_t(begin), size_t(end - begin)), name_); },
-                    view_);
+  std::vector<Part> parts;
+  for_each_part(begin, end, [&](const Part& p, size_t first, size_t last) {
+    std::visit([&](const auto& v) { parts.push_back({v.subspan(first, last - first), p.owner}); }, p.view);
+  });
+  return TokenData(std::move(parts), name_);
 }
 TokenData::Split TokenData::split(double fraction) const {
   TG_CHECK(fraction > 0 && fraction <= 1, value,
            "[data] the training part is {} of {}. It must be above 0 and at most 1. Pass 0.9, for example.", fraction,
            name_);
-  const auto n = int64_t(fraction * double(size()));
-  Split parts{slice(0, n), slice(n, size())};
-  parts.train.name_ = "the training part of " + name_;
-  parts.val.name_ = "the validation part of " + name_;
-  return parts;
+  const auto part = [&](bool train) {
+    const auto of = [&](int64_t begin, int64_t end) {
+      const auto n = begin + int64_t(fraction * double(end - begin));
+      return train ? slice(begin, n) : slice(n, end);
+    };
+    const std::string name = fmt::format("the {} part of {}", train ? "training" : "validation", name_);
+    std::vector<TokenData> all;
+    std::vector<double> weights;
+    for (const Group& g : groups_) all.push_back(of(g.begin, g.end)), weights.push_back(g.weight);
+    if (groups_.empty()) all.push_back(of(0, size()));
+    return groups_.empty() ? join(all, name) : mix(all, weights, name);
+  };
+  return {part(true), part(false)};
 }
 void TokenData::check_vocabulary(int64_t vocab_size) const {
   std::vector<int32_t> some(1 << 14);
@@ -252,15 +204,34 @@ ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context,
       "[data] {} has {} tokens, but a context of {} needs at least {}. Each window takes context + 1 tokens. Use more "
       "text, a smaller context or another split.",
       data_.name(), data_.size(), context, uint64_t(context) + 1);
+  for (const TokenData::Group& g : data_.groups_)
+    TG_CHECK(g.end - g.begin > context, value,
+             "[data] a group of {} has {} tokens, but a context of {} needs at least {}. Use more text, a smaller "
+             "context or another split.",
+             data_.name(), g.end - g.begin, context, uint64_t(context) + 1);
+  TG_CHECK(order == SampleOrder::random || data_.groups_.empty(), value,
+           "[data] order is epochs, and the data is a mixture. Its groups are repeated at different rates: there is no "
+           "epoch. Use random, or no weights.");
 }
 Batch ShuffledBatches::next() {
-  const auto starts = uint64_t(data_.size() - context_), windows = uint64_t((data_.size() - 1) / context_);
+  const auto windows = uint64_t((data_.size() - 1) / context_);
   if (order_ == SampleOrder::epochs)
     return gather(data_, batch_, context_, [&](int64_t) {
       const uint64_t at = rng_.offset++;
       return int64_t(permuted(rng_.split(at / windows), at % windows, windows)) * context_;
     });
-  return gather(data_, batch_, context_, [&](int64_t) { return int64_t(rng_.below(starts)); });
+  double total = 0;
+  for (const TokenData::Group& g : data_.groups_) total += g.weight;
+  return gather(data_, batch_, context_, [&](int64_t) {
+    TokenData::Group from{0, data_.size(), 1};
+    if (!data_.groups_.empty()) {
+      double at = double(rng_.below(uint64_t(1) << 53)) * 0x1p-53 * total;
+      auto group = data_.groups_.begin();
+      while (group + 1 != data_.groups_.end() && at >= group->weight) at -= (group++)->weight;
+      from = *group;
+    }
+    return from.begin + int64_t(rng_.below(uint64_t(from.end - from.begin - context_)));
+  });
 }
 
 SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t context)

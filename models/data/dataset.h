@@ -3,6 +3,7 @@
 /// windows.
 #pragma once
 #include <tapegrad/models/data/batch.h>
+#include <tapegrad/models/data/token_file.h>
 #include <tapegrad/models/data/tokenizer.h>
 
 #include <functional>
@@ -14,10 +15,6 @@
 #include <vector>
 
 namespace tg {
-class InputFile;
-
-/// Whether the path ends in .bin or .npy.
-bool is_token_file(std::string_view path);
 
 /// A sequence of token ids. Copies and slices share memory.
 class TokenData {
@@ -30,45 +27,55 @@ class TokenData {
   /// The tokens that produce(take) passes to `take`: 2 bytes each for up to 65536 ids, else 4.
   static TokenData from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take& take)>& produce,
                                std::string name = "the data");
-  /// A token file: .npy (one-dimensional uint16 or uint32), else 16-bit little-endian ids without a header. Tokens are
-  /// read on demand. An Error for an empty file, a wrong size, or another kind of array.
-  static TokenData from_file(const std::string& path);
-  /// Writes a token file: .npy with uint16 or uint32, as the vocabulary needs, or .bin with 16 bits. An Error for
-  /// another path, or for .bin when tokens have 4 bytes.
-  void write(const std::string& path) const;
-  /// An Error if the file was changed since it was opened. Renaming another file to its path is safe.
+  /// open_token_file(). Tokens are read on demand, and the file stays open.
+  static TokenData from_file(const std::string& path, TokenType raw = TokenType::u16);
+  /// The parts as one sequence, without a copy: windows cross from one to the next. llm.c's shards continue their
+  /// documents.
+  static TokenData join(std::span<const TokenData> parts, std::string name = "the data");
+  /// The groups as one sequence, from which ShuffledBatches draws each window's group in proportion to its weight.
+  /// Windows stay inside groups. An Error unless each group has a weight that is finite and above 0.
+  static TokenData mix(std::span<const TokenData> groups, std::span<const double> weights,
+                       std::string name = "the data");
+  /// Writes a token file, by default .npy or, with the ending .bin, ids without a header. Ids have 2 bytes, or 4 if
+  /// these tokens have. An Error for another path, or for 4 bytes without a header.
+  void write(const std::string& path, std::optional<TokenFormat> = {}) const;
+  /// An Error if a file was changed since it was opened. Renaming another file to its path is safe.
   void check_unchanged() const;
 
   /// The number of tokens.
   int64_t size() const;
-  /// Bytes of tokens in memory; 0 for a file.
+  /// Bytes of tokens in memory; 0 for files.
   int64_t bytes() const;
   const std::string& name() const { return name_; }
-  /// Copies tokens from position `begin` into `to`. An Error if there are too few, or the file shrank.
+  /// Copies tokens from position `begin` into `to`. An Error if there are too few, or a file shrank.
   void copy(int64_t begin, std::span<int32_t> to) const;
   TokenData slice(int64_t begin, int64_t end) const;  ///< the tokens [begin, end)
 
   struct Split;
-  /// The first int(fraction * size()) tokens for training, the rest for validation. 0 < fraction <= 1.
+  /// The first int(fraction * size()) tokens for training, the rest for validation; of a mixture, those of each group.
+  /// 0 < fraction <= 1.
   Split split(double fraction) const;
   /// An Error names the first token at or above vocab_size, and its position.
   void check_vocabulary(int64_t vocab_size) const;
 
  private:
-  struct InFile {
-    const InputFile* file;
-    size_t begin, width;  // of the first token, and of each, in bytes
-    int64_t count;
-    int64_t size() const { return count; }
-    InFile subspan(size_t at, size_t n) const { return {file, begin + width * at, width, int64_t(n)}; }
+  friend class ShuffledBatches;
+  struct Part {
+    std::variant<std::span<const uint16_t>, std::span<const int32_t>, TokenFile> view;
+    std::shared_ptr<const void> owner = nullptr;  // of tokens in memory
+    int64_t end = 0;                              // its position in the sequence
+    int64_t size() const;
   };
-  using View = std::variant<std::span<const uint16_t>, std::span<const int32_t>, InFile>;
+  struct Group {
+    int64_t begin, end;
+    double weight;
+  };
+  TokenData(std::vector<Part> parts, std::string name);
   bool is_wide() const;  // 4 bytes per token
   template <class T> static TokenData keep(std::vector<T> tokens, std::string name);
-  TokenData(std::shared_ptr<const void> owner, View view, std::string name)
-      : owner_(std::move(owner)), view_(view), name_(std::move(name)) {}
-  std::shared_ptr<const void> owner_;  // the file or vector behind view_
-  View view_;
+  template <class F> void for_each_part(int64_t begin, int64_t end, F f) const;
+  std::vector<Part> parts_;
+  std::vector<Group> groups_;  // of a mixture
   std::string name_;
 };
 /// Training and validation data.
@@ -76,14 +83,15 @@ struct TokenData::Split {
   TokenData train, val;
 };
 
-/// Order of training windows. random: uniform positions among all size - T. epochs: each of the (size - 1) / T adjacent
-/// windows once per epoch, in a new order each.
+/// Order of training windows. random: uniform positions among all size - T. epochs, not for mixtures: each of the (size
+/// - 1) / T adjacent windows once per epoch, in a new order each.
 enum class SampleOrder { random, epochs };
 
 /// Batches of windows. The generator is the only state; in epochs its offset counts windows.
 class ShuffledBatches {
  public:
-  /// An Error unless batch and context are at least 1 and the data has at least context + 1 tokens.
+  /// An Error unless batch and context are at least 1 and the data, or each group of it, has at least context + 1
+  /// tokens.
   ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder = SampleOrder::random);
   /// The next batch: (batch, context).
   Batch next();

@@ -1,7 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/documents.h>
 
 #include <algorithm>
@@ -19,7 +18,6 @@ InputFile open_text(const std::string& path) {
   return file;
 }
 namespace {
-constexpr std::string_view kDocumentKinds[] = {"file", "line"}, kSpecials[] = {"text", "parse"};
 constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
 
 void append_file(const std::string& path, std::string& to) {
@@ -98,15 +96,6 @@ class Batcher {
 };
 }  // namespace
 
-std::string_view name_of(DocumentKind k) { return kDocumentKinds[size_t(k)]; }
-std::string_view name_of(SpecialTokens s) { return kSpecials[size_t(s)]; }
-void from_name(std::string_view name, DocumentKind& to) {
-  to = DocumentKind(known_place("documents", name, kDocumentKinds));
-}
-void from_name(std::string_view name, SpecialTokens& to) {
-  to = SpecialTokens(known_place("special", name, kSpecials));
-}
-
 void for_each_documents(std::span<const std::string> paths, DocumentKind kind,
                         const std::function<void(std::span<const std::string_view>)>& f) {
   TG_CHECK(!paths.empty(), value, "{}", kNoText);
@@ -146,8 +135,8 @@ std::string read_texts(std::span<const std::string> paths, DocumentKind kind, in
   return all;
 }
 
-EncodedDocuments encode_documents(const Tokenizer& tokenizer, std::span<const std::string> paths, const DataConfig& how,
-                                  const Tokenizer::Take& take) {
+EncodedDocuments encode_documents(const Tokenizer& tokenizer, std::span<const std::string> paths,
+                                  const DocumentOptions& how, const Tokenizer::Take& take) {
   EncodedDocuments r;
   const bool parse = how.special == SpecialTokens::parse;
   const auto counted = [&](std::span<const int64_t> ids) {

@@ -2,6 +2,7 @@
 /// Documents of text files and of JSON lines, and their tokens. Each document ends by the tokenizer's end-of-text
 /// token, so that a model learns where one ends.
 #pragma once
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/tokenizer.h>
 
 #include <cstdint>
@@ -20,29 +21,14 @@ InputFile open_text(const std::string& path);
 enum class DocumentKind { file, line };
 /// Whether special tokens that a document spells are text or tokens.
 enum class SpecialTokens { text, parse };
-/// Their names.
-/// @{
-std::string_view name_of(DocumentKind);
-std::string_view name_of(SpecialTokens);
-/// @}
-/// Reads a name. An Error lists the names.
-/// @{
-void from_name(std::string_view, DocumentKind&);
-void from_name(std::string_view, SpecialTokens&);
-/// @}
+template <> inline constexpr EnumNames<2> kEnumNames<DocumentKind>{"documents", {"file", "line"}};
+template <> inline constexpr EnumNames<2> kEnumNames<SpecialTokens>{"special", {"text", "parse"}};
 
-/// How files become tokens.
-struct DataConfig {
+/// How texts become tokens.
+struct DocumentOptions {
   DocumentKind documents = DocumentKind::file;
   SpecialTokens special = SpecialTokens::text;
 };
-/// Calls f(name, field, help) for each field, in order.
-template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
-  f("documents", c.documents,
-    "of a text file: file, or line (each line is a document); a .jsonl file has one per line, the \"text\" of its "
-    "object");
-  f("special", c.special, "special tokens in documents: text, or parse (they are tokens)");
-}
 
 /// Calls f with the documents of the files in order, some megabytes at a time. A text file that is one document is read
 /// whole. Blank lines are no documents. An Error for an empty list, an empty or missing file, another format, and a
@@ -61,7 +47,7 @@ struct EncodedDocuments {
 };
 /// Passes on the ids of the documents, each with the end of Tokenizer::encode_documents(). Without end_of_text() they
 /// are the ids of read_texts().
-EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DataConfig&,
+EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DocumentOptions&,
                                   const Tokenizer::Take& take);
 
 }  // namespace tg

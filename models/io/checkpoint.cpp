@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/checkpoint.h>
@@ -8,6 +9,8 @@
 
 #include <array>
 #include <charconv>
+#include <filesystem>
+#include <set>
 
 namespace tg {
 namespace {
@@ -114,6 +117,25 @@ DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> fi
     for (const int32_t token : some) h.add(uint64_t(token));
   }
   return {std::move(files), data.size(), h.value()};
+}
+
+std::string identity_of(const Tokenizer& tokenizer) {
+  Hash h;
+  h.add(tokenizer.to_json());
+  return h.hex();
+}
+void check_tokenizer_of(std::span<const std::string> paths, const Tokenizer& tokenizer) {
+  std::set<std::string> seen;
+  for (const std::string& path : paths) {
+    const std::string meta = (std::filesystem::path(path).parent_path() / "meta.json").string();
+    if (!seen.insert(meta).second || !path_exists(meta)) continue;
+    const Json json = json_or_null(MappedFile(meta).text());
+    const Json* hash = json.is_object() ? json.find("tokenizer_hash") : nullptr;
+    TG_CHECK(!hash || *hash == Json(identity_of(tokenizer)), value,
+             "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
+             "tokenizer, or tokenize the texts again.",
+             path, meta);
+  }
 }
 
 void save_checkpoint(const std::string& path, const Checkpoint& c) {

@@ -26,6 +26,11 @@ struct DataIdentity {
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };
 
+/// The hash of a tokenizer that `tapegrad tokenize` writes into the meta.json of shards.
+std::string identity_of(const Tokenizer&);
+/// Throws an Error if one of the token files is in a folder whose meta.json names another tokenizer.
+void check_tokenizer_of(std::span<const std::string> paths, const Tokenizer&);
+
 /// The base of a run that trains adapters.
 struct Finetuning {
   /// Its folder, may be empty. Not compared: folders may move.

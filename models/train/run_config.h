@@ -2,7 +2,7 @@
 /// RunConfig: the settings of `tapegrad train`, with model and tokenizer; named runs and models; settings by name from
 /// JSON or words.
 #pragma once
-#include <tapegrad/models/data/documents.h>
+#include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/config.h>
 

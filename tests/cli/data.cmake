@@ -54,5 +54,51 @@ file(WRITE ${dir}/keys.jsonl "{\"a\": 1}")
 refused(1 "line 1 of keys.jsonl is an object with the keys 'a'. It must be an object with a \"text\""
         train --data keys.jsonl --out never)
 refused(2 "'page' is not known. The names are file, line." train --data text.txt --documents page --out never)
+# Shards: the same tokens in any format, and the same model as from the text
+foreach(format npy llmc raw)
+  run(0 tokenize --tokenizer tokenizer.json --in a.jsonl text.txt --out shards_${format} --shard-tokens 700 --format
+      ${format})
+  expect(out "1580 bytes of 21 documents are 1601 tokens of 257, in shards_${format}")
+  file(GLOB shards ${dir}/shards_${format}/tokens_*)
+  list(LENGTH shards n)
+  fail_if("${n} shards" NOT n EQUAL 3)
+  run(0 train --data "shards_${format}/tokens_*" --tokenizer ./tokenizer.json ${tiny} --quiet --out of_${format})
+endforeach()
+run(0 train --data a.jsonl text.txt --tokenizer ./tokenizer.json ${tiny} --quiet --out of_text)
+foreach(format npy llmc raw)
+  same_files(of_${format}/model.safetensors of_text/model.safetensors "shards and texts train different models")
+endforeach()
+file(READ ${dir}/shards_npy/meta.json meta)
+string(JSON tokens GET "${meta}" tokens)
+string(JSON last GET "${meta}" shards tokens_000002.npy)
+fail_if("meta.json says ${tokens} and ${last} tokens" NOT tokens EQUAL 1601 OR NOT last EQUAL 201)
+run(0 train --resume of_llmc --max-steps 4 --quiet)
+run(0 tokenize --tokenizer tokenizer.json --in text.txt --out all.bin --format llmc)
+refused(1 "tokens_000000.npy was written with another tokenizer, as shards_npy/meta.json says"
+        train --data "shards_npy/*.npy" --tokenizer byte --out never)
+refused(1 "shards_npy exists. --out names a new folder"
+        tokenize --tokenizer tokenizer.json --in text.txt --out shards_npy --shard-tokens 9)
+refused(2 "--shard-tokens makes a folder" tokenize --tokenizer tokenizer.json --in text.txt --out x.npy
+        --shard-tokens 9)
+refused(2 "for a folder of shards pass --shard-tokens" tokenize --tokenizer tokenizer.json --in text.txt --out x)
+refused(1 "--shard-tokens is 0. It must be 1 or more"
+        tokenize --tokenizer tokenizer.json --in text.txt --out never --shard-tokens 0)
+refused(1 "no file matches none/*.bin" train --data "none/*.bin" --out never)
+refused(1 "shards_npy/* has texts and token files" train --data "shards_npy/*" --tokenizer ./tokenizer.json --out never
+        --weights 1)
+
+# A mixture of texts and token files
+run(0 train --data text.txt "shards_raw/*.bin" --weights 0.25,0.75 --tokenizer ./tokenizer.json ${tiny} --out mixed)
+run(0 train --data text.txt "shards_raw/*.bin" --weights 1,3 --tokenizer ./tokenizer.json ${tiny} --quiet --out same)
+same_files(mixed/model.safetensors same/model.safetensors "weights are not proportions")
+run(0 train --resume mixed --max-steps 4 --quiet)
+refused(1 "1 weights for 2 groups of data" train --data text.txt a.jsonl --weights 1 --out never)
+refused(1 "weights are '1,x'. They must be numbers with commas" train --data text.txt a.jsonl --weights 1,x --out never)
+refused(1 "order is epochs, and the data is a mixture"
+        train --data text.txt a.jsonl --weights 1,2 --order epochs ${tiny} --out never)
+file(WRITE ${dir}/wide.bin "abc")
+refused(1 "wide.bin has 3 bytes. A token file without a header has 4 bytes" train --data wide.bin --token-type u32 --out
+        never)
+
 report()
 message(NOTICE "data of the command line works")

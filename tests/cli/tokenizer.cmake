@@ -33,7 +33,7 @@ expect(err "the texts give 266 ids, not 32768: no other pair of tokens occurs 2 
 expect(out "wrote small, a tokenizer of 266 ids\n")
 
 # In use
-run(0 tokenize --tokenizer new/bpe --in text.txt --special --out ids.npy)
+run(0 tokenize --tokenizer new/bpe --in text.txt --special parse --out ids.npy)
 expect(out " tokens of 280")
 run(0 train --data text.txt --tokenizer ./new/bpe --out model --layers 1 --heads 2 --width 32 --context 16 --batch 4
   --warmup 2 --max-steps 3 --quiet)

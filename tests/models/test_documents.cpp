@@ -34,7 +34,7 @@ Texts documents_of(const Texts& paths, DocumentKind kind) {
 struct Encoded : EncodedDocuments {
   Ids ids;
 };
-Encoded encoded(const Tokenizer& t, const Texts& paths, DataConfig how = {}) {
+Encoded encoded(const Tokenizer& t, const Texts& paths, DocumentOptions how = {}) {
   Encoded e;
   static_cast<EncodedDocuments&>(e) = encode_documents(
       t, paths, how, [&](std::span<const int64_t> ids) { e.ids.insert(e.ids.end(), ids.begin(), ids.end()); });

@@ -56,8 +56,6 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
     put(m / "model.safetensors", start_even);
     CHECK_SAYS(load_model(m.path), name);
   }
-  put(f / "a.bin", tokens);
-  CHECK_SAYS(TokenData::from_file(f / "a.bin"), "tail -c +1025");
   put(f / "page", kPage);
   CHECK_SAYS(SafetensorsFile(f / "page"), "a page of HTML");
   CHECK_SAYS(read_tokenizer(f / "page"), "a page of HTML");

@@ -1,0 +1,52 @@
+/// @file
+/// Files of token ids: NumPy arrays, llm.c's shards and raw ids. All little-endian.
+#pragma once
+#include <tapegrad/models/config/suggest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tg {
+class InputFile;
+
+/// The ids of a file without a header. Names: u16 and u32.
+enum class TokenType { u16, u32 };
+template <> inline constexpr EnumNames<2> kEnumNames<TokenType>{"token_type", {"u16", "u32"}};
+
+/// Whether the path ends in .bin or .npy.
+bool is_token_file(std::string_view path);
+/// The files that a path with *, ? or [ matches (glob(3)), by name; any other path, and that of a file, is itself. An
+/// Error if none matches.
+std::vector<std::string> matching_files(const std::string& path);
+
+/// The ids of an open file, or a part of them.
+struct TokenFile {
+  std::shared_ptr<const InputFile> file = {};
+  size_t begin = 0;  ///< of the first id, in bytes
+  size_t width = 2;  ///< bytes of an id
+  bool is_signed = false;
+  int64_t count = 0;
+  int64_t size() const { return count; }
+  TokenFile subspan(size_t at, size_t n) const { return {file, begin + width * at, width, is_signed, int64_t(n)}; }
+  /// Reads ids from position `at` on. uint32 ids from 2^31 on become negative; a signed id outside of [0, 2^31) is an
+  /// Error.
+  void read(size_t at, std::span<int32_t> to) const;
+};
+/// Opens a file, known by its content: a NumPy array of one dimension of uint8, uint16, uint32, int32 or int64; a file
+/// of llm.c (1024 bytes of header: 20240520, 1 and the number of uint16 ids, or 20240801, 7 and that of uint32 ids);
+/// else ids of the type `raw`. An Error for an empty file, a size that contradicts the header, or another format.
+TokenFile open_token_file(const std::string& path, TokenType raw = TokenType::u16);
+
+/// The format of written files: .npy, .bin of llm.c, or .bin without a header.
+enum class TokenFormat { npy, llmc, raw };
+template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
+
+/// The header of a file of `count` ids. An Error if the format cannot hold them.
+std::string token_file_header(TokenFormat, bool wide, int64_t count);
+
+}  // namespace tg

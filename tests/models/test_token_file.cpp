@@ -1,0 +1,207 @@
+// models/data/token_file.h, and TokenData over several files: formats of others, sequences of shards, mixtures.
+#include "support/files.h"
+#include "support/helpers.h"
+
+#include <sys/resource.h>
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/tapegrad.h>
+
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+
+namespace {
+using namespace tg;
+using Ids = std::vector<int32_t>;
+namespace fs = std::filesystem;
+
+Ids ids_of(const TokenData& d) {
+  Ids ids(size_t(d.size()));
+  d.copy(0, ids);
+  return ids;
+}
+template <class T> std::string bytes_of(std::initializer_list<T> values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.begin(), bytes.size());
+  return bytes;
+}
+// As llm.c's write_datafile() does.
+std::string llmc(std::initializer_list<int32_t> head, const std::string& ids) {
+  std::string file = bytes_of(head);
+  file.resize(1024);
+  return file + ids;
+}
+std::string npy(std::string_view type, int count, const std::string& ids) {
+  std::string dict = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}\n", type, count);
+  return std::string("\x93NUMPY\1\0", 8) + char(dict.size()) + '\0' + dict + ids;
+}
+TokenData range(int64_t begin, int64_t end, const std::string& name = "the data") {
+  std::vector<int64_t> ids(size_t(end - begin));
+  std::iota(ids.begin(), ids.end(), begin);
+  return TokenData::from_tokens(ids, name);
+}
+}  // namespace
+
+TEST_CASE("token files: those of llm.c and of NumPy are known by their content") {
+  const Folder f;
+  const auto read = [&](const char* name, std::string_view content, TokenType raw = TokenType::u16) {
+    write_file_atomically(f / name, content);
+    return ids_of(TokenData::from_file(f / name, raw));
+  };
+  const std::string narrow = bytes_of<uint16_t>({7, 65535, 1}), wide = bytes_of<uint32_t>({7, 70000, INT32_MAX});
+  CHECK(read("a.bin", llmc({20240520, 1, 3}, narrow)) == Ids{7, 65535, 1});
+  CHECK(read("a.bin", llmc({20240801, 7, 3}, wide)) == Ids{7, 70000, INT32_MAX});
+  CHECK(read("a.bin", narrow) == Ids{7, 65535, 1});
+  CHECK(read("a.bin", wide, TokenType::u32) == Ids{7, 70000, INT32_MAX});
+  CHECK(read("a.bin", npy("<u2", 3, narrow)) == Ids{7, 65535, 1});
+  CHECK(read("a.npy", npy("|u1", 3, "\1\2\xff")) == Ids{1, 2, 255});
+  CHECK(read("a.npy", npy("<i4", 2, bytes_of({70000, 3}))) == Ids{70000, 3});
+  CHECK(read("a.npy", npy("<i8", 2, bytes_of<int64_t>({INT32_MAX, 3}))) == Ids{INT32_MAX, 3});
+  CHECK_SAYS_OF(value, read("a.npy", npy("<i8", 2, bytes_of<int64_t>({3, 1LL << 31}))),
+                "token 2147483648 at position 1 of " + f / "a.npy" + " does not fit");
+  CHECK_SAYS_OF(value, read("a.npy", npy("<i4", 2, bytes_of({3, -1}))), "token -1 at position 1 of ");
+
+  const auto refused = [&](const std::string& content) {
+    return error_of(Error::Kind::io, [&] { read("a.bin", content); });
+  };
+  CHECK_HAS(refused(llmc({20240520, 1, 4}, narrow)),
+            "has 6 bytes after its header, which says that it has 4 tokens of 2");
+  CHECK_HAS(refused(llmc({20240520, 1, 2}, narrow)), "says that it has 2 tokens");
+  CHECK_HAS(refused(llmc({20240520, 1, 3}, wide)), "has 12 bytes after its header");
+  CHECK_HAS(refused(llmc({20240520, 2, 3}, narrow)),
+            "version 2 and 3 tokens. The header has 1024 bytes, and the version");
+  CHECK_HAS(refused(llmc({20240801, 7, -1}, wide)), "-1 tokens");
+  CHECK_HAS(refused(llmc({20240801, 7, 0}, "")), "has no tokens");
+  CHECK_HAS(refused(bytes_of({20240520, 1, 3})), "has 12 bytes, version 1");
+  CHECK_HAS(refused(npy(">u2", 3, narrow)), "holds {'descr':'>u2'");
+  CHECK_HAS(refused(narrow + "x"), "A token file without a header has 2 bytes for each token");
+  CHECK_SAYS_OF(io, read("a.bin", narrow, TokenType::u32), "has 4 bytes for each token");
+  CHECK_SAYS_OF(io, read("a.npy", narrow), "does not begin as a file of NumPy");
+}
+
+TEST_CASE("token files: each format is written as it is read") {
+  const Folder f;
+  for (const int64_t end : {int64_t(70'000), int64_t(300)}) {
+    const TokenData data = range(0, end);
+    for (const TokenFormat format : {TokenFormat::npy, TokenFormat::llmc, TokenFormat::raw}) {
+      if (format == TokenFormat::raw && end > 65536) {
+        CHECK_SAYS_OF(value, data.write(f / "a.bin", format), "has tokens of 4 bytes");
+        continue;
+      }
+      data.write(f / "a.bin", format);
+      CHECK(ids_of(TokenData::from_file(f / "a.bin")) == ids_of(data));
+    }
+  }
+}
+
+TEST_CASE("token files: several are one sequence, in any cut of it") {
+  const Folder f;
+  std::vector<TokenData> parts;
+  int64_t at = 0;
+  for (const int64_t n : {5, 1, 300, 2, 70}) {
+    const TokenData part = range(at, at + n);
+    part.write(f / fmt::format("{}.npy", n));
+    parts.push_back(at % 2 ? part : TokenData::from_file(f / fmt::format("{}.npy", n)));
+    at += n;
+  }
+  const TokenData joined = TokenData::join(parts, "all"), whole = range(0, at);
+  CHECK(joined.name() == "all");
+  CHECK(joined.size() == at);
+  Rng rng{3};
+  for (int i = 0; i < 200; ++i) {
+    const auto begin = int64_t(rng.below(uint64_t(at))), end = begin + int64_t(rng.below(uint64_t(at - begin + 1)));
+    CHECK(ids_of(joined.slice(begin, end)) == ids_of(whole.slice(begin, end)));
+    const auto a = joined.slice(begin, end).split(0.7), b = whole.slice(begin, end).split(0.7);
+    CHECK(ids_of(a.train) == ids_of(b.train));
+    CHECK(ids_of(a.val) == ids_of(b.val));
+  }
+  ShuffledBatches one(whole, 3, 16, Rng{1}), some(joined, 3, 16, Rng{1});
+  for (int i = 0; i < 20; ++i) CHECK(one.next().inputs.to_vector<int32_t>() == some.next().inputs.to_vector<int32_t>());
+  joined.write(f / "again.npy");
+  CHECK(ids_of(TokenData::from_file(f / "again.npy")) == ids_of(whole));
+  CHECK_SAYS_OF(value, joined.check_vocabulary(306), "token 306 at position 306 of all");
+  fs::resize_file(f / "70.npy", 3);
+  CHECK_SAYS(joined.check_unchanged(), "70.npy");
+}
+
+TEST_CASE("mixtures: windows are drawn by weight, inside groups, and resume exactly") {
+  const TokenData a = range(0, 40, "a"), b = range(1000, 1400, "b"), c = range(5000, 5100, "c");
+  const std::vector<TokenData> groups{a, b, c};
+  const std::vector<double> weights{3, 1, 4};
+  const TokenData mixed = TokenData::mix(groups, weights);
+  const auto parts = mixed.split(0.5);
+  CHECK(parts.train.size() == 20 + 200 + 50);
+  CHECK(ids_of(parts.val) ==
+        ids_of(TokenData::join(std::vector{a.slice(20, 40), b.slice(200, 400), c.slice(50, 100)})));
+  ShuffledBatches batches(mixed, 1, 8, Rng{5});
+  std::array<int, 3> drawn{};
+  constexpr int kDraws = 4000;
+  Rng saved{};
+  Ids next;
+  for (int i = 0; i < kDraws; ++i) {
+    const Batch batch = batches.next();
+    const auto x = batch.inputs.to_vector<int32_t>(), y = batch.targets.to_vector<int32_t>();
+    for (size_t k = 0; k < x.size(); ++k) CHECK(y[k] == x[k] + 1);  // never across groups
+    ++drawn[x[0] < 40 ? 0 : x[0] < 1400 ? 1 : 2];
+    if (i == 99) saved = batches.rng();
+    if (i == 100) next = x;
+  }
+  for (size_t g = 0; g < 3; ++g) {  // within 4.5 standard deviations
+    const double p = weights[g] / 8, deviation = std::sqrt(kDraws * p * (1 - p));
+    CHECK(std::abs(drawn[g] - kDraws * p) < 4.5 * deviation);
+  }
+  ShuffledBatches again(mixed, 1, 8, saved);
+  CHECK(again.next().inputs.to_vector<int32_t>() == next);
+
+  const auto mixing = [&](std::vector<double> w) { return error_of([&] { TokenData::mix(groups, w); }); };
+  CHECK_HAS(mixing({1, 2}), "2 weights for 3 groups of data");
+  CHECK_HAS(mixing({1, 0, 1}), "the weight of b is 0. It must be finite and above 0");
+  CHECK_HAS(mixing({1, 1, NAN}), "the weight of c is nan");
+  CHECK_SAYS(ShuffledBatches(mixed, 1, 40, Rng{}), "a group of the data has 40 tokens, but a context of 40 needs");
+  CHECK_SAYS(ShuffledBatches(mixed, 1, 8, Rng{}, SampleOrder::epochs), "order is epochs, and the data is a mixture");
+  CHECK_SAYS(TokenData::join(std::vector{mixed, a}), "is a mixture");
+}
+
+TEST_CASE("token files: twenty gigabytes take no memory") {
+  const Folder f;
+  std::vector<TokenData> shards;
+  for (int i = 0; i < 5; ++i) {
+    const std::string path = f / fmt::format("{}.bin", i);
+    write_file_atomically(path, std::string_view("\1\0", 2));
+    fs::resize_file(path, uintmax_t(4) << 30);  // a sparse file
+    shards.push_back(TokenData::from_file(path));
+  }
+  const TokenData all = TokenData::join(shards);
+  CHECK(all.size() == int64_t(5) << 31);
+  CHECK(all.bytes() == 0);
+  rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  ShuffledBatches batches(all.split(0.9).train, 8, 1024, Rng{1});
+  for (int i = 0; i < 100; ++i) CHECK(sum(batches.next().inputs).item<int64_t>() <= 1);
+  getrusage(RUSAGE_SELF, &after);
+  CHECK(after.ru_maxrss - before.ru_maxrss < 64 * 1024);  // KiB
+}
+
+TEST_CASE("token files: patterns name files, in order") {
+  const Folder f;
+  for (const char* name : {"b1.bin", "a2.bin", "a10.bin", "a[1].bin"}) write_file_atomically(f / name, "ab");
+  CHECK(matching_files(f / "a*.bin") == std::vector<std::string>{f / "a10.bin", f / "a2.bin", f / "a[1].bin"});
+  CHECK(matching_files(f / "[b]?.bin") == std::vector<std::string>{f / "b1.bin"});
+  CHECK(matching_files(f / "a[1].bin") == std::vector<std::string>{f / "a[1].bin"});  // a file of this name
+  CHECK(matching_files(f / "none.bin") == std::vector<std::string>{f / "none.bin"});
+  CHECK_SAYS_OF(io, matching_files(f / "c*.bin"), "no file matches " + f / "c*.bin");
+}
+
+TEST_CASE("token files: those of another tokenizer are refused, as their meta.json says") {
+  const Folder f;
+  const std::vector<std::string> files{f / "a.bin"};
+  const ByteTokenizer bytes;
+  write_file_atomically(files[0], "ab");
+  check_tokenizer_of(files, bytes);
+  write_file_atomically(f / "meta.json", R"({"vocab_size": 65})");  // of another program
+  check_tokenizer_of(files, bytes);
+  write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", identity_of(bytes)}}));
+  check_tokenizer_of(files, bytes);
+  CHECK_SAYS_OF(value, check_tokenizer_of(files, CharTokenizer::from_text("ab")),
+                "[data] " + f / "a.bin was written with another tokenizer, as " + f / "meta.json says");
+}
