@@ -32,6 +32,9 @@
 #include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
+#include <tapegrad/models/data/chat.h>
+#include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/examples.h>
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/token_file.h>
 #include <tapegrad/models/data/tokenizer.h>

@@ -2,7 +2,8 @@
 # Compares with the libraries whose files tapegrad reads and writes:
 #   tests/clients/run.sh ci      without torch, in a few minutes
 #   tests/clients/run.sh full    100 000 texts, and transformers 5.23.0 and 4.57.6: an hour, 15 GB in build/clients
-# needs build/release with the targets tg_app and encode_texts, python3 with venv, and PyPI: status 77 without PyPI.
+# needs build/release with the targets tg_app, encode_texts and encode_examples, python3 with venv, and PyPI: without
+# PyPI its status is 77.
 set -eu
 cd "$(dirname "$0")/../.."
 mode=${1:-ci} out=build/clients bin=build/release/bin
@@ -30,6 +31,8 @@ $python tests/clients/tokens.py --program $bin/encode_texts --texts $texts --tok
   --tokenizer $out/vocabularies/llama3 --tokenizer $out/vocabularies/qwen2 --tokenizer $out/vocabularies/llama2
 $python tests/clients/llama_cpp.py --tapegrad $bin/tapegrad --program $bin/encode_texts --vocabularies $out/vocabularies
 [ "$mode" = full ] || exit 0
+venv trl torch==2.15.0 transformers==5.24.0 trl==1.16.0 -r tests/clients/requirements-ci.txt
+$out/trl/bin/python tests/clients/masks.py --program $bin/encode_examples
 for version in 5.23.0 4.57.6; do
   peft=0.21.2
   [ "$version" = 5.23.0 ] || peft=0.17.1

@@ -1,0 +1,307 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/data/examples.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <unordered_map>
+
+namespace tg {
+namespace {
+constexpr int32_t kIgnored = int32_t(Batch::kIgnoreIndex);
+constexpr std::array<std::string_view, 2> kLosses = {"completion", "all"}, kPackings = {"none", "concat"};
+
+std::string text_in(const Json& object, const std::string& key, const std::string& place = "") {
+  const Json& x = object.at(key);
+  TG_CHECK(x.is_string(), value, "[examples] {}'{}' is {}. It must be a text in quotes.", place, key, x.type_name());
+  return x.get<std::string>();
+}
+
+// Turns the objects of lines into examples.
+class LineReader {
+ public:
+  LineReader(const Tokenizer& tokenizer, const ExampleOptions& o) : tokenizer_(tokenizer), o_(o) {
+    if (o_.format.stop.empty()) o_.format.stop = o_.end;
+  }
+  // Appends one example, or two with `pairs`, and counts those that were cut.
+  void read(const Json& line, Examples& to) {
+    const auto has = [&](std::initializer_list<const char*> keys) {
+      return line.is_object() && std::ranges::all_of(keys, [&](const char* k) { return line.contains(k); });
+    };
+    if (o_.pairs) {
+      if (!has({"prompt", "chosen", "rejected"})) refuse(line, "prompt, chosen and rejected");
+      TokenExample chosen = answered(line, "chosen", to), rejected = answered(line, "rejected", to);
+      to.list.push_back(std::move(chosen)), to.list.push_back(std::move(rejected));
+    } else if (has({"messages"})) {
+      to.list.push_back(example(messages_in(line, "messages", ""), 0, to));
+    } else if (has({"prompt", "completion"})) {
+      to.list.push_back(answered(line, "completion", to));
+    } else if (has({"instruction", "output"})) {
+      std::string user = text_in(line, "instruction");
+      if (line.contains("input") && !text_in(line, "input").empty()) user += o_.format.input + text_in(line, "input");
+      to.list.push_back(example({{"user", user}, {"assistant", text_in(line, "output")}}, 0, to));
+    } else if (has({"text"})) {
+      TokenExample e;
+      add(e, tokenizer_.encode(text_in(line, "text"), {.add_special = true}), true);
+      const std::vector<int64_t>& end = marker(o_.end);
+      const bool ended = e.tokens.size() >= end.size() && std::equal(end.rbegin(), end.rend(), e.tokens.rbegin());
+      if (!ended) add(e, end, true);
+      to.list.push_back(finished(std::move(e), to));
+    } else {
+      refuse(line, "messages; prompt and completion; instruction and output; or text");
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse(const Json& line, std::string_view kinds) {
+    std::vector<std::string_view> keys;
+    if (line.is_object())
+      for (const auto& [key, x] : line.items()) keys.push_back(key);
+    throw Error(Error::Kind::value,
+                fmt::format("[examples] {}. A line is an object with {}. Rename its keys.",
+                            line.is_object() ? "the keys are " + (keys.empty() ? "none" : listed(keys))
+                                             : fmt::format("the line holds {}", line.type_name()),
+                            kinds));
+  }
+  // A list of messages, or a text as one of `role`.
+  static std::vector<Message> messages_in(const Json& line, const std::string& key, const std::string& role) {
+    const Json& x = line.at(key);
+    if (!role.empty() && x.is_string()) return {{role, x.get<std::string>()}};
+    TG_CHECK(x.is_array(), value, "[examples] '{}' is {}. It must be {}a list of messages.", key, x.type_name(),
+             role.empty() ? "" : "a text or ");
+    std::vector<Message> all;
+    for (const Json& m : x) {
+      const std::string place = fmt::format("message {} of '{}': ", all.size(), key);
+      TG_CHECK(m.is_object() && m.contains("role") && m.contains("content"), value,
+               "[examples] {}no role and content. A message is {{\"role\": ..., \"content\": ...}}.", place);
+      all.push_back({text_in(m, "role", place), text_in(m, "content", place)});
+    }
+    return all;
+  }
+  TokenExample answered(const Json& line, const std::string& key, Examples& to) {
+    std::vector<Message> all = messages_in(line, "prompt", "user");
+    const size_t prompt = all.size();
+    for (Message& m : messages_in(line, key, "assistant")) all.push_back(std::move(m));
+    return example(all, prompt, to);
+  }
+  // Only replies from message `first` on count.
+  TokenExample example(const std::vector<Message>& messages, size_t first, Examples& to) {
+    for (const Message& m : messages)
+      TG_CHECK(m.role != "assistant" || !m.content.empty(), value,
+               "[examples] a reply of the assistant is empty. There is nothing to learn from it: fill it or leave it "
+               "out.");
+    TokenExample e;
+    for (const ChatPart& p : chat_parts(o_.format, messages)) {
+      const bool counts = o_.loss == ExampleLoss::all || p.reply >= int64_t(first);
+      add(e, p.marker ? marker(p.text) : tokenizer_.encode(p.text), counts);
+    }
+    return finished(std::move(e), to);
+  }
+  const std::vector<int64_t>& marker(const std::string& text) {
+    const auto [at, added] = markers_.try_emplace(text);
+    if (added) at->second = tokenizer_.encode(text, {.parse_special = true});
+    return at->second;
+  }
+  static void add(TokenExample& e, std::span<const int64_t> ids, bool counts) {
+    for (const int64_t id : ids) e.tokens.push_back(int32_t(id)), e.targets.push_back(counts ? int32_t(id) : kIgnored);
+  }
+  TokenExample finished(TokenExample e, Examples& to) const {
+    const auto before = e.tokens.size(), most = size_t(o_.context) + 1;
+    if (before > most) e.tokens.resize(most), e.targets.resize(most), ++to.cut;
+    // The first token follows none.
+    const bool counts =
+        std::any_of(e.targets.begin() + (before > 0), e.targets.end(), [](int32_t t) { return t != kIgnored; });
+    TG_CHECK(
+        counts, value,
+        "[examples] none of its {} tokens counts in the loss, or none within the context of {}. At least one must: "
+        "use a larger context, or leave the line out.",
+        before, o_.context);
+    return e;
+  }
+
+  const Tokenizer& tokenizer_;
+  ExampleOptions o_;
+  std::unordered_map<std::string, std::vector<int64_t>> markers_;
+};
+}  // namespace
+
+std::string_view name_of(ExampleLoss l) { return kLosses[size_t(l)]; }
+std::string_view name_of(Packing p) { return kPackings[size_t(p)]; }
+void from_name(std::string_view name, ExampleLoss& to) { to = ExampleLoss(known_place("loss", name, kLosses)); }
+void from_name(std::string_view name, Packing& to) { to = Packing(known_place("pack", name, kPackings)); }
+
+Examples read_examples(std::span<const std::string> paths, const Tokenizer& tokenizer, const ExampleOptions& o) {
+  TG_CHECK(!paths.empty(), value, "[examples] no file is named. Training needs at least one. Pass its path.");
+  TG_CHECK(o.context >= 1, value, "[examples] the context is {}. It must be at least 1.", o.context);
+  constexpr size_t kMostBytes = 16 << 20, kMostMessage = 600;
+  LineReader reader(tokenizer, o);
+  Examples all;
+  all.context = o.context, all.pairs = o.pairs;
+  for (const std::string& path : paths) {
+    const MappedFile file(path);
+    TG_CHECK(!file.text().empty(), io, "[examples] {} is empty. Each file must have lines. Leave it out or fill it.",
+             path);
+    int64_t number = 0;
+    for (std::string_view rest = file.text(); !rest.empty();) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+      ++number;
+      if (line.find_first_not_of(" \t\r") == line.npos) continue;
+      const int64_t cut = all.cut;
+      try {
+        TG_CHECK(line.size() <= kMostBytes, value, "[examples] the line has {} bytes. It may have {}. Shorten it.",
+                 line.size(), kMostBytes);
+        reader.read(parse_json(line, "examples", "the line", 64), all);
+      } catch (const Error& e) {
+        all.cut = cut;
+        std::string what = e.what();
+        if (what.size() > kMostMessage) what.resize(kMostMessage), what += "...";  // JSON's Errors quote the text
+        what += fmt::format("\n    in {}:{}", path, number);
+        if (!o.skip_bad) throw Error(e.kind(), what, e.scoped());
+        if (all.skipped++ == 0) all.why = what;
+      }
+    }
+  }
+  TG_CHECK(!all.list.empty(), value, "[examples] no line of {} is an example, {} were skipped. At least one must be.{}",
+           paths[0], all.skipped, all.why.empty() ? "" : "\n" + all.why);
+  return all;
+}
+
+int64_t Examples::targets() const {
+  int64_t n = 0;
+  for (const TokenExample& e : list)
+    n += std::count_if(e.targets.begin() + 1, e.targets.end(), [](int32_t t) { return t != kIgnored; });
+  return n;
+}
+Examples::Split Examples::split(double fraction) const {
+  TG_CHECK(fraction > 0 && fraction <= 1, value,
+           "[examples] the training part is {}. It must be above 0 and at most 1. Pass 0.9, for example.", fraction);
+  const auto middle = list.begin() + std::ptrdiff_t(fraction * double(lines())) * (pairs ? 2 : 1);
+  return {{{list.begin(), middle}, context, pairs}, {{middle, list.end()}, context, pairs}};
+}
+Examples Examples::packed() const {
+  TG_CHECK(!pairs, value, "[examples] pairs cannot be packed: each is compared alone. Use packing none.");
+  std::vector<size_t> order(list.size());
+  std::iota(order.begin(), order.end(), size_t(0));
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return list[i].tokens.size(); });
+  Examples r{{}, context, pairs, cut, skipped, why};
+  std::multimap<size_t, size_t> rooms;  // tokens that still fit, and the row
+  for (const size_t i : order) {
+    const TokenExample& e = list[i];
+    auto room = rooms.lower_bound(e.tokens.size());
+    if (room == rooms.end()) {
+      room = rooms.emplace(size_t(context) + 1, r.list.size());
+      r.list.emplace_back();
+    }
+    const auto [free, row] = *room;
+    rooms.erase(room);
+    rooms.emplace(free - e.tokens.size(), row);
+    TokenExample& to = r.list[row];
+    const size_t first = to.tokens.size();
+    to.tokens.insert(to.tokens.end(), e.tokens.begin(), e.tokens.end());
+    to.targets.insert(to.targets.end(), e.targets.begin(), e.targets.end());
+    to.targets[first] = kIgnored;  // its predecessor belongs to another example
+  }
+  return r;
+}
+
+ExampleBatches::ExampleBatches(Examples all, ExampleBatchOptions o)
+    : all_(std::make_shared<const Examples>(std::move(all))), o_(o) {
+  TG_CHECK(o.batch >= 1 && o.accumulate >= 1, value,
+           "[examples] batch {} and accumulate {}. Both must be at least 1. Correct the settings.", o.batch,
+           o.accumulate);
+  const int64_t rows = all_->lines();
+  TG_CHECK(
+      rows / o.batch >= o.accumulate, value,
+      "[examples] {} rows for steps of {} batches of {}. There must be enough for one step. Use more examples or a "
+      "smaller batch.",
+      rows, o.accumulate, o.batch);
+  for (int64_t r = 0; r < rows; ++r)
+    sizes_.push_back(std::ranges::max(examples_of(r), {}, &TokenExample::inputs).inputs());
+  by_size_.resize(size_t(rows));
+  std::iota(by_size_.begin(), by_size_.end(), int64_t(0));
+  std::ranges::stable_sort(by_size_, {}, [&](int64_t r) { return sizes_[size_t(r)]; });
+  constexpr int64_t kLengths = 8, kMultiple = 8;
+  for (int64_t k = 1; k <= kLengths; ++k) {
+    const int64_t size = sizes_[size_t(by_size_[size_t((rows * k + kLengths - 1) / kLengths - 1)])];
+    const int64_t length = std::max(size, std::min(all_->context, (size + kMultiple - 1) / kMultiple * kMultiple));
+    if (lengths_.empty() || lengths_.back() < length) lengths_.push_back(length);
+  }
+}
+int64_t ExampleBatches::per_epoch() const { return rows() / (o_.batch * o_.accumulate) * o_.accumulate; }
+int64_t ExampleBatches::padded(std::span<const int64_t> from_short_to_long) const {
+  return *std::ranges::lower_bound(lengths_, sizes_[size_t(from_short_to_long.back())]);
+}
+// The rows of the steps [first, first + sorted_steps()) of an epoch, from short to long.
+std::vector<int64_t> ExampleBatches::sorted_rows(Rng epoch, int64_t first) const {
+  const int64_t end = std::min(per_epoch() / o_.accumulate, first + sorted_steps());
+  std::vector<int64_t> r;
+  for (int64_t i = first * rows_of_step(); i < end * rows_of_step(); ++i)
+    r.push_back(int64_t(permuted(epoch, uint64_t(i), uint64_t(rows()))));
+  std::ranges::stable_sort(r, {}, [&](int64_t row) { return sizes_[size_t(row)]; });
+  return r;
+}
+Batch ExampleBatches::next(Rng& rng) const {
+  const int64_t batches = per_epoch(), at = int64_t(rng.offset++ % uint64_t(batches));
+  const Rng epoch = rng.split((rng.offset - 1) / uint64_t(batches));
+  const auto step = int64_t(permuted(epoch.split(1), uint64_t(at / o_.accumulate), uint64_t(batches / o_.accumulate)));
+  const int64_t within = step % sorted_steps();
+  const std::vector<int64_t> all = sorted_rows(epoch, step - within);
+  const auto of_step = std::span(all).subspan(size_t(within * rows_of_step()), size_t(rows_of_step()));
+  return batch_of(of_step.subspan(size_t(at % o_.accumulate * o_.batch), size_t(o_.batch)), padded(of_step));
+}
+std::optional<Batch> ExampleBatches::at(int64_t i) const {
+  if (i < 0 || i > (rows() - 1) / o_.batch) return std::nullopt;
+  const auto part = std::span(by_size_).subspan(size_t(i * o_.batch));
+  const auto some = part.first(std::min(part.size(), size_t(o_.batch)));
+  return batch_of(some, padded(some));
+}
+double ExampleBatches::padding() const {
+  double full = 0, all = 0;
+  for (int64_t step = 0; step < per_epoch() / o_.accumulate; step += sorted_steps()) {
+    const std::vector<int64_t> sorted = sorted_rows(Rng().split(0), step);
+    for (auto rest = std::span(sorted); !rest.empty(); rest = rest.subspan(size_t(rows_of_step()))) {
+      const auto of_step = rest.first(size_t(rows_of_step()));
+      all += double(rows_of_step() * per_row() * padded(of_step));
+      for (const int64_t row : of_step)
+        for (const TokenExample& e : examples_of(row)) full += double(e.inputs());
+    }
+  }
+  return 1 - full / all;
+}
+// (B, T) of inputs and of targets; for pairs (B, 2, 2, T): chosen and rejected, of each its inputs and its targets.
+Batch ExampleBatches::batch_of(std::span<const int64_t> some, int64_t length) const {
+  const int64_t b = std::ssize(some);
+  const auto filled = [](const Shape& shape, int32_t x) {
+    Tensor t = empty(Layout::contiguous(shape, DType::i32));
+    std::fill_n(t.mutable_data<int32_t>(), t.numel(), x);
+    return t;
+  };
+  const bool pairs = all_->pairs;
+  Batch batch{filled(pairs ? Shape{b, 2, 2, length} : Shape{b, length}, 0), filled(Shape{b}, 0)};
+  if (!pairs) batch.targets = filled(Shape{b, length}, kIgnored);
+  auto *inputs = batch.inputs.mutable_data<int32_t>(), *targets = batch.targets.mutable_data<int32_t>();
+  for (const int64_t row : some)
+    for (const TokenExample& e : examples_of(row)) {
+      int32_t* const to = pairs ? inputs + length : targets;
+      std::fill_n(to, length, kIgnored);
+      std::copy(e.tokens.begin(), e.tokens.end() - 1, inputs);
+      std::copy(e.targets.begin() + 1, e.targets.end(), to);
+      inputs += pairs ? 2 * length : length;
+      if (!pairs) targets += length;
+    }
+  return batch;
+}
+
+BatchSource example_batches(const ExampleBatches& train, Examples val) {
+  BatchSource source;
+  source.next = [train](Rng& rng) { return train.next(rng); };
+  if (val.list.empty()) return source;
+  const int64_t batch = std::min(train.options().batch, val.lines());
+  source.validation = [all = ExampleBatches(std::move(val), {batch})](int64_t i) { return all.at(i); };
+  return source;
+}
+
+}  // namespace tg
