@@ -46,6 +46,7 @@
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/io/shards.h>
+#include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/model/sample.h>

@@ -201,8 +201,12 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   // A copy of handles: on failure the caller's cache is unchanged.
   KvCache grown;
   if (o.cache) grown = *o.cache;
-  nn::LayerContext context{
-      .rng = o.rng, .cache = o.cache ? &grown : nullptr, .layer = 0, .position = past, .compute = o.compute};
+  nn::LayerContext context{.rng = o.rng,
+                           .cache = o.cache ? &grown : nullptr,
+                           .layer = 0,
+                           .position = past,
+                           .compute = o.compute,
+                           .adapters = o.adapters};
 
   Tensor x = wte_.forward(tokens);  // (B, T, C)
   if (wpe_.table && fixed) {
@@ -237,7 +241,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   }
   x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
-  x = head_.forward(x, o.compute, o.rng);  // (B, T, V)
+  x = head_.forward(x, o.compute, o.rng, o.adapters);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
   if (fixed && o.lengths)
     o.cache->advance(o.lengths);

@@ -65,7 +65,7 @@ class Gpt {
  public:
   /// All options.
   static constexpr ForwardSupport kSupport{
-      .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true};
+      .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true, .adapters = true};
 
   /// Makes the model. An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);

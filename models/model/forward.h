@@ -28,12 +28,14 @@ struct ForwardOptions {
   /// Blocks save only their inputs and run again in backward: equal gradients, bit for bit. Not with a cache.
   /// RecomputeScope saves less memory for less work.
   bool recompute = false;
+  /// False: the base model, without the deltas of LoRA. An Error if they are merged.
+  bool adapters = true;
 };
 
 /// The options that a model supports, its `static constexpr ForwardSupport kSupport`; default: only `rng`. Model
 /// refuses others.
 struct ForwardSupport {
-  bool cache = false, last_only = false, lengths = false, compute = false, recompute = false;
+  bool cache = false, last_only = false, lengths = false, compute = false, recompute = false, adapters = false;
 };
 
 /// A Linear layer of a model.

@@ -34,6 +34,7 @@ void Model::check(const ForwardOptions& o) const {
   follow(bool(o.lengths), s.lengths, "lengths", "");
   follow(o.compute.has_value(), s.compute, "compute", "; in a run it is the setting `dtype`");
   follow(o.recompute, s.recompute, "recompute", "; a RecomputeScope, `recompute` cheap in a run, works with any model");
+  follow(!o.adapters, s.adapters, "adapters", "; it asks for the base model without LoRA");
 }
 
 Tensor Model::forward(const Tensor& inputs, const ForwardOptions& o) const {

@@ -97,7 +97,7 @@ Linear::Linear(const Params& p, int64_t in, int64_t out, LinearOptions o) : Laye
   weight = p.get("weight", {out, in}, o.init.value_or(by_fan_in));
   if (o.bias) bias = p.get("bias", {out}, o.init ? Init::constant(0) : by_fan_in);
 }
-Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) const {
+Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, bool adapters) const {
   if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
   const Tensor in = compute ? x.to(*compute) : x;
@@ -109,7 +109,11 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng) 
     y = by_codes(untracked(in, bias), *codes, bias);
   else
     y = switchback_linear(in, weight, bias, mode_of(kind));
-  return adapter && !adapter->unmerged ? adapter->forward(in, rng, y) : y;
+  if (!adapter || (adapters && adapter->unmerged)) return y;
+  TG_CHECK(!adapter->unmerged, state,
+           "[lora] '{}' is to run without its adapter, which is merged into the weight. Call unmerge() first.",
+           weight.label());
+  return adapters ? adapter->forward(in, rng, y) : y;
 }
 
 void Linear::prepare_for_eval() {
@@ -201,7 +205,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
                     .scaling = rope_scaling,
                     .heads = n});
   };
-  Tensor all = reshape(qkv.forward(x, c.compute, c.rng), {b, t, heads + 2 * kv_heads, hs});
+  Tensor all = reshape(qkv.forward(x, c.compute, c.rng, c.adapters), {b, t, heads + 2 * kv_heads, hs});
   Tensor y;
   if (!c.cache && !qk_norm) {
     all = transposed(all, heads + kv_heads);  // frees the unrotated copy
@@ -223,7 +227,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
     if (c.cache) kv = c.cache->append(c.layer, kv);            // (B, NHkv, past + T or capacity, HS) x 2
     y = transpose(attention(q, kv.k, kv.v, how), 1, 2);        // (B, T, NH, HS)
   }
-  return dropout_if(proj.forward(reshape(y, {b, t, heads * hs}), c.compute, c.rng), dropout, c.rng);
+  return dropout_if(proj.forward(reshape(y, {b, t, heads * hs}), c.compute, c.rng, c.adapters), dropout, c.rng);
 }
 
 Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
@@ -249,9 +253,9 @@ Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
                                                                        .by_tanh = activation == Activation::gelu_tanh});
     return dropout_if(y, dropout, c.rng);
   }
-  Tensor h = fc.forward(x, c.compute, c.rng);  // (..., F or 2F)
-  h = activate(activation, h);                 // (..., F)
-  return dropout_if(proj.forward(h, c.compute, c.rng), dropout, c.rng);
+  Tensor h = fc.forward(x, c.compute, c.rng, c.adapters);  // (..., F or 2F)
+  h = activate(activation, h);                             // (..., F)
+  return dropout_if(proj.forward(h, c.compute, c.rng, c.adapters), dropout, c.rng);
 }
 
 }  // namespace nn

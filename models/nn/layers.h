@@ -81,8 +81,8 @@ struct Linear : Layer {
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
   /// x weight^T + bias: (..., in) -> (..., out). All are cast to `compute`, the result's dtype; gradients keep their
   /// own dtypes. Unset: no cast. A SwitchBack layer quantizes the uncast weight. The adapter's dropout draws from rng;
-  /// null means none.
-  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const;
+  /// null means none. Without `adapters` the delta is left out; an Error if it is merged.
+  Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr, bool adapters = true) const;
   /// Quantizes the weight (a quarter of its memory) and releases it: same results, no more training. Other copies of
   /// the layer and the Params still hold it (Params::drop). Without this, evaluation quantizes at each call. Throws if
   /// the layer is plain or prepared.
@@ -149,6 +149,7 @@ struct LayerContext {
   std::optional<DType> compute{};
   /// (B) i32 or i64: the valid rows of each sequence; no row sees the padding after them. Empty: all. Not with a cache.
   Tensor lengths = {};
+  bool adapters = true;  ///< whether Linear::forward() adds its delta
 };
 
 /// Options of the layers of a transformer block.

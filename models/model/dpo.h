@@ -1,0 +1,41 @@
+/// @file
+/// Direct preference optimisation (Rafailov et al., 2023, arXiv:2305.18290): LoRA adapters learn to prefer one answer
+/// to another, without a reward model. The reference is the base model without the adapters: no second copy of weights.
+#pragma once
+#include <tapegrad/models/model/model.h>
+
+namespace tg {
+
+/// The log-probability of each row's targets (R, T), summed over T without Batch::kIgnoreIndex, under logits (R, T, V):
+/// (R), f64 for f64 logits, else f32.
+Tensor sequence_log_probs(const Tensor& logits, const Tensor& targets);
+/// The mean over pairs of -log sigmoid(beta ((p_c - r_c) - (p_r - r_r))). policy and reference are (B, 2): the
+/// log-probabilities of the chosen and of the rejected answer. Scalar.
+Tensor dpo_loss(const Tensor& policy, const Tensor& reference, double beta);
+
+/// A model with LoRA adapters whose loss() is DPO's, for a Trainer on its Lora::params(). Inputs of a batch are (B, 2,
+/// 2, T): chosen and rejected, of each the tokens and their targets, as ExampleBatches makes of pairs. Its targets are
+/// (B), and one that is kept is a pair: losses of micro-batches and validation are weighted by pairs.
+class DpoModel {
+ public:
+  /// The model's options (Model refuses those that it lacks).
+  static constexpr ForwardSupport kSupport{
+      .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true, .adapters = true};
+  /// An Error unless beta is above 0 and finite and a layer of the model has an adapter.
+  explicit DpoModel(Model model, double beta = 0.1);
+  /// The logits of tokens (B, T), with adapters.
+  Tensor forward(const Tensor& tokens, const ForwardOptions& o = {}) const { return model_.forward(tokens, o); }
+  /// dpo_loss(). The reference has no dropout and no gradient. An Error for inputs of another shape, or merged
+  /// adapters.
+  Tensor loss(const Batch&, const ForwardOptions&) const;
+  int64_t context() const { return model_.context(); }        ///< the model's
+  int64_t vocab_size() const { return model_.vocab_size(); }  ///< the model's
+  Device device() const { return model_.device(); }           ///< the model's
+  std::vector<NamedLinear> linears() { return model_.linears(); }
+
+ private:
+  Model model_;
+  double beta_;
+};
+
+}  // namespace tg
