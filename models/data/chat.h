@@ -31,6 +31,7 @@ struct ChatFormat {
   std::string input = "\n\n";   ///< between an instruction and its input
   bool system_in_user = false;  ///< the system message follows user.prefix
 };
+/// The fields of a file.
 template <class F> void visit_fields(ChatFormat& c, F&& f) {
   f("begin", c.begin), f("default_system", c.default_system);
   f("system_prefix", c.system.prefix), f("system_suffix", c.system.suffix);
@@ -39,8 +40,8 @@ template <class F> void visit_fields(ChatFormat& c, F&& f) {
   f("stop", c.stop), f("input", c.input), f("system_in_user", c.system_in_user);
 }
 
-/// The format with this name: chatml (as Qwen2.5), llama3, zephyr, mistral, alpaca or plain; or that of a JSON file,
-/// which a name with a `.` or `/` is: an object with fields of visit_fields(), "" by default. An Error names the key.
+/// The format with this name: chatml (as Qwen2.5), llama3, zephyr, mistral, alpaca or plain. A name with a dot or slash
+/// is the path of a JSON file: an object with fields of visit_fields(), "" by default. An Error names the key.
 ChatFormat chat_format(const std::string& name_or_path);
 /// The name of the format that a Jinja template (chat_template of tokenizer_config.json) has the markers of, or
 /// nothing.

@@ -15,8 +15,11 @@ enum class ExampleLoss { completion, all };
 /// How examples fill rows. none: one in each. concat: whole examples share a row of at most `context` inputs, best fit
 /// first; each sees those before it.
 enum class Packing { none, concat };
+/// The name, as above.
+/// @{
 std::string_view name_of(ExampleLoss);
 std::string_view name_of(Packing);
+/// @}
 /// Parses a name. An Error lists the known ones.
 /// @{
 void from_name(std::string_view, ExampleLoss&);

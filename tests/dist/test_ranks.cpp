@@ -71,6 +71,30 @@ TEST_CASE("a micro-batch for each rank: parameters, moments, losses and norms of
       }
 }
 
+TEST_CASE("examples, and pairs of preferences: the bits of one process") {
+  const auto run = [](bool pairs, const std::shared_ptr<Communicator>& comm) {
+    Examples all;
+    all.context = 12, all.pairs = pairs;
+    Rng rng{7};
+    for (int i = 0; i < 60; ++i) {
+      TokenExample e;
+      for (uint64_t n = 2 + rng.below(11); n > 0; --n) e.tokens.push_back(int32_t(rng.below(256)));
+      e.targets = e.tokens;
+      all.list.push_back(e);
+    }
+    TrainConfig c = config(world()->size());
+    const Params base(Device(), 1);
+    Gpt model(base, tiny_model());
+    const Lora lora = apply_lora(model, base, {.dropout = 0.1});
+    const ExampleBatches batches(all, {.batch = 2, .accumulate = c.accumulate});
+    Trainer t(pairs ? Model(DpoModel(model)) : Model(model), lora.params(), example_batches(batches, all), c, comm);
+    Trained r{numbers_of(rest_of(t)), {}};
+    for (const Parameter& p : lora.params().all()) r.parameters.push_back(bits_of(p.tensor));
+    return r;
+  };
+  for (const bool pairs : {false, true}) CHECK(run(pairs, world()) == run(pairs, Communicator::self()));
+}
+
 TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, clipped or not, compiled or not") {
   const int ranks = world()->size();
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::muon})
