@@ -132,8 +132,8 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return {};
 }
 
-// Takes the first character of the text. A terminal may not get invalid UTF-8, control characters and direction
-// changes: they become \x1b.
+// Takes the first character of the text. Invalid UTF-8, control characters (C0, DEL, C1) and direction changes become
+// \x1b.
 std::string take_shown(std::string_view& text) {
   const auto [c, length] = tg::detail::first_of(text);
   const bool control = c < 0x20 || (c >= 0x7F && c < 0xA0),
@@ -221,11 +221,11 @@ std::string printable(std::string_view text) {
   end_word();
   return all;
 }
-std::string for_terminal(std::string_view text) {
-  if (isatty(STDOUT_FILENO) == 0) return std::string(text);
+std::string shown_text(std::string_view text) {
+  const bool terminal = isatty(STDOUT_FILENO) != 0;
   std::string all;
   while (!text.empty()) {
-    if (text[0] == '\n' || text[0] == '\t') {
+    if (text[0] == '\n' || text[0] == '\t' || (text[0] == '\r' && !terminal)) {
       all += text[0];
       text.remove_prefix(1);
     } else {
@@ -246,14 +246,14 @@ void Command::option(const std::string& flag, const std::string& kind, const std
                  stderr);
     take(words.back());
   };
-  const bool alone = kind == "BOOL";  // "true" may be left out
+  const bool alone = kind == "BOOL" || kind == "[K]";  // the value may be left out
   CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
                        ->type_name(kind)
                        ->expected(alone ? 0 : 1, 1)
                        ->allow_extra_args(false)  // the next word is no value
                        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (alone)
-    o->default_str("true")->option_text(fmt::format("BOOL={}", shown));
+    o->default_str(kind == "BOOL" ? "true" : "0")->option_text(kind == "BOOL" ? fmt::format("BOOL={}", shown) : kind);
   else if (!shown.empty())
     o->default_str(shown);
 }
@@ -307,6 +307,9 @@ void Command::option(const std::string& flag, const std::string& help, std::opti
 }
 void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown) {
   option(flag, "NUMBER", fmt::format("{}", shown), help, into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));
+}
+void Command::count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most) {
+  option(flag, "[K]", "", help, into<int64_t>(value, flag, kWhole, 0, most));
 }
 
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands,

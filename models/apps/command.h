@@ -50,6 +50,8 @@ class Command {
   void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
               std::optional<int64_t> shown);
   void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
+  // --flag or --flag K, from 0 to `most`. Alone it is 0.
+  void count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most);
 
  private:
   CLI::App& app_;
@@ -64,8 +66,9 @@ struct Subcommand {
 // Untrusted text for a terminal: control characters become \x1b, and only the ends of words over 400 bytes are kept.
 std::string printable(std::string_view text);
 
-// Text from a model for standard output. A terminal gets control characters escaped, except newline and tab.
-std::string for_terminal(std::string_view text);
+// Text from a model for standard output: what printable() escapes is escaped, except newline and tab, and \r unless it
+// is a terminal.
+std::string shown_text(std::string_view text);
 
 // Runs `tapegrad` and returns its exit status. before() is the prefix of an error message, and after(status) follows
 // it.

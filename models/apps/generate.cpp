@@ -4,78 +4,21 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/models/apps/generation.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
-#include <tapegrad/models/model/generate.h>
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <utility>
 
 namespace tg::apps {
 namespace {
-
-struct GenerateOptions {
-  std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown;
-  std::optional<std::string> prompt;
-  std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
-  std::optional<int64_t> batch;
-  std::vector<std::string> stops;
-  int64_t max_tokens = 200, samples = 1, threads = 0;
-  SampleOptions sampling;
-  bool ignore_eos = false, no_cache = false;
-};
-
-struct ClosedPipe {};  // the reader stopped, like `head`
-
-void put(const std::string& text) {
-  const bool done = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!done && errno == EPIPE) throw ClosedPipe();
-  TG_CHECK(done, io, "[generate] standard output cannot be written.");
-}
-
-// Text of the tokens after a prompt, and why it ends.
-class Continuation {
- public:
-  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
-    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
-    if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
-  }
-  // The text that the token completes.
-  std::string add(int64_t token) {
-    if (std::ranges::find(eos_, token) != eos_.end()) {
-      reason_ = "eos";
-      return {};
-    }
-    return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
-  }
-  std::string end() {
-    if (!stream_) return {};
-    std::string text = cut(stream_->end());
-    return text + stops_.end();
-  }
-  bool ended() const { return reason_ != kLength; }
-  std::string_view reason() const { return reason_; }
-
- private:
-  static constexpr std::string_view kLength = "length";
-  std::string cut(const std::string& piece) {
-    std::string text = stops_.add(piece);
-    if (stops_.found()) reason_ = "stop";
-    return text;
-  }
-
-  std::optional<TextStream> stream_;
-  StopStrings stops_;
-  std::vector<int64_t> eos_;
-  std::string_view reason_ = kLength;
-};
 
 struct Prompt {
   Json line;  // a line of --prompts
@@ -88,7 +31,14 @@ Prompt encoded_prompt(const LoadedModel& m, const GenerateOptions& o, const std:
   p.tokens = m.tokenizer->encode(p.text, {.parse_special = true, .add_special = true});
   return p;
 }
-constexpr const char* kResults[] = {"text", "tokens", "finish_reason"};  // keys that --out adds to a line
+std::string input_prompt() {
+  const std::optional<std::string> text = read_input(false);
+  TG_CHECK(text && !text->empty(), value,
+           "[generate] standard input is empty, and it is the prompt. Pass a text there, or --prompt, --prompts or "
+           "--prompt-ids.");
+  return *text;
+}
+constexpr const char* kResults[] = {"text", "tokens", "finish_reason", "logprobs"};  // keys that --out adds to a line
 std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o) {
   const MappedFile file(o.prompts);
   std::vector<Prompt> all;
@@ -119,27 +69,76 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
   return all;
 }
 
+// The entries of logprobs.content, as of OpenAI's API, with ids: {"token", "id", "logprob", "top_logprobs"}.
+class Logprobs {
+ public:
+  Logprobs(const LoadedModel& m, const GenerateOptions& o)
+      : k_(o.logprobs), tokenizer_(o.prompt_ids.empty() ? m.tokenizer.get() : nullptr) {}
+  void add(int64_t token, std::span<const float> logits) {
+    if (!k_) return;
+    const std::vector<Logprob> all = logprobs(logits, token, *k_);
+    Json e = entry(all[0]);
+    e["top_logprobs"] = Json::array();
+    for (size_t i = 1; i < all.size(); ++i) e["top_logprobs"].push_back(entry(all[i]));
+    content_.push_back(std::move(e));
+  }
+  const Json& content() const { return content_; }
+  // A line for each token.
+  std::string table() const {
+    std::string all =
+        k_ ? fmt::format("{:>8}  {:>9}  {}\n", "id", "logprob", *k_ ? "token, most likely ones" : "token") : "";
+    for (const Json& e : content_) {
+      all += fmt::format("{:>8}  {}", e["id"].get<int64_t>(), cell(e));
+      for (const Json& top : e["top_logprobs"]) all += "  " + cell(top);
+      all += "\n";
+    }
+    return all;
+  }
+
+ private:
+  static std::string cell(const Json& e) {
+    const Json* token = e.find("token");
+    return fmt::format("{:9.4f}  {}", e["logprob"].get<double>(), text_of(token ? *token : e["id"]));
+  }
+  Json entry(const Logprob& p) const {
+    Json e = Json::object();
+    bool begins = false;
+    if (tokenizer_) e["token"] = p.token < tokenizer_->vocab_size() ? tokenizer_->decode_next(p.token, begins) : "";
+    e["id"] = p.token;
+    e["logprob"] = p.logprob;
+    return e;
+  }
+  std::optional<int64_t> k_;
+  const Tokenizer* tokenizer_;
+  Json content_ = Json::array();
+};
+
 void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt) {
   Continuation text(m, o);
+  Logprobs likely(m, o);
   bool begun = false;
   // Not before the first token, so that an earlier failure prints nothing.
   const auto begin = [&] {
-    if (!std::exchange(begun, true)) put(for_terminal(prompt.text));
+    if (!std::exchange(begun, true)) put_text(o, prompt.text);
   };
   const auto show = [&](int64_t token) {
     begin();
-    put(for_terminal(text.add(token)));
+    put_text(o, text.add(token));
     return !text.ended();
   };
-  generate(m.model, prompt.tokens, o.max_tokens, o.sampling, {.use_cache = !o.no_cache, .on_token = show});
+  const auto keep = [&](int64_t, int64_t token, std::span<const float> logits) { likely.add(token, logits); };
+  generate(m.model, prompt.tokens, o.max_tokens, o.sampling,
+           {.use_cache = !o.no_cache, .on_token = show, .on_logits = keep});
   begin();
-  put(for_terminal(text.end()) + "\n");
+  put_text(o, text.end() + "\n");
+  put(shown_text(likely.table()));
 }
 
 struct Result {
   std::string text;
   std::vector<int64_t> tokens;
   std::string_view reason;
+  Logprobs logprobs;
 };
 // Continues each prompt o.samples times. Calls take(prompt, sample, result) in order.
 template <class F>
@@ -150,13 +149,17 @@ void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vecto
     for (size_t row = first; row < std::min(rows, first + batch); ++row)
       tokens.push_back(prompts[row / samples].tokens);
     std::vector<Continuation> texts(tokens.size(), Continuation(m, o));
-    std::vector<Result> results(tokens.size());
+    std::vector<Result> results(tokens.size(), Result{{}, {}, {}, Logprobs(m, o)});
     const auto add = [&](int64_t row, int64_t token) {
       results[size_t(row)].text += texts[size_t(row)].add(token);
       return !texts[size_t(row)].ended();
     };
-    auto made = generate_batch(m.model, tokens, o.max_tokens, o.sampling,
-                               {.use_cache = !o.no_cache, .on_row_token = add, .first_row = int64_t(first)});
+    const auto keep = [&](int64_t row, int64_t token, std::span<const float> logits) {
+      results[size_t(row)].logprobs.add(token, logits);
+    };
+    auto made =
+        generate_batch(m.model, tokens, o.max_tokens, o.sampling,
+                       {.use_cache = !o.no_cache, .on_row_token = add, .on_logits = keep, .first_row = int64_t(first)});
     for (size_t i = 0; i < tokens.size(); ++i) {
       results[i].text += texts[i].end();
       results[i].tokens = std::move(made[i]);
@@ -166,16 +169,19 @@ void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vecto
   }
 }
 void write_results(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts) {
-  write_file_atomically(o.out, [&](const Sink& sink) {
+  const auto write = [&](const auto& take) {
     in_batches(m, o, prompts, [&](const Prompt& p, size_t, const Result& r) {
       Json line = p.line;
       line["text"] = r.text;
       line["tokens"] = r.tokens;
       line["finish_reason"] = r.reason;
-      const std::string text = text_of(line) + "\n";
-      sink(std::as_bytes(std::span(text)));
+      if (o.logprobs) line["logprobs"]["content"] = r.logprobs.content();
+      take(text_of(line) + "\n");
     });
-  });
+  };
+  if (o.out == "-") return write([](const std::string& line) { put(isatty(STDOUT_FILENO) ? shown_text(line) : line); });
+  write_file_atomically(
+      o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} texts in {}\n", prompts.size() * size_t(o.samples), printable(o.out));
 }
 void check_usage(const GenerateOptions& o) {
@@ -188,18 +194,44 @@ void check_usage(const GenerateOptions& o) {
   if (o.batch && *o.batch < 1) throw UsageError(fmt::format("--batch is {}. It must be 1 or more.", *o.batch));
   if (o.batch && o.prompts.empty() && o.samples == 1)
     throw UsageError("--batch is for several texts. Pass --prompts or --samples too, or omit it");
+  if (o.raw && !o.out.empty())
+    throw UsageError(
+        "--raw is for text on standard output, and --out writes JSON, whose tokens lose nothing; omit one");
+  if (o.raw && isatty(STDOUT_FILENO))
+    throw UsageError(
+        "--raw writes bytes that a terminal may obey, and standard output is one. Omit it, or write to a file");
+  if (!o.prompt && o.prompts.empty() && o.prompt_ids.empty() && isatty(STDIN_FILENO))
+    throw UsageError(
+        "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, or a text on standard "
+        "input");
 }
 bool is_result(std::string_view text) {
   const Json line = json_or_null(text.substr(0, text.find('\n')));
-  return line.is_object() && std::ranges::all_of(kResults, [&](const char* key) { return line.contains(key); });
+  return line.is_object() &&
+         std::ranges::all_of(std::span(kResults).first(3), [&](const char* key) { return line.contains(key); });
+}
+
+std::vector<Prompt> prompts_of(const LoadedModel& m, const GenerateOptions& o) {
+  if (!o.prompts.empty()) return read_prompts(m, o);
+  if (o.prompt_ids.empty()) {
+    Prompt p = encoded_prompt(m, o, o.prompt.value_or("-") == "-" ? input_prompt() : *o.prompt, "the prompt");
+    p.line = {{"prompt", p.text}};
+    return {p};
+  }
+  const int64_t ids = m.model.config().vocab_size;
+  for (const int64_t id : o.prompt_ids)
+    TG_CHECK(id >= 0 && id < ids, value, "[generate] --prompt-ids has {}, and the model's ids are from 0 to {}.", id,
+             ids - 1);
+  return {{Json{{"prompt_ids", o.prompt_ids}}, fmt::format("{}", fmt::join(o.prompt_ids, " ")), o.prompt_ids}};
 }
 
 int run(GenerateOptions o) {
   check_usage(o);
+  o.sampling.validate();
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  if (!o.out.empty()) check_output("generate", "--out", o.out, "result of generate", is_result);
+  if (!o.out.empty() && o.out != "-") check_output("generate", "--out", o.out, "result of generate", is_result);
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   if (o.prompt_ids.empty())
@@ -210,27 +242,16 @@ int run(GenerateOptions o) {
   if (device != Device())  // standard output gets the text only
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
-  std::vector<Prompt> prompts;
-  if (!o.prompt_ids.empty()) {
-    for (const int64_t id : o.prompt_ids)
-      TG_CHECK(id >= 0 && id < m.model.config().vocab_size, value,
-               "[generate] --prompt-ids has {}, and the model's ids are from 0 to {}.", id,
-               m.model.config().vocab_size - 1);
-    prompts.push_back({{{"prompt_ids", o.prompt_ids}}, fmt::format("{}", fmt::join(o.prompt_ids, " ")), o.prompt_ids});
-  } else if (o.prompts.empty()) {
-    prompts.push_back(encoded_prompt(m, o, o.prompt.value_or("\n"), "the prompt"));
-    prompts[0].line = {{"prompt", prompts[0].text}};
-  } else {
-    prompts = read_prompts(m, o);
-  }
   try {
+    const std::vector<Prompt> prompts = prompts_of(m, o);
     if (!o.out.empty())
       write_results(m, o, prompts);
     else if (o.samples == 1)
       stream(m, o, prompts[0]);
     else
-      in_batches(m, o, prompts, [](const Prompt& p, size_t sample, const Result& r) {
-        put(fmt::format("--- sample {}\n{}{}\n", sample + 1, for_terminal(p.text), for_terminal(r.text)));
+      in_batches(m, o, prompts, [&](const Prompt& p, size_t sample, const Result& r) {
+        put_text(o, fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, r.text));
+        put(shown_text(r.logprobs.table()));
       });
   } catch (const ClosedPipe&) {
     (void)!std::freopen("/dev/null", "w", stdout);  // drops the buffered rest
@@ -247,13 +268,20 @@ Subcommand generate_command() {
         auto o = std::make_shared<GenerateOptions>();
         c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
         c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
-        c.option("--prompt", "TEXT", "\"\\n\"", "the text to continue",
+        c.option("--prompt", "TEXT", "", "the text to continue; -, or none of the next two: standard input",
                  [o](const std::string& word) { o->prompt = word; });
         c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
                  o->prompt_ids);
         c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o->prompts);
-        c.option("--out", "FILE", "write one line per text: the line of --prompts with text, tokens and finish_reason",
-                 o->out);
+        c.option(
+            "--out", "FILE",
+            "write one line per text: the line of --prompts with text, tokens and finish_reason; -: standard output",
+            o->out);
+        c.count("--logprobs",
+                "print or write the log-probability of each token, and the K most likely ones, 0 to 20, before "
+                "temperature and penalties",
+                o->logprobs, 20);
+        c.toggle("--raw", "write bytes that are no text as they are, not as \\x1b, into a file or pipe", o->raw);
         c.option("--samples", "texts to make of each prompt", o->samples, 1);
         c.option("--batch", "texts in a forward pass", o->batch, 8);
         add_unknown_option(c, "error", o->unknown);

@@ -140,7 +140,7 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
     if (t.saves_after(r->step)) files.save();
     if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0) {
       const std::string text = sample_text(what.model, *s.data.tokenizer, t.seed);
-      progress.print(fmt::format("--- step {}\n{}\n---", r->step, for_terminal(text)));
+      progress.print(fmt::format("--- step {}\n{}\n---", r->step, shown_text(text)));
       files.write_sample(r->step, text);
     }
   }

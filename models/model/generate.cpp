@@ -128,6 +128,7 @@ std::vector<std::vector<int64_t>> continue_all(const Model& model, std::vector<T
       const int64_t token = sample(logits[i], o, t.rng, t.tokens);
       t.tokens.push_back(token);
       t.ended = std::ranges::find(how.stop, token) != how.stop.end();
+      if (how.on_logits) how.on_logits(int64_t(i), token, logits[i]);
       if (how.on_token && !how.on_token(token)) t.ended = true;
       if (how.on_row_token && !how.on_row_token(int64_t(i), token)) t.ended = true;
     }

@@ -20,6 +20,9 @@ struct GenerateOptions {
   std::function<bool(int64_t token)> on_token = {};  ///< called with each token; false ends the text
   /// For generate_batch(): called with the prompt's index and each token. false ends its text.
   std::function<bool(int64_t row, int64_t token)> on_row_token = {};
+  /// Called before on_token with the prompt's index, the token, and the logits (V) that it was drawn from, before
+  /// penalties: for logprobs().
+  std::function<void(int64_t row, int64_t token, std::span<const float> logits)> on_logits = {};
   /// Index of generate_batch()'s first prompt in a larger list, so that draws do not depend on the split.
   int64_t first_row = 0;
 };

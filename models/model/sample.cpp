@@ -162,5 +162,24 @@ std::vector<double> sample_probabilities(std::span<const float> all, const Sampl
   for (size_t i = 0; i < c.tokens.size(); ++i) r[size_t(c.tokens[i])] = c.weights[i] / c.sum;
   return r;
 }
+std::vector<Logprob> logprobs(std::span<const float> all, int64_t token, int64_t k) {
+  TG_CHECK(token >= 0 && size_t(token) < all.size(), value,
+           "[sample] the logprob of token {} is asked for, and there are {} logits. Tokens are in [0, {}).", token,
+           all.size(), all.size());
+  TG_CHECK(k >= 0, value, "[sample] k is {}. It is the number of likeliest tokens, 0 or more.", k);
+  const Logits logits(all, {}, {});
+  const double top = logits[logits.most_likely()];
+  double sum = 0;
+  for (const float x : all) sum += std::exp(double(x) - top);
+  std::vector<int64_t> tokens(all.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto end = tokens.begin() + std::min(k, int64_t(tokens.size()));
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int64_t a, int64_t b) { return logits.likelier(a, b); });
+  tokens.erase(end, tokens.end());
+  tokens.insert(tokens.begin(), token);
+  std::vector<Logprob> r;
+  for (const int64_t t : tokens) r.push_back({t, double(logits[t]) - top - std::log(sum)});
+  return r;
+}
 
 }  // namespace tg

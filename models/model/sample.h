@@ -35,4 +35,14 @@ int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&, std::s
 std::vector<double> sample_probabilities(std::span<const float> logits, const SampleOptions&,
                                          std::span<const int64_t> before = {});
 
+/// A token and the natural logarithm of its probability.
+struct Logprob {
+  int64_t token = 0;
+  double logprob = 0;
+};
+/// log_softmax(logits) of `token`, then of the k likeliest tokens in order: the model's own distribution, which no
+/// option of sample() changes. The lower of equal logits counts as likelier. An Error as of sample(), or for a token
+/// without a logit.
+std::vector<Logprob> logprobs(std::span<const float> logits, int64_t token, int64_t k = 0);
+
 }  // namespace tg

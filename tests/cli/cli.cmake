@@ -163,7 +163,7 @@ expect(out " 0 to validate on")
 
 # Token files
 run(0 train --data ids.bin --vocab-size 30000 ${tiny} --context 4 --val-fraction 0.25 --out ids)
-refused(1 "has no tokenizer" generate --model ids)
+refused(1 "has no tokenizer" generate --model ids --prompt the)
 refused(1 "is not in the vocabulary" train --data ids.bin --out never)
 
 # Generation

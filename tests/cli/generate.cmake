@@ -102,6 +102,67 @@ if(NOT line STREQUAL "{\"prompt\":\"the\",\"text\":\"\",\"tokens\":[],\"finish_r
   fail("a result of no tokens: ${line}")
 endif()
 
+# The prompt from standard input, without its last line break
+macro(run_with_input text status)
+  file(WRITE ${dir}/input "${text}")
+  set(command "tapegrad ${ARGN} < '${text}'")
+  execute_process(COMMAND ${TAPEGRAD} ${ARGN} WORKING_DIRECTORY ${dir} INPUT_FILE ${dir}/input RESULT_VARIABLE result
+                  OUTPUT_VARIABLE out ERROR_VARIABLE err)
+  fail_if("status ${result}, not ${status}" NOT result STREQUAL "${status}")
+endmacro()
+set(piped --model model --temperature 0 --max-tokens 4)
+foreach(text "the cat" "the cat\n" "the cat\r\n")
+  run_with_input("${text}" 0 generate ${piped})
+  expect_text("the cat sat\n")
+endforeach()
+run_with_input("the cat" 0 generate ${piped} --prompt -)
+expect_text("the cat sat\n")
+run_with_input("the cat" 0 generate ${piped} --prompt "the dog")
+expect_text("the dog ate\n")
+run_with_input("the cat\n\n" 0 generate ${piped} --max-tokens 0)
+expect_text("the cat\n\n")
+foreach(text "" "\n")
+  run_with_input("${text}" 1 generate ${piped})
+  expect(err "[generate] standard input is empty, and it is the prompt")
+endforeach()
+run_with_input("the Z" 1 generate ${piped})
+expect(err "'Z' U+005A at byte 4")
+execute_process(COMMAND sh -c "exec '${TAPEGRAD}' generate --model model < ." WORKING_DIRECTORY ${dir}
+  RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE err)
+fail_if("standard input that is a folder" NOT result EQUAL 1 OR NOT err MATCHES "cannot be read: Is a directory")
+
+# Log-probabilities, as JSON and as a table
+run(0 generate ${piped} --prompt "the cat" --logprobs 2 --out -)
+string(JSON n LENGTH "${out}" logprobs content)
+string(JSON token GET "${out}" logprobs content 1 token)
+string(JSON id GET "${out}" logprobs content 1 id)
+string(JSON want GET "${out}" tokens 1)
+string(JSON tops LENGTH "${out}" logprobs content 1 top_logprobs)
+string(JSON logprob GET "${out}" logprobs content 1 logprob)
+string(JSON top GET "${out}" logprobs content 1 top_logprobs 0 logprob)
+string(JSON next GET "${out}" logprobs content 1 top_logprobs 1 logprob)
+if(NOT n EQUAL 4 OR NOT token STREQUAL "s" OR NOT id EQUAL want OR NOT tops EQUAL 2 OR NOT logprob STREQUAL top
+   OR NOT next LESS top)
+  fail("the log-probabilities")
+endif()
+run(0 generate ${piped} --prompt "the cat" --logprobs)
+fail_if("no table" NOT out MATCHES "^the cat sat\n +id +logprob +token\n( +[0-9]+ +-[0-9.]+ +\"[ sat]\"\n)+$")
+run(0 generate ${piped} --prompt "the cat" --logprobs 2)
+fail_if("no table" NOT out MATCHES "\n +${id} +-[0-9.]+ +\"s\" +-[0-9.]+ +\"s\" +-[0-9.]+ +\"[^\"]\"\n")
+run(0 generate --model model --prompt-ids 1 --max-tokens 1 --temperature 0 --logprobs 1 --out -)
+string(JSON error ERROR_VARIABLE missing GET "${out}" logprobs content 0 token)
+fail_if("a token's text without a tokenizer" NOT missing)
+run(0 generate ${many} --out made.jsonl --logprobs)  # the end-of-sequence token has one, too
+file(STRINGS ${dir}/made.jsonl lines)
+list(GET lines 0 line)
+string(JSON n LENGTH "${line}" logprobs content)
+fail_if("${n} entries in ${line}" NOT n EQUAL 3)
+refused(2 "--logprobs is -1. It must be from 0 to 20." generate --model model --prompt x --logprobs=-1)
+refused(2 "--logprobs is -1. It must be from 0 to 20." generate --model model --prompt x --logprobs -1)
+refused(2 "--logprobs is 21. It must be from 0 to 20." generate --model model --prompt x --logprobs 21)
+refused(2 "--logprobs is 'many'. It takes a whole number." generate --model model --prompt x --logprobs many)
+refused(2 "--raw is for text on standard output" generate --model model --prompt x --raw --out never)
+
 # Refusals
 refused(2 "--prompts needs --out FILE" generate --model model --prompts prompts.jsonl)
 refused(2 "--prompt, --prompts and --prompt-ids exclude each other"
@@ -110,8 +171,8 @@ refused(2 "--batch is for several texts" generate --model model --batch 3)
 refused(2 "--batch is 0" generate --model model --samples 2 --batch 0)
 refused(2 "--samples is 0" generate --model model --samples 0)
 refused(2 "--dtype is 'f16'. It is one of f32, bf16." generate --model model --dtype f16)
-refused(1 "min_p is 2. It must be in [0, 1]" generate --model model --min-p 2)
-refused(1 "repetition_penalty is 0" generate --model model --repetition-penalty 0)
+refused(1 "min_p is 2. It must be in [0, 1]" generate --model model --prompt the --min-p 2)
+refused(1 "repetition_penalty is 0" generate --model model --prompt the --repetition-penalty 0)
 refused(1 "text.txt exists and is not a result of generate"
         generate --model model --prompts prompts.jsonl --out text.txt)
 refused(1 "prompts.jsonl exists and is not a result of generate"
@@ -121,7 +182,8 @@ foreach(pair "{\"prompt\": 3}|has no text \"prompt\""
   "{\"text\": \"x\"}|has no text \"prompt\"" "[1]|has no text \"prompt\""
         "{\"prompt\": \"x|is not JSON: parse error" "{\"prompt\": \"\"}|is empty. Pass at least one token"
         "{\"prompt\": \"a\", \"text\": 1}|has \"text\", which is the name of a result"
-        "{\"prompt\": \"#\"}|the character '#'")
+        "{\"prompt\": \"#\"}|the character '#'"
+        "{\"prompt\": \"a\", \"logprobs\": 1}|has \"logprobs\", which is the name of a result")
   string(FIND "${pair}" "|" at)
   string(SUBSTRING "${pair}" 0 ${at} line)
   math(EXPR at "${at} + 1")

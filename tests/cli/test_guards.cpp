@@ -193,32 +193,44 @@ TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no
   CHECK_MESSAGE(linked.status() == 0, linked.errors());
 }
 
-TEST_CASE("on a terminal no control character of a text is written, and a pipe gets them as they are") {
+TEST_CASE("no control character or invalid UTF-8 of a text is written, except into a pipe with --raw") {
   Folder folder;
   const std::string hostile =
       "a\x1b[2J\x0e\xc2\x9b"
-      "31m\x07\x9b\xe2\x80\xae"
+      "31m\x07\x9b\x7f\xc0\x80\xed\xa0\x80\xe2\x80\xae"
       "b\xc3\xa9\t";
+  const std::string escaped = R"(a\x1b[2J\x0e\xc2\x9b31m\x07\x9b\x7f\xc0\x80\xed\xa0\x80\xe2\x80\xaeb)"
+                              "\xc3\xa9";
   write_file_atomically(folder / "text.txt", rhyme() + rhyme());
   REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet"}), kTiny)).status() == 0);
-  const auto shown = [&](int out, int in) {
-    Process p(folder.path, {"generate", "--model", "run", "--prompt", hostile, "--max-tokens", "0"}, {.output = out});
-    CHECK(p.status() == 0);
+  std::string errors;
+  const auto shown = [&](int out, int in, const Arguments& more = {}) {
+    Process p(folder.path, with({"generate", "--model", "run", "--prompt", hostile, "--max-tokens", "0"}, more),
+              {.output = out});
+    CHECK(p.status() == (more.empty() || !isatty(out) ? 0 : 2));
+    errors = p.errors();
     close(out);
     std::string text;
     for (char c; read(in, &c, 1) == 1;) text += c;
     close(in);
     return text;
   };
+  const char* note =
+      "tapegrad: bytes that are no text are written as \\x and two digits; --raw writes them as they are\n";
   int ends[2];
   REQUIRE(pipe(ends) == 0);
-  CHECK(shown(ends[1], ends[0]) == hostile + "\n");
+  CHECK(shown(ends[1], ends[0]) == escaped + "\t\n");
+  CHECK(errors == note);
+  REQUIRE(pipe(ends) == 0);
+  CHECK(shown(ends[1], ends[0], {"--raw"}) == hostile + "\n");
+  CHECK(errors == "");
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   REQUIRE((terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0));
-  const int to = open(ptsname(terminal), O_RDWR | O_NOCTTY);
-  REQUIRE(to >= 0);
-  CHECK_HAS(shown(to, terminal), R"(a\x1b[2J\x0e\xc2\x9b31m\x07\x9b\xe2\x80\xaeb)"
-                                 "\xc3\xa9");
+  const auto device = [&] { return open(ptsname(terminal), O_RDWR | O_NOCTTY); };
+  CHECK_HAS(shown(device(), dup(terminal)), escaped);
+  CHECK(errors == "");
+  shown(device(), terminal, {"--raw"});
+  CHECK_HAS(errors, "--raw writes bytes that a terminal may obey, and standard output is one.");
 }
 
 TEST_CASE("a token file that changes during a run is an error, and the run goes on when it is restored") {

@@ -173,3 +173,24 @@ TEST_CASE("generate: penalties see the prompt and what was made, and rows keep t
   CHECK(last != generate_batch(model, std::span(prompts).subspan(1), 9, o));
   CHECK_SAYS(generate_batch(model, prompts, 1, o, {.first_row = -1}), "first_row is -1");
 }
+
+TEST_CASE("generate: log-probabilities of the tokens sum to the loss of the model, whatever draws them") {
+  const Params params(Device(), 9);
+  const Gpt model(params, tiny_gpt());
+  const std::vector<std::vector<int64_t>> prompts{{3}, {4}};
+  const SampleOptions o{.temperature = 1.7, .top_k = 6, .repetition_penalty = 1.3, .vocabulary = 10, .seed = 3};
+  for (const bool cache : {true, false}) {
+    std::vector<double> sums(2);
+    const auto add = [&](int64_t row, int64_t token, std::span<const float> logits) {
+      CHECK(logits.size() == 11);
+      sums[size_t(row)] += logprobs(logits, token)[0].logprob;
+    };
+    const auto made = generate_batch(model, prompts, 8, o, {.use_cache = cache, .on_logits = add});
+    for (size_t i = 0; i < 2; ++i) {
+      std::vector<int64_t> inputs = prompts[i];
+      inputs.insert(inputs.end(), made[i].begin(), made[i].end() - 1);
+      const double loss = Model(model).loss({tensor(inputs, {1, 8}), tensor(made[i], {1, 8})}).item<float>();
+      CHECK(std::abs(sums[i] / 8 + loss) <= 1e-6);
+    }
+  }
+}

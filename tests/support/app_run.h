@@ -25,6 +25,7 @@ struct Surroundings {
   std::string fault = "";  // TG_FAULT
   rlim_t file_limit = 0;   // `ulimit -f`, in bytes; 0: none
   int output = -1;         // -1: /dev/null
+  int input = -1;          // the same
   bool closed = false;     // none of the three standard streams
 };
 // Runs in `folder`; stderr goes to the file "stderr".
@@ -41,7 +42,7 @@ class Process {
     REQUIRE(pid_ >= 0);
     if (pid_ > 0) return;
     const int null = open("/dev/null", O_RDWR), error = open(error_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    dup2(null, 0), dup2(s.output < 0 ? null : s.output, 1), dup2(error, 2);
+    dup2(s.input < 0 ? null : s.input, 0), dup2(s.output < 0 ? null : s.output, 1), dup2(error, 2);
     if (s.closed) {
       for (int fd = 0; fd < 256; ++fd) ::close(fd);
     }
