@@ -186,6 +186,20 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
 }
 void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
+  if (o.chat) {
+    for (const auto& [given, flag] : {std::pair(o.prompt.has_value(), "--prompt"),
+                                      {!o.prompts.empty(), "--prompts"},
+                                      {!o.prompt_ids.empty(), "--prompt-ids"},
+                                      {!o.out.empty(), "--out"},
+                                      {o.samples != 1, "--samples"},
+                                      {o.batch.has_value(), "--batch"},
+                                      {o.logprobs.has_value(), "--logprobs"}})
+      if (given)
+        throw UsageError(
+            fmt::format("--chat reads messages from standard input, and prints one answer to each; omit {}", flag));
+  } else if (o.system || !o.chat_format.empty()) {
+    throw UsageError("--system and --chat-format are for --chat; add it, or omit them");
+  }
   if ((o.prompt ? 1 : 0) + (o.prompts.empty() ? 0 : 1) + (o.prompt_ids.empty() ? 0 : 1) > 1)
     throw UsageError("--prompt, --prompts and --prompt-ids exclude each other");
   if (!o.prompt_ids.empty() && !o.stops.empty())
@@ -200,10 +214,10 @@ void check_usage(const GenerateOptions& o) {
   if (o.raw && isatty(STDOUT_FILENO))
     throw UsageError(
         "--raw writes bytes that a terminal may obey, and standard output is one. Omit it, or write to a file");
-  if (!o.prompt && o.prompts.empty() && o.prompt_ids.empty() && isatty(STDIN_FILENO))
+  if (!o.chat && !o.prompt && o.prompts.empty() && o.prompt_ids.empty() && isatty(STDIN_FILENO))
     throw UsageError(
-        "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, or a text on standard "
-        "input");
+        "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, a text on standard "
+        "input, or --chat");
 }
 bool is_result(std::string_view text) {
   const Json line = json_or_null(text.substr(0, text.find('\n')));
@@ -243,6 +257,7 @@ int run(GenerateOptions o) {
     fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
   try {
+    if (o.chat) return chat(m, o);
     const std::vector<Prompt> prompts = prompts_of(m, o);
     if (!o.out.empty())
       write_results(m, o, prompts);
@@ -282,6 +297,12 @@ Subcommand generate_command() {
                 "temperature and penalties",
                 o->logprobs, 20);
         c.toggle("--raw", "write bytes that are no text as they are, not as \\x1b, into a file or pipe", o->raw);
+        c.toggle("--chat", "answer lines of standard input, each after the conversation so far", o->chat);
+        c.option("--system", "TEXT", "", "the system message of --chat",
+                 [o](const std::string& word) { o->system = word; });
+        c.option("--chat-format", "NAME",
+                 fmt::format("of --chat: {}; by default guessed from the folder's chat template", kChatFormats),
+                 o->chat_format);
         c.option("--samples", "texts to make of each prompt", o->samples, 1);
         c.option("--batch", "texts in a forward pass", o->batch, 8);
         add_unknown_option(c, "error", o->unknown);

@@ -46,6 +46,7 @@ std::optional<std::string> read_input(bool line) {
 Continuation::Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
   if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
   if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
+  eos_.insert(eos_.end(), o.stop_tokens.begin(), o.stop_tokens.end());
 }
 std::string Continuation::add(int64_t token) {
   if (std::ranges::find(eos_, token) != eos_.end()) {

@@ -1,4 +1,4 @@
-// Options, standard streams and the text of tokens, for `generate`.
+// Options, standard streams and the text of tokens, for `generate` and its prompt loop.
 #pragma once
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
@@ -6,14 +6,15 @@
 namespace tg::apps {
 
 struct GenerateOptions {
-  std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown;
-  std::optional<std::string> prompt;
+  std::string model, adapter, prompts, out, device = "cpu", dtype = "f32", unknown, chat_format;
+  std::optional<std::string> prompt, system;
   std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
   std::optional<int64_t> batch, logprobs;
   std::vector<std::string> stops;
+  std::vector<int64_t> stop_tokens;  // end a text, too
   int64_t max_tokens = 200, samples = 1, threads = 0;
   SampleOptions sampling;
-  bool ignore_eos = false, no_cache = false, raw = false;
+  bool chat = false, ignore_eos = false, no_cache = false, raw = false;
 };
 
 struct ClosedPipe {};  // the reader stopped, like `head`
@@ -43,5 +44,10 @@ class Continuation {
   std::vector<int64_t> eos_;
   std::string_view reason_ = kLength;
 };
+
+// Values of --chat-format.
+constexpr const char* kChatFormats = "chatml, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
+// Answers lines of standard input until it ends or a signal. Returns the exit status.
+int chat(const LoadedModel&, GenerateOptions);
 
 }  // namespace tg::apps

@@ -1,4 +1,4 @@
-// Log-probabilities of `generate` against the loss of `eval`.
+// Log-probabilities of `generate` against the loss of `eval`, and the prompt loop.
 #include "support/app_run.h"
 #include "support/helpers.h"
 
@@ -14,6 +14,52 @@ std::string output_of(const Folder& folder, const Arguments& words) {
   CHECK_MESSAGE(p.status() == 0, p.errors());
   return read_file(folder / "out");
 }
+
+// A model that answers "he" to "t" and "as" to "c", in the format talk.json.
+struct Talker : Folder {
+  Talker() {
+    Json tokens = own_json(R"({"?": 0, "t": 1, "h": 2, "e": 3, "c": 4, "a": 5, "s": 6, " ": 7})"),
+         added = Json::array();
+    const char* special[] = {"<|u|>", "<|a|>", "<|e|>"};
+    for (int64_t i = 0; i < 3; ++i) {
+      tokens[special[i]] = 8 + i;
+      Json t = own_json(R"({"single_word": false, "lstrip": false, "rstrip": false, "normalized": false})");
+      t["id"] = 8 + i, t["content"] = special[i], t["special"] = true;
+      added.push_back(t);
+    }
+    Json tokenizer = own_json(R"({"decoder": {"type": "Fuse"}, "model": {"type": "BPE", "unk_token": "?"}})");
+    tokenizer["added_tokens"] = added, tokenizer["model"]["vocab"] = tokens,
+    tokenizer["model"]["merges"] = Json::array();
+    write_file_atomically(*this / "tokens.json", text_of(tokenizer));
+    std::string ids;
+    Rng rng{1};
+    for (int i = 0; i < 400; ++i)
+      for (const char id : rng.below(2) ? std::string{8, 1, 9, 2, 3, 10} : std::string{8, 4, 9, 5, 6, 10})
+        ids += {id, '\0'};
+    write_file_atomically(*this / "ids.bin", ids);
+    write_file_atomically(*this / "talk.json",
+                          R"({"user_prefix": "<|u|>", "assistant_prefix": "<|a|>", "stop": "<|e|>"})");
+    Process p(path,
+              {"train",        "--data", "ids.bin",     "--tokenizer", "./tokens.json", "--out", "run",       "--quiet",
+               "--layers",     "1",      "--heads",     "1",           "--width",       "16",    "--context", "16",
+               "--batch",      "8",      "--max-steps", "300",         "--warmup",      "10",    "--lr",      "0.01",
+               "--eval-every", "0",      "--positions", "rope"});
+    REQUIRE_MESSAGE(p.status() == 0, p.errors());
+  }
+  struct Said {
+    std::string out, errors;
+  };
+  Said say(const std::string& lines, const Arguments& more, int status = 0) const {
+    write_file_atomically(*this / "in", lines);
+    const int in = open((*this / "in").c_str(), O_RDONLY | O_CLOEXEC), out = new_file(*this / "out");
+    Process p(path, with(kTalk, more), {.output = out, .input = in});
+    close(in), close(out);
+    CHECK(p.status() == status);
+    return {read_file(*this / "out"), p.errors()};
+  }
+  inline static const Arguments kTalk = {"generate", "--model", "run", "--chat", "--temperature", "0"};
+};
+const Arguments kFormat = {"--chat-format", "talk.json"};
 }  // namespace
 
 TEST_CASE("the log-probabilities of generate sum to the loss of eval on the same tokens") {
@@ -34,4 +80,108 @@ TEST_CASE("the log-probabilities of generate sum to the loss of eval on the same
   const size_t at = said.find("loss ");
   REQUIRE(at != said.npos);
   CHECK(std::abs(std::stod(said.substr(at + 5)) + sum / 8) <= 1e-6);
+}
+
+TEST_CASE("a prompt loop answers each line after the conversation so far, and stops at the format's stop") {
+  const Talker talker;
+  const auto [out, errors] = talker.say("t\nc\n\n \nt", with(kFormat, {"--max-tokens", "4"}));
+  CHECK(out == "he\nas\nhe\n");
+  // Two turns of 6 tokens, 3 of the last message, and 4 of its answer
+  CHECK(errors == "tapegrad: the 2 oldest messages are forgotten: the context is 16 tokens\n");
+  // A penalty sees the whole conversation.
+  const Arguments penalty = {"--max-tokens", "3", "--presence-penalty", "50"};
+  const std::string twice = talker.say("t\nt\n", with(kFormat, penalty)).out;
+  const Json second =
+      own_json(output_of(talker, with({"generate", "--model", "run", "--temperature", "0", "--prompt",
+                                       "<|u|>t<|a|>he<|e|><|u|>t<|a|>", "--stop", "<|e|>", "--out", "-"},
+                                      penalty)));
+  CHECK(twice == "he\n" + second["text"].get<std::string>() + "\n");
+  CHECK(second["text"].get<std::string>().substr(0, 2) != "he");
+  CHECK(talker.say("", kFormat).out == "");
+  CHECK(talker.say("t\n", with(kFormat, {"--system", "c"})).out.size() == 3);
+  const auto cut = talker.say("t\nc\n", with(kFormat, {"--max-tokens", "1"}));
+  CHECK(cut.out == "h\na\n");
+  CHECK_HAS(cut.errors, "tapegrad: the answer ends at --max-tokens 1\n");
+  write_file_atomically(talker / "text.json",
+                        R"({"user_prefix": "<|u|>", "assistant_prefix": "<|a|>", "stop": "e<|e|>"})");
+  CHECK(talker.say("t\n", {"--chat-format", "text.json"}).out == "h\n");  // a stop of several tokens
+}
+
+TEST_CASE("a prompt loop refuses formats that do not fit, and messages beyond the context") {
+  const Talker talker;
+  CHECK_HAS(
+      talker.say("t\n", {}, 1).errors,
+      "tapegrad: [generate] run has no chat template that is known. A prompt loop needs the format that the model "
+      "was trained on. Pass --chat-format with chatml, llama3, zephyr, mistral, alpaca, plain or a FILE.json.\n");
+  const std::string unknown = talker.say("t\n", {"--chat-format", "chatnl"}, 1).errors;
+  for (const char* name : {"chatnl", "chatml", "llama3", "zephyr", "mistral", "alpaca", "plain"})
+    CHECK_HAS(unknown, name);
+  CHECK_HAS(talker.say("t\n", {"--chat-format", "llama3"}, 1).errors,
+            "[generate] the chat format llama3 needs the token <|begin_of_text|>, which the tokenizer of run lacks.");
+  write_file_atomically(talker / "run/tokenizer_config.json", R"({"chat_template": "{{ '<|im_start|>' }}"})");
+  const std::string guessed = talker.say("t\n", {}, 1).errors;
+  CHECK_HAS(guessed,
+            "tapegrad: the chat format is chatml, guessed from the template of run; --chat-format sets another\n");
+  CHECK_HAS(guessed, "the chat format chatml needs the token <|im_end|>");
+  CHECK_HAS(talker.say("tttttttttttttttt\n", kFormat, 1).errors,
+            "[generate] the message and its format have 18 tokens, and the context is 16.");
+  for (const Arguments& more : {Arguments{"--prompt", "t"},
+                                {"--prompts", "in"},
+                                {"--prompt-ids", "1"},
+                                {"--out", "never"},
+                                {"--samples", "2"},
+                                {"--batch", "2"},
+                                {"--logprobs"}})
+    CHECK_HAS(talker.say("t\n", more, 2).errors,
+              "--chat reads messages from standard input, and prints one answer to each; omit " + more[0]);
+  Process p(talker.path, {"generate", "--model", "run", "--prompt", "t", "--system", "c"});
+  CHECK(p.status() == 2);
+  CHECK_HAS(p.errors(), "--system and --chat-format are for --chat; add it, or omit them");
+}
+
+TEST_CASE("on a terminal a prompt loop marks its prompt, and a wrong message does not end it") {
+  const Talker talker;
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE((terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0));
+  const int to = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC), out = new_file(talker / "out");
+  Process none(talker.path, {"generate", "--model", "run"}, {.input = to});
+  CHECK(none.status() == 2);
+  CHECK_HAS(none.errors(), "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, a text on ");
+  Process p(talker.path, with(Talker::kTalk, kFormat), {.output = out, .input = to});
+  const std::string keys = "tttttttttttttttttttt\nt\n\x04";
+  REQUIRE(write(terminal, keys.data(), keys.size()) == ssize_t(keys.size()));
+  CHECK(p.status() == 0);
+  CHECK(read_file(talker / "out") == "he\n");
+  CHECK(
+      p.errors() ==
+      "> tapegrad: [generate] the message and its format have 22 tokens, and the context is 16. It must be longer than "
+      "they "
+      "are. Shorten the message.\n> > \n");
+  for (const int fd : {terminal, to, out}) close(fd);
+}
+
+TEST_CASE("Ctrl-C ends an answer, and the program at the prompt") {
+  const Talker talker;
+  Json config = own_json(read_file(talker / "run/config.json"));
+  config["model"]["context"] = 1'000'000;
+  write_file_atomically(talker / "run/config.json", text_of(config));
+  write_file_atomically(talker / "endless.json", R"({"user_prefix": "<|u|>", "assistant_prefix": "<|a|>"})");
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const int out = new_file(talker / "out");
+  Process p(talker.path, with(Talker::kTalk, {"--chat-format", "endless.json", "--max-tokens", "1000000"}),
+            {.output = out, .input = ends[0]});
+  size_t before = 0;
+  for (int answer = 0; answer < 2; ++answer) {
+    REQUIRE(write(ends[1], "t\n", 2) == 2);
+    REQUIRE(wait_for(p, [&] { return read_file(talker / "out").size() > before + 20; }));
+    p.send(SIGINT);
+    REQUIRE(wait_for(p, [&] { return read_file(talker / "out").ends_with('\n'); }));
+    before = read_file(talker / "out").size();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  REQUIRE(!p.ended());
+  p.send(SIGINT);
+  CHECK(p.status() == -SIGINT);
+  for (const int fd : {ends[0], ends[1], out}) close(fd);
 }
