@@ -226,20 +226,30 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions opt, 
 GradMap backward(const Tensor& loss, BackwardOptions opt, const std::source_location& where) {
   return detail::called_at(where, [&] { return backward_from(loss, opt, {}); });
 }
-std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions opt) {
-  Ids kept;
-  for (const Tensor& t : of) kept.insert(t.id());
-  const GradMap grads = backward_from(loss, opt, kept);
+namespace {
+Ids ids_of(Inputs all) {
+  Ids ids;
+  for (const Tensor& t : all) ids.insert(t.id());
+  return ids;
+}
+std::vector<Tensor> gradients_of(Inputs of, const GradMap& grads) {
   std::vector<Tensor> r;
   for (size_t i = 0; i < of.size(); ++i) {
     r.push_back(grads[of[i]]);
-    TG_CHECK(
-        r.back(), missing_gradient,
-        "[grad] the loss does not depend on tensor {}, {}. Compute the loss from it, and let it require a gradient "
-        "before the forward pass.",
-        i, of[i]);
+    TG_CHECK(r.back(), missing_gradient,
+             "[grad] no output depends on tensor {}, {}. Compute one from it, and let it require a gradient before the "
+             "forward pass.",
+             i, of[i]);
   }
   return r;
+}
+}  // namespace
+std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions opt) {
+  return gradients_of(of, backward_from(loss, opt, ids_of(of)));
+}
+std::vector<Tensor> grad(Inputs outputs, Inputs of, Inputs grads, BackwardOptions opt) {
+  const ProfileRange range(Phase::backward);
+  return gradients_of(of, checked_walk(outputs, grads, opt, ids_of(of)));
 }
 std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)> f, BackwardOptions opt) {
   TG_CHECK(f, value, "[value_and_grad] the function is empty. Pass one that can be called.");

@@ -57,6 +57,11 @@ GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
 /// count, also those through other tensors of the list. Errors: those of backward(loss); a tensor that the loss does
 /// not depend on.
 std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
+/// The gradients of outputs of any shape with respect to leaves or intermediates `of`, in their order, shapes and
+/// dtypes: for each tensor the sum over the outputs, given their gradients `grads` in their shapes and dtypes. An
+/// output whose gradient is empty does not count. Errors: those of backward(outputs, grads); a tensor that no output
+/// depends on.
+std::vector<Tensor> grad(Inputs outputs, Inputs of, Inputs grads, BackwardOptions = {});
 /// The result of value_and_grad(): the function's value, without history unless create_graph, and its gradients.
 struct ValueAndGrad {
   Tensor value;

@@ -1,5 +1,6 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
@@ -43,6 +44,34 @@ Tensor bisected(const Tensor& sums, const Tensor& t) {
     at = where(logical_and(le(next, double(classes)), le(gather(sums, -1, last), t)), next, at);
   }
   return at;
+}
+using Combine = std::function<Tensors(Inputs, Inputs)>;
+Tensors combined(const Combine& f, const Tensors& a, const Tensors& b) {
+  Tensors y = f({a.data(), a.size()}, {b.data(), b.size()});
+  TG_CHECK(y.size() == b.size(), shape, "[scan] f returned {} tensor(s) for {}. It must return one for each.", y.size(),
+           b.size());
+  for (size_t i = 0; i < y.size(); ++i)
+    TG_CHECK(y[i] && y[i].shape() == b[i].shape() && y[i].dtype() == b[i].dtype(), shape,
+             "[scan] f returned {} for slices {}. It must keep their shape and dtype.", y[i], b[i]);
+  return y;
+}
+Tensors scanned(const Combine& f, const Tensors& x, int64_t d) {
+  const int64_t n = x[0].size(d);
+  if (n < 2) return x;
+  const auto take = [d](const Tensors& all, int64_t start, int64_t stop, int64_t step) {
+    Tensors r;
+    for (const Tensor& t : all) r.emplace_back(slice(t, d, start, stop, step));
+    return r;
+  };
+  const Tensors odd = scanned(f, combined(f, take(x, 0, n - 1, 2), take(x, 1, n, 2)), d);
+  Tensors y = take(x, 0, 1, 1), rest;  // y: the even places
+  if (n > 2) rest = combined(f, take(odd, 0, (n - 1) / 2, 1), take(x, 2, n, 2));
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (n > 2) y[i] = concat({y[i], rest[i]}, d);
+    const Tensor pairs = flatten(stack({slice(y[i], d, 0, n / 2), odd[i]}, d + 1), d, d + 1);
+    y[i] = n % 2 == 0 ? pairs : concat({pairs, slice(y[i], d, n / 2, n / 2 + 1)}, d);
+  }
+  return y;
 }
 void check_mask(std::string_view op, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::boolean, dtype, "[{}] {} is no mask. Masks are bool: compare first, as in ne(x, 0).", op,
@@ -123,6 +152,83 @@ Tensor repeat(const Tensor& x, const Dims& times) {
     y = flatten(expand(before, s), int64_t(d), int64_t(d) + 1);
   }
   return y;
+}
+
+Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t step) {
+  TG_CHECK(step >= 1, value, "[slice] step is {}. It must be 1 or more; flip() reverses.", step);
+  Tensor part = slice(x, dim, start, stop);
+  if (step == 1) return part;
+  const size_t d = normal_dim("slice", dim, x.shape());
+  const int64_t size = x.shape()[d], from = start < 0 ? start + size : start, some = part.shape()[d];
+  const int64_t n = some / step + (some % step > 0);
+  if (n <= 1) return slice(part, dim, 0, n);
+  // Whole steps: they begin earlier where there is no room at the end, or else end in zeros.
+  const int64_t whole = n * step, first = whole > size ? 0 : std::max<int64_t>(0, from + whole - size);
+  Shape to = part.shape(), steps;
+  to[d] = whole;
+  part = whole > size ? emit1(make_ref<op::Pad>(d, 0, to), {part}) : slice(x, dim, from - first, from - first + whole);
+  for (size_t i = 0; i < x.ndim(); ++i) {
+    steps.push_back(i == d ? n : to[i]);
+    if (i == d) steps.push_back(step);
+  }
+  return squeeze(slice(reshape(part, steps), int64_t(d) + 1, first, first + 1), int64_t(d) + 1);
+}
+Tensors chunk(const Tensor& x, int64_t n, int64_t dim) {
+  const int64_t size = x.shape()[normal_dim("chunk", dim, x.shape())];
+  TG_CHECK(n >= 1 && size % n == 0, value,
+           "[chunk] dimension {} of {} has {} elements, which make no {} equal parts. The number of parts must be 1 or "
+           "more and divide them; split() takes others.",
+           dim, x, size, n);
+  return split(x, std::vector<int64_t>(size_t(n), size / n), dim);
+}
+Tensors unbind(const Tensor& x, int64_t dim) {
+  const int64_t n = x.shape()[normal_dim("unbind", dim, x.shape())];
+  if (n == 0) return {};
+  Tensors parts = chunk(x, n, dim);
+  for (Tensor& t : parts) t = squeeze(t, dim);
+  return parts;
+}
+Tensor flip(const Tensor& x, const Dims& dims) {
+  std::vector<bool> done(x.ndim());
+  Tensor y = x;
+  for (const int64_t dim : dims) {
+    const size_t d = normal_dim("flip", dim, x.shape());
+    TG_CHECK(!done[d], value, "[flip] dimension {} is named twice in {}. Name each once.", dim, dims);
+    done[d] = true;
+    if (x.numel() > 0) y = index_select(y, dim, arange(double(x.shape()[d] - 1), -1, -1, DType::i64, x.device()));
+  }
+  return y;
+}
+Tensor scan(const std::function<Tensor(const Tensor&, const Tensor&)>& f, const Tensor& x, int64_t dim) {
+  return scan([&f](Inputs a, Inputs b) { return Tensors{f(a[0], b[0])}; }, {x}, dim)[0];
+}
+Tensors scan(const Combine& f, Inputs x, int64_t dim) {
+  TG_CHECK(!x.empty(), value, "[scan] there is no tensor. Pass at least one.");
+  const size_t d = normal_dim("scan", dim, x[0].shape());
+  Tensors all;
+  for (const Tensor& t : x) {
+    TG_CHECK(t.ndim() > d && t.shape()[d] == x[0].shape()[d], shape,
+             "[scan] tensor 0 is {}, tensor {} is {}. Their sizes along dimension {} must be equal.", x[0], all.size(),
+             t, d);
+    all.emplace_back(t);
+  }
+  return scanned(f, all, int64_t(d));
+}
+Tensor normalize(const Tensor& x, double p, int64_t dim, double eps) {
+  check::computes("normalize", x);
+  normal_dim("normalize", dim, x.shape());
+  TG_CHECK(p >= 1, value, "[normalize] p is {}. It must be 1 or more; 2 is usual.", p);
+  TG_CHECK(eps > 0 && std::isfinite(eps), value, "[normalize] eps is {}. It must be positive and finite.", eps);
+  if (x.numel() == 0) return x;
+  const Tensor wide = widened(x);
+  // Any constant scale gives the same result and gradient; with this one, powers and their sum are near 1.
+  const Dims along{dim};
+  const Tensor y = wide / maximum(max(abs(wide.detach()), along, {.keepdim = true}), eps);
+  const Tensor powers = p == 2 ? y * y : p == 1 || p == kInf ? abs(y) : pow(abs(y), p);
+  const Tensor sums = p == kInf ? max(powers, along, {.keepdim = true}) : sum(powers, along, {.keepdim = true});
+  const Tensor power = where(ge(sums, 1), sums, 1.0);  // below 1: the norm is less than eps
+  const Tensor norm = p == 1 || p == kInf ? power : p == 2 ? sqrt(power) : pow(power, 1 / p);
+  return (y / norm).to(x.dtype());
 }
 
 Tensor tril(const Tensor& x, int64_t diagonal) { return triangle("tril", x, diagonal, true); }
@@ -255,5 +361,25 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng
   s.back() = classes;
   const Tensor all = expand(arange(0, double(classes), 1, DType::i64, p.device()), s);
   return gather(all, -1, where(good, drawn, double(classes)));
+}
+Tensor linspace(double start, double stop, int64_t n, DType t, Device device) {
+  TG_CHECK(n >= 0 && std::isfinite(start) && std::isfinite(stop) && std::isfinite(stop - start), value,
+           "[linspace] {} numbers from {} to {}. Their number must be 0 or more, and the bounds and their distance "
+           "finite.",
+           n, start, stop);
+  TG_CHECK(is_float(t) && t != DType::f16, dtype, "[linspace] cannot compute {} values. Use f64, f32 or bf16.", t);
+  const double last = double(n) - 1, step = n > 1 ? (stop - start) / last : 0;
+  const Tensor i = arange(0, double(n), 1, DType::f64, device);
+  return where(le(i, last / 2), i * step + start, stop - (last - i) * step).to(t);  // exact at both ends
+}
+Tensor randint(const Shape& s, Rng& rng, int64_t low, int64_t high, DType t, Device device) {
+  constexpr int64_t kFar = int64_t(1) << 53, kRange = int64_t(1) << 48;
+  TG_CHECK(is_index(t), dtype, "[randint] cannot draw {} values. Use i64 or i32.", t);
+  TG_CHECK(low < high && low >= -kFar && high <= kFar && high - low <= kRange, value,
+           "[randint] from {} to {}. low must be less than high, by at most 2^48, and both in [-2^53, 2^53].", low,
+           high);
+  check::representable("randint", double(low), t);
+  check::representable("randint", double(high - 1), t);
+  return (floor(fine_uniform(s, rng, device) * double(high - low)).to(DType::i64) + double(low)).to(t);
 }
 }  // namespace tg

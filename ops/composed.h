@@ -1,10 +1,11 @@
 /// @file
-/// Views, masks and counts composed of other ops. They need no kernels: they work on every backend, lazily and in
-/// compiled functions, and their ops give the gradients.
+/// Views, scans, masks, counts and draws composed of other ops. They need no kernels: they work on every backend,
+/// lazily and in compiled functions, and their ops give the gradients.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
 
+#include <functional>
 #include <span>
 
 namespace tg {
@@ -23,6 +24,35 @@ Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
 Tensor stack(Inputs, int64_t dim = 0);
 /// x repeated along each dimension: (A, B) with times {2, 3} gives (2 A, 3 B). One number, 0 or more, per dimension.
 Tensor repeat(const Tensor& x, const Dims& times);
+
+/// Every step-th slice of [start, stop) of a dimension, from start, with the rules of slice(). A view unless the steps
+/// reach beyond x. An Error unless step is 1 or more.
+Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t step);
+/// Views of n equal ranges of a dimension. An Error unless n is 1 or more and divides its size; split() takes others.
+Tensors chunk(const Tensor& x, int64_t n, int64_t dim = -1);
+/// The slices along a dimension, without it: (A, B) gives A of (B) for dim 0. Views where reshape() is one.
+Tensors unbind(const Tensor& x, int64_t dim = 0);
+/// x with the order of the elements reversed along each of the dimensions; negative ones count from the end. A copy:
+/// f64, f32, bf16, i64 or i32.
+Tensor flip(const Tensor& x, const Dims& dims);
+
+/// The running result of an associative function: slice i along dim is f(... f(f(x[0], x[1]), x[2]) ..., x[i]), of x's
+/// shape. f gets the earlier and the later slices of many places at once, of any number n >= 1 along dim, and returns
+/// the combined ones in that shape and dtype; it must treat slices alike. maximum gives the running maximum, mul the
+/// running product; cumsum() is faster for sums.
+///
+/// Pairs of adjacent slices are combined, their results scanned, and those between follow: less than 2 n combinations
+/// in 2 log2(n) steps (Blelloch, Prefix sums and their applications, 1990). An Error if f returns another shape or
+/// dtype.
+Tensor scan(const std::function<Tensor(const Tensor& earlier, const Tensor& later)>& f, const Tensor& x, int64_t dim);
+/// scan() of several tensors with one size along dim, which f combines together. h[t] = a[t] h[t - 1] + b[t], with
+/// h[-1] = 0, is output 1 of x = {a, b} and f = [](Inputs p, Inputs q) { return Tensors{p[0] * q[0], q[0] * p[1] +
+/// q[1]}; }. An Error also for no tensors, other sizes, or another number of results.
+Tensors scan(const std::function<Tensors(Inputs earlier, Inputs later)>& f, Inputs x, int64_t dim);
+/// x / max(norm, eps) with the norm sum(|x|^p)^(1/p) along a dimension, in x's shape and dtype: f64, f32, or bf16
+/// (computed in f32). p is 1 or more; infinity gives the largest |x|. Slices are divided by that first, so
+/// powers neither overflow nor vanish. An Error for other p, or unless eps is positive and finite.
+Tensor normalize(const Tensor& x, double p = 2, int64_t dim = -1, double eps = 1e-12);
 
 /// The lower or the upper triangle of each matrix of x (..., R, C), with zeros elsewhere: tril keeps column j of row i
 /// where j <= i + diagonal, triu where j >= i + diagonal. Any dtype; NaN outside of the triangle becomes 0, too. An
@@ -84,5 +114,11 @@ Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_inde
 /// An Error for a row with a negative or infinite number, NaN, or too few positive ones (n without replacement, else
 /// 1). On a GPU and in compiled functions gather() raises it when the draw is read.
 Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng& rng);
+/// n numbers from start to stop, both included, with equal steps: (n). f64, f32 or bf16, computed in f64. An Error for
+/// a negative n or bounds that are not finite.
+Tensor linspace(double start, double stop, int64_t n, DType = DType::f32, Device = {});
+/// Uniform integers in [low, high), i64 or i32, from 48 random bits. Advances rng as two rand() do. A seed gives the
+/// same integers on every device. An Error unless low < high; they differ by at most 2^48, within [-2^53, 2^53].
+Tensor randint(const Shape&, Rng&, int64_t low, int64_t high, DType = DType::i64, Device = {});
 
 }  // namespace tg

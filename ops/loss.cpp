@@ -11,6 +11,7 @@
 #include <tapegrad/ops/softmax.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace tg {
 Layouts op::CrossEntropy::infer(Inputs in) const {
@@ -81,16 +82,24 @@ Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index) {
                            targets, text_of(ignore_index)));
 }
 
-Layouts op::MseLoss::infer(Inputs in) const {
-  const Tensor &x = in[0], &target = in[1];
-  check::computes(kName, x);
-  check::same_dtype(kName, x, target);
+namespace {
+void check_pair(std::string_view op, const Tensor& x, const Tensor& target, Reduction reduction) {
+  check::computes(op, x);
+  check::same_dtype(op, x, target);
   TG_CHECK(x.shape() == target.shape(), shape,
-           "[mse_loss] x is {}, target {}. Their shapes must be equal: there is no broadcasting. Use expand() or "
-           "reshape().",
-           x, target);
+           "[{}] x is {}, target {}. Their shapes must be equal: there is no broadcasting. Use expand() or reshape().",
+           op, x, target);
   TG_CHECK(x.numel() > 0 || reduction != Reduction::mean, value,
-           "[mse_loss] {} has no elements to average over. Pass at least one, or use Reduction::sum, which is 0.", x);
+           "[{}] {} has no elements to average over. Pass at least one, or use Reduction::sum, which is 0.", op, x);
+}
+Tensor reduced_by(Reduction reduction, const Tensor& losses) {
+  return reduction == Reduction::none ? losses : reduction == Reduction::sum ? sum(losses) : mean(losses);
+}
+}  // namespace
+
+Layouts op::MseLoss::infer(Inputs in) const {
+  const Tensor& x = in[0];
+  check_pair(kName, x, in[1], reduction);
   return {Layout::contiguous(reduction == Reduction::none ? x.shape() : Shape(),
                              x.dtype() == DType::f64 ? DType::f64 : DType::f32, x.device())};
 }
@@ -103,19 +112,19 @@ Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
   return emit1(make_ref<op::MseLoss>(reduction), {x, target});
 }
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction) {
-  constexpr auto kName = "bce_with_logits";
-  check::computes(kName, logits);
-  check::same_dtype(kName, logits, targets);
-  TG_CHECK(logits.shape() == targets.shape(), shape,
-           "[bce_with_logits] the logits are {}, the targets {}. Their shapes must be equal: there is no broadcasting. "
-           "Use expand() or reshape().",
-           logits, targets);
-  TG_CHECK(
-      logits.numel() > 0 || reduction != Reduction::mean, value,
-      "[bce_with_logits] {} has no elements to average over. Pass at least one, or use Reduction::sum, which is 0.",
-      logits);
+  check_pair("bce_with_logits", logits, targets, reduction);
   const Tensor x = widened(logits), t = widened(targets);
-  const Tensor losses = t * softplus(-x) + (1.0 - t) * softplus(x);
-  return reduction == Reduction::none ? losses : reduction == Reduction::sum ? sum(losses) : mean(losses);
+  return reduced_by(reduction, t * softplus(-x) + (1.0 - t) * softplus(x));
+}
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction reduction) {
+  check_pair("l1_loss", x, target, reduction);
+  return reduced_by(reduction, abs(widened(x) - widened(target)));
+}
+Tensor huber_loss(const Tensor& x, const Tensor& target, double delta, Reduction reduction) {
+  check_pair("huber_loss", x, target, reduction);
+  TG_CHECK(delta > 0 && std::isfinite(delta), value,
+           "[huber_loss] delta is {}. It must be positive and finite; 1 is usual.", delta);
+  const Tensor d = widened(x) - widened(target), near = clamp(d, {.min = -delta, .max = delta});
+  return reduced_by(reduction, near * (d - near * 0.5));
 }
 }  // namespace tg

@@ -74,6 +74,13 @@ Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::me
 /// shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 
+/// |x - target|: shapes, dtypes, result and Errors are those of mse_loss(). The gradient is 0 where they are equal.
+Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
+/// (x - target)^2 / 2 where |x - target| <= delta, else delta (|x - target| - delta / 2) (Huber, Robust estimation of a
+/// location parameter, 1964). Shapes, dtypes, result and Errors are those of mse_loss(). An Error unless delta is
+/// positive and finite.
+Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1, Reduction = Reduction::mean);
+
 /// For kernels: the Error of a target that is no class; `where` is its position in `targets`.
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
                      std::optional<int64_t> ignore_index);

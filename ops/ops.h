@@ -5,6 +5,7 @@
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>
+#include <tapegrad/ops/conv.h>
 #include <tapegrad/ops/dropout.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/fragments.h>

@@ -1,6 +1,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/check.h>
+#include <tapegrad/ops/comparison.h>
+#include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -115,6 +117,22 @@ Tensors op::Var::vjp(const Vjp& v) const {  // 2 (x - mean) / (n - correction)
 Tensor var(const Tensor& x) { return emit1(make_ref<op::Var>(all_of(x), false, 1), {x}); }
 Tensor var(const Tensor& x, const Dims& dims, VarOptions o) {
   return emit1(make_ref<op::Var>(dims_mask("var", x, dims), o.keepdim, o.correction), {x});
+}
+
+namespace {
+Tensor logsumexp_of(const Tensor& x, uint8_t mask, bool keep) {
+  check::computes("logsumexp", x);
+  const Tensor wide = widened(x);
+  if (x.numel() == 0) return log(sum_of(wide, mask, keep)).to(x.dtype());
+  Tensor most = emit1(make_ref<op::Max>(mask, true), {wide.detach()});  // a constant: it cancels
+  most = where(isfinite(most), most, 0.0);
+  const Tensor y = log(sum_of(exp(wide - most), mask, true)) + most;
+  return reshape(y, reduced(x.shape(), mask, keep)).to(x.dtype());
+}
+}  // namespace
+Tensor logsumexp(const Tensor& x) { return logsumexp_of(x, all_of(x), false); }
+Tensor logsumexp(const Tensor& x, const Dims& dims, ReduceOptions o) {
+  return logsumexp_of(x, dims_mask("logsumexp", x, dims), o.keepdim);
 }
 
 Layouts op::Cumsum::infer(Inputs in) const {

@@ -1,6 +1,6 @@
 /// @file
-/// Reductions over any dimensions (sum, mean, max, min, variance), and the running sum along one. See topk.h for
-/// positions of extremes, norm.h for norms of rows.
+/// Reductions over any dimensions (sum, mean, max, min, variance, log-sum-exp), and the running sum along one. See
+/// topk.h for positions of extremes, norm.h for norms of rows.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -106,6 +106,13 @@ struct VarOptions {
 /// @{
 Tensor var(const Tensor& x);
 Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
+/// @}
+
+/// log(sum(exp(x))) over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64, f32,
+/// or bf16 (computed in f32). The maximum is subtracted first, so nothing overflows; -infinity without elements.
+/// @{
+Tensor logsumexp(const Tensor& x);
+Tensor logsumexp(const Tensor& x, const Dims& dims, ReduceOptions = {});
 /// @}
 
 /// The running sum: element i along dim is the sum of the elements 0 .. i of x. x's shape and dtype: f64, f32, bf16,

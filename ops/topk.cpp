@@ -2,6 +2,7 @@
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
+#include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/topk.h>
 
 namespace tg {
@@ -39,5 +40,22 @@ Tensors op::SelectTopK::vjp(const Vjp& v) const {
 TopK topk(const Tensor& x, int64_t k) {
   Tensors r = emit(make_ref<op::SelectTopK>(k), {&x, 1});
   return {std::move(r[0]), std::move(r[1])};
+}
+
+Layouts op::ArgSort::infer(Inputs in) const {
+  check::ndim_at_least(kName, in[0], 1);
+  check::number(kName, in[0]);
+  return {Layout::contiguous(in[0].shape(), DType::i64, in[0].device())};
+}
+Tensor argsort(const Tensor& x, int64_t dim, SortOptions o) {
+  TG_CHECK(x, value, "[argsort] the input is an empty tensor. Pass a tensor that has a value.");
+  const NoGradScope off;  // an index has no gradient, so no tape
+  const size_t d = normal_dim("argsort", dim, x.shape());
+  const auto turned = [&](const Tensor& t) { return d + 1 == x.ndim() ? t : transpose(t, int64_t(d), -1); };
+  return turned(emit1(make_ref<op::ArgSort>(o.descending), {turned(x)}));
+}
+Sorted sort(const Tensor& x, int64_t dim, SortOptions o) {
+  Tensor indices = argsort(x, dim, o);
+  return {gather(x, dim, indices), indices};
 }
 }  // namespace tg

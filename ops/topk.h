@@ -1,6 +1,6 @@
 /// @file
-/// argmax() over any dimension, and the k largest elements of the last one. Equal elements rank by index, the lower
-/// first; NaN is larger than everything.
+/// argmax() and sorting over any dimension, and the k largest elements of the last one. Equal elements rank by index,
+/// the lower first; NaN is larger than everything.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -25,6 +25,14 @@ struct SelectTopK : OpOf<SelectTopK> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& to) const override { to.add(k); }
 };
+/// (x) -> indices that sort the last dimension.
+struct ArgSort : OpOf<ArgSort> {
+  static constexpr auto kName = "argsort";
+  bool descending;
+  explicit ArgSort(bool falling) : descending(falling) {}
+  Layouts infer(Inputs) const override;
+  void key(StructuralHash& k) const override { k.add(descending); }
+};
 }  // namespace op
 
 /// The index of the first largest element along a dimension, which is dropped: i64. x is f64, f32, bf16, i64 or i32; no
@@ -38,5 +46,19 @@ struct TopK {
 /// The k largest elements of each row of x (..., n), largest first. Gradients flow through the values. f64, f32, bf16.
 /// An Error if k is outside of [1, n].
 TopK topk(const Tensor& x, int64_t k);
+
+/// Options of sort() and argsort().
+struct SortOptions {
+  bool descending = false;  ///< the largest first
+};
+/// The indices that sort x along a dimension: x's shape, i64; no gradient. Stable: equal elements stay in order, also
+/// where descending; NaN is the largest. x is f64, f32, bf16, i64 or i32; on a GPU of fewer than 2^32 elements.
+Tensor argsort(const Tensor& x, int64_t dim = -1, SortOptions = {});
+/// The result of sort(), each in x's shape: the values in x's dtype, their indices in i64.
+struct Sorted {
+  Tensor values, indices;
+};
+/// x sorted along a dimension, by argsort(). Gradients flow through the values.
+Sorted sort(const Tensor& x, int64_t dim = -1, SortOptions = {});
 
 }  // namespace tg

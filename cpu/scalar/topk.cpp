@@ -63,7 +63,27 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context&) {
   });
 }
 
+void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context&) {
+  const size_t last = in[0].shape().size() - 1;
+  const int64_t n = in[0].size(last), step = in[0].strides()[last];
+  visit_number(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    for_each_row<T>(in[0], last, [&](int64_t row, const T* p) {
+      thread_local std::vector<C> x;
+      x.resize(size_t(n));
+      for (int64_t i = 0; i < n; ++i) x[size_t(i)] = C(p[i * step]);
+      const auto less = [](C a, C b) { return is_nan(b) ? !is_nan(a) : a < b; };
+      int64_t* y = out[0].data<int64_t>() + row * n;
+      std::iota(y, y + n, int64_t(0));
+      std::stable_sort(y, y + n, [&, v = x.data()](int64_t i, int64_t j) {
+        return op.descending ? less(v[j], v[i]) : less(v[i], v[j]);
+      });
+    });
+  });
+}
+
 TG_STRIDED_KERNEL(op::ArgMax, cpu, argmax);
+TG_STRIDED_KERNEL(op::ArgSort, cpu, argsort);
 TG_STRIDED_KERNEL(op::SelectTopK, cpu, topk);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

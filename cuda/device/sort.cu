@@ -137,10 +137,10 @@ SortedPairs::SortedPairs(const Context& c, int64_t n, PairBits bits)
       counts_(c, size_t(tiles_) * kDigits * sizeof(int64_t)),
       data_(words_.as<uint64_t>()) {}
 
-void SortedPairs::sort() {
-  uint64_t *a = words_.as<uint64_t>(), *b = other_.as<uint64_t>();
+void SortedPairs::sort(int key_bits) {
+  uint64_t *a = data_, *b = (a == words_.as<uint64_t>() ? other_ : words_).as<uint64_t>();
   auto* counts = counts_.as<int64_t>();
-  const int passes = (bits_.key + 7) / 8;
+  const int passes = (key_bits + 7) / 8;
   const auto tiles = unsigned(tiles_);
   if (tiles_ <= kTilesOfOneBlock) {
     launch(c_, sort_in_block, 1, kThreads, 0, a, b, n_, tiles_, bits_.position, passes, counts);

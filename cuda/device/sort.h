@@ -14,12 +14,13 @@ struct PairBits {
   bool fit() const { return position + key <= 64; }
 };
 
-// n words of device memory: fill data(), then sort().
+// n words of device memory: fill data(), then sort(). Both may be repeated.
 class SortedPairs {
  public:
   SortedPairs(const Context& c, int64_t n, PairBits bits);
   uint64_t* data() const { return data_; }  // before sort() to fill, after it sorted
-  void sort();
+  void sort() { sort(bits_.key); }
+  void sort(int key_bits);  // by the lowest bits of the keys
 
  private:
   const Context& c_;  // the calling kernel's

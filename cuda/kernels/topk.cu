@@ -1,7 +1,10 @@
 // argmax: a block per row, or a thread if rows are strided. topk: a block per row finds the k-th largest digit by digit
 // (radix select on keys in float order), collects the items above it and sorts them in shared memory. k above kChunk
-// takes several rounds, each below the last.
+// takes several rounds, each below the last. argsort: stable radix sorts of all elements, by 32 bits of the keys at a
+// time from the lowest, and last by row.
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/row_loop.h>
+#include <tapegrad/cuda/device/sort.h>
 #include <tapegrad/ops/topk.h>
 
 namespace tg::cuda {
@@ -98,6 +101,8 @@ __device__ __forceinline__ uint64_t key_of(double x) {
   const auto b = __builtin_bit_cast(uint64_t, x == 0.0 ? 0.0 : x);
   return b >> 63 ? ~b : b | uint64_t(1) << 63;
 }
+__device__ __forceinline__ uint32_t key_of(int32_t x) { return uint32_t(x) ^ 0x80000000u; }
+__device__ __forceinline__ uint64_t key_of(int64_t x) { return uint64_t(x) ^ uint64_t(1) << 63; }
 template <class K> struct Item {
   K key;
   int64_t index;
@@ -226,7 +231,56 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
+// --- argsort ------------------------------------------------------------------------------------------------------
+struct Positions {  // the low bits of a word: where in x the element is
+  int bits;
+  __device__ __forceinline__ int64_t of(uint64_t word) const { return int64_t(word & ((uint64_t(1) << bits) - 1)); }
+  __device__ __forceinline__ uint64_t word(uint64_t key, int64_t at) const { return key << bits | uint64_t(at); }
+};
+template <class T>
+__global__ void argsort_by_key(const T* x, int64_t n, int shift, bool first, bool descending, Positions p,
+                               uint64_t* words) {
+  for (GridLoop i(n); i; ++i) {
+    const int64_t at = first ? *i : p.of(words[*i]);
+    const auto key = key_of(widen(x[at]));
+    words[*i] = p.word(uint32_t((descending ? ~key : key) >> shift), at);
+  }
+}
+__global__ void argsort_by_row(int64_t n, int64_t row, Positions p, uint64_t* words) {
+  for (GridLoop i(n); i; ++i) words[*i] = p.word(uint64_t(p.of(words[*i]) / row), p.of(words[*i]));
+}
+__global__ void argsort_indices(int64_t n, int64_t row, Positions p, const uint64_t* words, int64_t* y) {
+  for (GridLoop i(n); i; ++i) y[*i] = p.of(words[*i]) % row;
+}
+void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context& c) {
+  const int64_t n = in[0].numel();
+  if (n == 0) return;
+  const int64_t row = in[0].shape().back(), rows = n / row;
+  const PairBits bits(~uint32_t(0), uint64_t(n));
+  TG_CHECK(bits.fit(), value, "[argsort] {} has {} elements. A GPU sorts fewer than 2^32 at once: sort parts.",
+           *in[0].layout, n);
+  const Positions p{bits.position};
+  const unsigned blocks = blocks_for(c, n, kLarge);
+  SortedPairs pairs(c, n, bits);
+  const auto run = [&]<class T>() {
+    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // those of bf16 are the high ones
+    const Dense<T> x(c, in[0]);
+    for (int shift = kAll - kBits; shift < kAll; shift += 32) {
+      launch(c, argsort_by_key<T>, blocks, kLarge, 0, static_cast<const T*>(x), n, shift, shift == kAll - kBits,
+             op.descending, p, pairs.data());
+      pairs.sort(std::min(kBits, 32));
+    }
+  };
+  is_index(in[0].dtype()) ? visit_index(in[0].dtype(), run) : visit_float(in[0].dtype(), run);
+  if (rows > 1) {
+    launch(c, argsort_by_row, blocks, kLarge, 0, n, row, p, pairs.data());
+    pairs.sort(std::bit_width(uint64_t(rows - 1)));
+  }
+  launch(c, argsort_indices, blocks, kLarge, 0, n, row, p, pairs.data(), out[0].data<int64_t>());
+}
+
 TG_STRIDED_KERNEL(op::ArgMax, cuda, argmax);
+TG_STRIDED_KERNEL(op::ArgSort, cuda, argsort);
 TG_STRIDED_KERNEL(op::SelectTopK, cuda, topk);
 }  // namespace
 }  // namespace tg::cuda

@@ -8,7 +8,7 @@
 #include <algorithm>
 
 #include "support/files.h"
-#include "support/helpers.h"
+#include "support/refusals.h"
 
 using namespace tg;
 namespace own_functions {
@@ -278,7 +278,45 @@ TEST_CASE("grad: of leaves and intermediates, in the order asked for") {
   const Tensor again = grad(sum(grad(loss, {x}, {.create_graph = true})[0]), {x})[0];
   CHECK(distance(again, 6.0 * x.detach() + 2.0) < 1e-14);
   const Tensor other = random<double>({2}, 2).requires_grad_();
-  CHECK_SAYS(grad(sum(x), {x, other}), "[grad] the loss does not depend on tensor 1, (2) f64");
+  CHECK_SAYS(grad(sum(x), {x, other}), "[grad] no output depends on tensor 1, (2) f64");
+}
+TEST_CASE("grad: of several outputs of any shape, given their gradients, again differentiable; eager, lazy, compiled") {
+  Tensor x = random<double>({3}, 1).requires_grad_(), y = random<double>({2, 3}, 2).requires_grad_();
+  const Tensor v = random<double>({2, 3}, 3), w = random<double>({3}, 4);
+  const auto both = [&](Inputs g, BackwardOptions o = {}) {
+    const Tensor a = x * y, b = x * x * x;
+    return grad({a, b}, {x, y, b}, g, o);
+  };
+  const Tensor x0 = x.detach(), y0 = y.detach();
+  for (const bool lazy : {false, true}) {
+    const Mode mode(lazy);
+    const std::vector<Tensor> g = both({v, w});
+    CHECK(distance(g[0], sum(v * y0, {0}) + 3.0 * w * x0 * x0) < 1e-14);
+    CHECK(distance(g[1], v * x0) < 1e-14);
+    CHECK(bits_of(g[2]) == bits_of(w));  // an output is an intermediate, too
+    const std::vector<Tensor> first = both({v, w}, {.create_graph = true});
+    const Tensor mixed = grad({first[1], first[0]}, {x}, {v, w})[0];  // d (v x)/dx, and d (3 w x^2)/dx
+    CHECK(distance(mixed, sum(v * v, {0}) + 6.0 * w * w * x0) < 1e-14);
+    CHECK(!g[0].requires_grad());
+    CHECK(first[0].requires_grad());
+    Tensor u = v.detach().requires_grad_();  // gradients depend on those that were given
+    CHECK(distance(grad({both({u, w}, {.create_graph = true})[1]}, {u}, {ones({2, 3}, DType::f64)})[0],
+                   expand(x0, {2, 3})) < 1e-15);
+  }
+  const Compiled f = compile([&](Inputs in) { return both(in); });
+  const std::vector<Tensor> expected = both({v, w});
+  for (int i = 0; i < 3; ++i) {
+    const auto got = f({v, w});
+    for (size_t k = 0; k < 3; ++k) CHECK(bits_of(got[k]) == bits_of(expected[k]));
+  }
+  Tensor constant = zeros({2}, DType::f64);  // without a gradient it need not be on the tape
+  const std::vector<Tensor> one = grad({x * 2.0, constant}, {x}, {w, Tensor()});
+  CHECK(distance(one[0], w * 2.0) < 1e-15);
+  CHECK(bits_of(grad({x}, {x}, {w})[0]) == bits_of(w));
+  expect(REFUSES(grad({x * y}, {x}, {w}), shape, "[backward] the output is (2, 3) f64, its gradient (3) f64"));
+  expect(REFUSES(grad({x * y, x}, {x}, {v}), value, "[backward] got 2 output(s) and 1 gradient(s)"));
+  expect(REFUSES(grad({constant}, {x}, {constant}), state, "[backward] (2) f64 does not depend on a tensor that"));
+  expect(REFUSES(grad({x * x}, {x, y}, {w}), missing_gradient, "[grad] no output depends on tensor 1, (2, 3) f64"));
 }
 TEST_CASE("value_and_grad: values and gradients of all inputs; twice") {
   const auto f = [](Inputs in) { return sum(in[0] * in[0] * in[1]); };

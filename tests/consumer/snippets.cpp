@@ -48,6 +48,9 @@ void reductions_and_indices() {
   const auto [values, indices] = tg::topk(x, 2);
   check(equal(tg::gather(x, 1, indices), values), "topk and gather");
   check(equal(tg::slice(tg::cumsum(x, 1), 1, 2, 3), tg::row_sum(x)), "the end of cumsum is the sum");
+  check(equal(tg::slice(tg::sort(x, 1, {.descending = true}).values, 1, 0, 2), values), "sort");
+  const auto product = [](const tg::Tensor& a, const tg::Tensor& b) { return a * b; };  // running products
+  check(equal(tg::slice(tg::scan(product, x, 1), 1, 2, 3), tg::tensor<float>({6, 120}, {2, 1})), "scan");
   const tg::Tensor ids = tg::tensor<int64_t>({1, 0, 1}, {3});
   check(equal(tg::embedding(ids, x), tg::index_select(x, 0, ids)), "embedding");
   check(shape_is(tg::one_hot(ids, 4), {3, 4}), "one_hot");
@@ -60,6 +63,8 @@ void products_and_norms() {
   check(close(tg::linear(x, w, bias), tg::matmul(x, w, {.trans_b = true}) + bias), "linear and matmul");
   check(shape_is(tg::matmul(normal({5, 1, 4, 8}), normal({3, 8, 2})), {5, 3, 4, 2}), "a batch of products");
   check(shape_is(tg::lora(x, normal({8, 2}), normal({2, 6}), /*scale=*/2, tg::linear(x, w)), {4, 6}), "lora");
+  const tg::Tensor sequence = normal({2, 8, 5}), taps = normal({8, 1, 3});  // depthwise, nothing read ahead
+  check(shape_is(tg::conv1d(sequence, taps, {}, {.groups = 8, .causal = true}), {2, 8, 5}), "conv1d");
   check(close(tg::sum(tg::softmax(x), {-1}), tg::ones({4})), "softmax");
   check(close(tg::exp(tg::log_softmax(x)), tg::softmax(x)), "log_softmax");
   check(close(tg::mean(tg::layer_norm(x), {-1}), tg::zeros({4})), "layer_norm");
@@ -100,6 +105,7 @@ void gradients() {
   check(equal(tg::backward(tg::sum(x * x))[x], tg::full({3}, 4.0)), "backward");
   const tg::Tensor g = tg::grad(tg::sum(x * x * x), {x}, {.create_graph = true})[0];
   check(equal(tg::grad(tg::sum(g), {x})[0], tg::full({3}, 12.0)), "a second derivative");
+  check(equal(tg::grad({x * x}, {x}, {tg::ones({3})})[0], tg::full({3}, 4.0)), "of an output of any shape");
   const tg::Tensors y = tg::recompute([](tg::Inputs in, tg::Rng*) { return tg::Tensors{tg::gelu(in[0])}; }, {&x, 1});
   check(bool(tg::backward(tg::sum(y[0]))[x]), "recompute");
   tg::Tensor w = tg::ones({3}), m = tg::zeros({3}), v = tg::zeros({3});

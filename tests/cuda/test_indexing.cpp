@@ -211,6 +211,23 @@ TEST_CASE("topk: ties, NaN, zeros of both signs, k of one and of several rounds"
   same(both(5), {random({3, 60}, 1).to(DType::f64)}, 0);
   same(both(2), {random({300, 8}, 1)}, 0);
 }
+TEST_CASE("argsort: ties, NaN and zeros of both signs, in one block and in many tiles, one row and several") {
+  for (const Shape& s : {Shape{1, 70}, Shape{3, 1000}, Shape{1, 20000}, Shape{7000, 3}}) {
+    std::vector<float> v = values((random(s, 1) * 40.0).to(DType::i64).to(DType::f32));
+    v[5] = v[9] = kNan, v[11] = kInf, v[13] = -kInf, v[15] = -0.f, v[17] = 0.f;
+    const Tensor x = tensor<float>(v, s);
+    for (const bool descending : {false, true}) {
+      CAPTURE_ALL(s, descending);
+      const auto order = [descending](auto& in) { return argsort(in[0], -1, {descending}); };
+      for (const DType t : {DType::f32, DType::bf16, DType::f64}) same(order, {x.to(t)}, 0);
+      same(order, {random<double>(s, 2)}, 0);
+      same(order, {indices(s, 50, 3) - 25.0}, 0);
+      same(order, {(indices(s, 50, 3) - 25.0).to(DType::i32)}, 0);
+    }
+  }
+  const std::vector<int64_t> far{3, INT64_MIN, -1, INT64_MAX, int64_t(1) << 40, 3};
+  same([](auto& in) { return argsort(in[0]); }, {i64(far)}, 0);
+}
 TEST_CASE("slice_update: in place, at positions of the device, and rows that are outside are not written") {
   const auto i64s = [](const std::vector<int64_t>& v) { return i64(v).to(kGpu); };
   for (const DType t : {DType::f32, DType::bf16, DType::i64, DType::i32, DType::f64}) {

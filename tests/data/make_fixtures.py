@@ -147,6 +147,21 @@ def rope_heads(x, starts=None, *, heads=0, **options):
     return torch.cat([turned, x[..., heads:, :]], -2)
 
 
+def scan(x, b=None, *, name="", dim):
+    """Running products or maxima, or h[t] = x[t] h[t - 1] + b[t]."""
+    if b is None:
+        return x.cumprod(dim) if name == "cumprod" else torch.cummax(x, dim).values
+    h = [b.select(dim, 0)]
+    for t in range(1, b.shape[dim]):
+        h.append(x.select(dim, t) * h[-1] + b.select(dim, t))
+    return torch.stack(h, dim)
+
+
+def conv1d(x, weight, bias=None, *, stride, before, after, dilation, groups, causal):
+    reach = (weight.shape[2] - 1) * dilation if causal else 0
+    return F.conv1d(F.pad(x, (before + reach, after)), weight, bias, stride, 0, dilation, groups)
+
+
 def swiglu(x):
     gate, value = x.chunk(2, -1)
     return F.silu(gate) * value
@@ -225,7 +240,19 @@ OPS = {
     "scatter_add": lambda x, index, src, dim: x.scatter_add(dim, index, src),
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, dim0, dim1: x.transpose(dim0, dim1),
-    "slice": lambda x, dim, start, stop: x.narrow(dim, start, stop - start),
+    "slice": lambda x, dim, start, stop, step=1: x.movedim(dim, 0)[start:stop:step].movedim(0, dim),
+    "flip": torch.flip,
+    "chunk": lambda x, parts, dim: x.chunk(parts, dim),
+    "unbind": torch.unbind,
+    "logsumexp": lambda x, dims, keepdim: x.logsumexp(dims, keepdim),
+    "scan": scan,
+    "normalize": lambda x, p, dim, eps: F.normalize(x, p or math.inf, dim, eps),  # p 0 stands for infinity
+    "linspace": lambda x, start, stop: x * torch.linspace(start, stop, x.shape[-1], dtype=F64),
+    "sort": lambda x, dim, descending: tuple(torch.sort(x, dim=dim, descending=descending, stable=True)),
+    "argsort": lambda x, dim, descending: torch.argsort(x, dim=dim, descending=descending, stable=True),
+    "conv1d": conv1d,
+    "l1_loss": F.l1_loss,
+    "huber_loss": F.huber_loss,
     "expand": lambda x, shape: x.expand(shape),
     "split": lambda x, sizes, dim: x.split(sizes, dim),
     "sum_to": lambda x, shape: x.sum_to_size(shape),
@@ -318,11 +345,32 @@ def plain_cases():
     yield case("var.far_from_0", [(3, 7)], 1, 100, dims=[-1], keepdim=False, correction=1)
     yield case("cumsum.last", [(3, 7)], dim=-1)
     yield case("cumsum.middle", [(2, 3, 5)], dim=1)
+    yield case("logsumexp.last", [(3, 7)], 2, dims=[-1], keepdim=False)
+    yield case("logsumexp.outer_keep", [(2, 3, 5)], 2, dims=[0, 2], keepdim=True)
+    yield case("scan.products", [(3, 7)], name="cumprod", dim=1)
+    yield case("scan.maxima", [(9, 3)], name="cummax", dim=0)
+    yield case("scan.recurrence", [(2, 11, 3), (2, 11, 3)], dim=1)
+    for p in (1.0, 2.0, 3.0, 0.0):
+        yield case(f"normalize.p{int(p)}", [(3, 7)], p=p, dim=-1, eps=1e-12)
+    yield case("normalize.small", [(3, 4, 2)], p=2.0, dim=1, eps=2.0)  # some norms are less
+    yield case("linspace.rising", [(8,)], start=-1.5, stop=2.0)
+    yield case("linspace.one", [(1,)], start=3.0, stop=2.0)
+    yield case("flip.last", [(2, 3, 5)], dims=[-1])
+    yield case("flip.outer", [(2, 3, 5)], dims=[0, 2])
+    yield case("chunk.last", [(2, 3, 6)], parts=3, dim=-1)
+    yield case("unbind.middle", [(2, 3, 5)], dim=1)
+    yield case("sort.last", [(2, 3, 7)], dim=-1, descending=False)
+    yield case("sort.first", [(7, 3)], dim=0, descending=True)
+    for descending in (False, True):
+        key, inputs, attributes = case(f"argsort.{'falling' if descending else 'rising'}", [(3, 40)], dim=1,
+                                       descending=descending)
+        yield key, [inputs[0].round()], attributes  # many are equal
     yield case("reshape.merge", [(2, 3, 5)], shape=[6, 5])
     yield case("reshape.split", [(6, 5)], shape=[2, 3, 5])
     yield case("transpose.2d", [(3, 5)], dim0=0, dim1=1)
     yield case("transpose.outer", [(2, 3, 5)], dim0=0, dim1=2)
     yield case("slice.middle", [(2, 5, 3)], dim=1, start=1, stop=4)
+    yield case("slice.steps", [(2, 8, 3)], dim=1, start=2, stop=8, step=3)
     yield case("slice.last_dim", [(3, 7)], dim=1, start=4, stop=7)
     yield case("expand.column", [(3, 1)], shape=[3, 5])
     yield case("expand.new_dims", [(1, 5)], shape=[2, 3, 5])
@@ -382,6 +430,15 @@ def network_cases():
     for activation in ("relu", "silu", "gelu", "gelu_tanh"):
         yield case(f"linear_{activation}.bias", [(2, 3, 5), (4, 5), (4,)])
         yield case(f"linear_{activation}.no_bias", [(2, 3, 5), (4, 5)])
+    plain = {"stride": 1, "before": 0, "after": 0, "dilation": 1, "groups": 1, "causal": False}
+    for variant, x, weight, options in (
+            ("plain", (2, 3, 8), (4, 3, 3), {}), ("causal", (2, 3, 6), (4, 3, 3), {"dilation": 2, "causal": True}),
+            ("stride", (2, 3, 9), (2, 3, 4), {"stride": 3, "before": 1, "after": 2}),
+            ("groups", (2, 4, 8), (6, 2, 2), {"groups": 2, "dilation": 3, "stride": 2}),
+            ("depthwise", (2, 4, 6), (4, 1, 3), {"groups": 4, "causal": True}),
+            ("multiplied", (2, 3, 6), (6, 1, 2), {"groups": 3, "after": 1})):
+        yield case("conv1d." + variant, [x, weight, weight[:1]], **plain | options)
+        yield case("conv1d." + variant + "_no_bias", [x, weight], **plain | options)
     yield case("softmax.last", [(3, 7)], 2, dim=-1)
     yield case("log_softmax.last", [(3, 7)], 2, dim=-1)
     yield case("log_softmax.middle", [(2, 3, 5)], 2, dim=1)
@@ -418,6 +475,8 @@ def network_cases():
 def loss_cases():
     for reduction in ("mean", "sum", "none"):
         yield case(f"mse_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], reduction=reduction)
+        yield case(f"l1_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], reduction=reduction)
+        yield case(f"huber_loss.{reduction}", [(2, 3, 5), (2, 3, 5)], delta=0.75, reduction=reduction)
         yield case(f"bce_with_logits.{reduction}", [(2, 3, 5), lambda name: uniform(name, 2, 3, 5, lo=0, hi=1)], 3,
                    reduction=reduction)
     ignore, smooth = {"ignore_index": -1}, {"label_smoothing": 0.1}

@@ -171,7 +171,7 @@ TEST_CASE("bce_with_logits: far ends, the kink that other forms have, and what i
   CHECK(list(bce_with_logits(half, half, Reduction::sum))[0] ==
         doctest::Approx(4 * list(bce_with_logits(half, half))[0]));
   CHECK_SAYS(bce_with_logits(zeros({2, 1}), zeros({2})),
-             "[bce_with_logits] the logits are (2, 1) f32, the targets (2) f32. Their shapes must be equal");
+             "[bce_with_logits] x is (2, 1) f32, target (2) f32. Their shapes must be equal");
   CHECK_SAYS(bce_with_logits(zeros({2}), zeros({2}, DType::i64)), "[bce_with_logits] dtypes differ");
   CHECK_SAYS(bce_with_logits(zeros({0}), zeros({0})), "has no elements to average over");
   CHECK(bce_with_logits(zeros({0}), zeros({0}), Reduction::sum).item<float>() == 0);

@@ -70,6 +70,11 @@ struct Functions {
       return clamp(x[0], o);
     });
     one("argmax", [](Inputs x, const Json& a) { return argmax(x[0], at(a, "dim")); });
+    one("argsort", [](Inputs x, const Json& a) { return argsort(x[0], at(a, "dim"), {at<bool>(a, "descending")}); });
+    all["sort"] = [](Inputs x, const Json& a) {
+      const Sorted s = sort(x[0], at(a, "dim"), {at<bool>(a, "descending")});
+      return Tensors{s.values, s.indices};
+    };
     all["topk"] = [](Inputs x, const Json& a) {
       const TopK t = topk(x[0], at(a, "k"));
       return Tensors{t.values, t.indices};
@@ -91,12 +96,34 @@ struct Functions {
       return var(x[0], dims_of(a["dims"]), {at<bool>(a, "keepdim"), at<double>(a, "correction")});
     });
     one("cumsum", [](Inputs x, const Json& a) { return cumsum(x[0], at(a, "dim")); });
+    one("logsumexp",
+        [](Inputs x, const Json& a) { return logsumexp(x[0], dims_of(a.at("dims")), {at<bool>(a, "keepdim")}); });
+    all["scan"] = [](Inputs x, const Json& a) -> Tensors {
+      if (x.size() == 2)
+        return {scan([](Inputs p, Inputs q) { return Tensors{p[0] * q[0], q[0] * p[1] + q[1]}; }, x, at(a, "dim"))[1]};
+      const bool product = at<std::string>(a, "name") == "cumprod";
+      const auto f = [=](const Tensor& p, const Tensor& q) { return product ? p * q : maximum(p, q); };
+      return {scan(f, x[0], at(a, "dim"))};
+    };
+    one("normalize", [](Inputs x, const Json& a) {
+      const double p = at<double>(a, "p");
+      return normalize(x[0], p == 0 ? INFINITY : p, at(a, "dim"), at<double>(a, "eps"));
+    });
+    one("linspace", [](Inputs x, const Json& a) {
+      return x[0] * linspace(at<double>(a, "start"), at<double>(a, "stop"), x[0].size(-1), x[0].dtype());
+    });
     one("sum_to", [](Inputs x, const Json& a) { return sum_to(x[0], dims_of(a.at("shape"))); });
   }
   void shapes() {
     one("reshape", [](Inputs x, const Json& a) { return reshape(x[0], dims_of(a.at("shape"))); });
     one("transpose", [](Inputs x, const Json& a) { return transpose(x[0], at(a, "dim0"), at(a, "dim1")); });
-    one("slice", [](Inputs x, const Json& a) { return slice(x[0], at(a, "dim"), at(a, "start"), at(a, "stop")); });
+    one("slice", [](Inputs x, const Json& a) {
+      if (a.contains("step")) return slice(x[0], at(a, "dim"), at(a, "start"), at(a, "stop"), at(a, "step"));
+      return slice(x[0], at(a, "dim"), at(a, "start"), at(a, "stop"));
+    });
+    one("flip", [](Inputs x, const Json& a) { return flip(x[0], dims_of(a.at("dims"))); });
+    all["chunk"] = [](Inputs x, const Json& a) { return chunk(x[0], at(a, "parts"), at(a, "dim")); };
+    all["unbind"] = [](Inputs x, const Json& a) { return unbind(x[0], at(a, "dim")); };
     all["split"] = [](Inputs x, const Json& a) { return split(x[0], dims_of(a.at("sizes")), at(a, "dim")); };
     one("expand", [](Inputs x, const Json& a) { return expand(x[0], dims_of(a.at("shape"))); });
     one("concat", [](Inputs x, const Json& a) { return concat(x, at(a, "dim")); });
@@ -123,6 +150,14 @@ struct Functions {
       return matmul(x[0], x[1], {at<bool>(a, "trans_a"), at<bool>(a, "trans_b")});
     });
     one("linear", [](Inputs x, const Json&) { return x.size() > 2 ? linear(x[0], x[1], x[2]) : linear(x[0], x[1]); });
+    one("conv1d", [](Inputs x, const Json& a) {
+      return conv1d(x[0], x[1], optional(x, 2),
+                    {.stride = at(a, "stride"),
+                     .padding = {at(a, "before"), at(a, "after")},
+                     .dilation = at(a, "dilation"),
+                     .groups = at(a, "groups"),
+                     .causal = at<bool>(a, "causal")});
+    });
     one("fragment_weights", [](Inputs x, const Json&) { return fragment_weights(x[0], x[1]); });
     one("index_matmul", [](Inputs x, const Json& a) { return index_matmul(x[0], x[1], x[2], at<bool>(a, "trans_b")); });
     one("lora", [](Inputs x, const Json&) { return lora(x[0], x[1], x[2], 0.75, optional(x, 3)); });
@@ -153,6 +188,9 @@ struct Functions {
       return self_attention(x[0], at(a, "kv_heads"), {at<bool>(a, "causal"), at<double>(a, "scale"), optional(x, 1)});
     });
     one("mse_loss", [](Inputs x, const Json& a) { return mse_loss(x[0], x[1], reduction_of(a)); });
+    one("l1_loss", [](Inputs x, const Json& a) { return l1_loss(x[0], x[1], reduction_of(a)); });
+    one("huber_loss",
+        [](Inputs x, const Json& a) { return huber_loss(x[0], x[1], at<double>(a, "delta"), reduction_of(a)); });
     one("bce_with_logits", [](Inputs x, const Json& a) { return bce_with_logits(x[0], x[1], reduction_of(a)); });
     one("cross_entropy", [](Inputs x, const Json& a) {
       CrossEntropyOptions o{.reduction = reduction_of(a)};

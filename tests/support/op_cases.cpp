@@ -108,7 +108,11 @@ struct Cases {
     one("max", "none", in, [](Inputs x) { return max(x[0], {}); });
     one("min", "first", in, [](Inputs x) { return min(x[0], {0}); });
     one("var", "first", in, [](Inputs x) { return var(x[0], {0}); });
+    scans();
     if (r * c == 0) return;
+    one("logsumexp", "all", in, [](Inputs x) { return logsumexp(x[0]); });
+    one("logsumexp", "middle_keep", in, [](Inputs x) { return logsumexp(x[0], {1}, {.keepdim = true}); });
+    one("logsumexp", "outer", in, [](Inputs x) { return logsumexp(x[0], {0, -1}); });
     one("max", "all", in, [](Inputs x) { return max(x[0]); });
     one("max", "last_keep", in, [](Inputs x) { return max(x[0], {-1}, {.keepdim = true}); });
     one("max", "outer", in, [](Inputs x) { return max(x[0], {0, 2}); });
@@ -122,6 +126,29 @@ struct Cases {
     if (c > 1) one("var", "last", in, [](Inputs x) { return var(x[0], {-1}); });
     one("mean", "all", in, [](Inputs x) { return mean(x[0]); });
     one("mean", "middle_keep", in, [](Inputs x) { return mean(x[0], {1}, {.keepdim = true}); });
+  }
+  void scans() {
+    const auto product = [](const Tensor& a, const Tensor& b) { return a * b; };
+    const auto largest = [](const Tensor& a, const Tensor& b) { return maximum(a, b); };
+    // Each of the 2 log2(n) steps rounds.
+    one("scan", "products", {floats({r, 2, c}, 0.5, 1.5)}, [=](Inputs x) { return scan(product, x[0], -1); }).bf16 =
+        5e-2;
+    one("scan", "products_first", {floats({r, 2 * c}, 0.5, 1.5)}, [=](Inputs x) {
+      return scan(product, x[0], 0);
+    }).bf16 = 5e-2;
+    one("scan", "maxima", {floats({2, 2 * r, c})}, [=](Inputs x) { return scan(largest, x[0], 1); });
+    no_grad("scan", "integers", {indices({r, c}, 9)}, [=](Inputs x) { return scan(largest, x[0], 1); });
+    several("scan", "recurrence", {floats({2, r + 2, c}, 0, 1), floats({2, r + 2, c})}, [](Inputs x) {
+      const auto f = [](Inputs p, Inputs q) { return Tensors{p[0] * q[0], q[0] * p[1] + q[1]}; };
+      return scan(f, x, 1);
+    });
+    // Two or more elements: the exact gradient of one is 0, without a relative error.
+    const std::vector<TensorInit> in{floats({2, r, c == 0 ? 0 : std::max<int64_t>(c, 2)})};
+    for (const int p : {1, 2, 3})
+      one("normalize", "p" + std::to_string(p), in, [=](Inputs x) { return normalize(x[0], p); });
+    one("normalize", "largest", in, [](Inputs x) { return normalize(x[0], INFINITY); });
+    one("normalize", "middle", {floats({2, 4, c})}, [](Inputs x) { return normalize(x[0], 2, 1); });
+    one("normalize", "small", in, [](Inputs x) { return normalize(x[0], 2, -1, 100); });
   }
   void views() {
     const std::vector<TensorInit> in{floats({2, r, c})};
@@ -153,6 +180,15 @@ struct Cases {
     one("triu", "below", in, [](Inputs x) { return triu(x[0], -1); });
     one("pad", "zeros", in, [](Inputs x) { return pad(x[0], {{1, 0}, {0, 2}, {3, 1}}); });
     one("pad", "value", {floats({r, c})}, [](Inputs x) { return pad(x[0], {{0, 1}, {2, 0}}, 0.5); });
+    one("flip", "last", in, [](Inputs x) { return flip(x[0], {-1}); });
+    one("flip", "outer", in, [](Inputs x) { return flip(x[0], {0, 2}); });
+    no_grad("flip", "integers", {indices({r, c}, 9)}, [](Inputs x) { return flip(x[0], {0}); });
+    for (const int64_t step : {2, 3})
+      one("slice", "step_" + std::to_string(step), in, [=, n = c](Inputs x) { return slice(x[0], 2, n / 3, n, step); });
+    several("chunk", "last", {floats({r, 3 * c})}, [](Inputs x) { return chunk(x[0], 3); });
+    one("chunk", "one_part", {floats({4, c})}, [](Inputs x) { return chunk(x[0], 2, 0)[1]; });
+    several("unbind", "first", in, [](Inputs x) { return unbind(x[0]); });
+    one("unbind", "one_part", {floats({r, 3, c})}, [](Inputs x) { return unbind(x[0], 1)[2]; });
     list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}); });
     one("split", "one_part", in, [n = r](Inputs x) { return split(x[0], {n / 2, n - n / 2}, 1)[1]; });
   }
@@ -181,6 +217,21 @@ struct Cases {
           [based](Inputs x) { return lora(x[0], x[1], x[2], 0.75, based ? x[3] : Tensor()); });
     }
     one("linear", "vector", {floats({c}), floats({r, c}), floats({r})}, with_bias);
+  }
+  void convolutions() {
+    const auto conv = [&](const char* variant, const Shape& x, const Shape& weight, Conv1dOptions o, bool bias = true) {
+      std::vector<TensorInit> in{floats(x), floats(weight)};
+      if (bias) in.push_back(floats({weight[0]}));
+      one("conv1d", variant, in, [=](Inputs v) { return conv1d(v[0], v[1], bias ? v[2] : Tensor(), o); });
+    };
+    conv("plain", {r, 2, c + 3}, {3, 2, 3}, {}, false);
+    conv("bias", {2, c, r + 1}, {c, c, 1}, {});
+    conv("causal", {r, 2, c + 1}, {3, 2, 3}, {.dilation = 2, .causal = true});
+    conv("stride", {2, 3, r + c + 3}, {2, 3, 4}, {.stride = 3, .padding = {1, 2}});
+    conv("groups", {2, 2 * r, 7}, {4, r, 3}, {.stride = 2, .dilation = 2, .groups = 2});
+    if (c > 0) conv("depthwise", {r, c, 5}, {c, 1, 3}, {.padding = {1, 1}, .groups = c});
+    if (c > 0) conv("depthwise_causal", {r, c, 5}, {c, 1, 4}, {.groups = c, .causal = true}, false);
+    if (c > 0) conv("multiplied", {2, c, 5}, {2 * c, 1, 2}, {.stride = 2, .groups = c});
   }
   template <class F> void linear_activation(const Shape& x, const Shape& weight) {
     const auto domain = [](Shape s) { return floats(std::move(s)); };
@@ -226,6 +277,18 @@ struct Cases {
     const std::vector<TensorInit> in{indices({2, r}, 4), floats({4, c})};
     one("embedding", "i64", in, [](Inputs x) { return embedding(x[0], x[1]); });
     one("embedding", "i32", in, [](Inputs x) { return embedding(x[0].to(DType::i32), x[1]); });
+    const auto sorted = [](int64_t dim, bool descending) {
+      return [=](Inputs x) {
+        const Sorted s = sort(x[0], dim, {descending});
+        return Tensors{s.values, s.indices};
+      };
+    };
+    several("sort", "last", {floats({2, r, c})}, sorted(-1, false));
+    several("sort", "middle_descending", {floats({2, r + 2, c})}, sorted(1, true));
+    several("sort", "integers", {indices({r, 4 * c}, 5)}, sorted(-1, true)).gradcheck = 0;
+    no_grad("argsort", "first", {indices({r, c}, 3)}, [](Inputs x) { return argsort(x[0].to(DType::i32), 0); });
+    no_grad("argsort", "ties", {indices({2, r, 2 * c}, 3), floats({})},
+            [](Inputs x) { return argsort(x[0].to(x[1].dtype()), -1, {.descending = true}); });
     if (c == 0) return;
     one("embedding", "tied", in, [](Inputs x) {
       const Tensor y = embedding(x[0], x[1]);
@@ -354,6 +417,13 @@ struct Cases {
         one("bce_with_logits", std::array{"mean", "sum", "none"}[size_t(reduction)],
             {floats({2, r, c}, -4, 4), floats({2, r, c}, 0, 1)},
             [=](Inputs x) { return bce_with_logits(x[0], x[1], reduction); });
+    for (Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+      if (r * c == 0 && reduction == Reduction::mean) continue;
+      const char* variant = std::array{"mean", "sum", "none"}[size_t(reduction)];
+      const std::vector<TensorInit> pair{floats({2, r, c}), floats({2, r, c})};
+      one("l1_loss", variant, pair, [=](Inputs x) { return l1_loss(x[0], x[1], reduction); });
+      one("huber_loss", variant, pair, [=](Inputs x) { return huber_loss(x[0], x[1], 0.75, reduction); });
+    }
     if (c == 0) return;
     const std::vector<TensorInit> in{floats({2, r, c}), indices({2, r}, c)};
     const auto loss = [&](const char* variant, CrossEntropyOptions o, bool narrow = false) {
@@ -406,6 +476,12 @@ struct Cases {
                   Rng rng{7, 1};
                   return multinomial(x[0], k, replacement, rng);
                 });
+    no_grad("linspace", "plain", {floats({c})},
+            [n = c](Inputs x) { return linspace(-1.5, 2, n, x[0].dtype(), x[0].device()); });
+    no_grad("randint", "plain", {floats({r, c})}, [](Inputs x) {
+      Rng rng{7, 1};
+      return randint(x[0].shape(), rng, -3, 1 << 20, DType::i64, x[0].device());
+    });
     no_grad("detach", "plain", {floats({r, c})}, [](Inputs x) { return x[0].detach(); });
   }
 };
@@ -420,6 +496,7 @@ std::vector<OpCase> op_cases(CaseSizes s) {
   c.reductions();
   c.views();
   c.products();
+  c.convolutions();
   c.rows();
   c.lookups();
   c.indexing();

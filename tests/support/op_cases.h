@@ -33,7 +33,8 @@ struct CaseSizes {
 std::vector<OpCase> op_cases(CaseSizes = {});
 // Whether the case draws random numbers, which a compiled function refuses.
 inline bool draws(const OpCase& c) {
-  return c.op == "dropout" || c.op == "multinomial" || c.op == "rand" || c.op == "randn" || c.op == "trunc_normal";
+  return c.op == "dropout" || c.op == "multinomial" || c.op == "rand" || c.op == "randint" || c.op == "randn" ||
+         c.op == "trunc_normal";
 }
 // Whether all cases are chosen.
 bool every_op_case();
