@@ -29,11 +29,10 @@
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/bpe_train.h>
+#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
-#include <tapegrad/models/data/chat.h>
-#include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/examples.h>
 #include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/token_file.h>

@@ -4,7 +4,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/documents.h>
 
 #include "common/program.h"
 

@@ -1,8 +1,5 @@
 // `tapegrad generate --chat`: a prompt loop with history.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
-#include <tapegrad/core/io/file.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/generation.h>
 #include <tapegrad/models/apps/interrupt.h>
 #include <tapegrad/models/apps/model_data.h>
@@ -17,52 +14,11 @@
 namespace tg::apps {
 namespace {
 
-// The name of the format of a folder's chat template, or "".
-std::string guessed_format(const std::string& folder) {
-  std::string all;
-  if (const std::string path = folder + "/chat_template.jinja"; path_exists(path)) all = MappedFile(path).text();
-  if (const std::string path = folder + "/tokenizer_config.json"; path_exists(path)) {
-    const MappedFile file(path);
-    const Json config = parse_json(file.text(), "generate", path);
-    if (config.is_object() && config.contains("chat_template")) all += text_of(config["chat_template"]);
-  }
-  return guess_chat_format(all).value_or("");
-}
-std::string format_name(const GenerateOptions& o) {
-  if (!o.chat_format.empty()) return o.chat_format;
-  for (const std::string& folder : {o.adapter, o.model}) {
-    const std::string name = folder.empty() ? "" : guessed_format(folder);
-    if (name.empty()) continue;
-    print_note(fmt::format("the chat format is {}, guessed from the template of {}; --chat-format sets another", name,
-                           folder));
-    return name;
-  }
-  throw Error(Error::Kind::value,
-              fmt::format("[generate] {} has no chat template that is known. A prompt loop needs the format that the "
-                          "model was trained on. Pass --chat-format with {}.",
-                          o.model, kChatFormats));
-}
-
-// The id of a special token, or nothing.
-std::optional<int64_t> token_of(const Tokenizer& tokenizer, const std::string& text) {
-  try {
-    const std::vector<int64_t> ids = tokenizer.encode(text, {.parse_special = true});
-    return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
-  } catch (const Error&) {  // of a character that it does not know
-    return std::nullopt;
-  }
-}
-
 // A conversation that fits the context.
 class Conversation {
  public:
   Conversation(const LoadedModel& m, const GenerateOptions& o)
-      : m_(m), o_(o), name_(format_name(o)), format_(chat_format(name_)) {
-    for (const std::string& marker : {format_.begin, format_.stop})
-      TG_CHECK(!marker.starts_with('<') || !marker.ends_with('>') || token_of(*m.tokenizer, marker), value,
-               "[generate] the chat format {} needs the token {}, which the tokenizer of {} lacks. Pass the "
-               "--chat-format that the model was trained on.",
-               name_, marker, o.model);
+      : m_(m), o_(o), format_(chat_format_of("generate", o.chat_format, {o.adapter, o.model}, *m.tokenizer).format) {
     if (o.system) messages_.push_back({"system", *o.system});
     first_ = messages_.size();
   }
@@ -94,7 +50,6 @@ class Conversation {
  private:
   const LoadedModel& m_;
   const GenerateOptions& o_;
-  std::string name_;
   ChatFormat format_;
   std::vector<Message> messages_;
   size_t first_ = 0;  // message after the system's
@@ -105,7 +60,7 @@ class Conversation {
 int chat(const LoadedModel& m, GenerateOptions o) {
   Conversation talk(m, o);
   const std::string& stop = talk.format().stop;
-  if (const auto id = stop.empty() ? std::nullopt : token_of(*m.tokenizer, stop)) o.stop_tokens.push_back(*id);
+  if (const auto id = stop.empty() ? std::nullopt : special_token(*m.tokenizer, stop)) o.stop_tokens.push_back(*id);
   if (!stop.empty()) o.stops.push_back(stop);
   const bool terminal = isatty(STDIN_FILENO) != 0;
   const auto mark = [&](const char* text) {

@@ -103,7 +103,15 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   else
     lora_targets(base.loaded.model, lora);  // throws before the data is read
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
-    return read_data(base.of_data(), files, with.data, o.unknown == "skip");
+    RunData d = read_examples_or_data(base.of_data(), files, with.data, with.train.window_in(with.model.context),
+                                      o.unknown == "skip");
+    if (d.examples) {
+      TG_CHECK(!std::ranges::count(o.settings, std::pair<std::string, std::string>("order", "random")), value,
+               "[finetune] --order random is given, and {} has examples, which come once in each epoch. Leave it out.",
+               name_of_files(files));
+      with.train.order = SampleOrder::epochs;
+    }
+    return d;
   });
   s.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
   return {std::move(base), std::move(s), std::move(further)};
@@ -123,7 +131,8 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
            folder, path, base.weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
   RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig& run) {
-    return read_data(base.of_data(), files, run.data, o.unknown != "error");
+    return read_examples_or_data(base.of_data(), files, run.data, run.train.window_in(run.model.context),
+                                 o.unknown != "error");
   });
   return {std::move(base), std::move(s)};
 }

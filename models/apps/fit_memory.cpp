@@ -15,7 +15,9 @@ struct Run {
   int64_t data;   // bytes of tokens on the CPU
   DType weights;  // dtype of the frozen ones
   int64_t peak() const {
-    return data + plan_memory(config.model, config.train, device, adapters, weights, Communicator::world()).peak;
+    TrainConfig train = config.train;
+    if (config.data.objective == Objective::dpo) train.batch *= 2;  // both answers of a pair
+    return data + plan_memory(config.model, train, device, adapters, weights, Communicator::world()).peak;
   }
 };
 

@@ -46,7 +46,6 @@ class Continuation {
 };
 
 // Values of --chat-format.
-constexpr const char* kChatFormats = "chatml, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
 // Answers lines of standard input until it ends or a signal. Returns the exit status.
 int chat(const LoadedModel&, GenerateOptions);
 

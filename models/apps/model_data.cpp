@@ -1,7 +1,11 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/error.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/chat.h>
 
 #include <algorithm>
 #include <charconv>
@@ -109,6 +113,81 @@ RunData read_data(const ModelOfData& m, const std::vector<std::string>& words, c
   RunData d{read_tokens(m.tokenizer, words, how, skip_unknown), own()};
   if (has_token_file(words)) d.tokens.check_vocabulary(m.vocab_size);
   return d;
+}
+
+std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::string& text) {
+  try {
+    const std::vector<int64_t> ids = tokenizer.encode(text, {.parse_special = true});
+    return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
+  } catch (const Error&) {  // of a character that it does not know
+    return std::nullopt;
+  }
+}
+NamedFormat chat_format_of(std::string_view command, const std::string& given, const std::vector<std::string>& folders,
+                           const Tokenizer& tokenizer) {
+  std::string name = given;
+  for (const std::string& folder : folders) {
+    if (!name.empty() || folder.empty()) continue;
+    std::string all;
+    if (const std::string path = folder + "/chat_template.jinja"; path_exists(path)) all = MappedFile(path).text();
+    if (const std::string path = folder + "/tokenizer_config.json"; path_exists(path)) {
+      const MappedFile file(path);
+      const Json config = parse_json(file.text(), command, path);
+      if (config.is_object() && config.contains("chat_template")) all += text_of(config["chat_template"]);
+    }
+    name = guess_chat_format(all).value_or("");
+    if (!name.empty())
+      print_note(fmt::format("the chat format is {}, guessed from the template of {}; --chat-format sets another", name,
+                             folder));
+  }
+  TG_CHECK(!name.empty(), value,
+           "[{}] {} has no chat template that is known. Messages need the format that the model was trained on. Pass "
+           "--chat-format with {}.",
+           command, folders.back(), kChatFormats);
+  const ChatFormat format = chat_format(name);
+  for (const std::string& marker : {format.begin, format.stop})
+    TG_CHECK(!marker.starts_with('<') || !marker.ends_with('>') || special_token(tokenizer, marker), value,
+             "[{}] the chat format {} needs the token {}, which the tokenizer of {} lacks. Pass the --chat-format that "
+             "the model was trained on.",
+             command, name, marker, folders.back());
+  return {std::move(name), format};
+}
+
+RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::string>& words, DataConfig& how,
+                              int64_t window, bool skip_unknown) {
+  const std::vector<std::string> files = files_of(words);
+  const DataConfig none;
+  const bool pairs = how.objective == Objective::dpo;
+  if (!std::ranges::any_of(files, holds_examples)) {
+    TG_CHECK(!pairs && how.loss == none.loss && how.pack == none.pack && how.chat_format.empty() && !how.skip_bad,
+             value,
+             "[{}] {} has no examples: lines of a .jsonl file with messages, prompt or instruction. objective, loss, "
+             "chat-format, pack and skip-bad are for them. Leave them out.",
+             m.command, name_of_files(files));
+    return read_data(m, words, how, skip_unknown);
+  }
+  TG_CHECK(how.weights.empty(), value, "[{}] weights are for texts and token files, and {} has examples. Leave it out.",
+           m.command, name_of_files(files));
+  check_tokenizer(
+      m.tokenizer, m.tokenizer_error,
+      fmt::format("[{}] {} has no tokenizer, and {} has messages.", m.command, m.folder, name_of_files(files)));
+  const auto [name, format] = chat_format_of(m.command, how.chat_format, {m.folder}, *m.tokenizer);
+  how.chat_format = name.find_first_of("./") == name.npos ? name : absolute_path(name);  // a resume may run elsewhere
+  ExampleOptions o{.format = format, .loss = how.loss, .context = window, .skip_bad = how.skip_bad, .pairs = pairs};
+  if (const int64_t end = m.tokenizer->end_of_text(); end >= 0) o.end = m.tokenizer->decode(std::vector{end});
+  Examples all = read_examples(files, *m.tokenizer, o);
+  for (const TokenExample& e : all.list)
+    for (const int32_t id : e.tokens)
+      TG_CHECK(id < m.vocab_size, value,
+               "[{}] the tokenizer makes the token {} of {}, and the model takes ids in [0, {}). Use the tokenizer of "
+               "the model.",
+               m.command, id, name_of_files(files), m.vocab_size);
+  if (all.cut > 0)
+    print_note(fmt::format("{} of {} examples are longer than {} tokens and are cut at their end", all.cut,
+                           std::ssize(all.list), window + 1));
+  if (all.skipped > 0)
+    print_note(fmt::format("{} lines are no examples and are skipped; the first: {}", all.skipped, all.why));
+  return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all)};
 }
 
 std::string tokenizer_setting(const ModelOfData& m) {

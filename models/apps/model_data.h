@@ -1,6 +1,7 @@
 // Reads texts and token files.
 #pragma once
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/tokenizer.h>
@@ -19,7 +20,8 @@ inline constexpr const char* kDataFiles =
 
 struct RunData {
   TokenData tokens;
-  std::unique_ptr<Tokenizer> tokenizer;  // null: ids without a tokenizer
+  std::unique_ptr<Tokenizer> tokenizer;   // null: ids without a tokenizer
+  std::optional<Examples> examples = {};  // in place of tokens
 };
 // Words are paths, or patterns that several files match.
 std::vector<std::string> files_of(const std::vector<std::string>& words);
@@ -39,6 +41,8 @@ void add_unknown_option(Command&, const std::string& otherwise, std::string& to)
 // The text without characters unknown to the tokenizer. Reports them on stderr, as characters of `what`.
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
+inline constexpr const char* kChatFormats = "chatml, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
+
 // A model folder, as far as data depends on it.
 struct ModelOfData {
   std::string command;  // opens messages
@@ -49,6 +53,20 @@ struct ModelOfData {
 };
 // read_tokens() within the model's vocabulary.
 RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
+// Examples of instructions, chats or preferences if the files hold them, else read_data(). `window`: the most tokens of
+// an example. Sets how.chat_format. Notes what was cut and skipped.
+RunData read_examples_or_data(const ModelOfData&, const std::vector<std::string>& words, DataConfig& how,
+                              int64_t window, bool skip_unknown);
+// The id of a special token, or nothing.
+std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
+struct NamedFormat {
+  std::string name;
+  ChatFormat format;
+};
+// The chat format `given`, or that of the chat template in a folder (the first that has one), with a note. An Error if
+// the tokenizer lacks its tokens.
+NamedFormat chat_format_of(std::string_view command, const std::string& given, const std::vector<std::string>& folders,
+                           const Tokenizer&);
 // RunConfig::tokenizer of a run from this model.
 std::string tokenizer_setting(const ModelOfData&);
 

@@ -10,6 +10,7 @@
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -35,6 +36,10 @@ std::optional<Machine> machine_of(const TrainOptions& o) {
 std::vector<std::string> absolute(std::vector<std::string> files) {
   for (std::string& file : files) file = absolute_path(file);
   return files;
+}
+
+DataIdentity identity_of_data(const RunData& d, std::vector<std::string> files) {
+  return d.examples ? DataIdentity::of(*d.examples, std::move(files)) : DataIdentity::of(d.tokens, std::move(files));
 }
 
 // Only settings that do not affect past steps may change. A diverged run may resume with another learning rate.
@@ -67,11 +72,17 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
 void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, int64_t planned) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
-  const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
   fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {}\n", m.layers, m.heads,
              m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
-  fmt::print("data    {}: {} tokens to train on, {} to validate on\n", printable(name_of_files(s.identity.files)),
-             parts.train.size(), parts.val.size());
+  const std::string files = printable(name_of_files(s.identity.files));
+  if (s.data.examples) {
+    const Examples::Split parts = s.data.examples->split(1 - t.val_fraction);
+    fmt::print("data    {}: {} examples to train on, {} to validate on, in the format {}\n", files, parts.train.lines(),
+               parts.val.lines(), s.run.data.chat_format);
+  } else {
+    const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
+    fmt::print("data    {}: {} tokens to train on, {} to validate on\n", files, parts.train.size(), parts.val.size());
+  }
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
   if (const Communicator& ranks = *Communicator::world(); ranks.size() > 1)
@@ -171,12 +182,27 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
   return 0;
 }
 
+BatchSource batches_of(const Examples& all, const RunSetup& s) {
+  const TrainConfig& t = s.run.train;
+  auto [train, val] = all.split(1 - t.val_fraction);
+  if (s.run.data.pack == Packing::concat) train = train.packed();
+  const ExampleBatches batches(std::move(train), {.batch = t.batch, .accumulate = t.accumulate});
+  if (!s.watch.quiet && is_main_rank())
+    print_note(fmt::format("an epoch has {} batches, with up to {} tokens in a row; {:.1f} % of the inputs is padding",
+                           batches.per_epoch(), batches.lengths().back(), 100 * batches.padding()));
+  return example_batches(batches, std::move(val));
+}
+
 int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t planned) {
   check_same({{"settings", to_json(s.run)},
               {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
               {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
               {"kernels", kernels_of(what.params.device(), s.run.train)}});
-  Trainer trainer(what.model, what.params, s.data.tokens, s.run.train, Communicator::world());
+  const bool dpo = s.run.data.objective == Objective::dpo;
+  const Model model = dpo ? Model(DpoModel(what.model, s.run.data.beta)) : Model(what.model);
+  Trainer trainer =
+      s.data.examples ? Trainer(model, what.params, batches_of(*s.data.examples, s), s.run.train, Communicator::world())
+                      : Trainer(model, what.params, s.data.tokens, s.run.train, Communicator::world());
   if (s.state) {
     trainer.load_state(*s.state);
     s.state->tensors.clear();  // the trainer has them
@@ -347,7 +373,7 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
 
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
   RunData data = read(o.data, run);
-  DataIdentity identity = DataIdentity::of(data.tokens, absolute(o.data));
+  DataIdentity identity = identity_of_data(data, absolute(o.data));
   RunSetup s{o.out, std::move(run), std::move(data), std::move(identity)};
   s.watch = watch_of(o, "");
   return s;
@@ -384,7 +410,7 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
   RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
-  DataIdentity identity = DataIdentity::of(data.tokens, absolute(files));
+  DataIdentity identity = identity_of_data(data, absolute(files));
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run can only resume with the same data. Restore it, or pass its path with --data.",

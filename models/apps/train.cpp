@@ -168,7 +168,7 @@ Subcommand train_command() {
                      "wrote, or a folder of Hugging Face",
                      o->init);
             add_unknown_option(c, "error, and with --resume skip", o->unknown);
-            add_train_options(c, *o, "out", [](const std::string&) { return true; });
+            add_train_options(c, *o, "out", [](const std::string& name) { return !is_example_setting(name); });
             return [o] { return train(*o); };
           }};
 }

@@ -28,7 +28,7 @@ class BpeTokenizer final : public Tokenizer {
   void encode(std::string_view text, const Take& take) const override { encode(text, EncodeOptions(), take); }
   void encode(std::string_view text, EncodeOptions, const Take& take) const override;
   void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const override;
-  /// The special token <|endoftext|>, else <|end_of_text|>, else </s>.
+  /// The special token `<|endoftext|>`, else `<|end_of_text|>`, else `</s>`.
   int64_t end_of_text() const override;
   std::string special_in(std::string_view) const override;
   std::string decode(std::span<const int64_t> ids) const override;

@@ -3,17 +3,41 @@
 /// help.
 #pragma once
 #include <tapegrad/models/data/documents.h>
+#include <tapegrad/models/data/examples.h>
 #include <tapegrad/models/data/token_file.h>
 
 #include <string>
 
 namespace tg {
 
-/// How files become tokens.
+/// The loss of a run: of language models, or DPO on pairs of answers (models/model/dpo.h).
+enum class Objective { lm, dpo };
+/// Names of values.
+template <> inline constexpr EnumNames<2> kEnumNames<Objective>{"objective", {"lm", "dpo"}};
+
+/// How files become tokens, or examples.
 struct DataConfig : DocumentOptions {
   TokenType token_type = TokenType::u16;  ///< ids of .bin files without a header
   std::string weights = "";               ///< of a mixture: numbers with commas; "": none
+
+  Objective objective = Objective::lm;
+  double beta = 0.1;  ///< of DPO
+  ExampleLoss loss = ExampleLoss::completion;
+  std::string chat_format = "";  ///< chat_format(); "": that of the model's folder
+  Packing pack = Packing::none;
+  bool skip_bad = false;  ///< leave out lines that are no example
 };
+/// Calls f(name, field, help) for each field about examples, in order.
+template <class Config, class F> void visit_example_fields(Config& c, F&& f) {
+  f("objective", c.objective,
+    "lm, or dpo: prefer the chosen to the rejected answers of the data, without a reward model");
+  f("beta", c.beta, "of dpo: how strongly the model is held to the base");
+  f("loss", c.loss, "tokens of an example that count: completion (the assistant's), or all");
+  f("chat_format", c.chat_format,
+    "of messages: chatml, llama3, zephyr, mistral, alpaca, plain or a JSON file; default: that of the model's folder");
+  f("pack", c.pack, "none: an example per row, with padding; concat: whole examples share rows");
+  f("skip_bad", c.skip_bad, "leave out lines that are no example, and report their number");
+}
 /// Calls f(name, field, help) for each field, in order.
 template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
   f("documents", c.documents,
@@ -24,6 +48,7 @@ template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
   f("weights", c.weights,
     "of a mixture: a number for each FILE or pattern of --data, such as 0.7,0.3; windows are drawn in these "
     "proportions");
+  visit_example_fields(c, f);
 }
 
 }  // namespace tg

@@ -32,8 +32,8 @@ class TokenData {
   /// The parts as one sequence, without a copy: windows cross from one to the next. llm.c's shards continue their
   /// documents.
   static TokenData join(std::span<const TokenData> parts, std::string name = "the data");
-  /// The groups as one sequence, from which ShuffledBatches draws each window's group in proportion to its weight.
-  /// Windows stay inside groups. An Error unless each group has a weight that is finite and above 0.
+  /// The groups as one sequence. ShuffledBatches draws the group of each window in proportion to its weight. Windows
+  /// stay inside groups. An Error unless each group has a weight that is finite and above 0.
   static TokenData mix(std::span<const TokenData> groups, std::span<const double> weights,
                        std::string name = "the data");
   /// Writes a token file, by default .npy or, with the ending .bin, ids without a header. Ids have 2 bytes, or 4 if

@@ -21,8 +21,11 @@ InputFile open_text(const std::string& path);
 enum class DocumentKind { file, line };
 /// Whether special tokens that a document spells are text or tokens.
 enum class SpecialTokens { text, parse };
+/// Names of values.
+/// @{
 template <> inline constexpr EnumNames<2> kEnumNames<DocumentKind>{"documents", {"file", "line"}};
 template <> inline constexpr EnumNames<2> kEnumNames<SpecialTokens>{"special", {"text", "parse"}};
+/// @}
 
 /// How texts become tokens.
 struct DocumentOptions {

@@ -11,7 +11,6 @@
 namespace tg {
 namespace {
 constexpr int32_t kIgnored = int32_t(Batch::kIgnoreIndex);
-constexpr std::array<std::string_view, 2> kLosses = {"completion", "all"}, kPackings = {"none", "concat"};
 
 std::string text_in(const Json& object, const std::string& key, const std::string& place = "") {
   const Json& x = object.at(key);
@@ -127,10 +126,12 @@ class LineReader {
 };
 }  // namespace
 
-std::string_view name_of(ExampleLoss l) { return kLosses[size_t(l)]; }
-std::string_view name_of(Packing p) { return kPackings[size_t(p)]; }
-void from_name(std::string_view name, ExampleLoss& to) { to = ExampleLoss(known_place("loss", name, kLosses)); }
-void from_name(std::string_view name, Packing& to) { to = Packing(known_place("pack", name, kPackings)); }
+bool holds_examples(const std::string& path) {
+  if (!path.ends_with(".jsonl")) return false;
+  const MappedFile file(path);
+  const Json line = json_or_null(file.text().substr(0, file.text().find('\n')));
+  return line.is_object() && (line.contains("messages") || line.contains("prompt") || line.contains("instruction"));
+}
 
 Examples read_examples(std::span<const std::string> paths, const Tokenizer& tokenizer, const ExampleOptions& o) {
   TG_CHECK(!paths.empty(), value, "[examples] no file is named. Training needs at least one. Pass its path.");

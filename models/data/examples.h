@@ -1,6 +1,7 @@
 /// @file
 /// Examples of instruction, chat and preference data: JSON lines become tokens and targets, and batches of them.
 #pragma once
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/batch.h>
 #include <tapegrad/models/data/chat.h>
 
@@ -15,15 +16,10 @@ enum class ExampleLoss { completion, all };
 /// How examples fill rows. none: one in each. concat: whole examples share a row of at most `context` inputs, best fit
 /// first; each sees those before it.
 enum class Packing { none, concat };
-/// The name, as above.
+/// Names of values.
 /// @{
-std::string_view name_of(ExampleLoss);
-std::string_view name_of(Packing);
-/// @}
-/// Parses a name. An Error lists the known ones.
-/// @{
-void from_name(std::string_view, ExampleLoss&);
-void from_name(std::string_view, Packing&);
+template <> inline constexpr EnumNames<2> kEnumNames<ExampleLoss>{"loss", {"completion", "all"}};
+template <> inline constexpr EnumNames<2> kEnumNames<Packing>{"pack", {"none", "concat"}};
 /// @}
 
 /// Tokens, and for each the token itself or Batch::kIgnoreIndex. A batch shifts targets by one.
@@ -66,6 +62,8 @@ struct Examples::Split {
   Examples train, val;
 };
 
+/// Whether the path ends in .jsonl and the first line has the keys of an example, other than "text".
+bool holds_examples(const std::string& path);
 /// Reads files of JSON lines, each an object with the keys of the first kind that it has all of:
 ///
 /// | keys | is |

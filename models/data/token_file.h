@@ -16,6 +16,7 @@ class InputFile;
 
 /// The ids of a file without a header. Names: u16 and u32.
 enum class TokenType { u16, u32 };
+/// Names of values.
 template <> inline constexpr EnumNames<2> kEnumNames<TokenType>{"token_type", {"u16", "u32"}};
 
 /// Whether the path ends in .bin or .npy.
@@ -44,6 +45,7 @@ TokenFile open_token_file(const std::string& path, TokenType raw = TokenType::u1
 
 /// The format of written files: .npy, .bin of llm.c, or .bin without a header.
 enum class TokenFormat { npy, llmc, raw };
+/// Names of values.
 template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
 
 /// The header of a file of `count` ids. An Error if the format cannot hold them.

@@ -119,6 +119,17 @@ DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> fi
   return {std::move(files), data.size(), h.value()};
 }
 
+DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> files) {
+  Hash h;
+  int64_t tokens = 0;
+  for (const TokenExample& e : data.list) {
+    h.add(std::as_bytes(std::span(e.tokens)));
+    h.add(std::as_bytes(std::span(e.targets)));
+    tokens += std::ssize(e.tokens);
+  }
+  return {std::move(files), tokens, h.value()};
+}
+
 std::string identity_of(const Tokenizer& tokenizer) {
   Hash h;
   h.add(tokenizer.to_json());

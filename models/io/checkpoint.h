@@ -5,6 +5,7 @@
 /// has models for other programs.
 #pragma once
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/examples.h>
 #include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/train/state.h>
 
@@ -22,6 +23,8 @@ struct DataIdentity {
 
   /// Reads and hashes all tokens.
   static DataIdentity of(const TokenData&, std::vector<std::string> files = {});
+  /// Hashes tokens and targets of all examples.
+  static DataIdentity of(const Examples&, std::vector<std::string> files = {});
   /// Whether both have the same tokens, in whatever files.
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };

@@ -124,13 +124,14 @@ Json flat(const RunConfig& run) {
 }
 
 struct Names {
-  std::vector<std::string_view> model, train, data, all;
+  std::vector<std::string_view> model, train, data, examples, all;
   Names() {
     const RunConfig run;
     const auto to = [](auto& list) { return [&list](const char* name, auto&&...) { list.push_back(name); }; };
     visit_gpt_fields(run.model, to(model));
     visit_train_fields(run.train, to(train));
     visit_data_fields(run.data, to(data));
+    visit_example_fields(run.data, to(examples));
     visit_run_fields(run, to(all));
   }
 };
@@ -184,6 +185,9 @@ constexpr Needs kNeeds[] = {
     {"muon_lr", "optimizer", "muon", uses<OptimizerKind::muon>},
     {"muon_scale", "optimizer", "muon", uses<OptimizerKind::muon>},
     {"muon_dtype", "optimizer", "muon", uses<OptimizerKind::muon>},
+    {"beta", "objective", "dpo", [](const RunConfig& r) { return r.data.objective == Objective::dpo; }},
+    {"loss", "objective", "lm", [](const RunConfig& r) { return r.data.objective == Objective::lm; }},
+    {"pack", "objective", "lm", [](const RunConfig& r) { return r.data.objective == Objective::lm; }},
     {"eval_every", "val_fraction", "above 0, or checkpoint_every -1",
      [](const RunConfig& r) {
        return r.train.val_fraction > 0 || r.train.checkpoint_every < 0 || r.train.eval_every == 0;
@@ -191,6 +195,7 @@ constexpr Needs kNeeds[] = {
 };
 void validate(const RunConfig& run) {
   run.train.validate();
+  TG_CHECK(run.data.beta > 0, value, "[config] beta is {}. It must be above 0.", run.data.beta);
   GptConfig model = run.model;
   if (model.vocab_size == 0) model.vocab_size = 1;  // validate() needs one; the tokenizer gives the real size
   model.validate();
@@ -260,6 +265,7 @@ std::string preset_names() { return listed(names_of(kPresets)); }
 std::string arch_names() { return listed(names_of(kArchs)); }
 
 bool is_model_setting(std::string_view name) { return in(name, Names().model); }
+bool is_example_setting(std::string_view name) { return in(name, Names().examples); }
 bool is_data_setting(std::string_view name) { return in(name, Names().data); }
 bool is_train_setting(std::string_view name) { return in(name, Names().train) || is_data_setting(name); }
 std::vector<RunField> run_fields() {

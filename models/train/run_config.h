@@ -42,11 +42,12 @@ struct RunField {
 /// All settings, in order: GptConfig, TrainConfig, DataConfig, `tokenizer`.
 std::vector<RunField> run_fields();
 
-/// Whether GptConfig has this setting, TrainConfig or DataConfig, or DataConfig.
+/// Whether GptConfig has this setting, TrainConfig or DataConfig, DataConfig, or its part about examples.
 /// @{
 bool is_model_setting(std::string_view name);
 bool is_train_setting(std::string_view name);
 bool is_data_setting(std::string_view name);
+bool is_example_setting(std::string_view name);
 /// @}
 
 /// Assembles a run from settings by name; later ones win.

@@ -100,5 +100,53 @@ file(WRITE ${dir}/wide.bin "abc")
 refused(1 "wide.bin has 3 bytes. A token file without a header has 4 bytes" train --data wide.bin --token-type u32 --out
         never)
 
+# Instructions, chats and preferences
+set(tune finetune --model both --batch 2 --max-steps 3 --warmup 1 --quiet --chat-format plain)
+string(REPEAT [=[{"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2"}]}
+{"prompt": "the cat", "completion": " sat"}
+{"instruction": "say", "input": "on", "output": "mat"}
+]=] 6 lines)
+file(WRITE ${dir}/chat.jsonl "${lines}")
+run(0 finetune --model both --batch 2 --max-steps 3 --warmup 1 --chat-format plain --data chat.jsonl --out chatty)
+expect(out "chat.jsonl: 16 examples to train on, 2 to validate on, in the format plain")
+expect(err "an epoch has 8 batches")
+run(0 ${tune} --data chat.jsonl --out whole)
+run(0 ${tune} --data chat.jsonl --loss all --out counted)
+differ(whole/adapter_model.safetensors counted/adapter_model.safetensors "prompts count in the loss")
+run(0 ${tune} --data chat.jsonl --pack concat --batch 1 --skip-bad true --compile true --out packed)
+run(0 generate --model both --adapter chatty --prompt the --max-tokens 3)
+string(REPEAT "{\"prompt\": \"the \", \"chosen\": \"cat\", \"rejected\": \"dog\"}\n" 9 lines)
+file(WRITE ${dir}/pairs.jsonl "${lines}")
+run(0 ${tune} --data pairs.jsonl --objective dpo --beta 0.2 --out preferred)
+file(STRINGS ${dir}/preferred/log.jsonl first REGEX "\"step\":1,")
+string(JSON loss GET "${first}" loss)
+fail_if("the first loss of DPO is ${loss}, not log 2" NOT loss MATCHES "^0.6931")
+foreach(kind chat pairs)  # a resumed run and a whole one, in the middle of an epoch
+  set(objective lm)
+  if(kind STREQUAL pairs)
+    set(objective dpo)
+  endif()
+  foreach(steps 3 12)
+    run(0 ${tune} --data ${kind}.jsonl --objective ${objective} --schedule constant --max-steps ${steps} --out
+        ${kind}_${steps})
+  endforeach()
+  run(0 finetune --resume ${kind}_3 --max-steps 12 --quiet)
+  same_files(${kind}_3/adapter_model.safetensors ${kind}_12/adapter_model.safetensors "a resumed run differs")
+endforeach()
+refused(1 "[examples] the keys are messages. A line is an object with prompt, chosen and rejected."
+        ${tune} --data chat.jsonl --objective dpo --out never)
+refused(1 "beta is 0.5 and objective is" ${tune} --data chat.jsonl --beta 0.5 --out never)
+refused(1 "has no examples: lines of a .jsonl file" ${tune} --data text.txt --out never)
+refused(1 "both has no chat template that is known"
+        finetune --model both --data chat.jsonl --max-steps 3 --warmup 1 --out never)
+refused(1 "needs the token <|im_end|>, which the tokenizer of both lacks"
+        finetune --model both --data chat.jsonl --chat-format chatml --max-steps 3 --warmup 1 --out never)
+refused(1 "--order random is given" ${tune} --data chat.jsonl --order random --out never)
+refused(1 "weights are for texts and token files" ${tune} --data chat.jsonl --weights 1 --out never)
+file(WRITE ${dir}/bad.jsonl "${lines}{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"b\"}\n")
+refused(1 "bad.jsonl:10" ${tune} --data bad.jsonl --objective dpo --out never)
+run(0 ${tune} --data bad.jsonl --objective dpo --skip-bad true --out skipped)
+expect(err "1 lines are no examples and are skipped")
+
 report()
 message(NOTICE "data of the command line works")
