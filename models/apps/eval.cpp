@@ -98,8 +98,9 @@ Subcommand eval_command() {
             c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
             c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
             c.list("--data", "FILE", kDataFiles, o->data);
-            add_settings(c, o->settings,
-                         [](const std::string& name) { return is_data_setting(name) && !is_example_setting(name); });
+            add_settings(c, o->settings, [](const std::string& name) {
+              return is_data_setting(name) && !is_example_setting(name) && name != "weights";
+            });
             add_unknown_option(c, "error", o->unknown);
             c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
             c.option("--batch", "windows in a forward pass", o->batch, 1);

@@ -106,6 +106,10 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
     RunData d = read_examples_or_data(base.of_data(), files, with.data, with.train.window_in(with.model.context),
                                       o.unknown == "skip");
     if (d.examples) {
+      TG_CHECK(
+          o.unknown != "skip", value,
+          "[finetune] --unknown skip is for texts, and {} has examples. Leave it out; --skip-bad leaves out lines.",
+          name_of_files(files));
       TG_CHECK(!std::ranges::count(o.settings, std::pair<std::string, std::string>("order", "random")), value,
                "[finetune] --order random is given, and {} has examples, which come once in each epoch. Leave it out.",
                name_of_files(files));
@@ -147,15 +151,17 @@ int finetune(FinetuneOptions& o) {
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,
                                  .folder = absolute_path(base.folder)};
-    return {.model = base.loaded.model,
-            .params = lora.params(),
-            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)",
-                                 base.loaded.params.count(), lora.params().count(), lora.config().rank,
-                                 lora.modules().size()),
-            .save = [=, &s] { save_adapter(s.out, lora, options); },
-            .files = adapter_files(),
-            .hint = fmt::format("tapegrad generate --model {} --adapter {} --prompt \"...\"", base.folder, s.out),
-            .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
+    return {
+        .model = base.loaded.model,
+        .params = lora.params(),
+        .title =
+            fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", base.loaded.params.count(),
+                        lora.params().count(), lora.config().rank, lora.modules().size()),
+        .save = [=, &s] { save_adapter(s.out, lora, options); },
+        .files = adapter_files(),
+        .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
+                            s.data.examples ? "--chat --chat-format " + s.run.data.chat_format : "--prompt \"...\""),
+        .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
   });
 }
 

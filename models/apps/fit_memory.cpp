@@ -83,7 +83,9 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
                 s.run,
                 device,
                 s.finetuning ? &s.finetuning->lora : nullptr,
-                device == Device::cpu() ? s.data.tokens.bytes() : 0,
+                device != Device::cpu() ? 0
+                : s.data.examples       ? s.identity.tokens * 8
+                                        : s.data.tokens.bytes(),
                 s.finetuning ? s.finetuning->base : DType::f32};
   if (!o.ignore_memory)
     check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,

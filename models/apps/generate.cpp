@@ -308,8 +308,7 @@ Subcommand generate_command() {
         add_unknown_option(c, "error", o->unknown);
         c.option("--max-tokens", "tokens to make", o->max_tokens);
         c.list("--stop", "STR", "texts that end the output; they are not printed", o->stops);
-        c.toggle("--ignore-eos", "continue after the end-of-sequence tokens of a folder of Hugging Face",
-                 o->ignore_eos);
+        c.toggle("--ignore-eos", "continue after the tokens that end a text", o->ignore_eos);
         c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
         c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);
         c.option("--top-p", "draw from the most likely tokens that reach this probability", o->sampling.top_p);

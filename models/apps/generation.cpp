@@ -46,6 +46,8 @@ std::optional<std::string> read_input(bool line) {
 Continuation::Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
   if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
   if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
+  if (!m.origin && !o.ignore_eos && m.tokenizer && m.tokenizer->end_of_text() >= 0)
+    eos_ = {m.tokenizer->end_of_text()};  // documents end by it
   eos_.insert(eos_.end(), o.stop_tokens.begin(), o.stop_tokens.end());
 }
 std::string Continuation::add(int64_t token) {

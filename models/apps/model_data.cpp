@@ -64,7 +64,7 @@ TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>
 TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
                   bool skip_unknown) {
   const std::string name = paths.size() == 1 ? paths[0] : "the data";
-  if (skip_unknown && tokenizer.end_of_text() < 0)
+  if (skip_unknown && dynamic_cast<const CharTokenizer*>(&tokenizer))
     return TokenData::from_text(tokenizer,
                                 known_text(tokenizer, read_texts(paths, how.documents), name_of_files(paths)), name);
   EncodedDocuments read;
@@ -144,7 +144,9 @@ NamedFormat chat_format_of(std::string_view command, const std::string& given, c
            "[{}] {} has no chat template that is known. Messages need the format that the model was trained on. Pass "
            "--chat-format with {}.",
            command, folders.back(), kChatFormats);
-  const ChatFormat format = chat_format(name);
+  ChatFormat format = chat_format(name);
+  if (const int64_t end = tokenizer.end_of_text(); format.stop.empty() && end >= 0)
+    format.stop = tokenizer.decode(std::vector{end});
   for (const std::string& marker : {format.begin, format.stop})
     TG_CHECK(!marker.starts_with('<') || !marker.ends_with('>') || special_token(tokenizer, marker), value,
              "[{}] the chat format {} needs the token {}, which the tokenizer of {} lacks. Pass the --chat-format that "
@@ -159,14 +161,18 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
   const DataConfig none;
   const bool pairs = how.objective == Objective::dpo;
   if (!std::ranges::any_of(files, holds_examples)) {
-    TG_CHECK(!pairs && how.loss == none.loss && how.pack == none.pack && how.chat_format.empty() && !how.skip_bad,
-             value,
-             "[{}] {} has no examples: lines of a .jsonl file with messages, prompt or instruction. objective, loss, "
-             "chat-format, pack and skip-bad are for them. Leave them out.",
-             m.command, name_of_files(files));
+    TG_CHECK(
+        !pairs && how.loss == none.loss && how.pack == none.pack && how.chat_format.empty() && !how.skip_bad, value,
+        "[{}] {} has no examples: lines of a .jsonl file with messages, prompt or instruction; for dpo with prompt, "
+        "chosen and rejected. objective, loss, chat-format, pack and skip-bad are for them. Leave them out.",
+        m.command, name_of_files(files));
     return read_data(m, words, how, skip_unknown);
   }
-  TG_CHECK(how.weights.empty(), value, "[{}] weights are for texts and token files, and {} has examples. Leave it out.",
+  TG_CHECK(how.weights.empty() && how.documents == none.documents && how.special == none.special &&
+               how.token_type == none.token_type,
+           value,
+           "[{}] weights, documents, special and token-type are for texts and token files, and {} has examples. Leave "
+           "them out.",
            m.command, name_of_files(files));
   check_tokenizer(
       m.tokenizer, m.tokenizer_error,

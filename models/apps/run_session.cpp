@@ -76,9 +76,9 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
              m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
   const std::string files = printable(name_of_files(s.identity.files));
   if (s.data.examples) {
-    const Examples::Split parts = s.data.examples->split(1 - t.val_fraction);
-    fmt::print("data    {}: {} examples to train on, {} to validate on, in the format {}\n", files, parts.train.lines(),
-               parts.val.lines(), s.run.data.chat_format);
+    const int64_t all = s.data.examples->lines(), train = int64_t((1 - t.val_fraction) * double(all));
+    fmt::print("data    {}: {} examples to train on, {} to validate on, in the format {}\n", files, train, all - train,
+               s.run.data.chat_format);
   } else {
     const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
     fmt::print("data    {}: {} tokens to train on, {} to validate on\n", files, parts.train.size(), parts.val.size());
@@ -88,8 +88,9 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
   if (const Communicator& ranks = *Communicator::world(); ranks.size() > 1)
     fmt::print("ranks   {} ({}), {} on this machine, of {} thread(s) each\n", ranks.size(), Communicator::engine(),
                ranks.local_size(), num_threads());
-  fmt::print("run     {} steps of {}{} x {} tokens{}, seed {}, into {}/\n", t.max_steps,
-             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, t.window_in(m.context),
+  fmt::print("run     {} steps of {}{} x {}{} tokens{}, seed {}, into {}/\n", t.max_steps,
+             t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, s.data.examples ? "up to " : "",
+             t.window_in(m.context),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
   if (planned > 0) fmt::print("memory  {} at the peak of a step\n", readable_bytes(planned));
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
@@ -356,7 +357,8 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
                  const std::function<void(const Difference&)>& may_differ) {
   Settings settings(base);
   if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
-  for (const auto& [name, word] : o.settings) settings.set(name, word);
+  for (const auto& [name, word] : o.settings)
+    settings.set(name, name == "chat_format" && word.find_first_of("./") != word.npos ? absolute_path(word) : word);
   if (o.global_batch) {
     if (std::ranges::count(o.settings, "accumulate", &std::pair<std::string, std::string>::first))
       throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");

@@ -33,18 +33,18 @@ struct TokenizeOptions {
 
 bool holds_tokens(const std::string& path) {
   try {
-    return TokenData::from_file(path).size() > 0;
+    return open_token_file(path).begin > 0;  // only with a header
   } catch (const Error&) {
     return false;
   }
 }
-void check_replaced(const TokenizeOptions& o, TokenFormat format) {
+void check_replaced(const TokenizeOptions& o) {
   if (path_exists(o.out) && !o.overwrite) {
     for (const std::string& in : files_of(o.in)) {
       std::error_code none;
       TG_CHECK(!std::filesystem::equivalent(in, o.out, none), value, "[tokenize] --out {} is one of the texts.", o.out);
     }
-    TG_CHECK(format != TokenFormat::raw, value,
+    TG_CHECK(!o.out.ends_with(".bin") || holds_tokens(o.out), value,
              "[tokenize] {} exists, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
              o.out);
     check_output("tokenize", "--out", o.out, "token file", [&](std::string_view) { return holds_tokens(o.out); });
@@ -106,6 +106,7 @@ int run(const TokenizeOptions& o) {
     throw UsageError(shards ? "--shard-tokens makes a folder; --out must not end in .npy or .bin"
                             : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
                               "--shard-tokens");
+  if (shards && o.overwrite) throw UsageError("--shard-tokens makes a new folder; omit --overwrite");
   TG_CHECK(!shards || *o.shard_tokens >= 1, value, "[tokenize] --shard-tokens is {}. It must be 1 or more.",
            *o.shard_tokens);
   if (o.out.ends_with(".npy") && !o.format.empty() && o.format != "npy")
@@ -128,7 +129,7 @@ int run(const TokenizeOptions& o) {
   };
   std::string where = o.out;
   if (!shards) {
-    check_replaced(o, format);
+    check_replaced(o);
     TokenData::from_tokens(tokenizer.vocab_size(), encode, o.out).write(o.out, format);
   } else {
     where = new_output("tokenize", o.out, "folder");

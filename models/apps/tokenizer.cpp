@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/data/bpe_train.h>
@@ -27,7 +28,7 @@ int run(const TokenizerOptions& o) {
   const std::string out = new_output("tokenizer", o.out, "folder");
   int64_t ids = 0;
   write_new_folder(out, [&](const std::string& folder) {
-    const BpeTokenizer tokenizer = train_bpe(o.train, o.training);
+    const BpeTokenizer tokenizer = train_bpe(files_of(o.train), o.training);
     ids = tokenizer.vocab_size();
     save_tokenizer(folder, tokenizer);
   });
@@ -44,7 +45,7 @@ Subcommand tokenizer_command() {
   return {"tokenizer", "train a BPE tokenizer on texts", [](Command& c) -> std::function<int()> {
             auto o = std::make_shared<TokenizerOptions>();
             BpeTraining& t = o->training;
-            c.list("--train", "FILE", "texts, each by itself", o->train);
+            c.list("--train", "FILE", "texts and .jsonl files, and patterns in quotes", o->train);
             c.option("--vocab", "ids, with the special tokens and the 256 bytes", t.vocab_size);
             c.option("--pattern", "splits the texts before merging, as this family of models does", t.pattern,
                      {"gpt2", "llama3", "qwen2"});

@@ -49,8 +49,14 @@ std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::s
   return saved.empty() ? std::make_unique<BpeTokenizer>(read_tokenizer(name)) : Tokenizer::from_json(saved);
 }
 
+void refuse_examples(const RunConfig& run) {
+  for (const Difference& d : differences(RunConfig(), run))
+    TG_CHECK(!is_example_setting(d.name), value,
+             "[train] {} is {}. It is for examples, which `tapegrad finetune` reads. Leave it out.", d.name, d.after);
+}
 // Also sets the vocabulary.
 RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, const std::string& saved = "") {
+  refuse_examples(run);
   int64_t& vocabulary = run.model.vocab_size;
   if (is_path(run.tokenizer))  // a resume may run elsewhere
     run.tokenizer = absolute_path(run.tokenizer);
@@ -59,7 +65,7 @@ RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, con
   TG_CHECK(tokenizer || !ids, value,
            "[data] {} holds token ids, and the tokenizer is \"{}\". Characters come from a text. Pass the text, or use "
            "the byte tokenizer.",
-           words[0], run.tokenizer);
+           *std::ranges::find_if(words, [](const std::string& word) { return has_token_file({word}); }), run.tokenizer);
   if (!tokenizer)
     tokenizer =
         std::make_unique<CharTokenizer>(CharTokenizer::from_text(read_texts(files_of(words), run.data.documents)));
@@ -117,6 +123,7 @@ TrainJob new_job(TrainCommandOptions& o) {
              "tokenizer. Leave it out.",
              d.name, d.before, o.init, d.after);
   });
+  refuse_examples(run);
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
     return read_data(init.of_data(), files, with.data, o.unknown == "skip");
   });

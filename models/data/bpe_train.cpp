@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <future>
 #include <map>
 #include <mutex>
@@ -41,10 +42,21 @@ class TextParts {
   bool next(std::string& part) {
     const std::lock_guard lock(mutex_);
     while (true) {
+      if (!documents_.empty()) {
+        part = std::move(documents_.front());
+        documents_.pop_front();
+        return true;
+      }
       if (!file_) {
         if (paths_.empty()) return false;
-        file_.emplace(open_text(paths_[0]));
+        const std::span<const std::string> path = paths_.first(1);
         paths_ = paths_.subspan(1);
+        if (path[0].ends_with(".jsonl")) {
+          for_each_documents(path, DocumentKind::file,
+                             [&](auto some) { documents_.insert(documents_.end(), some.begin(), some.end()); });
+          continue;
+        }
+        file_.emplace(open_text(path[0]));
         offset_ = searched_ = 0;
         rest_.clear();
       }
@@ -85,6 +97,7 @@ class TextParts {
   std::optional<InputFile> file_;
   size_t offset_ = 0, searched_ = 0;  // in the file, and in rest_
   std::string rest_;
+  std::deque<std::string> documents_;  // of a .jsonl file
 };
 
 void check_training(std::span<const std::string> paths, const BpeTraining& o) {

@@ -94,13 +94,16 @@ TokenData TokenData::mix(std::span<const TokenData> groups, std::span<const doub
            groups.size());
   TokenData all = join(groups, std::move(name));
   int64_t end = 0;
+  double total = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     TG_CHECK(weights[i] > 0 && std::isfinite(weights[i]), value,
              "[data] the weight of {} is {}. It must be finite and above 0. Leave the group out, or correct it.",
              groups[i].name_, weights[i]);
     all.groups_.push_back({end, end + groups[i].size(), weights[i]});
     end += groups[i].size();
+    total += weights[i];
   }
+  TG_CHECK(std::isfinite(total), value, "[data] the sum of the weights is {}. It must be finite. Scale them.", total);
   return all;
 }
 bool TokenData::is_wide() const {

@@ -49,7 +49,7 @@ class TokenData {
   const std::string& name() const { return name_; }
   /// Copies tokens from position `begin` into `to`. An Error if there are too few, or a file shrank.
   void copy(int64_t begin, std::span<int32_t> to) const;
-  TokenData slice(int64_t begin, int64_t end) const;  ///< the tokens [begin, end)
+  TokenData slice(int64_t begin, int64_t end) const;  ///< the tokens [begin, end), without groups
 
   struct Split;
   /// The first int(fraction * size()) tokens for training, the rest for validation; of a mixture, those of each group.

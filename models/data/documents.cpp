@@ -31,8 +31,8 @@ constexpr std::string_view kNoText = "[data] no text is named. Training needs at
 bool is_json_lines(std::string_view path) { return path.ends_with(".jsonl"); }
 bool is_whole(std::string_view path, DocumentKind kind) { return kind == DocumentKind::file && !is_json_lines(path); }
 void check_any(int64_t documents, std::span<const std::string> paths) {
-  TG_CHECK(documents > 0, value, "[data] {} has only blank lines. Training needs a document. Check the file.",
-           paths[0]);
+  TG_CHECK(documents > 0, value,
+           "[data] {} has no document: its lines are blank. At least one must have text. Check the file.", paths[0]);
 }
 
 // Calls f(line, its number from 1) without line breaks. Holds the longest line.
@@ -64,12 +64,14 @@ std::string text_of_line(std::string_view line, const std::string& place) {
   if (text) {
     what = fmt::format("an object whose \"text\" is {}", text->type_name());
   } else if (object.is_object()) {
-    what = "an object with the keys";
+    what = object.empty() ? "an object without keys" : "an object with the keys";
     for (const auto& [key, x] : object.items()) what += fmt::format(" '{}'", key);
   }
   detail::fail(
       Error::Kind::value,
-      fmt::format("[data] {} is {}. It must be an object with a \"text\", a string. Convert the file.", place, what));
+      fmt::format("[data] {} is {}. It must be an object with a \"text\", a string. Convert the file; `tapegrad "
+                  "finetune` reads messages, prompts and instructions.",
+                  place, what));
 }
 
 // Collects documents, and passes them on.

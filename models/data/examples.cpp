@@ -49,7 +49,9 @@ class LineReader {
       if (!ended) add(e, end, true);
       to.list.push_back(finished(std::move(e), to));
     } else {
-      refuse(line, "messages; prompt and completion; instruction and output; or text");
+      refuse(line,
+             "messages; prompt and completion; instruction and output; or text. Prompt, chosen and rejected are "
+             "for DPO");
     }
   }
 
@@ -115,7 +117,7 @@ class LineReader {
     TG_CHECK(
         counts, value,
         "[examples] none of its {} tokens counts in the loss, or none within the context of {}. At least one must: "
-        "use a larger context, or leave the line out.",
+        "use a larger context or --window, or skip such lines (--skip-bad true).",
         before, o_.context);
     return e;
   }
@@ -129,8 +131,14 @@ class LineReader {
 bool holds_examples(const std::string& path) {
   if (!path.ends_with(".jsonl")) return false;
   const MappedFile file(path);
-  const Json line = json_or_null(file.text().substr(0, file.text().find('\n')));
-  return line.is_object() && (line.contains("messages") || line.contains("prompt") || line.contains("instruction"));
+  std::string_view rest = file.text();
+  constexpr int kLines = 100;  // some may be blank or wrong
+  for (int i = 0; i < kLines && !rest.empty(); ++i) {
+    const Json line = json_or_null(rest.substr(0, rest.find('\n')));
+    rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1);
+    if (line.is_object()) return line.contains("messages") || line.contains("prompt") || line.contains("instruction");
+  }
+  return false;
 }
 
 Examples read_examples(std::span<const std::string> paths, const Tokenizer& tokenizer, const ExampleOptions& o) {
@@ -214,11 +222,10 @@ ExampleBatches::ExampleBatches(Examples all, ExampleBatchOptions o)
            "[examples] batch {} and accumulate {}. Both must be at least 1. Correct the settings.", o.batch,
            o.accumulate);
   const int64_t rows = all_->lines();
-  TG_CHECK(
-      rows / o.batch >= o.accumulate, value,
-      "[examples] {} rows for steps of {} batches of {}. There must be enough for one step. Use more examples or a "
-      "smaller batch.",
-      rows, o.accumulate, o.batch);
+  TG_CHECK(rows / o.batch >= o.accumulate, value,
+           "[examples] {} rows for steps of {} batches of {}. There must be enough for one step. Use more examples, a "
+           "smaller batch, another split, or no packing.",
+           rows, o.accumulate, o.batch);
   for (int64_t r = 0; r < rows; ++r)
     sizes_.push_back(std::ranges::max(examples_of(r), {}, &TokenExample::inputs).inputs());
   by_size_.resize(size_t(rows));

@@ -62,7 +62,7 @@ struct Examples::Split {
   Examples train, val;
 };
 
-/// Whether the path ends in .jsonl and the first line has the keys of an example, other than "text".
+/// Whether the path ends in .jsonl and the first object in it has a key of examples, other than "text".
 bool holds_examples(const std::string& path);
 /// Reads files of JSON lines, each an object with the keys of the first kind that it has all of:
 ///

@@ -50,6 +50,7 @@ foreach(kind train finetune)
           ${kind} --resume ${kind}_parsed --special text)
 endforeach()
 
+file(WRITE ${dir}/loss.json "{\"loss\": \"all\"}")
 file(WRITE ${dir}/keys.jsonl "{\"a\": 1}")
 refused(1 "line 1 of keys.jsonl is an object with the keys 'a'. It must be an object with a \"text\""
         train --data keys.jsonl --out never)
@@ -108,6 +109,7 @@ string(REPEAT [=[{"messages": [{"role": "user", "content": "1+1"}, {"role": "ass
 ]=] 6 lines)
 file(WRITE ${dir}/chat.jsonl "${lines}")
 run(0 finetune --model both --batch 2 --max-steps 3 --warmup 1 --chat-format plain --data chat.jsonl --out chatty)
+expect(out "--adapter chatty --chat --chat-format plain")
 expect(out "chat.jsonl: 16 examples to train on, 2 to validate on, in the format plain")
 expect(err "an epoch has 8 batches")
 run(0 ${tune} --data chat.jsonl --out whole)
@@ -142,11 +144,54 @@ refused(1 "both has no chat template that is known"
 refused(1 "needs the token <|im_end|>, which the tokenizer of both lacks"
         finetune --model both --data chat.jsonl --chat-format chatml --max-steps 3 --warmup 1 --out never)
 refused(1 "--order random is given" ${tune} --data chat.jsonl --order random --out never)
-refused(1 "weights are for texts and token files" ${tune} --data chat.jsonl --weights 1 --out never)
+refused(1 "weights, documents, special and token-type are for texts and token files"
+        ${tune} --data chat.jsonl --weights 1 --out never)
 file(WRITE ${dir}/bad.jsonl "${lines}{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"b\"}\n")
 refused(1 "bad.jsonl:10" ${tune} --data bad.jsonl --objective dpo --out never)
 run(0 ${tune} --data bad.jsonl --objective dpo --skip-bad true --out skipped)
 expect(err "1 lines are no examples and are skipped")
+
+# Refusals, and settings in other places
+run(0 tokenize --tokenizer tokenizer.json --in text.txt --out old.bin)
+foreach(format raw llmc npy)
+  refused(1 "old.bin exists, and a .bin file does not say what it holds"
+          tokenize --tokenizer tokenizer.json --in text.txt --out old.bin --format ${format})
+endforeach()
+run(0 tokenize --tokenizer tokenizer.json --in text.txt --out all.bin --format llmc)  # its header says it
+refused(2 "--shard-tokens makes a new folder; omit --overwrite"
+        tokenize --tokenizer tokenizer.json --in text.txt --out never --shard-tokens 9 --overwrite)
+run(2 eval --model both --data text.txt --weights 1)
+refused(1 "[train] loss is \"all\". It is for examples" train --config loss.json --data text.txt --out never)
+refused(1 "--unknown skip is for texts" ${tune} --data chat.jsonl --unknown skip --out never)
+file(WRITE ${dir}/late.jsonl "\nno JSON\n")
+file(READ ${dir}/chat.jsonl lines)
+file(APPEND ${dir}/late.jsonl "${lines}")
+run(0 ${tune} --data late.jsonl --skip-bad true --out late)
+# A tokenizer without an end-of-text token parses special tokens too, also when resumed
+string(REPLACE "<|endoftext|>" "<|sep|>" separated "${json}")
+file(WRITE ${dir}/sep.json "${separated}")
+file(WRITE ${dir}/sep.txt "ab<|sep|>${text}")
+run(0 train --data sep.txt --tokenizer ./sep.json --special parse ${tiny} --quiet --out sep)
+run(0 finetune --model sep --data sep.txt --special parse --max-steps 3 --warmup 1 --quiet --out of_sep)
+run(0 finetune --resume of_sep --max-steps 4 --quiet)
+# Tokenizers are trained on the texts of JSON lines
+run(0 tokenizer --train "a.jso*" --vocab 260 --out of_lines)
+file(READ ${dir}/of_lines/tokenizer.json trained)
+string(JSON merge GET "${trained}" model merges 0)
+fail_if("the first merge is ${merge}" merge MATCHES "\\{")
+# A reply of --chat ends by the token that finetune taught
+file(WRITE ${dir}/cat.jsonl "")
+foreach(i RANGE 40)
+  file(APPEND ${dir}/cat.jsonl "{\"prompt\": \"the cat\", \"completion\": \" sat\"}\n")
+endforeach()
+run(0 finetune --model both --data cat.jsonl --chat-format plain --rank 16 --targets * --batch 16 --max-steps 150
+    --warmup 5 --lr 0.02 --schedule constant --val-fraction 0 --quiet --out cat)
+file(WRITE ${dir}/message.txt "the cat\n")
+execute_process(COMMAND ${TAPEGRAD} generate --model both --adapter cat --chat --chat-format plain --max-tokens 9
+                        --temperature 0 WORKING_DIRECTORY ${dir} INPUT_FILE ${dir}/message.txt OUTPUT_VARIABLE out
+                ERROR_VARIABLE err)
+set(command "tapegrad generate --chat")
+fail_if("the reply is '${out}'" NOT out MATCHES "^ sat\n")
 
 report()
 message(NOTICE "data of the command line works")

@@ -129,8 +129,9 @@ TEST_CASE("documents: wrong files and lines are refused by their place") {
   CHECK_HAS(refused("null.jsonl", R"({"text": null})"), "is an object whose \"text\" is null. It must be");
   CHECK_HAS(refused("empty.jsonl", ""), "is empty");
   write_file_atomically(f / "blank", "\n \n");
-  CHECK_SAYS(encoded(byte_level(), {f / "blank"}, {.documents = DocumentKind::line}), "has only blank lines");
-  CHECK_SAYS(read_texts(Texts{f / "blank"}, DocumentKind::line), "has only blank lines");
+  CHECK_SAYS(encoded(byte_level(), {f / "blank"}, {.documents = DocumentKind::line}),
+             "has no document: its lines are blank");
+  CHECK_SAYS(read_texts(Texts{f / "blank"}, DocumentKind::line), "has no document: its lines are blank");
   CHECK_SAYS(documents_of({}, DocumentKind::file), "no text is named");
   CHECK_SAYS(documents_of({f / "gone.jsonl"}, DocumentKind::line), "No such file");
 }

@@ -109,7 +109,7 @@ TEST_CASE("examples: longer ones are cut at the end and counted; one without a t
   CHECK_HAS(
       f.error(both, o),
       "[examples] none of its 8 tokens counts in the loss, or none within the context of 3. At least one must: use "
-      "a larger context, or leave the line out.\n    in " +
+      "a larger context or --window, or skip such lines (--skip-bad true).\n    in " +
           f.path + "/d.jsonl:1");
   o.skip_bad = true;
   const Examples rest = f.read(both, o);
