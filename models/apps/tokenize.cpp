@@ -13,6 +13,7 @@
 #include <tapegrad/models/io/checkpoint.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -23,13 +24,28 @@ namespace tg::apps {
 namespace {
 
 struct TokenizeOptions {
-  std::string tokenizer, pattern, out, format;
+  std::string tokenizer, pattern, out, format, shard_tokens;
   std::vector<std::string> in;
   std::vector<std::pair<std::string, std::string>> settings;
-  std::optional<int64_t> shard_tokens;
   bool overwrite = false;
   int64_t threads = 0;
 };
+
+// "100M", or a plain number.
+int64_t tokens_of(const std::string& word) {
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
+  const std::string_view unit(end, size_t(word.data() + word.size() - end));
+  const int64_t factor = unit.empty()  ? 1
+                         : unit == "k" ? 1000
+                         : unit == "M" ? 1000'000
+                         : unit == "G" ? 1000'000'000
+                                       : 0;
+  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &n))
+    throw UsageError(
+        fmt::format("--shard-tokens is '{}'. It takes a number of tokens, as 100M, 500k or 1000000.", word));
+  return n;
+}
 
 bool holds_tokens(const std::string& path) {
   try {
@@ -101,14 +117,13 @@ int run(const TokenizeOptions& o) {
   check_alone("tokenize");
   if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
     throw UsageError("--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
-  const bool shards = o.shard_tokens.has_value();
+  const bool shards = !o.shard_tokens.empty();
   if (is_token_file(o.out) == shards)
     throw UsageError(shards ? "--shard-tokens makes a folder; --out must not end in .npy or .bin"
                             : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
                               "--shard-tokens");
   if (shards && o.overwrite) throw UsageError("--shard-tokens makes a new folder; omit --overwrite");
-  TG_CHECK(!shards || *o.shard_tokens >= 1, value, "[tokenize] --shard-tokens is {}. It must be 1 or more.",
-           *o.shard_tokens);
+  const int64_t most = shards ? tokens_of(o.shard_tokens) : 0;
   if (o.out.ends_with(".npy") && !o.format.empty() && o.format != "npy")
     throw UsageError("--out ends in .npy, and --format is " + o.format);
   TokenFormat format = o.out.ends_with(".bin") ? TokenFormat::raw : TokenFormat::npy;
@@ -134,7 +149,7 @@ int run(const TokenizeOptions& o) {
   } else {
     where = new_output("tokenize", o.out, "folder");
     write_new_folder(where, [&](const std::string& folder) {
-      Shards all(folder, tokenizer.vocab_size(), format, *o.shard_tokens);
+      Shards all(folder, tokenizer.vocab_size(), format, most);
       encode([&](std::span<const int64_t> ids) { all.add(ids); });
       all.end({{"tokenizer_hash", identity_of(tokenizer)},
                {"vocab_size", tokenizer.vocab_size()},
@@ -163,8 +178,8 @@ Subcommand tokenize_command() {
                          [](const std::string& name) { return name == "documents" || name == "special"; });
             c.option("--out", "PATH",
                      "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o->out);
-            c.option("--shard-tokens", "the most tokens of a shard, which is in memory as a whole", o->shard_tokens,
-                     std::nullopt);
+            c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",
+                     o->shard_tokens);
             c.option("--format",
                      "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
                      "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",

@@ -82,8 +82,13 @@ refused(1 "shards_npy exists. --out names a new folder"
 refused(2 "--shard-tokens makes a folder" tokenize --tokenizer tokenizer.json --in text.txt --out x.npy
         --shard-tokens 9)
 refused(2 "for a folder of shards pass --shard-tokens" tokenize --tokenizer tokenizer.json --in text.txt --out x)
-refused(1 "--shard-tokens is 0. It must be 1 or more"
-        tokenize --tokenizer tokenizer.json --in text.txt --out never --shard-tokens 0)
+foreach(wrong 0 -1 1.5M M 1T 10000000000G)
+  refused(2 "--shard-tokens is '${wrong}'. It takes a number of tokens, as 100M"
+          tokenize --tokenizer tokenizer.json --in text.txt --out never --shard-tokens ${wrong})
+endforeach()
+run(0 tokenize --tokenizer tokenizer.json --in text.txt --out kilo --shard-tokens 1k)
+run(0 tokenize --tokenizer tokenizer.json --in text.txt --out plain --shard-tokens 1000)
+same_files(kilo/meta.json plain/meta.json "1k is not 1000")
 refused(1 "no file matches none/*.bin" train --data "none/*.bin" --out never)
 refused(1 "shards_npy/* has texts and token files" train --data "shards_npy/*" --tokenizer ./tokenizer.json --out never
         --weights 1)

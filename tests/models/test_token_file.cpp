@@ -196,12 +196,16 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
   const Folder f;
   const std::vector<std::string> files{f / "a.bin"};
   const ByteTokenizer bytes;
+  const std::string spaced = R"({ "added_tokens": [], "decoder": {"type": "Fuse"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]} })";
   write_file_atomically(files[0], "ab");
   check_tokenizer_of(files, bytes);
   write_file_atomically(f / "meta.json", R"({"vocab_size": 65})");  // of another program
   check_tokenizer_of(files, bytes);
   write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", identity_of(bytes)}}));
   check_tokenizer_of(files, bytes);
+  check_tokenizer_of(files, *Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}"));
+  CHECK(identity_of(*Tokenizer::from_json(spaced)) == identity_of(*Tokenizer::from_json(text_of(own_json(spaced)))));
   CHECK_SAYS_OF(value, check_tokenizer_of(files, CharTokenizer::from_text("ab")),
                 "[data] " + f / "a.bin was written with another tokenizer, as " + f / "meta.json says");
 }
