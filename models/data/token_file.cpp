@@ -50,7 +50,9 @@ TokenFile read_npy(const InputFile& file) {
   constexpr std::string_view kOrder = "'fortran_order':False", kShape = "'shape':(";
   for (const std::string_view type : {"|u1", "<u2", "<u4", "<i4", "<i8"}) {
     const std::string descr = fmt::format("'descr':'{}'", type);
-    if (take(rest.find(descr), descr.size())) array.width = size_t(type[2] - '0'), array.is_signed = type[1] == 'i';
+    if (!take(rest.find(descr), descr.size())) continue;
+    array.width = size_t(type[2] - '0'), array.is_signed = type[1] == 'i';
+    break;  // a second one is an Error
   }
   take(rest.find(kOrder), kOrder.size());
   if (const size_t at = rest.find(kShape); at != rest.npos) {
