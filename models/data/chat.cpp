@@ -143,7 +143,7 @@ std::vector<int64_t> encode_chat(const Tokenizer& tokenizer, const ChatFormat& f
                                  bool add_generation_prompt) {
   std::vector<int64_t> all;
   for (const ChatPart& p : chat_parts(f, messages, add_generation_prompt))
-    for (const int64_t id : tokenizer.encode(p.text, {.parse_special = p.marker})) all.push_back(id);
+    for (const int64_t id : tokenizer.encode(p.text, EncodeOptions{.parse_special = p.marker})) all.push_back(id);
   return all;
 }
 
