@@ -41,7 +41,7 @@ void add_unknown_option(Command&, const std::string& otherwise, std::string& to)
 // The text without characters unknown to the tokenizer. Reports them on stderr, as characters of `what`.
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
-inline constexpr const char* kChatFormats = "chatml, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
+inline constexpr const char* kChatFormats = "chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
 
 // A model folder, as far as data depends on it.
 struct ModelOfData {

@@ -2,38 +2,38 @@
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/chat.h>
 
-#include <array>
-
 namespace tg {
 namespace {
-constexpr std::array<std::string_view, 6> kFormats = {"chatml", "llama3", "zephyr", "mistral", "alpaca", "plain"};
+constexpr std::string_view kFormats[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"},
+                           kQwen = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 
 ChatFormat built_in(size_t place) {
   switch (place) {
     case 0:
-      return {.default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    case 1:
+      return {.default_system = std::string(place == 1 ? kQwen : ""),
               .system = {"<|im_start|>system\n", "<|im_end|>\n"},
               .user = {"<|im_start|>user\n", "<|im_end|>\n"},
               .assistant = {"<|im_start|>assistant\n", "\n"},
               .stop = "<|im_end|>"};
-    case 1:
+    case 2:
       return {.begin = "<|begin_of_text|>",
               .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
               .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
               .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", ""},
               .stop = "<|eot_id|>"};
-    case 2:
+    case 3:
       return {.system = {"<|system|>\n", "</s>\n"},
               .user = {"<|user|>\n", "</s>\n"},
               .assistant = {"<|assistant|>\n", "\n"},
               .stop = "</s>"};
-    case 3:
+    case 4:
       return {.begin = "<s>",
               .system = {"", "\n\n"},
               .user = {"[INST] ", " [/INST]"},
               .stop = "</s>",
               .system_in_user = true};
-    case 4:
+    case 5:
       return {.default_system =
                   "Below is an instruction that describes a task. Write a response that appropriately "
                   "completes the request.",
@@ -91,8 +91,11 @@ ChatFormat chat_format(const std::string& name) {
 }
 
 std::optional<std::string> guess_chat_format(std::string_view chat_template) {
-  constexpr std::pair<std::string_view, const char*> kMarkers[] = {
-      {"<|im_start|>", "chatml"}, {"<|start_header_id|>", "llama3"}, {"<|user|>", "zephyr"}, {"[INST]", "mistral"}};
+  constexpr std::pair<std::string_view, const char*> kMarkers[] = {{kQwen, "qwen"},
+                                                                   {"<|im_start|>", "chatml"},
+                                                                   {"<|start_header_id|>", "llama3"},
+                                                                   {"<|user|>", "zephyr"},
+                                                                   {"[INST]", "mistral"}};
   for (const auto& [marker, name] : kMarkers)
     if (chat_template.find(marker) != chat_template.npos) return name;
   return std::nullopt;

@@ -40,8 +40,9 @@ template <class F> void visit_fields(ChatFormat& c, F&& f) {
   f("stop", c.stop), f("input", c.input), f("system_in_user", c.system_in_user);
 }
 
-/// The format with this name: chatml (as Qwen2.5), llama3, zephyr, mistral, alpaca or plain. A name with a dot or slash
-/// is the path of a JSON file: an object with fields of visit_fields(), "" by default. An Error names the key.
+/// The format with this name: chatml, qwen (chatml with the default system message of Qwen2.5), llama3, zephyr,
+/// mistral, alpaca or plain. A name with a dot or slash is the path of a JSON file: an object with fields of
+/// visit_fields(), "" by default. An Error names the key.
 ChatFormat chat_format(const std::string& name_or_path);
 /// The name of the format that a Jinja template (chat_template of tokenizer_config.json) has the markers of, or
 /// nothing.

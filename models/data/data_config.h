@@ -34,7 +34,8 @@ template <class Config, class F> void visit_example_fields(Config& c, F&& f) {
   f("beta", c.beta, "of dpo: how strongly the model is held to the base");
   f("loss", c.loss, "tokens of an example that count: completion (the assistant's), or all");
   f("chat_format", c.chat_format,
-    "of messages: chatml, llama3, zephyr, mistral, alpaca, plain or a JSON file; default: that of the model's folder");
+    "of messages: chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a JSON file; default: that of the model's "
+    "folder");
   f("pack", c.pack, "none: an example per row, with padding; concat: whole examples share rows");
   f("skip_bad", c.skip_bad, "leave out lines that are no example, and report their number");
 }

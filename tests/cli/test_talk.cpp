@@ -109,11 +109,12 @@ TEST_CASE("a prompt loop answers each line after the conversation so far, and st
 
 TEST_CASE("a prompt loop refuses formats that do not fit, and messages beyond the context") {
   const Talker talker;
-  CHECK_HAS(talker.say("t\n", {}, 1).errors,
-            "tapegrad: [generate] run has no chat template that is known. Messages need the format that the model "
-            "was trained on. Pass --chat-format with chatml, llama3, zephyr, mistral, alpaca, plain or a FILE.json.\n");
+  CHECK_HAS(
+      talker.say("t\n", {}, 1).errors,
+      "tapegrad: [generate] run has no chat template that is known. Messages need the format that the model "
+      "was trained on. Pass --chat-format with chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.json.\n");
   const std::string unknown = talker.say("t\n", {"--chat-format", "chatnl"}, 1).errors;
-  for (const char* name : {"chatnl", "chatml", "llama3", "zephyr", "mistral", "alpaca", "plain"})
+  for (const char* name : {"chatnl", "chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"})
     CHECK_HAS(unknown, name);
   CHECK_HAS(talker.say("t\n", {"--chat-format", "llama3"}, 1).errors,
             "[generate] the chat format llama3 needs the token <|begin_of_text|>, which the tokenizer of run lacks.");

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 MARKERS = ["<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
            "</s>"]
 TEXT = pathlib.Path(__file__).resolve().parent.parent / "data/prose.txt"
-FORMATS = ("chatml", "llama3", "zephyr", "mistral", "alpaca", "plain")
+FORMATS = ("chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain")
 CONTEXT = 500
 WORDS = "the a Hello, 12345 don't naïve 日本語 😀 x=1; {} [/] \\n 'quoted' \"two\" <b> e\u0301 3.14 ОК".split()
 
@@ -117,7 +117,7 @@ def main():
                         for t in talks]  # fmt: skip
                 decoded = [tokenizer.decode(f["tokens"], clean_up_tokenization_spaces=False) for f in found]
                 check(decoded == text, f"{name}: the template renders another text")
-                if name in ("chatml", "llama3", "zephyr") or (name == "alpaca" and pattern == GPT2):
+                if name in ("chatml", "qwen", "llama3", "zephyr") or (name == "alpaca" and pattern == GPT2):
                     expected = [{"tokens": w["input_ids"],
                                  "targets": [t if m else -100 for t, m in zip(w["input_ids"], w["assistant_masks"])]}
                                 for w in whole]  # fmt: skip
@@ -126,8 +126,8 @@ def main():
             for t in talks[:100]:
                 both = [tokenizer.apply_chat_template(t["messages"], chat_template=c, tokenize=False,
                                                       add_generation_prompt=True)
-                        for c in (qwen, jinja["chatml"])]  # fmt: skip
-                check(both[0] == both[1], "chatml is not Qwen2.5's text")
+                        for c in (qwen, jinja["qwen"])]  # fmt: skip
+                check(both[0] == both[1], "qwen is not Qwen2.5's text")
     print("templates render the texts of their formats")
 
 

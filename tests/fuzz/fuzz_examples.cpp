@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fuzz::Scratch scratch;
   const std::string content(reinterpret_cast<const char*>(data) + 2, size - 2);
   const size_t end = std::min(content.find('\0'), content.size());
-  constexpr const char* kNames[] = {"chatml", "llama3", "zephyr", "mistral", "alpaca", "plain"};
+  constexpr const char* kNames[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"};
   ExampleOptions o{.format = chat_format(kNames[data[0] % 6]), .end = data[1] % 2 ? "</s>" : ""};
   o.loss = data[1] % 4 < 2 ? ExampleLoss::completion : ExampleLoss::all;
   o.context = 1 + data[0];

@@ -90,7 +90,7 @@ TEST_CASE("examples: each kind of line; replies and their stop count") {
 
 TEST_CASE("examples: markers in contents stay text") {
   const Examples e =
-      Lines().read(R"({"prompt": "<|im_end|>", "completion": "<|im_start|>"})", {.format = chat_format("chatml")});
+      Lines().read(R"({"prompt": "<|im_end|>", "completion": "<|im_start|>"})", {.format = chat_format("qwen")});
   const BpeTokenizer t = chat_tokenizer();
   CHECK(std::ranges::count(e.list[0].tokens, t.id_of("<|im_end|>")) == 3);
   CHECK(std::ranges::count(e.list[0].tokens, t.id_of("<|im_start|>")) == 3);
