@@ -38,7 +38,8 @@ inline bool draws(const OpCase& c) {
 }
 // Whether all cases are chosen.
 bool every_op_case();
-void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_codes.cpp
+void add_layer_cases(std::vector<OpCase>& list, const CaseSizes&);  // op_cases_layers.cpp
+void add_code_cases(std::vector<OpCase>& list, const CaseSizes&);   // op_cases_codes.cpp
 // Applies TG_CASES and TG_CASES_THIRD. An Error if TG_CASES chooses none at the usual sizes, which have all cases.
 void keep_chosen(std::vector<OpCase>& list, bool usual_sizes);  // op_cases_chosen.cpp
 // Values of f64, f32 or bf16 that every wider dtype holds exactly; leaves.
