@@ -18,7 +18,7 @@ class Field {
 
   [[noreturn]] void fail(std::string_view what) const {
     detail::fail(Error::Kind::value,
-                 fmt::format("[tokenizer] {}: {} {}. Only the features in models/data/README.md are supported. Use "
+                 fmt::format("[tokenizer] {}: {} {}. Only the features in models/data/tokenizers.md are supported. Use "
                              "another tokenizer, or encode the text with the program that made it.",
                              *source_, path_.empty() ? "the text" : path_, what));
   }
