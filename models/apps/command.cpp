@@ -312,6 +312,21 @@ void Command::count(const std::string& flag, const std::string& help, std::optio
   option(flag, "[K]", "", help, into<int64_t>(value, flag, kWhole, 0, most));
 }
 
+int64_t with_unit(const std::string& flag, std::string_view word, const std::array<std::string_view, 3>& units) {
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
+  const std::string_view unit(end, size_t(word.data() + word.size() - end));
+  const int64_t factor = unit.empty()       ? 1
+                         : unit == units[0] ? 1000
+                         : unit == units[1] ? 1000'000
+                         : unit == units[2] ? 1000'000'000
+                                            : 0;
+  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &n))
+    throw UsageError(
+        fmt::format("{} is '{}'. It takes a number, as 5{}, 200{} or 1000000.", flag, word, units[2], units[1]));
+  return n;
+}
+
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands,
                      std::function<std::string()> before, std::function<void(int)> after) {
   const auto run = [&] {

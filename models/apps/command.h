@@ -1,6 +1,7 @@
 // Options and subcommands of a program. Only command.cpp includes the argument parser, which compiles slowly. Wrong
 // usage ends with status 2, an Error with status 1. Both print one message on stderr after the program's name.
 #pragma once
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -76,6 +77,10 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std:
                      std::function<void(int)> after);
 // A program without subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
+
+// "200MB" with the units {"KB", "MB", "GB"} of 10^3, 10^6 and 10^9, or a plain number; 1 or more. Wrong usage
+// otherwise.
+int64_t with_unit(const std::string& flag, std::string_view word, const std::array<std::string_view, 3>& units);
 
 Subcommand tokenizer_command();
 Subcommand tokenize_command();

@@ -10,7 +10,6 @@
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 
-#include <charconv>
 #include <cstdio>
 #include <memory>
 
@@ -21,21 +20,7 @@ struct ExportOptions {
   std::string model, adapter, base, to = "hf", out, dtype = "same", max_shard;
 };
 
-// "200MB", or bytes.
-int64_t bytes_of(const std::string& word) {
-  int64_t n = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
-  const std::string_view unit(end, size_t(word.data() + word.size() - end));
-  const int64_t factor = unit.empty()   ? 1
-                         : unit == "KB" ? 1000
-                         : unit == "MB" ? 1000'000
-                         : unit == "GB" ? 1000'000'000
-                                        : 0;
-  int64_t bytes = 0;
-  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &bytes))
-    throw UsageError(fmt::format("--max-shard is '{}'. It takes a number of bytes, as 5GB, 200MB or 1000000.", word));
-  return bytes;
-}
+int64_t bytes_of(const std::string& word) { return with_unit("--max-shard", word, {"KB", "MB", "GB"}); }
 
 void write_folder(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   HuggingfaceOptions options;

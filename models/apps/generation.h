@@ -45,7 +45,6 @@ class Continuation {
   std::string_view reason_ = kLength;
 };
 
-// Values of --chat-format.
 // Answers lines of standard input until it ends or a signal. Returns the exit status.
 int chat(const LoadedModel&, GenerateOptions);
 

@@ -174,9 +174,9 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
            "[{}] weights, documents, special and token-type are for texts and token files, and {} has examples. Leave "
            "them out.",
            m.command, name_of_files(files));
-  check_tokenizer(
-      m.tokenizer, m.tokenizer_error,
-      fmt::format("[{}] {} has no tokenizer, and {} has messages.", m.command, m.folder, name_of_files(files)));
+  check_tokenizer(m.tokenizer, m.tokenizer_error,
+                  fmt::format("[{}] {} has no tokenizer, and {} has messages. Name a model with a tokenizer.",
+                              m.command, m.folder, name_of_files(files)));
   const auto [name, format] = chat_format_of(m.command, how.chat_format, {m.folder}, *m.tokenizer);
   how.chat_format = name.find_first_of("./") == name.npos ? name : absolute_path(name);  // a resume may run elsewhere
   ExampleOptions o{.format = format, .loss = how.loss, .context = window, .skip_bad = how.skip_bad, .pairs = pairs};

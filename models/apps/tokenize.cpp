@@ -13,7 +13,6 @@
 #include <tapegrad/models/io/checkpoint.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <limits>
@@ -30,22 +29,6 @@ struct TokenizeOptions {
   bool overwrite = false;
   int64_t threads = 0;
 };
-
-// "100M", or a plain number.
-int64_t tokens_of(const std::string& word) {
-  int64_t n = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
-  const std::string_view unit(end, size_t(word.data() + word.size() - end));
-  const int64_t factor = unit.empty()  ? 1
-                         : unit == "k" ? 1000
-                         : unit == "M" ? 1000'000
-                         : unit == "G" ? 1000'000'000
-                                       : 0;
-  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &n))
-    throw UsageError(
-        fmt::format("--shard-tokens is '{}'. It takes a number of tokens, as 100M, 500k or 1000000.", word));
-  return n;
-}
 
 bool holds_tokens(const std::string& path) {
   try {
@@ -123,7 +106,7 @@ int run(const TokenizeOptions& o) {
                             : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
                               "--shard-tokens");
   if (shards && o.overwrite) throw UsageError("--shard-tokens makes a new folder; omit --overwrite");
-  const int64_t most = shards ? tokens_of(o.shard_tokens) : 0;
+  const int64_t most = shards ? with_unit("--shard-tokens", o.shard_tokens, {"k", "M", "G"}) : 0;
   if (o.out.ends_with(".npy") && !o.format.empty() && o.format != "npy")
     throw UsageError("--out ends in .npy, and --format is " + o.format);
   TokenFormat format = o.out.ends_with(".bin") ? TokenFormat::raw : TokenFormat::npy;

@@ -83,7 +83,7 @@ refused(2 "--shard-tokens makes a folder" tokenize --tokenizer tokenizer.json --
         --shard-tokens 9)
 refused(2 "for a folder of shards pass --shard-tokens" tokenize --tokenizer tokenizer.json --in text.txt --out x)
 foreach(wrong 0 -1 1.5M M 1T 10000000000G)
-  refused(2 "--shard-tokens is '${wrong}'. It takes a number of tokens, as 100M"
+  refused(2 "--shard-tokens is '${wrong}'. It takes a number, as 5G, 200M or 1000000"
           tokenize --tokenizer tokenizer.json --in text.txt --out never --shard-tokens ${wrong})
 endforeach()
 run(0 tokenize --tokenizer tokenizer.json --in text.txt --out kilo --shard-tokens 1k)
