@@ -42,7 +42,6 @@ Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const Mi
                        const std::source_location& where,
                        const std::function<void(uint64_t leaf, Tensor& grad)>& complete) {
   Accumulated all;
-  all.targets = micro.targets;
   const Tensor weights = micro.weights ? micro.weights.to(device) : Tensor();
   for (size_t i = 0; i < micro.batches.size(); ++i) {
     const auto weighted = [&] {

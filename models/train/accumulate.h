@@ -11,8 +11,8 @@
 
 namespace tg {
 
-/// A step's micro-batches and weights. The constructor counts targets on the host; accumulate() reads nothing there, so
-/// it can be compiled with these as inputs.
+/// A step's micro-batches and weights. Constructors count targets on the host; accumulate() reads nothing there, so it
+/// can be compiled with these as inputs.
 struct MicroBatches {
   std::vector<Batch> batches;
   /// Each batch's fraction of all kept targets, (n) f64; empty for one batch.
@@ -20,7 +20,9 @@ struct MicroBatches {
   int64_t targets = 0;  ///< number of kept targets
   MicroBatches() = default;
   /// Leaves out batches without kept targets. Throws if no target is kept at all.
-  explicit MicroBatches(std::span<const Batch>);
+  MicroBatches(std::span<const Batch>);
+  template <std::convertible_to<std::span<const Batch>> Batches>
+  MicroBatches(const Batches& all) : MicroBatches(std::span<const Batch>(all)) {}
   /// The share of rank `rank` of `size`: an equal number per rank, in order. Weights and `targets` remain those of all.
   /// Throws unless `size` divides the number.
   MicroBatches shard(int rank, int size) const;
@@ -30,21 +32,14 @@ struct MicroBatches {
 struct Accumulated {
   Tensor loss;    ///< mean over all kept targets, 0-d f64, without a history
   GradMap grads;  ///< gradients of that mean
-  int64_t targets = 0;
 };
 /// `loss` computes the scalar mean over a micro-batch's kept targets; it is called once for each, in order. Weights are
 /// kept targets, so the result is that of one large batch, up to rounding; batches without kept targets are skipped.
 /// One micro-batch gives the bits of backward(loss(batch)). Inputs and targets are moved to `device`. `complete` is
 /// BackwardOptions::on_leaf_grad for the sums over all micro-batches, called in the last backward pass. Errors: no kept
 /// target; those of backward(), naming the caller's line.
-/// @{
 Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, const MicroBatches&, Device device = {},
                        const std::source_location& = std::source_location::current(),
                        const std::function<void(uint64_t leaf, Tensor& grad)>& complete = {});
-inline Accumulated accumulate(const std::function<Tensor(const Batch&)>& loss, std::span<const Batch> micro_batches,
-                              Device device = {}, const std::source_location& where = std::source_location::current()) {
-  return accumulate(loss, MicroBatches(micro_batches), device, where);
-}
-/// @}
 
 }  // namespace tg

@@ -31,20 +31,6 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     const Tensor loss = training_loss(model, c, b.to(device), dropout);
     plan.activations = live() - before;
   }
-  const auto gradients = [&] {
-    std::vector<Batch> micro;
-    const int64_t ranks = std::min(comm->size(), 2);  // shard() needs a second rank's batches for weights
-    for (int64_t i = 0; i < ranks * std::min(c.micro_batches_of_rank(comm->size()), kMicroBatches); ++i)
-      micro.push_back(batch());
-    const auto others = [&](const Tensor& t) {  // each rank reads the tokens of all
-      return zeros(Shape{c.accumulate - int64_t(micro.size()), t.numel()}, t.dtype());
-    };
-    const Tensor inputs = others(micro[0].inputs), targets = others(micro[0].targets),
-                 weights = others(zeros({1}, DType::f64));
-    std::vector<Rng> draws(micro.size(), dropout);
-    return step_gradients(model, trained, c, MicroBatches(micro).shard(0, int(ranks)), draws, comm,
-                          optimizer->partition());
-  };
   size_t reached = 0;
   int64_t complete = 0;  // bytes of gradients in this backward
   const auto look = [&] {
@@ -59,7 +45,19 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
       complete += int64_t(g.layout().bytes());
       return g;
     });
-  const StepGradients g = gradients();
+  std::vector<Batch> some;
+  const int64_t ranks = std::min(comm->size(), 2);  // shard() needs a second rank's batches for weights
+  for (int64_t i = 0; i < ranks * std::min(c.micro_batches_of_rank(comm->size()), kMicroBatches); ++i)
+    some.push_back(batch());
+  const MicroBatches micro(some);
+  const auto others = [&](const Tensor& t) {  // each rank reads the tokens of all
+    return zeros(Shape{c.accumulate - int64_t(some.size()), t.numel()}, t.dtype());
+  };
+  const Tensor inputs = others(some[0].inputs), targets = others(some[0].targets),
+               weights = others(zeros({1}, DType::f64));
+  std::vector<Rng> draws(some.size(), dropout);
+  const StepGradients g =
+      step_gradients(model, trained, c, micro.shard(0, int(ranks)), draws, comm, optimizer->partition());
   for (const auto& [id, gradient] : g.grads.map()) plan.gradients += int64_t(gradient.layout().bytes());
   look();
   optimizer->step(g.grads, step_options(c, g.norm));

@@ -102,21 +102,12 @@ void TrainStep::search(const MicroBatches& m) {
   (void)step_gradients(model_, params_, config_, begin(m), draws_, Communicator::self(), nullptr);
 }
 
-TrainStep::Outcome TrainStep::run(MicroBatches m, double lr,
-                                  const std::function<void(const Outcome&, const MicroBatches&)>& check) {
-  if (compiled_) {
-    optimizer_->set_lr(optimizer_lr(config_, lr));
-    const Outcome o = run_compiled(m);
-    check(o, m);
-    return o;
-  }
-  StepGradients g = gradients(m);
-  const Outcome o = read(report_of(g));
-  if (!o.finite()) g.grads = {};  // frees memory for check()
-  check(o, m);
-  m = {};
+TrainStep::Outcome TrainStep::run(const MicroBatches& m, double lr) {
   optimizer_->set_lr(optimizer_lr(config_, lr));
-  optimizer_->step(g.grads, step_options(config_, g.norm));
+  if (compiled_) return run_compiled(m);
+  const StepGradients g = gradients(m);
+  const Outcome o = read(report_of(g));
+  if (o.finite()) optimizer_->step(g.grads, step_options(config_, g.norm));
   return o;
 }
 

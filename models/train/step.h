@@ -45,10 +45,10 @@ class TrainStep {
     double loss, grad_norm;
     bool finite() const;
   };
-  /// Makes a step at this learning rate. If the loss or the norm is not finite, nothing is updated; `check` sees both
-  /// and then throws. An Error leaves parameters and optimiser unchanged, except in a compiled step on a GPU with an
-  /// index out of range: the host learns of it after the update.
-  Outcome run(MicroBatches, double lr, const std::function<void(const Outcome&, const MicroBatches&)>& check);
+  /// Makes a step at this learning rate. If the loss or the norm is not finite, nothing is updated. An Error leaves
+  /// parameters and optimiser unchanged, except in a compiled step on a GPU with an index out of range: the host learns
+  /// of it after the update.
+  Outcome run(const MicroBatches&, double lr);
   StepGradients gradients(const MicroBatches&);
   /// Recomputes them without the other ranks, after an Error of this rank, for the ops' messages.
   void search(const MicroBatches&);

@@ -24,6 +24,9 @@ BatchSource windows_of(const Model& model, const TokenData& data, const TrainCon
   if (model.vocab_size() > 0) data.check_vocabulary(model.vocab_size());
   return source;
 }
+std::string not_finite(std::string_view what, double x, const StepRecord& r) {
+  return fmt::format("the {} of step {} is {}. It must be finite", what, r.step, std::isnan(x) ? std::abs(x) : x);
+}
 }  // namespace
 
 Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(int64_t)>& batches,
@@ -85,10 +88,6 @@ Trainer::Trainer(const Model& model, const Params& params, const TokenData& data
                  std::shared_ptr<Communicator> comm)
     : Trainer(model, params, windows_of(model, data, detail::valid(config)), config, std::move(comm)) {}
 
-void Trainer::explain(std::string_view what, double x, const StepRecord& r, const std::function<void()>& again) const {
-  explain(fmt::format("the {} of step {} is {}. It must be finite", what, r.step, std::isnan(x) ? std::abs(x) : x), r,
-          again);
-}
 // Throws the Error about a non-finite number. again() recomputes it from the same state.
 void Trainer::explain(const std::string& what, const StepRecord& r, const std::function<void()>& again) const {
   std::string found = "Recomputed with every op checked, it was finite: no op can be named.";
@@ -144,44 +143,38 @@ std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
           });
     }
     if (!r.val_loss) return std::nullopt;
-    if (!std::isfinite(*r.val_loss)) explain("validation loss", *r.val_loss, r, [&] { evaluate(); });
+    if (!std::isfinite(*r.val_loss)) explain(not_finite("validation loss", *r.val_loss, r), r, [&] { evaluate(); });
     unvalidated_.reset();
   }
   r.peak_bytes = memory_stats(params_.device()).peak;
   return r;
 }
 
-MicroBatches Trainer::next_batches() {
-  std::vector<Batch> all;
-  for (int64_t i = 0; i < config_.accumulate; ++i) all.push_back(data_.next(data_rng_));
-  return MicroBatches(all);
-}
 int64_t Trainer::update(StepRecord& r) {
   const Rng data = data_rng_, dropout = step_->dropout;
   try {
-    MicroBatches micro = next_batches();
-    const int64_t targets = micro.targets;
-    bool explained = false;
-    const auto check = [&](const TrainStep::Outcome& now, const MicroBatches& again) {
-      if (now.finite()) return;
-      const bool loss = !std::isfinite(now.loss);
-      explained = true;
-      explain(loss ? "loss" : "gradient's norm", loss ? now.loss : now.grad_norm, r, [&] {
-        step_->dropout = dropout;
-        step_->gradients(again);
-      });
-    };
+    std::vector<Batch> all;
+    for (int64_t i = 0; i < config_.accumulate; ++i) all.push_back(data_.next(data_rng_));
+    const MicroBatches micro(all);
     TrainStep::Outcome o;
     try {
-      o = step_->run(std::move(micro), r.lr, check);
+      o = step_->run(micro, r.lr);
     } catch (const Error& e) {  // an op rejected a non-finite number on this rank alone
-      if (e.kind() != Error::Kind::non_finite || explained) throw;
-      data_rng_ = data, step_->dropout = dropout;
-      explain(fmt::format("step {} computes a number that is not finite. All must be finite", r.step), r,
-              [&] { step_->search(next_batches()); });
+      if (e.kind() != Error::Kind::non_finite) throw;
+      explain(fmt::format("step {} computes a number that is not finite. All must be finite", r.step), r, [&] {
+        step_->dropout = dropout;
+        step_->search(micro);
+      });
+    }
+    if (!o.finite()) {
+      const bool norm = std::isfinite(o.loss);
+      explain(norm ? not_finite("gradient's norm", o.grad_norm, r) : not_finite("loss", o.loss, r), r, [&] {
+        step_->dropout = dropout;
+        step_->gradients(micro);
+      });
     }
     r.loss = o.loss, r.grad_norm = o.grad_norm;
-    return targets;
+    return micro.targets;
   } catch (...) {
     data_rng_ = data, step_->dropout = dropout;
     throw;

@@ -82,9 +82,6 @@ class Trainer {
   const CompileStats* compiled() const { return step_->compiled(); }
 
  private:
-  MicroBatches next_batches();
-  [[noreturn]] void explain(std::string_view what, double x, const StepRecord&,
-                            const std::function<void()>& again) const;
   [[noreturn]] void explain(const std::string& what, const StepRecord&, const std::function<void()>& again) const;
   int64_t update(StepRecord&);
   /// The validation loss as evaluate() computes it; empty if stop() ended it.
