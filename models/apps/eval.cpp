@@ -27,18 +27,15 @@ struct EvalOptions {
 
 // The bytes of text of all tokens except the first, which is not a target.
 int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
-  constexpr int64_t kChunk = 1 << 16;
   int64_t bytes = 0;
   bool begins = true;
-  for (int64_t at = 0; at < tokens.size(); at += kChunk) {
-    std::vector<int32_t> ids(size_t(std::min(kChunk, tokens.size() - at)));
-    tokens.copy(at, ids);
+  tokens.for_each([&](int64_t at, std::span<const int32_t> ids) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] >= tokenizer.vocab_size() || ids[i] == tokenizer.end_of_text()) continue;  // no text
       const auto n = int64_t(tokenizer.decode_next(ids[i], begins).size());
       if (at + int64_t(i) > 0) bytes += n;
     }
-  }
+  });
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
+#include <tapegrad/models/io/checkpoint.h>
 
 #include <algorithm>
 #include <charconv>
@@ -45,9 +46,9 @@ TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const 
   if (tokens == 0) return encoded(*tokenizer, files, how, skip_unknown);
   TG_CHECK(tokens == std::ssize(files), value,
            "[data] {} has texts and token files. A pattern must match files of one kind. Name it more closely.", word);
-  if (tokenizer) check_tokenizer_of(files, *tokenizer);
   std::vector<TokenData> shards;
   for (const std::string& file : files) shards.push_back(TokenData::from_file(file, how.token_type));
+  check_shards(shards, tokenizer);
   return TokenData::join(shards, name_of_files(files));
 }
 }  // namespace
@@ -182,15 +183,16 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
   ExampleOptions o{.format = format, .loss = how.loss, .context = window, .skip_bad = how.skip_bad, .pairs = pairs};
   if (const int64_t end = m.tokenizer->end_of_text(); end >= 0) o.end = m.tokenizer->decode(std::vector{end});
   Examples all = read_examples(files, *m.tokenizer, o);
-  for (const TokenExample& e : all.list)
-    for (const int32_t id : e.tokens)
-      TG_CHECK(id < m.vocab_size, value,
-               "[{}] the tokenizer makes the token {} of {}, and the model takes ids in [0, {}). Use the tokenizer of "
-               "the model.",
-               m.command, id, name_of_files(files), m.vocab_size);
+  for (const Examples::Row& row : all.rows)
+    for (const auto& e : row)
+      for (const int32_t id : e->tokens)
+        TG_CHECK(id < m.vocab_size, value,
+                 "[{}] the tokenizer makes the token {} of {}, and the model takes ids in [0, {}). Use the tokenizer "
+                 "of the model.",
+                 m.command, id, name_of_files(files), m.vocab_size);
   if (all.cut > 0)
     print_note(fmt::format("{} of {} examples are longer than {} tokens and are cut at their end", all.cut,
-                           std::ssize(all.list), window + 1));
+                           all.size() * (pairs ? 2 : 1), window + 1));
   if (all.skipped > 0)
     print_note(fmt::format("{} lines are no examples and are skipped; the first: {}", all.skipped, all.why));
   return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all)};

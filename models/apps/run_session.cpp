@@ -34,7 +34,7 @@ std::optional<Machine> machine_of(const TrainOptions& o) {
 }
 
 std::vector<std::string> absolute(std::vector<std::string> files) {
-  for (std::string& file : files) file = absolute_path(file);
+  for (std::string& file : files) file = absolute_pattern(file);
   return files;
 }
 
@@ -76,9 +76,9 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
              m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
   const std::string files = printable(name_of_files(s.identity.files));
   if (s.data.examples) {
-    const int64_t all = s.data.examples->lines(), train = int64_t((1 - t.val_fraction) * double(all));
-    fmt::print("data    {}: {} examples to train on, {} to validate on, in the format {}\n", files, train, all - train,
-               s.run.data.chat_format);
+    const Examples::Split parts = s.data.examples->split(1 - t.val_fraction);
+    fmt::print("data    {}: {} examples to train on, {} to validate on, in the format {}\n", files, parts.train.size(),
+               parts.val.size(), s.run.data.chat_format);
   } else {
     const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
     fmt::print("data    {}: {} tokens to train on, {} to validate on\n", files, parts.train.size(), parts.val.size());

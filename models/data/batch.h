@@ -6,6 +6,8 @@
 
 #include <functional>
 #include <optional>
+#include <string>
+#include <utility>
 
 namespace tg {
 
@@ -29,5 +31,12 @@ struct BatchSource {
   /// The i-th validation batch from 0, or nothing after the last. Empty: no validation.
   std::function<std::optional<Batch>(int64_t i)> validation = {};
 };
+
+namespace detail {
+// int(fraction * size), the size of the training part. An Error unless 0 < fraction <= 1.
+int64_t training_part(double fraction, int64_t size, const std::string& name);
+// The generator of an epoch's order, and the next of its n places. The offset counts them.
+std::pair<Rng, uint64_t> next_in_epochs(Rng& rng, uint64_t n);
+}  // namespace detail
 
 }  // namespace tg

@@ -30,36 +30,28 @@ template <class Begin> Batch gather(const TokenData& data, int64_t windows, int6
 }
 }  // namespace
 
-int64_t TokenData::Part::size() const {
-  return std::visit([](const auto& v) { return int64_t(v.size()); }, view);
-}
 TokenData::TokenData(std::vector<Part> parts, std::string name) : parts_(std::move(parts)), name_(std::move(name)) {
   int64_t end = 0;
-  for (Part& p : parts_) p.end = end += p.size();
-}
-template <class T> TokenData TokenData::keep(std::vector<T> tokens, std::string name) {
-  const auto owner = std::make_shared<const std::vector<T>>(std::move(tokens));
-  return TokenData({{std::span<const T>(*owner), owner}}, std::move(name));
+  for (Part& p : parts_) p.end = end += p.view.count;
 }
 // f(view, begin inside it, end inside it) for each part of [begin, end).
 template <class F> void TokenData::for_each_part(int64_t begin, int64_t end, F f) const {
   for (auto p = std::ranges::upper_bound(parts_, begin, {}, &Part::end); begin < end; ++p) {
-    const int64_t first = p->end - p->size(), last = std::min(end, p->end);
+    const int64_t first = p->end - p->view.count, last = std::min(end, p->end);
     f(*p, size_t(begin - first), size_t(last - first));
     begin = last;
   }
 }
 TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string name) {
-  int64_t largest = 0;
+  int64_t ids = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     TG_CHECK(tokens[i] >= 0 && tokens[i] <= std::numeric_limits<int32_t>::max(), value,
              "[data] token {} at position {} of {} does not fit. Token ids are in [0, 2^31). Check the tokenizer.",
              tokens[i], i, name);
-    largest = std::max(largest, tokens[i]);
+    ids = std::max(ids, tokens[i] + 1);
   }
-  if (largest <= std::numeric_limits<uint16_t>::max())
-    return keep(std::vector<uint16_t>(tokens.begin(), tokens.end()), std::move(name));
-  return keep(std::vector<int32_t>(tokens.begin(), tokens.end()), std::move(name));
+  return from_tokens(
+      ids, [&](const Tokenizer::Take& take) { take(tokens); }, std::move(name));
 }
 TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text, std::string name,
                                EncodeOptions options) {
@@ -69,9 +61,11 @@ TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text
 }
 TokenData TokenData::from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take&)>& produce,
                                  std::string name) {
-  const auto kept = [&]<class T>(std::vector<T> all) {
-    produce([&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
-    return keep(std::move(all), std::move(name));
+  const auto kept = [&]<class T>(std::vector<T> ids) {
+    produce([&](std::span<const int64_t> some) { ids.insert(ids.end(), some.begin(), some.end()); });
+    const auto owner = std::make_shared<const std::vector<T>>(std::move(ids));
+    const std::shared_ptr<const std::byte> bytes(owner, std::as_bytes(std::span(*owner)).data());
+    return TokenData({{{.memory = bytes, .width = sizeof(T), .count = std::ssize(*owner)}}}, std::move(name));
   };
   constexpr int64_t kMost = int64_t(std::numeric_limits<uint16_t>::max()) + 1;
   return vocab_size <= kMost ? kept(std::vector<uint16_t>()) : kept(std::vector<int32_t>());
@@ -107,10 +101,10 @@ TokenData TokenData::mix(std::span<const TokenData> groups, std::span<const doub
   return all;
 }
 bool TokenData::is_wide() const {
-  return std::ranges::any_of(parts_, [](const Part& p) {
-    const auto* file = std::get_if<TokenFile>(&p.view);
-    return file ? file->width > 2 : std::holds_alternative<std::span<const int32_t>>(p.view);
-  });
+  return std::ranges::any_of(parts_, [](const Part& p) { return p.view.width > 2; });
+}
+std::vector<TokenData::Group> TokenData::groups() const {
+  return groups_.empty() ? std::vector<Group>{{0, size(), 1}} : groups_;
 }
 void TokenData::write(const std::string& path, std::optional<TokenFormat> format) const {
   TG_CHECK(is_token_file(path), value, "[data] {} is no name of a token file. It must end in .npy or .bin. Rename it.",
@@ -122,26 +116,23 @@ void TokenData::write(const std::string& path, std::optional<TokenFormat> format
   const std::string header = token_file_header(*format, is_wide(), size());
   write_file_atomically(path, [&](const Sink& sink) {
     if (!header.empty()) sink(std::as_bytes(std::span(header)));
-    std::vector<int32_t> some;
     std::vector<uint16_t> narrow;
-    for (int64_t at = 0; at < size(); at += std::ssize(some)) {
-      some.resize(size_t(std::min<int64_t>(1 << 14, size() - at)));
-      copy(at, some);
+    for_each([&](int64_t, std::span<const int32_t> some) {
       narrow.assign(some.begin(), some.end());
-      sink(is_wide() ? std::as_bytes(std::span(some)) : std::as_bytes(std::span(narrow)));
-    }
+      sink(is_wide() ? std::as_bytes(some) : std::as_bytes(std::span(narrow)));
+    });
   });
 }
 void TokenData::check_unchanged() const {
   for (const Part& p : parts_)
-    if (const auto* view = std::get_if<TokenFile>(&p.view)) view->file->check_unchanged();
+    if (p.view.file) p.view.file->check_unchanged();
 }
 
 int64_t TokenData::size() const { return parts_.empty() ? 0 : parts_.back().end; }
 int64_t TokenData::bytes() const {
   int64_t all = 0;
   for (const Part& p : parts_)
-    if (p.owner) all += p.size() * (std::holds_alternative<std::span<const int32_t>>(p.view) ? 4 : 2);
+    if (p.view.memory) all += p.view.count * int64_t(p.view.width);
   return all;
 }
 void TokenData::copy(int64_t begin, std::span<int32_t> to) const {
@@ -149,13 +140,8 @@ void TokenData::copy(int64_t begin, std::span<int32_t> to) const {
            "[data] {} tokens from position {} of {} are asked for. It has {}. Ask for positions inside.", to.size(),
            begin, name_, size());
   for_each_part(begin, begin + std::ssize(to), [&](const Part& p, size_t first, size_t last) {
-    const auto here = to.first(last - first);
-    to = to.subspan(here.size());
-    if (const auto* file = std::get_if<TokenFile>(&p.view)) return file->read(first, here);
-    const auto copy_from = [&]<class V>(const V& v) {
-      if constexpr (!std::is_same_v<V, TokenFile>) std::copy_n(v.begin() + ptrdiff_t(first), here.size(), here.begin());
-    };
-    std::visit(copy_from, p.view);
+    p.view.read(first, to.first(last - first));
+    to = to.subspan(last - first);
   });
 }
 TokenData TokenData::slice(int64_t begin, int64_t end) const {
@@ -164,76 +150,68 @@ TokenData TokenData::slice(int64_t begin, int64_t end) const {
            name_, size());
   std::vector<Part> parts;
   for_each_part(begin, end, [&](const Part& p, size_t first, size_t last) {
-    std::visit([&](const auto& v) { parts.push_back({v.subspan(first, last - first), p.owner}); }, p.view);
+    parts.push_back({p.view.subspan(first, last - first)});
   });
   return TokenData(std::move(parts), name_);
 }
 TokenData::Split TokenData::split(double fraction) const {
-  TG_CHECK(fraction > 0 && fraction <= 1, value,
-           "[data] the training part is {} of {}. It must be above 0 and at most 1. Pass 0.9, for example.", fraction,
-           name_);
   const auto part = [&](bool train) {
-    const auto of = [&](int64_t begin, int64_t end) {
-      const auto n = begin + int64_t(fraction * double(end - begin));
-      return train ? slice(begin, n) : slice(n, end);
-    };
     const std::string name = fmt::format("the {} part of {}", train ? "training" : "validation", name_);
     std::vector<TokenData> all;
     std::vector<double> weights;
-    for (const Group& g : groups_) all.push_back(of(g.begin, g.end)), weights.push_back(g.weight);
-    if (groups_.empty()) all.push_back(of(0, size()));
+    for (const Group& g : groups()) {
+      const int64_t middle = g.begin + detail::training_part(fraction, g.end - g.begin, name_);
+      all.push_back(train ? slice(g.begin, middle) : slice(middle, g.end)), weights.push_back(g.weight);
+    }
     return groups_.empty() ? join(all, name) : mix(all, weights, name);
   };
   return {part(true), part(false)};
 }
-void TokenData::check_vocabulary(int64_t vocab_size) const {
+void TokenData::for_each(const std::function<void(int64_t, std::span<const int32_t>)>& f) const {
   std::vector<int32_t> some(1 << 14);
   for (int64_t at = 0; at < size(); at += std::ssize(some)) {
     some.resize(size_t(std::min(std::ssize(some), size() - at)));
     copy(at, some);
-    const auto bad = std::find_if(some.begin(), some.end(), [&](int32_t t) { return t < 0 || t >= vocab_size; });
+    f(at, some);
+  }
+}
+void TokenData::check_vocabulary(int64_t vocab_size) const {
+  for_each([&](int64_t at, std::span<const int32_t> some) {
+    const auto bad = std::ranges::find_if(some, [&](int32_t t) { return t >= vocab_size; });
     TG_CHECK(bad == some.end(), value,
              "[data] token {} at position {} of {} is not in the vocabulary. The model takes ids in [0, {}). Use the "
              "tokenizer and the vocabulary size of the data.",
-             uint32_t(*bad), at + (bad - some.begin()), name_, vocab_size);
-  }
+             *bad, at + (bad - some.begin()), name_, vocab_size);
+  });
 }
 
 ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder order)
     : data_(std::move(data)), batch_(batch), context_(context), rng_(rng), order_(order) {
   check_sizes(batch, context);
-  TG_CHECK(
-      data_.size() > context, value,
-      "[data] {} has {} tokens, but a context of {} needs at least {}. Each window takes context + 1 tokens. Use more "
-      "text, a smaller context or another split.",
-      data_.name(), data_.size(), context, uint64_t(context) + 1);
-  for (const TokenData::Group& g : data_.groups_)
+  for (const TokenData::Group& g : data_.groups())
     TG_CHECK(g.end - g.begin > context, value,
-             "[data] a group of {} has {} tokens, but a context of {} needs at least {}. Use more text, a smaller "
-             "context or another split.",
-             data_.name(), g.end - g.begin, context, uint64_t(context) + 1);
+             "[data] {}{} has {} tokens, but a context of {} needs at least {}. Each window takes context + 1 tokens. "
+             "Use more text, a smaller context or another split.",
+             data_.groups_.empty() ? "" : "a group of ", data_.name(), g.end - g.begin, context, uint64_t(context) + 1);
   TG_CHECK(order == SampleOrder::random || data_.groups_.empty(), value,
            "[data] order is epochs, and the data is a mixture. Its groups are repeated at different rates: there is no "
            "epoch. Use random, or no weights.");
 }
-Batch ShuffledBatches::next() {
+Batch ShuffledBatches::next(Rng& rng) const {
   const auto windows = uint64_t((data_.size() - 1) / context_);
   if (order_ == SampleOrder::epochs)
     return gather(data_, batch_, context_, [&](int64_t) {
-      const uint64_t at = rng_.offset++;
-      return int64_t(permuted(rng_.split(at / windows), at % windows, windows)) * context_;
+      const auto [epoch, at] = detail::next_in_epochs(rng, windows);
+      return int64_t(permuted(epoch, at, windows)) * context_;
     });
+  const std::vector<TokenData::Group> groups = data_.groups();
   double total = 0;
-  for (const TokenData::Group& g : data_.groups_) total += g.weight;
+  for (const TokenData::Group& g : groups) total += g.weight;
   return gather(data_, batch_, context_, [&](int64_t) {
-    TokenData::Group from{0, data_.size(), 1};
-    if (!data_.groups_.empty()) {
-      double at = double(rng_.below(uint64_t(1) << 53)) * 0x1p-53 * total;
-      auto group = data_.groups_.begin();
-      while (group + 1 != data_.groups_.end() && at >= group->weight) at -= (group++)->weight;
-      from = *group;
-    }
-    return from.begin + int64_t(rng_.below(uint64_t(from.end - from.begin - context_)));
+    auto group = groups.begin();
+    double at = data_.groups_.empty() ? 0 : double(rng.below(uint64_t(1) << 53)) * 0x1p-53 * total;
+    while (group + 1 != groups.end() && at >= group->weight) at -= (group++)->weight;
+    return group->begin + int64_t(rng.below(uint64_t(group->end - group->begin - context_)));
   });
 }
 
@@ -246,28 +224,18 @@ SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t cont
            data_.name(), data_.size());
 }
 std::optional<Batch> SequentialBatches::at(int64_t i) const {
-  const int64_t full = targets() / context_ / batch_;            // batches of `batch` full windows
-  const int64_t windows = targets() / context_ - full * batch_;  // in the batch after them
-  const int64_t rest = targets() % context_;                     // length of the last window
-  const bool last = i == full + (windows > 0);
-  if (i > full || i < 0 || last) {
-    if (!last || rest == 0) return std::nullopt;
-    return gather(data_, 1, rest, [&](int64_t) { return targets() - rest; });
-  }
-  return gather(data_, i < full ? batch_ : windows, context_, [&](int64_t w) { return (i * batch_ + w) * context_; });
+  const int64_t windows = targets() / context_, rest = targets() % context_;  // full ones, length of the last
+  const int64_t batches = windows / batch_ + (windows % batch_ > 0);
+  if (i < 0 || i > batches || (i == batches && rest == 0)) return std::nullopt;
+  if (i == batches) return gather(data_, 1, rest, [&](int64_t) { return targets() - rest; });
+  return gather(data_, std::min(batch_, windows - i * batch_), context_,
+                [&](int64_t w) { return (i * batch_ + w) * context_; });
 }
 
 BatchSource token_batches(const TokenData::Split& data, int64_t batch, int64_t context, bool validate,
                           SampleOrder order) {
-  const ShuffledBatches all(data.train, batch, context, Rng(), order);
   BatchSource source;
-  source.next = [all](Rng& rng) {
-    ShuffledBatches here = all;
-    here.set_rng(rng);
-    Batch b = here.next();
-    rng = here.rng();
-    return b;
-  };
+  source.next = [all = ShuffledBatches(data.train, batch, context, Rng(), order)](Rng& rng) { return all.next(rng); };
   if (validate)
     source.validation = [windows = SequentialBatches(data.val, batch, context)](int64_t i) { return windows.at(i); };
   return source;

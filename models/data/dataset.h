@@ -11,7 +11,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 namespace tg {
@@ -55,24 +54,24 @@ class TokenData {
   /// The first int(fraction * size()) tokens for training, the rest for validation; of a mixture, those of each group.
   /// 0 < fraction <= 1.
   Split split(double fraction) const;
+  /// Calls f(position, tokens) for all tokens in order, some thousand at a time.
+  void for_each(const std::function<void(int64_t at, std::span<const int32_t> tokens)>& f) const;
   /// An Error names the first token at or above vocab_size, and its position.
   void check_vocabulary(int64_t vocab_size) const;
 
  private:
   friend class ShuffledBatches;
   struct Part {
-    std::variant<std::span<const uint16_t>, std::span<const int32_t>, TokenFile> view;
-    std::shared_ptr<const void> owner = nullptr;  // of tokens in memory
-    int64_t end = 0;                              // its position in the sequence
-    int64_t size() const;
+    TokenView view;
+    int64_t end = 0;  // its position in the sequence
   };
   struct Group {
     int64_t begin, end;
     double weight;
   };
   TokenData(std::vector<Part> parts, std::string name);
-  bool is_wide() const;  // 4 bytes per token
-  template <class T> static TokenData keep(std::vector<T> tokens, std::string name);
+  bool is_wide() const;               // 4 bytes per token
+  std::vector<Group> groups() const;  // of a mixture, else one of all
   template <class F> void for_each_part(int64_t begin, int64_t end, F f) const;
   std::vector<Part> parts_;
   std::vector<Group> groups_;  // of a mixture
@@ -94,7 +93,9 @@ class ShuffledBatches {
   /// tokens.
   ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder = SampleOrder::random);
   /// The next batch: (batch, context).
-  Batch next();
+  Batch next() { return next(rng_); }
+  /// The batch of another generator.
+  Batch next(Rng&) const;
   const Rng& rng() const { return rng_; }
   /// Continues from a generator that rng() returned.
   void set_rng(const Rng& rng) { rng_ = rng; }

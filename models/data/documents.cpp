@@ -35,27 +35,6 @@ void check_any(int64_t documents, std::span<const std::string> paths) {
            "[data] {} has no document: its lines are blank. At least one must have text. Check the file.", paths[0]);
 }
 
-// Calls f(line, its number from 1) without line breaks. Holds the longest line.
-template <class F> void for_each_line(const std::string& path, F f) {
-  const InputFile file = open_text(path);
-  std::string open;  // begins with an unfinished line
-  int64_t number = 0;
-  for (size_t at = 0; at < file.size();) {
-    const size_t kept = open.size(), n = std::min(kBatchBytes, file.size() - at);
-    open.resize(kept + n);
-    file.read(at, std::as_writable_bytes(std::span(open).subspan(kept)));
-    at += n;
-    size_t begin = 0, end;
-    for (size_t from = kept; (end = open.find('\n', from)) != open.npos; from = begin = end + 1) {
-      std::string_view line = std::string_view(open).substr(begin, end - begin);
-      if (line.ends_with('\r')) line.remove_suffix(1);
-      f(line, ++number);
-    }
-    open.erase(0, begin);
-  }
-  if (!open.empty()) f(std::string_view(open), ++number);
-}
-
 std::string text_of_line(std::string_view line, const std::string& place) {
   const Json object = parse_json(line, "data", place);
   const Json* text = object.is_object() ? object.find("text") : nullptr;
@@ -73,49 +52,57 @@ std::string text_of_line(std::string_view line, const std::string& place) {
                   "finetune` reads messages, prompts and instructions.",
                   place, what));
 }
-
-// Collects documents, and passes them on.
-class Batcher {
- public:
-  explicit Batcher(const std::function<void(std::span<const std::string_view>)>& f) : f_(f) {}
-  void add(std::string text) {
-    if (text.empty()) return;
-    bytes_ += text.size();
-    texts_.push_back(std::move(text));
-    if (bytes_ >= kBatchBytes) pass();
-  }
-  void pass() {
-    const std::vector<std::string_view> views(texts_.begin(), texts_.end());
-    if (!views.empty()) f_(views);
-    texts_.clear();
-    bytes_ = 0;
-  }
-
- private:
-  const std::function<void(std::span<const std::string_view>)>& f_;
-  std::vector<std::string> texts_;
-  size_t bytes_ = 0;
-};
 }  // namespace
 
+void detail::for_each_line(const std::string& path, const std::function<bool(std::string_view, int64_t)>& f) {
+  const InputFile file = open_text(path);
+  std::string open;  // begins with an unfinished line
+  int64_t number = 0;
+  for (size_t at = 0; at < file.size();) {
+    const size_t kept = open.size(), n = std::min(kBatchBytes, file.size() - at);
+    open.resize(kept + n);
+    file.read(at, std::as_writable_bytes(std::span(open).subspan(kept)));
+    at += n;
+    if (at == file.size() && !open.ends_with('\n')) open += '\n';
+    size_t begin = 0, end;
+    for (size_t from = kept; (end = open.find('\n', from)) != open.npos; from = begin = end + 1) {
+      std::string_view line = std::string_view(open).substr(begin, end - begin);
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      ++number;
+      if (line.find_first_not_of(" \t") != line.npos && !f(line, number)) return;
+    }
+    open.erase(0, begin);
+  }
+}
 void for_each_documents(std::span<const std::string> paths, DocumentKind kind,
                         const std::function<void(std::span<const std::string_view>)>& f) {
   TG_CHECK(!paths.empty(), value, "{}", kNoText);
-  Batcher batch(f);
+  std::vector<std::string> texts;
+  size_t bytes = 0;
+  const auto pass = [&] {
+    const std::vector<std::string_view> views(texts.begin(), texts.end());
+    if (!views.empty()) f(views);
+    texts.clear(), bytes = 0;
+  };
+  const auto add = [&](std::string text) {
+    if (text.empty()) return;
+    bytes += text.size();
+    texts.push_back(std::move(text));
+    if (bytes >= kBatchBytes) pass();
+  };
   for (const std::string& path : paths) {
     if (is_whole(path, kind)) {
       std::string text;
       append_file(path, text);
-      batch.add(std::move(text));
+      add(std::move(text));
       continue;
     }
-    for_each_line(path, [&](std::string_view line, int64_t number) {
-      if (line.find_first_not_of(" \t") == line.npos) return;
-      batch.add(is_json_lines(path) ? text_of_line(line, fmt::format("line {} of {}", number, path))
-                                    : std::string(line));
+    detail::for_each_line(path, [&](std::string_view line, int64_t number) {
+      add(is_json_lines(path) ? text_of_line(line, fmt::format("line {} of {}", number, path)) : std::string(line));
+      return true;
     });
   }
-  batch.pass();
+  pass();
 }
 std::string read_texts(std::span<const std::string> paths, DocumentKind kind, int64_t* count) {
   std::string all;

@@ -17,6 +17,11 @@ class InputFile;
 /// Opens a text. An Error if it is missing, a folder, empty or a file of another format.
 InputFile open_text(const std::string& path);
 
+namespace detail {
+// Calls f(line, its number from 1) for lines that are not blank until f returns false. Holds the longest line.
+void for_each_line(const std::string& path, const std::function<bool(std::string_view line, int64_t number)>& f);
+}  // namespace detail
+
 /// A document of a text file. In a .jsonl file each line is one: an object with its "text".
 enum class DocumentKind { file, line };
 /// Whether special tokens that a document spells are text or tokens.

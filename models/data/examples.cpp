@@ -1,9 +1,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 #include <unordered_map>
@@ -24,38 +24,24 @@ class LineReader {
   LineReader(const Tokenizer& tokenizer, const ExampleOptions& o) : tokenizer_(tokenizer), o_(o) {
     if (o_.format.stop.empty()) o_.format.stop = o_.end;
   }
-  // Appends one example, or two with `pairs`, and counts those that were cut.
-  void read(const Json& line, Examples& to) {
-    const auto has = [&](std::initializer_list<const char*> keys) {
-      return line.is_object() && std::ranges::all_of(keys, [&](const char* k) { return line.contains(k); });
-    };
-    if (o_.pairs) {
-      if (!has({"prompt", "chosen", "rejected"})) refuse(line, "prompt, chosen and rejected");
-      TokenExample chosen = answered(line, "chosen", to), rejected = answered(line, "rejected", to);
-      to.list.push_back(std::move(chosen)), to.list.push_back(std::move(rejected));
-    } else if (has({"messages"})) {
-      to.list.push_back(example(messages_in(line, "messages", ""), 0, to));
-    } else if (has({"prompt", "completion"})) {
-      to.list.push_back(answered(line, "completion", to));
-    } else if (has({"instruction", "output"})) {
-      std::string user = text_in(line, "instruction");
-      if (line.contains("input") && !text_in(line, "input").empty()) user += o_.format.input + text_in(line, "input");
-      to.list.push_back(example({{"user", user}, {"assistant", text_in(line, "output")}}, 0, to));
-    } else if (has({"text"})) {
-      TokenExample e;
-      add(e, tokenizer_.encode(text_in(line, "text"), {.add_special = true}), true);
-      const std::vector<int64_t>& end = marker(o_.end);
-      const bool ended = e.tokens.size() >= end.size() && std::equal(end.rbegin(), end.rend(), e.tokens.rbegin());
-      if (!ended) add(e, end, true);
-      to.list.push_back(finished(std::move(e), to));
-    } else {
-      refuse(line,
-             "messages; prompt and completion; instruction and output; or text. Prompt, chosen and rejected are "
-             "for DPO");
-    }
+  int64_t cut = 0;  // examples of the last line that were longer than the context
+  Examples::Row read(const Json& line) {
+    cut = 0;
+    if (!o_.pairs) return {example_of(line)};
+    if (!has(line, {"prompt", "chosen", "rejected"})) refuse(line, "prompt, chosen and rejected");
+    Examples::Row pair{answered(line, "chosen"), answered(line, "rejected")};
+    TG_CHECK(pair[0]->tokens != pair[1]->tokens, value,
+             "[examples] 'chosen' and 'rejected' have the same {} tokens{}. A pair must differ: correct it or leave it "
+             "out.",
+             pair[0]->tokens.size(), cut > 0 ? " within the context" : "");
+    return pair;
   }
 
  private:
+  using Example = std::shared_ptr<const TokenExample>;
+  static bool has(const Json& line, std::initializer_list<const char*> keys) {
+    return line.is_object() && std::ranges::all_of(keys, [&](const char* k) { return line.contains(k); });
+  }
   [[noreturn]] static void refuse(const Json& line, std::string_view kinds) {
     std::vector<std::string_view> keys;
     if (line.is_object())
@@ -81,24 +67,42 @@ class LineReader {
     }
     return all;
   }
-  TokenExample answered(const Json& line, const std::string& key, Examples& to) {
+  Example example_of(const Json& line) {
+    if (has(line, {"messages"})) return conversation(messages_in(line, "messages", ""), 0);
+    if (has(line, {"prompt", "completion"})) return answered(line, "completion");
+    if (has(line, {"instruction", "output"})) {
+      std::string user = text_in(line, "instruction");
+      if (line.contains("input") && !text_in(line, "input").empty()) user += o_.format.input + text_in(line, "input");
+      return conversation({{"user", user}, {"assistant", text_in(line, "output")}}, 0);
+    }
+    if (!has(line, {"text"}))
+      refuse(line,
+             "messages; prompt and completion; instruction and output; or text. Prompt, chosen and rejected are "
+             "for DPO");
+    TokenExample e;
+    add(e, tokenizer_.encode(text_in(line, "text"), {.add_special = true}), true);
+    const std::vector<int64_t>& end = marker(o_.end);
+    const bool ended = e.tokens.size() >= end.size() && std::equal(end.rbegin(), end.rend(), e.tokens.rbegin());
+    if (!ended) add(e, end, true);
+    return finished(std::move(e));
+  }
+  Example answered(const Json& line, const std::string& key) {
     std::vector<Message> all = messages_in(line, "prompt", "user");
     const size_t prompt = all.size();
     for (Message& m : messages_in(line, key, "assistant")) all.push_back(std::move(m));
-    return example(all, prompt, to);
+    return conversation(all, prompt);
   }
   // Only replies from message `first` on count.
-  TokenExample example(const std::vector<Message>& messages, size_t first, Examples& to) {
+  Example conversation(const std::vector<Message>& messages, size_t first) {
     for (const Message& m : messages)
       TG_CHECK(m.role != "assistant" || !m.content.empty(), value,
                "[examples] a reply of the assistant is empty. There is nothing to learn from it: fill it or leave it "
                "out.");
     TokenExample e;
-    for (const ChatPart& p : chat_parts(o_.format, messages)) {
-      const bool counts = o_.loss == ExampleLoss::all || p.reply >= int64_t(first);
-      add(e, p.marker ? marker(p.text) : tokenizer_.encode(p.text), counts);
-    }
-    return finished(std::move(e), to);
+    for (const ChatPart& p : chat_parts(o_.format, messages))
+      add(e, p.marker ? marker(p.text) : tokenizer_.encode(p.text),
+          o_.loss == ExampleLoss::all || p.reply >= int64_t(first));
+    return finished(std::move(e));
   }
   const std::vector<int64_t>& marker(const std::string& text) {
     const auto [at, added] = markers_.try_emplace(text);
@@ -108,9 +112,10 @@ class LineReader {
   static void add(TokenExample& e, std::span<const int64_t> ids, bool counts) {
     for (const int64_t id : ids) e.tokens.push_back(int32_t(id)), e.targets.push_back(counts ? int32_t(id) : kIgnored);
   }
-  TokenExample finished(TokenExample e, Examples& to) const {
+  Example finished(TokenExample e) {
     const auto before = e.tokens.size(), most = size_t(o_.context) + 1;
-    if (before > most) e.tokens.resize(most), e.targets.resize(most), ++to.cut;
+    if (before > most) e.tokens.resize(most), e.targets.resize(most), ++cut;
+    e.tokens.shrink_to_fit(), e.targets.shrink_to_fit();
     // The first token follows none.
     const bool counts =
         std::any_of(e.targets.begin() + (before > 0), e.targets.end(), [](int32_t t) { return t != kIgnored; });
@@ -119,7 +124,7 @@ class LineReader {
         "[examples] none of its {} tokens counts in the loss, or none within the context of {}. At least one must: "
         "use a larger context or --window, or skip such lines (--skip-bad true).",
         before, o_.context);
-    return e;
+    return std::make_shared<const TokenExample>(std::move(e));
   }
 
   const Tokenizer& tokenizer_;
@@ -130,15 +135,14 @@ class LineReader {
 
 bool holds_examples(const std::string& path) {
   if (!path.ends_with(".jsonl")) return false;
-  const MappedFile file(path);
-  std::string_view rest = file.text();
-  constexpr int kLines = 100;  // some may be blank or wrong
-  for (int i = 0; i < kLines && !rest.empty(); ++i) {
-    const Json line = json_or_null(rest.substr(0, rest.find('\n')));
-    rest.remove_prefix(std::min(rest.find('\n'), rest.size() - 1) + 1);
-    if (line.is_object()) return line.contains("messages") || line.contains("prompt") || line.contains("instruction");
-  }
-  return false;
+  constexpr int64_t kLines = 100;  // some may be wrong
+  bool holds = false;
+  detail::for_each_line(path, [&](std::string_view text, int64_t number) {
+    const Json line = json_or_null(text);
+    holds = line.is_object() && (line.contains("messages") || line.contains("prompt") || line.contains("instruction"));
+    return !line.is_object() && number < kLines;
+  });
+  return holds;
 }
 
 Examples read_examples(std::span<const std::string> paths, const Tokenizer& tokenizer, const ExampleOptions& o) {
@@ -148,70 +152,51 @@ Examples read_examples(std::span<const std::string> paths, const Tokenizer& toke
   LineReader reader(tokenizer, o);
   Examples all;
   all.context = o.context, all.pairs = o.pairs;
-  for (const std::string& path : paths) {
-    const MappedFile file(path);
-    TG_CHECK(!file.text().empty(), io, "[examples] {} is empty. Each file must have lines. Leave it out or fill it.",
-             path);
-    int64_t number = 0;
-    for (std::string_view rest = file.text(); !rest.empty();) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-      ++number;
-      if (line.find_first_not_of(" \t\r") == line.npos) continue;
-      const int64_t cut = all.cut;
+  for (const std::string& path : paths)
+    detail::for_each_line(path, [&](std::string_view line, int64_t number) {
       try {
         TG_CHECK(line.size() <= kMostBytes, value, "[examples] the line has {} bytes. It may have {}. Shorten it.",
                  line.size(), kMostBytes);
-        reader.read(parse_json(line, "examples", "the line", 64), all);
+        all.rows.push_back(reader.read(parse_json(line, "examples", "the line", 64)));
+        all.cut += reader.cut;
       } catch (const Error& e) {
-        all.cut = cut;
         std::string what = e.what();
         if (what.size() > kMostMessage) what.resize(kMostMessage), what += "...";  // JSON's Errors quote the text
         what += fmt::format("\n    in {}:{}", path, number);
         if (!o.skip_bad) throw Error(e.kind(), what, e.scoped());
         if (all.skipped++ == 0) all.why = what;
       }
-    }
-  }
-  TG_CHECK(!all.list.empty(), value, "[examples] no line of {} is an example, {} were skipped. At least one must be.{}",
+      return true;
+    });
+  TG_CHECK(!all.rows.empty(), value, "[examples] no line of {} is an example, {} were skipped. At least one must be.{}",
            paths[0], all.skipped, all.why.empty() ? "" : "\n" + all.why);
   return all;
 }
 
-int64_t Examples::targets() const {
-  int64_t n = 0;
-  for (const TokenExample& e : list)
-    n += std::count_if(e.targets.begin() + 1, e.targets.end(), [](int32_t t) { return t != kIgnored; });
-  return n;
-}
 Examples::Split Examples::split(double fraction) const {
-  TG_CHECK(fraction > 0 && fraction <= 1, value,
-           "[examples] the training part is {}. It must be above 0 and at most 1. Pass 0.9, for example.", fraction);
-  const auto middle = list.begin() + std::ptrdiff_t(fraction * double(lines())) * (pairs ? 2 : 1);
-  return {{{list.begin(), middle}, context, pairs}, {{middle, list.end()}, context, pairs}};
+  const int64_t middle = detail::training_part(fraction, size(), "the examples");
+  Split parts{*this, *this};
+  parts.train.rows.resize(size_t(middle));
+  parts.val.rows.erase(parts.val.rows.begin(), parts.val.rows.begin() + middle);
+  return parts;
 }
 Examples Examples::packed() const {
   TG_CHECK(!pairs, value, "[examples] pairs cannot be packed: each is compared alone. Use packing none.");
-  std::vector<size_t> order(list.size());
-  std::iota(order.begin(), order.end(), size_t(0));
-  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return list[i].tokens.size(); });
-  Examples r{{}, context, pairs, cut, skipped, why};
+  Examples r = *this;
+  std::vector<Row> order = std::exchange(r.rows, {});
+  std::ranges::stable_sort(order, std::greater(), [](const Row& row) { return row[0]->tokens.size(); });
   std::multimap<size_t, size_t> rooms;  // tokens that still fit, and the row
-  for (const size_t i : order) {
-    const TokenExample& e = list[i];
-    auto room = rooms.lower_bound(e.tokens.size());
+  for (const Row& one : order) {
+    const size_t tokens = one[0]->tokens.size();
+    auto room = rooms.lower_bound(tokens);
     if (room == rooms.end()) {
-      room = rooms.emplace(size_t(context) + 1, r.list.size());
-      r.list.emplace_back();
+      room = rooms.emplace(size_t(context) + 1, r.rows.size());
+      r.rows.emplace_back();
     }
     const auto [free, row] = *room;
     rooms.erase(room);
-    rooms.emplace(free - e.tokens.size(), row);
-    TokenExample& to = r.list[row];
-    const size_t first = to.tokens.size();
-    to.tokens.insert(to.tokens.end(), e.tokens.begin(), e.tokens.end());
-    to.targets.insert(to.targets.end(), e.targets.begin(), e.targets.end());
-    to.targets[first] = kIgnored;  // its predecessor belongs to another example
+    rooms.emplace(free - tokens, row);
+    r.rows[row].push_back(one[0]);
   }
   return r;
 }
@@ -221,13 +206,16 @@ ExampleBatches::ExampleBatches(Examples all, ExampleBatchOptions o)
   TG_CHECK(o.batch >= 1 && o.accumulate >= 1, value,
            "[examples] batch {} and accumulate {}. Both must be at least 1. Correct the settings.", o.batch,
            o.accumulate);
-  const int64_t rows = all_->lines();
+  const int64_t rows = all_->size();
   TG_CHECK(rows / o.batch >= o.accumulate, value,
            "[examples] {} rows for steps of {} batches of {}. There must be enough for one step. Use more examples, a "
            "smaller batch, another split, or no packing.",
            rows, o.accumulate, o.batch);
-  for (int64_t r = 0; r < rows; ++r)
-    sizes_.push_back(std::ranges::max(examples_of(r), {}, &TokenExample::inputs).inputs());
+  for (const Examples::Row& row : all_->rows) {
+    int64_t longest = 0, sum = -1;
+    for (const auto& e : row) longest = std::max(longest, e->inputs()), sum += std::ssize(e->tokens);
+    sizes_.push_back(all_->pairs ? longest : sum);
+  }
   by_size_.resize(size_t(rows));
   std::iota(by_size_.begin(), by_size_.end(), int64_t(0));
   std::ranges::stable_sort(by_size_, {}, [&](int64_t r) { return sizes_[size_t(r)]; });
@@ -238,7 +226,7 @@ ExampleBatches::ExampleBatches(Examples all, ExampleBatchOptions o)
     if (lengths_.empty() || lengths_.back() < length) lengths_.push_back(length);
   }
 }
-int64_t ExampleBatches::per_epoch() const { return rows() / (o_.batch * o_.accumulate) * o_.accumulate; }
+int64_t ExampleBatches::per_epoch() const { return all_->size() / rows_of_step() * o_.accumulate; }
 int64_t ExampleBatches::padded(std::span<const int64_t> from_short_to_long) const {
   return *std::ranges::lower_bound(lengths_, sizes_[size_t(from_short_to_long.back())]);
 }
@@ -247,21 +235,22 @@ std::vector<int64_t> ExampleBatches::sorted_rows(Rng epoch, int64_t first) const
   const int64_t end = std::min(per_epoch() / o_.accumulate, first + sorted_steps());
   std::vector<int64_t> r;
   for (int64_t i = first * rows_of_step(); i < end * rows_of_step(); ++i)
-    r.push_back(int64_t(permuted(epoch, uint64_t(i), uint64_t(rows()))));
+    r.push_back(int64_t(permuted(epoch, uint64_t(i), uint64_t(all_->size()))));
   std::ranges::stable_sort(r, {}, [&](int64_t row) { return sizes_[size_t(row)]; });
   return r;
 }
 Batch ExampleBatches::next(Rng& rng) const {
-  const int64_t batches = per_epoch(), at = int64_t(rng.offset++ % uint64_t(batches));
-  const Rng epoch = rng.split((rng.offset - 1) / uint64_t(batches));
-  const auto step = int64_t(permuted(epoch.split(1), uint64_t(at / o_.accumulate), uint64_t(batches / o_.accumulate)));
+  const int64_t steps = per_epoch() / o_.accumulate;
+  const auto [epoch, place] = detail::next_in_epochs(rng, uint64_t(per_epoch()));
+  const auto at = int64_t(place),
+             step = int64_t(permuted(epoch.split(1), uint64_t(at / o_.accumulate), uint64_t(steps)));
   const int64_t within = step % sorted_steps();
   const std::vector<int64_t> all = sorted_rows(epoch, step - within);
   const auto of_step = std::span(all).subspan(size_t(within * rows_of_step()), size_t(rows_of_step()));
   return batch_of(of_step.subspan(size_t(at % o_.accumulate * o_.batch), size_t(o_.batch)), padded(of_step));
 }
 std::optional<Batch> ExampleBatches::at(int64_t i) const {
-  if (i < 0 || i > (rows() - 1) / o_.batch) return std::nullopt;
+  if (i < 0 || i > (all_->size() - 1) / o_.batch) return std::nullopt;
   const auto part = std::span(by_size_).subspan(size_t(i * o_.batch));
   const auto some = part.first(std::min(part.size(), size_t(o_.batch)));
   return batch_of(some, padded(some));
@@ -272,9 +261,10 @@ double ExampleBatches::padding() const {
     const std::vector<int64_t> sorted = sorted_rows(Rng().split(0), step);
     for (auto rest = std::span(sorted); !rest.empty(); rest = rest.subspan(size_t(rows_of_step()))) {
       const auto of_step = rest.first(size_t(rows_of_step()));
-      all += double(rows_of_step() * per_row() * padded(of_step));
+      const int64_t sequences = rows_of_step() * (all_->pairs ? 2 : 1);
+      all += double(sequences * padded(of_step)), full -= double(sequences);  // a last token is no input
       for (const int64_t row : of_step)
-        for (const TokenExample& e : examples_of(row)) full += double(e.inputs());
+        for (const auto& e : all_->rows[size_t(row)]) full += double(e->tokens.size());
     }
   }
   return 1 - full / all;
@@ -282,32 +272,36 @@ double ExampleBatches::padding() const {
 // (B, T) of inputs and of targets; for pairs (B, 2, 2, T): chosen and rejected, of each its inputs and its targets.
 Batch ExampleBatches::batch_of(std::span<const int64_t> some, int64_t length) const {
   const int64_t b = std::ssize(some);
+  const bool pairs = all_->pairs;
   const auto filled = [](const Shape& shape, int32_t x) {
     Tensor t = empty(Layout::contiguous(shape, DType::i32));
     std::fill_n(t.mutable_data<int32_t>(), t.numel(), x);
     return t;
   };
-  const bool pairs = all_->pairs;
-  Batch batch{filled(pairs ? Shape{b, 2, 2, length} : Shape{b, length}, 0), filled(Shape{b}, 0)};
-  if (!pairs) batch.targets = filled(Shape{b, length}, kIgnored);
+  Batch batch{filled(pairs ? Shape{b, 2, 2, length} : Shape{b, length}, 0),
+              filled(pairs ? Shape{b} : Shape{b, length}, pairs ? 0 : kIgnored)};
   auto *inputs = batch.inputs.mutable_data<int32_t>(), *targets = batch.targets.mutable_data<int32_t>();
-  for (const int64_t row : some)
-    for (const TokenExample& e : examples_of(row)) {
-      int32_t* const to = pairs ? inputs + length : targets;
-      std::fill_n(to, length, kIgnored);
-      std::copy(e.tokens.begin(), e.tokens.end() - 1, inputs);
-      std::copy(e.targets.begin() + 1, e.targets.end(), to);
-      inputs += pairs ? 2 * length : length;
-      if (!pairs) targets += length;
+  for (const int64_t r : some) {
+    const Examples::Row& row = all_->rows[size_t(r)];
+    int64_t at = 0;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const TokenExample& e = *row[i];
+      if (pairs) at = 0, std::fill_n(targets = inputs + length, length, kIgnored);
+      const bool last = pairs || i + 1 == row.size();  // its last token is no input; a first one is no target
+      std::copy(e.tokens.begin(), e.tokens.end() - last, inputs + at);
+      std::copy(e.targets.begin() + 1, e.targets.end(), targets + at);
+      at += std::ssize(e.tokens);
+      if (last) inputs += pairs ? 2 * length : length, targets += length;
     }
+  }
   return batch;
 }
 
 BatchSource example_batches(const ExampleBatches& train, Examples val) {
   BatchSource source;
   source.next = [train](Rng& rng) { return train.next(rng); };
-  if (val.list.empty()) return source;
-  const int64_t batch = std::min(train.options().batch, val.lines());
+  if (val.rows.empty()) return source;
+  const int64_t batch = std::min(train.options().batch, val.size());
   source.validation = [all = ExampleBatches(std::move(val), {batch})](int64_t i) { return all.at(i); };
   return source;
 }

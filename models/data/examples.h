@@ -40,21 +40,21 @@ struct ExampleOptions {
   bool pairs = false;     ///< lines are preferences, as for dpo_loss()
 };
 
-/// The examples of some files.
+/// The examples of some files; copies and parts share them.
 struct Examples {
-  /// With `pairs`, the chosen one and the rejected one of each line follow each other.
-  std::vector<TokenExample> list;
-  int64_t context = 0;  ///< inputs of the longest row
+  /// An example, the chosen and the rejected one, or those of a packed row.
+  using Row = std::vector<std::shared_ptr<const TokenExample>>;
+  std::vector<Row> rows = {};  ///< lines of the files, unless packed
+  int64_t context = 0;         ///< inputs of the longest row
   bool pairs = false;
   int64_t cut = 0;       ///< examples that were longer than the context
   int64_t skipped = 0;   ///< lines left out by skip_bad
   std::string why = {};  ///< the Error of the first of them
   struct Split;
-  int64_t lines() const { return int64_t(list.size()) / (pairs ? 2 : 1); }
-  int64_t targets() const;  ///< tokens that count
-  /// The first int(fraction * lines()) lines for training, the rest for validation. 0 < fraction <= 1.
+  int64_t size() const { return std::ssize(rows); }  ///< rows
+  /// The first int(fraction * size()) rows for training, the rest for validation. 0 < fraction <= 1.
   Split split(double fraction) const;
-  /// Packing::concat. An example's first token is no target, so targets() stays. An Error for pairs.
+  /// Packing::concat. An Error for pairs.
   Examples packed() const;
 };
 /// Training and validation examples.
@@ -76,7 +76,7 @@ bool holds_examples(const std::string& path);
 ///
 /// Other keys do not matter, and empty lines are skipped. Lines have at most 16 MiB. An Error names file and line:
 /// wrong JSON or UTF-8, other keys (it lists them), contents that are no texts, a reply that is empty, roles out of
-/// turn, or no target within the context. Special tokens in contents are text.
+/// turn, no target within the context, or a pair of equal tokens within it. Special tokens in contents are text.
 Examples read_examples(std::span<const std::string> paths, const Tokenizer&, const ExampleOptions&);
 
 /// Sizes of batches of examples.
@@ -106,13 +106,8 @@ class ExampleBatches {
   const ExampleBatchOptions& options() const { return o_; }
 
  private:
-  int64_t rows() const { return all_->lines(); }
-  int64_t per_row() const { return all_->pairs ? 2 : 1; }
   int64_t rows_of_step() const { return o_.batch * o_.accumulate; }
   int64_t sorted_steps() const { return std::max<int64_t>(1, 64 / o_.accumulate); }
-  std::span<const TokenExample> examples_of(int64_t row) const {
-    return std::span(all_->list).subspan(size_t(row * per_row()), size_t(per_row()));
-  }
   std::vector<int64_t> sorted_rows(Rng epoch, int64_t first) const;
   int64_t padded(std::span<const int64_t> from_short_to_long) const;
   Batch batch_of(std::span<const int64_t> some, int64_t length) const;

@@ -1,13 +1,15 @@
 #include <glob.h>
+#include <sys/resource.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/token_file.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 namespace tg {
@@ -22,7 +24,7 @@ std::string text_at(const InputFile& file, size_t offset, size_t size) {
 
 // NumPy's format: magic, version, header with size, array.
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
-TokenFile read_npy(const InputFile& file) {
+TokenView read_npy(const InputFile& file) {
   const auto check = [&](bool holds, std::string_view what) {
     TG_CHECK(holds, io,
              "[data] {} {}. A token file of NumPy is an array of one dimension of uint8, uint16, uint32, int32 or "
@@ -40,30 +42,25 @@ TokenFile read_npy(const InputFile& file) {
   check(size <= kMost && size <= file.size() - before, "has a header that is cut off, or too long");
   std::string dict = text_at(file, before, size);
   std::erase_if(dict, [](char c) { return c == ' ' || c == '\n'; });
-  std::replace(dict.begin(), dict.end(), '"', '\'');
-  TokenFile array{.begin = before + size, .width = 0, .count = -1};
-  std::string rest = dict;  // unread entries, which have any order
-  const auto take = [&](size_t at, size_t length) {
-    if (at != rest.npos) rest.erase(at, length);
-    return at != rest.npos;
-  };
-  constexpr std::string_view kOrder = "'fortran_order':False", kShape = "'shape':(";
-  for (const std::string_view type : {"|u1", "<u2", "<u4", "<i4", "<i8"}) {
-    const std::string descr = fmt::format("'descr':'{}'", type);
-    if (!take(rest.find(descr), descr.size())) continue;
-    array.width = size_t(type[2] - '0'), array.is_signed = type[1] == 'i';
-    break;  // a second one is an Error
-  }
-  take(rest.find(kOrder), kOrder.size());
-  if (const size_t at = rest.find(kShape); at != rest.npos) {
-    const char* const first = rest.data() + at + kShape.size();
-    const auto [end, error] = std::from_chars(first, rest.data() + rest.size(), array.count);
-    if (error == std::errc() && std::string_view(end, rest.data() + rest.size()).starts_with(",)"))
-      take(at, size_t(end - rest.data()) - at + 2);
-  }
-  if (rest != "{,,}" && rest != "{,,,}") array.width = 0;
-  check(array.width != 0 && array.count >= 0, fmt::format("holds {}", dict.substr(0, 200)));
-  return array;
+  std::ranges::replace(dict, '"', '\'');
+  std::string json = dict;
+  constexpr std::pair<std::string_view, std::string_view> kPythonAsJson[] = {
+      {"'", "\""}, {"False", "false"}, {"(", "["}, {",)", "]"}, {",}", "}"}};
+  for (const auto& [from, to] : kPythonAsJson)
+    for (size_t at = 0; (at = json.find(from, at)) != json.npos; at += to.size()) json.replace(at, from.size(), to);
+  const Json head = json_or_null(json);
+  const auto has = [&](const char* key) { return head.is_object() && head.size() == 3 && head.contains(key); };
+  constexpr std::string_view kTypes[] = {"|u1", "<u2", "<u4", "<i4", "<i8"};
+  const auto* type =
+      has("descr") ? std::ranges::find(kTypes, head["descr"], [](auto t) { return Json(t); }) : std::end(kTypes);
+  check(type != std::end(kTypes) && has("fortran_order") && head["fortran_order"] == Json(false) && has("shape") &&
+            head["shape"].size() == 1 && head["shape"][0].is_number_unsigned() &&
+            std::in_range<int64_t>(head["shape"][0].get<uint64_t>()),
+        fmt::format("holds {}", dict.substr(0, 200)));
+  return {.begin = before + size,
+          .width = size_t((*type)[2] - '0'),
+          .is_signed = (*type)[1] == 'i',
+          .count = head["shape"][0].get<int64_t>()};
 }
 
 // llm.c's format: 256 numbers of 4 bytes, the first a magic number, then the version and the number of ids.
@@ -73,7 +70,7 @@ struct LlmcKind {
   size_t width;
 };
 constexpr LlmcKind kLlmc[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-std::optional<TokenFile> read_llmc(const InputFile& file) {
+std::optional<TokenView> read_llmc(const InputFile& file) {
   std::array<int32_t, 3> head{};
   if (file.size() < sizeof head) return std::nullopt;
   file.read(0, std::as_writable_bytes(std::span(head)));
@@ -83,31 +80,37 @@ std::optional<TokenFile> read_llmc(const InputFile& file) {
            "[data] {} begins as a token file of llm.c, has {} bytes, version {} and {} tokens. The header has {} "
            "bytes, and the version must be {}. Write it again.",
            file.path(), file.size(), head[1], head[2], kLlmcHeader, kind->version);
-  return TokenFile{.begin = kLlmcHeader, .width = kind->width, .count = head[2]};
+  return TokenView{.begin = kLlmcHeader, .width = kind->width, .count = head[2]};
 }
 
-template <class T> void read_as(const TokenFile& f, size_t at, std::span<int32_t> to) {
+template <class T> void read_as(const TokenView& v, size_t at, std::span<int32_t> to) {
   std::array<T, 2048> some;
   while (!to.empty()) {
-    const size_t n = std::min(some.size(), to.size());
-    f.file->read(f.begin + at * sizeof(T), std::as_writable_bytes(std::span(some).first(n)));
-    for (size_t i = 0; i < n; ++i) {
-      if constexpr (std::is_signed_v<T>)
-        TG_CHECK(some[i] >= 0 && some[i] <= std::numeric_limits<int32_t>::max(), value,
-                 "[data] token {} at position {} of {} does not fit. Token ids are in [0, 2^31). Check the tokenizer.",
-                 some[i], at + i, f.file->path());
+    const auto part = std::span(some).first(std::min(some.size(), to.size()));
+    const size_t begin = v.begin + at * sizeof(T);
+    if (v.file)
+      v.file->read(begin, std::as_writable_bytes(part));
+    else
+      std::memcpy(part.data(), v.memory.get() + begin, part.size_bytes());
+    for (size_t i = 0; i < part.size(); ++i) {
+      if constexpr (sizeof(T) >= sizeof(int32_t))
+        TG_CHECK(some[i] >= 0 && some[i] <= T(std::numeric_limits<int32_t>::max()), value,
+                 "[data] token {} at position {} of {} does not fit. Token ids are in [0, 2^31). Check the tokenizer "
+                 "and, for ids without a header, --token-type.",
+                 some[i], at + i, v.file ? v.file->path() : "the data");
       to[i] = int32_t(some[i]);
     }
-    to = to.subspan(n);
-    at += n;
+    to = to.subspan(part.size());
+    at += part.size();
   }
 }
+bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != path.npos && !path_exists(path); }
 }  // namespace
 
 bool is_token_file(std::string_view path) { return path.ends_with(".bin") || path.ends_with(".npy"); }
 
 std::vector<std::string> matching_files(const std::string& path) {
-  if (path.find_first_of("*?[") == path.npos || path_exists(path)) return {path};
+  if (!is_pattern(path)) return {path};
   glob_t found{};
   const int status = glob(path.c_str(), GLOB_ERR, nullptr, &found);
   std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
@@ -116,23 +119,34 @@ std::vector<std::string> matching_files(const std::string& path) {
   return files;
 }
 
-void TokenFile::read(size_t at, std::span<int32_t> to) const {
+std::string absolute_pattern(const std::string& path) {
+  if (!is_pattern(path) || path.starts_with('/')) return absolute_path(path);
+  std::string folder;  // its name is no pattern
+  for (const char c : absolute_path("."))
+    folder.append(std::string_view("*?[\\").find(c) == folder.npos ? "" : "\\") += c;
+  return std::filesystem::path(folder + "/" + path).lexically_normal().string();
+}
+
+void TokenView::read(size_t at, std::span<int32_t> to) const {
   switch (width) {
     case 1: return read_as<uint8_t>(*this, at, to);
     case 2: return read_as<uint16_t>(*this, at, to);
-    case 4:
-      if (is_signed) return read_as<int32_t>(*this, at, to);
-      return file->read(begin + 4 * at, std::as_writable_bytes(to));  // 2^31 and above become negative
+    case 4: return is_signed ? read_as<int32_t>(*this, at, to) : read_as<uint32_t>(*this, at, to);
     default: return read_as<int64_t>(*this, at, to);
   }
 }
 
-TokenFile open_token_file(const std::string& path, TokenType raw) {
+TokenView open_token_file(const std::string& path, TokenType raw) {
+  // There may be thousands, and they stay open.
+  if (rlimit limit; ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
   auto file = std::make_shared<const InputFile>(path);
   const size_t bytes = file->size();
   TG_CHECK(bytes > 0, io, "[data] {} is empty. A token file has 2 bytes for each token. Write it again.", path);
   const std::string start = text_at(*file, 0, 512);
-  TokenFile ids;
+  TokenView ids;
   if (start.starts_with(kNpyMagic)) {
     ids = read_npy(*file);
   } else if (const auto llmc = read_llmc(*file)) {

@@ -24,24 +24,27 @@ bool is_token_file(std::string_view path);
 /// The files that a path with *, ? or [ matches (glob(3)), by name; any other path, and that of a file, is itself. An
 /// Error if none matches.
 std::vector<std::string> matching_files(const std::string& path);
+/// The absolute path of a file or pattern: matching_files() gives the same files in any folder.
+std::string absolute_pattern(const std::string& path);
 
-/// The ids of an open file, or a part of them.
-struct TokenFile {
+/// Ids of an open file or in memory, or a part of them.
+struct TokenView {
   std::shared_ptr<const InputFile> file = {};
-  size_t begin = 0;  ///< of the first id, in bytes
-  size_t width = 2;  ///< bytes of an id
+  std::shared_ptr<const std::byte> memory = {};  ///< without a file
+  size_t begin = 0;                              ///< of the first id, in bytes
+  size_t width = 2;                              ///< bytes of an id
   bool is_signed = false;
   int64_t count = 0;
-  int64_t size() const { return count; }
-  TokenFile subspan(size_t at, size_t n) const { return {file, begin + width * at, width, is_signed, int64_t(n)}; }
-  /// Reads ids from position `at` on. uint32 ids from 2^31 on become negative; a signed id outside of [0, 2^31) is an
-  /// Error.
+  TokenView subspan(size_t at, size_t n) const {
+    return {file, memory, begin + width * at, width, is_signed, int64_t(n)};
+  }
+  /// Reads ids from position `at` on. An id outside of [0, 2^31) is an Error.
   void read(size_t at, std::span<int32_t> to) const;
 };
 /// Opens a file, known by its content: a NumPy array of one dimension of uint8, uint16, uint32, int32 or int64; a file
 /// of llm.c (1024 bytes of header: 20240520, 1 and the number of uint16 ids, or 20240801, 7 and that of uint32 ids);
 /// else ids of the type `raw`. An Error for an empty file, a size that contradicts the header, or another format.
-TokenFile open_token_file(const std::string& path, TokenType raw = TokenType::u16);
+TokenView open_token_file(const std::string& path, TokenType raw = TokenType::u16);
 
 /// The format of written files: .npy, .bin of llm.c, or .bin without a header.
 enum class TokenFormat { npy, llmc, raw };

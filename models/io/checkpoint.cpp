@@ -10,7 +10,7 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <set>
+#include <map>
 
 namespace tg {
 namespace {
@@ -110,23 +110,21 @@ class Reader {
 
 DataIdentity DataIdentity::of(const TokenData& data, std::vector<std::string> files) {
   Hash h;
-  std::vector<int32_t> some(1 << 14);
-  for (int64_t at = 0; at < data.size(); at += int64_t(some.size())) {
-    some.resize(size_t(std::min<int64_t>(int64_t(some.size()), data.size() - at)));
-    data.copy(at, some);
+  data.for_each([&](int64_t, std::span<const int32_t> some) {
     for (const int32_t token : some) h.add(uint64_t(token));
-  }
+  });
   return {std::move(files), data.size(), h.value()};
 }
 
 DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> files) {
   Hash h;
   int64_t tokens = 0;
-  for (const TokenExample& e : data.list) {
-    h.add(std::as_bytes(std::span(e.tokens)));
-    h.add(std::as_bytes(std::span(e.targets)));
-    tokens += std::ssize(e.tokens);
-  }
+  for (const Examples::Row& row : data.rows)
+    for (const auto& e : row) {
+      h.add(std::as_bytes(std::span(e->tokens)));
+      h.add(std::as_bytes(std::span(e->targets)));
+      tokens += std::ssize(e->tokens);
+    }
   return {std::move(files), tokens, h.value()};
 }
 
@@ -135,17 +133,31 @@ std::string identity_of(const Tokenizer& tokenizer) {
   h.add(text_of(own_json(tokenizer.to_json())));  // an export prints it with other spaces
   return h.hex();
 }
-void check_tokenizer_of(std::span<const std::string> paths, const Tokenizer& tokenizer) {
-  std::set<std::string> seen;
-  for (const std::string& path : paths) {
-    const std::string meta = (std::filesystem::path(path).parent_path() / "meta.json").string();
-    if (!seen.insert(meta).second || !path_exists(meta)) continue;
-    const Json json = json_or_null(MappedFile(meta).text());
-    const Json* hash = json.is_object() ? json.find("tokenizer_hash") : nullptr;
-    TG_CHECK(!hash || *hash == Json(identity_of(tokenizer)), value,
+void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, Json> read;  // by folder
+  for (const TokenData& file : files) {
+    const fs::path path = file.name(), folder = path.parent_path();
+    const std::string meta = (folder / "meta.json").string();
+    const auto [at, added] = read.try_emplace(folder);
+    if (added && path_exists(meta)) at->second = parse_json(MappedFile(meta).text(), "data", meta);
+    const Json& json = at->second;
+    if (!json.is_object()) continue;
+    const Json *hash = json.find("tokenizer_hash"), *shards = json.find("shards");
+    TG_CHECK(!hash || !tokenizer || *hash == Json(identity_of(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
-             path, meta);
+             file.name(), meta);
+    if (!shards || !shards->is_object()) continue;  // of another program
+    const Json* tokens = shards->find(path.filename().string());
+    TG_CHECK(!tokens || *tokens == Json(file.size()), value,
+             "[data] {} has {} tokens, and {} says {}. Tokenize the texts again, or correct --token-type.", file.name(),
+             file.size(), meta, text_of(*tokens));
+    if (!added) continue;
+    for (const auto& [name, count] : shards->items())
+      TG_CHECK(path_exists((folder / name).string()), io,
+               "[data] {} is missing, and {} lists it. Restore it, or tokenize the texts again.",
+               (folder / name).string(), meta);
   }
 }
 

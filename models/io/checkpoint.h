@@ -31,8 +31,9 @@ struct DataIdentity {
 
 /// The hash of a tokenizer that `tapegrad tokenize` writes into the meta.json of shards.
 std::string identity_of(const Tokenizer&);
-/// Throws an Error if one of the token files is in a folder whose meta.json names another tokenizer.
-void check_tokenizer_of(std::span<const std::string> paths, const Tokenizer&);
+/// Compares token files (TokenData::from_file) with the meta.json of their folders. An Error if that is not JSON or
+/// names another tokenizer, a missing shard, or another number of tokens.
+void check_shards(std::span<const TokenData> files, const Tokenizer*);
 
 /// The base of a run that trains adapters.
 struct Finetuning {

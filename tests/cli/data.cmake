@@ -74,6 +74,13 @@ string(JSON tokens GET "${meta}" tokens)
 string(JSON last GET "${meta}" shards tokens_000002.npy)
 fail_if("meta.json says ${tokens} and ${last} tokens" NOT tokens EQUAL 1601 OR NOT last EQUAL 201)
 run(0 train --resume of_llmc --max-steps 4 --quiet)
+# A pattern in a folder whose name looks like one
+file(COPY ${dir}/shards_llmc DESTINATION "${dir}/of [1]")
+execute_process(COMMAND ${TAPEGRAD} train --data "shards_llmc/*.bin" --tokenizer ../tokenizer.json ${tiny} --out bracket
+                WORKING_DIRECTORY "${dir}/of [1]" OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+run(0 train --resume "of [1]/bracket" --max-steps 4 --quiet)
+file(REMOVE "${dir}/of [1]/shards_llmc/tokens_000001.bin")
+refused(1 "shards_llmc/tokens_000001.bin is missing, and " train --resume "of [1]/bracket" --max-steps 5)
 run(0 tokenize --tokenizer tokenizer.json --in text.txt --out all.bin --format llmc)
 refused(1 "tokens_000000.npy was written with another tokenizer, as shards_npy/meta.json says"
         train --data "shards_npy/*.npy" --tokenizer byte --out never)

@@ -24,8 +24,8 @@ int main(int count, char** words) try {
                                               .end = count > 5 ? words[5] : "",
                                               .context = std::atoll(words[4]),
                                               .skip_bad = true});
-  for (const tg::TokenExample& e : all.list)
-    std::puts(tg::text_of(tg::Json{{"tokens", e.tokens}, {"targets", e.targets}}).c_str());
+  for (const tg::Examples::Row& row : all.rows)
+    std::puts(tg::text_of(tg::Json{{"tokens", row[0]->tokens}, {"targets", row[0]->targets}}).c_str());
   std::fprintf(stderr, "%lld cut, %lld skipped\n%s\n", static_cast<long long>(all.cut),
                static_cast<long long>(all.skipped), all.why.c_str());
   return 0;

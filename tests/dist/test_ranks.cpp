@@ -76,11 +76,14 @@ TEST_CASE("examples, and pairs of preferences: the bits of one process") {
     Examples all;
     all.context = 12, all.pairs = pairs;
     Rng rng{7};
-    for (int i = 0; i < 60; ++i) {
-      TokenExample e;
-      for (uint64_t n = 2 + rng.below(11); n > 0; --n) e.tokens.push_back(int32_t(rng.below(256)));
-      e.targets = e.tokens;
-      all.list.push_back(e);
+    for (int i = 0; i < 30; ++i) {
+      Examples::Row& row = all.rows.emplace_back();
+      while (row.size() < (pairs ? 2 : 1)) {
+        TokenExample e;
+        for (uint64_t n = 2 + rng.below(11); n > 0; --n) e.tokens.push_back(int32_t(rng.below(256)));
+        e.targets = e.tokens;
+        row.push_back(std::make_shared<const TokenExample>(e));
+      }
     }
     TrainConfig c = config(world()->size());
     const Params base(Device(), 1);

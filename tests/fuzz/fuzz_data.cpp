@@ -50,14 +50,10 @@ void check_tokens(const uint8_t* choice, std::string_view content) {
   TG_FUZZ_CHECK(npy || data.has_value() == (!content.empty() && ids_alone));
   if (!data) return;
   const auto read = fuzz::accepted([&] { return all_of(*data); });
-  if (!read) return;  // signed ids below 0
+  if (!read) return;  // ids outside of [0, 2^31)
   const auto& ids = *read;
   data->write(scratch / "again.npy");
   TG_FUZZ_CHECK(all_of(TokenData::from_file(scratch / "again.npy")) == ids);
-  if (std::any_of(ids.begin(), ids.end(), [](int32_t id) { return id < 0; })) {
-    TG_FUZZ_CHECK(!fuzz::accepted([&] { return data->check_vocabulary(INT32_MAX), true; }));
-    return;
-  }
   // A copy, so that reads past its end are seen.
   const auto memory = TokenData::from_tokens(std::vector<int64_t>(ids.begin(), ids.end()));
   TG_FUZZ_CHECK(all_of(memory) == ids);

@@ -18,7 +18,12 @@ void check_batches(const Examples& all, int64_t batch) {
   }
   int64_t targets = 0;
   for (int64_t i = 0; const auto b = batches->at(i); ++i) targets += b->num_targets();
-  TG_FUZZ_CHECK(targets == (all.pairs ? all.lines() : all.targets()));
+  int64_t counted = 0;
+  for (const Examples::Row& row : all.rows)
+    for (const auto& e : row)
+      counted +=
+          std::count_if(e->targets.begin() + 1, e->targets.end(), [](int32_t t) { return t != Batch::kIgnoreIndex; });
+  TG_FUZZ_CHECK(targets == (all.pairs ? all.size() : counted));
   TG_FUZZ_CHECK(batches->padding() >= 0 && batches->padding() < 1);
 }
 }  // namespace
@@ -44,14 +49,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto strict = fuzz::accepted([&] { return read_examples({&path, 1}, bytes, o); });
   o.skip_bad = true;
   const auto all = fuzz::accepted([&] { return read_examples({&path, 1}, bytes, o); });
-  TG_FUZZ_CHECK(!strict || (all && all->list.size() == strict->list.size() && all->skipped == 0));
+  TG_FUZZ_CHECK(!strict || (all && all->size() == strict->size() && all->skipped == 0));
   if (!all) return 0;
   TG_FUZZ_CHECK(strict || all->skipped > 0);
-  for (const TokenExample& e : all->list) {
-    TG_FUZZ_CHECK(e.tokens.size() == e.targets.size() && e.inputs() >= 1 && e.inputs() <= o.context);
-    for (size_t i = 0; i < e.tokens.size(); ++i)
-      TG_FUZZ_CHECK(e.targets[i] == e.tokens[i] || e.targets[i] == Batch::kIgnoreIndex);
-  }
+  for (const Examples::Row& row : all->rows)
+    for (const auto& e : row) {
+      TG_FUZZ_CHECK(e->tokens.size() == e->targets.size() && e->inputs() >= 1 && e->inputs() <= o.context);
+      for (size_t i = 0; i < e->tokens.size(); ++i)
+        TG_FUZZ_CHECK(e->targets[i] == e->tokens[i] || e->targets[i] == Batch::kIgnoreIndex);
+    }
   check_batches(*all, 1 + data[1] % 3);
   if (!all->pairs) check_batches(all->packed(), 1);
   return 0;

@@ -3,6 +3,7 @@
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/dataset.h>
+#include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/tokenizer.h>
 
 #include <map>
@@ -201,8 +202,9 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   CHECK(read("{'fortran_order': False, 'shape': (2,), 'descr': '<u2', }", "\1\2\xff\xff"sv) ==
         std::vector<int32_t>{513, 65535});
   const TokenData wide = TokenData::from_file(array(kWide, "\1\0\1\0\xff\xff\xff\xff"sv));
-  CHECK_SAYS_OF(value, wide.check_vocabulary(65537), "token 65537 at position 0 of ");
+  CHECK_SAYS_OF(value, wide.slice(0, 1).check_vocabulary(65537), "token 65537 at position 0 of ");
   CHECK_SAYS_OF(value, wide.check_vocabulary(1 << 20), "token 4294967295 at position 1 of ");
+  CHECK_SAYS_OF(value, all_of(wide), "Token ids are in [0, 2^31). Check the tokenizer and, for ids without a header, ");
   CHECK(all_of(wide.slice(0, 1)) == std::vector<int32_t>{65537});
   CHECK(wide.bytes() == 0);
 
@@ -330,6 +332,8 @@ TEST_CASE("data: a split cuts at int(fraction * size)") {
   CHECK(all_of(val) == all_of(counting(10, 89)));
   CHECK(train.name() == "the training part of count");
   CHECK(val.name() == "the validation part of count");
+  CHECK(counting(10).split(1 - 0.8).train.size() == 2);  // 1 - 0.8 is less than 0.2
+  CHECK(counting(100).split(1 - 0.93).train.size() == 7);
   CHECK(counting(5).split(1).val.size() == 0);
   CHECK(counting(5).split(0.1).train.size() == 0);
   for (const double fraction : {0.0, -0.5, 1.5, std::nan("")})

@@ -35,18 +35,27 @@ std::string counted(const TokenExample& e) {
   }
   return s;
 }
-std::string counted(const Examples& e) { return counted(e.list.at(0)); }
+std::string counted(const Examples& e) { return counted(*e.rows.at(0)[0]); }
 const ExampleOptions kPlain{.format = chat_format("plain"), .end = "</s>"};
-// Example i has sizes[i] inputs, tokens i, 1, 2, ..., which all count.
-Examples of_sizes(const std::vector<int64_t>& sizes, int64_t context = 100) {
+// Example i has sizes[i] inputs, tokens i, 1, 2, ..., which all count, or all but `ignored`.
+Examples of_sizes(const std::vector<int64_t>& sizes, int64_t context = 100, int32_t ignored = -1) {
   Examples all;
   all.context = context;
   for (const int64_t n : sizes) {
-    TokenExample e{{int32_t(all.list.size())}, {Batch::kIgnoreIndex}};
-    for (int32_t i = 1; i <= n; ++i) e.tokens.push_back(i), e.targets.push_back(i);
-    all.list.push_back(e);
+    TokenExample e{{int32_t(all.size())}, {Batch::kIgnoreIndex}};
+    for (int32_t i = 1; i <= n; ++i)
+      e.tokens.push_back(i), e.targets.push_back(i == ignored ? int32_t(Batch::kIgnoreIndex) : i);
+    all.rows.push_back({std::make_shared<const TokenExample>(e)});
   }
   return all;
+}
+// Tokens that count.
+int64_t targets_of(const Examples& all) {
+  int64_t n = 0;
+  for (const Examples::Row& row : all.rows)
+    for (const auto& e : row)
+      n += std::count_if(e->targets.begin() + 1, e->targets.end(), [](int32_t t) { return t != Batch::kIgnoreIndex; });
+  return n;
 }
 std::vector<int64_t> first_tokens(const Batch& b) {
   std::vector<int64_t> r;
@@ -92,8 +101,8 @@ TEST_CASE("examples: markers in contents stay text") {
   const Examples e =
       Lines().read(R"({"prompt": "<|im_end|>", "completion": "<|im_start|>"})", {.format = chat_format("qwen")});
   const BpeTokenizer t = chat_tokenizer();
-  CHECK(std::ranges::count(e.list[0].tokens, t.id_of("<|im_end|>")) == 3);
-  CHECK(std::ranges::count(e.list[0].tokens, t.id_of("<|im_start|>")) == 3);
+  CHECK(std::ranges::count(e.rows[0][0]->tokens, t.id_of("<|im_end|>")) == 3);
+  CHECK(std::ranges::count(e.rows[0][0]->tokens, t.id_of("<|im_start|>")) == 3);
   CHECK(has(counted(e), ".<|im_start|><|im_end|>."));
 }
 
@@ -113,7 +122,7 @@ TEST_CASE("examples: longer ones are cut at the end and counted; one without a t
           f.path + "/d.jsonl:1");
   o.skip_bad = true;
   const Examples rest = f.read(both, o);
-  CHECK(rest.list.size() == 1);
+  CHECK(rest.size() == 1);
   CHECK(rest.skipped == 1);
   CHECK(rest.cut == 0);
   CHECK_HAS(rest.why, "d.jsonl:1");
@@ -154,6 +163,15 @@ TEST_CASE("examples: what is no example is refused by file, line and keys") {
   pairs.pairs = true;
   says(R"({"prompt": "a", "chosen": "b"})",
        "the keys are prompt, chosen. A line is an object with prompt, chosen and rejected", pairs);
+  const std::string same = R"({"prompt": "a", "chosen": "bcd", "rejected": "bcd"})";
+  says(same, "'chosen' and 'rejected' have the same 5 tokens. A pair must differ", pairs);
+  pairs.context = 3;
+  says(R"({"prompt": "a", "chosen": "bcd", "rejected": "bcde"})", "the same 4 tokens within the context.", pairs);
+  pairs.skip_bad = true;
+  CHECK(f.read(same + R"(
+    {"prompt": "a", "chosen": "b", "rejected": "c"})",
+               pairs)
+            .skipped == 1);
   CHECK_SAYS_OF(io, f.read(""), "d.jsonl is empty.");
   CHECK_HAS(f.error("\n\n"), "no line of ");
   CHECK_SAYS(read_examples({}, chat_tokenizer(), {.context = 1}), "no file is named");
@@ -178,10 +196,10 @@ TEST_CASE("examples: pairs keep chosen and rejected together") {
   o.pairs = true;
   const Examples e =
       Lines().read(R"({"prompt": "ab", "chosen": "c", "rejected": [{"role": "assistant", "content": "def"}]})", o);
-  REQUIRE(e.list.size() == 2);
-  CHECK(e.lines() == 1);
-  CHECK(counted(e.list[0]) == "..c</s>");
-  CHECK(counted(e.list[1]) == "..def</s>");
+  REQUIRE(e.size() == 1);
+  REQUIRE(e.rows[0].size() == 2);
+  CHECK(counted(*e.rows[0][0]) == "..c</s>");
+  CHECK(counted(*e.rows[0][1]) == "..def</s>");
   CHECK_SAYS(e.packed(), "pairs cannot be packed");
   const Batch b = *ExampleBatches(e, {.batch = 1}).at(0);
   const int32_t stop = int32_t(chat_tokenizer().id_of("</s>"));
@@ -196,44 +214,45 @@ TEST_CASE("examples: pairs keep chosen and rejected together") {
 TEST_CASE("examples: a split keeps lines whole and in order") {
   const Examples e = of_sizes({1, 2, 3, 4, 5});
   const auto [train, val] = e.split(0.7);
-  CHECK(train.lines() == 3);
-  CHECK(val.lines() == 2);
-  CHECK(val.list[0].inputs() == 4);
+  CHECK(train.size() == 3);
+  CHECK(val.size() == 2);
+  CHECK(val.rows[0][0]->inputs() == 4);
+  CHECK(val.rows[0][0] == e.rows[3][0]);  // shared
   CHECK(val.context == e.context);
-  CHECK(e.split(1).val.list.empty());
-  CHECK_SAYS(e.split(0), "the training part is 0.");
-  Examples pairs = of_sizes({1, 1, 2, 2, 3, 3});
-  pairs.pairs = true;
-  CHECK(pairs.split(0.5).train.list.size() == 2);
+  CHECK(e.split(1).val.rows.empty());
+  CHECK_SAYS(e.split(0), "the training part is 0 of the examples.");
+  CHECK(of_sizes(std::vector<int64_t>(10, 1)).split(1 - 0.8).train.size() == 2);  // 1 - 0.8 is less than 0.2
 }
 
 TEST_CASE("packing: rows hold whole examples within the context, best fit, and the same targets") {
   const Examples e = of_sizes({9, 4, 3, 2, 2, 1, 1, 1}, 9);
   const Examples p = e.packed();
-  CHECK(p.targets() == e.targets());
-  int64_t tokens = 0, least = 0;
-  for (const TokenExample& row : p.list) {
-    CHECK(row.inputs() <= 9);
-    CHECK(row.tokens.size() == row.targets.size());
-    tokens += std::ssize(row.tokens);
+  CHECK(targets_of(p) == targets_of(e));
+  size_t examples = 0;
+  for (const Examples::Row& row : p.rows) {
+    int64_t tokens = 0;
+    for (const auto& x : row) tokens += std::ssize(x->tokens);
+    CHECK(tokens <= 10);
+    examples += row.size();
   }
-  for (const TokenExample& x : e.list) least += std::ssize(x.tokens);
-  CHECK(tokens == least);
-  CHECK(p.list.size() == 4);  // 31 tokens in rows of 10
+  CHECK(examples == 8);
+  CHECK(p.size() == 4);  // 31 tokens in rows of 10
   for (const int64_t n : {5, 200}) {
     const Examples many = of_sizes(varied_sizes(n)), packed = many.packed();
-    CHECK(packed.targets() == many.targets());
-    CHECK(packed.list.size() <= many.list.size());
+    CHECK(targets_of(packed) == targets_of(many));
+    CHECK(packed.size() <= many.size());
   }
+  const Batch b = *ExampleBatches(of_sizes({2, 1}, 9).packed(), {}).at(0);
+  CHECK(values<int32_t>(b.inputs) == std::vector<int32_t>{0, 1, 2, 1, 0, 0, 0, 0});
+  CHECK(values<int32_t>(b.targets) == std::vector<int32_t>{1, 2, -100, 1, -100, -100, -100, -100});
 }
 
 TEST_CASE("batches: targets follow their inputs, and padding does not count") {
-  Examples e = of_sizes({2, 5});
-  e.list[1].targets[2] = Batch::kIgnoreIndex;
+  const Examples e = of_sizes({2, 5}, 100, /*ignored=*/2);
   const Batch b = *ExampleBatches(e, {.batch = 2}).at(0);
   CHECK(values<int32_t>(b.inputs) == std::vector<int32_t>{0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 2, 3, 4, 0, 0, 0});
   CHECK(values<int32_t>(b.targets) ==
-        std::vector<int32_t>{1, 2, -100, -100, -100, -100, -100, -100, 1, -100, 3, 4, 5, -100, -100, -100});
+        std::vector<int32_t>{1, -100, -100, -100, -100, -100, -100, -100, 1, -100, 3, 4, 5, -100, -100, -100});
   CHECK(ExampleBatches(e, {.batch = 2}).padding() == doctest::Approx(1 - 7.0 / 16));
 }
 
@@ -297,7 +316,7 @@ TEST_CASE("batches: validation has every example once, whatever the batch") {
       targets += b->num_targets();
     }
     CHECK(seen == std::multiset<int64_t>{0, 1, 2, 3, 4});
-    CHECK(targets == val.targets());
+    CHECK(targets == targets_of(val));
   }
   CHECK(!example_batches(ExampleBatches(val, {}), {}).validation);
 }
@@ -307,14 +326,14 @@ TEST_CASE("batches: the loss of padded rows is the mean over the targets of each
   Gpt model(params, tiny_gpt());
   Examples e = of_sizes({2, 7, 4, 5, 3, 1, 6, 2}, 8);
   double sum = 0;
-  for (const TokenExample& x : e.list) {
+  for (const Examples::Row& x : e.rows) {
     Examples one = e;
-    one.list = {x};
+    one.rows = {x};
     const Batch b = *ExampleBatches(one, {}).at(0);
     sum += Model(model).loss(b).item<double>() * double(b.num_targets());
   }
   const BatchSource all = example_batches(ExampleBatches(e, {.batch = 3}), e);
-  CHECK(evaluate(model, all.validation).loss == doctest::Approx(sum / double(e.targets())).epsilon(1e-6));
+  CHECK(evaluate(model, all.validation).loss == doctest::Approx(sum / double(targets_of(e))).epsilon(1e-6));
   std::vector<double> losses[2];
   for (const bool compile : {false, true}) {
     const Params own(Device(), 1);

@@ -190,22 +190,65 @@ TEST_CASE("token files: patterns name files, in order") {
   CHECK(matching_files(f / "a[1].bin") == std::vector<std::string>{f / "a[1].bin"});  // a file of this name
   CHECK(matching_files(f / "none.bin") == std::vector<std::string>{f / "none.bin"});
   CHECK_SAYS_OF(io, matching_files(f / "c*.bin"), "no file matches " + f / "c*.bin");
+  make_folder(f / "x[1]*");
+  write_file_atomically(f / "x[1]*/a.bin", "ab");
+  const fs::path here = fs::current_path();
+  fs::current_path(f / "x[1]*");
+  const std::string pattern = absolute_pattern("?.bin"), file = absolute_pattern("a.bin");
+  fs::current_path(here);
+  CHECK(matching_files(pattern) == std::vector<std::string>{f / "x[1]*/a.bin"});
+  CHECK(matching_files(file) == std::vector<std::string>{f / "x[1]*/a.bin"});
 }
 
 TEST_CASE("token files: those of another tokenizer are refused, as their meta.json says") {
   const Folder f;
-  const std::vector<std::string> files{f / "a.bin"};
   const ByteTokenizer bytes;
   const std::string spaced = R"({ "added_tokens": [], "decoder": {"type": "Fuse"},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]} })";
-  write_file_atomically(files[0], "ab");
-  check_tokenizer_of(files, bytes);
-  write_file_atomically(f / "meta.json", R"({"vocab_size": 65})");  // of another program
-  check_tokenizer_of(files, bytes);
+  write_file_atomically(f / "a.bin", "ab");
+  const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};
+  check_shards(files, &bytes);
+  write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // of another program
+  check_shards(files, &bytes);
   write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", identity_of(bytes)}}));
-  check_tokenizer_of(files, bytes);
-  check_tokenizer_of(files, *Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}"));
+  check_shards(files, &bytes);
+  check_shards(files, nullptr);
+  check_shards(files, Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}").get());
   CHECK(identity_of(*Tokenizer::from_json(spaced)) == identity_of(*Tokenizer::from_json(text_of(own_json(spaced)))));
-  CHECK_SAYS_OF(value, check_tokenizer_of(files, CharTokenizer::from_text("ab")),
+  const auto characters = CharTokenizer::from_text("ab");
+  CHECK_SAYS_OF(value, check_shards(files, &characters),
                 "[data] " + f / "a.bin was written with another tokenizer, as " + f / "meta.json says");
+}
+
+TEST_CASE("token files: shards are those that their meta.json lists, as long as it says") {
+  const Folder f;
+  write_file_atomically(f / "a.bin", "abcd");
+  write_file_atomically(f / "b.bin", "ab");
+  const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two
+  const auto meta = [&](std::string_view text) { write_file_atomically(f / "meta.json", text); };
+  meta(R"({"shards": {"a.bin": 2, "b.bin": 1}})");
+  check_shards(files, nullptr);
+  fs::remove(f / "b.bin");
+  CHECK_SAYS_OF(io, check_shards(files, nullptr), "[data] " + f / "b.bin is missing, and " + f / "meta.json lists it");
+  meta(R"({"shards": {"a.bin": 3}})");
+  CHECK_SAYS_OF(value, check_shards(files, nullptr), f / "a.bin has 2 tokens, and " + f / "meta.json says 3.");
+  meta("garbage");
+  CHECK_SAYS(check_shards(files, nullptr), "[data] " + f / "meta.json is not JSON");
+}
+
+TEST_CASE("token files: more of them than the soft limit of open files") {
+  const Folder f;
+  rlimit before, low;
+  getrlimit(RLIMIT_NOFILE, &before);
+  low = before, low.rlim_cur = 100;
+  REQUIRE(before.rlim_max > 300);
+  setrlimit(RLIMIT_NOFILE, &low);
+  std::vector<TokenData> shards;
+  for (int i = 0; i < 200; ++i) {
+    const std::string path = f / fmt::format("{}.bin", i);
+    write_file_atomically(path, "ab");
+    shards.push_back(TokenData::from_file(path));
+  }
+  CHECK(ids_of(TokenData::join(shards)) == Ids(200, 'a' + 256 * 'b'));
+  setrlimit(RLIMIT_NOFILE, &before);
 }
