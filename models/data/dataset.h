@@ -21,8 +21,7 @@ class TokenData {
   /// Copies ids in [0, 2^31). `name` names the data in messages.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
   /// The tokens of a text: 2 bytes each for up to 65536 ids, else 4.
-  static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data",
-                             EncodeOptions = {});
+  static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
   /// The tokens that produce(take) passes to `take`: 2 bytes each for up to 65536 ids, else 4.
   static TokenData from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take& take)>& produce,
                                std::string name = "the data");

@@ -11,10 +11,6 @@
 
 namespace tg {
 
-Tensor sequence_log_probs(const Tensor& logits, const Tensor& targets) {
-  return -sum(cross_entropy(logits, targets, {.reduction = Reduction::none, .ignore_index = Batch::kIgnoreIndex}),
-              {-1});
-}
 Tensor dpo_loss(const Tensor& policy, const Tensor& reference, double beta) {
   TG_CHECK(policy.ndim() == 2 && policy.size(1) == 2 && policy.shape() == reference.shape(), shape,
            "[dpo] log-probabilities are {} of the policy and {} of the reference. Both must be (B, 2): chosen and "
@@ -36,8 +32,9 @@ Tensor DpoModel::loss(const Batch& batch, const ForwardOptions& o) const {
            "[dpo] inputs are {}. They must be (B, 2, 2, T): chosen and rejected, of each tokens and targets.", x);
   const int64_t b = x.size(0), t = x.size(3);
   const auto rows = [&](int64_t i) { return reshape(slice(x, 2, i, i + 1), {2 * b, t}); };
+  const CrossEntropyOptions each{.reduction = Reduction::none, .ignore_index = Batch::kIgnoreIndex};
   const auto log_probs = [&](const ForwardOptions& how) {
-    return reshape(sequence_log_probs(model_.forward(rows(0), how), rows(1)), {b, 2});
+    return reshape(-sum(cross_entropy(model_.forward(rows(0), how), rows(1), each), {-1}), {b, 2});
   };
   Tensor reference;
   {

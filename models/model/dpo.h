@@ -6,9 +6,6 @@
 
 namespace tg {
 
-/// The log-probability of each row's targets (R, T), summed over T without Batch::kIgnoreIndex, under logits (R, T, V):
-/// (R), f64 for f64 logits, else f32.
-Tensor sequence_log_probs(const Tensor& logits, const Tensor& targets);
 /// The mean over pairs of -log sigmoid(beta ((p_c - r_c) - (p_r - r_r))). policy and reference are (B, 2): the
 /// log-probabilities of the chosen and of the rejected answer. Scalar.
 Tensor dpo_loss(const Tensor& policy, const Tensor& reference, double beta);
