@@ -4,6 +4,7 @@
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/models/data/batch.h>
 
+#include <concepts>
 #include <functional>
 #include <source_location>
 #include <span>
