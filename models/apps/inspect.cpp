@@ -7,10 +7,9 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/fit_memory.h>
 #include <tapegrad/models/apps/roofline.h>
-#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
-#include <tapegrad/models/io/shards.h>
 
 #include <algorithm>
 #include <map>

@@ -4,7 +4,7 @@
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/profile.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/roofline.h>
-#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/gpt/gpt.h>
 
 #include <algorithm>
 

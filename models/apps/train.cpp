@@ -3,6 +3,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/bpe.h>
 
 #include <filesystem>
@@ -20,7 +21,7 @@ struct InitialModel {
   GptConfig config;
 
   explicit InitialModel(const std::string& f) : folder(f), file(read_model_file(f)) {
-    detail::in_config_file(f, [&] {
+    in_file(f + "/config.json", [&] {
       config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
     });
   }

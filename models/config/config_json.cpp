@@ -15,10 +15,6 @@ struct Read {
     expect_field(x.is_string(), field, x, "a name in quotes");
     f.set(x.get<std::string>());
   }
-  void operator()(std::string* to) const {
-    expect_field(x.is_string(), field, x, "a text in quotes");
-    *to = x.get<std::string>();
-  }
   template <class T> void operator()(T* to) const { read_field(field, x, *to); }
 };
 }  // namespace

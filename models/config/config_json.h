@@ -8,13 +8,11 @@
 ///
 /// to_json() and save_model() write it, config_from_json() and load_model() read it.
 #pragma once
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace tg {
 
@@ -20,6 +21,11 @@ struct FieldName {
 };
 inline void expect_field(bool ok, const FieldName& f, const Json& x, std::string_view rule) {
   TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key, text_of(x), rule);
+}
+// null counts as absent.
+inline const Json* find_value(const Json& object, std::string_view key) {
+  const Json* x = object.find(key);
+  return x && !x->is_null() ? x : nullptr;
 }
 template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
@@ -70,6 +76,24 @@ void read_field(const FieldName& f, const Json& x, T& to) {
   expect_field(x.is_string(), f, x, "a name in quotes");
   from_name(x.get<std::string>(), to);
 }
+template <class T>
+  requires std::is_same_v<T, std::string>
+void read_field(const FieldName& f, const Json& x, T& to) {
+  expect_field(x.is_string(), f, x, "a text in quotes");
+  to = x.get<std::string>();
+}
+inline void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to) {
+  expect_field(x.is_array() && std::all_of(x.begin(), x.end(), [](const Json& name) { return name.is_string(); }), f, x,
+               "a list of names in quotes");
+  to = x.get<std::vector<std::string>>();
+}
+// Numbers by patterns of names.
+template <class T> using Patterns = std::vector<std::pair<std::string, T>>;
+template <class T> void read_field(const FieldName& f, const Json& x, Patterns<T>& to) {
+  expect_field(x.is_object(), f, x, "an object from patterns to numbers");
+  to.clear();
+  for (const auto& [key, value] : x.items()) read_field({f.op, key}, value, to.emplace_back(key, T()).second);
+}
 // Unset is null.
 template <class T> void read_field(const FieldName& f, const Json& x, std::optional<T>& to) {
   if (x.is_null()) return to.reset();
@@ -78,6 +102,11 @@ template <class T> void read_field(const FieldName& f, const Json& x, std::optio
   to = value;
 }
 template <class T> Json written(const std::optional<T>& x) { return x ? Json(name_of(*x)) : Json(); }
+template <class T> Json written(const Patterns<T>& x) {
+  Json all = Json::object();
+  for (const auto& [key, value] : x) all[key] = value;
+  return all;
+}
 template <class T> Json written(const T& x) {
   if constexpr (std::is_enum_v<T>)
     return name_of(x);

@@ -1,5 +1,6 @@
 /// @file
-/// nearest(): suggests a known word for a mistyped one, in messages. EnumNames: enums by name.
+/// Names: glob_matches() has patterns of them, nearest() suggests a known one for a mistyped one, EnumNames names
+/// enums.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -7,6 +8,11 @@
 #include <string_view>
 
 namespace tg {
+
+/// Whether the whole name matches the pattern. An asterisk matches any characters, including none and dots.
+bool glob_matches(std::string_view pattern, std::string_view name);
+/// The name with an asterisk in place of each number, equal for all blocks: "h.*.mlp.fc".
+std::string block_pattern(std::string_view name);
 
 /// The first entry of `known` at the smallest edit distance from `word` (insertions, deletions, substitutions, swaps of
 /// adjacent characters). Empty if more than a third of its characters differ.

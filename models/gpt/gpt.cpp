@@ -1,6 +1,6 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/indexing.h>
@@ -80,6 +80,18 @@ void GptConfig::validate() const {
            "[gpt_config] init_std is {}. It must be 0 or more and finite.", init_std);
 }
 
+GptConfig GptConfig::with_sizes() const {
+  GptConfig c = *this;
+  c.head_dim = head_size();
+  if (c.kv_heads == 0) c.kv_heads = heads;
+  if (c.ff_width == 0) c.ff_width = 4 * width;
+  return c;
+}
+GptConfig gpt_config_from_json(std::string_view text, ConfigText source) {
+  source.op = "gpt_config";
+  return config_from_json<GptConfig>(text, source);
+}
+
 Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn::Layer{p.scope()} {
   const Inits init(c);
   const auto fragments = [&](const Params& layer) {
@@ -136,6 +148,8 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
 
 std::vector<NamedLinear> Gpt::linears() {
   std::vector<NamedLinear> r;
+  const GptConfig c = config_.with_sizes();
+  const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim, ff = c.ff_width;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     Block& b = blocks_[i];
     const auto name = [i](const char* module) { return fmt::format("h.{}.{}", i, module); };
@@ -143,14 +157,12 @@ std::vector<NamedLinear> Gpt::linears() {
                        {name("attn.proj"), &b.attn.proj},
                        {name("mlp.fc"), &b.mlp.fc},
                        {name("mlp.proj"), &b.mlp.proj}});
-    const int64_t q = config_.heads * config_.head_size(), ff = config_.ff_width ? config_.ff_width : 4 * config_.width;
-    const int64_t kv = (config_.kv_heads ? config_.kv_heads : config_.heads) * config_.head_size();
-    if (config_.positions == Positions::rope)
+    if (c.positions == Positions::rope)
       r[r.size() - 4].parts = {{name("attn.q"), {0, q}}, {name("attn.k"), {q, kv}}, {name("attn.v"), {q + kv, kv}}};
-    if (config_.activation == Activation::swiglu)
+    if (c.activation == Activation::swiglu)
       r[r.size() - 2].parts = {{name("mlp.gate"), {0, ff}}, {name("mlp.up"), {ff, ff}}};
   }
-  if (!config_.tied_head) r.push_back({"lm_head", &head_});
+  if (!c.tied_head) r.push_back({"lm_head", &head_});
   return r;
 }
 
@@ -243,10 +255,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   s = {};
   x = head_.forward(x, o.compute, o.rng, o.adapters);  // (B, T, V)
   if (o.cache) *o.cache = std::move(grown);
-  if (fixed && o.lengths)
-    o.cache->advance(o.lengths);
-  else if (fixed)
-    o.cache->advance(t);
+  if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on one that grows
   return x;
 }
 
@@ -256,7 +265,7 @@ KvCache Gpt::make_cache(int64_t batch, int64_t capacity, std::optional<DType> co
            config_.context);
   return KvCache::with_capacity({.layers = config_.layers,
                                  .batch = batch,
-                                 .kv_heads = config_.kv_heads ? config_.kv_heads : config_.heads,
+                                 .kv_heads = config_.with_sizes().kv_heads,
                                  .capacity = capacity ? capacity : config_.context,
                                  .head_size = config_.head_size(),
                                  .dtype = compute.value_or(wte_.table.dtype()),

@@ -3,10 +3,14 @@
 /// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, optional biases and tied head. It can run in
 /// bf16 with f32 parameters, and recompute activations. The loss is cross_entropy() of the logits.
 #pragma once
+#include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/kv_cache.h>
 
+#include <concepts>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace tg {
 
@@ -43,12 +47,48 @@ struct GptConfig {
   std::string fragmented = "h.*.mlp.*";  ///< pattern of linears() names, like LoraConfig::targets
 
   int64_t head_size() const { return head_dim ? head_dim : width / heads; }  ///< HS
-  void validate() const;  ///< throws an Error that names the first wrong field
+  GptConfig with_sizes() const;  ///< kv_heads, head_dim and ff_width as numbers above 0
+  void validate() const;         ///< throws an Error that names the first wrong field
   bool operator==(const GptConfig&) const = default;
 };
 
-/// A JSON object with every field, indented by two spaces.
-std::string to_json(const GptConfig&);
+/// Calls f(name, field, help) for each field of a GptConfig, in order: to_json() and config_json.h use it.
+template <class Config, class F>
+  requires std::same_as<std::remove_const_t<Config>, GptConfig>
+void visit_fields(Config& c, F&& f) {
+  f("vocab_size", c.vocab_size, "token ids of the model, 0: those of the tokenizer");
+  f("context", c.context, "tokens that the model sees at once");
+  f("layers", c.layers, "transformer blocks");
+  f("heads", c.heads, "attention heads; they divide the width");
+  f("kv_heads", c.kv_heads, "heads of keys and values; they divide the heads, 0: equal to heads");
+  f("width", c.width, "size of the residual stream");
+  f("ff_width", c.ff_width, "hidden size of the MLPs, 0: 4 * width");
+  f("positions", c.positions, "learned or rope");
+  f("rope_theta", c.rope_theta, "base of the angles of rope");
+  f("norm", c.norm, "layer_norm or rms_norm");
+  f("norm_affine", c.norm_affine, "norms scale, and shift with bias");
+  f("activation", c.activation, "gelu, gelu_tanh, silu, swiglu or relu");
+  f("bias", c.bias, "biases in Linear layers and LayerNorm");
+  f("tied_head", c.tied_head, "the head's weight is the token table");
+  f("dropout", c.dropout, "part of the activations dropped in training");
+  f("norm_eps", c.norm_eps, "added to the variance in norms");
+  f("init", c.init, "gpt2 or xavier");
+  f("init_std", c.init_std, "standard deviation of new weights of init gpt2");
+  f("head_dim", c.head_dim, "size of a head, 0: width / heads");
+  f("qkv_bias", c.qkv_bias, "biases of queries, keys and values alone");
+  f("qk_norm", c.qk_norm, "RMSNorm of each head of queries and keys");
+  f("rope_scaling", c.rope_scaling.kind, "none, linear or llama3: frequencies for a longer context");
+  f("rope_factor", c.rope_scaling.factor, "by which rope_scaling divides frequencies");
+  f("rope_low_freq", c.rope_scaling.low_freq,
+    "of llama3: frequencies with more waves in the original context are kept in part");
+  f("rope_high_freq", c.rope_scaling.high_freq,
+    "of llama3: frequencies with more waves in the original context are kept");
+  f("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
+  f("fragments", c.fragments, "of each fragmented layer, 0: no layer is fragmented");
+  f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
+}
+/// Reads a configuration as config_from_json() does. Errors begin with "gpt_config".
+GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
 
 /// The model. Parameters:
 /// - wte.weight (V, C), and wpe.weight (context, C) for learned positions

@@ -4,10 +4,9 @@
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/hash.h>
-#include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/train/config.h>
 
-#include <array>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -18,16 +17,6 @@ namespace {
 constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
 using Metadata = std::map<std::string, std::string>;
 
-// No run recovers from a non-finite state, so the file on disk is kept.
-void check_finite(const std::string& path, const std::string& name, const Tensor& t, int64_t step) {
-  const std::string bad = non_finite_in(t);
-  TG_CHECK(
-      bad.empty(), non_finite,
-      "[checkpoint] cannot write {}: '{}' is {} after step {}. What was there before is unchanged. All weights and "
-      "moments must be finite. {}.",
-      path, name, bad, step,
-      step == 0 ? "Change the model or its init_std" : "Lower the learning rate or use more warm-up");
-}
 // Covers everything in the file except the checksum itself.
 std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   Hash h;
@@ -37,25 +26,39 @@ std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   return h.hex();
 }
 
-Json json_of(const Rng& rng) { return {{"seed", rng.seed}, {"offset", rng.offset}}; }
-std::string json_of(const DataIdentity& d) {
-  return text_of(Json{{"files", d.files}, {"tokens", d.tokens}, {"hash", fmt::format("{:016x}", d.hash)}});
+// The objects of the metadata. Each calls f(name, field) for each field.
+struct DataText {
+  std::vector<std::string> files;
+  int64_t tokens = 0;
+  std::string hash;
+};
+template <class F> void visit(DataText& d, F f) { f("files", d.files), f("tokens", d.tokens), f("hash", d.hash); }
+template <class F> void visit(Rng& rng, F f) { f("seed", rng.seed), f("offset", rng.offset); }
+template <class F> void visit(TrainerState& s, F f) {
+  f("step", s.step), f("optimizer_steps", s.optimizer_steps), f("data_rng", s.data), f("dropout_rng", s.dropout);
 }
-std::string json_of(const TrainerState& s) {
-  return text_of(Json{{"step", s.step},
-                      {"optimizer_steps", s.optimizer_steps},
-                      {"data_rng", json_of(s.data)},
-                      {"dropout_rng", json_of(s.dropout)}});
+template <class F> void visit(StepRecord& r, F f) {
+  f("loss", r.loss), f("grad_norm", r.grad_norm), f("lr", r.lr), f("ms", r.ms), f("tokens_per_s", r.tokens_per_s);
 }
+template <class F> void visit(LoraConfig& c, F f) {
+  f("rank", c.rank), f("alpha", c.alpha), f("dropout", c.dropout), f("seed", c.seed), f("rslora", c.rslora);
+  f("rank_pattern", c.rank_pattern), f("alpha_pattern", c.alpha_pattern), f("targets", c.targets);
+}
+template <class F> void visit(Finetuning& x, F f) {
+  f("model", x.model), f("weights", x.weights), f("lora", x.lora);
+  if (x.base != DType::f32) f("base", x.base);
+}
+template <class T>
+concept Visited = requires(T& x) { visit(x, [](auto&&...) {}); };
 
-std::string json_of(const StepRecord& r) {
-  return text_of(
-      Json{{"loss", r.loss}, {"grad_norm", r.grad_norm}, {"lr", r.lr}, {"ms", r.ms}, {"tokens_per_s", r.tokens_per_s}});
-}
-std::string json_of(const Finetuning& f) {
-  Json j{{"model", f.model}, {"weights", f.weights}, {"lora", own_json(to_json(f.lora))}};
-  if (f.base != DType::f32) j["base"] = name_of(f.base);
-  return text_of(j);
+template <class T> Json json_of(T x) {
+  if constexpr (Visited<T>) {
+    Json j;
+    visit(x, [&](const char* name, const auto& field) { j[name] = json_of(field); });
+    return j;
+  } else {
+    return written(x);
+  }
 }
 
 // Every failure names the file.
@@ -73,35 +76,25 @@ class Reader {
     if (it == metadata_.end()) fail(fmt::format("it has no '{}'", key));
     return it->second;
   }
-  // Reads the object at `key`, which must have exactly these fields.
-  template <class... To>
-  void fields(const std::string& key, const std::array<const char*, sizeof...(To)>& names, To&... to) const {
-    object(object_of(key), key, names, to...);
-  }
+  template <class T> void read(const std::string& key, T& to) const { value(key, object_of(key), to); }
   Json object_of(const std::string& key) const { return parse_json(text(key), "checkpoint", source(key)); }
   bool has(const std::string& key) const { return metadata_.contains(key); }
   std::string source(const std::string& key) const { return fmt::format("'{}' of {}", key, path_); }
 
  private:
-  template <class... To>
-  void object(const Json& j, const std::string& key, const std::array<const char*, sizeof...(To)>& names,
-              To&... to) const {
-    if (!j.is_object() || j.size() != names.size())
-      fail(fmt::format("its '{}' is {}, not an object of {} fields", key, text_of(j), names.size()));
-    size_t i = 0;
-    (value(j, names[i++], to), ...);
-  }
-  template <class T> void value(const Json& of, const char* key, T& to) const {
-    if (!of.contains(key)) fail(fmt::format("it has no '{}'", key));
-    const Json& x = of.at(key);
-    if constexpr (std::is_same_v<T, Rng>)
-      object(x, key, {"seed", "offset"}, to.seed, to.offset);
-    else if constexpr (std::is_same_v<T, LoraConfig>)
-      to = lora_config_from_json(text_of(x), source(key));
-    else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>)
+  template <class T> void value(std::string_view key, const Json& x, T& to) const {
+    if constexpr (Visited<T>) {
+      size_t n = 0;
+      visit(to, [&](auto&&...) { ++n; });
+      if (!x.is_object() || x.size() != n)
+        fail(fmt::format("its '{}' is {}, not an object of {} fields", key, text_of(x), n));
+      visit(to, [&](const char* name, auto& field) {
+        if (!x.contains(name)) fail(fmt::format("it has no '{}'", name));
+        value(name, x.at(name), field);
+      });
+    } else {
       read_field({"checkpoint", key}, x, to);
-    else
-      to = x.get<T>();
+    }
   }
   const std::string& path_;
   const Metadata& metadata_;
@@ -166,16 +159,23 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
       json_or_null(c.config).is_object(), value,
       "[checkpoint] the config for {} is '{}'. It must be a JSON object, such as to_json() of a configuration makes.",
       path, c.config);
+  // No run recovers from a non-finite state, so the file on disk is kept.
+  const std::string lost = fmt::format(
+      " after step {}. What was there before is unchanged. All weights and moments must be finite. {}.", c.state.step,
+      c.state.step == 0 ? "Change the model or its init_std" : "Lower the learning rate or use more warm-up");
   StateDict tensors;
   for (const auto& [name, t] : c.state.tensors) {
     TG_CHECK(t, value, "[checkpoint] '{}' for {} is an empty Tensor. Take the state from Trainer::state().", name,
              path);
-    check_finite(path, name, tensors[name] = t.detach().to(Device::cpu()).contiguous(), c.state.step);
+    const Tensor& here = tensors[name] = t.detach().to(Device::cpu()).contiguous();
+    check_finite("checkpoint", fmt::format("cannot write {}: '{}'", path, name), here, lost);
   }
-  Metadata metadata{{"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", c.config},
-                    {"tokenizer", c.tokenizer},       {"data", json_of(c.data)},          {"state", json_of(c.state)}};
-  if (c.finetuning) metadata["finetuning"] = json_of(*c.finetuning);
-  if (c.state.unvalidated) metadata["unvalidated"] = json_of(*c.state.unvalidated);
+  const DataText data{c.data.files, c.data.tokens, fmt::format("{:016x}", c.data.hash)};
+  Metadata metadata{
+      {"format", std::string(kFormat)}, {"version", std::string(kVersion)}, {"config", c.config},
+      {"tokenizer", c.tokenizer},       {"data", text_of(json_of(data))},   {"state", text_of(json_of(c.state))}};
+  if (c.finetuning) metadata["finetuning"] = text_of(json_of(*c.finetuning));
+  if (c.state.unvalidated) metadata["unvalidated"] = text_of(json_of(*c.state.unvalidated));
   if (!c.init.empty()) metadata["init"] = c.init;
   if (!c.kernels.empty()) metadata["kernels"] = c.kernels;
   metadata["checksum"] = checksum(tensors, metadata);
@@ -199,26 +199,22 @@ Checkpoint load_checkpoint(const std::string& path) {
   if (const Json config = parse_json(c.config, "checkpoint", r.source("config")); !config.is_object())
     r.fail(fmt::format("its 'config' is {}, not an object", text_of(config)));
   c.tokenizer = r.text("tokenizer");
-  std::string hash;
-  r.fields("data", {"files", "tokens", "hash"}, c.data.files, c.data.tokens, hash);
-  const auto [end, error] = std::from_chars(hash.data(), hash.data() + hash.size(), c.data.hash, 16);
-  if (error != std::errc() || end != hash.data() + hash.size()) r.fail(fmt::format("its 'hash' is '{}'", hash));
-  TrainerState& state = c.state;
-  r.fields("state", {"step", "optimizer_steps", "data_rng", "dropout_rng"}, state.step, state.optimizer_steps,
-           state.data, state.dropout);
-  if (state.step < 0) r.fail(fmt::format("it is of step {}", state.step));
+  DataText data;
+  r.read("data", data);
+  c.data = {data.files, data.tokens};
+  const auto [end, error] = std::from_chars(data.hash.data(), data.hash.data() + data.hash.size(), c.data.hash, 16);
+  if (error != std::errc() || end != data.hash.data() + data.hash.size())
+    r.fail(fmt::format("its 'hash' is '{}'", data.hash));
+  r.read("state", c.state);
+  if (c.state.step < 0) r.fail(fmt::format("it is of step {}", c.state.step));
   if (r.has("finetuning")) {
     Finetuning& f = c.finetuning.emplace();
-    if (r.object_of("finetuning").contains("base"))
-      r.fields("finetuning", {"model", "weights", "lora", "base"}, f.model, f.weights, f.lora, f.base);
-    else
-      r.fields("finetuning", {"model", "weights", "lora"}, f.model, f.weights, f.lora);
+    if (r.object_of("finetuning").contains("base")) f.base = DType::bf16;  // so that visit() lists it
+    r.read("finetuning", f);
   }
   if (r.has("unvalidated")) {
-    StepRecord& last = state.unvalidated.emplace();
-    last.step = state.step;
-    r.fields("unvalidated", {"loss", "grad_norm", "lr", "ms", "tokens_per_s"}, last.loss, last.grad_norm, last.lr,
-             last.ms, last.tokens_per_s);
+    c.state.unvalidated.emplace().step = c.state.step;
+    r.read("unvalidated", *c.state.unvalidated);
   }
   if (r.has("init")) c.init = r.text("init");
   if (r.has("kernels")) c.kernels = r.text("kernels");

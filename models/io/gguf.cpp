@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 #include <variant>
 
 namespace tg {
@@ -109,7 +110,7 @@ struct GgufFile {
       sink(std::as_bytes(std::span(head)));
       for (const auto& [t, type] : tensors) {
         const Tensor x = t.make(info_of(type).dtype);
-        check_finite(kOp, t.name, x, info_of(type).name);
+        check_finite(kOp, fmt::format("'{}'", t.name), x, fmt::format(" in {}. {}", info_of(type).name, kBeFinite));
         const auto put = [&](const auto& data) {
           const auto bytes = std::as_bytes(std::span(data));
           sink(bytes), sink(std::as_bytes(std::span<const char>(padding_of(int64_t(bytes.size())))));
@@ -261,18 +262,17 @@ struct GgufVocabulary {
   }
 };
 
-void set_model(GgufFile& to, const GptConfig& c) {
+void set_model(GgufFile& to, const GptConfig& c) {  // with_sizes()
   const auto key = [&](const char* name) { return fmt::format("{}.{}", name_of(to.family), name); };
   const bool gpt2 = to.family == Family::gpt2;
   std::vector<std::pair<const char*, int64_t>> numbers = {
-      {"context_length", c.context},     {"embedding_length", c.width},
-      {"block_count", c.layers},         {"feed_forward_length", c.ff_width ? c.ff_width : 4 * c.width},
-      {"attention.head_count", c.heads}, {"vocab_size", c.vocab_size}};
+      {"context_length", c.context},       {"embedding_length", c.width},     {"block_count", c.layers},
+      {"feed_forward_length", c.ff_width}, {"attention.head_count", c.heads}, {"vocab_size", c.vocab_size}};
   if (!gpt2)
-    numbers.insert(numbers.end(), {{"attention.head_count_kv", c.kv_heads ? c.kv_heads : c.heads},
-                                   {"attention.key_length", c.head_size()},
-                                   {"attention.value_length", c.head_size()},
-                                   {"rope.dimension_count", c.head_size()}});
+    numbers.insert(numbers.end(), {{"attention.head_count_kv", c.kv_heads},
+                                   {"attention.key_length", c.head_dim},
+                                   {"attention.value_length", c.head_dim},
+                                   {"rope.dimension_count", c.head_dim}});
   for (const auto& [name, n] : numbers) to.set(key(name), uint32_t(n));
   to.set(key(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"), float(c.norm_eps));
   if (gpt2) return;
@@ -281,7 +281,7 @@ void set_model(GgufFile& to, const GptConfig& c) {
     to.set(key("rope.scaling.type"), "linear");
     to.set(key("rope.scaling.factor"), float(c.rope_scaling.factor));
   } else if (c.rope_scaling.kind == RopeScalingKind::llama3) {
-    const int64_t pairs = c.head_size() / 2;
+    const int64_t pairs = c.head_dim / 2;
     std::vector<float> x;
     for (int64_t i = 0; i < pairs; ++i)
       x.push_back(
@@ -320,7 +320,7 @@ void save_gguf(const std::string& path, const GptConfig& c, const Params& params
   file.set("general.name", std::filesystem::path(path).stem().string());
   file.set("general.file_type", uint32_t(info_of(type).file_type));
   file.set("general.quantization_version", uint32_t(2));
-  set_model(file, c);
+  set_model(file, c.with_sizes());
   const GgufVocabulary v(*o.tokenizer, c.vocab_size);
   v.set_merges(file, *o.tokenizer);
   v.set_special(file, o.origin);

@@ -32,17 +32,17 @@ class Hash {
     add(rest);
   }
   void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  /// Adds the name, dtype, shape and elements of a tensor of any device and layout.
-  void add(std::string_view name, const Tensor& t) {
+  /// Adds the name, dtype, shape and elements of a tensor of any device and layout. `widen` is for a bf16 t: the same
+  /// as of t.to(DType::f32), without making that tensor.
+  void add(std::string_view name, const Tensor& t, bool widen = false) {
     const Tensor here = t.detach().to(Device::cpu()).contiguous();
-    add_layout(name, t.dtype(), t.shape());
-    const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return here.data<T>(); });
-    add(std::span(static_cast<const std::byte*>(p), here.layout().bytes()));
-  }
-  /// For a bf16 t: the same as add(name, t.to(DType::f32)), without making that tensor.
-  void add_as_f32(std::string_view name, const Tensor& t) {
-    const Tensor here = t.detach().to(Device::cpu()).contiguous();
-    add_layout(name, DType::f32, t.shape());
+    add(name);
+    add(name_of(widen ? DType::f32 : t.dtype()));
+    for (const int64_t size : t.shape()) add(uint64_t(size));
+    if (!widen) {
+      const void* p = visit_dtype(t.dtype(), [&]<class T>() -> const void* { return here.data<T>(); });
+      return add(std::span(static_cast<const std::byte*>(p), here.layout().bytes()));
+    }
     const std::span<const bf16> all(here.data<bf16>(), size_t(t.numel()));
     add(4 * all.size());
     for (size_t i = 0; i <= all.size(); i += 2) {  // the last word has one element or none
@@ -57,11 +57,6 @@ class Hash {
   std::string hex() const { return fmt::format("{:016x}", h_); }
 
  private:
-  void add_layout(std::string_view name, DType dtype, const Shape& shape) {
-    add(name);
-    add(name_of(dtype));
-    for (const int64_t size : shape) add(uint64_t(size));
-  }
   uint64_t h_ = 0xcbf29ce484222325;
 };
 

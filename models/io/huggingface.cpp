@@ -1,16 +1,14 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/mode.h>
+#include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/io/shards.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -88,14 +86,12 @@ bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
   if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
     return false;
-  const std::set<std::string> has = names_of(layout_of(family, before));
-  for (const Entry& e : layout_of(family, c)) {
-    if (has.contains(e.ours)) continue;
+  for (const Entry& e : whole_layout_of(family, before))
     for (const Piece& p : e.pieces) {
+      if (!e.filling) continue;
       w.check(e, p);
-      if (!is_all(w.tensor(p.theirs), filling(e.ours))) return false;
+      if (!is_all(w.tensor(p.theirs), *e.filling)) return false;
     }
-  }
   return true;
 }
 
@@ -105,7 +101,7 @@ Tensor read_entry(const Weights& w, const Entry& e) {
       std::ranges::all_of(e.pieces, [&](const Piece& p) { return w.info(p.theirs).dtype == DType::bf16; });
   std::vector<Tensor> parts;
   for (const Piece& p : e.pieces)  // no op computes in f16
-    parts.push_back(rows_from(e, p, w.tensor(p.theirs).to(all_bf16 ? DType::bf16 : DType::f32)));
+    parts.push_back(rows_from(w.tensor(p.theirs).to(all_bf16 ? DType::bf16 : DType::f32), p.pair_heads, e.transposed));
   return parts.size() == 1 ? parts[0] : concat(parts);
 }
 
@@ -150,14 +146,14 @@ std::vector<std::string> huggingface_files() {
 Origin read_huggingface(const std::string& folder) {
   Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
   std::optional<GptConfig> before;
-  detail::in_config_file(folder, [&] {
-    origin.model = gpt_config_from_huggingface(origin.config, folder + "/config.json");
+  const std::string config_path = folder + "/config.json";
+  in_file(config_path, [&] {
+    origin.model = gpt_config_from_huggingface(origin.config, config_path);
     before = stored_config(own_json(origin.config));
   });
   if (const std::string path = folder + "/generation_config.json"; path_exists(path))
     origin.eos_tokens = eos_tokens_from_huggingface(MappedFile(path).text(), path);
-  if (origin.eos_tokens.empty())
-    origin.eos_tokens = eos_tokens_from_huggingface(origin.config, folder + "/config.json");
+  if (origin.eos_tokens.empty()) origin.eos_tokens = eos_tokens_from_huggingface(origin.config, config_path);
   const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w))
@@ -168,15 +164,13 @@ Origin read_huggingface(const std::string& folder) {
 }
 
 TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) {
-  const GptConfig in_file = completed(c, family_of(c));
   const auto w = std::make_shared<const Weights>(folder, family_of(c));
-  const std::set<std::string> has = names_of(layout_of(family_of(c), c));
   auto entries = std::make_shared<std::map<std::string, Entry>>();
   TensorSource source;
   std::set<std::string> known;
-  for (Entry& e : layout_of(family_of(c), in_file)) {
+  for (Entry& e : whole_layout_of(family_of(c), c)) {
     for (const Piece& p : e.pieces) w->check(e, p), known.insert(p.theirs);
-    if (!has.contains(e.ours)) continue;
+    if (e.filling) continue;
     source.shapes[e.ours] = e.shape();
     (*entries)[e.ours] = std::move(e);
   }
@@ -210,15 +204,10 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   TG_CHECK(!o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16, dtype,
            "[huggingface] the dtype is {}. It must be f32, bf16 or f16.", *o.dtype);
   const std::string config = config_text(c, o);  // an Error if no family has it
-  std::vector<ShardTensor> tensors;
-  for (const TheirTensor& t : their_tensors("huggingface", Names::transformers, c, params)) {
-    DType dtype = o.dtype.value_or(DType::f32);
-    if (!o.dtype && o.origin && o.origin->dtypes.contains(t.name)) dtype = o.origin->dtypes.at(t.name);
-    tensors.push_back({t.name, t.shape, dtype, [=] {
-                         const Tensor made = t.make(dtype);
-                         if (dtype == DType::f16) check_finite("huggingface", t.name, made, name_of(dtype));
-                         return made;
-                       }});
+  std::vector<TheirTensor> tensors = their_tensors("huggingface", Names::transformers, c, params);
+  for (TheirTensor& t : tensors) {
+    t.dtype = o.dtype.value_or(DType::f32);
+    if (!o.dtype && o.origin && o.origin->dtypes.contains(t.name)) t.dtype = o.origin->dtypes.at(t.name);
   }
   write_shards(folder, tensors, o.max_shard);
   for (const char* name : kOthers)

@@ -1,11 +1,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/huggingface.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace tg {
@@ -36,19 +34,11 @@ std::string shown(const Json& x) {
   return text.size() > 200 ? text.substr(0, 200) + "..." : text;
 }
 
-void read_field(const FieldName& f, const Json& x, std::string& to) {
-  expect_field(x.is_string(), f, x, "a text in quotes");
-  to = x.get<std::string>();
-}
-using tg::read_field;
 // The keys of config.json. null counts as absent.
 struct Keys {
   const Json& all;
 
-  const Json* find(std::string_view key) const {
-    const Json* x = all.find(key);
-    return x && !x->is_null() ? x : nullptr;
-  }
+  const Json* find(std::string_view key) const { return find_value(all, key); }
   template <class T> bool read(const char* key, T& to) const {
     const Json* x = find(key);
     if (x) read_field(FieldName{"huggingface", key}, *x, to);
@@ -101,6 +91,14 @@ void refuse_other_results(const Keys& k, bool mistral) {
              shown(t));
 }
 
+// The numbers of its kind.
+template <class Scaling, class F> void visit_numbers(Scaling& s, F f) {
+  if (s.kind == RopeScalingKind::none) return;
+  f("factor", s.factor);
+  if (s.kind == RopeScalingKind::linear) return;
+  f("low_freq_factor", s.low_freq), f("high_freq_factor", s.high_freq);
+  f("original_max_position_embeddings", s.original_context);
+}
 struct Rope {
   double theta = 10000;
   RopeScaling scaling;
@@ -122,11 +120,7 @@ Rope read_rope(const Json& x, const char* key, double theta) {
   if (kind == "default") return r;
   RopeScaling& s = r.scaling;
   s.kind = kind == "linear" ? RopeScalingKind::linear : RopeScalingKind::llama3;
-  k.need("factor", s.factor, "This rope_type has it");
-  if (kind == "linear") return r;
-  k.need("low_freq_factor", s.low_freq, "This rope_type has it");
-  k.need("high_freq_factor", s.high_freq, "This rope_type has it");
-  k.need("original_max_position_embeddings", s.original_context, "This rope_type has it");
+  visit_numbers(s, [&](const char* number, auto& to) { k.need(number, to, "This rope_type has it"); });
   return r;
 }
 void read_ropes(const Keys& k, GptConfig& c) {
@@ -146,27 +140,32 @@ void read_ropes(const Keys& k, GptConfig& c) {
   c.rope_theta = r.theta, c.rope_scaling = r.scaling;
 }
 
-Activation activation_of(const std::string& key, const std::string& name) {
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_tanh;
-  if (name == "gelu") return Activation::gelu;
-  if (name == "silu" || name == "swish") return Activation::silu;
-  if (name == "relu") return Activation::relu;
-  throw Error(Error::Kind::value,
-              fmt::format("[huggingface] '{}' is '{}'. The supported ones are gelu_new, gelu_pytorch_tanh, gelu, silu, "
-                          "swish and relu. Pass a model with one of them.",
-                          key, name.substr(0, 200)));
+// Sizes by their keys, read and written.
+template <class Config, class F> void visit_sizes(bool gpt2, Config&& c, F f) {
+  f(gpt2 ? "n_positions" : "max_position_embeddings", c.context);
+  f(gpt2 ? "n_layer" : "num_hidden_layers", c.layers);
+  f(gpt2 ? "n_head" : "num_attention_heads", c.heads);
+  f(gpt2 ? "n_embd" : "hidden_size", c.width);
+  if (!gpt2) f("intermediate_size", c.ff_width);
 }
+// The first name of an activation is written.
+constexpr std::pair<std::string_view, Activation> kActivations[] = {
+    {"gelu_new", Activation::gelu_tanh}, {"gelu_pytorch_tanh", Activation::gelu_tanh},
+    {"gelu", Activation::gelu},          {"silu", Activation::silu},
+    {"swish", Activation::silu},         {"relu", Activation::relu}};
 
 GptConfig read_gpt2(const Keys& k) {
   GptConfig c{.activation = Activation::gelu_tanh, .bias = true, .tied_head = true};
-  k.need("n_positions", c.context);
-  k.need("n_layer", c.layers);
-  k.need("n_head", c.heads);
-  k.need("n_embd", c.width);
+  visit_sizes(/*gpt2=*/true, c, [&](const char* key, int64_t& to) { k.need(key, to); });
   k.read("n_inner", c.ff_width);
-  std::string activation = "gelu_new";
-  k.read("activation_function", activation);
-  c.activation = activation_of("activation_function", activation);
+  std::string name = "gelu_new";
+  k.read("activation_function", name);
+  const auto* const known = std::ranges::find(kActivations, name, [](auto& a) { return a.first; });
+  TG_CHECK(known != std::end(kActivations), value,
+           "[huggingface] 'activation_function' is '{}'. The supported ones are gelu_new, gelu_pytorch_tanh, gelu, "
+           "silu, swish and relu. Pass a model with one of them.",
+           name.substr(0, 200));
+  c.activation = known->second;
   k.read("layer_norm_epsilon", c.norm_eps);
   return c;
 }
@@ -190,11 +189,7 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
               .qk_norm = type == "qwen3",
               .tied_head = false,
               .norm_eps = 1e-6};
-  k.need("max_position_embeddings", c.context);
-  k.need("num_hidden_layers", c.layers);
-  k.need("num_attention_heads", c.heads);
-  k.need("hidden_size", c.width);
-  k.need("intermediate_size", c.ff_width);
+  visit_sizes(/*gpt2=*/false, c, [&](const char* key, int64_t& to) { k.need(key, to); });
   if (type == "llama")
     k.read("num_key_value_heads", c.kv_heads);
   else
@@ -222,45 +217,28 @@ void simplify(GptConfig& c) {
 }
 
 Json gpt2_keys(const GptConfig& c) {
-  const char* activation = c.activation == Activation::gelu_tanh ? "gelu_new"
-                           : c.activation == Activation::gelu    ? "gelu"
-                           : c.activation == Activation::silu    ? "silu"
-                                                                 : "relu";
-  return {{"n_positions", c.context},
-          {"n_ctx", c.context},  // other programs read this one
-          {"n_layer", c.layers},
-          {"n_head", c.heads},
-          {"n_embd", c.width},
-          {"n_inner", c.ff_width ? Json(c.ff_width) : Json()},
-          {"activation_function", activation},
-          {"layer_norm_epsilon", c.norm_eps},
-          {"embd_pdrop", c.dropout},
-          {"resid_pdrop", c.dropout},
-          {"attn_pdrop", 0.0}};
+  return {
+      {"n_ctx", c.context},  // other programs read this one
+      {"n_inner", c.ff_width ? Json(c.ff_width) : Json()},
+      {"activation_function", std::ranges::find(kActivations, c.activation, [](auto& a) { return a.second; })->first},
+      {"layer_norm_epsilon", c.norm_eps},
+      {"embd_pdrop", c.dropout},
+      {"resid_pdrop", c.dropout},
+      {"attn_pdrop", 0.0}};
 }
 void add_rope(Json& to, const GptConfig& c) {
   const RopeScaling& s = c.rope_scaling;
   Json scaling = Json::object();
   scaling["rope_type"] = s.kind == RopeScalingKind::none ? "default" : name_of(s.kind);
-  if (s.kind != RopeScalingKind::none) scaling["factor"] = s.factor;
-  if (s.kind == RopeScalingKind::llama3) {
-    scaling["low_freq_factor"] = s.low_freq;
-    scaling["high_freq_factor"] = s.high_freq;
-    scaling["original_max_position_embeddings"] = s.original_context;
-  }
+  visit_numbers(s, [&](const char* key, auto x) { scaling[key] = x; });
   to["rope_theta"] = c.rope_theta;
   to["rope_scaling"] = s.kind == RopeScalingKind::none ? Json() : scaling;
   scaling["rope_theta"] = c.rope_theta;
   to["rope_parameters"] = scaling;
 }
 Json llama_keys(const GptConfig& c, Family family) {
-  Json k = {{"max_position_embeddings", c.context},
-            {"num_hidden_layers", c.layers},
-            {"num_attention_heads", c.heads},
-            {"num_key_value_heads", c.kv_heads ? c.kv_heads : c.heads},
-            {"head_dim", c.head_size()},
-            {"hidden_size", c.width},
-            {"intermediate_size", c.ff_width ? c.ff_width : 4 * c.width},
+  Json k = {{"num_key_value_heads", c.kv_heads},
+            {"head_dim", c.head_dim},
             {"hidden_act", "silu"},
             {"rms_norm_eps", c.norm_eps},
             {"attention_dropout", 0.0}};
@@ -318,7 +296,9 @@ std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
               {"initializer_range", c.init_std},
               {"bos_token_id", nullptr},  // never absent: defaults may exceed the vocabulary
               {"eos_token_id", nullptr}};
-  const Json more = family == Family::gpt2 ? gpt2_keys(c) : llama_keys(c, family);
+  const bool gpt2 = family == Family::gpt2;
+  visit_sizes(gpt2, c.with_sizes(), [&](const char* key, int64_t x) { all[key] = x; });
+  const Json more = gpt2 ? gpt2_keys(c) : llama_keys(c.with_sizes(), family);
   for (const auto& [key, x] : more.items()) all[key] = x;
   all["tapegrad"]["model"] = own_json(to_json(c));
   return text_of(all, 2) + "\n";

@@ -9,13 +9,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 namespace tg {
 namespace {
 
 // Collects the entries of a family, with the names of transformers or of llama.cpp.
 struct Writer {
-  const GptConfig& c;
+  GptConfig c;  // with_sizes()
   Family family;
   bool gguf;
   std::string at = {}, from = {};  // before our names, and theirs
@@ -32,10 +33,6 @@ struct Writer {
     if (c.norm_affine) add(ours, {{theirs, c.width}}, 0, family == Family::gpt2 && c.bias);
   }
   std::string named(const char* transformers, const char* llama_cpp) const { return gguf ? llama_cpp : transformers; }
-  int64_t kv_heads() const { return c.kv_heads ? c.kv_heads : c.heads; }
-  int64_t q_rows() const { return c.heads * c.head_size(); }
-  int64_t kv_rows() const { return kv_heads() * c.head_size(); }
-  int64_t ff() const { return c.ff_width ? c.ff_width : 4 * c.width; }
 };
 
 void gpt2_layer(Writer& w) {
@@ -44,58 +41,56 @@ void gpt2_layer(Writer& w) {
   w.add("attn.qkv", {{w.named("attn.c_attn", "attn_qkv"), 3 * c.width}}, c.width, c.bias || c.qkv_bias);
   w.add("attn.proj", {{w.named("attn.c_proj", "attn_output"), c.width}}, c.width, c.bias);
   w.norm("ln_2", w.named("ln_2", "ffn_norm"));
-  w.add("mlp.fc", {{w.named("mlp.c_fc", "ffn_up"), w.ff()}}, c.width, c.bias);
-  w.add("mlp.proj", {{w.named("mlp.c_proj", "ffn_down"), c.width}}, w.ff(), c.bias);
+  w.add("mlp.fc", {{w.named("mlp.c_fc", "ffn_up"), c.ff_width}}, c.width, c.bias);
+  w.add("mlp.proj", {{w.named("mlp.c_proj", "ffn_down"), c.width}}, c.ff_width, c.bias);
 }
 
 void llama_layer(Writer& w) {
   const GptConfig& c = w.c;
+  const int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   const bool same_pairs = w.gguf && w.family == Family::llama;  // llama.cpp's llama has our order
   w.norm("ln_1", w.named("input_layernorm", "attn_norm"));
   w.add("attn.qkv",
-        {{w.named("self_attn.q_proj", "attn_q"), w.q_rows(), same_pairs ? 0 : c.heads},
-         {w.named("self_attn.k_proj", "attn_k"), w.kv_rows(), same_pairs ? 0 : w.kv_heads()},
-         {w.named("self_attn.v_proj", "attn_v"), w.kv_rows()}},
+        {{w.named("self_attn.q_proj", "attn_q"), q, same_pairs ? 0 : c.heads},
+         {w.named("self_attn.k_proj", "attn_k"), kv, same_pairs ? 0 : c.kv_heads},
+         {w.named("self_attn.v_proj", "attn_v"), kv}},
         c.width, c.bias || c.qkv_bias);
   if (c.qk_norm) {
-    w.add("attn.q_norm", {{w.named("self_attn.q_norm", "attn_q_norm"), c.head_size(), 1}}, 0);
-    w.add("attn.k_norm", {{w.named("self_attn.k_norm", "attn_k_norm"), c.head_size(), 1}}, 0);
+    w.add("attn.q_norm", {{w.named("self_attn.q_norm", "attn_q_norm"), c.head_dim, 1}}, 0);
+    w.add("attn.k_norm", {{w.named("self_attn.k_norm", "attn_k_norm"), c.head_dim, 1}}, 0);
   }
-  w.add("attn.proj", {{w.named("self_attn.o_proj", "attn_output"), c.width}}, w.q_rows(), c.bias);
+  w.add("attn.proj", {{w.named("self_attn.o_proj", "attn_output"), c.width}}, q, c.bias);
   w.norm("ln_2", w.named("post_attention_layernorm", "ffn_norm"));
-  w.add("mlp.fc", {{w.named("mlp.gate_proj", "ffn_gate"), w.ff()}, {w.named("mlp.up_proj", "ffn_up"), w.ff()}}, c.width,
-        c.bias);
-  w.add("mlp.proj", {{w.named("mlp.down_proj", "ffn_down"), c.width}}, w.ff(), c.bias);
+  w.add("mlp.fc", {{w.named("mlp.gate_proj", "ffn_gate"), c.ff_width}, {w.named("mlp.up_proj", "ffn_up"), c.ff_width}},
+        c.width, c.bias);
+  w.add("mlp.proj", {{w.named("mlp.down_proj", "ffn_down"), c.width}}, c.ff_width, c.bias);
 }
 
-std::vector<std::string> gpt2_mismatch(const GptConfig& c) {
-  std::vector<std::string> all;
-  if (c.norm != NormKind::layer_norm) all.push_back(fmt::format("norm is {}, not layer_norm", name_of(c.norm)));
-  if (c.activation == Activation::swiglu) all.push_back("activation is swiglu, not gelu");
-  if (c.kv_heads && c.kv_heads != c.heads)
-    all.push_back(fmt::format("kv_heads is {}, not heads ({})", c.kv_heads, c.heads));
-  if (c.head_size() * c.heads != c.width)
-    all.push_back(fmt::format("head_dim is {}, not width / heads ({} / {})", c.head_dim, c.width, c.heads));
-  if (c.qk_norm) all.push_back("qk_norm is true, not false");
-  return all;
-}
-std::vector<std::string> llama_mismatch(const GptConfig& c) {
-  std::vector<std::string> all;
-  if (c.norm != NormKind::rms_norm) all.push_back(fmt::format("norm is {}, not rms_norm", name_of(c.norm)));
-  if (c.activation != Activation::swiglu)
-    all.push_back(fmt::format("activation is {}, not swiglu", name_of(c.activation)));
-  if (c.qk_norm && (c.bias || c.qkv_bias))
-    all.push_back(fmt::format("{} is true with qk_norm, not false", c.bias ? "bias" : "qkv_bias"));
-  return all;
-}
 std::vector<std::string> mismatch(const GptConfig& c) {
-  std::vector<std::string> all = c.positions == Positions::learned ? gpt2_mismatch(c) : llama_mismatch(c);
-  if (c.fragments > 0) all.push_back(fmt::format("fragments is {}, not 0", c.fragments));
+  std::vector<std::string> all;
+  const auto expect = [&](bool fits, const std::string& otherwise) {
+    if (!fits) all.push_back(otherwise);
+  };
+  const bool gpt2 = c.positions == Positions::learned;
+  const NormKind norm = gpt2 ? NormKind::layer_norm : NormKind::rms_norm;
+  expect(c.norm == norm, fmt::format("norm is {}, not {}", name_of(c.norm), name_of(norm)));
+  if (gpt2) {
+    expect(c.activation != Activation::swiglu, "activation is swiglu, not gelu");
+    expect(!c.kv_heads || c.kv_heads == c.heads, fmt::format("kv_heads is {}, not heads ({})", c.kv_heads, c.heads));
+    expect(c.head_size() * c.heads == c.width,
+           fmt::format("head_dim is {}, not width / heads ({} / {})", c.head_dim, c.width, c.heads));
+    expect(!c.qk_norm, "qk_norm is true, not false");
+  } else {
+    expect(c.activation == Activation::swiglu, fmt::format("activation is {}, not swiglu", name_of(c.activation)));
+    expect(!c.qk_norm || !(c.bias || c.qkv_bias),
+           fmt::format("{} is true with qk_norm, not false", c.bias ? "bias" : "qkv_bias"));
+  }
+  expect(c.fragments <= 0, fmt::format("fragments is {}, not 0", c.fragments));
   return all;
 }
 
 // Adjacent pairs to halves, and back.
-Tensor transposed(const Tensor& x, int64_t heads, bool to_halves) {
+Tensor exchanged(const Tensor& x, int64_t heads, bool to_halves) {
   const int64_t half = x.size(0) / heads / 2, columns = x.numel() / x.size(0);
   const int64_t a = to_halves ? half : 2;
   return reshape(transpose(reshape(x, {heads, a, 2 * half / a, columns}), 1, 2), x.shape());
@@ -130,7 +125,7 @@ Shape Entry::shape(const Piece& p) const {
 std::vector<Entry> layout_of(Family family, const GptConfig& c, Names names) {
   TG_CHECK(family != Family::none, value, "[layout] there are no names of the family none. Ask family_of() first.");
   const bool gpt2 = family == Family::gpt2;
-  Writer w{c, family, names == Names::llama_cpp};
+  Writer w{c.with_sizes(), family, names == Names::llama_cpp};
   const std::string root = w.named(gpt2 ? "transformer." : "model.", "");
   w.from = root;
   w.add("wte", {{w.named(gpt2 ? "wte" : "embed_tokens", "token_embd"), c.vocab_size}}, c.width);
@@ -146,52 +141,49 @@ std::vector<Entry> layout_of(Family family, const GptConfig& c, Names names) {
   return std::move(w.list);
 }
 
-std::set<std::string> names_of(const std::vector<Entry>& layout) {
-  std::set<std::string> all;
-  for (const Entry& e : layout) all.insert(e.ours);
-  return all;
-}
-GptConfig completed(GptConfig c, Family family) {
+std::vector<Entry> whole_layout_of(Family family, GptConfig c, Names names) {
+  std::set<std::string> has;
+  for (const Entry& e : layout_of(family, c, names)) has.insert(e.ours);
   c.norm_affine = true;
   if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
-  return c;
+  std::vector<Entry> all = layout_of(family, c, names);
+  for (Entry& e : all)
+    if (!has.contains(e.ours)) e.filling = e.ours.ends_with(".bias") ? 0.f : 1.f;
+  return all;
 }
-float filling(const std::string& ours) { return ours.ends_with(".bias") ? 0.f : 1.f; }
 
-Tensor rows_from(const Entry& e, const Piece& p, const Tensor& theirs) {
-  const Tensor rows = e.transposed ? transpose(theirs) : theirs;
-  return p.pair_heads ? transposed(rows, p.pair_heads, false) : rows;
+Tensor rows_from(const Tensor& theirs, int64_t pair_heads, bool transposed) {
+  const Tensor rows = transposed ? transpose(theirs) : theirs;
+  return pair_heads ? exchanged(rows, pair_heads, false) : rows;
 }
-Tensor rows_to(const Entry& e, const Piece& p, const Tensor& ours) {
-  const Tensor rows = p.pair_heads ? transposed(ours, p.pair_heads, true) : ours;
-  return e.transposed ? transpose(rows) : rows;
+Tensor rows_to(const Tensor& ours, int64_t pair_heads, bool transposed) {
+  const Tensor rows = pair_heads ? exchanged(ours, pair_heads, true) : ours;
+  return transposed ? transpose(rows) : rows;
 }
 
 std::vector<TheirTensor> their_tensors(std::string_view op, Names names, const GptConfig& c, const Params& params) {
-  const Family family = family_of(c);
-  const StateDict state = params.state();
-  const std::set<std::string> has = names_of(layout_of(family, c, names));
-  for (const auto& [name, t] : state)
-    TG_CHECK(has.contains(name), value,
-             "[{}] '{}' {} is not a parameter of this Gpt. Pass only the parameters of the model.", op, name,
-             t.shape());
+  StateDict rest = params.state();
   std::vector<TheirTensor> all;
-  for (const Entry& e : layout_of(family, completed(c, family), names)) {
-    const auto found = state.find(e.ours);
-    TG_CHECK(found != state.end() || !has.contains(e.ours), value,
-             "[{}] there is no '{}' {} among the parameters. Pass those of the model.", op, e.ours, e.shape());
-    const Tensor ours = found == state.end() ? Tensor() : found->second;
+  for (const Entry& e : whole_layout_of(family_of(c), c, names)) {
+    Tensor ours;
+    if (!e.filling) {
+      TG_CHECK(rest.contains(e.ours), value, "[{}] there is no '{}' {} among the parameters. Pass those of the model.",
+               op, e.ours, e.shape());
+      ours = rest.extract(e.ours).mapped();
+    }
     int64_t row = 0;
     for (const Piece& p : e.pieces) {
       all.push_back({p.theirs, e.shape(p), [=](DType dtype) {
                        NoGradScope off;
                        const Tensor rows =
-                           ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, filling(e.ours), DType::f32);
-                       return rows_to(e, p, rows.to(Device::cpu())).contiguous().to(dtype);
+                           ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, *e.filling, DType::f32);
+                       return rows_to(rows.to(Device::cpu()), p.pair_heads, e.transposed).contiguous().to(dtype);
                      }});
       row += p.rows;
     }
   }
+  TG_CHECK(rest.empty(), value, "[{}] '{}' {} is not a parameter of this Gpt. Pass only the parameters of the model.",
+           op, rest.begin()->first, rest.begin()->second.shape());
   return all;
 }
 bool same_bits(const Tensor& x, const Tensor& y) {
@@ -200,20 +192,14 @@ bool same_bits(const Tensor& x, const Tensor& y) {
          });
 }
 
-std::string non_finite_in(const Tensor& t) {
-  return visit_dtype(t.dtype(), [&]<class T>() {
+void check_finite(std::string_view op, std::string_view what, const Tensor& t, std::string_view rest) {
+  visit_dtype(t.dtype(), [&]<class T>() {
     const std::span<const T> all(t.data<T>(), size_t(t.numel()));
     const auto bad = std::ranges::find_if(all, [](T x) { return !std::isfinite(double(x)); });
-    if (bad == all.end()) return std::string();
-    const double x = std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad);  // never "-nan"
-    return fmt::format("{} at {}", x, position_of(bad - all.begin(), t.shape()));
+    TG_CHECK(bad == all.end(), non_finite, "[{}] {} is {} at {}{}", op, what,
+             std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad),  // never "-nan"
+             position_of(bad - all.begin(), t.shape()), rest);
   });
-}
-void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype) {
-  const std::string bad = non_finite_in(made);
-  TG_CHECK(bad.empty(), non_finite,
-           "[{}] '{}' is {} in {}. It must be finite. Write bf16 or f32, or train with a lower learning rate.", op,
-           name, bad, dtype);
 }
 
 }  // namespace tg

@@ -5,7 +5,7 @@
 #include <tapegrad/models/gpt/gpt.h>
 
 #include <functional>
-#include <set>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +36,8 @@ struct Entry {
   std::vector<Piece> pieces;
   int64_t columns = 0;      ///< 0: one dimension
   bool transposed = false;  ///< theirs is (columns, rows)
+  /// All elements of theirs, 0 or 1, if the Gpt lacks the tensor.
+  std::optional<float> filling = {};
 
   Shape shape() const;              ///< of ours
   Shape shape(const Piece&) const;  ///< of theirs
@@ -44,28 +46,30 @@ struct Entry {
 enum class Names { transformers, llama_cpp };
 /// The tensors of a Gpt, in order. An Error for Family::none.
 std::vector<Entry> layout_of(Family, const GptConfig&, Names = Names::transformers);
-std::set<std::string> names_of(const std::vector<Entry>&);  ///< of ours
-/// With all parameters of the family's files. A Gpt may lack some, which have the value filling().
-GptConfig completed(GptConfig, Family);
-float filling(const std::string& ours);  ///< 0 or 1
+/// The same with all parameters of the family's files: those that the Gpt lacks have a `filling`.
+std::vector<Entry> whole_layout_of(Family, GptConfig, Names = Names::transformers);
 
-/// Our rows from one tensor of theirs.
-Tensor rows_from(const Entry&, const Piece&, const Tensor& theirs);
-/// One tensor of theirs from our rows.
-Tensor rows_to(const Entry&, const Piece&, const Tensor& ours);
+/// Our rows from one tensor of theirs, and back, by Piece::pair_heads and Entry::transposed.
+/// @{
+Tensor rows_from(const Tensor& theirs, int64_t pair_heads, bool transposed = false);
+Tensor rows_to(const Tensor& ours, int64_t pair_heads, bool transposed = false);
+/// @}
 
 /// A tensor of theirs, to write.
 struct TheirTensor {
   std::string name;
   Shape shape;
   std::function<Tensor(DType)> make;  ///< contiguous, on the CPU
+  DType dtype = DType::f32;           ///< for write_shards()
 };
-/// The tensors of a completed() configuration from the parameters of a Gpt. Errors begin with `op`.
+/// The tensors of whole_layout_of() from the parameters of a Gpt. Errors begin with `op`.
 std::vector<TheirTensor> their_tensors(std::string_view op, Names, const GptConfig&, const Params&);
 bool same_bits(const Tensor&, const Tensor&);  ///< shapes, dtypes and elements, on the CPU
-/// The first element that is not finite and its position, for messages, or "". The tensor is contiguous on the CPU.
-std::string non_finite_in(const Tensor&);
-/// An Error with name and position of the first element that is not finite. `made` is contiguous on the CPU.
-void check_finite(std::string_view op, const std::string& name, const Tensor& made, std::string_view dtype);
+/// An Error "[op] <what> is inf at (0, 1)<rest>" for the first element that is not finite. The tensor is contiguous on
+/// the CPU.
+void check_finite(std::string_view op, std::string_view what, const Tensor&, std::string_view rest);
+/// The advice for weights to write.
+inline constexpr std::string_view kBeFinite =
+    "It must be finite. Write bf16 or f32, or train with a lower learning rate.";
 
 }  // namespace tg

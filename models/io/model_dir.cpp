@@ -3,9 +3,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/io/shards.h>
 
 #include <filesystem>
 
@@ -83,7 +81,7 @@ ModelFile read_model_file(const std::string& folder) {
   }
   const Json* const noted = own && own->is_object() ? own->find("tokenizer") : nullptr;
   try {
-    detail::in_config_file(folder, [&] { file.tokenizer = tokenizer_of(folder, noted, bool(file.origin)); });
+    in_file(config_path(folder), [&] { file.tokenizer = tokenizer_of(folder, noted, bool(file.origin)); });
   } catch (const Error& e) {
     file.tokenizer_error = e.what();
   }
@@ -91,28 +89,6 @@ ModelFile read_model_file(const std::string& folder) {
 }
 
 namespace detail {
-void in_config_file(const std::string& folder, const std::function<void()>& f) { in_file(config_path(folder), f); }
-void in_weights_file(const std::string& folder, const GptConfig* foreign, const Params& params,
-                     const std::function<void()>& make_model) {
-  if (foreign) {
-    params.load(huggingface_weights(folder, *foreign));
-    return in_file(folder, make_model);  // huggingface_weights() refuses other tensors
-  }
-  const auto file = std::make_shared<const SafetensorsFile>(weights_path(folder));
-  TensorSource source{.shapes = {}, .read = [file](const std::string& name) { return file->tensor(name); }};
-  for (const std::string& name : file->names()) source.shapes[name] = file->info(name).shape;
-  params.load(std::move(source));
-  in_file(weights_path(folder), [&] {
-    make_model();
-    params.check_all_used();
-  });
-}
-void check_native(const std::string& folder, const ModelFile& file) {
-  TG_CHECK(!file.origin, value,
-           "[model] {} is a folder of Hugging Face, which has a Gpt, and a model of another type is asked for. Load it "
-           "as load_model<Gpt>().",
-           folder);
-}
 void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) {
   if (!file.tokenizer) return;
   const auto* const bpe = dynamic_cast<const BpeTokenizer*>(file.tokenizer.get());
@@ -122,6 +98,29 @@ void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) 
       "file.",
       config_path(folder), file.tokenizer->vocab_size(), vocab_size);
   file.tokenizer.reset();
+}
+ModelFile load_model(const std::string& folder, bool is_gpt, const Params& params,
+                     const std::function<int64_t(const std::string&)>& read, const std::function<void()>& make) {
+  ModelFile file = read_model_file(folder);
+  TG_CHECK(is_gpt || !file.origin, value,
+           "[model] {} is a folder of Hugging Face, which has a Gpt, and a model of another type is asked for. Load it "
+           "as load_model<Gpt>().",
+           folder);
+  check_fits(folder, file, in_file(config_path(folder), [&] { return read(file.config); }));
+  if (file.origin) {
+    params.load(huggingface_weights(folder, file.origin->model));
+    in_file(folder, make);  // huggingface_weights() refuses other tensors
+    return file;
+  }
+  const auto weights = std::make_shared<const SafetensorsFile>(weights_path(folder));
+  TensorSource source{.shapes = {}, .read = [weights](const std::string& name) { return weights->tensor(name); }};
+  for (const std::string& name : weights->names()) source.shapes[name] = weights->info(name).shape;
+  params.load(std::move(source));
+  in_file(weights_path(folder), [&] {
+    make();
+    params.check_all_used();
+  });
+  return file;
 }
 }  // namespace detail
 

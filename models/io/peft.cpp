@@ -3,43 +3,28 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/hash.h>
-#include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/io/peft_file.h>
 #include <tapegrad/ops/shape_ops.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <set>
 
 namespace tg {
 namespace {
 
-using detail::Patterns, detail::PeftFile, detail::kPeftA, detail::kPeftB, detail::kPeftPrefix, detail::read_field;
-template <class T> Json json_of(const T& x) { return x; }
-template <class T> Json json_of(const Patterns<T>& x) {
-  Json all = Json::object();
-  for (const auto& [key, value] : x) all[key] = value;
-  return all;
-}
-template <class Config, class F> void visit_lora_fields(Config& c, F&& f) {
-  f("rank", c.rank), f("alpha", c.alpha), f("dropout", c.dropout), f("seed", c.seed), f("rslora", c.rslora);
-  f("rank_pattern", c.rank_pattern), f("alpha_pattern", c.alpha_pattern), f("targets", c.targets);
-}
-
+using detail::PeftFile, detail::kPeftA, detail::kPeftB, detail::kPeftPrefix;
 // A module of another program: rows of a Linear of ours.
 struct Slot {
   std::string name, linear;
   nn::LoraRows rows;
-  int64_t pair_heads = 0;
+  int64_t pair_heads = 0;  // rows of B (out, r) change places like those of the weight
   bool transposed = false;
 };
 // The Linear layers of a layout: all matrices that are not tables.
 std::vector<Slot> slots_of(const std::vector<Entry>& layout) {
-  const auto stem = [](const std::string& name) {
-    return name.substr(0, name.size() - std::string_view(".weight").size());
-  };
+  const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };  // without ".weight"
   std::vector<Slot> all;
   for (const Entry& e : layout) {
     if (!e.columns || e.ours == "wte.weight" || e.ours == "wpe.weight") continue;
@@ -61,45 +46,30 @@ std::vector<Slot> slots_of(const Linears& model, const std::vector<Entry>& layou
   }
   return all;
 }
-// Rows of B (out, r) are permuted like those of the weight.
-Tensor permuted(const Tensor& b, const Slot& s, bool to_theirs) {
-  const Entry e{.ours = s.linear, .pieces = {}, .columns = b.size(1)};
-  const Piece p{s.name, s.rows.count, s.pair_heads};
-  return to_theirs ? rows_to(e, p, b) : rows_from(e, p, b);
-}
-
-Tensor rounded(const Tensor& t) {
-  NoGradScope off;
-  return t.detach().to(DType::bf16).to(t.dtype());
-}
 std::string hash_of(const Params& params, bool round) {
   NoGradScope off;
   Hash h;
-  for (const auto& [name, t] : params.state())
-    if (round || t.dtype() == DType::bf16)
-      h.add_as_f32(name, t.to(DType::bf16));
-    else
-      h.add(name, t);
+  for (const auto& [name, t] : params.state()) {
+    const bool narrow = round || t.dtype() == DType::bf16;
+    h.add(name, narrow ? t.to(DType::bf16) : t, narrow);
+  }
   return h.hex();
 }
 
 // The configuration and the tensors, by our names, of a folder over a model.
-struct Plan {
+class Plan {
+ public:
   LoraConfig config;
   StateDict tensors;
-};
-constexpr const char* kFits = "An adapter fits the model that it was trained on. Name that model";
 
-class Planner {
- public:
-  Planner(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
+  Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
     for (Slot& s : slots_of(model, layout)) slots_[s.linear].push_back(std::move(s));
     check_modules();
-    plan_.config = {.targets = {}, .rank = f.rank, .alpha = f.alpha, .dropout = f.dropout, .rslora = f.rslora};
+    config = f.lora;
+    config.rank_pattern = {}, config.alpha_pattern = {};  // made again, by our names
     for (const NamedLinear& l : model.list) add(l);
   }
-  Plan take() { return std::move(plan_); }
 
  private:
   void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
@@ -111,7 +81,7 @@ class Planner {
     const auto same = [&] {
       const Tensor w = ours->second.to(Device::cpu()).contiguous();
       return t.shape() == entry->shape(entry->pieces[0]) &&
-             same_bits(w, rows_from(*entry, entry->pieces[0], t).to(w.dtype()).contiguous());
+             same_bits(w, rows_from(t, entry->pieces[0].pair_heads, entry->transposed).to(w.dtype()).contiguous());
     };
     TG_CHECK(
         ours != base.end() && same(), value,
@@ -136,15 +106,17 @@ class Planner {
       }
     for (const auto& [name, ab] : f_.modules)
       TG_CHECK(known.contains(name), value,
-               "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). {}.",
-               f_.path, name, kFits);
+               "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). An "
+               "adapter "
+               "fits the model that it was trained on. Name that model.",
+               f_.path, name);
   }
   void add(const NamedLinear& l) {
     std::vector<const Slot*> there;
     for (const Slot& s : slots_[l.name])
       if (f_.modules.contains(s.name)) there.push_back(&s);
     if (there.empty()) return;
-    if (!l.layer->weight) return plan_.config.targets.push_back(l.name);  // lora_targets() refuses it
+    if (!l.layer->weight) return config.targets.push_back(l.name);  // lora_targets() refuses it
     const int64_t out = l.layer->weight.size(0), in = l.layer->weight.size(1);
     for (const Slot* s : there) check_shapes(*s, in);
     if (is_fused(there, out)) return add(l.name, there);
@@ -186,27 +158,17 @@ class Planner {
     const auto wide = [](const Tensor& t) { return t.dtype() == DType::f16 ? t.to(DType::f32) : t; };
     const std::string& first = slots[0]->name;
     std::vector<Tensor> b;
-    for (const Slot* s : slots) b.push_back(permuted(wide(f_.modules.at(s->name).second), *s, false));
-    plan_.tensors[module + ".lora_a"] = transpose(wide(f_.modules.at(first).first)).contiguous();
-    plan_.tensors[module + ".lora_b"] = transpose(b.size() == 1 ? b[0] : concat(b)).contiguous();
-    plan_.config.targets.push_back(module);
-    if (const int64_t rank = f_.rank_of(first); rank != f_.rank) plan_.config.rank_pattern.push_back({module, rank});
-    if (const double alpha = f_.alpha_of(first); alpha != f_.alpha)
-      plan_.config.alpha_pattern.push_back({module, alpha});
+    for (const Slot* s : slots) b.push_back(rows_from(wide(f_.modules.at(s->name).second), s->pair_heads));
+    tensors[module + ".lora_a"] = transpose(wide(f_.modules.at(first).first)).contiguous();
+    tensors[module + ".lora_b"] = transpose(b.size() == 1 ? b[0] : concat(b)).contiguous();
+    config.targets.push_back(module);
+    if (const int64_t rank = f_.rank_of(first); rank != f_.lora.rank) config.rank_pattern.push_back({module, rank});
+    if (const double alpha = f_.alpha_of(first); alpha != f_.lora.alpha)
+      config.alpha_pattern.push_back({module, alpha});
   }
   const PeftFile& f_;
   std::map<std::string, std::vector<Slot>> slots_;  // by the name of the layer
-  Plan plan_;
 };
-
-void check_finite(const std::string& path, const std::string& name, const Tensor& t) {
-  const std::string bad = non_finite_in(t.to(Device::cpu()).contiguous());
-  TG_CHECK(
-      bad.empty(), non_finite,
-      "[adapter] cannot write {}: '{}' is {}. What was there before is unchanged. All weights must be finite. Lower "
-      "the learning rate or use more warm-up.",
-      path, name, bad);
-}
 
 // The shortest ends of names that select exactly the modules among all of a layout.
 std::vector<std::string> target_modules(const std::vector<AdapterModule>& modules, const std::vector<Entry>& layout) {
@@ -228,25 +190,6 @@ std::vector<std::string> target_modules(const std::vector<AdapterModule>& module
 
 }  // namespace
 
-std::string to_json(const LoraConfig& c) {
-  Json fields;
-  visit_lora_fields(c, [&](const char* name, const auto& x) { fields[name] = json_of(x); });
-  return text_of(fields);
-}
-LoraConfig lora_config_from_json(std::string_view text, const std::string& source) {
-  const Json fields = parse_json(text, "lora", source);
-  TG_CHECK(fields.is_object(), value, "[lora] {} is {}. It must be an object.", source, fields.type_name());
-  LoraConfig c;
-  std::vector<std::string_view> names;
-  visit_lora_fields(c, [&](const char* name, const auto&) { names.push_back(name); });
-  check_keys("lora", source, fields, names);
-  visit_lora_fields(c, [&](const char* name, auto& x) {
-    TG_CHECK(fields.contains(name), value, "[lora] {} has no '{}'. Every field must be there.", source, name);
-    read_field({"lora", name}, fields.at(name), x);
-  });
-  return c;
-}
-
 std::string weights_hash(const Params& params) { return hash_of(params, false); }
 
 std::vector<Entry> adapter_layout(const GptConfig& c) {
@@ -264,7 +207,7 @@ std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<E
     const int64_t begin = m.layer.row(), end = begin + b.size(0);
     const auto add = [&](const Slot& s) {
       const Tensor rows = slice(b, 0, s.rows.begin - begin, s.rows.begin - begin + s.rows.count);
-      all.push_back({s.name, a, permuted(rows, s, true), o.rank, o.alpha, o.scale()});
+      all.push_back({s.name, a, rows_to(rows, s.pair_heads), o.rank, o.alpha, o.scale()});
     };
     if (layout.empty()) add({m.name, m.linear, {begin, b.size(0)}});
     for (const Slot& s : slots)
@@ -277,7 +220,11 @@ std::vector<std::string> adapter_files() { return {detail::kPeftWeights, detail:
 
 void save_adapter(const std::string& folder, const Lora& lora, const AdapterOptions& o) {
   const std::string path = fmt::format("{}/{}", folder, detail::kPeftWeights);
-  for (const auto& [name, t] : lora.params().state()) check_finite(path, name, t);
+  for (const auto& [name, t] : lora.params().state())
+    check_finite(
+        "adapter", fmt::format("cannot write {}: '{}'", path, name), t.to(Device::cpu()).contiguous(),
+        ". What was there before is unchanged. All weights must be finite. Lower the learning rate or use more "
+        "warm-up.");
   const LoraConfig& c = lora.config();
   const std::vector<AdapterModule> modules = adapter_modules(lora, o.layout);
   StateDict tensors;
@@ -325,7 +272,7 @@ Lora load_adapter(const std::string& folder, const Linears& model, const Params&
                   const std::vector<Entry>& layout) {
   const PeftFile f = detail::read_peft(folder);
   const Plan plan = in_file(f.config_path, [&] {
-    Plan p = Planner(f, model, base, layout).take();
+    Plan p(f, model, base, layout);
     (void)lora_targets(model, p.config);  // an Error before any change
     return p;
   });
@@ -338,7 +285,8 @@ Lora load_adapter(const std::string& folder, const Linears& model, const Params&
   }
   Lora lora = apply_lora(model, base, plan.config);
   if (f.base_is_bf16 && base.dtype() != DType::bf16) {
-    for (const Parameter& p : base.all()) Tensor(p.tensor).assign(rounded(p.tensor));
+    NoGradScope off;
+    for (Parameter p : base.all()) p.tensor.assign(p.tensor.detach().to(DType::bf16).to(base.dtype()));
     lora.base_dtype_ = DType::bf16;
   }
   StateDict tensors = plan.tensors;

@@ -7,16 +7,9 @@
 #include <tapegrad/models/model/lora.h>
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tg {
-
-/// A JSON object with every field.
-std::string to_json(const LoraConfig&);
-/// Reads the output of to_json(). `source` names the text in messages. An Error for a missing, unknown or wrongly typed
-/// field.
-LoraConfig lora_config_from_json(std::string_view text, const std::string& source);
 
 /// A hash of all names, shapes and values, to identify a model's weights. bf16 weights have the hash of their f32
 /// values. Compute it before a merge.

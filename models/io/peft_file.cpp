@@ -11,26 +11,12 @@ namespace tg::detail {
 namespace {
 
 // Keys that this program applies, and keys without an effect on a trained adapter.
-constexpr std::string_view kKnown[] = {"r",
-                                       "lora_alpha",
-                                       "lora_dropout",
-                                       "use_rslora",
-                                       "rank_pattern",
-                                       "alpha_pattern",
-                                       "target_modules",
-                                       "exclude_modules",
-                                       "layers_to_transform",
-                                       "layers_pattern",
-                                       "task_type",
-                                       "auto_mapping",
-                                       "peft_version",
-                                       "base_model_name_or_path",
-                                       "revision",
-                                       "inference_mode",
-                                       "fan_in_fan_out",
-                                       "megatron_core",
-                                       "qalora_group_size",
-                                       "eva_config"};
+constexpr std::string_view kKnown[] = {
+    "task_type",         "auto_mapping",        "peft_version",   "base_model_name_or_path",
+    "revision",          "inference_mode",      "fan_in_fan_out", "megatron_core",
+    "qalora_group_size", "eva_config",          "lora_alpha",     "lora_dropout",
+    "use_rslora",        "rank_pattern",        "alpha_pattern",  "target_modules",
+    "exclude_modules",   "layers_to_transform", "layers_pattern", "r"};
 // Initialisations that set only the first A and B. Others change the base weights too.
 constexpr std::string_view kStarts[] = {"gaussian", "eva", "orthogonal"};
 
@@ -144,13 +130,9 @@ T first_match(const char* field, const Patterns<T>& patterns, const std::string&
   return otherwise;
 }
 
-const Json* value_of(const Json& config, const char* key) {
-  const Json* x = config.find(key);
-  return x && !x->is_null() ? x : nullptr;
-}
 // Whether a list has the module, or an end of its name, or a regular expression matches it.
 std::optional<bool> names(const Json& config, const char* key, const std::string& module) {
-  const Json* x = value_of(config, key);
+  const Json* x = find_value(config, key);
   if (!x) return false;
   if (x->is_string()) {
     try {
@@ -181,28 +163,21 @@ int64_t layer_of(const std::string& module, const std::vector<std::string>& in) 
 
 }  // namespace
 
-void read_field(const FieldName& f, const Json& x, std::vector<std::string>& to) {
-  bool strings = x.is_array();
-  for (const Json& entry : x) strings = strings && entry.is_string();
-  expect_field(strings, f, x, "a list of names in quotes");
-  to = x.get<std::vector<std::string>>();
-}
-
 std::optional<bool> is_selected(const Json& config, const std::string& module) {
   const std::optional<bool> excluded = names(config, "exclude_modules", module);
-  const Json* targets = value_of(config, "target_modules");
+  const Json* targets = find_value(config, "target_modules");
   if (!excluded || !targets) return {};
   if (*excluded) return false;
   std::string word = targets->is_string() ? targets->get<std::string>() : "";
   std::ranges::transform(word, word.begin(), [](unsigned char c) { return char(std::tolower(c)); });
   if (word == "all-linear") return module != "lm_head";
   const std::optional<bool> named = names(config, "target_modules", module);
-  const Json* layers = value_of(config, "layers_to_transform");
+  const Json* layers = find_value(config, "layers_to_transform");
   if (!named || !*named || !layers || targets->is_string()) return named;
   for (const Json& name : *targets)  // a whole name is not filtered
     if (name == Json(module)) return true;
   std::vector<std::string> in;
-  if (const Json* x = value_of(config, "layers_pattern"))
+  if (const Json* x = find_value(config, "layers_pattern"))
     x->is_string() ? in.assign(x->get<std::string>().empty() ? 0 : 1, x->get<std::string>())
                    : read_field({"adapter", "layers_pattern"}, *x, in);
   const Json list = layers->is_number() ? Json::array({*layers}) : *layers;
@@ -212,9 +187,11 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
   return list.empty() || std::ranges::find(list, layer) != list.end();
 }
 
-int64_t PeftFile::rank_of(const std::string& module) const { return first_match("rank_pattern", ranks, module, rank); }
+int64_t PeftFile::rank_of(const std::string& module) const {
+  return first_match("rank_pattern", lora.rank_pattern, module, lora.rank);
+}
 double PeftFile::alpha_of(const std::string& module) const {
-  return first_match("alpha_pattern", alphas, module, alpha);
+  return first_match("alpha_pattern", lora.alpha_pattern, module, lora.alpha);
 }
 
 Json read_peft_config(const std::string& folder) {
@@ -248,13 +225,14 @@ PeftFile read_peft(const std::string& folder) {
   in_file(f.config_path, [&] {
     check_supported(f.config);
     const auto field = [&](const char* key, auto& to) {
-      if (const Json* x = f.config.find(key); x && !x->is_null()) read_field({"adapter", key}, *x, to);
+      if (const Json* x = find_value(f.config, key)) read_field({"adapter", key}, *x, to);
     };
     for (const char* key : {"r", "lora_alpha"})
       TG_CHECK(f.config.contains(key), value, "[adapter] there is no '{}'. Every adapter has one. Restore the file.",
                key);
-    field("r", f.rank), field("lora_alpha", f.alpha), field("lora_dropout", f.dropout);
-    field("use_rslora", f.rslora), field("rank_pattern", f.ranks), field("alpha_pattern", f.alphas);
+    field("r", f.lora.rank), field("lora_alpha", f.lora.alpha), field("lora_dropout", f.lora.dropout);
+    field("use_rslora", f.lora.rslora), field("rank_pattern", f.lora.rank_pattern);
+    field("alpha_pattern", f.lora.alpha_pattern);
   });
   f.path = peft_weights_path(folder);
   read_tensors(f);

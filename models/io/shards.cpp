@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/io/shards.h>
+#include <tapegrad/models/io/huggingface.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -96,12 +96,12 @@ std::vector<std::string> Shards::names() const {
   return all;
 }
 
-void write_shards(const std::string& folder, const std::vector<ShardTensor>& tensors, int64_t max_shard) {
+void write_shards(const std::string& folder, const std::vector<TheirTensor>& tensors, int64_t max_shard) {
   TG_CHECK(max_shard >= 1, value, "[shards] a shard may have {} bytes. It must be 1 or more.", max_shard);
-  const auto bytes = [](const ShardTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
-  std::vector<std::vector<const ShardTensor*>> shards;
+  const auto bytes = [](const TheirTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
+  std::vector<std::vector<const TheirTensor*>> shards;
   int64_t in_last = 0, total = 0, parameters = 0;
-  for (const ShardTensor& t : tensors) {
+  for (const TheirTensor& t : tensors) {
     if (shards.empty() || in_last + bytes(t) > max_shard) shards.emplace_back(), in_last = 0;
     shards.back().push_back(&t);
     in_last += bytes(t), total += bytes(t), parameters += t.shape.product();
@@ -111,7 +111,12 @@ void write_shards(const std::string& folder, const std::vector<ShardTensor>& ten
     const std::string file =
         shards.size() == 1 ? kSingle + 1 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     StateDict made;
-    for (const ShardTensor* t : shards[i]) made[t->name] = t->make(), map[t->name] = file;
+    for (const TheirTensor* t : shards[i]) {
+      const Tensor x = made[t->name] = t->make(t->dtype);
+      if (t->dtype == DType::f16)
+        check_finite("huggingface", fmt::format("'{}'", t->name), x, fmt::format(" in f16. {}", kBeFinite));
+      map[t->name] = file;
+    }
     write_safetensors(folder + "/" + file, made, {{"format", "pt"}});  // transformers 4 refuses any other format
   }
   const bool single = shards.size() == 1;

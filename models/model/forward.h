@@ -56,7 +56,7 @@ struct Linears {
   template <class M>
     requires requires(M& m) { std::vector<NamedLinear>(m.linears()); }
   Linears(M& model) : list(model.linears()) {}
-  /// Layers whose names match a pattern (config/glob.h), in order. With `parts`, also those with parts that match a
+  /// Layers whose names match a pattern (config/suggest.h), in order. With `parts`, also those with parts that match a
   /// pattern which does not match the layer; `parts` of the results are the matching ones, or none for a whole layer.
   /// `op` opens the Error for no patterns or one without a match, which lists the layers.
   std::vector<NamedLinear> matching(std::string_view op, std::span<const std::string> patterns,

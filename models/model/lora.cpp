@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/model/lora.h>
 
 #include <algorithm>

@@ -6,7 +6,6 @@
 #include <tapegrad/models/nn/lora.h>
 
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,9 +15,9 @@ struct Entry;  // io/layout.h
 
 /// Layers and size of the adapters.
 struct LoraConfig {
-  /// Patterns of module names (config/glob.h). Each block h.i of a Gpt has attn.qkv (one weight), attn.proj, mlp.fc and
-  /// mlp.proj; lm_head is a module unless tied. Example: `*.mlp.*`. Parts of a layer (Gpt::linears()) are modules too:
-  /// `h.*.attn.q`. A pattern that matches the layer takes it whole.
+  /// Patterns of module names (config/suggest.h). Each block h.i of a Gpt has attn.qkv (one weight), attn.proj, mlp.fc
+  /// and mlp.proj; lm_head is a module unless tied. Example: `*.mlp.*`. Parts of a layer (Gpt::linears()) are modules
+  /// too: `h.*.attn.q`. A pattern that matches the layer takes it whole.
   std::vector<std::string> targets = {"h.*.attn.qkv"};
   int64_t rank = 8;
   double alpha = 16;

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/model/sample.h>
+#include <tapegrad/models/model/generate.h>
 
 #include <algorithm>
 #include <cmath>

@@ -129,8 +129,6 @@ void Linear::prepare_for_eval() {
   weight = {};
   structure_changed();
 }
-SwitchBackLinear::SwitchBackLinear(const Params& p, int64_t in, int64_t out, SwitchBackOptions o)
-    : Linear(p, in, out, {.bias = o.bias, .init = o.init, .kind = LinearKind(int(o.mode) + 1)}) {}
 
 Embedding::Embedding(const Params& p, int64_t entries, int64_t width, Init init)
     : Layer{p.scope()}, table(p.get("weight", {entries, width}, init)) {}
@@ -156,68 +154,64 @@ AddedNorm Norm::add(const Tensor& x, const Tensor& branch, std::optional<DType> 
   return kind == NormKind::layer_norm ? add_layer_norm(x, r, weight, bias, eps) : add_rms_norm(x, r, weight, eps);
 }
 
-SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions& o)
-    : Layer{p.scope()},
-      heads(o.heads),
-      kv_heads(o.kv_heads ? o.kv_heads : o.heads),
-      qk_norm(o.qk_norm),
-      positions(o.positions),
-      rope_theta(o.rope_theta),
-      rope_scaling(o.rope_scaling),
-      causal(o.causal),
-      dropout(o.dropout) {
+SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions& given)
+    : Layer{p.scope()}, options(given) {
+  BlockOptions& o = options;
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
   TG_CHECK(
-      heads >= 1 && o.head_dim >= 0 && (o.head_dim > 0 || width % heads == 0), value,
+      o.heads >= 1 && o.head_dim >= 0 && (o.head_dim > 0 || width % o.heads == 0), value,
       "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads, unless "
       "head_dim is 1 or more.",
-      width, heads);
-  TG_CHECK(kv_heads >= 1 && heads % kv_heads == 0, value,
-           "[attention] {} heads cannot share {} kv_heads evenly. kv_heads must divide heads.", heads, kv_heads);
-  const int64_t hs = head_dim = o.head_dim ? o.head_dim : width / heads;
+      width, o.heads);
+  TG_CHECK(o.kv_heads >= 1 && o.heads % o.kv_heads == 0, value,
+           "[attention] {} heads cannot share {} kv_heads evenly. kv_heads must divide heads.", o.heads, o.kv_heads);
+  if (o.head_dim == 0) o.head_dim = width / o.heads;
+  const int64_t hs = o.head_dim, q = o.heads * hs, kv = o.kv_heads * hs;
   TG_CHECK(
-      positions != Positions::rope || hs % 2 == 0, value,
+      o.positions != Positions::rope || hs % 2 == 0, value,
       "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot rotate in pairs. The size "
       "must be even.",
-      width, heads, hs);
-  const Init init = of_parts(o.init, {heads * hs, kv_heads * hs, kv_heads * hs});
-  qkv = linear_of(p.at("qkv"), width, (heads + 2 * kv_heads) * hs, init, o.bias || o.qkv_bias, o);
-  if (qk_norm) {
+      width, o.heads, hs);
+  qkv = linear_of(p.at("qkv"), width, q + 2 * kv, of_parts(o.init, {q, kv, kv}), o.bias || o.qkv_bias, o);
+  if (o.qk_norm) {
     const NormOptions each_head{.kind = NormKind::rms_norm, .eps = o.norm_eps};
     q_norm = Norm(p.at("q_norm"), hs, each_head), k_norm = Norm(p.at("k_norm"), hs, each_head);
   }
-  proj = linear_of(p.at("proj"), heads * hs, width, o.init_proj, o.bias, o);
+  proj = linear_of(p.at("proj"), q, width, o.init_proj, o.bias, o);
+  o.fragments = {};  // it may refer to what ends before the layer
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
+  const BlockOptions& o = options;
   TG_CHECK(x.ndim() == 3, shape, "[attention] the input must be (B, T, C), got {}. Add sizes of 1 with reshape().", x);
-  TG_CHECK(!c.cache || (causal && !c.lengths), value,
+  TG_CHECK(!c.cache || (o.causal && !c.lengths), value,
            "[attention] a cache with {}. Cached rows cannot attend to later ones: use it with causal "
            "attention, and without lengths.",
-           causal ? "lengths of padded sequences" : "attention that is not causal");
-  const int64_t b = x.size(0), t = x.size(1), hs = head_dim;
-  AttentionOptions how{.causal = causal, .lengths = c.lengths};
+           o.causal ? "lengths of padded sequences" : "attention that is not causal");
+  const int64_t b = x.size(0), t = x.size(1), hs = o.head_dim;
+  AttentionOptions how{.causal = o.causal, .lengths = c.lengths};
   if (c.cache && c.cache->has_capacity()) how.starts = c.cache->lengths();
   const auto transposed = [&](const Tensor& y, int64_t n) {  // the first n heads
-    if (positions != Positions::rope) return y;
-    return rope(y, {.theta = rope_theta,
+    if (o.positions != Positions::rope) return y;
+    return rope(y, {.theta = o.rope_theta,
                     .start = how.starts ? 0 : c.position,
                     .starts = how.starts,
-                    .scaling = rope_scaling,
+                    .scaling = o.rope_scaling,
                     .heads = n});
   };
-  Tensor all = reshape(qkv.forward(x, c.compute, c.rng, c.adapters), {b, t, heads + 2 * kv_heads, hs});
+  Tensor all = reshape(qkv.forward(x, c.compute, c.rng, c.adapters), {b, t, o.heads + 2 * o.kv_heads, hs});
   Tensor y;
-  if (!c.cache && !qk_norm) {
-    all = transposed(all, heads + kv_heads);  // frees the unrotated copy
-    y = self_attention(all, kv_heads, how);   // (B, T, NH, HS)
+  if (!c.cache && !o.qk_norm) {
+    all = transposed(all, o.heads + o.kv_heads);  // frees the unrotated copy
+    y = self_attention(all, o.kv_heads, how);     // (B, T, NH, HS)
   } else {
     const auto in_heads = [&](const Tensor& part) { return transpose(part, 1, 2); };
-    Tensors parts = split(all, {heads, kv_heads, kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
+    Tensors parts = split(all, {o.heads, o.kv_heads, o.kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
     all = {};
     for (size_t i = 0; i < 2; ++i) {
       const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
       const DType compute = parts[i].dtype();
-      if (qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
+      if (o.qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
       parts[i] = transposed(parts[i], parts[i].size(2));
     }
     // On the tape, a view of the values would keep the unrotated queries and keys alive.
@@ -227,7 +221,7 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
     if (c.cache) kv = c.cache->append(c.layer, kv);            // (B, NHkv, past + T or capacity, HS) x 2
     y = transpose(attention(q, kv.k, kv.v, how), 1, 2);        // (B, T, NH, HS)
   }
-  return dropout_if(proj.forward(reshape(y, {b, t, heads * hs}), c.compute, c.rng, c.adapters), dropout, c.rng);
+  return dropout_if(proj.forward(reshape(y, {b, t, o.heads * hs}), c.compute, c.rng, c.adapters), o.dropout, c.rng);
 }
 
 Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)

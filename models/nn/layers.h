@@ -64,7 +64,8 @@ struct LinearOptions {
   /// More than 0: a FragmentedLinear, with its own initialisation; needs kind plain.
   int64_t fragments = 0;
 };
-/// A linear layer: x weight^T + bias, or a FragmentedLinear.
+/// A linear layer: x weight^T + bias, or a FragmentedLinear. In 8 bits, forward and the gradient of x are quantized,
+/// the weight's gradient is not (ops/quantized/switchback.h).
 struct Linear : Layer {
   Tensor weight;  ///< (out, in); empty after prepare_for_eval()
   Tensor bias;    ///< (out) or empty
@@ -88,19 +89,6 @@ struct Linear : Layer {
   /// the layer is plain or prepared.
   void prepare_for_eval();
   bool prepared() const { return codes.has_value(); }
-};
-
-/// Options of SwitchBackLinear.
-struct SwitchBackOptions {
-  SwitchBackMode mode = SwitchBackMode::global;
-  bool bias = true;
-  std::optional<Init> init = {};
-};
-/// A linear layer in 8 bits: forward and the gradient of x are quantized, the weight's gradient is not
-/// (ops/quantized/switchback.h). As a Linear it is in a model's linears(), with the same files.
-struct SwitchBackLinear : Linear {
-  SwitchBackLinear() = default;
-  SwitchBackLinear(const Params&, int64_t in, int64_t out, SwitchBackOptions = {});
 };
 
 /// A table of vectors, indexed by id.
@@ -177,16 +165,10 @@ struct BlockOptions {
 /// Multi-head self-attention (Vaswani et al., 2017), optionally causal, with grouped keys (Ainslie et al., GQA, 2023)
 /// and rotary positions. Dropout applies to its result; attention weights are not stored.
 struct SelfAttention : Layer {
-  Linear qkv;           ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
-  Linear proj;          ///< (C, heads HS)
-  Norm q_norm, k_norm;  ///< of each head (HS), if qk_norm
-  int64_t heads = 1, kv_heads = 1, head_dim = 1;
-  bool qk_norm = false;
-  Positions positions = Positions::learned;
-  double rope_theta = 10000;
-  RopeScaling rope_scaling = {};
-  bool causal = true;
-  double dropout = 0;
+  Linear qkv;            ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
+  Linear proj;           ///< (C, heads HS)
+  Norm q_norm, k_norm;   ///< of each head (HS), if qk_norm
+  BlockOptions options;  ///< with kv_heads and head_dim, without `fragments`
 
   SelfAttention() = default;
   /// Throws unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even for rope.

@@ -15,10 +15,6 @@
 
 namespace tg::nn {
 namespace {
-const LoraOptions& valid(const LoraOptions& o, int64_t in, int64_t out) {
-  o.validate(in, out);
-  return o;
-}
 // The rows as given for a delta of `base`.
 LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
   const std::string_view name = base.weight.label();
@@ -68,11 +64,11 @@ void LoraOptions::validate(int64_t in, int64_t out) const {
 double LoraOptions::scale() const { return alpha / (rslora ? std::sqrt(double(rank)) : double(rank)); }
 
 LoraDelta::LoraDelta(const Params& p, int64_t in, int64_t out, const LoraOptions& o)
-    : Layer{p.scope()},
-      a(p.get("lora_a", {in, valid(o, in, out).rank}, Init::normal(1 / std::sqrt(double(o.rank))))),
-      b(p.get("lora_b", {o.rank, out}, Init::constant(0))),
-      scale(o.scale()),
-      dropout(o.dropout) {}
+    : Layer{p.scope()}, scale(o.scale()), dropout(o.dropout) {
+  o.validate(in, out);
+  a = p.get("lora_a", {in, o.rank}, Init::normal(1 / std::sqrt(double(o.rank))));
+  b = p.get("lora_b", {o.rank, out}, Init::constant(0));
+}
 
 Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
   NameScope here = enter();

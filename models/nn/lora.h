@@ -1,6 +1,6 @@
 /// @file
 /// LoRA (Hu et al., 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product, added to its
-/// result or, after training, its weight. models/model/lora.h adds it to a Gpt, models/io/adapter.h to files.
+/// result or, after training, its weight. models/model/lora.h adds it to a model, models/io/peft.h writes files.
 #pragma once
 #include <tapegrad/models/nn/layers.h>
 

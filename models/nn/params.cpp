@@ -1,10 +1,15 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/nn/params.h>
+#include <tapegrad/ops/factories.h>
+#include <tapegrad/ops/shape_ops.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 
 namespace tg {
@@ -51,7 +56,27 @@ Tensor fitted(const std::string& name, const Tensor& t, const Shape& shape, DTyp
   NoGradScope off;
   return t.detach().to(dtype).to(d).contiguous();
 }
+Tensor xavier_of(const Shape& s, const Dims& parts, DType t, Device d, Rng rng) {
+  const Dims outs = parts.empty() && s.size() == 2 ? Dims{s[0]} : parts;
+  TG_CHECK(s.size() == 2 && std::accumulate(outs.begin(), outs.end(), int64_t(0)) == s[0], shape,
+           "[init] {} is no matrix (out, in) of parts {}. The parts must make up its rows.", s, outs);
+  std::vector<Tensor> made;
+  for (int64_t out : outs) made.push_back(trunc_normal({out, s[1]}, rng, 0, std::sqrt(2 / double(s[1] + out)), t, d));
+  return made.size() == 1 ? made[0] : concat(made, 0);
+}
 }  // namespace
+
+Tensor Init::make(const Shape& shape, DType dtype, Device device, Rng rng) const {
+  const bool by_std = kind == Kind::normal || kind == Kind::truncated_normal;
+  switch (std == 0 && by_std ? Kind::constant : kind) {
+    case Kind::constant: return full(shape, mean, dtype, device);
+    case Kind::normal: return randn(shape, rng, mean, std, dtype, device);
+    case Kind::truncated_normal: return trunc_normal(shape, rng, mean, std, dtype, device);
+    case Kind::uniform: return rand(shape, rng, -bound, bound, dtype, device);
+    case Kind::xavier: break;
+  }
+  return xavier_of(shape, parts, dtype, device, rng);
+}
 
 Params::Params(Device device, uint64_t seed, DType dtype) : state_(std::make_shared<State>()) {
   TG_CHECK(dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16, dtype,
@@ -126,16 +151,13 @@ void Params::load(StateDict tensors) const {
 void Params::check_all_used() const {
   if (!state_->loaded || state_->loaded->shapes.empty()) return;
   const auto& rest = state_->loaded->shapes;
-  std::string names;
-  size_t n = 0;
-  for (auto& [name, shape] : rest) {
-    if (n++ == 3) break;
-    names += fmt::format("{}'{}' {}", names.empty() ? "" : ", ", name, shape);
-  }
+  std::vector<std::string> names;
+  for (auto& [name, shape] : rest)
+    if (names.size() < 3) names.push_back(fmt::format("'{}' {}", name, shape));
   TG_CHECK(false, value,
            "[params] {} of the loaded tensors are not used by the model: {}{}. Load the file of this model, "
            "or remove these tensors.",
-           rest.size(), names, n > 3 ? " ..." : "");
+           rest.size(), fmt::join(names, ", "), rest.size() > 3 ? " ..." : "");
 }
 
 std::vector<Parameter> Params::all() const { return state_->list; }

@@ -1,11 +1,13 @@
 /// @file
 /// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"). The same call creates
 /// a parameter, or takes it from loaded tensors and checks its shape, so files share the model's names. A layer is a
-/// struct of tensors, without base class or registration.
+/// struct of tensors, without base class or registration. Init fills a new parameter from a separate generator, which
+/// makes its values independent of other parameters.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
+#include <tapegrad/core/rng.h>
 #include <tapegrad/core/scope.h>
-#include <tapegrad/models/nn/init.h>
+#include <tapegrad/models/config/suggest.h>
 
 #include <functional>
 #include <map>
@@ -14,6 +16,39 @@
 #include <vector>
 
 namespace tg {
+
+/// How the matrices of a model are initialised.
+enum class InitScheme {
+  gpt2,   ///< N(0, std^2), less for residual projections (GPT-2)
+  xavier  ///< N(0, 2 / (in + out)), truncated: Glorot and Bengio 2010
+};
+/// Names of schemes.
+template <> inline constexpr EnumNames<2> kEnumNames<InitScheme>{"init", {"gpt2", "xavier"}};
+
+/// How one parameter is initialised.
+struct Init {
+  enum class Kind { constant, normal, truncated_normal, xavier, uniform };
+  Kind kind = Kind::constant;
+  double mean = 0, std = 0;
+  double bound = 0;  ///< of uniform
+  /// xavier: the rows of each stacked matrix; empty means one matrix.
+  Dims parts = {};
+
+  /// One value everywhere.
+  static Init constant(double x) { return {.mean = x}; }
+  /// N(mean, std^2).
+  static Init normal(double std, double mean = 0) { return {.kind = Kind::normal, .mean = mean, .std = std}; }
+  /// N(0, std^2) truncated at 3 std. The deviation is 0.9866 std; it is not corrected.
+  static Init truncated_normal(double std) { return {.kind = Kind::truncated_normal, .std = std}; }
+  /// U(-bound, bound).
+  static Init uniform(double bound) { return {.kind = Kind::uniform, .bound = bound}; }
+  /// A matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
+  static Init xavier() { return {.kind = Kind::xavier}; }
+
+  /// A new leaf, f64, f32 or bf16, with the same values on every device. Throws if std or bound is negative, or the
+  /// shape does not fit the parts.
+  Tensor make(const Shape&, DType, Device, Rng) const;
+};
 
 /// A parameter and its name.
 struct Parameter {

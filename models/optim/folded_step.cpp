@@ -4,7 +4,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/profile/profile_range.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/binary.h>
 #include <tapegrad/ops/indexing.h>

@@ -1,7 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/composed.h>

@@ -2,7 +2,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_range.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/optim/optimizer.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -1,7 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/tokenizer.h>
-#include <tapegrad/models/gpt/config_json.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>
@@ -50,7 +49,7 @@ template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
   const auto of = [&f](const char* group) {
     return [&f, group](const char* name, auto& x, const char* help) { f(group, name, x, help); };
   };
-  visit_gpt_fields(run.model, of("model"));
+  visit_fields(run.model, of("model"));
   visit_train_fields(run.train, of("train"));
   visit_data_fields(run.data, of("data"));
   f("", "tokenizer", run.tokenizer,

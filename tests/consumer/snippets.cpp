@@ -121,11 +121,11 @@ void layers() {
   const tg::nn::Linear linear(p.at("linear"), 16, 8, {.bias = false, .init = tg::Init::normal(0.02)});
   check(shape_is(linear.forward(x), {2, 5, 8}), "nn::Linear");
   check(linear.forward(x, tg::DType::bf16).dtype() == tg::DType::bf16, "nn::Linear in bf16");
-  tg::nn::SwitchBackLinear eight(p.at("eight"), 16, 8, {.mode = tg::SwitchBackMode::vector_wise});
+  tg::nn::Linear eight(p.at("eight"), 16, 8, {.kind = tg::LinearKind::switchback_vector_wise});
   const tg::Tensor before = eight.forward(x);
   const tg::NoGradScope off;
   eight.prepare_for_eval();  // quantizes the weight once
-  check(equal(eight.forward(x), before), "nn::SwitchBackLinear");
+  check(equal(eight.forward(x), before), "nn::Linear in 8 bits");
   const tg::nn::Embedding table(p.at("table"), /*entries=*/10, /*width=*/16);
   check(shape_is(table.forward(ids), {2, 5, 16}), "nn::Embedding");
   const tg::nn::Norm norm(p.at("norm"), 16, {.kind = tg::NormKind::rms_norm});

@@ -1,6 +1,6 @@
 // LoRA on a Gpt: targets, modes, training, the cost of frozen weights, merging, refusals.
 #include <tapegrad/core/node.h>
-#include <tapegrad/models/config/glob.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/tapegrad.h>
 
 #include <set>

@@ -352,27 +352,22 @@ TEST_CASE("PEFT: infinite weights are not written, and the former file stays") {
   CHECK(read_file(weights_in(folder.path)) == before);
 }
 
-TEST_CASE("PEFT: a configuration of LoRA as JSON") {
-  const LoraConfig config{.targets = {"*.attn.qkv"},
-                          .rank = 4,
-                          .alpha = 8,
-                          .rslora = true,
-                          .rank_pattern = {{"h.1.*", 2}, {"*", 3}},
-                          .alpha_pattern = {{"h.0.*", 0.1}}};
-  CHECK(lora_config_from_json(to_json(config), "it") == config);
-  CHECK(config.options("h.1.attn.qkv").rank == 2);
-  CHECK(config.options("h.0.attn.qkv").rank == 3);
-  CHECK(config.options("h.0.attn.qkv").scale() == 0.1 / std::sqrt(3.0));
-  CHECK_SAYS(lora_config_from_json("{\"ranc\": 1}", "it"), "Did you mean 'rank'?");
-  CHECK_SAYS(lora_config_from_json("{\"rank\": 1}", "it"), "it has no 'alpha'. Every field");
-}
-
 TEST_CASE("PEFT: a checkpoint of adapters says over which model and how they are trained") {
   const Folder folder;
   const std::string path = folder / "checkpoint.safetensors";
   const Params base(Device(), 1);
   Gpt model(base, tiny_model());
-  const LoraConfig config{.targets = {"*.mlp.*"}, .rank = 3, .alpha = 0.1, .dropout = 0.25, .seed = uint64_t(-1)};
+  const LoraConfig config{.targets = {"*.mlp.*"},
+                          .rank = 3,
+                          .alpha = 0.1,
+                          .dropout = 0.25,
+                          .seed = uint64_t(-1),
+                          .rslora = true,
+                          .rank_pattern = {{"h.1.*", 2}, {"*", 3}},
+                          .alpha_pattern = {{"h.0.*", 0.2}}};
+  CHECK(config.options("h.1.mlp.fc").rank == 2);
+  CHECK(config.options("h.0.mlp.fc").rank == 3);
+  CHECK(config.options("h.0.mlp.fc").scale() == 0.2 / std::sqrt(3.0));
   const Lora lora = apply_lora(model, base, config);
   TrainConfig train = tiny_train();
   Trainer trainer(model, lora.params(), bytes_of(rhyme()), train);

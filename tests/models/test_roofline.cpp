@@ -212,7 +212,7 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   check("001: SwitchBack 1024 to 4096, 2048 rows",
         step_of_layer(2048, 1024,
                       [](const Params& p) {
-                        const nn::SwitchBackLinear layer(p, 1024, 4096);
+                        const nn::Linear layer(p, 1024, 4096, {.kind = LinearKind::switchback});
                         return [=](const Tensor& x) { return layer.forward(x); };
                       }),
         13, 583'172'132, 34'359'738'368);

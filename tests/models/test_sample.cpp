@@ -4,7 +4,7 @@
 
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/model/sample.h>
+#include <tapegrad/models/model/generate.h>
 
 #include <numeric>
 

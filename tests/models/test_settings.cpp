@@ -1,7 +1,7 @@
 // models/train/run_config: named runs and models, settings from words and JSON, refusals.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/gpt/config_json.h>
+#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <chrono>

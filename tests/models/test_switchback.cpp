@@ -25,11 +25,13 @@ std::vector<Tensor> gradients(const Gpt& model, const Params& params, const Forw
 }
 }  // namespace
 
-TEST_CASE("SwitchBackLinear is switchback_linear() over the parameters of Linear") {
-  for (const auto mode : {SwitchBackMode::global, SwitchBackMode::vector_wise, SwitchBackMode::memory_efficient})
+TEST_CASE("a Linear of another kind is switchback_linear() over the same parameters") {
+  for (const auto kind :
+       {LinearKind::switchback, LinearKind::switchback_vector_wise, LinearKind::switchback_memory_efficient})
     for (const bool bias : {true, false}) {
       const Params p({}, 3), q({}, 3);
-      const nn::SwitchBackLinear layer(p.at("l"), 83, 332, {.mode = mode, .bias = bias});
+      const SwitchBackMode mode = mode_of(kind);
+      const nn::Linear layer(p.at("l"), 83, 332, {.bias = bias, .kind = kind});
       const nn::Linear plain(q.at("l"), 83, 332, {.bias = bias});
       CHECK(bits_of(layer.weight) == bits_of(plain.weight));
       CHECK(p.all().size() == q.all().size());
