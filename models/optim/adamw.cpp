@@ -24,15 +24,13 @@ void detail::AdamWMoments::add(size_t entry, const Tensor& m, const Tensor& v, c
   m_.resize(entry + 1), v_.resize(entry + 1), own_.resize(entry + 1);
   m_[entry] = m, v_[entry] = v, own_[entry] = own;
 }
-void detail::AdamWMoments::step(const std::vector<size_t>& which, const std::vector<Tensor>& w,
-                                const std::vector<Tensor>& grads, const std::vector<int64_t>& first, const Tensor& norm,
-                                double max_norm, const Ref<OptimizerClock>& clock) const {
+void detail::AdamWMoments::step(const OptimizerStep& s, const Ref<OptimizerClock>& clock) const {
   std::vector<Tensor> m, v;
   std::vector<AdamWOverrides> own;
-  m.reserve(which.size()), v.reserve(which.size()), own.reserve(which.size());
-  for (const size_t i : which) m.push_back(m_[i]), v.push_back(v_[i]), own.push_back(own_[i]);
-  adamw_step({.w = w, .m = m, .v = v, .grad = grads, .each = own, .first = first}, options_, clock->lr, clock->t + 1,
-             norm, max_norm, clock);
+  m.reserve(s.which.size()), v.reserve(s.which.size()), own.reserve(s.which.size());
+  for (const size_t i : s.which) m.push_back(m_[i]), v.push_back(v_[i]), own.push_back(own_[i]);
+  adamw_step({.w = s.w, .m = m, .v = v, .grad = s.grads, .each = own, .first = s.first}, options_, clock->lr,
+             clock->t + 1, s.norm, s.max_norm, clock);
 }
 void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientProduct& grad, const Tensor& norm,
                                 double max_norm, const Ref<OptimizerClock>& clock, bool counts) const {
@@ -54,8 +52,6 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<
                   .beta2 = own.beta2});
   }
 }
-void AdamW::update(const Step& s) {
-  moments_.step(s.which, weights(s.which), s.grads, firsts(s.which), s.norm, s.max_norm, clock());
-}
+void AdamW::update(const Step& s) { moments_.step(s, clock()); }
 
 }  // namespace tg

@@ -43,10 +43,8 @@ class AdamWMoments {
   explicit AdamWMoments(const AdamWConfig&);
   void add(size_t entry, const Tensor& m, const Tensor& v, const AdamWOverrides& own);
   bool has(size_t entry) const { return entry < m_.size() && bool(m_[entry]); }
-  // A step of the entries `which`. All must have moments.
-  void step(const std::vector<size_t>& which, const std::vector<Tensor>& w, const std::vector<Tensor>& grads,
-            const std::vector<int64_t>& first, const Tensor& norm, double max_norm,
-            const Ref<OptimizerClock>& clock) const;
+  // All entries of the step must have moments.
+  void step(const OptimizerStep&, const Ref<OptimizerClock>& clock) const;
   // A step of one entry whose gradient is a product. `counts`: this op counts the step.
   void step(size_t entry, const Tensor& w, const GradientProduct&, const Tensor& norm, double max_norm,
             const Ref<OptimizerClock>& clock, bool counts) const;

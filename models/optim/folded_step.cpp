@@ -94,7 +94,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
       if (product && product->a.size(0) <= o.max_rows)
         folded.push_back({all.which[i], *product});
       else
-        s.which.push_back(all.which[i]), s.grads.push_back(all.grads[i]);
+        s.add(all, i);
     }
     if (o.clip_norm > 0) {
       Tensor squares;

@@ -132,36 +132,32 @@ void Muon::update(const Step& s) {
   const Tensor finite = skip && s.norm ? isfinite(s.norm) : Tensor();
   const double beta = config_.momentum;
   const Tensor keep = finite ? where(finite, beta, full({}, 1, DType::f64, finite.device())) : Tensor();
-  std::vector<size_t> which;
-  std::vector<Tensor> momentum, updates, others;
-  std::vector<size_t> rest;
+  Step matrices, rest{.norm = s.norm, .max_norm = s.max_norm};
+  std::vector<Tensor> momentum, updates;
   std::vector<SgdOverrides> own;
   const bool at_once = !lazy_enabled();
   for (size_t k = 0; k < s.which.size(); ++k) {
-    const size_t i = s.which[k];
-    const Matrix& m = matrices_[i];
-    if (m.rows.empty()) {
-      rest.push_back(i), others.push_back(s.grads[k]);
-      continue;
-    }
+    const Matrix& m = matrices_[s.which[k]];
+    (m.rows.empty() ? rest : matrices).add(s, k);
+    if (m.rows.empty()) continue;
     const LazyScope fused;  // elementwise ops fuse with adjacent ones
     const Tensor g = widened(s.grads[k]) * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
     momentum.push_back(finite ? m.momentum * keep.to(g.dtype()) + where(finite, in, 0.0) : m.momentum * beta + in);
     updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
-    which.push_back(i), own.push_back(m.own);
+    own.push_back(m.own);
     if (at_once) evaluate({momentum.back(), updates.back()});
   }
-  if (!rest.empty()) adamw_.step(rest, weights(rest), others, firsts(rest), s.norm, s.max_norm, clock());
-  if (which.empty() && rest.empty()) {  // other ranks own all: count by an update of no elements
+  if (!rest.which.empty()) adamw_.step(rest, clock());
+  if (s.which.empty()) {  // other ranks own all: count by an update of no elements
     const Tensor& w = entries()[0].w;
     const Tensor none = zeros({0}, w.dtype(), w.device());
     const int64_t first = 0;
     sgd_step({.w = {&w, 1}, .grad = {&none, 1}, .first = {&first, 1}}, {}, lr(), steps() + 1, {}, 0, clock());
   }
-  if (which.empty()) return;
-  sgd_step({.w = weights(which), .grad = updates, .each = own}, {.skip_non_finite = skip}, lr(), steps() + 1,
-           skip ? s.norm : Tensor(), skip ? std::numeric_limits<double>::infinity() : 0, clock(), rest.empty());
-  for (size_t k = 0; k < which.size(); ++k) matrices_[which[k]].momentum.assign(momentum[k]);
+  if (matrices.which.empty()) return;
+  sgd_step({.w = matrices.w, .grad = updates, .each = own}, {.skip_non_finite = skip}, lr(), steps() + 1,
+           skip ? s.norm : Tensor(), skip ? std::numeric_limits<double>::infinity() : 0, clock(), rest.which.empty());
+  for (size_t k = 0; k < momentum.size(); ++k) matrices_[matrices.which[k]].momentum.assign(momentum[k]);
 }
 
 }  // namespace tg

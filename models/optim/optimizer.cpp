@@ -102,10 +102,6 @@ Tensor Optimizer::new_state(size_t entry, std::string_view what) {
   state_[name] = {entry, t};
   return t;
 }
-std::vector<int64_t> Optimizer::firsts(const std::vector<size_t>& which) const {
-  if (!partition_) return {};
-  return gather<int64_t>(which, [&](size_t i) { return partition_->part(i).first; });
-}
 double Optimizer::decay_of(size_t entry, double decay, bool decay_all) const {
   const Entry& e = entries_[entry];
   return e.own.weight_decay.value_or(decay_all || e.w.ndim() >= 2 ? decay : 0);
@@ -124,7 +120,7 @@ void Optimizer::check_betas(const std::function<bool(size_t)>& has) const {
 
 Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) const {
   Step s;
-  s.which.reserve(entries_.size()), s.grads.reserve(entries_.size());
+  s.which.reserve(entries_.size()), s.w.reserve(entries_.size()), s.grads.reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
     if (partition_ && partition_->is_whole(i) && partition_->part(i).n == 0) continue;
@@ -142,8 +138,8 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
              ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0) to step().",
              op_, e.name, e.w.shape());
     if (!g && unreached == Unreached::skip) continue;
-    s.which.push_back(i);
-    s.grads.push_back(g ? g : zeros_like(e.w));
+    s.which.push_back(i), s.w.push_back(e.w), s.grads.push_back(g ? g : zeros_like(e.w));
+    if (partition_) s.first.push_back(partition_->part(i).first);
   }
   TG_CHECK(!s.which.empty() || partition_, missing_gradient,
            "[{}] none of the {} parameters has a gradient. Pass backward() of a loss that depends on one of them.", op_,

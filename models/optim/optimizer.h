@@ -46,6 +46,23 @@ struct StepOptions {
   Unreached unreached = Unreached::error;
 };
 
+namespace detail {
+// A step of some entries of an optimiser. A norm, if set, clips.
+struct OptimizerStep {
+  std::vector<size_t> which = {};
+  std::vector<Tensor> w = {}, grads = {};
+  std::vector<int64_t> first = {};  // this rank's first element of each; empty unless sharded
+  Tensor norm = {};
+  double max_norm = 0;
+
+  // Adds entry k of a step.
+  void add(const OptimizerStep& s, size_t k) {
+    which.push_back(s.which[k]), w.push_back(s.w[k]), grads.push_back(s.grads[k]);
+    if (!s.first.empty()) first.push_back(s.first[k]);
+  }
+};
+}  // namespace detail
+
 /// An optimiser with its state. Copies share the state.
 ///
 /// A Communicator of several ranks shards it: each rank holds the state of its shard, and all call step() and state()
@@ -86,13 +103,7 @@ class Optimizer {
     Dims parts;  // Parameter::parts
     ParameterGroup own;
   };
-  /// A step of some entries: indices and gradients. A norm, if set, clips.
-  struct Step {
-    std::vector<size_t> which;
-    std::vector<Tensor> grads;
-    Tensor norm;
-    double max_norm = 0;
-  };
+  using Step = detail::OptimizerStep;  ///< of some entries
   /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches
   /// counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter or group is wrong, or
   /// a group is empty.
@@ -107,21 +118,10 @@ class Optimizer {
   /// A state tensor "<name>.<what>": zeros like the parameter. Sharded: (n) for this rank's n elements; whole
   /// parameters' are empty except on the owner.
   Tensor new_state(size_t entry, std::string_view what);
-  /// This rank's first element of each entry; empty unless sharded.
-  std::vector<int64_t> firsts(const std::vector<size_t>& which) const;
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
   /// The entries that backward() reached, and others as Unreached says. Throws if there are none.
   Step reached(const GradMap&, Unreached) const;
-  template <class T, class F> static std::vector<T> gather(const std::vector<size_t>& which, F&& of) {
-    std::vector<T> r;
-    r.reserve(which.size());
-    for (const size_t i : which) r.push_back(of(i));
-    return r;
-  }
-  std::vector<Tensor> weights(const std::vector<size_t>& which) const {
-    return gather<Tensor>(which, [&](size_t i) { return entries_[i].w; });
-  }
   /// An entry's decay: its group's, else `decay` for a matrix or if decay_all, else 0.
   double decay_of(size_t entry, double decay, bool decay_all) const;
   /// Throws for a group that sets betas but has no member with has(i).

@@ -28,11 +28,12 @@ Sgd::Sgd(std::vector<Parameter> parameters, SgdConfig config, std::vector<Parame
 }
 void Sgd::update(const Step& s) {
   std::vector<Tensor> momentum;
-  if (!buffers_.empty()) momentum = gather<Tensor>(s.which, [&](size_t i) { return buffers_[i]; });
-  const std::vector<Tensor> w = weights(s.which);
-  const std::vector<int64_t> first = firsts(s.which);
-  const auto own = gather<SgdOverrides>(s.which, [&](size_t i) { return own_[i]; });
-  sgd_step({.w = w, .grad = s.grads, .momentum = momentum, .each = own, .first = first},
+  std::vector<SgdOverrides> own;
+  for (const size_t i : s.which) {
+    own.push_back(own_[i]);
+    if (!buffers_.empty()) momentum.push_back(buffers_[i]);
+  }
+  sgd_step({.w = s.w, .grad = s.grads, .momentum = momentum, .each = own, .first = s.first},
            {.momentum = config_.momentum,
             .dampening = config_.dampening,
             .nesterov = config_.nesterov,
