@@ -21,11 +21,10 @@ class Encoder {
   Encoder(const detail::BpeParts& parts, const Tokenizer::Take& take) : parts_(parts), take_(take) {}
   int32_t last() const { return last_; }  // id, or -1: a text
   void add(std::span<const int32_t> ids) {
-    for (const int32_t id : ids) {
-      last_ = id;
-      open_.push_back({{}, false, id});
-      bytes_ += sizeof(Part);
-    }
+    if (ids.empty()) return;
+    last_ = ids.back();
+    open_.push_back({.ids = {ids.begin(), ids.end()}});
+    bytes_ += sizeof(Part);
     if (bytes_ >= kPart * kParts) run();
   }
   // Stores a text for add() until the next keep().
@@ -35,7 +34,7 @@ class Encoder {
     while (!text.empty()) {
       last_ = -1;
       const size_t end = detail::part_end(parts_.cuts, text, kPart);
-      open_.push_back({text.substr(0, end), begins, -1});
+      open_.push_back({.text = text.substr(0, end), .begins = begins});
       bytes_ += end;
       text.remove_prefix(end);
       begins = false;
@@ -43,10 +42,9 @@ class Encoder {
     }
   }
   void run() {
-    std::vector<Result> results(open_.size());
     std::atomic<size_t> next = 0;
     const auto work = [&](detail::BpeMemory& memory) {
-      for (size_t i; (i = next++) < open_.size();) results[i] = encoded(open_[i], memory);
+      for (size_t i; (i = next++) < open_.size();) encode(open_[i], memory);
     };
     {
       const size_t threads = bytes_ > 2 * kPart ? std::min(size_t(num_threads()), open_.size()) : 1;
@@ -60,13 +58,13 @@ class Encoder {
       work(*memories_[0]);
     }
     std::vector<int64_t> wide;
-    for (const Result& r : results) {
-      for (std::span<const int32_t> rest = r.ids; !rest.empty(); rest = rest.subspan(wide.size())) {
+    for (const Part& p : open_) {
+      for (std::span<const int32_t> rest = p.ids; !rest.empty(); rest = rest.subspan(wide.size())) {
         const std::span<const int32_t> some = rest.first(std::min(rest.size(), kPart));  // a part may be all text
         wide.assign(some.begin(), some.end());
         take_(wide);
       }
-      if (r.error) std::rethrow_exception(r.error);
+      if (p.error) std::rethrow_exception(p.error);
     }
     open_.clear();
     bytes_ = 0;
@@ -76,28 +74,19 @@ class Encoder {
  private:
   static constexpr size_t kPart = 1 << 16, kParts = 64;  // bytes, and parts per run()
   struct Part {
-    std::string_view text;
-    bool begins;
-    int32_t id;  // for a part without text
-  };
-  struct Result {
+    std::string_view text{};  // "": it has ids
+    bool begins = false;
     std::vector<int32_t> ids{};
     std::exception_ptr error{};
   };
-  Result encoded(const Part& part, detail::BpeMemory& memory) const {
-    Result result;
-    if (part.text.empty()) {
-      result.ids.push_back(part.id);
-      return result;
-    }
+  void encode(Part& part, detail::BpeMemory& memory) const {
     try {
       detail::cut(parts_.cuts, part.text, part.begins, [&](std::span<const std::string_view> pre_tokens) {
-        parts_.model.encode(pre_tokens, memory, result.ids);
+        parts_.model.encode(pre_tokens, memory, part.ids);
       });
     } catch (...) {
-      result.error = std::current_exception();
+      part.error = std::current_exception();
     }
-    return result;
   }
   const detail::BpeParts& parts_;
   const Tokenizer::Take& take_;
@@ -128,18 +117,13 @@ void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions 
 }
 }  // namespace
 
-struct BpeTokenizer::Parts : detail::BpeParts {
-  std::string json;
-};
-
 BpeTokenizer BpeTokenizer::from_json(std::string_view json, const std::string& source) {
   return from_parsed(parse_json(json, "tokenizer", source, detail::kTokenizerDepth), json, source);
 }
 BpeTokenizer BpeTokenizer::from_parsed(const Json& parsed, std::string_view json, const std::string& source) {
-  auto parts = std::make_shared<Parts>();
-  static_cast<detail::BpeParts&>(*parts) = detail::read_bpe(parsed, source);
+  const auto parts = std::make_shared<detail::BpeParts>(detail::read_bpe(parsed, source));
   parts->json = json.empty() ? text_of(parsed) : json;
-  return BpeTokenizer(std::move(parts));
+  return BpeTokenizer(parts);
 }
 
 void BpeTokenizer::encode(std::string_view text, EncodeOptions options, const Take& take) const {
@@ -167,23 +151,8 @@ std::string BpeTokenizer::special_in(std::string_view text) const {
   return found;
 }
 
-std::string BpeTokenizer::decode(std::span<const int64_t> ids) const {
-  std::string text;
-  bool begins = true;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    TG_CHECK(ids[i] >= 0 && ids[i] < vocab_size(), value,
-             "[tokenizer] id {} at position {} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
-             "tokenizer that the model was trained with.",
-             ids[i], i, vocab_size());
-    text += decode_next(ids[i], begins);
-  }
-  return text;
-}
 std::string BpeTokenizer::decode_next(int64_t id, bool& begins) const {
-  TG_CHECK(id >= 0 && id < vocab_size(), value,
-           "[tokenizer] the id {} is not in the vocabulary. Ids must be in [0, {}). Decode with the tokenizer that the "
-           "model was trained with.",
-           id, vocab_size());
+  check_id(id);
   std::string text = parts_->texts[size_t(id)];
   if (!begins || text.empty()) return text;
   begins = false;
@@ -194,9 +163,6 @@ std::string BpeTokenizer::decode_next(int64_t id, bool& begins) const {
 int64_t BpeTokenizer::vocab_size() const { return int64_t(parts_->texts.size()); }
 int64_t BpeTokenizer::plain_vocab_size() const { return parts_->plain_size; }
 std::string BpeTokenizer::to_json() const { return parts_->json; }
-int64_t BpeTokenizer::id_of(std::string_view token) const {
-  const auto found = parts_->names.find(token);
-  return found == parts_->names.end() ? -1 : found->second;
-}
+int64_t BpeTokenizer::id_of(std::string_view token) const { return parts_->id_of(token); }
 
 }  // namespace tg

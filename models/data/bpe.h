@@ -11,6 +11,9 @@
 namespace tg {
 class Json;
 struct BpeTraining;
+namespace detail {
+struct BpeParts;
+}
 
 /// Merges adjacent tokens by ranked rules. Ids may have gaps, which decode to nothing. Byte-level tokenizers decode to
 /// the exact text, of any bytes; others may change white space.
@@ -25,13 +28,11 @@ class BpeTokenizer final : public Tokenizer {
 
   /// Encodes large texts on num_threads() threads, with equal ids. Calls `take` on the caller's thread.
   using Tokenizer::encode;
-  void encode(std::string_view text, const Take& take) const override { encode(text, EncodeOptions(), take); }
   void encode(std::string_view text, EncodeOptions, const Take& take) const override;
   void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const override;
   /// The special token `<|endoftext|>`, else `<|end_of_text|>`, else `</s>`.
   int64_t end_of_text() const override;
   std::string special_in(std::string_view) const override;
-  std::string decode(std::span<const int64_t> ids) const override;
   std::string decode_next(int64_t id, bool& begins) const override;
   int64_t vocab_size() const override;
   /// The largest id that is not an added token, plus 1. A model may lack added tokens, such as padding.
@@ -42,13 +43,12 @@ class BpeTokenizer final : public Tokenizer {
   int64_t id_of(std::string_view token) const;
 
  private:
-  struct Parts;
-  explicit BpeTokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  explicit BpeTokenizer(std::shared_ptr<const detail::BpeParts> parts) : parts_(std::move(parts)) {}
   friend BpeTokenizer train_bpe(std::span<const std::string> paths, const BpeTraining&);
   friend BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern);
   // Reads a parsed `json`, whose text may be "".
   static BpeTokenizer from_parsed(const Json& parsed, std::string_view json, const std::string& source);
-  std::shared_ptr<const Parts> parts_;
+  std::shared_ptr<const detail::BpeParts> parts_;
 };
 
 /// Reads a tokenizer.json, a .tiktoken file of ranks, or a folder with tokenizer.json or with vocab.json and

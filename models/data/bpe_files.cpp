@@ -9,33 +9,30 @@
 #include <charconv>
 #include <map>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 namespace tg {
 namespace detail {
 
+Json split_json(std::string_view pattern) {
+  return {{"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+}
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {
-  const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-  Json cuts = bytes;
-  if (!pattern.empty()) {
-    const Json split{
-        {"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-    cuts = Json{{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
-  }
-  Json model{{"type", "BPE"},
-             {"dropout", nullptr},
-             {"unk_token", nullptr},
-             {"continuing_subword_prefix", nullptr},
-             {"end_of_word_suffix", nullptr},
-             {"fuse_unk", false},
-             {"byte_fallback", false},
-             {"ignore_merges", ignore_merges}};
+  Json all = own_json(R"({
+    "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+    "post_processor": null,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+              "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false}})");
+  if (!pattern.empty())
+    all["pre_tokenizer"] =
+        Json{{"type", "Sequence"}, {"pretokenizers", Json::array({split_json(pattern), all["decoder"]})}};
+  Json& model = all["model"];
+  model["ignore_merges"] = ignore_merges;
   model["vocab"] = std::move(vocabulary);
   model["merges"] = std::move(merges);
-  Json all{
-      {"version", "1.0"},      {"truncation", nullptr}, {"padding", nullptr},        {"added_tokens", Json::array()},
-      {"normalizer", nullptr}, {"pre_tokenizer", cuts}, {"post_processor", nullptr}, {"decoder", bytes}};
-  all["model"] = std::move(model);
   return all;
 }
 std::string as_characters(std::string_view bytes) {
@@ -71,6 +68,12 @@ template <class F> void for_each_line(std::string_view text, F f) {
   detail::fail(Error::Kind::value, fmt::format("[tokenizer] {}, line {}: {} Restore the file.", source, number, rule));
 }
 
+// The number in decimal digits, or -1.
+int64_t number_of(std::string_view digits) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return error == std::errc() && end == digits.data() + digits.size() ? number : -1;
+}
 std::string from_base64(std::string_view text, const std::string& source, size_t number) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string bytes;
@@ -114,105 +117,92 @@ Json object_in(const std::string& folder, const char* name) {
   return json;
 }
 
-// Adds ids of the folder's other files to a tokenizer.json, like transformers.
-class FolderSettings {
- public:
-  FolderSettings(const std::string& folder, const Json& config, Json& json)
-      : folder_(folder), config_(config), json_(json) {
-    if (const Json* list = json.find("added_tokens"); list && list->is_array())
-      for (const Json& t : *list)
-        if (const Json* content = t.is_object() ? t.find("content") : nullptr; content && content->is_string())
-          known_.insert(content->get<std::string>());
-  }
-  // Returns whether anything changed.
-  bool enter() {
-    const Json map = object_in(folder_, "special_tokens_map.json"), added = object_in(folder_, "added_tokens.json");
-    for (const Json* file : {&config_, &map})
-      each_special(*file, [&](const Json& t) { special_.insert(text_of_token(t)); });
-    if (const Json* list = config_.find("added_tokens_decoder"); list && list->is_object())
-      for (const auto& [id, t] : list->items()) add(t, id_of(id));
-    for (const auto& [content, id] : added.items()) add(Json(content), id);
-    for (const Json* file : {&config_, &map}) each_special(*file, [&](const Json& t) { add(t, nullptr); });
-    return changed_;
-  }
+// The member, or null without an object or key.
+const Json& member_of(const Json& object, const char* key) {
+  static const Json none = nullptr;
+  const Json* found = object.is_object() ? object.find(key) : nullptr;
+  return found ? *found : none;
+}
 
- private:
-  Json id_of(const std::string& digits) const {
-    int64_t id = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
-    TG_CHECK(
-        error == std::errc() && end == digits.data() + digits.size() && id >= 0, value,
-        "[tokenizer] {}/tokenizer_config.json: added_tokens_decoder has the id \"{}\". It must be a number. Restore "
-        "the file.",
-        folder_, digits);
-    return id;
+// A text or an object with "content".
+std::string text_of_token(const Json& t) {
+  const Json& content = t.is_object() ? member_of(t, "content") : t;
+  return content.is_string() ? content.get<std::string>() : "";
+}
+template <class F> void each_special(const Json& file, F f) {
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+                          "additional_special_tokens", "extra_special_tokens"}) {
+    const Json& t = member_of(file, key);
+    if (t.is_array() || (t.is_object() && !t.contains("content")))  // a list, or by name
+      for (const Json& x : t) f(x);
+    else
+      f(t);
   }
-  template <class F> static void each_special(const Json& file, F f) {
-    for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
-                            "additional_special_tokens", "extra_special_tokens"}) {
-      const Json* t = file.find(key);
-      if (!t) continue;
-      if (t->is_array() || (t->is_object() && !t->contains("content")))  // a list, or by name
-        for (const Json& x : *t) f(x);
-      else
-        f(*t);
-    }
-  }
-  // Takes a text or an object with "content".
-  static std::string text_of_token(const Json& t) {
-    const Json* content = t.is_object() ? t.find("content") : &t;
-    return content && content->is_string() ? content->get<std::string>() : "";
-  }
-  // Default: the id in the vocabulary, or the next one.
-  void add(const Json& t, Json id) {
+}
+// Gives tokens without an id that of the vocabulary, or the next one.
+void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
+  std::map<std::string, Json*> open;
+  for (Json& t : tokens)
+    if (t["id"].is_null()) open.emplace(text_of_token(t), &t);
+  if (open.empty()) return;
+  int64_t next = 0;
+  const auto take = [&](const std::string& name, const Json& id) {
+    if (!id.is_number_integer()) return;
+    next = std::max(next, id.get<int64_t>() + 1);
+    if (const auto found = open.find(name); found != open.end()) (*found->second)["id"] = id;
+  };
+  const Json& vocabulary = member_of(member_of(tokenizer, "model"), "vocab");
+  if (vocabulary.is_object())
+    for (const auto& [name, id] : vocabulary.items()) take(name, id);
+  if (const Json& list = member_of(tokenizer, "added_tokens"); list.is_array())
+    for (const Json& t : list) take("", member_of(t, "id"));
+  for (const Json& t : tokens) take("", t["id"]);
+  for (Json& t : tokens)
+    if (t["id"].is_null()) t["id"] = next++;
+}
+
+// Adds the tokens of a folder's other files to its tokenizer.json, like transformers. Returns whether there were any.
+bool add_tokens(const std::string& folder, const Json& config, Json& tokenizer) {
+  const Json map = object_in(folder, "special_tokens_map.json"), added = object_in(folder, "added_tokens.json");
+  std::set<std::string> known, special;
+  std::vector<Json> tokens;
+  const auto add = [&](const Json& t, const Json& id) {
     const std::string text = text_of_token(t);
-    if (text.empty() || !known_.insert(text).second) return;
-    if (id.is_null()) {
-      read_ids();
-      const auto in = ids_.find(text);
-      id = in != ids_.end() ? in->second : next_id_;
-    }
-    Json all = added_token(text, id, special_.contains(text));
+    if (text.empty() || !known.insert(text).second) return;
+    Json all = added_token(text, id, special.contains(text));
     if (t.is_object())
       for (const char* key : {"single_word", "lstrip", "rstrip", "normalized", "special"})
         if (const Json* x = t.find(key)) all[key] = *x;
-    if (ids_read_ && id.is_number_integer()) next_id_ = std::max(next_id_, id.get<int64_t>() + 1);
-    Json& list = json_["added_tokens"];
-    if (list.is_null()) list = Json::array();
-    if (list.is_array()) list.push_back(std::move(all));
-    changed_ = true;
-  }
-  void read_ids() {
-    if (std::exchange(ids_read_, true)) return;
-    const auto take = [&](const std::string& name, const Json* id) {
-      if (!id || !id->is_number_integer()) return;
-      ids_.emplace(name, id->get<int64_t>());
-      next_id_ = std::max(next_id_, id->get<int64_t>() + 1);
-    };
-    const Json* model = json_.find("model");
-    const Json* vocabulary = model && model->is_object() ? model->find("vocab") : nullptr;
-    if (vocabulary && vocabulary->is_object())
-      for (const auto& [name, id] : vocabulary->items()) take(name, &id);
-    if (const Json* list = json_.find("added_tokens"); list && list->is_array())
-      for (const Json& t : *list)
-        if (t.is_object()) take(text_of_token(t), t.find("id"));
-  }
-
-  const std::string& folder_;
-  const Json& config_;
-  Json& json_;
-  std::set<std::string> known_, special_;  // contents of added tokens, of special tokens
-  std::map<std::string, int64_t> ids_;
-  int64_t next_id_ = 0;
-  bool ids_read_ = false, changed_ = false;
-};
+    tokens.push_back(std::move(all));
+  };
+  if (const Json& list = member_of(tokenizer, "added_tokens"); list.is_array())
+    for (const Json& t : list)
+      if (t.is_object()) known.insert(text_of_token(t));
+  for (const Json* file : {&config, &map})
+    each_special(*file, [&](const Json& t) { special.insert(text_of_token(t)); });
+  if (const Json& list = member_of(config, "added_tokens_decoder"); list.is_object())
+    for (const auto& [digits, t] : list.items()) {
+      const int64_t id = number_of(digits);
+      TG_CHECK(id >= 0, value,
+               "[tokenizer] {}/tokenizer_config.json: added_tokens_decoder has the id \"{}\". It must be a number. "
+               "Restore the file.",
+               folder, digits);
+      add(t, id);
+    }
+  for (const auto& [content, id] : added.items()) add(Json(content), id);
+  for (const Json* file : {&config, &map}) each_special(*file, [&](const Json& t) { add(t, nullptr); });
+  number_tokens(tokens, tokenizer);
+  for (Json& t : tokens)
+    if (Json& list = tokenizer["added_tokens"]; list.is_array() || list.is_null()) list.push_back(std::move(t));
+  return !tokens.empty();
+}
 
 // The tokenizer.json for vocab.json and merges.txt, by the class in tokenizer_config.json.
 Json json_of_vocab(const std::string& folder, const Json& config) {
-  const Json *named = config.find("tokenizer_class"), *prefix = config.find("add_prefix_space");
-  std::string type = named && named->is_string() ? named->get<std::string>() : "GPT2Tokenizer";
+  const Json& named = member_of(config, "tokenizer_class");
+  std::string type = named.is_string() ? named.get<std::string>() : "GPT2Tokenizer";
   if (type.ends_with("Fast")) type.resize(type.size() - 4);
-  const bool qwen = type == "Qwen2Tokenizer", prefixed = prefix && *prefix == Json(true);
+  const bool qwen = type == "Qwen2Tokenizer", prefixed = member_of(config, "add_prefix_space") == Json(true);
   TG_CHECK(qwen || type == "GPT2Tokenizer", value,
            "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is supported for "
            "GPT2Tokenizer and Qwen2Tokenizer only. {}",
@@ -247,19 +237,13 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   for_each_line(ranks, [&](std::string_view line, size_t number) {
     const size_t space = line.find(' ');
     const std::string_view digits = space < line.size() ? line.substr(space + 1) : "";
-    int64_t rank = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    if (error != std::errc() || end != digits.data() + digits.size() || rank < 0)
-      fail_line(source, number, "it must be a token in base64 and its rank.");
+    const int64_t rank = number_of(digits);
+    if (rank < 0) fail_line(source, number, "it must be a token in base64 and its rank.");
     tokens.emplace_back(rank, from_base64(line.substr(0, space), source, number));
   });
   std::sort(tokens.begin(), tokens.end());
-  std::vector<std::string_view> known_bytes;
-  for (const auto& [rank, bytes] : tokens) known_bytes.push_back(bytes);
-  std::sort(known_bytes.begin(), known_bytes.end());
-  const auto is_token = [&](std::string_view bytes) {
-    return std::binary_search(known_bytes.begin(), known_bytes.end(), bytes);
-  };
+  std::unordered_set<std::string_view> known;
+  for (const auto& [rank, bytes] : tokens) known.insert(bytes);
   Json vocabulary = Json::object(), merges = Json::array();
   std::map<std::string, int64_t> ids;
   constexpr size_t kLongest = 1024;
@@ -273,7 +257,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
     // tiktoken ranks the merged token, so every split into two tokens is a rule.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
-      if (!is_token(left) || !is_token(right)) continue;
+      if (!known.contains(left) || !known.contains(right)) continue;
       TG_CHECK(bytes.size() <= room, value,
                "[tokenizer] {}: its tokens can be cut into tokens in too many ways, {} times what the file has. Take "
                "another tokenizer.",
@@ -308,13 +292,12 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   std::vector<const char*> unread = {"split_special_tokens"};
   if (!whole) unread.insert(unread.end(), {"add_bos_token", "add_eos_token"});  // else its post_processor has it
   for (const char* key : unread)
-    if (const Json* x = config.find(key))
-      TG_CHECK(*x != Json(true), value,
-               "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not supported. {}", path, key,
-               kWayOut);
+    TG_CHECK(member_of(config, key) != Json(true), value,
+             "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not supported. {}", path, key,
+             kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
   Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);
-  const bool changed = json.is_object() && FolderSettings(path, config, json).enter();
+  const bool changed = json.is_object() && add_tokens(path, config, json);
   return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }
 
@@ -338,8 +321,7 @@ std::string tokenizer_json(const Tokenizer& tokenizer) {
     rest.remove_prefix(length);
   }
   Json all = byte_level_json(Json::object(), Json::array(), "", false);
-  all["pre_tokenizer"] =
-      Json{{"type", "Split"}, {"pattern", Json{{"Regex", "[\\s\\S]"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  all["pre_tokenizer"] = detail::split_json("[\\s\\S]");
   all["decoder"] = Json{{"type", "Fuse"}};
   all["model"] = Json{{"type", "WordLevel"}, {"vocab", std::move(vocabulary)}, {"unk_token", "<unk>"}};
   return text_of(all);

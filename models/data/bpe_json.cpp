@@ -58,6 +58,13 @@ class Field {
       fail(fmt::format("is {}, and ids are whole numbers from 0 to {}", text_of(*value_), kMost - 1));
     return int32_t(id);
   }
+  // The place of the text in `known`.
+  size_t one_of(std::initializer_list<std::string_view> known) const {
+    const std::string name = text();
+    const auto found = std::ranges::find(known, name);
+    if (found == known.end()) fail(fmt::format("is \"{}\", which is not known", name));
+    return size_t(found - known.begin());
+  }
   std::string type() const { return (*this)["type"].text(); }
   [[noreturn]] void unknown(const std::string& type) const {
     fail(fmt::format("has the type \"{}\", which is not known", type));
@@ -110,23 +117,10 @@ void read_normalizer(const Field& root, BpeParts& parts) {
   });
 }
 
-Cut::Matches matches_of(const Field& behavior) {
-  const std::map<std::string, Cut::Matches> known{{"Isolated", Cut::Matches::alone},
-                                                  {"Removed", Cut::Matches::removed},
-                                                  {"MergedWithPrevious", Cut::Matches::with_previous},
-                                                  {"MergedWithNext", Cut::Matches::with_next}};
-  const auto found = known.find(behavior.text());
-  if (found == known.end()) behavior.fail(fmt::format("is \"{}\", which is not known", behavior.text()));
-  return found->second;
-}
 Cut::Prepend prepend_of(const Field& step) {
   const Field scheme = step["prepend_scheme"];
-  const std::string name =
-      scheme.is_null() ? (step["add_prefix_space"].flag(true) ? "always" : "never") : scheme.text();
-  if (name == "always") return Cut::Prepend::always;
-  if (name == "first") return Cut::Prepend::first;
-  if (name != "never") scheme.fail(fmt::format("is \"{}\", which is not known", name));
-  return Cut::Prepend::never;
+  if (!scheme.is_null()) return Cut::Prepend(scheme.one_of({"never", "first", "always"}));
+  return step["add_prefix_space"].flag(true) ? Cut::Prepend::always : Cut::Prepend::never;
 }
 void read_cuts(const Field& root, BpeParts& parts) {
   root.each("pretokenizers", [&](const Field& step) {
@@ -140,7 +134,8 @@ void read_cuts(const Field& root, BpeParts& parts) {
       parts.model.byte_level = true;
     } else if (type == "Split") {
       const Field pattern = step["pattern"];
-      c.matches = matches_of(step["behavior"]);
+      c.matches =
+          Cut::Matches(step["behavior"].one_of({"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext"}));
       c.invert = step["invert"].flag();
       if (pattern["String"].is_null()) {
         c.pattern = pattern_of(pattern["Regex"]);
@@ -172,15 +167,14 @@ void name_token(const Field& at, const std::string& name, int32_t id, BpeParts& 
 }
 
 void read_merges(const Field& merges, BpeParts& parts) {
-  const std::vector<Json>::const_iterator begin = merges.value().begin();
   if (!merges.value().is_array()) merges.fail("is not an array");
   const size_t count = merges.value().size();
   if (count > MergeTable::kMost) merges.fail(fmt::format("has {} elements, and may have {}", count, MergeTable::kMost));
   parts.model.merges = MergeTable(count);
-  for (size_t i = 0; i < count; ++i) {
-    const Json& merge = begin[ptrdiff_t(i)];
+  uint32_t rank = 0;
+  for (const Json& merge : merges.value()) {
     const auto fail = [&](const std::string& what) {
-      merges.fail(fmt::format("has the element {}, {}, {}", i, text_of(merge), what));
+      merges.fail(fmt::format("has the element {}, {}, {}", rank, text_of(merge), what));
     };
     std::string left, right;
     if (merge.is_string()) {
@@ -194,12 +188,12 @@ void read_merges(const Field& merges, BpeParts& parts) {
       left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
     }
     const auto id_of = [&](const std::string& name) {
-      const auto found = parts.names.find(name);
-      if (found == parts.names.end()) fail(fmt::format("and the vocabulary has no \"{}\"", name));
-      return found->second;
+      const int32_t id = parts.id_of(name);
+      if (id < 0) fail(fmt::format("and the vocabulary has no \"{}\"", name));
+      return id;
     };
     const int32_t a = id_of(left), b = id_of(right);
-    parts.model.merges.set(a, b, uint32_t(i), id_of(left + right));
+    parts.model.merges.set(a, b, rank++, id_of(left + right));
   }
 }
 
@@ -221,16 +215,14 @@ void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
   model.byte_fallback = root["byte_fallback"].flag();
   model.fuse_unknown = root["fuse_unk"].flag();
   if (const Field unknown = root["unk_token"]; !unknown.is_null()) {
-    const auto found = parts.names.find(unknown.text());
-    if (found == parts.names.end())
-      unknown.fail(fmt::format("is \"{}\", which is not in the vocabulary", unknown.text()));
-    model.unknown = found->second;
+    model.unknown = parts.id_of(unknown.text());
+    if (model.unknown < 0) unknown.fail(fmt::format("is \"{}\", which is not in the vocabulary", unknown.text()));
   }
-  model.byte_ids.assign(256, -1);
+  model.byte_ids.resize(256);
   for (size_t byte = 0; byte < 256; ++byte) {
     std::string name = fmt::format("<0x{:02X}>", byte);
     if (model.byte_level) append_utf8(name = "", byte_characters()[byte]);
-    if (const auto found = parts.names.find(name); found != parts.names.end()) model.byte_ids[byte] = found->second;
+    model.byte_ids[byte] = parts.id_of(name);
   }
   model.look_at_bytes();
   std::string bytes;
@@ -257,10 +249,10 @@ std::vector<AddedToken> read_added(const Field& root, BpeParts& parts, std::vect
                  f["rstrip"].flag(),
                  f["single_word"].flag(),
                  f["normalized"].flag()};
-    const auto known = parts.names.find(t.content);
-    if (known != parts.names.end() && known->second != t.id)
-      f.fail(fmt::format("gives \"{}\" the id {}, and the vocabulary {}", t.content, t.id, known->second));
-    if (known == parts.names.end()) name_token(f, t.content, t.id, parts, taken);
+    const int32_t known = parts.id_of(t.content);
+    if (known >= 0 && known != t.id)
+      f.fail(fmt::format("gives \"{}\" the id {}, and the vocabulary {}", t.content, t.id, known));
+    if (known < 0) name_token(f, t.content, t.id, parts, taken);
     all.push_back(std::move(t));
   }
   return all;

@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/bpe_model.h>
+#include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
@@ -186,35 +186,24 @@ void BpeModel::join_characters(std::string_view pre_token, Joiner& joiner, std::
   to.resize(begin + joiner.join(merges, ids));
 }
 void BpeModel::first_ids(std::string_view pre_token, std::vector<int32_t>& to) const {
-  bool after_unknown = false;
-  const auto put_unknown = [&](std::string_view character) {
+  bool known = true;
+  for (size_t at = 0, length; at < pre_token.size(); at += length) {
+    length = byte_level ? 1 : std::max<size_t>(first_of(pre_token.substr(at)).length, 1);
+    const std::string_view character = pre_token.substr(at, length);
+    const bool after_unknown = !std::exchange(known, true);
+    if (!byte_level && whole.find(PreTokenKey(character), to)) continue;
+    const auto id_of_byte = [&](char byte) { return byte_ids[uint8_t(byte)]; };
+    known = (byte_level || byte_fallback) &&
+            std::ranges::all_of(character, [&](char byte) { return id_of_byte(byte) >= 0; });
+    if (known) {
+      for (const char byte : character) to.push_back(id_of_byte(byte));
+      continue;
+    }
     TG_CHECK(unknown >= 0, value,
              "[tokenizer] the vocabulary has no token for the byte {:#04x}, and no unknown token. Use a text without "
              "it, or a model with another tokenizer.",
              uint8_t(character[0]));
     if (!after_unknown || !fuse_unknown) to.push_back(unknown);
-    after_unknown = true;
-  };
-  const auto put = [&](int32_t id) {
-    to.push_back(id);
-    after_unknown = false;
-  };
-  for (size_t at = 0; at < pre_token.size();) {
-    const size_t length = byte_level ? 1 : std::max<size_t>(first_of(pre_token.substr(at)).length, 1);
-    const std::string_view character = pre_token.substr(at, length);
-    at += length;
-    const auto id_of_byte = [&](char byte) { return byte_ids[uint8_t(byte)]; };
-    if (byte_level) {
-      const int32_t id = id_of_byte(character[0]);
-      id >= 0 ? put(id) : put_unknown(character);
-    } else if (whole.find(PreTokenKey(character), to)) {
-      after_unknown = false;
-    } else if (byte_fallback &&
-               std::all_of(character.begin(), character.end(), [&](char b) { return id_of_byte(b) >= 0; })) {
-      for (const char b : character) put(id_of_byte(b));
-    } else {
-      put_unknown(character);
-    }
   }
 }
 

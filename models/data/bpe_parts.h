@@ -1,9 +1,10 @@
-// A parsed tokenizer.json. Internal.
+// BPE merges, from a pre-token to ids, and a parsed tokenizer.json. Internal.
 #pragma once
-#include <tapegrad/models/data/bpe_model.h>
 #include <tapegrad/models/data/text_steps.h>
 
 #include <array>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,6 +13,112 @@
 namespace tg {
 class Json;
 namespace detail {
+
+// Maps a pair of ids to the rank and id of its merge.
+class MergeTable {
+ public:
+  static constexpr uint32_t kNone = uint32_t(-1);
+  static constexpr size_t kMost = (1 << 24) - 1;  // a slot has 24 bits of rank and 20 of each id
+
+  explicit MergeTable(size_t merges = 0);
+  void set(int32_t left, int32_t right, uint32_t rank, int32_t id);  // the last of equal pairs wins
+  uint32_t rank_of(int32_t left, int32_t right) const;               // kNone: no merge
+  int32_t id_of(uint32_t rank) const { return ids_[rank]; }
+
+ private:
+  size_t slot_of(uint64_t pair) const;
+  std::vector<uint64_t> filter_;  // Bloom filter, 4 bits per slot; most pairs miss
+  std::vector<uint64_t> slots_;   // left, right, rank
+  std::vector<int32_t> ids_;      // by rank
+  int shift_;
+};
+
+// Key of PreTokenTable. Both words and the size identify up to 16 bytes. Longer pre-tokens have a hash in `first`.
+struct PreTokenKey {
+  static constexpr size_t kWhole = 16;
+  PreTokenKey() = default;
+  explicit PreTokenKey(std::string_view);
+  static uint64_t hash_of(uint64_t first, uint64_t second, size_t bytes);
+  std::string_view pre_token;
+  uint64_t first = 0, second = 0, hash = 0;
+};
+
+// Ids of pre-tokens.
+class PreTokenTable {
+ public:
+  // Appends the ids, or returns false.
+  bool find(const PreTokenKey&, std::vector<int32_t>& to) const;
+  void keep(const PreTokenKey&, std::span<const int32_t> ids);  // new, not empty, below 4 GB
+  void prefetch(const PreTokenKey& key) const { __builtin_prefetch(&slots_[key.hash >> shift_]); }
+  size_t size() const { return used_; }
+  void clear() { *this = PreTokenTable(); }
+
+ private:
+  struct Slot {
+    uint64_t first = 0, second = 0;  // of a key; for long ones the offset in texts_
+    uint32_t bytes = 0;              // 0: the slot is free
+    // Or kMany and an offset in ids_: the number of ids, then the ids.
+    uint32_t id = 0;
+  };
+  static constexpr uint32_t kMany = 1u << 31;
+  size_t slot_of(const PreTokenKey&) const;
+  void grow();
+  std::vector<Slot> slots_{std::vector<Slot>(64)};
+  int shift_ = 58;
+  size_t used_ = 0;
+  std::string texts_;
+  std::vector<int32_t> ids_;
+};
+
+// Merges by lowest rank, leftmost first, with a tree of minima over groups of 16.
+class Joiner {
+ public:
+  void begin(size_t n);                                               // for n ids; put() their ranks next
+  void put(size_t at, uint32_t rank) { lowest_[at] = of(at, rank); }  // of an id and the next
+  size_t join(const MergeTable&, std::span<int32_t> ids);             // returns the number of ids
+
+ private:
+  static uint64_t of(size_t at, uint32_t rank) {
+    return rank == MergeTable::kNone ? ~uint64_t(0) : uint64_t(rank) << 32 | at;
+  }
+  void set(size_t at, uint32_t rank);
+  std::vector<uint64_t> lowest_;         // rank << 32 | position
+  std::vector<size_t> levels_;           // their offsets in lowest_
+  std::vector<uint32_t> next_, before_;  // linked list of remaining ids
+};
+
+// Per-thread state of encode().
+struct BpeMemory {
+  PreTokenTable known;  // cache of earlier pre-tokens
+  Joiner joiner;
+  std::array<PreTokenKey, 32> keys;
+};
+
+// A vocabulary and its merges.
+struct BpeModel {
+  PreTokenTable whole;  // pre-tokens of one token, as text (byte-level: bytes)
+  MergeTable merges;
+  bool byte_level = false, ignore_merges = false, byte_fallback = false, fuse_unknown = false;
+  int32_t unknown = -1;             // -1: none
+  std::vector<int32_t> byte_ids{};  // 256 for byte-level and fallback; -1: no token
+  // Merge ranks of byte pairs, if the model is byte-level with a token for each byte.
+  std::vector<uint32_t> byte_pairs{};
+
+  // Makes byte_pairs. Then add() all tokens, characters first. Unless merges are ignored, a token that merges cannot
+  // make is never used for a pre-token.
+  void look_at_bytes();
+  void add(std::string_view text, int32_t id, Joiner&);
+  // Appends ids. An Error for a character without an id if there is no unknown token.
+  void encode(std::span<const std::string_view> pre_tokens, BpeMemory&, std::vector<int32_t>& to) const;
+
+ private:
+  // The first position from `at` on that no token crosses, or the end. Encoding both sides separately gives the same
+  // ids.
+  size_t split_from(std::string_view pre_token, size_t at) const;
+  void first_ids(std::string_view pre_token, std::vector<int32_t>& to) const;
+  void join_characters(std::string_view pre_token, Joiner&, std::vector<int32_t>& to) const;
+  std::vector<bool> within_{std::vector<bool>(1 << 16)};  // byte pairs inside any token
+};
 
 struct TextHash {
   using is_transparent = void;
@@ -30,6 +137,12 @@ struct BpeParts {
   TokenIds names;                       // ids of all tokens as spelled in the file
   std::vector<std::string> texts;       // the decoded text of each id
   std::string leading;                  // removed once from the front of a decoded text
+  std::string json;                     // BpeTokenizer::to_json()
+
+  int32_t id_of(std::string_view token) const {  // -1: none
+    const auto found = names.find(token);
+    return found == names.end() ? -1 : found->second;
+  }
 };
 
 // An Error names `source` and the path in it.

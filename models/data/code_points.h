@@ -16,7 +16,6 @@ class CodeSet {
   CodeSet() = default;
   CodeSet(char32_t first, char32_t last) : ranges_{{first, last}} {}
   explicit CodeSet(Ranges);  // in any order
-  void add(const CodeSet&);
   CodeSet inverse() const;
   bool has(char32_t) const;
   bool operator==(const CodeSet&) const = default;

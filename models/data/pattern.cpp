@@ -1,9 +1,12 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/pattern_program.h>
+#include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
 
 namespace tg {
+using detail::PatternProgram;
 namespace {
 using Step = detail::PatternStep;
 using Do = Step::Do;
@@ -104,7 +107,7 @@ class Cursor {
     if (text_.size() == classes_.size()) return to;
     constexpr uint8_t kLength[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4};
     for (; at_ < to; ++at_)
-      offset_ += uint8_t(classes_[at_]) == detail::kNoClass ? 1 : kLength[uint8_t(text_[offset_]) >> 4];
+      offset_ += uint8_t(classes_[at_]) == PatternProgram::kNoClass ? 1 : kLength[uint8_t(text_[offset_]) >> 4];
     return offset_;
   }
 
@@ -115,13 +118,31 @@ class Cursor {
 
 }  // namespace
 
+void PatternProgram::translate(std::string_view text, std::string& to) const {
+  to.resize(text.size());
+  size_t n = 0;
+  for (size_t at = 0; at < text.size();) {
+    const auto byte = uint8_t(text[at]);
+    if (byte < kBlock) {
+      to[n++] = char(blocks[byte]);
+      ++at;
+      continue;
+    }
+    const detail::Utf8 c = detail::first_of(text.substr(at));
+    to[n++] = char(c.length ? blocks[block_of[c.code / kBlock] * kBlock + c.code % kBlock] : kNoClass);
+    at += std::max<size_t>(c.length, 1);
+  }
+  to.resize(n);
+}
+
 TextPattern::TextPattern(std::string_view pattern)
-    : text_(pattern), program_(std::make_shared<const Program>(detail::parse_pattern(pattern))) {}
+    : text_(pattern),
+      program_(std::make_shared<const PatternProgram>(detail::compile_pattern(detail::parse_pattern(pattern)))) {}
 
 void TextPattern::split(std::string_view text, const Take& take) const {
-  const Program& p = *program_;
+  const PatternProgram& p = *program_;
   std::string classes;
-  p.classes.translate(text, classes);
+  p.translate(text, classes);
   Search search(p.steps, classes, int64_t(1'000'000 + 64 * text.size()));
   Cursor cursor(text, classes);
   size_t begin = 0;  // of pending text
@@ -151,7 +172,7 @@ size_t TextPattern::cut_from(std::string_view text, size_t from) const {
     size_t begin = at;
     while (begin > 0 && at - begin < 4 && (begin == at || (uint8_t(text[begin]) & 0xC0) == 0x80)) --begin;
     const std::string_view window = text.substr(begin, at - begin + kWindow + 4);  // overlaps the next window
-    program_->classes.translate(window, classes);
+    program_->translate(window, classes);
     Cursor cursor(window, classes);
     for (size_t i = 1; i < classes.size(); ++i)
       if (program_->cuts(uint8_t(classes[i - 1]), uint8_t(classes[i])))

@@ -9,6 +9,9 @@
 #include <string_view>
 
 namespace tg {
+namespace detail {
+struct PatternProgram;
+}
 
 /// A regular expression over UTF-8. Syntax: `|`, `( )`, `(?: )`, `(?i: )` (ASCII), `(?= )`, `(?! )`, `[...]`,
 /// `[^...]`, ranges, `\p{X}`, `\P{X}`, `\s \S \d \r \n \t`, escaped punctuation, `.`, greedy `? * + {n} {n,m}`,
@@ -29,9 +32,8 @@ class TextPattern {
   size_t cut_from(std::string_view text, size_t from) const;
 
  private:
-  struct Program;
   std::string text_;
-  std::shared_ptr<const Program> program_;
+  std::shared_ptr<const detail::PatternProgram> program_;
 };
 
 }  // namespace tg

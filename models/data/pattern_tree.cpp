@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/pattern_tree.h>
+#include <tapegrad/models/data/pattern_program.h>
 #include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
@@ -11,13 +11,14 @@ using Kind = PatternNode::Kind;
 
 // Adds both cases of ASCII letters, U+017F to s, U+212A to k.
 void fold(CodeSet& set) {
-  const CodeSet before = set;
+  CodeSet::Ranges all = set.ranges();
   for (char32_t small = 'a'; small <= 'z'; ++small) {
     const char32_t large = small - 'a' + 'A';
     const char32_t other = small == 's' ? 0x17F : small == 'k' ? 0x212A : small;
-    if (!before.has(small) && !before.has(large) && !before.has(other)) continue;
-    for (const char32_t c : {small, large, other}) set.add({c, c});
+    if (set.has(small) || set.has(large) || set.has(other))
+      all.insert(all.end(), {{small, small}, {large, large}, {other, other}});
   }
+  set = CodeSet(std::move(all));
 }
 
 // Whether a subtree has one of these characters.
@@ -26,19 +27,6 @@ bool mentions(const PatternNode& node, std::string_view characters) {
     return std::any_of(characters.begin(), characters.end(), [&](char c) { return node.set.has(char32_t(c)); });
   return std::any_of(node.kids.begin(), node.kids.end(),
                      [&](const PatternNode& kid) { return mentions(kid, characters); });
-}
-
-// Whether the pattern can match without a character.
-bool can_be_empty(const PatternNode& node) {
-  const auto empty = [](const PatternNode& kid) { return can_be_empty(kid); };
-  switch (node.kind) {
-    case Kind::set: return false;
-    case Kind::sequence: return std::all_of(node.kids.begin(), node.kids.end(), empty);
-    case Kind::choice: return std::any_of(node.kids.begin(), node.kids.end(), empty);
-    case Kind::repeat: return node.least == 0 || can_be_empty(node.kids[0]);
-    case Kind::look: return true;
-  }
-  return true;
 }
 
 class Parser {
@@ -66,17 +54,18 @@ class Parser {
     at_ += word.size();
     return true;
   }
-  char32_t character() {
+  // A character or an escape. Returns whether it is a class.
+  bool take_one(CodeSet& set) {
+    if (take("\\")) return take_escape(set);
     if (at_end()) fail("the pattern ends where a character is needed,");
     const Utf8 c = first_of(text_.substr(at_));
     if (c.length == 0) fail("a byte that is no UTF-8");
     if (folded_ && c.code >= 0x80) fail("a character beyond ASCII inside of (?i:");
     at_ += c.length;
-    return c.code;
+    set = {c.code, c.code};
+    return false;
   }
-
-  // A class into `set`, or false and a character in `c`.
-  bool escape(CodeSet& set, char32_t& c) {
+  bool take_escape(CodeSet& set) {
     if (at_end()) fail("a backslash at the end");
     const size_t begin = at_;
     const char e = text_[at_++];
@@ -87,26 +76,22 @@ class Parser {
       set = inverse ? found->inverse() : *found;
       return true;
     };
-    switch (e) {
-      case 's':
-      case 'S': return named("White_Space", e == 'S');
-      case 'd': return named("Nd", false);
-      case 'p':
-      case 'P': {
-        const size_t end = text_.find('}', at_);
-        if (!next_is('{') || end == std::string_view::npos) fail_at(begin, "a class without its name in {}");
-        const std::string_view name = text_.substr(at_ + 1, end - at_ - 1);
-        at_ = end + 1;
-        return named(name == "White_Space" ? "" : name, e == 'P');
-      }
-      case 'r': return c = '\r', false;
-      case 'n': return c = '\n', false;
-      case 't': return c = '\t', false;
-      default: break;
+    if (e == 's' || e == 'S') return named("White_Space", e == 'S');
+    if (e == 'd') return named("Nd", false);
+    if (e == 'p' || e == 'P') {
+      const size_t end = text_.find('}', at_);
+      if (!next_is('{') || end == std::string_view::npos) fail_at(begin, "a class without its name in {}");
+      const std::string_view name = text_.substr(at_ + 1, end - at_ - 1);
+      at_ = end + 1;
+      return named(name == "White_Space" ? "" : name, e == 'P');
     }
+    const size_t control = std::string_view("rnt").find(e);
     const bool letter = (e >= 'a' && e <= 'z') || (e >= 'A' && e <= 'Z');
-    if (letter || (e >= '0' && e <= '9') || e < ' ' || e > '~') fail_at(begin, "an unknown escape");
-    return c = char32_t(e), false;
+    if (control == std::string_view::npos && (letter || (e >= '0' && e <= '9') || e < ' ' || e > '~'))
+      fail_at(begin, "an unknown escape");
+    const auto c = char32_t(control == std::string_view::npos ? e : "\r\n\t"[control]);
+    set = {c, c};
+    return false;
   }
   PatternNode one_of() {  // after '['
     const size_t begin = at_ - 1;
@@ -115,24 +100,20 @@ class Parser {
     CodeSet::Ranges ranges;
     while (!next_is(']')) {
       if (at_end()) fail_at(begin, "a '[' without its ']'");
-      CodeSet set;
-      char32_t first = 0, last = 0;
+      CodeSet set, last;
       const size_t here = at_;
       for (const std::string_view operation : {"[", "&&", "--", "~~"})
         if (text_.substr(at_).starts_with(operation)) fail(fmt::format("'{}' inside of []", operation));
-      const bool is_class = take("\\") ? escape(set, first) : (first = character(), false);
-      const bool is_range = next_is('-') && !text_.substr(at_).starts_with("-]");
-      if (is_class && is_range) fail("a range that begins with a class");
-      if (is_range) {
+      const bool is_class = take_one(set);
+      if (next_is('-') && !text_.substr(at_).starts_with("-]")) {
+        if (is_class) fail("a range that begins with a class");
         ++at_;
-        if (take("\\") ? escape(set, last) : (last = character(), false))
-          fail_at(here, "a range that ends with a class");
-        if (last < first) fail_at(here, "a range whose end is before its beginning");
+        if (take_one(last)) fail_at(here, "a range that ends with a class");
+        const char32_t from = set.ranges()[0].first, to = last.ranges()[0].first;
+        if (to < from) fail_at(here, "a range whose end is before its beginning");
+        set = {from, to};
       }
-      if (is_class)
-        ranges.insert(ranges.end(), set.ranges().begin(), set.ranges().end());
-      else
-        ranges.emplace_back(first, is_range ? last : first);
+      ranges.insert(ranges.end(), set.ranges().begin(), set.ranges().end());
     }
     ++at_;
     CodeSet all(std::move(ranges));
@@ -142,7 +123,7 @@ class Parser {
   }
   PatternNode group() {  // after '('
     const size_t begin = at_ - 1;
-    PatternNode look{.kind = Kind::look};
+    PatternNode look{.kind = Kind::look, .empty = true};
     const bool before = folded_, ahead = text_.substr(at_).starts_with("?=") || text_.substr(at_).starts_with("?!");
     look.negative = ahead && text_[at_ + 1] == '!';
     if (ahead)
@@ -165,17 +146,10 @@ class Parser {
     if (take("(")) return group();
     if (take("[")) return one_of();
     if (take(".")) return {.set = CodeSet('\n', '\n').inverse()};
+    if (std::string_view("?*+{}]^$").find(text_[at_]) != std::string_view::npos)
+      fail(fmt::format("a '{}' that repeats nothing or has no meaning here", text_[at_]));
     CodeSet set;
-    char32_t c = 0;
-    const bool escaped = take("\\");
-    if (escaped && escape(set, c)) return {.set = std::move(set)};
-    if (!escaped) {
-      if (std::string_view("?*+{}]^$").find(text_[at_]) != std::string_view::npos)
-        fail(fmt::format("a '{}' that repeats nothing or has no meaning here", text_[at_]));
-      c = character();
-    }
-    set = {c, c};
-    if (folded_) fold(set);
+    if (!take_one(set) && folded_) fold(set);
     return {.set = std::move(set)};
   }
   int count() {
@@ -204,12 +178,13 @@ class Parser {
     if (!at_end() && std::string_view("?*+{").find(text_[at_]) != std::string_view::npos)
       fail("a second or a lazy repetition");
     if (inner.kind == Kind::look) fail_at(begin, "a look ahead that is repeated");
-    if (node.most < 0 && can_be_empty(inner)) fail_at(begin, "a repetition of what can be nothing");
+    if (node.most < 0 && inner.empty) fail_at(begin, "a repetition of what can be nothing");
+    node.empty = node.least == 0 || inner.empty;
     node.kids.push_back(std::move(inner));
     return node;
   }
   PatternNode sequence() {
-    PatternNode node{.kind = Kind::sequence};
+    PatternNode node{.kind = Kind::sequence, .empty = true};
     while (!at_end() && !next_is('|') && !next_is(')')) {
       const size_t begin = at_;
       PatternNode kid = repeated(atom());
@@ -218,14 +193,17 @@ class Parser {
           ((mentions(node.kids.back(), "s") && mentions(kid, "st")) ||
            (mentions(node.kids.back(), "f") && mentions(kid, "fil"))))
         fail_at(begin, "two letters inside of (?i: that are one character in another case,");
+      node.empty = node.empty && kid.empty;
       node.kids.push_back(std::move(kid));
     }
     return node;
   }
   PatternNode choice() {
     PatternNode node{.kind = Kind::choice};
-    do node.kids.push_back(sequence());
-    while (take("|"));
+    do {
+      node.kids.push_back(sequence());
+      node.empty = node.empty || node.kids.back().empty;
+    } while (take("|"));
     return node;
   }
 
@@ -243,7 +221,7 @@ PatternNode parse_pattern(std::string_view pattern) {
            pattern.size(), kLongest);
   PatternNode root = Parser(pattern).all();
   TG_CHECK(
-      !can_be_empty(root), value,
+      !root.empty, value,
       "[pattern] the pattern {} can match nothing, and each match must have characters. Make it require a character.",
       pattern);
   return root;

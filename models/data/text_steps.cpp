@@ -1,6 +1,5 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/code_points.h>
-#include <tapegrad/models/data/nfc.h>
 #include <tapegrad/models/data/text_steps.h>
 #include <tapegrad/models/data/utf8.h>
 
@@ -15,25 +14,26 @@ size_t before(std::string_view text, size_t end) {
     if (first_of(text.substr(end - n, n)).length == n) return end - n;
   return end - 1;
 }
+bool begins_with(const CodeSet& set, std::string_view text) {
+  const Utf8 c = first_of(text);
+  return c.length > 0 && set.has(c.code);
+}
 bool is_space(std::string_view character) {
   static const CodeSet* const spaces = unicode_class("White_Space");
-  const Utf8 c = first_of(character);
-  return c.length > 0 && spaces->has(c.code);
+  return begins_with(*spaces, character);
 }
 // \w of Unicode's regular expressions: letters, marks, numbers of letters, digits, connectors, joiners, circled and
 // squared letters.
 bool is_word(std::string_view character) {
   static const CodeSet words = [] {
-    CodeSet set;
-    for (const char* name : {"L", "M", "Nd", "Nl"}) set.add(*unicode_class(name));
-    constexpr std::pair<char32_t, char32_t> kOthers[] = {
-        {'_', '_'},       {0x200C, 0x200D}, {0x203F, 0x2040},   {0x2054, 0x2054},   {0x24B6, 0x24E9},  {0xFE33, 0xFE34},
-        {0xFE4D, 0xFE4F}, {0xFF3F, 0xFF3F}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
-    for (const auto& [first, last] : kOthers) set.add({first, last});
-    return set;
+    CodeSet::Ranges all{{'_', '_'},         {0x200C, 0x200D},   {0x203F, 0x2040},  {0x2054, 0x2054},
+                        {0x24B6, 0x24E9},   {0xFE33, 0xFE34},   {0xFE4D, 0xFE4F},  {0xFF3F, 0xFF3F},
+                        {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+    for (const char* name : {"L", "M", "Nd", "Nl"})
+      for (const auto& range : unicode_class(name)->ranges()) all.push_back(range);
+    return CodeSet(std::move(all));
   }();
-  const Utf8 c = first_of(character);
-  return c.length > 0 && words.has(c.code);
+  return begins_with(words, character);
 }
 
 void split_at_literal(std::string_view text, std::string_view literal, const TextPattern::Take& take) {
@@ -46,87 +46,69 @@ void split_at_literal(std::string_view text, std::string_view literal, const Tex
   }
 }
 
-// Joins matches and the text between them.
-template <class Split, class Take> void join_matches(std::string_view text, const Cut& c, Split split, Take take) {
-  size_t begin = 0, end = 0;  // may still grow
-  bool last_matched = false;
-  const auto pass = [&] {
-    if (end > begin) take(text.substr(begin, end - begin));
-  };
-  split([&](size_t from, size_t to, bool matched) {
-    matched = matched != c.invert;
-    const bool grows = (c.matches == Cut::Matches::with_previous && matched && !last_matched) ||
-                       (c.matches == Cut::Matches::with_next && !matched && last_matched);
-    if (!grows) {
-      pass();
-      begin = from;
-    }
-    end = to;
-    if (c.matches == Cut::Matches::removed && matched) begin = end;
-    last_matched = matched;
-  });
-  pass();
-}
-
-// Buffers pre-tokens. Their texts must live until pass().
-class Pieces {
+class Cutter {
  public:
-  explicit Pieces(const TakePreTokens& take) : take_(take) {}
-  void add(std::string_view pre_token) {
-    some_[count_++] = pre_token;
-    if (count_ == some_.size()) pass();
+  Cutter(const std::vector<Cut>& cuts, const TakePreTokens& take) : cuts_(cuts), take_(take) {}
+  void run(size_t step, std::string_view text, bool begins) {
+    if (text.empty()) return;
+    if (step == cuts_.size()) {
+      some_[count_++] = text;
+      if (count_ == some_.size()) pass();
+      return;
+    }
+    const Cut& c = cuts_[step];
+    std::string changed;
+    if (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ') {
+      changed.append(" ").append(text);
+    } else if (c.kind == Cut::Kind::metaspace) {
+      changed = TextReplacement{" ", c.literal}.of(text, most_bytes(text.size()));
+      const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
+      if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
+      check_bytes(changed.size(), most_bytes(text.size()));
+    } else {
+      return cut(c, step, text, begins);
+    }
+    cut(c, step, changed, begins);
+    pass();  // their text ends here
   }
+  // Passes on pre-tokens. Their texts must live until then.
   void pass() {
     if (count_ > 0) take_({some_.data(), count_});
     count_ = 0;
   }
 
  private:
+  // Joins matches and the text between them.
+  void cut(const Cut& c, size_t step, std::string_view text, bool begins) {
+    if (!c.pattern && (c.kind == Cut::Kind::bytes || !c.splits)) return run(step + 1, text, begins);
+    size_t begin = 0, end = 0;  // may still grow
+    bool last_matched = false;
+    const auto next = [&] {
+      if (end > begin) run(step + 1, text.substr(begin, end - begin), begins && begin == 0);
+    };
+    const auto join = [&](size_t from, size_t to, bool matched) {
+      matched = matched != c.invert;
+      const bool grows = (c.matches == Cut::Matches::with_previous && matched && !last_matched) ||
+                         (c.matches == Cut::Matches::with_next && !matched && last_matched);
+      if (!grows) {
+        next();
+        begin = from;
+      }
+      end = to;
+      if (c.matches == Cut::Matches::removed && matched) begin = end;
+      last_matched = matched;
+    };
+    if (c.pattern)
+      c.pattern->split(text, join);
+    else
+      split_at_literal(text, c.literal, join);
+    next();
+  }
+
+  const std::vector<Cut>& cuts_;
   const TakePreTokens& take_;
   std::array<std::string_view, 32> some_;
   size_t count_ = 0;
-};
-
-class Cutter {
- public:
-  Cutter(const std::vector<Cut>& cuts, Pieces& pre_tokens) : cuts_(cuts), pieces_(pre_tokens) {}
-  void run(size_t step, std::string_view text, bool begins) const {
-    if (text.empty()) return;
-    if (step == cuts_.size()) return pieces_.add(text);
-    const Cut& c = cuts_[step];
-    if (!changes(c, text)) return cut(c, step, text, begins);
-    std::string changed;
-    if (c.kind == Cut::Kind::bytes) {
-      changed.append(" ").append(text);
-    } else {
-      changed = TextReplacement{" ", c.literal}.of(text, most_bytes(text.size()));
-      const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
-      if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
-      check_bytes(changed.size(), most_bytes(text.size()));
-    }
-    cut(c, step, changed, begins);
-    pieces_.pass();  // their text ends here
-  }
-
- private:
-  static bool changes(const Cut& c, std::string_view text) {
-    return c.kind == Cut::Kind::metaspace || (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ');
-  }
-  void cut(const Cut& c, size_t step, std::string_view text, bool begins) const {
-    const auto next = [&](std::string_view pre_token) {
-      run(step + 1, pre_token, begins && pre_token.data() == text.data());
-    };
-    if (c.pattern)
-      join_matches(
-          text, c, [&](const TextPattern::Take& take) { c.pattern->split(text, take); }, next);
-    else if (c.kind == Cut::Kind::bytes || c.literal.empty() || !c.splits)
-      next(text);
-    else
-      join_matches(
-          text, c, [&](const TextPattern::Take& take) { split_at_literal(text, c.literal, take); }, next);
-  }
-  const std::vector<Cut>& cuts_;
-  Pieces& pieces_;
 };
 
 }  // namespace
@@ -163,9 +145,9 @@ std::string normalized(const std::vector<Normalization>& steps, std::string_view
   return steps.empty() || text.empty() ? std::string(text) : all;
 }
 void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePreTokens& take) {
-  Pieces pre_tokens(take);
-  Cutter(cuts, pre_tokens).run(0, text, begins);
-  pre_tokens.pass();
+  Cutter cutter(cuts, take);
+  cutter.run(0, text, begins);
+  cutter.pass();
 }
 
 size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from) {

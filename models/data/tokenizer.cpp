@@ -2,6 +2,7 @@
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/data/utf8.h>
 
@@ -14,7 +15,6 @@ namespace {
 using detail::append_utf8;
 using detail::first_of;
 
-constexpr size_t kTokenizerDepth = 16;  // a post_processor nests seven deep
 constexpr std::string_view kBytes = "bytes", kCharacters = "characters";
 
 // Calls f(code point, text, offset).
@@ -49,19 +49,6 @@ template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
   });
   hand_on();
 }
-// Checks each id and calls append(text, id).
-template <class F> std::string decoded(std::span<const int64_t> ids, int64_t vocab_size, F append) {
-  std::string text;
-  text.reserve(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    TG_CHECK(ids[i] >= 0 && ids[i] < vocab_size, value,
-             "[tokenizer] id {} at position {} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
-             "tokenizer that the model was trained with.",
-             ids[i], i, vocab_size);
-    append(text, ids[i]);
-  }
-  return text;
-}
 [[noreturn]] void fail_json(std::string_view what) {
   throw Error(Error::Kind::value, fmt::format("[tokenizer] the tokenizer's JSON is wrong: {}. It must be as to_json() "
                                               "writes it. Take it from the config of the model.",
@@ -75,9 +62,21 @@ std::vector<int64_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
   encode(text, options, [&](std::span<const int64_t> ids) { all.insert(all.end(), ids.begin(), ids.end()); });
   return all;
 }
-std::string Tokenizer::decode_next(int64_t id, bool& begins) const {
-  begins = false;
-  return decode({&id, 1});
+std::string Tokenizer::decode(std::span<const int64_t> ids) const {
+  std::string text;
+  text.reserve(ids.size());
+  bool begins = true;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    check_id(ids[i], i);
+    text += decode_next(ids[i], begins);
+  }
+  return text;
+}
+void Tokenizer::check_id(int64_t id, size_t position) const {
+  TG_CHECK(id >= 0 && id < vocab_size(), value,
+           "[tokenizer] id {} at position {} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
+           "tokenizer that the model was trained with.",
+           id, position, vocab_size());
 }
 
 std::string TextStream::add(int64_t id) {
@@ -122,13 +121,15 @@ void Tokenizer::encode_documents(std::span<const std::string_view> documents, En
 }
 KnownText Tokenizer::known(std::string_view text) const { return {std::string(text), int64_t(text.size()), 0, ""}; }
 
-void ByteTokenizer::encode(std::string_view text, const Take& take) const {
+void ByteTokenizer::encode(std::string_view text, EncodeOptions, const Take& take) const {
   in_pieces(take, [&](auto add) {
     for (const char c : text) add(int64_t(uint8_t(c)));
   });
 }
-std::string ByteTokenizer::decode(std::span<const int64_t> ids) const {
-  return decoded(ids, vocab_size(), [](std::string& text, int64_t id) { text += char(uint8_t(id)); });
+std::string ByteTokenizer::decode_next(int64_t id, bool& begins) const {
+  check_id(id);
+  begins = false;
+  return std::string(1, char(uint8_t(id)));
 }
 std::string ByteTokenizer::to_json() const { return text_of(Json{{"type", kBytes}}); }
 
@@ -140,7 +141,7 @@ CharTokenizer CharTokenizer::from_text(std::string_view text) {
   for_each_character(text, [&](char32_t code, std::string_view, size_t) { seen.insert(code); });
   return CharTokenizer({seen.begin(), seen.end()});
 }
-void CharTokenizer::encode(std::string_view text, const Take& take) const {
+void CharTokenizer::encode(std::string_view text, EncodeOptions, const Take& take) const {
   in_pieces(take, [&](auto add) {
     for_each_character(text, [&](char32_t code, std::string_view character, size_t at) {
       const int64_t id = id_of(code);
@@ -180,8 +181,12 @@ int64_t CharTokenizer::id_of(char32_t code) const {
   const auto found = std::lower_bound(characters_.begin(), characters_.end(), code);
   return found != characters_.end() && *found == code ? found - characters_.begin() : -1;
 }
-std::string CharTokenizer::decode(std::span<const int64_t> ids) const {
-  return decoded(ids, vocab_size(), [&](std::string& text, int64_t id) { append_utf8(text, characters_[size_t(id)]); });
+std::string CharTokenizer::decode_next(int64_t id, bool& begins) const {
+  check_id(id);
+  begins = false;
+  std::string text;
+  append_utf8(text, characters_[size_t(id)]);
+  return text;
 }
 std::string CharTokenizer::to_json() const {
   std::string all;
@@ -190,7 +195,7 @@ std::string CharTokenizer::to_json() const {
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view text) {
-  const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON", kTokenizerDepth);
+  const Json json = parse_json(text, "tokenizer", "the tokenizer's JSON", detail::kTokenizerDepth);
   if (!json.is_object()) fail_json("it is no JSON object");
   if (json.contains("model")) return std::make_unique<BpeTokenizer>(BpeTokenizer::from_json(text, "tokenizer.json"));
   const auto field = [&](std::string_view key) {

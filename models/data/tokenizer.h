@@ -35,9 +35,7 @@ class Tokenizer {
   /// Takes the next ids of a text.
   using Take = std::function<void(std::span<const int64_t> ids)>;
   /// Passes ids to `take` in chunks, so that a large text never needs all its 64-bit ids in memory.
-  virtual void encode(std::string_view text, const Take& take) const = 0;
-  /// Passes ids to `take` in chunks. Override it, and the members below, only for special tokens.
-  virtual void encode(std::string_view text, EncodeOptions, const Take& take) const { encode(text, take); }
+  virtual void encode(std::string_view text, EncodeOptions, const Take& take) const = 0;
   /// Passes on the ids of documents, one after the other. Each ends by end_of_text() if there is one.
   virtual void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const;
   /// The special token that separates documents, or -1: none.
@@ -48,16 +46,20 @@ class Tokenizer {
   /// none is left.
   virtual KnownText known(std::string_view text) const;
   /// An Error for an id outside the vocabulary.
-  virtual std::string decode(std::span<const int64_t> ids) const = 0;
+  std::string decode(std::span<const int64_t> ids) const;
   /// The text of the next id, which may end inside a character. `begins`: no earlier id had text. An id with text
   /// clears it.
-  virtual std::string decode_next(int64_t id, bool& begins) const;
+  virtual std::string decode_next(int64_t id, bool& begins) const = 0;
   /// The number of ids.
   virtual int64_t vocab_size() const = 0;
   /// A JSON object whose "type" names the tokenizer, for from_json().
   virtual std::string to_json() const = 0;
   /// Reads to_json(). An Error for any other text.
   static std::unique_ptr<Tokenizer> from_json(std::string_view json);
+
+ protected:
+  /// An Error unless the id is in the vocabulary.
+  void check_id(int64_t id, size_t position = 0) const;
 };
 
 /// Decodes ids one by one into whole characters.
@@ -102,8 +104,8 @@ std::string tokenizer_json(const Tokenizer&);
 class ByteTokenizer final : public Tokenizer {
  public:
   using Tokenizer::encode;
-  void encode(std::string_view text, const Take& take) const override;
-  std::string decode(std::span<const int64_t> ids) const override;
+  void encode(std::string_view text, EncodeOptions, const Take& take) const override;
+  std::string decode_next(int64_t id, bool& begins) const override;
   int64_t vocab_size() const override { return 256; }
   std::string to_json() const override;
 };
@@ -114,12 +116,11 @@ class CharTokenizer final : public Tokenizer {
   /// The characters of a text. An Error if it is empty or not UTF-8, with the offset of the first wrong byte.
   static CharTokenizer from_text(std::string_view text);
 
-  /// An Error names a character that from_text() has not seen, and its offset.
   using Tokenizer::encode;
   /// Passes ids to `take`. An Error names a character that from_text() has not seen, and its offset.
-  void encode(std::string_view text, const Take& take) const override;
+  void encode(std::string_view text, EncodeOptions, const Take& take) const override;
   KnownText known(std::string_view text) const override;
-  std::string decode(std::span<const int64_t> ids) const override;
+  std::string decode_next(int64_t id, bool& begins) const override;
   int64_t vocab_size() const override { return int64_t(characters_.size()); }
   std::string to_json() const override;
 

@@ -1,20 +1,31 @@
+#include <tapegrad/core/check.h>
 #include <tapegrad/models/data/utf8.h>
+#include <utf8proc.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 
 namespace tg::detail {
+namespace {
+
+// Latin with accents, Han: NFC neither changes them nor combines them with an earlier one.
+bool stays(char32_t c) { return c < 0x300 || (c >= 0x3400 && c < 0xA000); }
+
+std::string composed(std::string_view text) {
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), ssize_t(text.size()),
+                                          &result, utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(result, std::free);
+  TG_CHECK(n >= 0, memory, "[tokenizer] NFC of {} bytes failed: {}.", text.size(), utf8proc_errmsg(n));
+  return {reinterpret_cast<const char*>(result), size_t(n)};
+}
+
+}  // namespace
 
 void append_utf8(std::string& to, char32_t code) {
-  const auto put = [&](uint32_t byte) { to += char(uint8_t(byte)); };
-  const uint32_t c = code;
-  if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-  if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-  } else {
-    put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F));
-  }
-  put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
+  utf8proc_uint8_t bytes[4];
+  to.append(reinterpret_cast<const char*>(bytes), size_t(utf8proc_encode_char(utf8proc_int32_t(code), bytes)));
 }
 
 size_t unfinished_at_end(std::string_view text) {
@@ -25,6 +36,33 @@ size_t unfinished_at_end(std::string_view text) {
     return n < length ? n : 0;
   }
   return 0;
+}
+
+std::string nfc(std::string_view text) {
+  std::string to;
+  size_t done = 0,
+         from = 0;  // `to` has text before `done`; a part starts at `from`
+  for (size_t at = 0; at < text.size();) {
+    if (uint8_t(text[at]) < 0x80) {
+      from = at++;
+      continue;
+    }
+    Utf8 c = first_of(text.substr(at));
+    const auto changing = [&] { return c.length > 0 && !stays(c.code); };
+    if (!changing()) {
+      at += std::max<size_t>(c.length, 1);
+      from = c.length > 0 ? at - c.length : at;  // no part crosses an invalid byte
+      continue;
+    }
+    to += text.substr(done, from - done);
+    do {
+      at += c.length;
+      c = at < text.size() ? first_of(text.substr(at)) : Utf8();
+    } while (changing());
+    to += composed(text.substr(from, at - from));
+    done = from = at;
+  }
+  return to += text.substr(done);
 }
 
 }  // namespace tg::detail

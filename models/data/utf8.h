@@ -34,4 +34,7 @@ void append_utf8(std::string& to, char32_t code);
 // The number of bytes, 0 to 3, of an incomplete last character.
 size_t unfinished_at_end(std::string_view text);
 
+// Normalization form C (UAX 15), by utf8proc. Invalid UTF-8 stays.
+std::string nfc(std::string_view text);
+
 }  // namespace tg::detail

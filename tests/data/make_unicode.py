@@ -15,8 +15,9 @@ from tokenizers import Regex, pre_tokenizers
 from tokenizers import __version__ as version
 
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "models/data"
-# Each code point has one of these categories, or "Other"; White_Space and Han go across them.
-CATEGORIES = ["Lu", "Ll", "Lt", "Lm", "Lo", "M", "Nd", "Nl", "No", "P", "S"]
+# The letter of each category, and of the others. A lower-case letter is Han too. White_Space is in no category.
+LETTERS = {"U": "Lu", "L": "Ll", "T": "Lt", "M": "Lm", "O": "Lo", "C": "M", "D": "Nd", "R": "Nl", "N": "No", "P": "P", "S": "S"}
+OTHER, SPACE = ".", "_"
 SCALARS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
@@ -34,42 +35,31 @@ def members(pattern):
     return found
 
 
-def in_lines(cells):
-    lines, line = [], ""
-    for cell in cells:
-        if len(line) + len(cell) > 114:
-            lines.append("    " + line.rstrip())
-            line = ""
-        line += cell + " "
-    return [*lines, "    " + line.rstrip()]
-
-
 def table():
-    value = [0] * 0x110000
-    for i, name in enumerate(CATEGORIES):
-        for c in members(rf"\p{{{name}}}"):
-            assert value[c] == 0, f"U+{c:04X} is in two categories"
-            value[c] = i + 1
-    for bit, pattern in ((16, r"\s"), (32, r"\p{Han}")):
-        for c in members(pattern):
-            value[c] += bit
-    runs = ((len(list(run)), v) for v, run in itertools.groupby(value))
-    lines = in_lines(f"{length << 6 | v}," for length, v in runs)
-    names = ", ".join(["Other"] + CATEGORIES)
+    value = [OTHER] * 0x110000
+    for letter, name in {**LETTERS, SPACE: "White_Space"}.items():
+        for c in members(r"\s" if letter == SPACE else rf"\p{{{name}}}"):
+            assert value[c] == OTHER, f"U+{c:04X} is in two categories"
+            value[c] = letter
+    for c in members(r"\p{Han}"):
+        assert value[c] in LETTERS, f"U+{c:04X} is Han and in no category"
+        value[c] = value[c].lower()
+    runs = ((len(list(run)), letter) for letter, run in itertools.groupby(value))
+    text = "".join(f"{length if length > 1 else ''}{letter}" for length, letter in runs)
+    lines = "\n".join(f'    "{text[i : i + 113]}"' for i in range(0, len(text), 113))
+    names = ", ".join(f"{letter} {name}" for letter, name in LETTERS.items())
     return f"""/// @file
 /// Unicode classes of all code points, as tokenizers {version} has them. tests/data/make_unicode.py writes this file.
 #pragma once
-#include <cstdint>
+#include <string_view>
 
 namespace tg::detail {{
 
-// clang-format off
-/// Runs of code points from 0 on: their number << 6, plus the category from 0 on
-/// ({names}), plus 16 for White_Space and 32 for Han.
-inline constexpr uint32_t kUnicodeRuns[] = {{
-{chr(10).join(lines)}
-}};
-// clang-format on
+/// Runs of code points from 0 on: their number, unless it is 1, and the letter of their class
+/// ({names}). The letter of Han characters is in lower case; {SPACE} is
+/// White_Space and {OTHER} all others.
+inline constexpr std::string_view kUnicodeRuns =
+{lines};
 
 }}  // namespace tg::detail
 """

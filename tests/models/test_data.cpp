@@ -266,15 +266,15 @@ TEST_CASE("data: a text is encoded in pieces, into as few bytes as its vocabular
     const Ids ids = t->encode(text);
     CHECK(all_of(TokenData::from_text(*t, text, "x")) == std::vector<int32_t>(ids.begin(), ids.end()));
     size_t pieces = 0, most = 0;
-    t->encode(text, [&](std::span<const int64_t> piece) { ++pieces, most = std::max(most, piece.size()); });
+    t->encode(text, {}, [&](std::span<const int64_t> piece) { ++pieces, most = std::max(most, piece.size()); });
     CHECK(pieces > 1);
     CHECK(most < 10'000);
   }
   CHECK_SAYS_OF(value, TokenData::from_text(characters, text + "\xc3\xa4"), "U+00E4 at byte 30000");
   // One of more ids than 16 bits hold.
   struct Wide final : Tokenizer {
-    void encode(std::string_view, const Take& take) const override { take(Ids{0, 70'000}); }
-    std::string decode(std::span<const int64_t>) const override { return ""; }
+    void encode(std::string_view, EncodeOptions, const Take& take) const override { take(Ids{0, 70'000}); }
+    std::string decode_next(int64_t, bool&) const override { return ""; }
     int64_t vocab_size() const override { return 70'001; }
     std::string to_json() const override { return ""; }
   };
