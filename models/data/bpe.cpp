@@ -80,13 +80,15 @@ class Encoder {
     std::exception_ptr error{};
   };
   void encode(Part& part, detail::BpeMemory& memory) const {
+    if (part.text.empty()) return;
+    std::vector<int32_t> ids;  // apart from other threads
     try {
-      detail::cut(parts_.cuts, part.text, part.begins, [&](std::span<const std::string_view> pre_tokens) {
-        parts_.model.encode(pre_tokens, memory, part.ids);
-      });
+      detail::cut(parts_.cuts, part.text, part.begins,
+                  [&](std::span<const std::string_view> pre_tokens) { parts_.model.encode(pre_tokens, memory, ids); });
     } catch (...) {
       part.error = std::current_exception();
     }
+    part.ids = std::move(ids);
   }
   const detail::BpeParts& parts_;
   const Tokenizer::Take& take_;

@@ -137,12 +137,10 @@ void read_cuts(const Field& root, BpeParts& parts) {
       c.matches =
           Cut::Matches(step["behavior"].one_of({"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext"}));
       c.invert = step["invert"].flag();
-      if (pattern["String"].is_null()) {
+      if (pattern["String"].is_null())
         c.pattern = pattern_of(pattern["Regex"]);
-      } else {
-        c.kind = Cut::Kind::literal;
+      else
         c.literal = pattern["String"].text_that_is_not_empty();
-      }
     } else if (type == "Digits") {
       c.pattern = TextPattern(step["individual_digits"].flag() ? R"(\p{N})" : R"(\p{N}+)");
     } else if (type == "Metaspace") {

@@ -16,9 +16,11 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <queue>
 #include <set>
 #include <system_error>
 #include <unordered_map>
+#include <utility>
 
 namespace tg {
 namespace {
@@ -154,7 +156,15 @@ class BpeMerger {
       words_.push_back({symbols_.size() - text.size(), text.size(), count});
     }
     queue_made();
-    while (ids_.size() < size_t(o.vocab_size) && merge_one()) {
+    while (ids_.size() < size_t(o.vocab_size) && !queue_.empty()) {
+      Candidate top = queue_.top();
+      queue_.pop();
+      const int64_t before = std::exchange(top.count, counts_[top.pair]);
+      if (top.count < min_frequency_) continue;
+      if (top.count == before)
+        merge_all(top);
+      else
+        queue_.push(top);
     }
   }
   Json tokens() const { return Json(ids_); }
@@ -202,36 +212,18 @@ class BpeMerger {
       for (; i < made_.size() && made_[i].first == pair; ++i)
         if (places_.size() == begin || places_.back() != made_[i].second) places_.push_back(made_[i].second);
       if (const int64_t count = counts_[pair]; count >= min_frequency_)
-        push({count, pair, begin, places_.size()});
+        queue_.push({count, pair, begin, places_.size()});
       else
         places_.resize(begin);
     }
     made_.clear();
   }
-  void push(const Candidate& c) {
-    queue_.push_back(c);
-    std::push_heap(queue_.begin(), queue_.end());
-  }
-  // Merges the most frequent pair, or returns false.
-  bool merge_one() {
-    while (!queue_.empty()) {
-      std::pop_heap(queue_.begin(), queue_.end());
-      const Candidate top = queue_.back();
-      queue_.pop_back();
-      const int64_t now = counts_[top.pair];
-      if (top.count != now) {
-        push({now, top.pair, top.begin, top.end});
-        continue;
-      }
-      if (now < min_frequency_) return false;
-      const int32_t left = left_of(top.pair), right = right_of(top.pair);
-      const int32_t id = id_of(names_[size_t(left)] + names_[size_t(right)]);
-      merges_.push_back(top.pair);
-      for (size_t i = top.begin; i < top.end; ++i) merge(places_[i], left, right, id);
-      queue_made();
-      return true;
-    }
-    return false;
+  void merge_all(const Candidate& c) {
+    const int32_t left = left_of(c.pair), right = right_of(c.pair);
+    const int32_t id = id_of(names_[size_t(left)] + names_[size_t(right)]);
+    merges_.push_back(c.pair);
+    for (size_t i = c.begin; i < c.end; ++i) merge(places_[i], left, right, id);
+    queue_made();
   }
   void merge(uint32_t w, int32_t left, int32_t right, int32_t id) {
     Word& word = words_[w];
@@ -265,7 +257,7 @@ class BpeMerger {
   std::unordered_map<IdPair, int64_t> counts_;
   std::vector<std::pair<IdPair, uint32_t>> made_;  // pairs since queue_made(), and their words
   std::vector<uint32_t> places_;
-  std::vector<Candidate> queue_;  // a heap
+  std::priority_queue<Candidate> queue_;
   std::vector<IdPair> merges_;
 };
 

@@ -33,11 +33,11 @@ std::string normalized(const std::vector<Normalization>&, std::string_view text)
 
 // A step of a pre-tokenizer.
 struct Cut {
-  enum class Kind { pattern, literal, bytes, metaspace };
+  enum class Kind { split, bytes, metaspace };
   enum class Matches { alone, removed, with_previous, with_next };
-  Kind kind = Kind::pattern;
+  Kind kind = Kind::split;
   std::optional<TextPattern> pattern{};  // bytes: without one there is no split
-  std::string literal{};                 // or the replacement of spaces
+  std::string literal{};                 // without a pattern; metaspace: replaces spaces
   Matches matches = Matches::alone;
   bool invert = false;        // swaps matches and the rest
   bool splits = true;         // metaspace: splits before each replacement
