@@ -6,6 +6,7 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
@@ -30,6 +31,8 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
     options.origin = &*m.origin;
   else
     options.tokenizer = m.tokenizer.get();
+  options.chat_template = chat_template_of(o.adapter);
+  if (!m.origin && options.chat_template.empty()) options.chat_template = chat_template_of(o.model);
   (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
   write_new_folder(out,
                    [&](const std::string& folder) { save_huggingface(folder, m.model.config(), m.params, options); });

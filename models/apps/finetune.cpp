@@ -5,6 +5,7 @@
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 
@@ -146,11 +147,13 @@ int finetune(FinetuneOptions& o) {
   FinetuneJob job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
   Base& base = job.base;
   RunSetup& s = job.start;
+  const std::string chat = s.data.examples ? jinja_of(chat_format(s.run.data.chat_format)) : "";
   return run_training(o, s, device, [&]() -> TrainTarget {
     const Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,
-                                 .folder = absolute_path(base.folder)};
+                                 .folder = absolute_path(base.folder),
+                                 .chat_template = chat};
     return {
         .model = base.loaded.model,
         .params = lora.params(),
@@ -199,6 +202,8 @@ int merge(const MergeOptions& o) {
   make_folder(o.out);
   save_model(o.out, m);
   if (o.overwrite) remove_former(o.out, m);
+  if (const std::string chat = chat_template_of(o.adapter); !chat.empty())
+    write_file_atomically(o.out + "/chat_template.jinja", chat);
   fmt::print("merged {} modules\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
              lora.modules().size(), o.out, o.out);
   return 0;

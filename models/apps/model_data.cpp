@@ -1,7 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
-#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/ranks.h>
 #include <tapegrad/models/data/bpe.h>
@@ -129,14 +128,7 @@ NamedFormat chat_format_of(std::string_view command, const std::string& given, c
   std::string name = given;
   for (const std::string& folder : folders) {
     if (!name.empty() || folder.empty()) continue;
-    std::string all;
-    if (const std::string path = folder + "/chat_template.jinja"; path_exists(path)) all = MappedFile(path).text();
-    if (const std::string path = folder + "/tokenizer_config.json"; path_exists(path)) {
-      const MappedFile file(path);
-      const Json config = parse_json(file.text(), command, path);
-      if (config.is_object() && config.contains("chat_template")) all += text_of(config["chat_template"]);
-    }
-    name = guess_chat_format(all).value_or("");
+    name = guess_chat_format(chat_template_of(folder)).value_or("");
     if (!name.empty())
       print_note(fmt::format("the chat format is {}, guessed from the template of {}; --chat-format sets another", name,
                              folder));

@@ -7,42 +7,34 @@ namespace {
 constexpr std::string_view kFormats[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"},
                            kQwen = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 
+// By the place in kFormats.
 ChatFormat built_in(size_t place) {
-  switch (place) {
-    case 0:
-    case 1:
-      return {.default_system = std::string(place == 1 ? kQwen : ""),
-              .system = {"<|im_start|>system\n", "<|im_end|>\n"},
-              .user = {"<|im_start|>user\n", "<|im_end|>\n"},
-              .assistant = {"<|im_start|>assistant\n", "\n"},
-              .stop = "<|im_end|>"};
-    case 2:
-      return {.begin = "<|begin_of_text|>",
-              .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-              .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-              .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", ""},
-              .stop = "<|eot_id|>"};
-    case 3:
-      return {.system = {"<|system|>\n", "</s>\n"},
-              .user = {"<|user|>\n", "</s>\n"},
-              .assistant = {"<|assistant|>\n", "\n"},
-              .stop = "</s>"};
-    case 4:
-      return {.begin = "<s>",
-              .system = {"", "\n\n"},
-              .user = {"[INST] ", " [/INST]"},
-              .stop = "</s>",
-              .system_in_user = true};
-    case 5:
-      return {.default_system =
-                  "Below is an instruction that describes a task. Write a response that appropriately "
-                  "completes the request.",
-              .system = {"", "\n\n"},
-              .user = {"### Instruction:\n", "\n\n"},
-              .assistant = {"### Response:\n", "\n\n"},
-              .input = "\n\n### Input:\n"};
-    default: return {};
-  }
+  const ChatFormat chatml{.system = {"<|im_start|>system\n", "<|im_end|>\n"},
+                          .user = {"<|im_start|>user\n", "<|im_end|>\n"},
+                          .assistant = {"<|im_start|>assistant\n", "\n"},
+                          .stop = "<|im_end|>"};
+  ChatFormat all[] = {
+      chatml,
+      chatml,
+      {.begin = "<|begin_of_text|>",
+       .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
+       .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
+       .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", ""},
+       .stop = "<|eot_id|>"},
+      {.system = {"<|system|>\n", "</s>\n"},
+       .user = {"<|user|>\n", "</s>\n"},
+       .assistant = {"<|assistant|>\n", "\n"},
+       .stop = "</s>"},
+      {.begin = "<s>", .system = {"", "\n\n"}, .user = {"[INST] ", " [/INST]"}, .stop = "</s>", .system_in_user = true},
+      {.default_system = "Below is an instruction that describes a task. Write a response that appropriately "
+                         "completes the request.",
+       .system = {"", "\n\n"},
+       .user = {"### Instruction:\n", "\n\n"},
+       .assistant = {"### Response:\n", "\n\n"},
+       .input = "\n\n### Input:\n"},
+      {}};
+  all[1].default_system = kQwen;
+  return all[place];
 }
 
 // Throws unless the roles take turns.
@@ -62,24 +54,13 @@ void check_roles(std::span<const Message> messages) {
   }
 }
 
-// A literal of Jinja.
-std::string quoted(std::string_view text) {
-  std::string r = "'";
-  for (const char c : text) {
-    if (c == '\n' || c == '\r') {
-      r += c == '\n' ? "\\n" : "\\r";
-      continue;
-    }
-    if (c == '\\' || c == '\'') r += '\\';
-    r += c;
-  }
-  return r + "'";
-}
+// A literal of Jinja, as of JSON.
+std::string quoted(std::string_view text) { return text_of(Json(text)); }
 // A statement that prints the sum of expressions.
 std::string printed(std::initializer_list<std::string_view> expressions) {
   std::string sum;
   for (const std::string_view e : expressions)
-    if (e != "''") sum += (sum.empty() ? "" : " + ") + std::string(e);
+    if (e != "\"\"") sum += (sum.empty() ? "" : " + ") + std::string(e);
   return sum.empty() ? "" : "{{- " + sum + " }}";
 }
 }  // namespace
@@ -90,12 +71,29 @@ ChatFormat chat_format(const std::string& name) {
   return in_file(name, [&] { return config_from_json<ChatFormat>(file.text(), {.name = name, .op = "chat"}); });
 }
 
+std::string chat_template_of(const std::string& folder) {
+  const std::string file = folder + "/chat_template.jinja", path = folder + "/tokenizer_config.json";
+  if (folder.empty()) return "";
+  if (path_exists(file)) return std::string(MappedFile(file).text());
+  const Json config = path_exists(path) ? parse_json(MappedFile(path).text(), "chat", path, 64) : Json();
+  const Json* found = config.is_object() ? config.find("chat_template") : nullptr;
+  if (found && found->is_array()) {  // objects with "name" and "template"
+    const auto named = std::ranges::find_if(*found, [](const Json& t) {
+      return t.is_object() && t.contains("template") && t.contains("name") && t["name"] == Json("default");
+    });
+    found = named == found->end() ? nullptr : named->find("template");
+  }
+  return found && found->is_string() ? found->get<std::string>() : "";
+}
+
 std::optional<std::string> guess_chat_format(std::string_view chat_template) {
   constexpr std::pair<std::string_view, const char*> kMarkers[] = {{kQwen, "qwen"},
                                                                    {"<|im_start|>", "chatml"},
                                                                    {"<|start_header_id|>", "llama3"},
                                                                    {"<|user|>", "zephyr"},
                                                                    {"[INST]", "mistral"}};
+  for (size_t i = 0; i < std::size(kFormats); ++i)
+    if (chat_template == jinja_of(built_in(i))) return std::string(kFormats[i]);
   for (const auto& [marker, name] : kMarkers)
     if (chat_template.find(marker) != chat_template.npos) return name;
   return std::nullopt;

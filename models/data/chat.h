@@ -44,8 +44,9 @@ template <class F> void visit_fields(ChatFormat& c, F&& f) {
 /// mistral, alpaca or plain. A name with a dot or slash is the path of a JSON file: an object with fields of
 /// visit_fields(), "" by default. An Error names the key.
 ChatFormat chat_format(const std::string& name_or_path);
-/// The name of the format that a Jinja template (chat_template of tokenizer_config.json) has the markers of, or
-/// nothing.
+/// The Jinja template in a folder's chat_template.jinja or tokenizer_config.json, or "".
+std::string chat_template_of(const std::string& folder);
+/// The name of the format that a Jinja template is jinja_of(), else has the markers of, or nothing.
 std::optional<std::string> guess_chat_format(std::string_view chat_template);
 /// A Jinja template for Hugging Face's apply_chat_template(): same text, with replies and stop inside {% generation %}.
 /// An empty stop is `eos_token`.

@@ -2,6 +2,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/bpe_parts.h>
+#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/ops/binary.h>
@@ -184,8 +185,8 @@ struct GgufVocabulary {
   // Whether the model has the id.
   bool has(int64_t id) const { return id >= 0 && id < int64_t(types.size()); }
   int64_t named(std::string_view token) const {  // or -1
-    const auto found = parts.names.find(token);
-    return found != parts.names.end() && has(found->second) ? found->second : -1;
+    const int32_t id = parts.id_of(token);
+    return has(id) ? id : -1;
   }
 
   void set_merges(GgufFile& to, const Tokenizer& tokenizer) const {
@@ -254,11 +255,8 @@ struct GgufVocabulary {
     if (pad >= 0) to.set("tokenizer.ggml.padding_token_id", uint32_t(pad));
     to.set("tokenizer.ggml.add_bos_token", !parts.before.empty());
     to.set("tokenizer.ggml.add_eos_token", !parts.after.empty());
-    const Json* chat = files.empty() ? nullptr : files.back().find("chat_template");
-    if (const std::string path = folder + "chat_template.jinja"; origin && path_exists(path))
-      to.set("tokenizer.chat_template", std::string(MappedFile(path).text()));
-    else if (chat && chat->is_string())
-      to.set("tokenizer.chat_template", chat->get<std::string>());
+    if (const std::string chat = chat_template_of(origin ? origin->folder : ""); !chat.empty())
+      to.set("tokenizer.chat_template", chat);
   }
 };
 

@@ -191,10 +191,14 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
   return source;
 }
 
-void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::optional<int64_t> context) {
+void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::optional<int64_t> context,
+                    const std::string& chat_template) {
   // Without tokenizer_class, transformers uses the class of the model type, which adds tokens.
   Json j{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
   if (context) j["model_max_length"] = *context;
+  if (const int64_t end = tokenizer.end_of_text(); end >= 0 && !chat_template.empty())
+    j["eos_token"] = tokenizer.decode({&end, 1});  // templates name it
+  if (!chat_template.empty()) j["chat_template"] = chat_template;
   write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
   write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
 }
@@ -213,7 +217,8 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   for (const char* name : kOthers)
     if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && path_exists(from))
       copy_with_permissions(from, folder + "/" + name);
-  if (o.tokenizer) save_tokenizer(folder, *o.tokenizer, c.context);
+  if (o.tokenizer) save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
+  if (!o.tokenizer && !o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   write_file_atomically(folder + "/config.json", config);
 }
 

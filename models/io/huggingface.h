@@ -46,8 +46,9 @@ std::vector<std::string> huggingface_files();
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 
 /// Writes tokenizer.json and tokenizer_config.json, which AutoTokenizer of transformers reads, into the existing
-/// `folder`, each file atomically. `context`: the model's, in tokens.
-void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {});
+/// `folder`, each file atomically. `context`: the model's, in tokens. `chat_template`: Jinja.
+void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
+                    const std::string& chat_template = "");
 
 /// Options of save_huggingface().
 struct HuggingfaceOptions {
@@ -57,6 +58,7 @@ struct HuggingfaceOptions {
   const Origin* origin = nullptr;
   /// For a model without origin: written as tokenizer.json with a tokenizer_config.json, which load_model() reads.
   const Tokenizer* tokenizer = nullptr;
+  std::string chat_template = "";  ///< Jinja; with an origin for chat_template.jinja
 };
 /// Writes config.json and the weights of a Gpt into the existing `folder`, each file atomically. Parameters of the
 /// family that the model lacks are zeros (biases) and ones (norms). An Error names fields that no family has, or a

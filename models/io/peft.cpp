@@ -253,6 +253,7 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
                     {"inference_mode", true}};
   std::map<std::string, std::string> metadata{{"format", "pt"}};
   make_folder(folder);
+  if (!o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   if (!o.base.empty()) metadata["tapegrad.base"] = o.base;
   if (lora.base_dtype() == DType::bf16) metadata["tapegrad.base_dtype"] = name_of(DType::bf16);
   write_file_atomically(fmt::format("{}/{}", folder, detail::kPeftConfig), text_of(config, 2) + "\n");

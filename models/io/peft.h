@@ -23,7 +23,8 @@ struct AdapterOptions {
   std::vector<Entry> layout = {};  ///< adapter_layout(); empty: our names of modules
   /// weights_hash() of the model without adapters; with "", load_adapter() does not compare it.
   std::string base = "";
-  std::string folder = "";  ///< of the base, for base_model_name_or_path
+  std::string folder = "";         ///< of the base, for base_model_name_or_path
+  std::string chat_template = "";  ///< Jinja, for chat_template.jinja
 };
 /// The names of the files that save_adapter() writes, the last one first.
 std::vector<std::string> adapter_files();

@@ -129,6 +129,13 @@ run(0 ${tune} --data chat.jsonl --loss all --out counted)
 differ(whole/adapter_model.safetensors counted/adapter_model.safetensors "prompts count in the loss")
 run(0 ${tune} --data chat.jsonl --pack concat --batch 1 --skip-bad true --compile true --out packed)
 run(0 generate --model both --adapter chatty --prompt the --max-tokens 3)
+run(0 export --model both --adapter chatty --out chatty_hf)
+file(READ ${dir}/chatty_hf/tokenizer_config.json config)
+string(JSON template GET "${config}" chat_template)
+file(READ ${dir}/chatty/chat_template.jinja recorded)
+fail_if("the chat template is '${template}'" NOT template STREQUAL recorded OR NOT template MATCHES "eos_token")
+run(0 merge --model both --adapter chatty --out chatty_merged)
+same_files(chatty/chat_template.jinja chatty_merged/chat_template.jinja "merging keeps the chat format")
 string(REPEAT "{\"prompt\": \"the \", \"chosen\": \"cat\", \"rejected\": \"dog\"}\n" 9 lines)
 file(WRITE ${dir}/pairs.jsonl "${lines}")
 run(0 ${tune} --data pairs.jsonl --objective dpo --beta 0.2 --out preferred)
@@ -199,7 +206,7 @@ endforeach()
 run(0 finetune --model both --data cat.jsonl --chat-format plain --rank 16 --targets * --batch 16 --max-steps 150
     --warmup 5 --lr 0.02 --schedule constant --val-fraction 0 --quiet --out cat)
 file(WRITE ${dir}/message.txt "the cat\n")
-execute_process(COMMAND ${TAPEGRAD} generate --model both --adapter cat --chat --chat-format plain --max-tokens 9
+execute_process(COMMAND ${TAPEGRAD} generate --model both --adapter cat --chat --max-tokens 9
                         --temperature 0 WORKING_DIRECTORY ${dir} INPUT_FILE ${dir}/message.txt OUTPUT_VARIABLE out
                 ERROR_VARIABLE err)
 set(command "tapegrad generate --chat")

@@ -90,18 +90,19 @@ TEST_CASE("chat: a format of a file; an Error names its key") {
   CHECK_SAYS_OF(value, chat_format("chatlm"), "Did you mean 'chatml'?");
 }
 
-TEST_CASE("chat: a template is recognised by its markers") {
-  for (const char* name : {"chatml", "qwen", "llama3", "zephyr", "mistral"})
+TEST_CASE("chat: a template is recognised as that of a format, or by its markers") {
+  for (const char* name : {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"})
     CHECK(guess_chat_format(jinja_of(chat_format(name))) == name);
+  CHECK(guess_chat_format("{{ '<|im_start|>' }}") == "chatml");
   CHECK(guess_chat_format("{{ messages[0].content }}") == std::nullopt);
   CHECK(guess_chat_format("") == std::nullopt);
 }
 
 TEST_CASE("chat: a template quotes what would end a literal of Jinja") {
   const std::string t = jinja_of({.user = {"it's\n", "\\\r"}, .assistant = {"{{ a", ""}});
-  CHECK_HAS(t, "{{- 'it\\'s\\n' }}");
-  CHECK_HAS(t, "message['content'] + '\\\\\\r'");
-  CHECK_HAS(t, "{{- '{{ a' }}{%- generation %}{{- message['content'] + eos_token }}{%- endgeneration %}");
+  CHECK_HAS(t, R"({{- "it's\n" }})");
+  CHECK_HAS(t, R"(message['content'] + "\\\r")");
+  CHECK_HAS(t, "{{- \"{{ a\" }}{%- generation %}{{- message['content'] + eos_token }}{%- endgeneration %}");
 }
 
 TEST_CASE("chat: roles that are unknown or out of turn are refused") {
