@@ -15,7 +15,7 @@
 namespace tg {
 namespace detail {
 
-Json split_json(std::string_view pattern) {
+static Json split_json(std::string_view pattern) {
   return {{"type", "Split"}, {"pattern", Json{{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
 }
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges) {

@@ -23,10 +23,8 @@ void fold(CodeSet& set) {
 
 // Whether a subtree has one of these characters.
 bool mentions(const PatternNode& node, std::string_view characters) {
-  if (node.kind == Kind::set)
-    return std::any_of(characters.begin(), characters.end(), [&](char c) { return node.set.has(char32_t(c)); });
-  return std::any_of(node.kids.begin(), node.kids.end(),
-                     [&](const PatternNode& kid) { return mentions(kid, characters); });
+  if (node.kind == Kind::set) return std::ranges::any_of(characters, [&](char c) { return node.set.has(char32_t(c)); });
+  return std::ranges::any_of(node.kids, [&](const PatternNode& kid) { return mentions(kid, characters); });
 }
 
 class Parser {
