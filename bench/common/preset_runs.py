@@ -1,6 +1,6 @@
 """Single-threaded runs of `tapegrad train --preset shakespeare-cpu`, and their logs. For optimizers/compare.py and
 switchback/training.py."""
-import argparse, datetime, json, pathlib, platform, subprocess
+import argparse, concurrent.futures, datetime, json, pathlib, platform, subprocess
 
 from results_file import write
 
@@ -33,12 +33,17 @@ def run(a, name, *flags):
     return device, records_of(out)
 
 
-def trained(a, name, seed, steps, *flags):
-    """run() for `steps` steps; a finished run is not repeated."""
-    out = pathlib.Path(a.out) / f"{name}-{seed}"
-    if (out / "header.txt").exists() and (r := records_of(out)[-1])["step"] == steps and "val_loss" in r:
-        return (out / "header.txt").read_text(), records_of(out)
-    return run(a, out.name, "--seed", str(seed), "--max-steps", str(steps), *flags)
+def trained(a, kinds):
+    """{(kind, seed): run()} for {kind: (steps, flags)} and each seed; a finished run is not repeated."""
+    def one(kind, seed):
+        (steps, flags), out = kinds[kind], pathlib.Path(a.out) / f"{kind.replace(', ', '-').replace(' ', '')}-{seed}"
+        if (out / "header.txt").exists() and (r := records_of(out)[-1])["step"] == steps and "val_loss" in r:
+            return (out / "header.txt").read_text(), records_of(out)
+        return run(a, out.name, "--seed", str(seed), "--max-steps", str(steps), *flags)
+
+    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+        runs = {(kind, seed): pool.submit(one, kind, seed) for seed in a.seeds for kind in kinds}
+        return {key: job.result() for key, job in runs.items()}
 
 
 def write_result(a, backend, **rows):

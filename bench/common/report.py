@@ -231,7 +231,7 @@ KINDS = (  # the key of a file, the program, its plots
     ("cells", "bench_fragmented", [lines(what, value=value, unit=unit, **CELLS) for what, unit, value in (
         ("Forward,", "s", lambda c: c["forward_ms"] / 1e3), ("Backward,", "s", lambda c: c["backward_ms"] / 1e3),
         ("Peak memory,", "B", lambda c: c["live_bytes"]), ("Parameters,", "", lambda c: c["parameters"]))]),
-    ("torch", "compare_torch.py", COMPARED), ("peer", "bench/gpt_training/compare_llmc.py", COMPARED),
+    ("torch", "compare_torch.py", COMPARED), ("peer", "compare_llmc.py, compare_llamacpp.py", COMPARED),
     ("standalone", "bench_gpt_timeit", [
         bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}",
              span="min_time max_time"),

@@ -8,8 +8,23 @@ from results_file import write
 PRECISIONS = ("highest", "high", "medium")  # of f32 GEMMs
 
 
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
+def words(known):
+    """The type of a list of these words."""
+    def parsed(text):
+        for word in (found := text.split(",")):
+            if word not in known:
+                raise argparse.ArgumentTypeError(f"there is no '{word}': {', '.join(known)}")
+        return found
+    return parsed
+
+
 def parse(doc, program, declare, rounds, seconds=None):
-    """Parses the common flags and those of `declare`. The program's name is required except in PyTorch's process."""
+    """Parses the common flags and those of `declare`. With `seconds`, rows have --filter and no --threads. The
+    program's name is required except in PyTorch's process."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("program", nargs="?", help=program)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -17,6 +32,8 @@ def parse(doc, program, declare, rounds, seconds=None):
     if seconds:
         parser.add_argument("--filter", default="", help="only rows with this in their name")
         parser.add_argument("--seconds", type=float, default=seconds, help="for each row, way and round")
+    else:
+        parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
     parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")
@@ -26,6 +43,8 @@ def parse(doc, program, declare, rounds, seconds=None):
     if not args.program and not args.serve:
         parser.error(f"name the program {program}")
     args.now = time.process_time if args.cpu_time else time.perf_counter
+    if args.cpu_time:
+        args.threads = 1
     return args, parser.error
 
 
@@ -122,8 +141,9 @@ def timer(args, make, sample):
 
 def report_of(args, flags, path):
     """Runs our program with --json, and reads the file."""
+    threads = getattr(args, "threads", None) if args.device == "cpu" else None
     run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path]
-                         + ["--cpu-time"] * args.cpu_time,
+                         + (["--cpu-time"] if args.cpu_time else ["--threads", str(threads)] if threads else []),
                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if run.returncode:
         sys.exit(run.stderr)
@@ -149,20 +169,38 @@ def rounds_of(args, threads, name, one):
     return list(results), list(shares)
 
 
-def in_turn(args, requests, flags, seconds, peers):
-    """For each {name: request} yields: our rounds of {mode: seconds}, by flags(request) and seconds(report,
-    request); the peers' rounds of {way: seconds}; the processor shares; our last report."""
+def in_turn(args, threads, requests, one):
+    """For each {name: request} calls one(name, request, folder) in each round: our report, and for each row
+    (our {mode: seconds}, the peer's {way: seconds}). Yields for each row of all rounds: its name, both sides' rounds,
+    the processor shares, our last report."""
     with tempfile.TemporaryDirectory() as folder:
         for name, request in requests.items():
-            def one():
-                reports = {mode: report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
-                           for mode in ("eager", "compiled")}
-                return reports, {way: t for peer in peers for way, t in peer(request).items()}
+            rounds, shares = rounds_of(args, threads, name, lambda: one(name, request, folder))
+            for row in rounds[0][1]:
+                if all(row in rows for _, rows in rounds):
+                    yield row, *map(list, zip(*(rows[row] for _, rows in rounds))), shares, rounds[-1][0]
 
-            rounds, shares = rounds_of(args, max(p.threads for p in peers), name, one)
-            mine = [{mode: seconds(report, request) for mode, report in reports.items()} for reports, _ in rounds]
-            yield (name, mine, [theirs for _, theirs in rounds], shares,
-                   {**rounds[-1][0]["compiled"], "torch": peers[0].version})
+
+def by_row(times):
+    """{row: {way: seconds}} of {"row|way": seconds}."""
+    found = {}
+    for name, seconds in times.items():
+        row, way = name.split("|")
+        found.setdefault(row, {})[way] = seconds
+    return found
+
+
+def both_modes(args, requests, flags, seconds, peers):
+    """in_turn() with a row for each request: ours eager and compiled by flags(request) and seconds(report, request),
+    and the ways of all peers."""
+    def one(name, request, folder):
+        reports = {mode: report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
+                   for mode in ("eager", "compiled")}
+        return ({**reports["compiled"], "torch": peers[0].version},
+                {name: ({mode: seconds(report, request) for mode, report in reports.items()},
+                        {way: t for peer in peers for way, t in peer(request).items()})})
+
+    return in_turn(args, max(p.threads for p in peers), requests, one)
 
 
 def medians(rounds):

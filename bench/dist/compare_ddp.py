@@ -20,8 +20,8 @@ for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
 from ranks import RUN, SHAPE, mpirun
 from torch_gpt import gpt
-from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table
-from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, flags_of, report_of, seconds_of, train
+from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table, words
+from train_runs import RUNS, flags_of, report_of, seconds_of, step_of, train
 
 RUNS[RUN] = SHAPE
 # DDP variants: default, gradients as views of its buckets, compiled.
@@ -43,20 +43,8 @@ def of_rank(rank, args, way, port, results):
     function = torch.compile(model) if "compile" in way else model
     torch.manual_seed(2 + rank)
     tokens, targets = (torch.randint(RUNS[RUN][3], RUNS[RUN][6:]) for _ in range(2))
-    parameters = list(model.parameters())
-    adamw = torch.optim.AdamW([{"params": [p for p in parameters if p.dim() == 2], "weight_decay": DECAY},
-                               {"params": [p for p in parameters if p.dim() != 2], "weight_decay": 0.0}],
-                              lr=RATE, betas=BETAS, eps=EPS, fused=True)
-
-    def step():
-        start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
-            loss = function(tokens, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)
-        adamw.step()
-        adamw.zero_grad(set_to_none=True)
-        return time.perf_counter() - start
+    args.now, args.wait = time.perf_counter, lambda: None
+    step = step_of(torch, args, model, lambda: function(tokens, targets), "fused")
 
     def measured():
         for _ in range(args.warmup):
@@ -75,8 +63,8 @@ def of_rank(rank, args, way, port, results):
 
 def ways_of(torch, args):
     """{way: function that starts the ranks, which time a step with and without messages}."""
-    words = ("ranks", "threads", "dtype", "matmul_precision", "warmup", "steps")
-    settings = SimpleNamespace(**{k: getattr(args, k) for k in words})
+    names = ("ranks", "threads", "device", "dtype", "matmul_precision", "warmup", "steps")  # what spawn can copy
+    settings = SimpleNamespace(**{k: getattr(args, k) for k in names})
 
     def measured(way):
         with socket.socket() as free:
@@ -100,10 +88,9 @@ def ours(args, folder):
 
 
 def declare(parser):
-    words = lambda text: text.split(",")
+    parser.set_defaults(threads=1)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1, help="of each rank")
-    parser.add_argument("--ways", type=words, default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
+    parser.add_argument("--ways", type=words(WAYS), default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
     parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
     parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")
@@ -114,9 +101,6 @@ def main():
     args, error = parse(__doc__, "tapegrad", declare, rounds=3)
     if args.cpu_time or args.device != "cpu":
         error("it measures wall time on the CPU: leave --cpu-time and --device out")
-    for way in args.ways:
-        if way not in WAYS:
-            error(f"there is no way '{way}': {', '.join(WAYS)}")
     if args.serve:
         return serve(args, lambda torch, _: ways_of(torch, args))
     peer, messages = Peer(args.threads), {}

@@ -13,10 +13,10 @@ several rounds, so that machine noise hits both. Each side's fastest way by its 
 over the rounds of PyTorch's time over ours, above 1 if ours is faster. The rows "inference forward beside linear"
 compare our hard selection with PyTorch's linear layer. f32 uses no TF32.
 """
-import os, sys, tempfile
+import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, report_of, rounds_of, serve, table
+from torch_peer import Peer, by_row, in_turn, numbers, parse, report_of, serve, table
 
 MODES = ("linear", "train", "inference")
 OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
@@ -94,7 +94,7 @@ WAYS = {"eager": {}, "eager, fused Adam": {"fused": True},
 
 
 def ways_of(torch, request, args):
-    """The ways of a group of cells: {"mode|forward or step|way": function that measures seconds}."""
+    """The ways of a group of cells: {"mode, forward or step|way": function that measures seconds}."""
     torch.manual_seed(0)
     found = {}
     for mode in MODES:
@@ -104,57 +104,27 @@ def ways_of(torch, request, args):
             def forward(measure=measure, last=last):
                 last[:] = measure()  # and the step
                 return last[0]
-            found[f"{mode}|forward|{way}"] = forward
-            found[f"{mode}|step|{way}"] = lambda last=last: last[1]
-    return found
-
-
-def of_torch(times):
-    """{(mode, part): {way: seconds}} from the answer of PyTorch's process."""
-    found = {}
-    for name, seconds in times.items():
-        mode, part, way = name.split("|")
-        found.setdefault((mode, part), {})[way] = seconds
+            found[f"{mode} forward|{way}"] = forward
+            found[f"{mode} step|{way}"] = lambda last=last: last[1]
     return found
 
 
 def of_ours(report):
+    """{"mode, forward or step": {way: seconds}}"""
     found = {}
     for c in report["cells"]:
         way = OURS[c["step"], c["run"]]
-        found.setdefault((c["mode"], "forward"), {})[way] = 1e-3 * c["forward_ms"]
-        found.setdefault((c["mode"], "step"), {})[way] = 1e-3 * (c["forward_ms"] + c["backward_ms"])
+        found.setdefault(f"{c['mode']} forward", {})[way] = 1e-3 * c["forward_ms"]
+        found.setdefault(f"{c['mode']} step", {})[way] = 1e-3 * (c["forward_ms"] + c["backward_ms"])
     return found
 
 
-def compared_rows(args, flags, peer):
-    """For each size, batch, and part of each cell: name, our rounds, PyTorch's rounds, processor shares, our last
-    report."""
-    with tempfile.TemporaryDirectory() as folder:
-        for size, batch, fragments in ((s, b, f) for s in args.sizes for b in args.batches for f in args.fragments):
-            def one():
-                report = report_of(args, flags(size, batch, fragments), os.path.join(folder, "ours.json"))
-                return of_ours(report), of_torch(peer((size, batch, fragments))), report
-
-            rounds, shares = rounds_of(args, peer.threads, f"{size}, batch {batch}, {fragments} fragments", one)
-            ours, torch = (lambda part: [r[0][part] for r in rounds]), (lambda part: [r[1][part] for r in rounds])
-            report = {**rounds[-1][2], "torch": peer.version}
-            for mode in MODES if fragments == args.fragments[0] else MODES[1:]:
-                name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
-                for part in ("forward", "step"):
-                    yield f"{name} {part}", ours((mode, part)), torch((mode, part)), shares, report
-            yield (f"{name} forward beside linear", ours(("inference", "forward")), torch(("linear", "forward")),
-                   shares, report)
-
-
 def declare(parser):
-    numbers = lambda text: [int(word) for word in text.split(",")]
     parser.add_argument("--sizes", type=numbers, default=[2048])
     parser.add_argument("--batches", type=numbers, default=[1, 16])
     parser.add_argument("--fragments", type=numbers, default=[2, 8])
     parser.add_argument("--warmup", type=int, default=3, help="untimed steps, for each way and round")
     parser.add_argument("--steps", type=int, default=10, help="timed steps, for each way and round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
 
 
 def main():
@@ -166,15 +136,24 @@ def main():
     for size, fragments in ((s, f) for s in args.sizes for f in args.fragments):
         if size % fragments:
             error(f"--sizes {size} cannot be split into --fragments {fragments}: each size must be a multiple of each")
-    threads = 1 if args.cpu_time else args.threads
+    peer = Peer(args.threads)
 
-    def flags(size, batch, fragments):
-        f = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", "eager,compiled", "--warmup",
-             args.warmup]
-        f += ["--steps", args.steps]
-        return f + (["--threads", threads] if args.device == "cpu" and not args.cpu_time else [])
+    def one(_, request, folder):
+        size, batch, fragments = request
+        report = report_of(args, ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run",
+                                  "eager,compiled", "--warmup", args.warmup, "--steps", args.steps],
+                           os.path.join(folder, "ours.json"))
+        mine, theirs, rows = of_ours(report), by_row(peer(request)), {}
+        for mode in MODES if fragments == args.fragments[0] else MODES[1:]:
+            name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
+            for part in ("forward", "step"):
+                rows[f"{name} {part}"] = mine[f"{mode} {part}"], theirs[f"{mode} {part}"]
+        rows[f"{name} forward beside linear"] = mine["inference forward"], theirs["linear forward"]
+        return {**report, "torch": peer.version}, rows
 
-    table(args, compared_rows(args, flags, Peer(threads)), threads=threads, steps=args.steps, dtype="f32")
+    requests = {f"{s}, batch {b}, {f} fragments": (s, b, f) for s in args.sizes for b in args.batches
+                for f in args.fragments}
+    table(args, in_turn(args, args.threads, requests, one), threads=args.threads, steps=args.steps, dtype="f32")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,7 @@ foreach(run eager compiled)
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text ERROR_QUIET)
   foreach(line "Forward time: [0-9]+[.][0-9][0-9]ms" "Backward time: -?[0-9]+[.][0-9][0-9]ms"
           "Peak memory: [0-9]+[.][0-9]MB" "Parameters: [0-9]+")
-    string(REGEX MATCHALL "\n  ${line}\n" found "${text}\n")
-    list(LENGTH found count)
-    if(NOT count EQUAL 40)  # sizes, batches, steps, cells
-      message(FATAL_ERROR "'${line}' is printed ${count} times, not 40:\n${text}")
-    endif()
+    matches("${text}\n" 40 "\n  ${line}\n")  # sizes, batches, steps, cells
   endforeach()
   prints("${text}" "; f32, TF32 off, 2 timed steps after 3 untimed"
          "\nStep: separate, ${run}\nBenchmarking with input_size=64, output_size=64, batch_size=1\n\
@@ -24,28 +20,16 @@ foreach(run eager compiled)
     message(FATAL_ERROR "the document has no such size:\n${text}")
   endif()
   read_results(${OUT}/${run}.json json device clock warmup steps seed dtype)
-  string(JSON count LENGTH "${json}" cells)
-  if(NOT count EQUAL 40)
-    message(FATAL_ERROR "${count} cells in ${OUT}/${run}.json")
-  endif()
+  has_members("${json}" 40 cells)
   foreach(i RANGE 39)
-    foreach(key forward_ms live_bytes reserved_bytes parameters first_loss last_loss document_bytes fair_bytes
-            stored_bytes folded_bytes)
-      string(JSON value GET "${json}" cells ${i} ${key})
-      if(NOT value GREATER 0)
-        message(FATAL_ERROR "${key} of cell ${i} is '${value}' in ${OUT}/${run}.json")
-      endif()
-    endforeach()
-    string(JSON first_${run}_${i} GET "${json}" cells ${i} first_loss)
-    string(JSON last_${run}_${i} GET "${json}" cells ${i} last_loss)
+    positive("${json}" "cells;${i}" forward_ms live_bytes reserved_bytes parameters first_loss last_loss document_bytes
+             fair_bytes stored_bytes folded_bytes)
+    string(JSON first GET "${json}" cells ${i} first_loss)
+    string(JSON last GET "${json}" cells ${i} last_loss)
+    list(APPEND losses_${run} "${first} ${last}")
   endforeach()
 endforeach()
-foreach(i RANGE 39)
-  if(NOT "${first_eager_${i}} ${last_eager_${i}}" STREQUAL "${first_compiled_${i}} ${last_compiled_${i}}")
-    message(FATAL_ERROR "cell ${i}: losses are ${first_eager_${i}} and ${last_eager_${i}}, "
-                        "compiled ${first_compiled_${i}} and ${last_compiled_${i}}")
-  endif()
-endforeach()
+equals("losses of compiled cells" "${losses_compiled}" "${losses_eager}")
 
 execute_process(COMMAND ${PROGRAM} --sizes 2048 --batches 1 --fragments 8 --modes linear,inference --step folded
                 --warmup 1 --steps 1 --against-document

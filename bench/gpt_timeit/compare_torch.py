@@ -16,7 +16,7 @@ import math, os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 import torch_gpt
-from torch_peer import PRECISIONS, Peer, in_turn, parse, serve, table
+from torch_peer import PRECISIONS, Peer, both_modes, parse, serve, table, words
 
 # Width, blocks, heads; vocabulary 10 000, RMSNorm, GELU, learned positions, no biases.
 SIZES = {"small": (768, 12, 12), "medium": (1024, 24, 16), "tiny": (32, 2, 2)}
@@ -119,40 +119,32 @@ def ways_of(torch, request, args):
 
 
 def declare(parser):
-    words = lambda text: text.split(",")
-    parser.add_argument("--sizes", type=words, default=["small", "medium"])
-    parser.add_argument("--computations", type=words, default=["forward", "backward", "forward_backward"])
-    parser.add_argument("--mixed", type=words, default=["False", "True"])
-    parser.add_argument("--ways", type=words, default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
+    computations, mixed = ["forward", "backward", "forward_backward"], ["False", "True"]
+    parser.add_argument("--sizes", type=words(SIZES), default=["small", "medium"])
+    parser.add_argument("--computations", type=words(computations), default=computations)
+    parser.add_argument("--mixed", type=words(mixed), default=mixed)
+    parser.add_argument("--ways", type=words(WAYS), default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
     parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--warmup", type=int, default=3,
                         help="steps before the timed ones: tracing takes some, and recording a graph")
     parser.add_argument("--steps", type=int, default=5, help="timed ones, for each way and round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
 
 
 def main():
-    args, error = parse(__doc__, "bench_gpt_timeit", declare, rounds=3)
+    args, _ = parse(__doc__, "bench_gpt_timeit", declare, rounds=3)
     if args.serve:
         return serve(args, lambda torch, request: ways_of(torch, request, args))
-    for given, known, what in ((args.sizes, SIZES, "size"), (args.ways, WAYS, "way")):
-        for word in given:
-            if word not in known:
-                error(f"there is no {what} '{word}': {', '.join(known)}")
-
-    threads = 1 if args.cpu_time else args.threads
     requests = {f"{size}_{computation}_mixed_{mixed}": (size, computation, mixed)
                 for size in args.sizes for computation in args.computations for mixed in args.mixed}
     shared = ["--matrix-only", "--warmups", args.warmup, "--steps", args.steps, "--batch", args.batch, "--context",
-              args.context]
-    shared += ["--matmul-precision", args.matmul_precision]
-    shared += ["--threads", threads] if args.device == "cpu" else []
+              args.context, "--matmul-precision", args.matmul_precision]
     flags = lambda request: [word for pair in zip(("--sizes", "--computations", "--mixed"), request)
                              for word in pair] + shared
-    table(args, in_turn(args, requests, flags, lambda report, _: report["rows"][0]["median_time"], [Peer(threads)]),
-          threads=threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context,
+    table(args, both_modes(args, requests, flags, lambda report, _: report["rows"][0]["median_time"],
+                           [Peer(args.threads)]),
+          threads=args.threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context,
           steps=args.steps)
 
 

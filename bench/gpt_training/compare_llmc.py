@@ -18,7 +18,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from gpt2_weights import SIZES, weights, write_folder
-from torch_peer import parse, rounds_of, table
+from torch_peer import parse, rounds_of, table, words
 from train_runs import report_of, seconds_of, train
 
 RUNS = {"4x64": (4, 64), "16x128": (16, 128)}  # sequences, tokens in each
@@ -152,14 +152,12 @@ def theirs(programs, run, logs):
 
 
 def declare(parser):
-    words = lambda text: text.split(",")
     parser.add_argument("--llmc", help="a checkout of llm.c")
     parser.add_argument("--llmcpp", help="a checkout of llm.cpp with its submodules; Eigen may be the system's")
-    parser.add_argument("--runs", type=words, default=list(RUNS))
-    parser.add_argument("--compilers", type=words, default=["gcc", "clang"])
+    parser.add_argument("--runs", type=words(RUNS), default=list(RUNS))
+    parser.add_argument("--compilers", type=lambda text: text.split(","), default=["gcc", "clang"])
     parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
     parser.add_argument("--steps", type=int, default=5, help="timed ones, for each way and round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.set_defaults(dtype="f32")
 
 
@@ -170,9 +168,6 @@ def main():
         error("the programs measure wall time alone, on the CPU: leave --cpu-time and --device out")
     if not sources:
         error("name a checkout by --llmc or --llmcpp")
-    for run in args.runs:
-        if run not in RUNS:
-            error(f"there is no run '{run}': {', '.join(RUNS)}")
 
     def measured():
         with tempfile.TemporaryDirectory() as folder:

@@ -17,8 +17,8 @@ import os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 import torch_gpt
-from torch_peer import PRECISIONS, Peer, in_turn, parse, serve, table
-from train_runs import BETAS, CLIP, DECAY, EPS, RATE, RUNS, settings_of
+from torch_peer import PRECISIONS, Peer, both_modes, parse, serve, table, words
+from train_runs import RUNS, settings_of, step_of
 
 WAYS = ("eager fused", "eager foreach", "compile fused")  # model mode and AdamW of PyTorch
 BY_BLOCK = "blocks fused"  # each block compiled: one compilation serves all
@@ -85,27 +85,13 @@ def ways_of(torch, run, args):
     tokens, targets = (torch.randint(vocabulary, (batch, context), device=args.device) for _ in range(2))
     with torch.device(args.device):
         model = big_gpt(torch, args.layers) if run == BIG else gpt(torch, run)
-    parameters = list(model.parameters())
-    groups = [{"params": [p for p in parameters if p.dim() == 2], "weight_decay": DECAY},
-              {"params": [p for p in parameters if p.dim() != 2], "weight_decay": 0.0}]
     compiled = torch.compile(model) if any(way.startswith("compile") for way in args.ways) else None
     blocks = [torch.compile(block) for block in model.h] if BY_BLOCK in args.ways else None
 
     def measured(way):
         function = compiled if way.startswith("compile") else model
-        adamw = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=EPS, **{way.split()[1]: True})
-
-        def step():
-            start = args.now()
-            with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.dtype == "bf16"):
-                loss = function(tokens, targets, blocks if way == BY_BLOCK else None)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)
-            adamw.step()
-            adamw.zero_grad(set_to_none=True)
-            args.wait()
-            return args.now() - start
-
+        step = step_of(torch, args, model, lambda: function(tokens, targets, blocks if way == BY_BLOCK else None),
+                       way.split()[1])
         for _ in range(args.warmup):
             step()
         return statistics.median(step() for _ in range(args.steps))
@@ -114,15 +100,14 @@ def ways_of(torch, run, args):
 
 
 def declare(parser):
-    words = lambda text: text.split(",")
-    parser.add_argument("--runs", type=words, default=list(RUNS), help=f"{', '.join(RUNS)}, {BIG}")
-    parser.add_argument("--ways", type=words, default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}, {BY_BLOCK}")
+    runs, ways = (*RUNS, BIG), (*WAYS, BY_BLOCK)
+    parser.add_argument("--runs", type=words(runs), default=list(RUNS), help=", ".join(runs))
+    parser.add_argument("--ways", type=words(ways), default=list(WAYS), help=f"of PyTorch: {', '.join(ways)}")
     parser.add_argument("--layers", type=int, default=0, help=f"blocks of {BIG}, 0: all 32")
     parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
     parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
     parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones: tracing takes some")
     parser.add_argument("--steps", type=int, default=10, help="timed ones, for each way and round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
 
 
 def flags_of(args, run):
@@ -131,8 +116,6 @@ def flags_of(args, run):
     if args.layers:
         of_run["layers"] = args.layers
     flags = {**(of_run if run == BIG else settings_of(args, run)), "steps": args.steps, "untimed": args.warmup}
-    if args.device == "cpu":
-        flags["threads"] = args.threads
     return [word for k, v in flags.items() for word in (f"--{k}", v)]
 
 
@@ -142,13 +125,8 @@ def main():
         error("steps take wall time alone: leave --cpu-time out")
     if args.serve:
         return serve(args, lambda torch, run: ways_of(torch, run, args))
-    for given, known, what in ((args.runs, (*RUNS, BIG), "run"), (args.ways, (*WAYS, BY_BLOCK), "way")):
-        for word in given:
-            if word not in known:
-                error(f"there is no {what} '{word}': {', '.join(known)}")
-    table(args, in_turn(args, {run: run for run in args.runs}, lambda run: flags_of(args, run),
-                        lambda report, _: report["median"],
-                        [Peer(args.threads)]),
+    table(args, both_modes(args, {run: run for run in args.runs}, lambda run: flags_of(args, run),
+                           lambda report, _: report["median"], [Peer(args.threads)]),
           threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)
 
 

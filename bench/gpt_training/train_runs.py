@@ -23,6 +23,27 @@ def settings_of(args, run):
             "matmul-precision": args.matmul_precision}
 
 
+def step_of(torch, args, model, loss, adamw):
+    """A function that times a step of PyTorch: loss(), gradients, clipping, AdamW ("fused" or "foreach")."""
+    parameters = list(model.parameters())
+    optimizer = torch.optim.AdamW([{"params": [p for p in parameters if p.dim() == 2], "weight_decay": DECAY},
+                                   {"params": [p for p in parameters if p.dim() != 2], "weight_decay": 0.0}],
+                                  lr=RATE, betas=BETAS, eps=EPS, **{adamw: True})
+
+    def step():
+        start = args.now()
+        with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.dtype == "bf16"):
+            of_step = loss()
+        of_step.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        args.wait()
+        return args.now() - start
+
+    return step
+
+
 def train(args, folder, flags, modes=("eager", "compiled"), launch=(), copies=1):
     """({mode: log} of `tapegrad train` with these flags, a log being a list of steps; output of the last run).
     `launch` precedes the command. Of concurrent copies the first is reported."""

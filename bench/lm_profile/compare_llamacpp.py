@@ -10,10 +10,11 @@ sides alternate, a process of ours and a completion of theirs; both warm up firs
 runs with its defaults, keys and values in f16; ours has all in the dtype of the weights, and its compiled way counts.
 --cpu-time uses one thread and CPU time on both sides, for a busy machine: threads of llama.cpp wait in spin loops.
 Tokens must equal those of llama.cpp with f32 keys and values. If they differ, its logits at the first different token
-must be equal up to rounding (its GELU is an f16 table). The ratio is the median over the rounds of our tokens per
-second over theirs.
+must be equal up to rounding (its GELU is an f16 table). The table has the time of a token; the ratio is the median over
+the rounds of theirs over ours.
 """
-import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
+import json, math, os, sys, tempfile, time
+from importlib.metadata import version
 
 import gguf
 import numpy as np
@@ -21,6 +22,7 @@ import xllamacpp
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from gpt2_weights import SIZES, weights, write_folder
+from torch_peer import in_turn, parse, report_of, table, words
 
 NEAR = {"f32": 4e-3, "bf16": 6e-2}  # log-probabilities: f16 table; bf16 activations
 
@@ -82,28 +84,17 @@ class LlamaCpp:
         return r
 
     def decode(self, prompt, n, cpu_time=False):
-        """The tokens, whose texts are "<id>", and their rate with all but the prompt's last token cached."""
+        """The tokens, whose texts are "<id>", and the seconds of one, with all but the prompt's last token cached."""
         begin = time.process_time()
         r = self.complete(prompt, n)
-        rate = n / (time.process_time() - begin) if cpu_time else r["timings"]["predicted_per_second"]
-        return [int(t) for t in r["choices"][0]["text"].strip("<>").split("><")], rate
+        seconds = (time.process_time() - begin) / n if cpu_time else 1 / r["timings"]["predicted_per_second"]
+        return [int(t) for t in r["choices"][0]["text"].strip("<>").split("><")], seconds
 
     def gap(self, prompt, one, other):
         """The difference of two next tokens' log-probabilities; infinite if one is not among the top."""
         r = self.complete(prompt, 1, logprobs=50, n_probs=50)
         top = {x["id"]: x["logprob"] for x in r["choices"][0]["logprobs"]["content"][0]["top_logprobs"]}
         return abs(top.get(one, math.inf) - top.get(other, -math.inf))
-
-
-def ours(a, folder, dtype):
-    with tempfile.TemporaryDirectory() as d:
-        out = d + "/run.json"
-        subprocess.run([a.bench, "--model", folder, "--dtypes", dtype, "--prompt", a.prompts, "--tokens", str(a.tokens),
-                        "--rounds", "1", "--json", out,
-                        *(["--cpu-time"] if a.cpu_time else ["--threads", str(a.threads)])],
-                       check=True, stdout=subprocess.DEVNULL)  # fmt: skip
-        with open(out, encoding="utf-8") as f:
-            return json.load(f)["decoding"]
 
 
 def check_tokens(peer, dtype, prompt, tokens):
@@ -114,55 +105,52 @@ def check_tokens(peer, dtype, prompt, tokens):
     gap = peer.gap(prompt + tokens[:first], tokens[first], theirs[first])
     if not gap <= NEAR[dtype]:
         sys.exit(f"{dtype}, prompt of {len(prompt)}: token {first} is {tokens[first]} here and {theirs[first]} in "
-                 f"llama.cpp, "
-                 f"which has them {gap:.3g} apart. At most {NEAR[dtype]} is rounding.")  # fmt: skip
+                 f"llama.cpp, which has them {gap:.3g} apart. At most {NEAR[dtype]} is rounding.")
     return f"equal to token {first}, where two are {gap:.2g} apart"
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("bench")
+def declare(parser):
     parser.add_argument("--size", choices=SIZES, default="124m")
-    parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--dtypes", type=words(NEAR), default=list(NEAR))
     parser.add_argument("--prompts", default="32,256,512,900")
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--cpu-time", action="store_true")
-    parser.add_argument("--json")
-    a = parser.parse_args()
-    a.threads = 1 if a.cpu_time else a.threads
-    size, rows = SIZES[a.size], []
-    with tempfile.TemporaryDirectory() as d:
+
+
+def main():
+    args, error = parse(__doc__, "bench_decode", declare, rounds=5)
+    if args.device != "cpu":
+        error("llama.cpp runs on the CPU here: leave --device out")
+    size, agree = SIZES[args.size], {}
+
+    def measured(d):
         w = weights(size)
         write_folder(d + "/hf", size, w)
-        for dtype in a.dtypes.split(","):
+        for dtype in args.dtypes:
             path = f"{d}/{dtype}.gguf"
             write_gguf(path, size, w, dtype)
-            peer = LlamaCpp(path, size["context"], a.threads, exact=True)
-            agree = {run["prompt"]: check_tokens(peer, dtype, **run["first_text"]) for run in ours(a, d + "/hf", dtype)}
-            peer = LlamaCpp(path, size["context"], a.threads)
-            rates = {length: ([], []) for length in agree}
-            for _ in range(a.rounds):
-                for run in ours(a, d + "/hf", dtype):
+            flags = ["--model", d + "/hf", "--dtypes", dtype, "--prompt", args.prompts, "--tokens", args.tokens,
+                     "--rounds", 1]
+            exact = LlamaCpp(path, size["context"], args.threads, exact=True)
+            for run in report_of(args, flags, d + "/ours.json")["decoding"]:
+                agree[name := f"{dtype} after {run['prompt']}"] = check_tokens(exact, dtype, **run["first_text"])
+                print(f"{name}: tokens {agree[name]}", flush=True)
+            del exact
+            peer = LlamaCpp(path, size["context"], args.threads)
+
+            def one(_, flags, folder):
+                report, rows = report_of(args, flags, folder + "/ours.json"), {}
+                for run in report["decoding"]:
                     prompt = run["first_text"]["prompt"]
                     peer.complete(prompt, 1)  # puts it into the cache
-                    rates[run["prompt"]][0].append(run["ways"][2]["tokens_per_second"])
-                    rates[run["prompt"]][1].append(peer.decode(prompt, a.tokens, a.cpu_time)[1])
-            for length, (mine, theirs) in rates.items():
-                row = {"dtype": dtype, "prompt": length, "ours": statistics.median(mine),
-                       "llamacpp": statistics.median(theirs),
-                       "ratio": statistics.median(m / t for m, t in zip(mine, theirs)),
-                       "tokens": agree[length]}  # fmt: skip
-                rows.append(row)
-                print("{dtype:5} after {prompt:4}: ours {ours:7.2f} tokens/s, llama.cpp {llamacpp:7.2f}, ratio "
-                      "{ratio:.3f}; "
-                      "tokens {tokens}".format(**row), flush=True)
-            del peer
-    if a.json:
-        with open(a.json, "w", encoding="utf-8") as f:
-            json.dump({"size": a.size, "threads": a.threads, "clock": "processor" if a.cpu_time else "wall",
-                       "rounds": a.rounds, "rows": rows}, f, indent=1)  # fmt: skip
+                    rows[f"{dtype} after {run['prompt']}"] = (
+                        {"compiled": run["ways"][2]["seconds_per_token"]["median"]},
+                        {"llama.cpp": peer.decode(prompt, args.tokens, args.cpu_time)[1]})
+                return {**report, "peer": f"xllamacpp {version('xllamacpp')}"}, rows
+
+            yield from in_turn(args, args.threads, {dtype: flags}, one)
+
+    with tempfile.TemporaryDirectory() as folder:
+        table(args, measured(folder), key="peer", threads=args.threads, size=args.size, tokens=agree)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ samples. On a busy machine --cpu-time compares one thread each, by CPU time.
 import math, os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, in_turn, parse, serve, table, timer
+from torch_peer import Peer, both_modes, parse, serve, table, timer
 
 # x, rank: document 000's LoRA layers are square, with alpha = 2 rank
 LORA = {
@@ -113,7 +113,7 @@ def main():
     flags = lambda name: ["--filter", name, "--samples", 20, "--warmup", args.seconds / 3, "--target", args.seconds]
     seconds = lambda report, name: next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
     threads = [1] if args.cpu_time or args.device != "cpu" else sorted({1, os.cpu_count()})
-    table(args, in_turn(args, ids, flags, seconds, [Peer(n) for n in threads]))
+    table(args, both_modes(args, ids, flags, seconds, [Peer(n) for n in threads]))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ PyTorch's time over ours: above 1 ours is faster. PyTorch is eager; --compile al
 is to the faster. Backward rows repeat the backward of one retained graph. On a busy machine --cpu-time compares one
 thread each, by CPU time. Rows in tf32 allow TF32 in PyTorch, rows in f32 do not.
 """
-import os, sys, tempfile
+import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, report_of, rounds_of, serve, table, timer
+from torch_peer import Peer, in_turn, parse, report_of, serve, table, timer
 
 DTYPES = {"f32": "float32", "tf32": "float32", "f64": "float64", "bf16": "bfloat16"}
 
@@ -89,31 +89,22 @@ def text(row):
     return f"{row['name']} {'x'.join(map(str, row['shape']))} {row['dtype']}"
 
 
-def measured(args):
-    """Alternates both programs over all rows."""
-    torch = None
-    with tempfile.TemporaryDirectory() as folder:
-        def one():
-            nonlocal torch
-            report = report_of(args, ["--filter", args.filter, "--seconds", args.seconds],
-                               os.path.join(folder, "ours.json"))
-            torch = torch or Peer(report["machine"]["threads"])
-            rows = [row for row in report["rows"] if row["name"].removesuffix("_backward") in (*OPS, "adamw_step")]
-            return (report, {text(row): {"eager": row["seconds"]} for row in rows},
-                    {text(row): torch(row) for row in rows})
-
-        rounds, shares = rounds_of(args, 1 if args.cpu_time else os.cpu_count(), "all rows", one)
-    for name in rounds[0][1]:
-        yield (name, [r[1][name] for r in rounds], [r[2][name] for r in rounds], shares,
-               {**rounds[-1][0], "torch": torch.version})
-
-
 def main():
     compiled = lambda parser: parser.add_argument("--compile", action="store_true", help="torch.compile too")
     args, _ = parse(__doc__, "bench_ops", compiled, rounds=3, seconds=0.2)
     if args.serve:
         return serve(args, lambda torch, row: ways_of(torch, row, args))
-    table(args, measured(args))
+    torch = None
+
+    def one(_, filter, folder):
+        nonlocal torch
+        report = report_of(args, ["--filter", filter, "--seconds", args.seconds], os.path.join(folder, "ours.json"))
+        torch = torch or Peer(report["machine"]["threads"])
+        return {**report, "torch": torch.version}, {
+            text(row): ({"eager": row["seconds"]}, torch(row)) for row in report["rows"]
+            if row["name"].removesuffix("_backward") in (*OPS, "adamw_step")}
+
+    table(args, in_turn(args, 1 if args.cpu_time else os.cpu_count(), {"all rows": args.filter}, one))
 
 
 if __name__ == "__main__":

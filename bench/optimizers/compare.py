@@ -6,7 +6,7 @@ Runs `tapegrad train --preset shakespeare-cpu` for each seed: AdamW with the pre
 given, and Muon for --muon-steps, with a schedule of that length. Choose the rates on a seed that is not measured. Then
 it times a few steps of each optimiser, alternating. Finished runs in --out are not repeated.
 """
-import concurrent.futures, math, os, statistics, sys
+import math, os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from preset_runs import parser, run, trained, write_result
@@ -38,11 +38,7 @@ def main():
     if a.adamw_lr:
         kinds[f"adamw, lr {a.adamw_lr}"] = (a.steps, ["--lr", a.adamw_lr, "--min-lr", f"{float(a.adamw_lr) / 10:g}"])
     kinds[f"muon, muon_lr {a.muon_lr}"] = (a.muon_steps, muon + ["--eval-every", "100"])
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        runs = {(kind, seed): pool.submit(trained, a, kind.replace(", ", "-").replace(" ", ""), seed, steps, *flags)
-                for kind, (steps, flags) in kinds.items() for seed in a.seeds}
-        runs = {key: job.result()[1] for key, job in runs.items()}
-
+    runs = {key: records for key, (_, records) in trained(a, kinds).items()}
     base, muon_kind = list(kinds)[0], list(kinds)[-1]
     rows = []
     for kind, (steps, _) in kinds.items():

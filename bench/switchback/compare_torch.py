@@ -13,10 +13,10 @@ as warm-up. Each side's fastest way by its median counts; the ratio is the media
 ours, above 1 if ours is faster. The rows "SwitchBack beside linear" compare our fastest SwitchBack with PyTorch's
 fastest full-precision linear layer. f32 uses no TF32.
 """
-import os, sys, tempfile
+import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, parse, report_of, rounds_of, serve, table
+from torch_peer import Peer, by_row, in_turn, numbers, parse, report_of, serve, table, words
 
 OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd",
        "x_quantize_rowwise",
@@ -133,42 +133,18 @@ def of_ours(row):
 
 
 def of_torch(times):
-    found = {}
-    for name, seconds in times.items():
-        op, way = name.split("|")
-        found.setdefault(op, {})[way] = seconds
+    found = by_row(times)
     return found | ({BESIDE: {f"linear {way}": s for way, s in found["linear"].items()}} if "linear" in found else {})
 
 
-def compared_rows(args, requests, flags, peer):
-    """For each row of the grid and each op and layer in it: name, our rounds, PyTorch's rounds, processor shares,
-    our last report."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, request in requests.items():
-            def one():
-                report = report_of(args, flags[name], os.path.join(folder, "ours.json"))
-                row = report["grid"][0]
-                assert [row["dim_in"], row["dim_out"], row["batch_size"]] == list(request), (name, row)
-                return of_ours(row), of_torch(peer(request)), report
-
-            rounds, shares = rounds_of(args, peer.threads, name, one)
-            for part in args.parts:
-                if all(part in theirs for _, theirs, _ in rounds):
-                    kind = "step, " if part in LAYERS else ""
-                    yield (f"{name} {kind}{part}", [r[0][part] for r in rounds], [r[1][part] for r in rounds], shares,
-                           {**rounds[-1][2], "torch": peer.version})
-
-
 def declare(parser):
-    numbers = lambda text: [int(word) for word in text.split(",")]
     parser.add_argument("--dims", type=numbers, default=[1024, 2048])
     parser.add_argument("--batch", type=numbers, default=[1024, 4096])
-    parser.add_argument("--switch", type=lambda text: text.split(","), default=["False"])
+    parser.add_argument("--switch", type=words(("False", "True")), default=["False"])
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--only", default="",
                         help="of the ops and layers those with one of these in their name: linear,global")
     parser.add_argument("--repeat", type=int, default=4, help="timed calls, for each way and round")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
 
 
 def main():
@@ -178,19 +154,26 @@ def main():
         return serve(args, lambda torch, request: ways_of(torch, request, args))
     if not args.parts:
         error(f"no op and no layer has '{args.only}' in it: {', '.join((*OPS, *LAYERS, BESIDE))}")
-    threads = 1 if args.cpu_time else args.threads
-    requests, flags = {}, {}
+    requests = {}
     for dim in args.dims:
         for batch in args.batch:
             for switch in args.switch:
                 sizes = (dim, 4 * dim)[:: -1 if switch == "True" else 1]
-                name = f"{sizes[0]}->{sizes[1]} {batch}"
-                requests[name] = (*sizes, batch)
-                flags[name] = ["--dims", dim, "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype,
-                               "--repeat", args.repeat]
-                flags[name] += ["--threads", threads] if args.device == "cpu" and not args.cpu_time else []
-    table(args, compared_rows(args, requests, flags, Peer(threads)), threads=threads, repeat=args.repeat,
-          dtype=args.dtype)
+                requests[f"{sizes[0]}->{sizes[1]} {batch}"] = ((*sizes, batch), switch)
+    peer = Peer(args.threads)
+
+    def one(name, request, folder):
+        (*sizes, batch), switch = request
+        report = report_of(args, ["--dims", min(sizes), "--wm", 4, "--batch", batch, "--switch", switch, "--dtype",
+                                  args.dtype, "--repeat", args.repeat], os.path.join(folder, "ours.json"))
+        row = report["grid"][0]
+        assert [row["dim_in"], row["dim_out"], row["batch_size"]] == [*sizes, batch], (name, row)
+        mine, theirs = of_ours(row), of_torch(peer(request[0]))
+        return {**report, "torch": peer.version}, {
+            f"{name} {'step, ' * (part in LAYERS)}{part}": (mine[part], theirs[part])
+            for part in args.parts if part in theirs}
+
+    table(args, in_turn(args, args.threads, requests, one), threads=args.threads, repeat=args.repeat, dtype=args.dtype)
 
 
 if __name__ == "__main__":

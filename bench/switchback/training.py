@@ -5,17 +5,10 @@
 Runs `tapegrad train --preset shakespeare-cpu --linear KIND` for each seed and kind. Prints each final loss relative to
 the plain run of its seed, and fails if one is more than --within above it. Finished runs in --out are not repeated.
 """
-import concurrent.futures, os, sys
+import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from preset_runs import parser, trained, write_result
-
-
-def train(a, kind, seed):
-    """The device line of a run, and the records of its validations."""
-    device, records = trained(a, kind, seed, a.steps, "--eval-every", "100", "--checkpoint-every", "0", "--linear",
-                              kind)
-    return device, [r for r in records if "val_loss" in r]
 
 
 def main():
@@ -24,15 +17,13 @@ def main():
                    default=["plain", "switchback", "switchback-vector-wise", "switchback-memory-efficient"])
     p.add_argument("--within", type=float, default=0.01, help="largest distance of the last losses, as a share")
     a = p.parse_args()
-    with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        runs = {(kind, seed): pool.submit(train, a, kind, seed) for seed in a.seeds for kind in a.kinds}
-        runs = {key: run.result() for key, run in runs.items()}
-
-    last = {key: curve[-1]["val_loss"] for key, (_, curve) in runs.items()}
+    runs = trained(a, {kind: (a.steps, ["--eval-every", "100", "--checkpoint-every", "0", "--linear", kind])
+                       for kind in a.kinds})
+    last = {key: records[-1]["val_loss"] for key, (_, records) in runs.items()}
     rows = [{"linear": kind, "seed": seed, "val_loss": last[kind, seed],
              "above_plain": last[kind, seed] / last[a.kinds[0], seed] - 1,
-             "curve": [[r["step"], r["val_loss"]] for r in runs[kind, seed][1]]} for kind in a.kinds
-             for seed in a.seeds]
+             "curve": [[r["step"], r["val_loss"]] for r in runs[kind, seed][1] if "val_loss" in r]}
+            for kind in a.kinds for seed in a.seeds]
     if a.json:
         write_result(a, runs[a.kinds[0], a.seeds[0]][0], rows=rows)
     print("| linear | seed | validation loss | above plain, % |\n|---|---|---|---|")
