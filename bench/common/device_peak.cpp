@@ -1,6 +1,6 @@
-#include "common/device_peak.h"
-
+// Peak rates of a GPU, through the library's own large GEMM and copy.
 #include "common/harness.h"
+#include "common/peak.h"
 
 #include <tapegrad/tapegrad.h>
 

@@ -32,7 +32,6 @@ double timed(const std::function<void()>& f) {
   return now() - start;
 }
 void use_cpu_time() { cpu_time = true; }
-std::string_view name_of(RunMode m) { return m == RunMode::eager ? "eager" : "compiled"; }
 
 Timing summary(std::vector<double> t) {
   std::sort(t.begin(), t.end());

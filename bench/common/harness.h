@@ -2,21 +2,25 @@
 #pragma once
 #include <tapegrad/core/device.h>
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/models/config/suggest.h>
 
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+namespace tg {
+namespace bench {
+enum class RunMode { eager, compiled };  // compiled: tensor functions run through tg::compile
+}
+template <> inline constexpr EnumNames<2> kEnumNames<bench::RunMode>{"mode", {"eager", "compiled"}};
+}  // namespace tg
 namespace tg::bench {
 
 double now();  // seconds
 double timed(const std::function<void()>& f);
 // Makes now() count this process's CPU time, for one thread on a busy machine.
 void use_cpu_time();
-
-enum class RunMode { eager, compiled };  // compiled: tensor functions run through tg::compile
-std::string_view name_of(RunMode);
 
 struct Timing {
   double median, p10, p90;  // seconds per run

@@ -1,6 +1,5 @@
 #include "common/peak.h"
 
-#include "common/device_peak.h"
 #include "common/harness.h"
 
 #include <tapegrad/core/backend/backend.h>

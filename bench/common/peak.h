@@ -6,6 +6,7 @@
 #include <tapegrad/core/dtype.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -39,5 +40,14 @@ class Peaks {
   std::map<std::string, double> gflops_;
   std::map<int64_t, Bandwidth> bandwidths_;
 };
+
+// f repeated, then synchronised, so that a sample takes milliseconds: a launch alone is not the work.
+std::function<void()> batched(std::function<void()> f, Device, int repeats);
+int repeats_for(const std::function<void()>& f, Device, double seconds_per_sample);
+
+// GFLOP/s of a square GEMM; operands "f64", "f32", "tf32" or "bf16".
+double device_product_rate(Device, const std::string& operands, double seconds);
+// GB/s, read plus written, of a copy within `bytes` in total.
+double device_copy_rate(Device, int64_t bytes, double seconds);
 
 }  // namespace tg::bench

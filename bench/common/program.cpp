@@ -1,6 +1,5 @@
 #include "common/program.h"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -22,14 +21,17 @@ void declare_cpu_time(Command& c, SharedFlags& f) {
 void declare_document(Command& c, SharedFlags& f) {
   c.toggle("--against-document", "print the document's figures next to ours", f.against_document);
 }
+void declare_threads(Command& c, SharedFlags& f) {
+  c.option("--threads", "of the CPU backend, 0: all", f.threads, 0, INT32_MAX);
+}
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most) {
   TG_CHECK(x >= least && x <= most, value, "[{}] --{} is {}. It must be from {} to {}.", program, flag, x, least, most);
 }
 
-Origin begin(const SharedFlags& f, int argc, char** argv, std::string_view how, int64_t threads) {
+Origin begin(const SharedFlags& f, int argc, char** argv, std::string_view how) {
   if (!f.json.empty()) check_writable(f.json);
-  if (f.cpu_time) use_cpu_time(), threads = 1;
-  if (threads != 0) set_num_threads(int(threads));
+  if (f.cpu_time) use_cpu_time();
+  if (f.cpu_time || f.threads != 0) set_num_threads(f.cpu_time ? 1 : int(f.threads));
   const Machine m = machine(Device::parse(f.device));
   fmt::print("{}, {} cpu(s), {}: {}, {}{}{}\n", m.cpu, m.cpus, m.device, m.backend, m.compiler, how,
              f.cpu_time ? ", processor time" : "");
@@ -59,6 +61,19 @@ void write_json(const std::string& path, const Json& j) {
     lines += fmt::format("{}{}: {}", lines.empty() ? "" : ",\n", text_of(key), of_key);
   }
   write_file_atomically(path, "{\n" + lines + "\n}\n");
+}
+
+std::string aligned(const std::vector<Cells>& lines) {
+  std::vector<size_t> widths(lines.front().size(), 0);
+  for (const Cells& line : lines)
+    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  std::string r;
+  for (const Cells& line : lines) {
+    r += fmt::format("{:<{}}", line[0], widths[0]);
+    for (size_t i = 1; i < line.size(); ++i) r += fmt::format("  {:>{}}", line[i], widths[i]);
+    r += "\n";
+  }
+  return r;
 }
 
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,

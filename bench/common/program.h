@@ -2,34 +2,75 @@
 #pragma once
 #include "common/harness.h"
 
+#include <fmt/format.h>
+#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/train/memory_plan.h>
 
+#include <functional>
+#include <ranges>
+#include <set>
+
+namespace tg {
+namespace bench {
+enum class Word { False, True };  // of Python, in the documents
+}
+template <> inline constexpr EnumNames<2> kEnumNames<bench::Word>{"word", {"False", "True"}};
+}  // namespace tg
 namespace tg::bench {
 
 using apps::Command;
 
 struct SharedFlags {
   std::string json, commit, device = "cpu", filter;
+  int64_t threads = 0;  // 0: all
   bool cpu_time = false, against_document = false;
 };
 void declare_results(Command&, SharedFlags&);
 void declare_filter(Command&, SharedFlags&, const std::string& help);
 void declare_cpu_time(Command&, SharedFlags&);
 void declare_document(Command&, SharedFlags&);  // --against-document
+void declare_threads(Command&, SharedFlags&);
+// --flag NAME of an enum, and --flag NAME,NAME of a list.
+template <NamedEnum E>
+void declare_names(Command& c, const std::string& flag, const std::string& help, std::vector<E>& values) {
+  std::string names;
+  for (const E x : values) names += fmt::format("{}{}", names.empty() ? "" : ",", name_of(x));
+  c.option(flag, "LIST", names, help, [&values](const std::string& words) {
+    values.clear();
+    for (const auto word : std::views::split(words, ','))
+      from_name(std::string_view(word.begin(), word.end()), values.emplace_back());
+  });
+}
+template <NamedEnum E> void declare_name(Command& c, const std::string& flag, const std::string& help, E& value) {
+  c.option(flag, "NAME", std::string(name_of(value)), help,
+           [&value](const std::string& word) { from_name(word, value); });
+}
 // An Error "[program] --flag ..." unless least <= x <= most.
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most);
+
+// An Error unless all have different names, name(one).
+template <class T, class Name> void check_once(std::string_view program, const std::vector<T>& all, Name name) {
+  std::set<std::string> seen;
+  for (const T& one : all)
+    TG_CHECK(seen.emplace(std::invoke(name, one)).second, value,
+             "[{}] '{}' comes twice. Name each word of a list once.", program, std::invoke(name, one));
+}
 
 struct Origin {  // of results
   Machine machine;
   std::string clock, commit, command;  // clock: "wall" or "processor"
 };
-// Sets clock and threads (0: all), prints the machine and `how`. Throws if --json is not writable.
-Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "", int64_t threads = 0);
+// Sets clock and threads, prints the machine and `how`. Throws if --json is not writable.
+Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "");
 Json json_of(const Origin&);  // with the date; the head of all result files
 // One line per key and per object of a list. Atomic; throws on failure.
 void write_json(const std::string& path, const Json&);
+
+using Cells = std::vector<std::string>;
+// At least one line, all of one length; the first column left-aligned, the others right-aligned, as wide as needed.
+std::string aligned(const std::vector<Cells>& lines);
 
 // Throws an Error of kind memory if bytes(batch), from a dry_run() (core/backend/dry_run.h), exceeds the device's
 // memory. It suggests the first halved batch and the variants of `others` that fit.

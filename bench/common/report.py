@@ -236,7 +236,7 @@ KINDS = (  # the key of a file, the program, its plots
         bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}",
              span="min_time max_time"),
         bars("Peak memory", "rows", "{name}", "peak_bytes", "B")]),
-    ("host", "bench_training", [bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate",
+    ("mode", "bench_training", [bars("Time of an iteration, 95 % confidence:", "rows", "{id}", "time.estimate",
                                      span="time.low time.high", group=lambda r: r["id"].split("/")[0])]),
     ("bandwidth", "bench_ops", [
         bars("p10 to p90, of the machine's peak:", "rows", "{name} {shape} {dtype}", "median", "", "{unit}", "peak",

@@ -18,14 +18,14 @@ Independent processes at once measure what ranks lose to shared caches and memor
 Nothing is fitted to the steps. `one process` makes the same step with the threads of all ranks. Medians over the
 rounds, without those on a busy machine.
 """
-import argparse, json, math, os, statistics, subprocess, sys, tempfile
+import json, math, os, statistics, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
 from ranks import RUN, SHAPE, mpirun
 from results_file import write
-from torch_peer import LEAST_SHARE, rounds_of
+from torch_peer import LEAST_SHARE, numbers, parse, rounds_of
 from train_runs import RUNS, flags_of, report_of, seconds_of, train
 
 RUNS[RUN] = SHAPE
@@ -167,29 +167,21 @@ def on_paper(args):
             print()
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("programs", help="the folder with tapegrad, bench_ops and bench_comm")
+def declare(parser):
+    parser.set_defaults(threads=1, dtype="f32", matmul_precision="highest")
     parser.add_argument("--on-paper", metavar="MODELS",
                         help="tables of H100s for these named models, and nothing measured")
-    parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")])
-    parser.add_argument("--threads", type=int, default=1, help="of each rank")
+    parser.add_argument("--ranks", type=numbers)
     parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
     parser.add_argument("--steps", type=int, default=8, help="timed ones, for each run and round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
-    parser.add_argument("--json", help="write the table to this file")
-    args = parser.parse_args()
-    args.ranks = args.ranks or ([8, 64, 1024, 16384] if args.on_paper else [2, 4])
-    if min(args.ranks) < 2:
-        parser.error("--ranks: two or more")
-    args.program = os.path.join(args.programs, "tapegrad")
-    args.device, args.cpu_time, args.dtype, args.matmul_precision = "cpu", False, "f32", "highest"
-    return args
 
 
 def main():
-    args = parse()
+    args, error = parse(__doc__, "the folder with tapegrad, bench_ops and bench_comm", declare, rounds=3)
+    args.programs, args.program = args.program, os.path.join(args.program, "tapegrad")
+    args.ranks = args.ranks or ([8, 64, 1024, 16384] if args.on_paper else [2, 4])
+    if min(args.ranks) < 2 or args.cpu_time or args.device != "cpu":
+        error("--ranks are two or more; it measures wall time on the CPU: leave --cpu-time and --device out")
     if args.on_paper:
         return on_paper(args)
     with tempfile.TemporaryDirectory() as folder:

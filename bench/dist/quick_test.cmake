@@ -14,7 +14,7 @@ has_members("${json}" 30 collectives)  # five at each of 8, 64 ... 262144 bytes
 foreach(i RANGE 29)
   positive("${json}" "collectives;${i};seconds" median)
 endforeach()
-fails(1 "--largest is 8. It must be from 4096" --largest 8)
+fails(2 "--largest is 8. It must be from 4096" --largest 8)
 if(PYTHON)
   execute_process(COMMAND ${PYTHON} ${CMAKE_CURRENT_LIST_DIR}/predict.py ${PROGRAMS} --on-paper gpt2-xl
                   COMMAND_ERROR_IS_FATAL ANY OUTPUT_VARIABLE text)

@@ -32,7 +32,7 @@ int measured(const FragmentedFlags& f, int argc, char** argv) {
   const FragmentedSetup& setup = plan.setup;
   const std::string how =
       fmt::format("; f32, TF32 off, {} timed steps after {} untimed ones", setup.steps, setup.warmup);
-  FragmentedReport report{begin(f, argc, argv, how, f.threads), setup};
+  FragmentedReport report{begin(f, argc, argv, how), setup};
   if (!f.full && f.sizes.empty() && setup.device == Device::cpu())
     fmt::print("A smaller grid than the document's, as this is a CPU; --full is the document's.\n");
   for (size_t at = 0; at < plan.cells.size();) {
@@ -63,13 +63,14 @@ int main(int argc, char** argv) {
     c.option("--sizes", "of the layer, in and out, such as 2048,4096", f.sizes);
     c.option("--batches", "rows of x", f.batches);
     c.option("--fragments", "of the input; each size is a multiple of each", f.fragments);
-    c.option("--modes", "a list of linear, train and inference; train selects softly, inference hard", f.modes);
-    c.option("--step", "a list of separate and folded: gradients stored, or folded into the optimiser's pass", f.step);
-    c.option("--run", "a list of eager and compiled", f.run);
+    declare_names(c, "--modes", "a list of linear, train and inference; train selects softly, inference hard", f.modes);
+    declare_names(c, "--step", "a list of separate and folded: gradients stored, or folded into the optimiser's pass",
+                  f.step);
+    declare_names(c, "--run", "a list of eager and compiled", f.run);
     c.option("--warmup", "untimed steps", f.warmup, 10);
     c.option("--steps", "timed steps", f.steps, 100);
     c.option("--seed", "of the layer and of the data, N(0, 1)", f.seed);
-    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    declare_threads(c, f);
     declare_cpu_time(c, f);
     declare_document(c, f);
     declare_results(c, f);

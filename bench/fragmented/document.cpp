@@ -74,14 +74,5 @@ double document_bytes(const FragmentedCell& c) {
 }
 int64_t stored_bytes(const FragmentedCell& c) { return 4 * 4 * c.parameters(); }
 int64_t folded_bytes(const FragmentedCell& c) { return 3 * 4 * c.parameters(); }
-// Tensors of the size of x: x, target, y, its gradient; fragmented also weighted x, the rest of x, and their gradients.
-// A folded step keeps the gradients' operands until backward ends.
-int64_t step_limit(const FragmentedCell& c, StepWay step) {
-  constexpr int64_t kSmall = 1 << 10;
-  const bool linear = c.mode == CellMode::linear;
-  const int64_t stored = stored_bytes(c) + (linear ? 4 : 7) * 4 * c.batch * c.size;
-  const int64_t folded = folded_bytes(c) + (linear ? 5 : 11) * 4 * c.batch * c.size;
-  return (step == StepWay::separate ? stored : folded) + kSmall;
-}
 
 }  // namespace tg::bench

@@ -9,20 +9,29 @@
 
 #include "common/program.h"
 
+namespace tg {
+namespace bench {
+// inference: hard selection. Its steps also train, as in the document.
+enum class CellMode : uint8_t { linear, train, inference };
+// separate: backward() stores all gradients, then the optimiser runs. folded: AdamW::backward_and_step().
+enum class StepWay : uint8_t { separate, folded };
+}  // namespace bench
+template <>
+inline constexpr EnumNames<3> kEnumNames<bench::CellMode>{"mode of a cell", {"linear", "train", "inference"}};
+template <> inline constexpr EnumNames<2> kEnumNames<bench::StepWay>{"step", {"separate", "folded"}};
+}  // namespace tg
 namespace tg::bench {
 
 struct FragmentedFlags : SharedFlags {
   std::vector<int64_t> sizes;  // empty: see fragmented_plan()
   std::vector<int64_t> batches{1, 8, 16}, fragments{2, 8, 32, 128};
-  std::vector<std::string> modes{"linear", "train", "inference"}, step{"separate", "folded"}, run{"eager"};
+  std::vector<CellMode> modes{CellMode::linear, CellMode::train, CellMode::inference};
+  std::vector<StepWay> step{StepWay::separate, StepWay::folded};
+  std::vector<RunMode> run{RunMode::eager};
   std::optional<int64_t> warmup, steps;
-  int64_t seed = 0, threads = 0;  // threads 0: all
+  uint64_t seed = 0;
   bool full = false;
 };
-
-// inference: hard selection. Its steps also train, as in the document.
-enum class CellMode : uint8_t { linear, train, inference };
-std::string_view name_of(CellMode);
 
 struct FragmentedCell {  // a layer size -> size, batch rows of x
   int64_t size = 2048, batch = 1;
@@ -37,9 +46,6 @@ struct FragmentedCell {  // a layer size -> size, batch rows of x
 };
 std::vector<FragmentedCell> fragmented_grid();  // the document's 81 cells, in its order
 
-// separate: backward() stores all gradients, then the optimiser runs. folded: AdamW::backward_and_step().
-enum class StepWay : uint8_t { separate, folded };
-std::string_view name_of(StepWay);
 struct FragmentedVariant {
   StepWay step = StepWay::separate;
   RunMode run = RunMode::eager;
@@ -122,9 +128,6 @@ double document_bytes(const FragmentedCell&);  // as printed; its harness keeps 
 double fair_bytes(const FragmentedCell&);      // without that layer and its gradient
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
-// Upper bound of an eager step: 4 P or 3 P, plus (batch, size) tensors: 4 (linear) or 7 (fragmented) if separate, 5 or
-// 11 if folded.
-int64_t step_limit(const FragmentedCell&, StepWay);
 
 // A figure of document 002; null for a cell outside its grid.
 struct FragmentedFigure {

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "common/columns.h"
-
 namespace tg::bench {
 namespace {
 double mebibytes(double bytes) { return bytes / (1 << 20); }

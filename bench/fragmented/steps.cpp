@@ -40,11 +40,10 @@ void check_moved(const Parameter& p, CellMode mode, const std::vector<float>& be
   }
   const double part = double(moved) / double(after.size());
   const bool right = unreached(p, mode) ? moved == 0 : partly_reached(p, mode) ? moved > 0 : part > 0.98;
-  TG_CHECK(
-      right && wrong == 0, state,
-      "[bench_fragmented] the first step of Adam moves {} of {} weights of {}, {} of them by more than the learning "
-      "rate {}. It is wrong: its time would mean nothing.",
-      moved, after.size(), p.name, wrong, kRate);
+  TG_CHECK(right && wrong == 0, state,
+           "[bench_fragmented] the first step of Adam moves {} of {} weights of {}, {} of them by more than the "
+           "learning rate {}. It is wrong: its time would mean nothing.",
+           moved, after.size(), p.name, wrong, kRate);
 }
 }  // namespace
 

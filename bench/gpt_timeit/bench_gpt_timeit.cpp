@@ -41,7 +41,7 @@ void run_all(const TimeitPlan& plan, TimeitReport& report) {
 int measured(const TimeitFlags& f, int argc, char** argv) {
   const TimeitPlan plan = timeit_plan(f);
   const std::string how = fmt::format("; {}, each step ends synchronised", name_of(plan.setup.mode));
-  TimeitReport report{begin(f, argc, argv, how, f.threads), plan.setup, {}, {}};
+  TimeitReport report{begin(f, argc, argv, how), plan.setup, {}, {}};
   run_all(plan, report);
   fmt::print("{}\n", data_frame(report.matrix, by_mean_time(report.matrix)));
   if (const auto rows = warmup_rows(report.matrix); !rows.empty()) fmt::print("{}\n", data_frame(report.matrix, rows));
@@ -57,17 +57,17 @@ int main(int argc, char** argv) {
   TimeitFlags f;
   const auto declare = [&](Command& c) {
     c.option("--sizes", "a list of small, medium, and tiny (a test)", f.sizes);
-    c.option("--computations", "a list of forward, backward, forward_backward", f.computations);
+    declare_names(c, "--computations", "a list of forward, backward, forward_backward", f.computations);
     c.option("--warmups", "numbers of steps before the timed ones", f.warmups);
-    c.option("--mixed", "a list of False and True; True: bf16 over f32 parameters", f.mixed);
-    c.option("--matmul-precision", "NAME", "of f32 matrix products: highest, high or medium", f.matmul_precision);
-    c.option("--steps", "timed ones of each run", f.steps);
-    c.option("--batch", "sequences", f.batch);
-    c.option("--context", "tokens of each", f.context);
-    c.option("--vocab", "token ids", f.vocab);
-    c.option("--seed", "of weights and tokens, the same for each run", f.seed);
-    c.option("--threads", "of the CPU backend, 0: all", f.threads);
-    c.option("--mode", "NAME", "eager, or compiled: each step goes through tg::compile", f.mode);
+    declare_names(c, "--mixed", "a list of False and True; True: bf16 over f32 parameters", f.mixed);
+    declare_name(c, "--matmul-precision", "of f32 matrix products: highest, high or medium", f.setup.matmul_precision);
+    c.option("--steps", "timed ones of each run", f.setup.steps, 1, 1'000'000);
+    c.option("--batch", "sequences", f.setup.batch, 1, INT32_MAX);
+    c.option("--context", "tokens of each", f.setup.context, 1, INT32_MAX);
+    c.option("--vocab", "token ids", f.setup.vocab, 2, INT32_MAX);  // one: nothing to learn, no gradient
+    c.option("--seed", "of weights and tokens, the same for each run", f.setup.seed);
+    declare_threads(c, f);
+    declare_name(c, "--mode", "eager, or compiled: each step goes through tg::compile", f.setup.mode);
     c.toggle("--matrix-only", "without the two runs on one model that come before the matrix", f.matrix_only);
     c.toggle("--check-warmup", "end with status 1 unless each run with a warm-up step varies less than the one without",
              f.check_warmup);

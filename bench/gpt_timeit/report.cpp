@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "common/columns.h"
-
 namespace tg::bench {
 
 namespace {
@@ -128,8 +126,7 @@ std::string text(const WarmupClaim& claim) {
         {p.name, fmt::format("{:.6f}", p.cold), fmt::format("{:.6f}", p.warm), p.holds() ? "less" : "not less"});
   return fmt::format(
       "Warm-up claim: with all else the same, warm-up steps lower the standard deviation (seconds)\n{}verdict: {}, in "
-      "{} "
-      "of {} pairs\n",
+      "{} of {} pairs\n",
       aligned(lines), claim.holds() ? "it holds" : "it does not hold here", claim.holding(), claim.pairs.size());
 }
 

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "common/harness.h"
 #include "common/stats.h"
@@ -19,54 +18,18 @@
 namespace tg::bench {
 namespace {
 constexpr std::string_view kTimeit = "bench_gpt_timeit";
-constexpr std::string_view kComputations[] = {"forward", "backward", "forward_backward"}, kMixed[] = {"False", "True"},
-                           kTimeitSizes[] = {"small", "medium", "tiny"}, kTimeitModes[] = {"eager", "compiled"};
+constexpr std::string_view kTimeitSizes[] = {"small", "medium", "tiny"};
 constexpr const char* kLastNorm = "ln_f.weight";
 
-void not_empty(std::string_view name, size_t n) {
-  TG_CHECK(n > 0, value, "[bench_gpt_timeit] --{} is empty. The matrix needs one or more. Omit the flag for all.",
-           name);
-}
-TimeitSetup setup_of(const TimeitFlags& f) {
-  constexpr int64_t kMost = INT32_MAX;
-  check_within(kTimeit, "steps", f.steps, 1, 1'000'000);
-  check_within(kTimeit, "batch", f.batch, 1, kMost);
-  check_within(kTimeit, "context", f.context, 1, kMost);
-  check_within(kTimeit, "vocab", f.vocab, 2, kMost);  // one id: nothing to learn, no gradient
-  check_within(kTimeit, "threads", f.threads, 0, kMost);
-  for (const int64_t n : f.warmups) check_within(kTimeit, "warmups", n, 0, 1'000'000);
-  MatmulPrecision precision;
-  from_name(f.matmul_precision, precision);
-  return {.steps = f.steps,
-          .batch = f.batch,
-          .context = f.context,
-          .vocab = f.vocab,
-          .seed = f.seed,
-          .mode = RunMode(known_place("mode", f.mode, kTimeitModes)),
-          .matmul_precision = precision,
-          .device = Device::parse(f.device)};
-}
 std::vector<TimeitRun> all_runs(const TimeitFlags& f) {
   std::vector<TimeitRun> runs;
   for (const std::string& size : f.sizes) {
     known_place("size", size, kTimeitSizes);
-    for (const std::string& c : f.computations)
+    for (const Computation c : f.computations)
       for (const int64_t warmup : f.warmups)
-        for (const std::string& m : f.mixed)
-          runs.push_back({.size = size,
-                          .computation = Computation(known_place("computation", c, kComputations)),
-                          .warmup = warmup,
-                          .mixed = known_place("mixed", m, kMixed) == 1});
+        for (const Word mixed : f.mixed) runs.push_back({size, c, warmup, mixed == Word::True});
   }
   return runs;
-}
-void check_distinct(const std::vector<TimeitRun>& runs) {
-  std::set<std::string> keys;
-  for (const TimeitRun& r : runs)
-    TG_CHECK(keys.insert(r.key()).second, value,
-             "[bench_gpt_timeit] {} comes twice. Each run has a distinct name. Name each size, computation, number of "
-             "warm-up steps and kind of precision once.",
-             r.key());
 }
 void check_memory(const TimeitRun& r, const TimeitSetup& s) {
   const auto bytes = [=](int64_t batch) {
@@ -82,16 +45,15 @@ Tensor random_ids(const TimeitSetup& s, Rng& rng) {  // (B, T)
 }
 }  // namespace
 
-std::string_view name_of(Computation c) { return kComputations[size_t(c)]; }
 std::string TimeitRun::key() const {
-  return fmt::format("{}_{}_warmup_{}_mixed_{}", size, name_of(computation), warmup, kMixed[size_t(mixed)]);
+  return fmt::format("{}_{}_warmup_{}_mixed_{}", size, name_of(computation), warmup, name_of(Word(mixed)));
 }
 
 TimeitPlan timeit_plan(const TimeitFlags& f) {
-  not_empty("sizes", f.sizes.size()), not_empty("computations", f.computations.size());
-  not_empty("warmups", f.warmups.size()), not_empty("mixed", f.mixed.size());
-  TimeitPlan plan{setup_of(f), {}, all_runs(f)};
-  check_distinct(plan.matrix);
+  for (const int64_t n : f.warmups) check_within(kTimeit, "warmups", n, 0, 1'000'000);
+  TimeitPlan plan{f.setup, {}, all_runs(f)};
+  plan.setup.device = Device::parse(f.device);
+  check_once(kTimeit, plan.matrix, &TimeitRun::key);
   if (!f.matrix_only)
     for (const int64_t warmup : {0, 1})
       plan.standalone.push_back({f.sizes.front(), Computation::forward_backward, warmup, false});
@@ -225,12 +187,11 @@ void TimeitModel::check_work() const {
     size += want * want;
     off += (sum[i] - want) * (sum[i] - want);
   }
-  TG_CHECK(
-      size > 0 && off <= 1e-8 * size, state,
-      "[bench_gpt_timeit] after {} backward passes the gradient of {} is off {} times that of the first one by "
-      "{:.3g} of its size {:.3g}. Nothing is updated between them, so it must be that. The backward pass is wrong: "
-      "its time would mean nothing.",
-      passes_, kLastNorm, passes_, std::sqrt(off), std::sqrt(size));
+  TG_CHECK(size > 0 && off <= 1e-8 * size, state,
+           "[bench_gpt_timeit] after {} backward passes the gradient of {} is off {} times that of the first one by "
+           "{:.3g} of its size {:.3g}. Nothing is updated between them, so it must be that. The backward pass is "
+           "wrong: its time would mean nothing.",
+           passes_, kLastNorm, passes_, std::sqrt(off), std::sqrt(size));
 }
 
 }  // namespace tg::bench

@@ -8,20 +8,15 @@
 #include "common/gradient_sums.h"
 #include "common/program.h"
 
-namespace tg::bench {
-
-struct TimeitFlags : SharedFlags {
-  std::vector<std::string> sizes{"small", "medium"}, computations{"forward", "backward", "forward_backward"},
-      mixed{"False", "True"};
-  std::vector<int64_t> warmups{0, 1};
-  int64_t steps = 5, batch = 16, context = 128, vocab = 10'000, threads = 0;  // threads 0: all
-  uint64_t seed = 20230310;
-  std::string mode = "eager", matmul_precision = "highest";
-  bool matrix_only = false, check_warmup = false;
-};
-
+namespace tg {
+namespace bench {
 enum class Computation { forward, backward, forward_backward };
-std::string_view name_of(Computation);
+}
+template <>
+inline constexpr EnumNames<3> kEnumNames<bench::Computation>{"computation",
+                                                             {"forward", "backward", "forward_backward"}};
+}  // namespace tg
+namespace tg::bench {
 
 struct TimeitRun {
   // "small" and "medium" are the document's; "tiny" has two blocks of width 32
@@ -37,6 +32,14 @@ struct TimeitSetup {
   RunMode mode = RunMode::eager;
   MatmulPrecision matmul_precision = MatmulPrecision::highest;
   Device device = {};
+};
+struct TimeitFlags : SharedFlags {
+  TimeitSetup setup;  // without the device
+  std::vector<std::string> sizes{"small", "medium"};
+  std::vector<Computation> computations{Computation::forward, Computation::backward, Computation::forward_backward};
+  std::vector<Word> mixed{Word::False, Word::True};
+  std::vector<int64_t> warmups{0, 1};
+  bool matrix_only = false, check_warmup = false;
 };
 struct TimeitPlan {
   TimeitSetup setup;

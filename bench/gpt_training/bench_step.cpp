@@ -18,12 +18,11 @@
 using namespace tg;
 using namespace tg::bench;
 namespace {
-constexpr std::string_view kProgram = "bench_step", kModes[] = {"eager", "compiled"};
-
 struct StepFlags : SharedFlags {
-  std::string arch = "nano", mode = "eager";
+  std::string arch = "nano";
+  RunMode mode = RunMode::eager;
   std::vector<std::pair<std::string, std::string>> settings;
-  int64_t steps = 20, untimed = 4, threads = 0;
+  int64_t steps = 20, untimed = 4;
 };
 // Not flags: set by --mode, or for whole runs: end, validation, files, text.
 const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",           "schedule",
@@ -31,15 +30,13 @@ const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",     
                                          "order",   "tokenizer",  "shard_optimizer"};
 
 RunConfig run_of(const StepFlags& f) {
-  check_within(kProgram, "steps", f.steps, 1, 1'000'000);
-  check_within(kProgram, "untimed", f.untimed, 0, 1'000'000);
   RunConfig base;
   base.model = arch(f.arch);
   if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano takes its tokenizer's; here, bytes
   TrainConfig& t = base.train;
   t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant, t.min_lr = 0;
   t.eval_every = 0, t.val_fraction = 0;
-  t.compile = RunMode(known_place("mode", f.mode, kModes)) == RunMode::compiled;
+  t.compile = f.mode == RunMode::compiled;
   Settings settings(base);
   for (const auto& [name, word] : f.settings) settings.set(name, word);
   return settings.run();
@@ -78,7 +75,7 @@ std::string text_of(const CompileStats* c, Device device) {
 
 int measured(const StepFlags& f, int argc, char** argv) {
   const RunConfig run = run_of(f);
-  const Origin origin = begin(f, argc, argv, "; each step ends synchronised", f.threads);
+  const Origin origin = begin(f, argc, argv, "; each step ends synchronised");
   const Device device = Device::parse(f.device);
   check_memory(run, f, device);
   const Params params(device, run.train.seed);
@@ -98,14 +95,14 @@ int measured(const StepFlags& f, int argc, char** argv) {
   const double tokens = double(run.train.accumulate * run.train.batch * window);
   if (recordings) recordings->check(*compiled);
   fmt::print(
-      "{}, {} parameters, {} x {} x {} tokens, {}: median {:.2f} ms of {} steps (p10 {:.2f}, p90 {:.2f}), "
-      "{:.0f} tokens/s, loss {:.4f}, peak {}\n",
+      "{}, {} parameters, {} x {} x {} tokens, {}: median {:.2f} ms of {} steps (p10 {:.2f}, p90 {:.2f}), {:.0f} "
+      "tokens/s, loss {:.4f}, peak {}\n",
       f.arch, params.count(), run.train.accumulate, run.train.batch, window, text_of(compiled, device), 1e3 * t.median,
       t.runs, 1e3 * t.p10, 1e3 * t.p90, tokens / t.median, last.loss, readable_bytes(last.peak_bytes));
   if (f.json.empty()) return 0;
   Json j = json_of(origin);
   j["arch"] = f.arch;
-  j["run"] = parse_json(to_json(run), kProgram, "the run");
+  j["run"] = own_json(to_json(run));
   j["parameters"] = params.count();
   j["seconds"] = seconds;
   j["median"] = t.median, j["p10"] = t.p10, j["p90"] = t.p90;
@@ -122,10 +119,10 @@ int main(int argc, char** argv) {
   StepFlags f;
   const auto declare = [&](Command& c) {
     c.option("--arch", "NAME", "a named model: " + arch_names(), f.arch);
-    c.option("--mode", "NAME", "eager, or compiled: each step is one compiled function", f.mode);
-    c.option("--steps", "timed ones", f.steps);
-    c.option("--untimed", "steps before them", f.untimed);
-    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    declare_name(c, "--mode", "eager, or compiled: each step is one compiled function", f.mode);
+    c.option("--steps", "timed ones", f.steps, 1, 1'000'000);
+    c.option("--untimed", "steps before them", f.untimed, 0, 1'000'000);
+    declare_threads(c, f);
     for (const RunField& field : run_fields()) {
       if (kOfRuns.contains(field.name) || is_data_setting(field.name)) continue;
       std::string flag = "--" + field.name;

@@ -24,7 +24,7 @@ struct DecodeFlags : SharedFlags {
   std::string arch = "gpt2", model;
   std::vector<std::string> dtypes{"f32", "bf16"};
   std::vector<int64_t> prompts{32, 256, 512, 900};
-  int64_t batch = 1, tokens = 32, rounds = 5, threads = 0;
+  int64_t batch = 1, tokens = 32, rounds = 5;
   uint64_t seed = 1;
 };
 enum class Way { growing, fixed, compiled };
@@ -136,11 +136,8 @@ Json json_of(const DecodeFlags& f, const DecodeRun& r) {
   return all;
 }
 int decode(const DecodeFlags& f, int argc, char** argv) {
-  check_within("bench_decode", "batch", f.batch, 1, 1 << 16);
   for (const int64_t n : f.prompts) check_within("bench_decode", "prompt", n, 1, 1 << 20);
-  check_within("bench_decode", "tokens", f.tokens, 2, 1 << 20);
-  check_within("bench_decode", "rounds", f.rounds, 1, 1 << 20);
-  Json all = json_of(begin(f, argc, argv, "", f.threads)), runs = Json::array();
+  Json all = json_of(begin(f, argc, argv)), runs = Json::array();
   for (const std::string& dtype : f.dtypes) {
     const Gpt model = model_of(f, dtype_from_name(dtype), Device::parse(f.device));
     for (const int64_t prompt : f.prompts) runs.push_back(json_of(f, measured(f, dtype, model, prompt)));
@@ -157,11 +154,11 @@ int main(int argc, char** argv) {
     c.option("--arch", "NAME", "a named architecture; its weights are random", f.arch);
     c.option("--model", "DIR", "a model folder instead, also of Hugging Face", f.model);
     c.option("--dtypes", "of the parameters, a list of f32, bf16", f.dtypes);
-    c.option("--batch", "texts at once", f.batch);
+    c.option("--batch", "texts at once", f.batch, 1, 1 << 16);
     c.option("--prompt", "tokens of prompts, which are not timed", f.prompts);
-    c.option("--tokens", "tokens after each", f.tokens);
-    c.option("--rounds", "times that each way decodes, after one to warm up", f.rounds);
-    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    c.option("--tokens", "tokens after each", f.tokens, 2, 1 << 20);
+    c.option("--rounds", "times that each way decodes, after one to warm up", f.rounds, 1, 1 << 20);
+    declare_threads(c, f);
     c.option("--seed", "of weights and prompt", f.seed);
     declare_cpu_time(c, f);
     declare_results(c, f);

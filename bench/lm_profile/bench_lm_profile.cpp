@@ -7,7 +7,7 @@
 #include <tapegrad/core/io/file.h>
 
 #include "common/peak.h"
-#include "lm_profile/flops.h"
+#include "lm_profile/report.h"
 
 using namespace tg;
 using namespace tg::bench;
@@ -26,7 +26,7 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
   const LmPlan plan = lm_plan(f);
   if (!f.trace.empty()) check_writable(f.trace);
   if (!f.csv.empty()) make_folder(f.csv);
-  LmReport report{begin(f, argc, argv, "", f.threads), {}};
+  LmReport report{begin(f, argc, argv), {}};
   for (const LmSetup& setup : plan.setups)
     for (const StepType type : plan.types) {
       const bool asked = &setup == &plan.setups.front();
@@ -52,17 +52,17 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
 int main(int argc, char** argv) {
   LmFlags f;
   const auto declare = [&](Command& c) {
-    c.option("--size", "NAME", "small, medium, large, xl, 2.7B, or tiny (a test)", f.size);
-    c.option("--types", "a list of forward, backward, train", f.types);
-    c.option("--form", "NAME", "document: op by op; flash: with attention in blocks; fused: Gpt", f.form);
-    c.option("--precision", "NAME", "of GEMMs: f32, tf32 (on a GPU), bf16 (form fused)", f.precision);
-    c.option("--batch", "sequences", f.batch);
-    c.option("--context", "tokens of each", f.context);
-    c.option("--vocab", "token ids", f.vocab);
-    c.option("--layers", "0: those of the size", f.layers);
-    c.option("--warmup", "steps before the profiled one", f.warmup);
-    c.option("--threads", "of the CPU backend, 0: all", f.threads);
-    c.option("--seed", "of weights and tokens", f.seed);
+    c.option("--size", "NAME", "small, medium, large, xl, 2.7B, or tiny (a test)", f.setup.size);
+    declare_names(c, "--types", "a list of forward, backward, train", f.types);
+    declare_name(c, "--form", "document: op by op; flash: with attention in blocks; fused: Gpt", f.setup.form);
+    declare_name(c, "--precision", "of GEMMs: f32, tf32 (on a GPU), bf16 (form fused)", f.setup.precision);
+    c.option("--batch", "sequences", f.setup.batch, 1, INT32_MAX);
+    c.option("--context", "tokens of each; the last has no target", f.context, 2, INT32_MAX);
+    c.option("--vocab", "token ids", f.vocab, 2, INT32_MAX);
+    c.option("--layers", "0: those of the size", f.layers, 0, 1 << 14);
+    c.option("--warmup", "steps before the profiled one", f.setup.warmup, 0, 1'000'000);
+    declare_threads(c, f);
+    c.option("--seed", "of weights and tokens", f.setup.seed);
     c.toggle("--answers", "profile the other forms and precisions too, and answer the document's nine conclusions",
              f.answers);
     c.option("--csv", "FOLDER", "write each table of each run to a file in this folder", f.csv);

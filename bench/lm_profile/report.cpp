@@ -1,5 +1,4 @@
 #include "lm_profile/report.h"
-#include "lm_profile/flops.h"
 
 #include <fmt/format.h>
 #include <tapegrad/core/check.h>
@@ -85,8 +84,7 @@ std::string step_text(const LmFigures& f) {
                 fmt::format(", {:.1f} %", percent(s.all.parts[i], s.all.kernels)));
   r += fmt::format(
       "Phases are {:.2f} % of the step; embedding, layers, norm and head are {:.2f} % of forward_pass by kernels, "
-      "{:.2f} "
-      "% by ranges\n",
+      "{:.2f} % by ranges\n",
       100 * s.phases_cover, 100 * s.layers_cover, 100 * s.host_layers_cover);
   return r;
 }
@@ -122,10 +120,8 @@ std::string optimizer(const LmFigures& f) {
   const double t = f.step.phase_seconds(kOptimizer), bytes = 8 * 4 * double(f.parameters);
   return fmt::format(
       "2. Optimizer: {:.3f} ms, {:.1f} % of the step (document: 179 ms, 6.5 %). One op updates all parameters and "
-      "moves 7 "
-      "x 4 bytes of each, and the norm of the gradients 4 more: {:.3f} GB at {:.1f} GB/s. The document's separate "
-      "passes "
-      "move 20 x 4.\n",
+      "moves 7 x 4 bytes of each, and the norm of the gradients 4 more: {:.3f} GB at {:.1f} GB/s. The document's "
+      "separate passes move 20 x 4.\n",
       1e3 * t, percent(t, f.step.seconds), 1e-9 * bytes, 1e-9 * bytes / t);
 }
 std::string sublayers(const LmFigures& f) {
@@ -133,8 +129,7 @@ std::string sublayers(const LmFigures& f) {
   const LmPhase& forward = s.phases.at(kForward);
   return fmt::format(
       "3. Attention and feed-forward, by the time of their kernels: {:.1f} % and {:.1f} % of forward_pass, {:.1f} % "
-      "and "
-      "{:.1f} % of the step. The document's 68.8 % and 25.4 % are ranges of the host, over warm-up and all, by the "
+      "and {:.1f} % of the step. The document's 68.8 % and 25.4 % are ranges of the host, over warm-up and all, by the "
       "profiled step: ours would be {:.1f} % and {:.1f} %.\n",
       percent(attention_of(forward), forward.kernels), percent(ffn_of(forward), forward.kernels),
       percent(attention_of(s.all), s.all.kernels), percent(ffn_of(s.all), s.all.kernels),
@@ -147,8 +142,7 @@ std::string first_layer(const LmFigures& f) {
   const double first = s.first_host_layers[0], warm = s.host_layers[0];
   return fmt::format(
       "4. The first layer: {:.3f} ms of kernels in the profiled step, {:.2f} times the median of the others. In the "
-      "first "
-      "step of all its range took {:.3f} ms, in the profiled one {:.3f} ms{}.\n",
+      "first step of all its range took {:.3f} ms, in the profiled one {:.3f} ms{}.\n",
       1e3 * s.layers[0], ratio, 1e3 * first, 1e3 * warm,
       ratio < 1.25 && first > 2 * warm ? ": slow is the first call, not the first layer" : "");
 }
@@ -160,8 +154,7 @@ std::string products(const Compared& runs) {
                        percent(f.step.all.products, f.step.all.kernels));
   return r +
          " products inside attention in blocks are not counted. f32 is multiplied in f32 throughout, on no tensor "
-         "cores, "
-         "as in the document (84.0 %).\n";
+         "cores, as in the document (84.0 %).\n";
 }
 std::string fusion(const Compared& runs) {
   const LmFigures *apart = runs.of(LmForm::flash, Precision::f32), *fused = runs.of(LmForm::fused, Precision::f32);
@@ -169,8 +162,7 @@ std::string fusion(const Compared& runs) {
   const LmPhase &a = apart->step.all, &b = fused->step.all;
   return fmt::format(
       "6. Fused ops (norm with residual sum, rotation, gate; attention in blocks on both sides): {} kernels in place "
-      "of "
-      "{}, {:.3f} ms in place of {:.3f} ms, {:+.1f} %; tensors of {:.3f} GB made in place of {:.3f} GB; the step "
+      "of {}, {:.3f} ms in place of {:.3f} ms, {:+.1f} %; tensors of {:.3f} GB made in place of {:.3f} GB; the step "
       "{:.3f} ms in place of {:.3f} ms (document's train step: 6371 kernels).\n",
       b.launches, a.launches, 1e3 * b.kernels, 1e3 * a.kernels, percent(b.kernels, a.kernels) - 100,
       1e-9 * fused->step.allocated, 1e-9 * apart->step.allocated, 1e3 * fused->step.seconds, 1e3 * apart->step.seconds);
@@ -194,10 +186,8 @@ std::string flash(const Compared& runs) {
   const double scores = 4 * double(s.batch) * double(s.model.heads) * double(s.model.context) * double(s.model.context);
   return fmt::format(
       "8. Attention in blocks, all else op by op: scores to values {:.3f} ms in place of {:.3f} ms ({:.1f} % of the "
-      "step's "
-      "kernels), the step {:.3f} ms in place of {:.3f} ms, peak memory {:.3f} GB in place of {:.3f} GB. Two matrices "
-      "of "
-      "scores in each layer are {:.3f} GB.\n",
+      "step's kernels), the step {:.3f} ms in place of {:.3f} ms, peak memory {:.3f} GB in place of {:.3f} GB. Two "
+      "matrices of scores in each layer are {:.3f} GB.\n",
       1e3 * blocks->step.all.part(LmPart::attention), 1e3 * matrix->step.all.part(LmPart::attention),
       percent(matrix->step.all.part(LmPart::attention), matrix->step.all.kernels), 1e3 * blocks->step.seconds,
       1e3 * matrix->step.seconds, 1e-9 * double(blocks->peak_bytes), 1e-9 * double(matrix->peak_bytes),
@@ -207,8 +197,7 @@ std::string copies(const LmFigures& f) {
   if (f.setup.device == Device::cpu()) return "9. Copies to a device: there is none, the model runs on the host.\n";
   return fmt::format(
       "9. Copies: {} to the device, {:.3f} MB, of which parameters are {:.3f} MB; {} on the device, {:.3f} MB; {} to "
-      "the "
-      "host, {:.6f} MB. The batch is drawn on the device (document: 292 copies, 13627.402 MB).\n",
+      "the host, {:.6f} MB. The batch is drawn on the device (document: 292 copies, 13627.402 MB).\n",
       f.to_device.count, 1e-6 * f.to_device.bytes, 4e-6 * double(f.parameters), f.on_device.count,
       1e-6 * f.on_device.bytes, f.to_host.count, 1e-6 * f.to_host.bytes);
 }
@@ -261,11 +250,32 @@ std::string compare_with_document(const std::vector<LmFigures>& all) {
   if (r.empty()) return r;
   return fmt::format(
              "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; "
-             "kernels: of "
-             "its "
-             "four steps, a quarter)\n{:<24} {:<26} {:>12} {:>12} {:>8}\n",
+             "kernels: of its four steps, a quarter)\n{:<24} {:<26} {:>12} {:>12} {:>8}\n",
              "", "", "ours", "document", "ratio") +
          r;
+}
+
+double flops_of_step(const LmSetup& s, StepType type) {
+  const double d = double(s.model.width), ff = double(s.model.ff_width), context = double(s.model.context);
+  const double layers = double(s.model.layers), tokens = double(s.batch) * context;
+  const double weights = layers * (4 * d * d + 3 * d * ff) + double(s.model.vocab_size) * d;
+  const double forward = 2 * tokens * weights + 4 * tokens * context * d * layers;
+  return type == StepType::forward ? forward : 3 * forward;
+}
+
+std::string utilisation(const LmReport& report) {
+  std::string r =
+      "Model FLOPs of a forward pass: 2 T (L (4 d^2 + 3 d ff) + V d) + 4 T C d L; of a step with gradients three times "
+      "as many. MFU: their rate by the peak that products reach here, measured in this run.\n";
+  for (const LmFigures& f : report.runs) {
+    const double flops = flops_of_step(f.setup, f.type), rate = 1e-9 * flops / f.step.seconds;
+    r += fmt::format("  {:<24} {:>12.6g} GFLOP in {:>10.3f} ms: {:>10.1f} GFLOP/s", label(f), 1e-9 * flops,
+                     1e3 * f.step.seconds, rate);
+    if (const auto peak = report.peaks.find(f.setup.precision); peak != report.peaks.end())
+      r += fmt::format(", {:.1f} % of {:.0f}", 100 * rate / peak->second, peak->second);
+    r += "\n";
+  }
+  return r;
 }
 
 namespace {

@@ -16,8 +16,6 @@
 namespace tg::bench {
 namespace {
 constexpr std::string_view kLmProfile = "bench_lm_profile";
-constexpr std::string_view kTypes[] = {"forward", "backward", "train"}, kForms[] = {"document", "flash", "fused"},
-                           kPrecisions[] = {"f32", "tf32", "bf16"};
 struct LmSize {
   std::string_view name;
   int64_t width, ff, layers, heads;
@@ -28,32 +26,19 @@ constexpr LmSize kLmSizes[] = {{"small", 768, 3072, 12, 12},  {"medium", 1024, 4
 constexpr double kLmLr = 1e-3, kDecay = 0.01;  // of AdamW; the document gives no rate
 
 LmSetup setup_of(const LmFlags& f) {
-  constexpr int64_t kMost = INT32_MAX;
-  check_within(kLmProfile, "batch", f.batch, 1, kMost);
-  check_within(kLmProfile, "context", f.context, 2, kMost);  // the last token has no target
-  check_within(kLmProfile, "vocab", f.vocab, 2, kMost);
-  check_within(kLmProfile, "layers", f.layers, 0, 1 << 14);
-  check_within(kLmProfile, "warmup", f.warmup, 0, 1'000'000);
-  check_within(kLmProfile, "threads", f.threads, 0, kMost);
-  LmSetup s{.size = f.size,
-            .model = lm_config(f.size),
-            .batch = f.batch,
-            .warmup = f.warmup,
-            .form = LmForm(known_place("form", f.form, kForms)),
-            .precision = Precision(known_place("precision", f.precision, kPrecisions)),
-            .device = Device::parse(f.device),
-            .seed = f.seed};
+  LmSetup s = f.setup;
+  s.model = lm_config(s.size);
+  s.device = Device::parse(f.device);
   s.model.context = f.context;
   s.model.vocab_size = f.vocab;
   if (f.layers) s.model.layers = f.layers;
   TG_CHECK(s.precision != Precision::bf16 || s.form == LmForm::fused, value,
            "[bench_lm_profile] precision bf16 and form {}. The document's form computes in f32. Take --form fused.",
            name_of(s.form));
-  TG_CHECK(
-      s.precision != Precision::tf32 || s.device != Device::cpu(), value,
-      "[bench_lm_profile] precision tf32 on {}. TF32 is what tensor cores of a GPU multiply. Take --device cuda, or "
-      "f32.",
-      s.device);
+  TG_CHECK(s.precision != Precision::tf32 || s.device != Device::cpu(), value,
+           "[bench_lm_profile] precision tf32 on {}. TF32 is what tensor cores of a GPU multiply. Take --device cuda, "
+           "or f32.",
+           s.device);
   return s;
 }
 // The flags that change `own` to s.
@@ -96,10 +81,6 @@ Params made_on_host(const LmSetup& s) {
 }
 }  // namespace
 
-std::string_view name_of(StepType t) { return kTypes[size_t(t)]; }
-std::string_view name_of(LmForm f) { return kForms[size_t(f)]; }
-std::string_view name_of(Precision p) { return kPrecisions[size_t(p)]; }
-
 GptConfig lm_config(std::string_view size) {
   std::vector<std::string_view> names;
   for (const LmSize& s : kLmSizes) names.push_back(s.name);
@@ -110,14 +91,8 @@ GptConfig lm_config(std::string_view size) {
 }
 
 LmPlan lm_plan(const LmFlags& f) {
-  LmPlan plan{{setup_of(f)}, {}};
-  TG_CHECK(!f.types.empty(), value, "[bench_lm_profile] --types is empty. Name one or more of {}.", listed(kTypes));
-  for (const std::string& t : f.types) {
-    const auto type = StepType(known_place("type", t, kTypes));
-    TG_CHECK(std::ranges::find(plan.types, type) == plan.types.end(), value,
-             "[bench_lm_profile] {} comes twice in --types. Name each type of step once.", t);
-    plan.types.push_back(type);
-  }
+  LmPlan plan{{setup_of(f)}, f.types};
+  check_once(kLmProfile, f.types, name_of<StepType>);
   TG_CHECK(!f.answers || std::ranges::find(plan.types, StepType::train) != plan.types.end(), value,
            "[bench_lm_profile] --answers without train in --types. The answers compare steps of train. Add it.");
   if (f.answers) {
@@ -157,10 +132,6 @@ Tensor LmModel::forward() const {
                                                                        : MatmulPrecision::highest);
   const bool narrow = setup_.precision == Precision::bf16;
   return model_.forward(tokens_, {.compute = narrow ? std::optional(DType::bf16) : std::nullopt});
-}
-Tensor LmModel::logits() const {
-  const NoGradScope off;
-  return forward();
 }
 
 Tensor LmModel::step(StepType type, bool phases) {

@@ -11,17 +11,8 @@
 #include "common/gradient_sums.h"
 #include "common/program.h"
 
-namespace tg::bench {
-
-struct LmFlags : SharedFlags {
-  std::string size = "2.7B", form = "document", precision = "f32", csv, trace;
-  std::vector<std::string> types{"forward", "backward", "train"};
-  int64_t batch = 4, context = 512, vocab = 10'000, layers = 0, warmup = 3,
-          threads = 0;  // layers 0: the size's; threads 0: all
-  uint64_t seed = 1;
-  bool answers = false;
-};
-
+namespace tg {
+namespace bench {
 enum class StepType {
   forward,   // the model on the tape
   backward,  // with loss and gradients, accumulated over steps
@@ -33,9 +24,12 @@ enum class LmForm {
   fused      // Gpt
 };
 enum class Precision { f32, tf32, bf16 };  // of GEMMs; bf16 (over f32 parameters): fused only
-std::string_view name_of(StepType);
-std::string_view name_of(LmForm);
-std::string_view name_of(Precision);
+}  // namespace bench
+template <> inline constexpr EnumNames<3> kEnumNames<bench::StepType>{"type", {"forward", "backward", "train"}};
+template <> inline constexpr EnumNames<3> kEnumNames<bench::LmForm>{"form", {"document", "flash", "fused"}};
+template <> inline constexpr EnumNames<3> kEnumNames<bench::Precision>{"precision", {"f32", "tf32", "bf16"}};
+}  // namespace tg
+namespace tg::bench {
 
 struct LmSetup {
   std::string size = "2.7B";
@@ -49,6 +43,13 @@ struct LmSetup {
 // The document's form at size small, medium, large, xl, 2.7B, or tiny (for tests). An Error lists them.
 GptConfig lm_config(std::string_view size);
 
+struct LmFlags : SharedFlags {
+  LmSetup setup;  // without the model and the device
+  std::vector<StepType> types{StepType::forward, StepType::backward, StepType::train};
+  int64_t context = 512, vocab = 10'000, layers = 0;  // layers 0: the size's
+  std::string csv, trace;
+  bool answers = false;
+};
 struct LmPlan {
   std::vector<LmSetup> setups;  // first: the flags', all types; others: answers, train
   std::vector<StepType> types;
@@ -71,9 +72,7 @@ class LmModel {
   // weights.
   double checked_result(StepType) const;
   const Params& params() const { return params_; }
-  const Tensor& tokens() const { return tokens_; }
   const GradientSums& gradients() const { return *sums_; }  // of backward
-  Tensor logits() const;                                    // (B, T, V)
 
  private:
   Tensor forward() const;

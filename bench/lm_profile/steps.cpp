@@ -129,21 +129,6 @@ Profile document_ranges(const Profile& p) {
   return r;
 }
 
-std::string_view name_of(LmPart p) {
-  constexpr std::string_view kNames[] = {"embedding",
-                                         "attention: projections",
-                                         "attention: scores to values",
-                                         "attention: rope",
-                                         "attention: norm, residual",
-                                         "ffn: products",
-                                         "ffn: gate, norm, residual",
-                                         "final norm",
-                                         "head",
-                                         "loss",
-                                         "optimizer",
-                                         "other"};
-  return kNames[size_t(p)];
-}
 bool is_product(const Profile::Kernel& k) { return k.op.starts_with("linear") || k.op.starts_with("matmul"); }
 LmPart part_of(const Profile::Kernel& k) {
   if (k.op.starts_with("cross_entropy") || within(k.path, "loss_computation")) return LmPart::loss;

@@ -6,13 +6,8 @@
 
 #include "lm_profile/run.h"
 
-namespace tg::bench {
-
-// Reduces the profile to the document's ranges: model parts by their last name ("attention_sublayer"), Gpt's by a
-// table. Gpt's ops without a part become ranges: attention is scaled_dot_product_attention, both rotations one rope
-// encoding; it has no mask, scores or softmax ranges.
-Profile document_ranges(const Profile&);
-
+namespace tg {
+namespace bench {
 enum class LmPart {
   embedding,
   projections,  // q, k, v, output of attention
@@ -27,8 +22,22 @@ enum class LmPart {
   optimizer,
   other  // gradient accumulation, the batch
 };
+}
+template <>
+inline constexpr EnumNames<12> kEnumNames<bench::LmPart>{
+    "part",
+    {"embedding", "attention: projections", "attention: scores to values", "attention: rope",
+     "attention: norm, residual", "ffn: products", "ffn: gate, norm, residual", "final norm", "head", "loss",
+     "optimizer", "other"}};
+}  // namespace tg
+namespace tg::bench {
+
+// Reduces the profile to the document's ranges: model parts by their last name ("attention_sublayer"), Gpt's by a
+// table. Gpt's ops without a part become ranges: attention is scaled_dot_product_attention, both rotations one rope
+// encoding; it has no mask, scores or softmax ranges.
+Profile document_ranges(const Profile&);
+
 inline constexpr size_t kLmParts = size_t(LmPart::other) + 1;
-std::string_view name_of(LmPart);
 LmPart part_of(const Profile::Kernel&);
 bool is_product(const Profile::Kernel&);  // GEMMs
 

@@ -1,4 +1,4 @@
-#include "lm_profile/timeline.h"
+#include "lm_profile/report.h"
 
 #include <tapegrad/core/check.h>
 #include <algorithm>

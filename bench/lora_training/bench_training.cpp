@@ -1,5 +1,5 @@
-// Document 000's benchmarks with Criterion.rs' protocol, statistics and text; small eager and lazy graphs on the CPU;
-// and the host's share of a training step. Every sample ends synchronised. Training is checked before it is timed.
+// Document 000's benchmarks with Criterion.rs' protocol, statistics and text, and small eager and lazy graphs on the
+// CPU. Every sample ends synchronised. Training is checked before it is timed.
 #include "lora_training/report.h"
 
 #include <fmt/format.h>
@@ -13,12 +13,12 @@ using namespace tg;
 using namespace tg::bench;
 namespace {
 struct TrainingFlags : SharedFlags {
-  std::string baseline, mode = "eager";
+  std::string baseline;
+  RunMode mode = RunMode::eager;
   double warmup = 3, target = 5;  // seconds
   int64_t samples = 100;
   bool quick = false;
 };
-constexpr const char* kStep = "full_training_step/complete_iteration";
 
 std::vector<TrainingRow> wanted_rows(const TrainingFlags& flags, Device device) {
   std::vector<TrainingRow> rows = training_rows();
@@ -42,29 +42,17 @@ bool trains(const TrainingRow& r) {
     if (r.id.group == group) return true;
   return false;
 }
-HostTimeOptions host_options(const TrainingFlags& flags) {
-  if (flags.quick) return {.ops = 100, .rounds = 1, .seconds = 0};
-  return {.seconds = std::min(1.0, flags.target)};
-}
 void measure_all(const TrainingFlags& flags, Device device, TrainingReport& report) {
-  const RunMode mode = flags.mode == "eager" ? RunMode::eager : RunMode::compiled;
   const std::vector<TrainingRow> rows = wanted_rows(flags, device);
-  if (std::ranges::any_of(rows, trains)) check_training(mode, device);
-  Criterion criterion(options(flags));
+  if (std::ranges::any_of(rows, trains)) check_training(flags.mode, device);
   for (size_t i = 0; i < rows.size(); ++i) {
-    criterion.run(benchmark(rows[i], mode, device));
-    if (rows[i].id.text() == kStep) {
-      const HostTimeOptions o = host_options(flags);
-      report.host = host_time(device, o);
-      fmt::print("{}", text(*report.host, o));
-    }
-    if (i + 1 == rows.size() || rows[i + 1].id.group != rows[i].id.group) criterion.end_group();
+    report.rows.push_back(measured(benchmark(rows[i], flags.mode, device), options(flags)));
+    if (i + 1 == rows.size() || rows[i + 1].id.group != rows[i].id.group) fmt::print("\n");
   }
-  report.rows = criterion.results();
 }
 int run(const TrainingFlags& f, int argc, char** argv) {
   TrainingReport report{
-      begin(f, argc, argv, fmt::format("; {}, each sample ends synchronised", f.mode)), f.mode, {}, {}};
+      begin(f, argc, argv, fmt::format("; {}, each sample ends synchronised", name_of(f.mode))), f.mode, {}};
   fmt::print("\n");
   measure_all(f, Device::parse(f.device), report);
   if (f.against_document) fmt::print("{}", compare_with_document(report.rows));
@@ -76,8 +64,7 @@ int run(const TrainingFlags& f, int argc, char** argv) {
 int main(int argc, char** argv) {
   TrainingFlags f;
   const auto declare = [&](Command& c) {
-    c.option("--mode", "eager, or compiled: functions of tensors go through tg::compile", f.mode,
-             {"eager", "compiled"});
+    declare_name(c, "--mode", "eager, or compiled: functions of tensors go through tg::compile", f.mode);
     c.option("--baseline", "FOLDER",
              "compare with the run before, kept in this folder, and keep this one there; one folder for each mode",
              f.baseline);

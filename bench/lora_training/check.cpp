@@ -41,11 +41,10 @@ void check_step(const Work& work, RunMode mode) {
              "that. This step does not train: its time would mean nothing.",
              t, name_of(mode), by_b, kLr);
     // 1e-6: rounding of weights below 8
-    TG_CHECK(
-        t == 1 ? by_a < 1e-6 : by_a > kLr / 2, state,
-        "[bench_training] step {} of training ({}) moves A by {:.3g}, besides its decay. The gradient of A is 0 at "
-        "step 1, where B is 0, and not at step 2, with a rate of {:g}. The gradients are wrong.",
-        t, name_of(mode), by_a, kLr);
+    TG_CHECK(t == 1 ? by_a < 1e-6 : by_a > kLr / 2, state,
+             "[bench_training] step {} of training ({}) moves A by {:.3g}, besides its decay. The gradient of A is 0 "
+             "at step 1, where B is 0, and not at step 2, with a rate of {:g}. The gradients are wrong.",
+             t, name_of(mode), by_a, kLr);
     a = new_a, b = new_b;
   }
   TG_CHECK(std::abs(losses.front() - std::log(512.0)) < 1e-4, state,
@@ -78,11 +77,10 @@ void check_gradient(const Work& work, RunMode mode) {
   for (int i = 0; i < 2; ++i) {  // compiled: a trace, then a replay
     const std::vector<Tensor> out = run();
     const double a = largest(out.at(1)), b = largest(out.at(2));
-    TG_CHECK(
-        a == 0 && b > 1e-3, state,
-        "[bench_training] the largest gradient of A is {:.3g} and that of B {:.3g} ({}). With B at 0 that of A is 0 "
-        "and that of B is not. The gradients are wrong.",
-        a, b, name_of(mode));
+    TG_CHECK(a == 0 && b > 1e-3, state,
+             "[bench_training] the largest gradient of A is {:.3g} and that of B {:.3g} ({}). With B at 0 that of A is "
+             "0 and that of B is not. The gradients are wrong.",
+             a, b, name_of(mode));
   }
 }
 

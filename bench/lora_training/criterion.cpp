@@ -122,16 +122,14 @@ std::string report(const Measured& m) {
   return r;
 }
 
-bool Criterion::run(const Benchmark& b) {
-  if (b.id.text().find(options_.filter) == std::string::npos) return false;
+Measured measured(const Benchmark& b, const CriterionOptions& o) {
   std::optional<Sample> base;
-  if (!options_.folder.empty()) base = load_baseline(options_.folder, b.id);
+  if (!o.folder.empty()) base = load_baseline(o.folder, b.id);
   say(b.id, "");
-  say(b.id, fmt::format(": Warming up for {}", format_time(options_.warmup)));
-  const double met = warm_up(b, options_.warmup);
-  Measured m{b.id, b.elements, plan_samples(met, options_.target, b.samples.value_or(options_.samples)), {}, {},
-             {},   {}};
-  if (const std::string w = warning(m.plan, options_.target); !w.empty()) fmt::print(stderr, "{}\n", w);
+  say(b.id, fmt::format(": Warming up for {}", format_time(o.warmup)));
+  const double met = warm_up(b, o.warmup);
+  Measured m{b.id, b.elements, plan_samples(met, o.target, b.samples.value_or(o.samples)), {}, {}, {}, {}};
+  if (const std::string w = warning(m.plan, o.target); !w.empty()) fmt::print(stderr, "{}\n", w);
   say(b.id, fmt::format(": Collecting {} samples in estimated {} ({} iterations)", m.plan.iterations.size(),
                         format_time(m.plan.expected), format_count(m.plan.total())));
   m.sample.sampling = m.plan.sampling;
@@ -146,12 +144,8 @@ bool Criterion::run(const Benchmark& b) {
   if (base) m.change = change(m.sample, *base);
   fmt::print("{}", report(m));
   std::fflush(stdout);
-  if (!options_.folder.empty()) save(options_.folder, m);
-  results_.push_back(std::move(m));
-  return group_has_any_ = true;
-}
-void Criterion::end_group() {
-  if (std::exchange(group_has_any_, false)) fmt::print("\n");
+  if (!o.folder.empty()) save(o.folder, m);
+  return m;
 }
 
 }  // namespace tg::bench

@@ -14,7 +14,6 @@ struct CriterionOptions {
   double warmup = 3, target = 5;  // seconds
   int samples = 100;
   std::string folder = {};  // baselines; empty: none
-  std::string filter = {};  // only ids that contain it
 };
 struct BenchmarkId {
   std::string group, function, value;  // value: empty, or the parameter
@@ -37,20 +36,9 @@ struct Measured {
   std::optional<Change> change;  // if there was a baseline
 };
 
-class Criterion {
- public:
-  explicit Criterion(CriterionOptions o) : options_(std::move(o)) {}
-  // Measures and prints: progress to stderr, results to stdout. The sample becomes the next baseline. False if filtered
-  // out. An unreadable baseline is an Error before measuring.
-  bool run(const Benchmark&);
-  void end_group();  // an empty line, if the group had a benchmark
-  const std::vector<Measured>& results() const { return results_; }
-
- private:
-  CriterionOptions options_;
-  std::vector<Measured> results_;
-  bool group_has_any_ = false;
-};
+// Measures and prints: progress to stderr, results to stdout. The sample becomes the next baseline. An unreadable
+// baseline is an Error before measuring.
+Measured measured(const Benchmark&, const CriterionOptions&);
 
 // Formats of the report: four digits and a unit ("436.78 µs"), signed for changes ("+3.6342%"), decimal throughputs
 // ("75.022 Melem/s"), counts ("15k").

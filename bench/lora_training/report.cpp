@@ -66,21 +66,13 @@ Json json_of(const Measured& m) {
                      {"high_severe", m.outliers.high_severe}};
   return row;
 }
-Json json_of(const HostTime::In& m) {
-  return {{"ns_per_op", m.ns_per_op}, {"ops", m.ops}, {"step_seconds", m.step}, {"share_outside_kernels", m.share()}};
-}
 }  // namespace
 
 void write_training_json(const std::string& path, const TrainingReport& r) {
   Json j = json_of(r);
-  j["mode"] = r.mode;
+  j["mode"] = name_of(r.mode);
   j["rows"] = Json::array();
   for (const Measured& row : r.rows) j["rows"].push_back(json_of(row));
-  j["host"] = Json();
-  if (r.host)
-    j["host"] = {{"eager", json_of(r.host->eager)},          {"compiled", json_of(r.host->compiled)},
-                 {"compiled_over_eager", r.host->ratio},     {"replays", r.host->replays},
-                 {"graph_launches", r.host->graph_launches}, {"why_no_graph", r.host->why_no_graph}};
   write_json(path, j);
 }
 

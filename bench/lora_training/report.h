@@ -1,7 +1,7 @@
 // bench_training's JSON, and its comparison with document 000.
 #pragma once
 #include "common/program.h"
-#include "lora_training/host_time.h"
+#include "lora_training/rows.h"
 
 namespace tg::bench {
 
@@ -13,9 +13,8 @@ struct DocumentFigure {
 const DocumentFigure* document_figure(const std::string& id);
 
 struct TrainingReport : Origin {
-  std::string mode;
+  RunMode mode = RunMode::eager;
   std::vector<Measured> rows;
-  std::optional<HostTime> host;
 };
 void write_training_json(const std::string& path, const TrainingReport&);
 // Both figures of each id in the document, and its time over ours; empty without any.

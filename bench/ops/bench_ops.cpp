@@ -1,11 +1,11 @@
 // Ops and engine against this machine's peak: GFLOP/s against register multiply-adds (GPU: the library's largest GEMM),
 // GB/s against equal copies, ns per emitted op. Run it on a quiet machine; compare shares of the peak, not rates of two
 // machines.
-#include "common/device_peak.h"
-#include "ops/emit_rows.h"
+#include "common/peak.h"
+#include "common/program.h"
 #include "ops/op_rows.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
@@ -15,6 +15,10 @@
 
 using namespace tg;
 using namespace tg::bench;
+std::string RowId::text() const {
+  return fmt::format("{}{}{}{}{}", name, shape.empty() ? "" : " ", fmt::join(shape, "x"), dtype.empty() ? "" : " ",
+                     dtype);
+}
 namespace {
 struct Flags : SharedFlags {
   double seconds = 0.3;
@@ -24,6 +28,11 @@ struct Flags : SharedFlags {
 MeasureOptions options(const Flags& flags) {
   if (flags.quick) return {.warmup = 0, .min_seconds = 0, .min_runs = 1};
   return {.warmup = flags.seconds / 3, .min_seconds = flags.seconds, .min_runs = 9};
+}
+// `work`: 1e9 units per call; a timed run makes `repeats` calls.
+Result rate(RowId id, std::string unit, double work, const Timing& t, double peak, int repeats) {
+  const double all = work * repeats;
+  return {std::move(id), std::move(unit), all / t.median, all / t.p90, all / t.p10, peak, t.median / repeats, t.runs};
 }
 Result measured(const OpRow& row, const Flags& flags, Device device, Peaks& peaks) {
   auto run = row.make();
@@ -44,11 +53,18 @@ Result measured(const OpRow& row, const Flags& flags, Device device, Peaks& peak
 }
 bool small(const OpRow& row) { return row.flop < 3e8 && row.bytes < 3e7; }
 
+void print(const Result& r) {
+  fmt::print("{:<44} {:>8} {:>9.1f} {:>9.1f} {:>9.1f}", r.id.text(), r.unit, r.median, r.p10, r.p90);
+  if (r.peak > 0) fmt::print(" {:>9.1f} {:>5.0f}", r.peak, 100 * r.median / r.peak);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
 std::vector<Result> measure_all(const Flags& flags, Device device, Peaks& peaks) {
   std::vector<Result> results;
   const auto wanted = [&](const RowId& id) { return id.text().find(flags.filter) != std::string::npos; };
   const auto take = [&](Result r) {
-    if (results.empty()) print_header();
+    if (results.empty())
+      fmt::print("{:<44} {:>8} {:>9} {:>9} {:>9} {:>9} {:>5}\n", "", "unit", "median", "p10", "p90", "peak", "%");
     print(r);
     results.push_back(std::move(r));
   };
@@ -68,6 +84,27 @@ void print_peaks(Peaks& peaks) {
   for (const auto& [bytes, b] : peaks.bandwidths())
     fmt::print("  {:>8} KiB: copy {:>6.1f}, triad {:>6.1f}, update {:>6.1f}, read {:>6.1f} GB/s\n", bytes / 1024,
                b.copy, b.triad, b.update, b.read);
+}
+double five_digits(double x) { return std::strtod(fmt::format("{:.5g}", x).c_str(), nullptr); }
+Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks& peaks) {
+  Json j = json_of(origin);
+  j["bandwidth"] = Json::array();
+  for (const auto& [bytes, b] : peaks.bandwidths())
+    j["bandwidth"].push_back({{"bytes", bytes},
+                              {"copy", five_digits(b.copy)},
+                              {"triad", five_digits(b.triad)},
+                              {"update", five_digits(b.update)},
+                              {"read", five_digits(b.read)}});
+  j["rows"] = Json::array();
+  for (const Result& r : rows) {
+    Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
+    row["median"] = five_digits(r.median), row["p10"] = five_digits(r.p10), row["p90"] = five_digits(r.p90);
+    row["percent"] = Json(), row["peak"] = Json();
+    if (r.peak > 0) row["peak"] = five_digits(r.peak), row["percent"] = five_digits(100 * r.median / r.peak);
+    row["runs"] = r.runs, row["seconds"] = five_digits(r.seconds);
+    j["rows"].push_back(std::move(row));
+  }
+  return j;
 }
 // Writes the device's sustained rates, for `tapegrad inspect --roofline` and `train --profile`.
 void write_machine(const std::string& path, Peaks& peaks, Device device) {

@@ -42,35 +42,19 @@ double row(const char* what, const std::function<void()>& f) {  // returns `off`
   return off;
 }
 
-// The step of `tapegrad train --arch nano`, always on the same tokens.
-class NanoStep {
- public:
-  NanoStep() : model_(params_, config()), optimizer_(params_.trainable(), {}) {
-    const Shape shape{config_.batch, model_.config().context};
-    Rng rng;
-    for (Tensor* ids : {&batch_.inputs, &batch_.targets})
-      *ids = rand(shape, rng, 0, double(model_.config().vocab_size)).to(DType::i32);
-  }
-  void operator()() {
-    const StepGradients g = step_gradients(model_, params_, config_, MicroBatches({&batch_, 1}), {&dropout_, 1});
-    optimizer_.step(g.grads, {.clip_norm = config_.clip_norm, .norm = g.norm});
-  }
-
- private:
-  static GptConfig config() {
-    GptConfig c = RunConfig().model;
-    c.vocab_size = 256;
-    return c;
-  }
-  TrainConfig config_ = RunConfig().train;
-  Params params_;
-  Gpt model_;
-  AdamW optimizer_;
-  Batch batch_;
-  Rng dropout_;
-};
+// Makes the steps of `tapegrad train --arch nano`, on random tokens.
+Trainer nano_trainer() {
+  RunConfig run;
+  run.model.vocab_size = 256;
+  run.train.max_steps = 1'000'000, run.train.eval_every = 0, run.train.val_fraction = 0;
+  std::vector<int64_t> ids(100'000);
+  Rng rng;
+  for (int64_t& id : ids) id = int64_t(rng.below(256));
+  const Params params;
+  return {Gpt(params, run.model), params, TokenData::from_tokens(ids), run.train};
+}
 // Steps with a profiler around every four against steps without, alternating.
-double share_on(NanoStep& step, Keep keep) {
+double share_on(const std::function<void()>& step, Keep keep) {
   constexpr int kSteps = 4;
   const auto steps = [&] {
     for (int i = 0; i < kSteps; ++i) step();
@@ -83,13 +67,14 @@ double share_on(NanoStep& step, Keep keep) {
   return bench::measure_pair(profiled, steps, {.min_seconds = 3, .min_runs = 21}).ratio - 1;
 }
 void nano_step(double range_ns) {
-  NanoStep step;
+  Trainer trainer = nano_trainer();
+  const auto step = [&] { trainer.step(); };
   for (int i = 0; i < 3; ++i) step();
   Profiler profiler;
   step();
   const Profile p = profiler.stop();
   const size_t records = p.ranges.size() + p.kernels.size() + p.calls.size() + p.memory.size();
-  const double seconds = bench::measure([&] { step(); }, {.min_seconds = 1, .min_runs = 21}).median;
+  const double seconds = bench::measure(step, {.min_seconds = 1, .min_runs = 21}).median;
   fmt::print("\nA training step of nano: {:.2f} ms; {} ranges, {} records in all\n", 1e3 * seconds, p.ranges.size(),
              records);
   fmt::print("off: each record is a load and a branch as ProfileRange is, together {:.4f} % of the step\n",

@@ -1,11 +1,25 @@
-// The ops of bench_ops, at model shapes that fit the device, with the work of a run by definition, whatever a kernel
-// does.
+// The rows of bench_ops.
 #pragma once
-#include "common/results.h"
+#include "common/harness.h"
 
 #include <functional>
 
 namespace tg::bench {
+
+struct RowId {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string dtype;
+  std::string text() const;  // "linear 768x512x128 f32", matched by --filter
+};
+struct Result {
+  RowId id;
+  std::string unit;         // GFLOP/s, GB/s or ns
+  double median, p10, p90;  // in `unit`; p10 is the slow end of rates
+  double peak = 0;          // of the machine, in `unit`; 0: none
+  double seconds = 0;
+  int runs = 0;
+};
 
 struct OpRow {
   RowId id;
@@ -15,6 +29,14 @@ struct OpRow {
   Moves moves = Moves::to_another;
   std::function<std::function<void()>()> make = {};  // makes the inputs; returns one run
 };
+// At model shapes that fit the device, with the work of a run by definition, whatever a kernel does.
 std::vector<OpRow> op_rows(Device);
+
+struct EmitOptions {
+  int ops = 10000, rounds = 15;
+};
+// Engine cost: ns per emitted 2x2 add, a row per mode that `wanted` accepts, with labels and scopes, and for libtorch
+// if built in. All are measured in the same rounds.
+std::vector<Result> emit_rows(const std::function<bool(const RowId&)>& wanted, EmitOptions = {});
 
 }  // namespace tg::bench

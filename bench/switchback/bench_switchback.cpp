@@ -20,7 +20,7 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
   if (!f.jsonl.empty()) objects.emplace(f.jsonl, AppendFile::Begin::keep);
   const std::string how = fmt::format("; {} ({}), {} calls of each op after {} untimed ones", name_of(plan.setup.dtype),
                                       plan.why, plan.setup.repeat, plan.setup.untimed());
-  SwitchBackReport report{begin(f, argc, argv, how, f.threads), plan.setup, plan.why};
+  SwitchBackReport report{begin(f, argc, argv, how), plan.setup, plan.why};
   Peaks peaks(f.quick ? 0 : kPeakSeconds, plan.setup.device);
   for (size_t i = 0; i < plan.rows.size(); ++i) {
     const SwitchBackShape& shape = plan.rows[i];
@@ -61,14 +61,15 @@ int main(int argc, char** argv) {
     c.option("--dims", "of x, or of the result where the layer is swapped", f.dims);
     c.option("--wm", "how many times as wide the other side is, such as 4,4.3637", f.wm);
     c.option("--batch", "rows of x", f.batch);
-    c.option("--switch", "a list of False and True; True: the layer back from the wide side", f.swapped);
+    declare_names(c, "--switch", "a list of False and True; True: the layer back from the wide side", f.swapped);
     c.option("--rows", "only some of the chosen rows, by their indices from 0", f.rows);
     c.option("--repeat", "timed calls of each op; half as many before them are not timed", f.repeat, 64);
     c.option("--predict", "measure nothing: times by three rates of a device, Tflop/s, Top/s of codes and TB/s",
              f.predict);
-    c.option("--dtype", "NAME", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype);
+    c.option("--dtype", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype,
+             {"auto", "f32", "bf16"});
     c.option("--seed", "of the data, N(0, 1)", f.seed);
-    c.option("--threads", "of the CPU backend, 0: all", f.threads);
+    declare_threads(c, f);
     c.toggle("--parts-only", "without the whole layer's step", f.parts_only);
     c.toggle("--quick", "peaks from one short run each, as a test", f.quick);
     c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);

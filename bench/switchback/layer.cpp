@@ -12,7 +12,6 @@
 
 #include "common/harness.h"
 #include "common/stats.h"
-#include "switchback/distance.h"
 #include "switchback/switchback.h"
 
 namespace tg::bench {
@@ -88,8 +87,7 @@ void check_results(const Way& way, const std::vector<Tensor>& want) {
   constexpr const char* kResults[] = {"result", "gradient of x", "gradient of the weight"};
   const std::array<double, 3> off = distances(way.run(), want);
   for (size_t i = 0; i < off.size(); ++i)
-    check_near(fmt::format("{} of {}, {}", kResults[i], kLayerWays[size_t(way.time.way)], name_of(way.time.mode)),
-               off[i]);
+    check_near(fmt::format("{} of {}, {}", kResults[i], name_of(way.time.way), name_of(way.time.mode)), off[i]);
 }
 }  // namespace
 
@@ -99,19 +97,18 @@ double relative_distance(const Tensor& a, const Tensor& b) {
 }
 void check_near(std::string_view what, double distance) {
   constexpr double kMost = 0.05;
-  TG_CHECK(
-      distance <= kMost, state,
-      "[bench_switchback] the {} is off the product in full precision by {:.3g} of its size. 8-bit codes of normal "
-      "numbers are off by at most {}. It is wrong: its time would mean nothing.",
-      what, distance, kMost);
+  TG_CHECK(distance <= kMost, state,
+           "[bench_switchback] the {} is off the product in full precision by {:.3g} of its size. 8-bit codes of "
+           "normal numbers are off by at most {}. It is wrong: its time would mean nothing.",
+           what, distance, kMost);
 }
 
 std::vector<LayerTime> layer_times(const SwitchBackShape& shape, const SwitchBackSetup& setup) {
   const Layer layer(shape, setup);
   std::vector<Way> ways;
-  for (size_t way = 0; way < std::size(kLayerWays); ++way)
+  for (const LayerWay way : kLayerWays)
     for (const RunMode mode : {RunMode::eager, RunMode::compiled})
-      ways.push_back({{LayerWay(way), mode, 0, 0, 0}, layer.runner(LayerWay(way), mode)});
+      ways.push_back({{way, mode, 0, 0, 0}, layer.runner(way, mode)});
   const std::vector<Tensor> want = first_rows(layer.step(LayerWay::linear));
   // A compiled step first traces, then replays, then (CUDA) records a graph.
   const int64_t untimed = std::max<int64_t>(setup.untimed(), 3), steps = std::max<int64_t>(setup.repeat / kRounds, 1);
@@ -155,7 +152,7 @@ int64_t planned_bytes(const SwitchBackShape& shape, const SwitchBackSetup& setup
     results.clear();
     const int64_t held = (std::size(kLayerWays) - 1) * layer.codes_bytes() + std::size(kLayerWays) * recorded;
     reset_peak(setup.device);
-    for (size_t way = 0; way < std::size(kLayerWays); ++way) distances(layer.step(LayerWay(way)), want);
+    for (const LayerWay way : kLayerWays) distances(layer.step(way), want);
     layers = memory_stats(setup.device).peak + held;
   });
   return std::max(parts, layers);

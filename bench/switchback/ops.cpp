@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "switchback/distance.h"
 #include "switchback/switchback.h"
 
 namespace tg::bench {

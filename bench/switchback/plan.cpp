@@ -1,6 +1,5 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/config/suggest.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,8 +9,7 @@
 
 namespace tg::bench {
 namespace {
-constexpr std::string_view kProgram = "bench_switchback", kSwapped[] = {"False", "True"},
-                           kDTypes[] = {"auto", "f32", "bf16"};
+constexpr std::string_view kProgram = "bench_switchback";
 constexpr int64_t kMostWidth = 131071;  // of int8_linear()
 constexpr int64_t kSmallestBatch = 1024, kMostBatches = 8;
 struct Width {
@@ -43,9 +41,6 @@ std::vector<double> multipliers(const SwitchBackFlags& f, int64_t dim) {
     if (w.dim == dim) wm.push_back(w.wm);
   return wm.empty() ? std::vector<double>{4} : wm;
 }
-void not_empty(std::string_view name, size_t n) {
-  TG_CHECK(n > 0, value, "[bench_switchback] --{} is empty. It needs one or more. Omit the flag for all.", name);
-}
 std::vector<SwitchBackShape> all_rows(const SwitchBackFlags& f, bool full) {
   std::vector<int64_t> dims = f.dims;
   if (dims.empty()) {
@@ -58,18 +53,15 @@ std::vector<SwitchBackShape> all_rows(const SwitchBackFlags& f, bool full) {
       for (const int64_t batch : !f.batch.empty() ? f.batch
                                  : full           ? batches_of(dim)
                                                   : std::vector<int64_t>{1024, 2048, 4096})
-        for (const std::string& word : f.swapped)
-          rows.push_back({dim, wm, batch, known_place("switch", word, kSwapped) == 1});
+        for (const Word swapped : f.swapped) rows.push_back({dim, wm, batch, swapped == Word::True});
   return rows;
 }
 void check_rows(const std::vector<SwitchBackShape>& rows) {
-  for (auto r = rows.begin(); r != rows.end(); ++r) {
-    TG_CHECK(r->wide() >= 1 && r->wide() <= kMostWidth, value,
-             "[bench_switchback] {} times --wm {} is {}. Both sizes of the layer must be from 1 to {}.", r->dim, r->wm,
-             r->wide(), kMostWidth);
-    TG_CHECK(std::find(rows.begin(), r, *r) == r, value,
-             "[bench_switchback] {} comes twice. Name each dim, batch, wm and switch once.", r->name());
-  }
+  for (const SwitchBackShape& r : rows)
+    TG_CHECK(r.wide() >= 1 && r.wide() <= kMostWidth, value,
+             "[bench_switchback] {} times --wm {} is {}. Both sizes of the layer must be from 1 to {}.", r.dim, r.wm,
+             r.wide(), kMostWidth);
+  check_once(kProgram, rows, &SwitchBackShape::name);
 }
 std::vector<SwitchBackShape> chosen(std::vector<SwitchBackShape> rows, const std::vector<int64_t>& places) {
   if (places.empty()) return rows;
@@ -83,19 +75,17 @@ std::vector<SwitchBackShape> chosen(std::vector<SwitchBackShape> rows, const std
 SwitchBackSetup setup_of(const SwitchBackFlags& f, std::string& why) {
   const Device device = Device::parse(f.device);
   SwitchBackSetup s{.repeat = f.repeat.value_or(device == Device::cpu() && !f.full ? 4 : 64),
-                    .seed = uint64_t(f.seed),
+                    .seed = f.seed,
                     .device = device,
                     .layers = !f.parts_only};
   check_within(kProgram, "repeat", s.repeat, 1, 1'000'000);
-  check_within(kProgram, "seed", f.seed, 0, INT64_MAX);
-  check_within(kProgram, "threads", f.threads, 0, INT32_MAX);
-  const size_t dtype = known_place("dtype", f.dtype, kDTypes);
   const bool fast =
       device != Device::cpu() || runtime_of(device).describe(device.index).find("bf16 by ") != std::string::npos;
-  s.dtype = dtype == 1 || (dtype == 0 && !fast) ? DType::f32 : DType::bf16;
-  why = dtype > 0 ? "as asked for"
-        : fast    ? "this device has instructions for its products"
-                  : "this device has no instructions for products in bf16";
+  const bool chosen = f.dtype != "auto";
+  s.dtype = chosen ? dtype_from_name(f.dtype) : fast ? DType::bf16 : DType::f32;
+  why = chosen ? "as asked for"
+        : fast ? "this device has instructions for its products"
+               : "this device has no instructions for products in bf16";
   return s;
 }
 void check_memory(const SwitchBackShape& row, const SwitchBackSetup& setup) {
@@ -130,7 +120,6 @@ DeviceRates device_rates(const std::vector<std::string>& words) {
   return {.products = number(0), .products_8 = number(1), .bytes = number(2)};
 }
 SwitchBackPlan switchback_plan(const SwitchBackFlags& f) {
-  not_empty("switch", f.swapped.size());
   SwitchBackPlan plan;
   plan.setup = setup_of(f, plan.why);
   for (const int64_t dim : f.dims) check_within(kProgram, "dims", dim, 1, kMostWidth);

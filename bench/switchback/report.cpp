@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/columns.h"
-
 namespace tg::bench {
 namespace {
 bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
@@ -57,7 +55,7 @@ Json json_of(const SwitchBackRow& r, const SwitchBackSetup& setup) {
                           {"peak", r.rates[op].peak},
                           {"percent", r.rates[op].percent()}});
   for (const LayerTime& t : r.layers)
-    j["layers"].push_back({{"way", kLayerWays[size_t(t.way)]},
+    j["layers"].push_back({{"way", name_of(t.way)},
                            {"mode", name_of(t.mode)},
                            {"seconds", t.seconds},
                            {"least", t.least},
@@ -114,7 +112,7 @@ std::string layer_lines(const std::vector<LayerTime>& layers) {
   if (layers.empty()) return "";
   std::vector<Cells> lines{{"step of the layer, forward and backward", "", "ms", "least", "most", "speedup"}};
   for (const LayerTime& t : layers)
-    lines.push_back({std::string(kLayerWays[size_t(t.way)]), std::string(name_of(t.mode)), fixed(1e3 * t.seconds),
+    lines.push_back({std::string(name_of(t.way)), std::string(name_of(t.mode)), fixed(1e3 * t.seconds),
                      fixed(1e3 * t.least), fixed(1e3 * t.most), times(speedup(layers, t))});
   return aligned(lines) + fmt::format("fastest linear over fastest of 8-bit codes: {:.2f}\n", best_speedup(layers));
 }

@@ -11,15 +11,23 @@
 #include "common/peak.h"
 #include "common/program.h"
 
+namespace tg {
+namespace bench {
+enum class LayerWay : uint8_t { linear, global, vector_wise, memory_efficient };
+}
+template <>
+inline constexpr EnumNames<4> kEnumNames<bench::LayerWay>{"way",
+                                                          {"linear", "global", "vector_wise", "memory_efficient"}};
+}  // namespace tg
 namespace tg::bench {
 
 struct SwitchBackFlags : SharedFlags {
   std::vector<int64_t> dims, batch, rows;  // empty: see switchback_plan()
   std::optional<int64_t> repeat;
-  std::vector<std::string> wm, swapped{"False", "True"};
-  std::vector<std::string> predict;
+  std::vector<std::string> wm, predict;
+  std::vector<Word> swapped{Word::False, Word::True};
   std::string dtype = "auto", jsonl;
-  int64_t seed = 0, threads = 0;  // threads 0: all
+  uint64_t seed = 0;
   bool full = false, parts_only = false, quick = false;
 };
 
@@ -94,7 +102,7 @@ class SwitchBackOps {
   SwitchBackOps(const SwitchBackShape&, const SwitchBackSetup&);
   Tensor run(size_t op) const;  // quantized values without their scales
   OpTimes times() const;        // means of the timed calls, synchronised around them
-  // For each int8 GEMM, its relative_distance() from the full-precision one (distance.h).
+  // For each int8 GEMM, its relative_distance() from the full-precision one.
   std::vector<std::pair<std::string, double>> distances() const;
 
  private:
@@ -104,8 +112,8 @@ class SwitchBackOps {
 };
 
 // A forward and a backward pass of a layer, including quantising.
-enum class LayerWay : uint8_t { linear, global, vector_wise, memory_efficient };
-inline constexpr std::string_view kLayerWays[] = {"linear", "global", "vector_wise", "memory_efficient"};
+inline constexpr LayerWay kLayerWays[] = {LayerWay::linear, LayerWay::global, LayerWay::vector_wise,
+                                          LayerWay::memory_efficient};
 struct LayerTime {
   LayerWay way;
   RunMode mode;
@@ -114,6 +122,11 @@ struct LayerTime {
 // All methods, eager and compiled, alternating over at least two rounds. Throws if results are far from the linear
 // layer's.
 std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup&);
+
+// Int8 results against full precision: |a - b| / |b| by Euclidean norms, over the first rows of two equal shapes.
+double relative_distance(const Tensor& a, const Tensor& b);
+// Throws an Error of kind state above 0.05; int8 values of normal numbers are off by 0.01 to 0.02.
+void check_near(std::string_view what, double distance);
 
 // Peak bytes of tensors by a dry_run(); exact except for compiled steps' buffers.
 int64_t planned_bytes(const SwitchBackShape&, const SwitchBackSetup&);

@@ -16,7 +16,7 @@ constexpr const char* kProgram = "bench_tokenizer";
 struct TokenizerFlags : SharedFlags {
   std::string pattern;
   std::vector<std::string> tokenizers, texts;
-  std::vector<int64_t> threads{};
+  std::vector<int64_t> counts;  // of threads
   int64_t rounds = 7;
 };
 
@@ -30,25 +30,25 @@ uint64_t checksum(const std::vector<int64_t>& ids) {
 Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std::string& name,
               const std::string& path) {
   const std::string text = read_texts(std::vector{path});
-  std::vector<std::vector<double>> seconds(f.threads.size());
+  std::vector<std::vector<double>> seconds(f.counts.size());
   std::vector<int64_t> want;
   for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up
-    for (size_t k = 0; k < f.threads.size(); ++k) {    // alternating: machine noise hits all
-      set_num_threads(int(f.threads[k]));
+    for (size_t k = 0; k < f.counts.size(); ++k) {     // alternating: machine noise hits all
+      set_num_threads(int(f.counts[k]));
       std::vector<int64_t> got;
       const double s = timed([&] { got = tokenizer.encode(text); });
       if (want.empty()) want = got;
-      TG_CHECK(got == want, internal, "[{}] {} threads give other ids of {} than {}.", kProgram, f.threads[k], path,
-               f.threads[0]);
+      TG_CHECK(got == want, internal, "[{}] {} threads give other ids of {} than {}.", kProgram, f.counts[k], path,
+               f.counts[0]);
       if (round >= 0) seconds[k].push_back(s);
     }
   Json runs = Json::array();
   const auto rate = [&](double s) { return 1e-6 * double(text.size()) / s; };
-  for (size_t k = 0; k < f.threads.size(); ++k) {
+  for (size_t k = 0; k < f.counts.size(); ++k) {
     const Timing t = summary(seconds[k]);
-    fmt::print("{:<24} {:<24} {:3} thread(s) {:8.1f} MB/s  (p10 {:.1f}, p90 {:.1f})\n", name, path, f.threads[k],
+    fmt::print("{:<24} {:<24} {:3} thread(s) {:8.1f} MB/s  (p10 {:.1f}, p90 {:.1f})\n", name, path, f.counts[k],
                rate(t.median), rate(t.p90), rate(t.p10));
-    runs.push_back({{"threads", f.threads[k]},
+    runs.push_back({{"threads", f.counts[k]},
                     {"mb_per_second", rate(t.median)},
                     {"seconds", {{"median", t.median}, {"p10", t.p10}, {"p90", t.p90}}},
                     {"runs", t.runs}});
@@ -64,9 +64,8 @@ Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std:
 int run(TokenizerFlags& f, int argc, char** argv) {
   if (f.tokenizers.empty() || f.texts.empty())
     throw apps::UsageError("bench_tokenizer needs --tokenizer PATH... and --text FILE...");
-  check_within(kProgram, "rounds", f.rounds, 1, 1 << 20);
-  if (f.threads.empty()) f.threads = num_threads() > 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1};
-  if (f.cpu_time) f.threads = {1};
+  if (f.counts.empty()) f.counts = num_threads() > 1 ? std::vector<int64_t>{1, 2} : std::vector<int64_t>{1};
+  if (f.cpu_time) f.counts = {1};
   Json all = json_of(begin(f, argc, argv)), rows = Json::array();
   for (const std::string& path : f.tokenizers) {
     const BpeTokenizer tokenizer = read_tokenizer(path, path.ends_with(".tiktoken") ? f.pattern : "");
@@ -84,8 +83,8 @@ int main(int argc, char** argv) {
     c.list("--tokenizer", "PATH", "tokenizer.json files, .tiktoken files, or folders with tokenizers", f.tokenizers);
     c.option("--pattern", "NAME", "of .tiktoken files: gpt2, llama3 or qwen2", f.pattern);
     c.list("--text", "FILE", "texts, each encoded by itself", f.texts);
-    c.option("--threads", "of the CPU, each in turn; default: 1 and 2", f.threads);
-    c.option("--rounds", "times that each text is encoded, after one to warm up", f.rounds);
+    c.option("--threads", "of the CPU, each in turn; default: 1 and 2", f.counts);
+    c.option("--rounds", "times that each text is encoded, after one to warm up", f.rounds, 1, 1 << 20);
     declare_cpu_time(c, f);
     declare_results(c, f);
     return [&] { return run(f, argc, argv); };

@@ -4,7 +4,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tapegrad.h>
-#include "../bench/lm_profile/flops.h"
 #include "../bench/lm_profile/model.h"
 #include "../bench/lm_profile/report.h"
 
@@ -47,7 +46,7 @@ LmSetup deep(LmForm form) {
 }
 std::string plan_error(const std::function<void(LmFlags&)>& spoil) {
   LmFlags f;
-  f.size = "tiny";
+  f.setup.size = "tiny";
   spoil(f);
   return error_of([&] { lm_plan(f); });
 }
@@ -120,25 +119,20 @@ TEST_CASE("lm: sizes, and flags that are wrong") {
     CHECK(params.all().size() == 291);
   }
   LmFlags all;
-  all.size = "tiny", all.answers = true, all.layers = 3;
+  all.setup.size = "tiny", all.answers = true, all.layers = 3;
   const LmPlan plan = lm_plan(all);
   REQUIRE(plan.setups.size() == 4);  // tf32 needs a GPU
   CHECK(plan.setups[0].form == LmForm::document);
   CHECK(plan.setups[0].model.layers == 3);
   CHECK(plan.setups[3].precision == Precision::bf16);
   CHECK(plan.types.size() == 3);
-  CHECK(has(plan_error([](LmFlags& f) { f.batch = 0; }), "[bench_lm_profile] --batch is 0. It must be from 1 to"));
-  CHECK(has(plan_error([](LmFlags& f) { f.context = 1; }), "--context is 1. It must be from 2 to"));
-  CHECK(has(plan_error([](LmFlags& f) { f.layers = -1; }), "--layers is -1."));
-  CHECK(has(plan_error([](LmFlags& f) { f.warmup = -1; }), "--warmup is -1."));
-  CHECK(has(plan_error([](LmFlags& f) { f.size = "smal"; }), "Did you mean 'small'?"));
-  CHECK(has(plan_error([](LmFlags& f) { f.form = "fusd"; }), "'fusd'"));
-  CHECK(has(plan_error([](LmFlags& f) { f.types = {"train", "train"}; }), "train comes twice in --types."));
-  CHECK(has(plan_error([](LmFlags& f) { f.types = {}; }), "--types is empty."));
-  CHECK(has(plan_error([](LmFlags& f) { f.precision = "bf16"; }), "precision bf16 and form document."));
-  CHECK(has(plan_error([](LmFlags& f) { f.precision = "tf32"; }), "precision tf32 on cpu."));
-  CHECK(has(plan_error([](LmFlags& f) { f.answers = true, f.types = {"forward"}; }), "--answers without train"));
-  CHECK(has(plan_error([](LmFlags& f) { f.size = "2.7B", f.batch = 100'000; }),
+  CHECK(has(plan_error([](LmFlags& f) { f.setup.size = "smal"; }), "Did you mean 'small'?"));
+  CHECK(has(plan_error([](LmFlags& f) { f.types = {StepType::train, StepType::train}; }), "'train' comes twice."));
+  CHECK(has(plan_error([](LmFlags& f) { f.setup.precision = Precision::bf16; }), "precision bf16 and form document."));
+  CHECK(has(plan_error([](LmFlags& f) { f.setup.precision = Precision::tf32; }), "precision tf32 on cpu."));
+  CHECK(
+      has(plan_error([](LmFlags& f) { f.answers = true, f.types = {StepType::forward}; }), "--answers without train"));
+  CHECK(has(plan_error([](LmFlags& f) { f.setup.size = "2.7B", f.setup.batch = 100'000; }),
             "[bench_lm_profile] forward of size 2.7B (document, f32) with batch 100000 and context 512 takes "));
 }
 

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "../bench/switchback/distance.h"
 #include "../bench/switchback/report.h"
 
 #include "support/files.h"
@@ -114,7 +113,7 @@ TEST_CASE("switchback: rows and protocol by default, and those that flags choose
   CHECK(full.rows[2] == SwitchBackShape{1408, 4.3637, 1024, false});
   CHECK(full.rows[7] == SwitchBackShape{1664, 4.9231, 1024, true});
   f = {};
-  f.dims = {1000}, f.batch = {3, 5}, f.swapped = {"True"}, f.rows = {1}, f.repeat = 7, f.dtype = "bf16";
+  f.dims = {1000}, f.batch = {3, 5}, f.swapped = {Word::True}, f.rows = {1}, f.repeat = 7, f.dtype = "bf16";
   const SwitchBackPlan some = switchback_plan(f);
   CHECK(some.rows == std::vector{SwitchBackShape{1000, 4, 5, true}});
   CHECK(some.setup.repeat == 7);
@@ -129,12 +128,7 @@ TEST_CASE("switchback: flags that are wrong are errors") {
             "[bench_switchback] --repeat is 0. It must be from 1 to 1000000."));
   CHECK(has(plan_error([](SwitchBackFlags& f) { f.dims = {0}; }), "--dims is 0."));
   CHECK(has(plan_error([](SwitchBackFlags& f) { f.batch = {-1}; }), "--batch is -1."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.seed = -1; }), "--seed is -1."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.threads = -1; }), "--threads is -1."));
   CHECK(has(plan_error([](SwitchBackFlags& f) { f.rows = {12}; }), "--rows is 12. It must be from 0 to 11."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.swapped = {}; }), "--switch is empty."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.swapped = {"true"}; }), "Did you mean 'True'"));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.dtype = "f16"; }), "'f16'"));
   CHECK(has(plan_error([](SwitchBackFlags& f) { f.device = "abacus"; }), "abacus"));
   for (const char* word : {"four", "4x", "0", "-1", "inf", ""}) {
     CAPTURE(word);
@@ -142,7 +136,7 @@ TEST_CASE("switchback: flags that are wrong are errors") {
   }
   CHECK(has(plan_error([](SwitchBackFlags& f) { f.dims = {100'000}; }),
             "100000 times --wm 4 is 400000. Both sizes of the layer must be from 1 to 131071."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.rows = {3, 3}; }), "4096 -> 1024, batch 2048 comes twice."));
+  CHECK(has(plan_error([](SwitchBackFlags& f) { f.rows = {3, 3}; }), "'4096 -> 1024, batch 2048' comes twice."));
   const std::string large =
       plan_error([](SwitchBackFlags& f) { f.dims = {1024}, f.batch = {200'000'000}, f.dtype = "f32"; });
   CHECK(has(large, "[bench_switchback] 1024 -> 4096, batch 200000000 takes "));

@@ -23,7 +23,7 @@ size_t times(const std::string& s, std::string_view part) {
   return n;
 }
 
-Measured measured(BenchmarkId id, Estimate time, std::optional<uint64_t> elements = {}) {
+Measured result_of(BenchmarkId id, Estimate time, std::optional<uint64_t> elements = {}) {
   Measured m{std::move(id), elements, {Sampling::linear, {1, 2, 3}, 1, 0}, {}, {}, {}, {}};
   m.sample.seconds.resize(3);
   m.estimates.sampling = Sampling::linear;
@@ -36,9 +36,8 @@ TrainingReport report_of(std::vector<Measured> rows) {
            "wall",
            "abc",
            "bench_training --json x"},
-          "compiled",
-          std::move(rows),
-          {}};
+          RunMode::compiled,
+          std::move(rows)};
 }
 }  // namespace
 
@@ -168,9 +167,9 @@ TEST_CASE("training is shown to train, and what does not is an error") {
 
 TEST_CASE("files of a run: JSON read back, the table beside the document") {
   const Folder folder;
-  std::vector<Measured> rows{measured({"lora_forward", "forward", "small_512x512_r8"}, {1e-5, 2e-5, 4e-5, 0}, 1000),
-                             measured({"lora_forward", "forward", "other"}, {1e-5, 2e-5, 3e-5, 0}),
-                             measured({"cpu_add", "eager", "1024"}, {1e-6, 2e-6, 3e-6, 0})};
+  std::vector<Measured> rows{result_of({"lora_forward", "forward", "small_512x512_r8"}, {1e-5, 2e-5, 4e-5, 0}, 1000),
+                             result_of({"lora_forward", "forward", "other"}, {1e-5, 2e-5, 3e-5, 0}),
+                             result_of({"cpu_add", "eager", "1024"}, {1e-6, 2e-6, 3e-6, 0})};
   rows[0].change = Change{{-0.3, -0.2, -0.1, 0}, {}, -9, 0.001};
   rows[0].outliers = {1, 2, 3, 4};
   TrainingReport r = report_of(rows);
@@ -178,15 +177,6 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
   CHECK(times(table, "\n") == 3);
   CHECK(has(table, "[10.000 µs 20.000 µs 40.000 µs]      [427.63 µs 436.78 µs 445.73 µs]         21.84\n"));
   CHECK(compare_with_document({rows[2]}).empty());
-
-  r.host = HostTime{{200, 10, 1e-4}, {50, 8, 8e-5}, 0.8, 7, 5};
-  CHECK(r.host->eager.share() == Approx(0.02));
-  const std::string host = text(*r.host);
-  CHECK(has(host, "eager     200.0 ns per op; 10 ops x 200.0 ns / 100.00 µs = 2.0 % of the step"));
-  CHECK(has(host, "compiled   50.0 ns per op; 8 ops x 50.0 ns / 80.000 µs = 0.5 % of the step"));
-  CHECK(has(host, "at most 1.00 of an eager one: 0.800, met"));
-  CHECK(has(host, "5 of 7 compiled steps were one launch of a graph\n"));
-  CHECK(has(text({{200, 10, 1e-4}, {150, 8, 8e-5}, 1.1}), "at most 100 ns: 150.0, missed"));
 
   const std::string path = folder / "run.json";
   write_training_json(path, r);
@@ -199,9 +189,6 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
   CHECK(j["commit"] == "abc");
   CHECK(j["command"] == "bench_training --json x");
   CHECK(j["date"].get<std::string>().size() == 20);
-  CHECK(j["host"]["eager"]["ops"] == 10);
-  CHECK(j["host"]["compiled"]["share_outside_kernels"].get<double>() == Approx(0.005));
-  CHECK(j["host"]["graph_launches"] == 5);
   REQUIRE(j["rows"].size() == 3);
   const auto& row = j["rows"][0];
   CHECK(row["id"] == "lora_forward/forward/small_512x512_r8");
@@ -221,18 +208,4 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
   CHECK(row["outliers"]["high_severe"] == 4);
   CHECK(row["document"]["estimate"] == 436.78e-6);
   for (const char* key : {"throughput", "change", "p", "verdict", "document"}) CHECK(j["rows"][1][key].is_null());
-}
-
-TEST_CASE("host time: the kernels of the step are counted, in both modes") {
-  const HostTime t = host_time(Device::cpu(), {.ops = 50, .rounds = 3, .seconds = 0.01});
-  for (const auto& mode : {t.eager, t.compiled}) {
-    CHECK(mode.ns_per_op > 0);
-    CHECK(mode.step > 0);
-    CHECK(mode.ops >= 8);  // 2 GEMMs forward, 3 backward, 2 of the loss, AdamW
-    CHECK(mode.ops <= 20);
-  }
-  CHECK(t.compiled.ops <= t.eager.ops);
-  CHECK(t.ratio > 0);
-  CHECK(t.replays > 0);
-  CHECK(has(text(t), fmt::format("0 of {} compiled steps were one launch of a graph: cpu does not record", t.replays)));
 }
