@@ -1,19 +1,21 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
-#include <tapegrad/core/error.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/utf8.h>
 
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <limits>
+#include <map>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -144,59 +146,46 @@ std::string take_shown(std::string_view& text) {
   return all;
 }
 
-int report(const std::string& program, int status, const char* message) {
-  std::fflush(stdout);
-  std::fputs(fmt::format("{}: {}\n", program, printable(message)).c_str(),
-             stderr);  // may fail: no one is left to tell
-  return status;
+// Whether standard output is a pipe without a reader, as after `head`.
+bool reader_is_gone() {
+  pollfd out{STDOUT_FILENO, 0, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
-int run_body(const std::string& program, const std::function<int()>& body) {
-  int status = 0;
-  try {
-    status = body();
-  } catch (const std::system_error& e) {  // from fmt, whose message says "file"
-    if (std::ferror(stdout) == 0) throw;
-    throw Error(Error::Kind::io, fmt::format("[io] standard output cannot be written: {}.", e.code().message()));
-  }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
-    return report(program, status ? status : 1, "[io] standard output cannot be written.");
-  return status;
-}
+
 // The status of f(), or of its exception, which is printed.
 int reported(
     const std::string& program, const std::function<int()>& f,
     const std::function<std::string()>& before = [] { return ""; },
     const std::function<void(int)>& after = [](int) {}) {
-  int status;
+  const auto fail = [&](int status, const std::string& message) {
+    std::fflush(stdout);
+    std::fputs(fmt::format("{}: {}\n", program, printable(before() + message)).c_str(),
+               stderr);  // may fail: no one is left to tell
+    after(status);
+    return status;
+  };
+  const auto unwritten = [&](int status, const std::string& why) {
+    if (!reader_is_gone()) return fail(status, fmt::format("[io] standard output cannot be written{}.", why));
+    after(128 + SIGPIPE);  // in silence, as other programs
+    return 128 + SIGPIPE;
+  };
   try {
-    return f();
+    const int status = f();
+    const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+    return written ? status : unwritten(std::max(status, 1), "");
   } catch (const UsageError& e) {
-    status = report(program, 2, (before() + e.what()).c_str());
+    return fail(2, e.what());
+  } catch (const Stopped& e) {
+    return 128 + e.signal;
   } catch (const std::bad_alloc&) {
-    status = report(program, 1,
-                    (before() + "[memory] the system gives this process no more memory. Free some, raise the limit "
-                                "(ulimit -v), or take smaller files or settings.")
-                        .c_str());
+    return fail(1,
+                "[memory] the system gives this process no more memory. Free some, raise the limit (ulimit -v), or "
+                "take smaller files or settings.");
+  } catch (const std::system_error& e) {  // from fmt, whose message says "file"
+    return std::ferror(stdout) ? unwritten(1, ": " + e.code().message()) : fail(1, e.what());
   } catch (const std::exception& e) {
-    status = report(program, 1, (before() + e.what()).c_str());
+    return fail(1, e.what());
   }
-  after(status);
-  return status;
-}
-
-int parse_and_run(CLI::App& app, int argc, char** argv, const std::vector<Subcommand>& subcommands) {
-  std::vector<std::function<int()>> bodies;
-  for (const Subcommand& s : subcommands) {
-    Command command(*app.add_subcommand(s.name, s.help)->allow_extras());
-    bodies.push_back(s.declare(command));
-  }
-  if (const std::optional<int> done = parse(app, argc, argv)) return *done;
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  if (chosen.empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
-  refuse_extras(*chosen.front());
-  for (size_t i = 0; i < subcommands.size(); ++i)
-    if (subcommands[i].name == chosen.front()->get_name()) return run_body(app.get_name(), bodies[i]);
-  return 0;
 }
 
 }  // namespace
@@ -341,7 +330,16 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
         ->disable_flag_override();
     set_up(app);
     app.require_subcommand(0, 1);  // only one, so its values may equal command names
-    return parse_and_run(app, argc, argv, subcommands);
+    std::map<std::string, std::function<int()>> bodies;
+    for (const Subcommand& s : subcommands) {
+      Command command(*app.add_subcommand(s.name, s.help)->allow_extras());
+      bodies[s.name] = s.declare(command);
+    }
+    if (const std::optional<int> done = parse(app, argc, argv)) return *done;
+    if (app.get_subcommands().empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
+    const CLI::App& chosen = *app.get_subcommands().front();
+    refuse_extras(chosen);
+    return bodies.at(chosen.get_name())();
   };
   return reported("tapegrad", run, before, after);
 }
@@ -351,8 +349,8 @@ int run_program(int argc, char** argv, const Subcommand& program) {
     set_up(app);
     Command command(app);
     const std::function<int()> body = program.declare(command);
-    if (const std::optional<int> done = parse(app, argc, argv)) return *done;
-    return run_body(program.name, body);
+    const std::optional<int> done = parse(app, argc, argv);
+    return done ? *done : body();
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -19,6 +20,11 @@ namespace tg::apps {
 // Wrong usage. The message says what is valid.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+// Thrown by a command that a signal stopped: the exit status is 128 + signal, without a message.
+struct Stopped {
+  int signal;
 };
 
 class Command {
@@ -63,6 +69,16 @@ struct Subcommand {
   // Registers options. Returns the body, which runs after parsing and returns the exit status.
   std::function<std::function<int()>(Command&)> declare;
 };
+
+// A subcommand with options of the type O: declare(Command&, O&) registers them, run(O&) is the body.
+template <class O>
+Subcommand subcommand(const char* name, const char* help, int (*run)(O&), void (*declare)(Command&, O&)) {
+  return {name, help, [=](Command& c) -> std::function<int()> {
+            const auto o = std::make_shared<O>();
+            declare(c, *o);
+            return [=] { return run(*o); };
+          }};
+}
 
 // Untrusted text for a terminal: control characters become \x1b, and only the ends of words over 400 bytes are kept.
 std::string printable(std::string_view text);

@@ -4,15 +4,14 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
+#include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>
-#include <cstdio>
 
 namespace tg::apps {
 namespace {
@@ -34,8 +33,7 @@ struct Subject {
   StateDict weights;
   int64_t parameters;
 };
-// Sets the context and refuses what cannot fit. A lower bound: weights, gradients and moments of a side, logits, one
-// activation per layer.
+// Sets the context and refuses what cannot fit.
 void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   constexpr int64_t kContext = 64;
   if (o.context == 0) o.context = std::min(kContext, config.context);
@@ -44,19 +42,12 @@ void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::ve
       "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the context "
       "of the model.",
       o.batch, o.context, config.context);
-  LazyScope lazy;
-  const Params shapes;
-  const Gpt model(shapes, config);
-  const double elements = 4 * double(shapes.count()) + double(o.batch) * double(o.context) *
-                                                           double(config.vocab_size + config.layers * config.width);
   for (const auto& [reference, other] : pairs)
     for (const Side& side : {reference, other}) {
-      const double bytes = elements * double(size_of(side.compute.value_or(side.weights)));
-      const auto there = double(runtime_of(side.device).memory(side.device.index));
-      TG_CHECK(there == 0 || bytes <= there, memory,
-               "[compare] this run needs {:.3g} GB of memory or more, and {} has {:.3g}. A training step with all its "
-               "tensors must fit. Make the model, the context or the batch smaller.",
-               bytes * 1e-9, side.device == Device::cpu() ? "the machine" : to_string(side.device), there * 1e-9);
+      const TrainConfig step{.batch = o.batch, .window = o.context, .dtype = side.compute};
+      const auto bytes = [&] { return plan_memory(config, step, side.device, nullptr, side.weights).peak; };
+      check_fits({"[compare] a step of " + to_string(side), bytes}, side.device,
+                 [](int64_t) { return "Make the model, the context or the batch smaller."; });
     }
 }
 Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
@@ -140,25 +131,24 @@ int run(CompareOptions& o) {
 }  // namespace
 
 Subcommand compare_command() {
-  return {"compare", "compare a training step on a device with the CPU's, tensor by tensor",
-          [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<CompareOptions>();
-            c.option("--model", "DIR", "what `train --out DIR` wrote", o->model);
-            c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o->arch);
-            c.option("--batch", "sequences of random tokens", o->batch);
-            c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o->context);
-            c.option("--seed", "of tokens, dropout and new weights", o->seed);
-            c.option("--device", "NAME", "cuda if available",
-                     "cuda: f32 against the CPU, and against itself; cpu: f32 against f64, and one thread against two",
-                     [o](const std::string& word) { o->device = word; });
-            c.list("--sides", "SIDE",
-                   "two sides, the reference first: a device, optionally with a dtype, a mode (eager, lazy, compiled) "
-                   "and threads (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
-                   o->sides);
-            c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o->all);
-            c.option("--json", "FILE", "write all values to FILE; an earlier report is replaced", o->json);
-            return [o] { return run(*o); };
-          }};
+  return subcommand<CompareOptions>(
+      "compare", "compare a training step on a device with the CPU's, tensor by tensor", run,
+      [](Command& c, CompareOptions& o) {
+        c.option("--model", "DIR", "what `train --out DIR` wrote", o.model);
+        c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o.arch);
+        c.option("--batch", "sequences of random tokens", o.batch);
+        c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);
+        c.option("--seed", "of tokens, dropout and new weights", o.seed);
+        c.option("--device", "NAME", "cuda if available",
+                 "cuda: f32 against the CPU, and against itself; cpu: f32 against f64, and one thread against two",
+                 [&o](const std::string& word) { o.device = word; });
+        c.list("--sides", "SIDE",
+               "two sides, the reference first: a device, optionally with a dtype, a mode (eager, lazy, compiled) "
+               "and threads (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
+               o.sides);
+        c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o.all);
+        c.option("--json", "FILE", "write all values to FILE; an earlier report is replaced", o.json);
+      });
 }
 
 }  // namespace tg::apps

@@ -1,8 +1,6 @@
 // `tapegrad eval`: the loss of a model on texts or on a token file.
-#include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/model_data.h>
@@ -18,11 +16,11 @@
 namespace tg::apps {
 namespace {
 
-struct EvalOptions {
-  std::string model, adapter, device = "cpu", dtype = "f32", unknown, logits;
+struct EvalOptions : ModelOptions {
+  std::string logits;
   std::vector<std::string> data;
-  std::vector<std::pair<std::string, std::string>> settings;
-  int64_t batch = 8, window = 0, threads = 0;
+  SettingFlags settings;
+  int64_t batch = 8, window = 0;
 };
 
 // The bytes of text of all tokens except the first, which is not a target.
@@ -54,28 +52,22 @@ bool holds_logits(std::string_view text) {
   }
 }
 
-int run(const EvalOptions& o) {
+int run(EvalOptions& o) {
   if (o.model.empty() || o.data.empty()) throw UsageError("eval needs --model DIR and --data FILE...");
-  const Device device = Device::parse(o.device);
-  runtime_of(device);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
-  LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
-  if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
+  const LoadedModel m = open_model(o);
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;
   TG_CHECK(window >= 1 && window <= c.context, value,
            "[eval] window is {}, and the context of {} is {}. It must be from 1 to the context, or 0 for the context.",
            o.window, o.model, c.context);
-  Settings how;
-  for (const auto& [name, word] : o.settings) how.set(name, word);
   const RunData data = read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data,
-                                 how.unchecked().data, o.unknown == "skip");
+                                 data_config(o.settings), o.unknown == "skip");
   const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              data.tokens.size(), window);
   if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));
-  double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = device}).loss;
+  double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = m.params.device()}).loss;
   if (std::isnan(loss)) loss = std::abs(loss);  // never "-nan"
   fmt::print("loss        {:.6f} nats per token\nperplexity  {:.4f}\n", loss, std::exp(loss));
   if (data.tokenizer) {
@@ -90,24 +82,16 @@ int run(const EvalOptions& o) {
 }  // namespace
 
 Subcommand eval_command() {
-  return {"eval", "print the loss of a model on text", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<EvalOptions>();
-            c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
-            c.list("--data", "FILE", kDataFiles, o->data);
-            add_settings(c, o->settings, [](const std::string& name) {
-              return is_data_setting(name) && !is_example_setting(name) && name != "weights";
-            });
-            add_unknown_option(c, "error", o->unknown);
-            c.option("--window", "tokens of a window, 0: the model's context", o->window, 0);
-            c.option("--batch", "windows in a forward pass", o->batch, 1);
-            c.option("--dtype", "of weights and computation: f32 or bf16", o->dtype, {"f32", "bf16"});
-            c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors",
-                     o->logits);
-            c.option("--device", "NAME", "cpu or cuda", o->device);
-            c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            return [o] { return run(*o); };
-          }};
+  return subcommand<EvalOptions>("eval", "print the loss of a model on text", run, [](Command& c, EvalOptions& o) {
+    add_model_options(c, o);
+    c.list("--data", "FILE", kDataFiles, o.data);
+    add_settings(c, o.settings, [](const std::string& name) {
+      return is_data_setting(name) && !is_example_setting(name) && name != "weights";
+    });
+    c.option("--window", "tokens of a window, 0: the model's context", o.window, 0);
+    c.option("--batch", "windows in a forward pass", o.batch, 1);
+    c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors", o.logits);
+  });
 }
 
 }  // namespace tg::apps

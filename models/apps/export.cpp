@@ -1,18 +1,14 @@
 // `tapegrad export`: a model folder in another program's format.
-#include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
-
-#include <cstdio>
-#include <memory>
 
 namespace tg::apps {
 namespace {
@@ -54,7 +50,7 @@ std::string base_of(const ExportOptions& o) {
   return base;
 }
 
-int run(const ExportOptions& o) {
+int run(ExportOptions& o) {
   const bool gguf = o.to == "gguf", alone = gguf && o.model.empty() && !o.adapter.empty();
   if ((o.model.empty() && !alone) || o.out.empty())
     throw UsageError(
@@ -91,22 +87,18 @@ int run(const ExportOptions& o) {
 }  // namespace
 
 Subcommand export_command() {
-  return {"export", "write a model for other programs", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<ExportOptions>();
-            c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face",
-                     o->model);
-            c.option("--adapter", "DIR",
-                     "what `finetune --out DIR` or PEFT wrote over that model: merged first; without --model: alone",
-                     o->adapter);
-            c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o->base);
-            c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o->to,
-                     {"hf", "gguf"});
-            c.option("--out", "PATH", "the folder or file to make", o->out);
-            c.option("--dtype", "of the weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only",
-                     o->dtype, {"same", "f32", "bf16", "f16", "q8_0"});
-            c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o->max_shard);
-            return [o] { return run(*o); };
-          }};
+  return subcommand<ExportOptions>("export", "write a model for other programs", run, [](Command& c, ExportOptions& o) {
+    c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+    c.option("--adapter", "DIR",
+             "what `finetune --out DIR` or PEFT wrote over that model: merged first; without --model: alone",
+             o.adapter);
+    c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o.base);
+    c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o.to, {"hf", "gguf"});
+    c.option("--out", "PATH", "the folder or file to make", o.out);
+    c.option("--dtype", "of the weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only", o.dtype,
+             {"same", "f32", "bf16", "f16", "q8_0"});
+    c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o.max_shard);
+  });
 }
 
 }  // namespace tg::apps

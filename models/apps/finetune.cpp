@@ -1,8 +1,7 @@
 // `tapegrad finetune`: trains a LoRA adapter over a model folder. `tapegrad merge`: merges both into a plain model.
-#include <fmt/core.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/model_data.h>
-#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
@@ -35,9 +34,7 @@ struct Base {
     return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error};
   }
   RunConfig run() const {
-    RunConfig r;
-    r.model = loaded.model.config();
-    r.tokenizer = tokenizer_setting(of_data());
+    RunConfig r = run_from(of_data(), loaded.model.config());
     r.train.dtype = loaded.params.dtype();
     return r;
   }
@@ -71,10 +68,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   if (o.model.empty() || o.data.empty())
     throw UsageError("finetune needs --model DIR and --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "adapter";
-  std::error_code none;
-  TG_CHECK(!std::filesystem::equivalent(o.model, o.out, none), value,
-           "[finetune] --out {} is the folder of the model. The adapter needs a separate folder. Choose another.",
-           o.out);
+  check_separate("finetune", o.model, o.out);
   DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
   if (!o.adapter.empty() && o.base_dtype.empty()) dtype = adapter_base(o.adapter).dtype;
   Base base(o.model, device, dtype);
@@ -111,7 +105,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
           o.unknown != "skip", value,
           "[finetune] --unknown skip is for texts, and {} has examples. Leave it out; --skip-bad leaves out lines.",
           name_of_files(files));
-      TG_CHECK(!std::ranges::count(o.settings, std::pair<std::string, std::string>("order", "random")), value,
+      TG_CHECK(!o.settings.contains("order") || o.settings.at("order") != "random", value,
                "[finetune] --order random is given, and {} has examples, which come once in each epoch. Leave it out.",
                name_of_files(files));
       with.train.order = SampleOrder::epochs;
@@ -142,7 +136,7 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
   return {std::move(base), std::move(s)};
 }
 
-int finetune(FinetuneOptions& o) {
+int run(FinetuneOptions& o) {
   const Device device = prepare(o);
   FinetuneJob job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
   Base& base = job.base;
@@ -182,20 +176,14 @@ struct MergeOptions {
   std::string model, adapter, out;
   bool overwrite = false;
 };
-int merge(const MergeOptions& o) {
+int run(MergeOptions& o) {
   if (o.model.empty() || o.adapter.empty() || o.out.empty())
     throw UsageError("merge needs --model DIR, --adapter DIR and --out DIR");
   check_alone("merge");
-  namespace fs = std::filesystem;
-  std::error_code none;
-  TG_CHECK(!fs::equivalent(o.model, o.out, none), value,
-           "[merge] --out {} is the folder of the model, which would be lost. Choose another.", o.out);
+  check_separate("merge", o.model, o.out);
   TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,
            "[merge] {} is the folder of a training run, whose files would no longer match. Choose another.", o.out);
-  for (const char* name : {"model.safetensors", "config.json", "adapter_config.json"})
-    TG_CHECK(o.overwrite || !path_exists(fmt::format("{}/{}", o.out, name)), value,
-             "[merge] {}/{} exists, and merging would overwrite it. Choose another --out, or pass --overwrite.", o.out,
-             name);
+  if (!o.overwrite) check_free("merge", o.out, "model");
   LoadedModel m = load_model(o.model);
   Lora lora = adapted(o.adapter, m, o.model);
   lora.merge();
@@ -212,44 +200,40 @@ int merge(const MergeOptions& o) {
 }  // namespace
 
 Subcommand finetune_command() {
-  return {
-      "finetune", "train a LoRA adapter over a trained model", [](Command& c) -> std::function<int()> {
-        auto o = std::make_shared<FinetuneOptions>();
-        o->command = "finetune", o->result = "adapter";
+  return subcommand<FinetuneOptions>(
+      "finetune", "train a LoRA adapter over a trained model", run, [](Command& c, FinetuneOptions& o) {
+        o.command = "finetune", o.result = "adapter";
         c.option("--model", "DIR",
-                 "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face",
-                 o->model);
+                 "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
         const LoraConfig lora;
-        c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o->adapter);
-        c.option("--rank", "of the adapters", o->rank, lora.rank);
-        c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o->alpha, lora.alpha);
-        c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o->rslora);
-        c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o->lora_dropout,
+        c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
+        c.option("--rank", "of the adapters", o.rank, lora.rank);
+        c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, lora.alpha);
+        c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
+        c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.lora_dropout,
                  lora.dropout);
         c.option("--base-dtype",
                  "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
-                 o->base_dtype, {"f32", "bf16"});
+                 o.base_dtype, {"f32", "bf16"});
         c.list("--targets", "PATTERN",
                "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
                "'*.mlp.proj' lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' "
                "'*.mlp.up'; default: " +
                    lora.targets.front(),
-               o->targets);
-        add_unknown_option(c, "error, and with --resume skip", o->unknown);
-        add_train_options(c, *o, "adapter", is_train_setting);
-        return [o] { return finetune(*o); };
-      }};
+               o.targets);
+        add_unknown_option(c, "error, and with --resume skip", o.unknown);
+        add_train_options(c, o, "adapter", is_train_setting);
+      });
 }
 
 Subcommand merge_command() {
-  return {"merge", "make a plain model of a model and an adapter", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<MergeOptions>();
-            c.option("--model", "DIR", "the model that the adapter was trained over", o->model);
-            c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote", o->adapter);
-            c.option("--out", "DIR", "folder for the merged model", o->out);
-            c.toggle("--overwrite", "replace the model that is in the folder of --out", o->overwrite);
-            return [o] { return merge(*o); };
-          }};
+  return subcommand<MergeOptions>(
+      "merge", "make a plain model of a model and an adapter", run, [](Command& c, MergeOptions& o) {
+        c.option("--model", "DIR", "the model that the adapter was trained over", o.model);
+        c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote", o.adapter);
+        c.option("--out", "DIR", "folder for the merged model", o.out);
+        c.toggle("--overwrite", "replace the model that is in the folder of --out", o.overwrite);
+      });
 }
 
 }  // namespace tg::apps

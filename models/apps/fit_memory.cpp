@@ -1,6 +1,6 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/fit_memory.h>
+#include <tapegrad/models/apps/run_session.h>
 
 #include <algorithm>
 

@@ -1,24 +1,109 @@
-// `tapegrad generate`: streams the continuation of a prompt, or continues many in batches.
+// `tapegrad generate`: streams the continuation of a prompt, continues many in batches, or answers messages (--chat).
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/apps/generation.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/apps/process.h>
+#include <tapegrad/models/model/generate.h>
 
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <system_error>
 #include <utility>
 
 namespace tg::apps {
 namespace {
+
+struct GenerateOptions : ModelOptions {
+  std::string prompts, out, chat_format;
+  std::optional<std::string> prompt, system;
+  std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
+  std::optional<int64_t> batch, logprobs;
+  std::vector<std::string> stops;
+  std::vector<int64_t> stop_tokens;  // end a text, too
+  int64_t max_tokens = 200, samples = 1;
+  SampleOptions sampling;
+  bool chat = false, ignore_eos = false, no_cache = false, raw = false;
+};
+
+// Writes to standard output.
+void put(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw std::system_error(errno, std::generic_category());
+}
+// Writes the text, with --raw as it is, else as shown_text().
+void put_text(const GenerateOptions& o, const std::string& text) {
+  const std::string shown = o.raw ? text : shown_text(text);
+  put(shown);
+  static bool noted = isatty(STDOUT_FILENO) != 0;
+  if (shown != text && !std::exchange(noted, true))
+    print_note("bytes that are no text are written as \\x and two digits; --raw writes them as they are");
+}
+// Standard input to its end or, with `line`, the next line; without the last line break. Empty at the end.
+std::optional<std::string> read_input(bool line) {
+  constexpr size_t kMostInput = size_t(64) << 20;
+  std::string text;
+  int c;
+  while ((c = std::getchar()) != EOF && !(line && c == '\n')) {
+    TG_CHECK(text.size() < kMostInput, value, "[generate] {} over {} bytes. A prompt has at most that. Shorten it.",
+             line ? "a line of standard input has" : "standard input has", kMostInput);
+    text += char(c);
+  }
+  TG_CHECK(!std::ferror(stdin), io, "[generate] standard input cannot be read: {}.", std::strerror(errno));
+  if (c == EOF && text.empty()) return std::nullopt;
+  if (c == EOF && !text.ends_with('\n')) return text;
+  if (c == EOF) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+// Text of the tokens after a prompt, and why it ends.
+class Continuation {
+ public:
+  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
+    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
+    if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
+    if (!m.origin && !o.ignore_eos && m.tokenizer && m.tokenizer->end_of_text() >= 0)
+      eos_ = {m.tokenizer->end_of_text()};  // documents end by it
+    eos_.insert(eos_.end(), o.stop_tokens.begin(), o.stop_tokens.end());
+  }
+  // The text that the token completes.
+  std::string add(int64_t token) {
+    if (std::ranges::find(eos_, token) != eos_.end()) {
+      reason_ = "eos";
+      return {};
+    }
+    return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
+  }
+  std::string end() {
+    if (!stream_) return {};
+    std::string text = cut(stream_->end());
+    return text + stops_.end();
+  }
+  bool ended() const { return reason_ != kLength; }
+  std::string_view reason() const { return reason_; }
+
+ private:
+  static constexpr std::string_view kLength = "length";
+  std::string cut(const std::string& piece) {
+    std::string text = stops_.add(piece);
+    if (stops_.found()) reason_ = "stop";
+    return text;
+  }
+
+  std::optional<TextStream> stream_;
+  StopStrings stops_;
+  std::vector<int64_t> eos_;
+  std::string_view reason_ = kLength;
+};
 
 struct Prompt {
   Json line;  // a line of --prompts
@@ -184,6 +269,93 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} texts in {}\n", prompts.size() * size_t(o.samples), printable(o.out));
 }
+// A conversation that fits the context.
+class Conversation {
+ public:
+  Conversation(const LoadedModel& m, const GenerateOptions& o)
+      : m_(m), o_(o), format_(chat_format_of("generate", o.chat_format, {o.adapter, o.model}, *m.tokenizer).format) {
+    if (o.system) messages_.push_back({"system", *o.system});
+    first_ = messages_.size();
+  }
+  const ChatFormat& format() const { return format_; }
+  int64_t context() const { return m_.model.context(); }
+  // The ids before the answer to a message. The oldest turns go where they leave no room for it. An Error changes
+  // nothing.
+  std::vector<int64_t> ask(const std::string& text) {
+    const auto room = std::min(o_.max_tokens, context() / 2);
+    std::vector<Message> kept = messages_;
+    kept.push_back({"user", o_.unknown == "skip" ? known_text(*m_.tokenizer, text, "the message") : text});
+    std::vector<int64_t> ids = encode_chat(*m_.tokenizer, format_, kept);
+    size_t gone = 0;
+    for (; int64_t(ids.size()) + room > context() && kept.size() > first_ + 1; gone += 2) {
+      kept.erase(kept.begin() + ptrdiff_t(first_), kept.begin() + ptrdiff_t(first_) + 2);
+      ids = encode_chat(*m_.tokenizer, format_, kept);
+    }
+    TG_CHECK(int64_t(ids.size()) < context(), value,
+             "[generate] the message and its format have {} tokens, and the context is {}. It must be longer than "
+             "they are. Shorten the message.",
+             ids.size(), context());
+    if (gone > 0) print_note("the {} oldest messages are forgotten: the context is {} tokens", gone, context());
+    messages_ = std::move(kept);
+    return ids;
+  }
+  void answer(const std::string& text) { messages_.push_back({"assistant", text}); }
+
+ private:
+  const LoadedModel& m_;
+  const GenerateOptions& o_;
+  ChatFormat format_;
+  std::vector<Message> messages_;
+  size_t first_ = 0;  // message after the system's
+};
+
+// Answers lines of standard input until it ends or a signal. Returns the exit status.
+int chat(const LoadedModel& m, GenerateOptions o) {
+  Conversation talk(m, o);
+  const std::string& stop = talk.format().stop;
+  if (const auto id = stop.empty() ? std::nullopt : special_token(*m.tokenizer, stop)) o.stop_tokens.push_back(*id);
+  if (!stop.empty()) o.stops.push_back(stop);
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  const auto mark = [&](const char* text) {
+    if (terminal) std::fputs(text, stderr);
+  };
+  for (mark("> "); const std::optional<std::string> line = read_input(true); mark("> ")) {
+    if (line->find_first_not_of(" \t") == line->npos) continue;
+    std::vector<int64_t> tokens;
+    try {
+      tokens = talk.ask(*line);
+    } catch (const Error& e) {
+      if (!terminal) throw;
+      print_note(e.what());
+      continue;
+    }
+    Continuation text(m, o);
+    std::string answer;
+    const auto show = [&](const std::string& more) {
+      put_text(o, more);
+      answer += more;
+    };
+    const Interrupt interrupt;  // not while a line is read: there a signal ends the program
+    const int64_t most = std::min(o.max_tokens, talk.context() - int64_t(tokens.size()));
+    const auto take = [&](int64_t token) {
+      show(text.add(token));
+      return !text.ended() && Interrupt::signal() == 0;
+    };
+    generate(m.model, tokens, most, o.sampling, {.use_cache = !o.no_cache, .on_token = take});
+    show(text.end());
+    put("\n");
+    talk.answer(answer);
+    const int signal = Interrupt::signal();
+    if (signal && signal != SIGINT) return 128 + signal;
+    if (!signal && !text.ended())
+      print_note(most < o.max_tokens ? fmt::format("the answer ends: the context of {} tokens is full", talk.context())
+                                     : fmt::format("the answer ends at --max-tokens {}", o.max_tokens));
+    ++o.sampling.seed;
+  }
+  mark("\n");
+  return 0;
+}
+
 void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   if (o.chat) {
@@ -239,95 +411,78 @@ std::vector<Prompt> prompts_of(const LoadedModel& m, const GenerateOptions& o) {
   return {{Json{{"prompt_ids", o.prompt_ids}}, fmt::format("{}", fmt::join(o.prompt_ids, " ")), o.prompt_ids}};
 }
 
-int run(GenerateOptions o) {
+int run(GenerateOptions& o) {
   check_usage(o);
   o.sampling.validate();
-  const Device device = Device::parse(o.device);
-  runtime_of(device);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
   if (!o.out.empty() && o.out != "-") check_output("generate", "--out", o.out, "result of generate", is_result);
-  LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
-  if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
+  const LoadedModel m = open_model(o);
   if (o.prompt_ids.empty())
     check_tokenizer(m.tokenizer.get(), m.tokenizer_error,
                     fmt::format("[generate] {} has no tokenizer. Text needs one: copy the tokenizer.json of its base "
                                 "there. --prompt-ids takes token ids.",
                                 o.model));
-  if (device != Device())  // standard output gets the text only
-    fmt::print(stderr, "device  {} ({})\n", device, runtime_of(device).describe(device.index));
+  if (const Device d = m.params.device(); d != Device())  // standard output gets the text only
+    fmt::print(stderr, "device  {} ({})\n", d, runtime_of(d).describe(d.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
-  try {
-    if (o.chat) return chat(m, o);
-    const std::vector<Prompt> prompts = prompts_of(m, o);
-    if (!o.out.empty())
-      write_results(m, o, prompts);
-    else if (o.samples == 1)
-      stream(m, o, prompts[0]);
-    else
-      in_batches(m, o, prompts, [&](const Prompt& p, size_t sample, const Result& r) {
-        put_text(o, fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, r.text));
-        put(shown_text(r.logprobs.table()));
-      });
-  } catch (const ClosedPipe&) {
-    (void)!std::freopen("/dev/null", "w", stdout);  // drops the buffered rest
-    return 128 + SIGPIPE;
-  }
+  if (o.chat) return chat(m, o);
+  const std::vector<Prompt> prompts = prompts_of(m, o);
+  if (!o.out.empty())
+    write_results(m, o, prompts);
+  else if (o.samples == 1)
+    stream(m, o, prompts[0]);
+  else
+    in_batches(m, o, prompts, [&](const Prompt& p, size_t sample, const Result& r) {
+      put_text(o, fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, r.text));
+      put(shown_text(r.logprobs.table()));
+    });
   return 0;
 }
 
 }  // namespace
 
 Subcommand generate_command() {
-  return {
-      "generate", "continue prompts with a trained model", [](Command& c) -> std::function<int()> {
-        auto o = std::make_shared<GenerateOptions>();
-        c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o->model);
-        c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o->adapter);
+  return subcommand<GenerateOptions>(
+      "generate", "continue prompts with a trained model", run, [](Command& c, GenerateOptions& o) {
+        add_model_options(c, o);
         c.option("--prompt", "TEXT", "", "the text to continue; -, or none of the next two: standard input",
-                 [o](const std::string& word) { o->prompt = word; });
+                 [&o](const std::string& word) { o.prompt = word; });
         c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
-                 o->prompt_ids);
-        c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o->prompts);
+                 o.prompt_ids);
+        c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o.prompts);
         c.option(
             "--out", "FILE",
             "write one line per text: the line of --prompts with text, tokens and finish_reason; -: standard output",
-            o->out);
+            o.out);
         c.count("--logprobs",
                 "print or write the log-probability of each token, and the K most likely ones, 0 to 20, before "
                 "temperature and penalties",
-                o->logprobs, 20);
-        c.toggle("--raw", "write bytes that are no text as they are, not as \\x1b, into a file or pipe", o->raw);
-        c.toggle("--chat", "answer lines of standard input, each after the conversation so far", o->chat);
+                o.logprobs, 20);
+        c.toggle("--raw", "write bytes that are no text as they are, not as \\x1b, into a file or pipe", o.raw);
+        c.toggle("--chat", "answer lines of standard input, each after the conversation so far", o.chat);
         c.option("--system", "TEXT", "", "the system message of --chat",
-                 [o](const std::string& word) { o->system = word; });
+                 [&o](const std::string& word) { o.system = word; });
         c.option("--chat-format", "NAME",
                  fmt::format("of --chat: {}; by default guessed from the folder's chat template", kChatFormats),
-                 o->chat_format);
-        c.option("--samples", "texts to make of each prompt", o->samples, 1);
-        c.option("--batch", "texts in a forward pass", o->batch, 8);
-        add_unknown_option(c, "error", o->unknown);
-        c.option("--max-tokens", "tokens to make", o->max_tokens);
-        c.list("--stop", "STR", "texts that end the output; they are not printed", o->stops);
-        c.toggle("--ignore-eos", "continue after the tokens that end a text", o->ignore_eos);
-        c.option("--temperature", "divides the logits; 0: always the most likely token", o->sampling.temperature);
-        c.option("--top-k", "draw from the k most likely tokens only, 0: all", o->sampling.top_k);
-        c.option("--top-p", "draw from the most likely tokens that reach this probability", o->sampling.top_p);
-        c.option("--min-p", "draw from tokens of at least this probability, relative to the most likely one",
-                 o->sampling.min_p);
+                 o.chat_format);
+        c.option("--samples", "texts to make of each prompt", o.samples, 1);
+        c.option("--batch", "texts in a forward pass", o.batch, 8);
+        c.option("--max-tokens", "tokens to make", o.max_tokens);
+        c.list("--stop", "STR", "texts that end the output; they are not printed", o.stops);
+        c.toggle("--ignore-eos", "continue after the tokens that end a text", o.ignore_eos);
+        SampleOptions& s = o.sampling;
+        c.option("--temperature", "divides the logits; 0: always the most likely token", s.temperature);
+        c.option("--top-k", "draw from the k most likely tokens only, 0: all", s.top_k);
+        c.option("--top-p", "draw from the most likely tokens that reach this probability", s.top_p);
+        c.option("--min-p", "draw from tokens of at least this probability, relative to the most likely one", s.min_p);
         c.option("--repetition-penalty", "divides positive logits of tokens that came before, multiplies others",
-                 o->sampling.repetition_penalty);
+                 s.repetition_penalty);
         c.option("--frequency-penalty", "subtracted from a logit for each time that its token came before",
-                 o->sampling.frequency_penalty);
-        c.option("--presence-penalty", "subtracted from a logit once, if its token came before",
-                 o->sampling.presence_penalty);
-        c.option("--penalty-last", "number of last tokens that penalties look at, 0: all", o->sampling.penalty_last);
-        c.option("--seed", "of the draws", o->sampling.seed);
-        c.toggle("--no-cache", "compute keys and values again for each token", o->no_cache);
-        c.option("--dtype", "of the weights", o->dtype, {"f32", "bf16"});
-        c.option("--device", "NAME", "cpu or cuda", o->device);
-        c.option("--threads", "threads of the CPU, 0: all", o->threads);
-        return [o] { return run(*o); };
-      }};
+                 s.frequency_penalty);
+        c.option("--presence-penalty", "subtracted from a logit once, if its token came before", s.presence_penalty);
+        c.option("--penalty-last", "number of last tokens that penalties look at, 0: all", s.penalty_last);
+        c.option("--seed", "of the draws", s.seed);
+        c.toggle("--no-cache", "compute keys and values again for each token", o.no_cache);
+      });
 }
 
 }  // namespace tg::apps

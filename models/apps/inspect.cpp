@@ -1,15 +1,14 @@
 // `tapegrad inspect`: prints a model or adapter folder, a safetensors file, a named model, or what its training needs.
-#include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/apps/fit_memory.h>
-#include <tapegrad/models/apps/roofline.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/train/roofline.h>
 
 #include <algorithm>
 #include <map>
@@ -234,7 +233,95 @@ void print_plans(const Json& all) {
       "optimiser dominate, and a smaller batch or --recompute lowers the peak little.\n");
 }
 
-int run(const InspectOptions& o) {
+// "linear bf16", "cast f32 to bf16"
+std::string name_of_row(const WorkOfOp& o) {
+  return o.from == o.to ? fmt::format("{} {}", o.op, o.from) : fmt::format("{} {} to {}", o.op, o.from, o.to);
+}
+std::vector<Machine> machines_at(const std::string& where) {
+  std::vector<Machine> list;
+  if (where != "cpu" && !where.starts_with("cuda")) return {machine(where)};
+  for (const std::string_view name : machine_names()) list.push_back(machine(std::string(name)));
+  return list;
+}
+
+// `where`: a Machine, or cpu or cuda for all named machines.
+Json describe_roofline(const std::string& model, const RunConfig& run, const std::string& where) {
+  const std::vector<Machine> machines = machines_at(where);
+  const StepWork work = step_work(run.model, run.train);
+  std::vector<WorkOfOp> ops = work.all();
+  std::ranges::stable_sort(ops, std::greater<>(), [&](const WorkOfOp& o) { return floor_seconds(o, machines[0]); });
+  Json rows = Json::array(), of_machines = Json::array();
+  for (const WorkOfOp& o : ops) {
+    Json floors = Json::array();
+    for (const Machine& m : machines) floors.push_back(1e3 * floor_seconds(o, m));
+    rows.push_back({{"op", name_of_row(o)},
+                    {"calls", o.calls},
+                    {"read", o.work.read},
+                    {"written", o.work.written},
+                    {"flops", 2 * o.work.multiply_adds},
+                    {"floor_ms", std::move(floors)}});
+  }
+  for (const Machine& m : machines) {
+    Json of = {{"name", m.name},
+               {"step_ms", 1e3 * floor_seconds(ops, m)},
+               {"forward_ms", 1e3 * floor_seconds(work.forward, m)},
+               {"backward_ms", 1e3 * floor_seconds(work.backward, m)},
+               {"update_ms", 1e3 * floor_seconds(work.update, m)}};
+    visit_machine_fields(m, [&](const char* key, double x) { of[key] = x; });
+    of_machines.push_back(std::move(of));
+  }
+  const TrainConfig& t = run.train;
+  return {{"model", model},
+          {"config", own_json(to_json(run.model))},
+          {"batch", t.batch},
+          {"accumulate", t.accumulate},
+          {"window", t.window_in(run.model.context)},
+          {"dtype", name_of(t.dtype.value_or(DType::f32))},
+          {"recompute", name_of(t.recompute)},
+          {"optimizer", name_of(t.optimizer)},
+          {"parameters", plan_memory(run.model, t).parameters},
+          {"machines", std::move(of_machines)},
+          {"ops", std::move(rows)}};
+}
+
+void print_roofline(const Json& all) {
+  const auto number = [](const Json& x) { return x.get<double>(); };
+  const auto text = [](const Json& x) { return x.get<std::string>(); };
+  size_t width = 2;
+  for (const Json& row : all["ops"]) width = std::max(width, text(row["op"]).size());
+  double calls = 0, read = 0, written = 0, flops = 0;
+  std::string head, sums;
+  for (const Json& m : all["machines"]) {
+    head += fmt::format(" {:>9}", printable(text(m["name"])) + " ms");
+    sums += fmt::format(" {:9.3f}", number(m["step_ms"]));
+  }
+  fmt::print("{}: a training step of {} x {} x {} tokens in {} by {}, recompute {}\n\n", printable(text(all["model"])),
+             text_of(all["accumulate"]), text_of(all["batch"]), text_of(all["window"]), text(all["dtype"]),
+             text(all["optimizer"]), text(all["recompute"]));
+  fmt::print("{:{}} {:>7} {:>11} {:>11} {:>11}{}\n", "op", width, "calls", "read MB", "written MB", "GFLOP", head);
+  for (const Json& row : all["ops"]) {
+    std::string floors;
+    for (const Json& ms : row["floor_ms"]) floors += fmt::format(" {:9.3f}", number(ms));
+    calls += number(row["calls"]), read += number(row["read"]), written += number(row["written"]);
+    flops += number(row["flops"]);
+    fmt::print("{:{}} {:>7} {:11.3f} {:11.3f} {:11.3f}{}\n", text(row["op"]), width, text_of(row["calls"]),
+               number(row["read"]) / 1e6, number(row["written"]) / 1e6, number(row["flops"]) / 1e9, floors);
+  }
+  fmt::print("{:{}} {:7.0f} {:11.3f} {:11.3f} {:11.3f}{}\n", "all", width, calls, read / 1e6, written / 1e6,
+             flops / 1e9, sums);
+  const double layers = number(all["config"]["layers"]), parameters = number(all["parameters"]);
+  fmt::print(
+      "\n{:.1f} bytes a parameter, {:.1f} calls a layer. Bytes of inputs and outputs count once for each op,\n"
+      "FLOPs without masked positions. The times are lower bounds: for bytes or FLOPs, whichever take longer,\n"
+      "plus the time between two ops.\n",
+      (read + written) / parameters, calls / layers);
+  for (const Json& m : all["machines"])
+    fmt::print("{}: {:.0f} GB/s; {:.1f} (f32), {:.1f} (bf16), {:.1f} (8 bits) TFLOP/s; {:.1f} us between ops\n",
+               printable(text(m["name"])), number(m["gb_per_s"]), number(m["f32_tflops"]), number(m["bf16_tflops"]),
+               number(m["int8_tflops"]), number(m["us_per_call"]));
+}
+
+int run(InspectOptions& o) {
   if (!o.adapter.empty() && (!o.arch.empty() || o.plan || o.roofline))
     throw UsageError("--adapter lists an adapter, alone or over --model. Leave the other flags out");
   if (o.adapter.empty() && o.model.empty() == o.arch.empty())
@@ -260,7 +347,7 @@ int run(const InspectOptions& o) {
     if (!o.json) fmt::print("{}", modules);
     return 0;
   }
-  const Json all = o.plan ? describe_plans(o) : roofline_of(name, planned_run(o), o.device);
+  const Json all = o.plan ? describe_plans(o) : describe_roofline(name, planned_run(o), o.device);
   if (o.json)
     fmt::print("{}\n", text_of(all, 2));
   else
@@ -276,28 +363,26 @@ bool is_inspected(const std::string& name) {
 }  // namespace
 
 Subcommand inspect_command() {
-  return {
-      "inspect", "list the tensors and the configuration of a model in a folder, or of a named model",
-      [](Command& c) -> std::function<int()> {
-        auto o = std::make_shared<InspectOptions>();
-        c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o->model);
-        c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o->adapter);
-        c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
+  return subcommand<InspectOptions>(
+      "inspect", "list the tensors and the configuration of a model in a folder, or of a named model", run,
+      [](Command& c, InspectOptions& o) {
+        c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o.model);
+        c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
+        c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
         c.toggle("--plan",
                  "print the memory that training it takes instead; of a folder, with the settings it was trained with",
-                 o->plan);
+                 o.plan);
         c.toggle("--roofline",
                  "print what a training step of it moves and computes instead, op by op, and the least time for "
                  "it on --device: h100, h200 or a JSON file; default: both",
-                 o->roofline);
+                 o.roofline);
         c.option("--ranks",
                  "with --plan: the memory of each process when this many train together; --accumulate defaults to "
                  "one micro-batch for each",
-                 o->ranks, 1, INT32_MAX);
-        c.toggle("--json", "print JSON", o->json);
-        add_settings(c, *o, is_inspected);
-        return [o] { return run(*o); };
-      }};
+                 o.ranks, 1, INT32_MAX);
+        c.toggle("--json", "print JSON", o.json);
+        add_settings(c, o, is_inspected);
+      });
 }
 
 }  // namespace tg::apps

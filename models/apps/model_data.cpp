@@ -1,8 +1,8 @@
+#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/model_data.h>
-#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/checkpoint.h>
@@ -36,6 +36,19 @@ std::vector<double> weights_of(const std::string& words) {
   }
   return weights;
 }
+TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
+                  bool skip_unknown) {
+  const std::string name = paths.size() == 1 ? paths[0] : "the data";
+  if (skip_unknown && dynamic_cast<const CharTokenizer*>(&tokenizer))
+    return TokenData::from_text(tokenizer,
+                                known_text(tokenizer, read_texts(paths, how.documents), name_of_files(paths)), name);
+  EncodedDocuments read;
+  TokenData tokens = TokenData::from_tokens(
+      tokenizer.vocab_size(),
+      [&](const Tokenizer::Take& take) { read = encode_documents(tokenizer, paths, how, take); }, name);
+  note_documents(tokenizer, read, name_of_files(paths));
+  return tokens;
+}
 TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown) {
   const std::vector<std::string> files = matching_files(word);
   const auto tokens = std::ranges::count_if(files, is_token_file);
@@ -61,30 +74,17 @@ TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>
   if (groups.size() == 1 && weights.empty()) return groups[0];
   return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
 }
-TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
-                  bool skip_unknown) {
-  const std::string name = paths.size() == 1 ? paths[0] : "the data";
-  if (skip_unknown && dynamic_cast<const CharTokenizer*>(&tokenizer))
-    return TokenData::from_text(tokenizer,
-                                known_text(tokenizer, read_texts(paths, how.documents), name_of_files(paths)), name);
-  EncodedDocuments read;
-  TokenData tokens = TokenData::from_tokens(
-      tokenizer.vocab_size(),
-      [&](const Tokenizer::Take& take) { read = encode_documents(tokenizer, paths, how, take); }, name);
-  note_documents(tokenizer, read, name_of_files(paths));
-  return tokens;
-}
 void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, const std::string& name) {
   if (!read.special.empty())
     print_note(
-        fmt::format("{} has the special token {} in its text, and it is encoded as text; --special parse makes "
-                    "it a token",
-                    printable(name), printable(read.special)));
+        "{} has the special token {} in its text, and it is encoded as text; --special parse makes "
+        "it a token",
+        printable(name), printable(read.special));
   if (read.documents > 1 && tokenizer.end_of_text() < 0)
     print_note(
-        fmt::format("{} has {} documents, and the tokenizer has no end-of-text token: nothing shows where one "
-                    "ends",
-                    printable(name), read.documents));
+        "{} has {} documents, and the tokenizer has no end-of-text token: nothing shows where one "
+        "ends",
+        printable(name), read.documents);
 }
 void add_unknown_option(Command& c, const std::string& otherwise, std::string& to) {
   c.option(
@@ -95,8 +95,8 @@ void add_unknown_option(Command& c, const std::string& otherwise, std::string& t
 std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
   KnownText known = tokenizer.known(text);
   if (known.skipped > 0)
-    print_note(fmt::format("{} of {} characters of {} are skipped, because the tokenizer does not know them: {}",
-                           known.skipped, known.characters, what, known.first));
+    print_note("{} of {} characters of {} are skipped, because the tokenizer does not know them: {}", known.skipped,
+               known.characters, what, known.first);
   return std::move(known.text);
 }
 std::string name_of_files(const std::vector<std::string>& files) {
@@ -130,8 +130,7 @@ NamedFormat chat_format_of(std::string_view command, const std::string& given, c
     if (!name.empty() || folder.empty()) continue;
     name = guess_chat_format(chat_template_of(folder)).value_or("");
     if (!name.empty())
-      print_note(fmt::format("the chat format is {}, guessed from the template of {}; --chat-format sets another", name,
-                             folder));
+      print_note("the chat format is {}, guessed from the template of {}; --chat-format sets another", name, folder);
   }
   TG_CHECK(!name.empty(), value,
            "[{}] {} has no chat template that is known. Messages need the format that the model was trained on. Pass "
@@ -183,16 +182,18 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
                  "of the model.",
                  m.command, id, name_of_files(files), m.vocab_size);
   if (all.cut > 0)
-    print_note(fmt::format("{} of {} examples are longer than {} tokens and are cut at their end", all.cut,
-                           all.size() * (pairs ? 2 : 1), window + 1));
-  if (all.skipped > 0)
-    print_note(fmt::format("{} lines are no examples and are skipped; the first: {}", all.skipped, all.why));
+    print_note("{} of {} examples are longer than {} tokens and are cut at their end", all.cut,
+               all.size() * (pairs ? 2 : 1), window + 1);
+  if (all.skipped > 0) print_note("{} lines are no examples and are skipped; the first: {}", all.skipped, all.why);
   return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all)};
 }
 
-std::string tokenizer_setting(const ModelOfData& m) {
-  if (dynamic_cast<const CharTokenizer*>(m.tokenizer)) return "char";
-  return dynamic_cast<const BpeTokenizer*>(m.tokenizer) ? m.folder + "/tokenizer.json" : "byte";
+RunConfig run_from(const ModelOfData& m, const GptConfig& config) {
+  RunConfig run;
+  run.model = config;
+  if (dynamic_cast<const CharTokenizer*>(m.tokenizer)) run.tokenizer = "char";
+  if (dynamic_cast<const BpeTokenizer*>(m.tokenizer)) run.tokenizer = m.folder + "/tokenizer.json";
+  return run;
 }
 
 Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& folder) {
@@ -200,8 +201,25 @@ Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& fold
   const AdapterBase base = adapter_base(adapter);
   const auto last = [](const std::string& path) { return std::filesystem::path(path + "/").parent_path().filename(); };
   if (base.hash.empty() && !base.folder.empty() && last(base.folder) != last(absolute_path(folder)))
-    print_note(fmt::format("{} names {} as its base, and is used over {}", adapter, printable(base.folder), folder));
+    print_note("{} names {} as its base, and is used over {}", adapter, printable(base.folder), folder);
   return lora;
+}
+
+void add_model_options(Command& c, ModelOptions& o) {
+  c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+  c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o.adapter);
+  add_unknown_option(c, "error", o.unknown);
+  c.option("--dtype", "of weights and computation", o.dtype, {"f32", "bf16"});
+  c.option("--device", "NAME", "cpu or cuda", o.device);
+  c.option("--threads", "threads of the CPU, 0: all", o.threads);
+}
+LoadedModel open_model(const ModelOptions& o) {
+  const Device device = Device::parse(o.device);
+  runtime_of(device);
+  set_threads(o.threads);
+  LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
+  if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
+  return m;
 }
 
 std::string about_dropout(const std::optional<Origin>& origin, const std::string& way_out) {

@@ -7,6 +7,7 @@
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/train/run_config.h>
 
 #include <memory>
 #include <optional>
@@ -26,14 +27,12 @@ struct RunData {
 // Words are paths, or patterns that several files match.
 std::vector<std::string> files_of(const std::vector<std::string>& words);
 bool has_token_file(const std::vector<std::string>& words);
-// The texts, as encoded(), and token files: each after the other, or a mixture with a group for each word. `tokenizer`
-// is null if all are token files.
+// The tokens of texts and token files: each after the other, or a mixture with a group for each word. `tokenizer` is
+// null if all are token files. `skip_unknown` drops characters of texts that the tokenizer does not know. Notes these,
+// and what note_documents() does.
 TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig&,
                       bool skip_unknown);
-// The tokens of texts. Notes special tokens that became text, and documents whose end no token shows. `skip_unknown`
-// drops characters unknown to the tokenizer, and notes them.
-TokenData encoded(const Tokenizer&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
-// Prints the notes of encoded().
+// Notes special tokens that became text, and documents whose end no token shows.
 void note_documents(const Tokenizer&, const EncodedDocuments&, const std::string& name);
 std::string name_of_files(const std::vector<std::string>& files);
 // --unknown: writes its word to `to`. The help shows the default `otherwise`.
@@ -42,6 +41,14 @@ void add_unknown_option(Command&, const std::string& otherwise, std::string& to)
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
 inline constexpr const char* kChatFormats = "chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
+
+// The model of a command, and its flags.
+struct ModelOptions {
+  std::string model, adapter, device = "cpu", dtype = "f32", unknown;
+  int64_t threads = 0;
+};
+void add_model_options(Command&, ModelOptions&);
+LoadedModel open_model(const ModelOptions&);
 
 // A model folder, as far as data depends on it.
 struct ModelOfData {
@@ -67,8 +74,8 @@ struct NamedFormat {
 // the tokenizer lacks its tokens.
 NamedFormat chat_format_of(std::string_view command, const std::string& given, const std::vector<std::string>& folders,
                            const Tokenizer&);
-// RunConfig::tokenizer of a run from this model.
-std::string tokenizer_setting(const ModelOfData&);
+// The defaults of a run that begins with this model.
+RunConfig run_from(const ModelOfData&, const GptConfig&);
 
 // load_adapter(). Notes an adapter without hash that names another base than `folder`.
 Lora adapted(const std::string& adapter, LoadedModel&, const std::string& folder);

@@ -1,5 +1,4 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/output.h>
 
@@ -15,6 +14,19 @@ void check_output(std::string_view command, std::string_view flag, const std::st
              "[{}] {} {} exists and is not a {}. It would be replaced. Name a new file.", command, flag, path, kind);
   }
   check_writable(path);
+}
+
+void check_separate(std::string_view command, const std::string& model, const std::string& out) {
+  std::error_code none;
+  TG_CHECK(!std::filesystem::equivalent(model, out, none), value,
+           "[{}] --out {} is the folder of --model, which would be lost. Choose another.", command, out);
+}
+void check_free(std::string_view command, const std::string& out, std::string_view what) {
+  for (const char* name : {"model.safetensors", "config.json", "adapter_config.json", "log.jsonl"})
+    TG_CHECK(!path_exists(fmt::format("{}/{}", out, name)), value,
+             "[{}] {}/{} exists, and a new {} would overwrite the files in its folder. Choose another --out, or pass "
+             "--overwrite.",
+             command, out, name, what);
 }
 
 std::string new_output(std::string_view command, std::string out, std::string_view kind) {

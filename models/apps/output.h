@@ -11,6 +11,11 @@ namespace tg::apps {
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
                   const std::function<bool(std::string_view)>& holds_one);
 
+// An Error if --out is the folder of --model.
+void check_separate(std::string_view command, const std::string& model, const std::string& out);
+// An Error if the folder has files of a run, model or adapter, which a new `what` would overwrite.
+void check_free(std::string_view command, const std::string& out, std::string_view what);
+
 // `out` without slashes at its end, after the removal of what killed runs left there. An Error if it exists. `kind`:
 // file or folder.
 std::string new_output(std::string_view command, std::string out, std::string_view kind);

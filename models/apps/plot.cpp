@@ -1,17 +1,15 @@
 // `tapegrad plot`: the logs of runs as a page, or on the terminal.
-#include <fmt/core.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
-#include <tapegrad/models/apps/ranks.h>
-#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/train/plot.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <memory>
 
 namespace tg::apps {
 namespace {
@@ -39,12 +37,11 @@ NamedLog read_run(const std::string& run) {
   TG_CHECK(!log.steps.empty(), value,
            "[plot] {} has no step{}. A plot needs at least one. Wait for the first step, or name another run.", path,
            log.unreadable > 0 ? fmt::format(", and {} line(s) that no log.jsonl has", log.unreadable) : "");
-  if (log.unreadable > 0)
-    print_note(fmt::format("{} line(s) of {} cannot be read, and are skipped", log.unreadable, path));
+  if (log.unreadable > 0) print_note("{} line(s) of {} cannot be read, and are skipped", log.unreadable, path);
   return {printable(run), std::move(log.steps)};
 }
 
-int plot(const PlotOptions& o) {
+int run(PlotOptions& o) {
   if (o.runs.empty() || o.out.empty() != o.terminal)
     throw UsageError("plot needs RUN..., and --out FILE or --terminal, not both");
   TG_CHECK(o.out.empty() || !path_exists(o.out) || !is_folder(o.out), value,
@@ -70,14 +67,12 @@ int plot(const PlotOptions& o) {
 }  // namespace
 
 Subcommand plot_command() {
-  return {"plot", "draw the logs of runs as an HTML page, or on the terminal", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<PlotOptions>();
-            c.list("RUN", "DIR", "folders of runs, or files like log.jsonl", o->runs);
-            c.option("--out", "FILE", "the page: loss, learning rate, gradient norm and tokens per second", o->out);
-            c.toggle("--terminal", "print the loss in braille characters, as wide as COLUMNS or the terminal",
-                     o->terminal);
-            return [o] { return plot(*o); };
-          }};
+  return subcommand<PlotOptions>(
+      "plot", "draw the logs of runs as an HTML page, or on the terminal", run, [](Command& c, PlotOptions& o) {
+        c.list("RUN", "DIR", "folders of runs, or files like log.jsonl", o.runs);
+        c.option("--out", "FILE", "the page: loss, learning rate, gradient norm and tokens per second", o.out);
+        c.toggle("--terminal", "print the loss in braille characters, as wide as COLUMNS or the terminal", o.terminal);
+      });
 }
 
 }  // namespace tg::apps

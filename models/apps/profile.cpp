@@ -3,7 +3,7 @@
 #include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/scope.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/profile.h>
+#include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/config/suggest.h>
 
 #include <algorithm>
@@ -143,11 +143,12 @@ ProfileTable largest(ProfileTable t) {
 
 }  // namespace
 
-StepProfile::StepProfile(std::string file, int64_t steps_left, std::optional<Machine> machine)
+StepProfile::StepProfile(std::string file, int64_t steps_left, const std::string& machine)
     : file_(std::move(file)),
       warm_up_(std::min(kWarmUp, steps_left / 2)),
-      steps_(std::min(kSteps, steps_left - warm_up_)),
-      machine_(std::move(machine)) {}
+      steps_(std::min(kSteps, steps_left - warm_up_)) {
+  if (!machine.empty()) machine_ = tg::machine(machine);
+}
 
 void StepProfile::check(std::string_view command, const std::string& file) {
   check_output(command, "--profile", file, "trace",

@@ -1,4 +1,3 @@
-#include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>

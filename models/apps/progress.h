@@ -1,14 +1,20 @@
-// Progress of a training run: a line that is rewritten on a terminal, otherwise a plain line every few seconds. The run
-// continues silently when standard output fails (reader or terminal gone).
+// Reports of a training run: its progress, and a profile of some steps.
 #pragma once
+#include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/train/log.h>
+#include <tapegrad/models/train/roofline.h>
 
 #include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
 
 namespace tg::apps {
 
 int terminal_width();  // columns; 80 if standard output is none
 
+// A line that is rewritten on a terminal, otherwise a plain line every few seconds. The run continues silently when
+// standard output fails (reader or terminal gone).
 class Progress {
  public:
   // `done`: steps before this process. `kind` is bar, lines, none, or auto: a bar on a terminal, otherwise lines.
@@ -28,6 +34,27 @@ class Progress {
   bool quiet_, shows_, terminal_, open_ = false, broken_ = false;  // open_: the cursor is after the rewritten line
   double val_loss_;
   Clock::time_point start_ = Clock::now(), shown_;
+};
+
+// `--profile FILE`: writes a trace to FILE and tables to FILE.txt.
+class StepProfile {
+ public:
+  // Skips up to 3 slow first steps (memory, kernel loading), at most half, then records up to 5. With a machine, the
+  // tables have each op's share of what it sustains.
+  StepProfile(std::string file, int64_t steps_left, const std::string& machine);
+  // Throws an Error if a file cannot be written, or holds something else.
+  static void check(std::string_view command, const std::string& file);
+  void before_step();
+  // After the last recorded step, writes the files (or throws an Error) and returns the summary; otherwise "".
+  std::string after_step();
+  std::string end();  // the same as after_step(), when the run ends early
+
+ private:
+  std::string file_;
+  int64_t warm_up_, steps_, done_ = 0;
+  std::optional<Machine> machine_;
+  std::optional<Profiler> profiler_;
+  std::optional<WorkScope> work_;
 };
 
 }  // namespace tg::apps

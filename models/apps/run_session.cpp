@@ -1,15 +1,12 @@
-#include <fmt/core.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/apps/fit_memory.h>
-#include <tapegrad/models/apps/interrupt.h>
-#include <tapegrad/models/apps/profile.h>
+#include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
-#include <tapegrad/models/apps/ranks.h>
-#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/trainer.h>
@@ -21,16 +18,180 @@
 namespace tg::apps {
 namespace {
 
+std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
+std::string watch_path(const std::string& folder) { return folder + "/.watch"; }
+// The default if there is none.
+Watch saved_watch(const std::string& folder) {
+  try {
+    return path_exists(watch_path(folder)) ? config_from_json<Watch>(MappedFile(watch_path(folder)).text()) : Watch();
+  } catch (const Error&) {  // of damaged text
+    return {};
+  }
+}
+RunConfig run_in(const Checkpoint& c, const std::string& path) {
+  return run_config_from_json(c.config, fmt::format("'config' of {}", path));
+}
+const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
+// Identifies the kernels: backend, instruction set, and bf16 matmul method if used. Other kernels may round
+// differently.
+std::string kernels_of(Device d, const TrainConfig& c) {
+  const bool narrow = c.dtype == DType::bf16 || c.matmul_precision != MatmulPrecision::highest ||
+                      (c.optimizer == OptimizerKind::muon && c.muon_dtype == DType::bf16);
+  const std::string_view way = narrow ? runtime_of(d).bf16_way() : "";
+  return fmt::format("{}, level {}{}{}", name_of(d.backend), kernel_level(d.backend), way.empty() ? "" : ", bf16 by ",
+                     way);
+}
+
+// Only one process at a time may write the files of a run.
+FileLock lock_folder(const std::string& folder) {
+  try {
+    return FileLock(folder + "/.lock");
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::state) throw;
+    throw Error(e.kind(), fmt::format("[train] another process is training in {}. One at a time may write there. Wait "
+                                      "until it has ended, end it, or train in another folder.",
+                                      folder));
+  }
+}
+
+// Without --overwrite, throws an Error if a new run would overwrite a run that has steps. A run of the other command is
+// never overwritten, because its files would remain.
+void check_overwritten(const TrainOptions& o, const std::string& out) {
+  const std::string path = checkpoint_path(out);
+  if (!path_exists(path)) {
+    if (!o.overwrite) check_free(o.command, out, "run");
+    return;
+  }
+  std::optional<Checkpoint> c;
+  RunConfig run;
+  try {
+    c = load_checkpoint(path);
+    run = run_in(*c, path);
+  } catch (const Error& e) {
+    if (o.overwrite) return;
+    throw Error(e.kind(),
+                fmt::format("{}\nA new run would overwrite it. Choose another --out, or pass --overwrite.", e.what()));
+  }
+  TG_CHECK(command_of(*c) == o.command, value,
+           "[train] {} belongs to a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, but not its other "
+           "files. Choose another --out, or remove the folder.",
+           path, command_of(*c), o.command);
+  const int64_t step = c->state.step, steps = run.train.max_steps;
+  const int64_t logged = StepLog::last_step_of(log_path(out));
+  if (o.overwrite || (step == 0 && logged == 0)) return;
+  const bool finished = step >= steps && !c->state.unvalidated;
+  const std::string what =
+      finished        ? fmt::format("a run that is finished, after {} steps", steps)
+      : logged > step ? fmt::format("a run that was saved at step {} of {}, and whose log continues to step {}", step,
+                                    steps, logged)
+                      : fmt::format("a run that stopped at step {} of {}", step, steps);
+  throw Error(Error::Kind::value,
+              fmt::format("[train] {} belongs to {}. A new run would overwrite it. Resume it with `tapegrad {} "
+                          "--resume {}{}`, choose another --out, or pass --overwrite.",
+                          path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
+}
+
+// The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
+// --no-save there is only the log.
+class Files {
+ public:
+  Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, const Trainer& trainer)
+      : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
+    const int64_t done = s.state ? s.state->step - (s.state->unvalidated ? 1 : 0) : 0;
+    if (is_main_rank()) {
+      // The first to fail: no other file is changed then.
+      if (!s.watch.tensorboard.empty() && !trainer.done()) events_.emplace(s.watch.tensorboard, done + 1);
+      log_.emplace(open(done));
+      if (events_) events_->write_text("config", done + 1, to_json(s.run));
+    } else if (!s.state) {
+      save_checkpoint_only();  // collective
+    }
+    if (s.state) saved_ = s.state->step;
+  }
+
+  void write(const StepRecord& r) {
+    if (log_) log_->write(r);
+    if (events_) events_->write(r);
+  }
+  void write_sample(int64_t step, const std::string& text) {
+    if (events_) events_->write_text("samples", step, text);
+  }
+  void flush() {
+    if (events_) events_->flush();
+  }
+  void save() {
+    if (!saves_) return;
+    start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
+    if (log_) log_->sync();
+    flush();  // a resumed run does not repeat these steps
+    save_checkpoint_only();
+    if (is_main_rank()) what_.save();
+  }
+  void save_checkpoint_only() {
+    if (!saves_) return;
+    TrainerState state;
+    if (is_main_rank() || start_.run.train.shard_optimizer) state = trainer_.state();
+    if (is_main_rank())
+      save_checkpoint(checkpoint_path(start_.out),
+                      {.config = to_json(start_.run),
+                       .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
+                       .data = start_.identity,
+                       .state = std::move(state),
+                       .finetuning = start_.finetuning,
+                       .init = start_.init,
+                       .kernels = kernels_of(what_.params.device(), start_.run.train)});
+    saved_ = trainer_.steps();
+  }
+  // Whether the other files are no older than the checkpoint: a save writes that first.
+  bool is_whole() const {
+    namespace fs = std::filesystem;
+    std::error_code none;
+    const auto written = [&](const std::string& path) { return fs::last_write_time(path, none); };
+    const std::string first = start_.out + "/" + what_.files.front();
+    return fs::exists(first, none) && written(first) >= written(checkpoint_path(start_.out));
+  }
+  int64_t saved_step() const { return saved_; }  // step of the checkpoint
+  const std::optional<StepLog>& log() const { return log_; }
+
+ private:
+  // After `done` steps.
+  StepLog open(int64_t done) {
+    const std::string path = log_path(start_.out), watch = watch_path(start_.out);
+    const Watch& w = start_.watch;
+    std::error_code none;
+    if (w == Watch())
+      std::filesystem::remove(watch, none);
+    else if (w != saved_watch(start_.out))
+      write_file_atomically(watch, to_json(w) + "\n");
+    for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
+    for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
+    if (!start_.state) {
+      if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of the overwritten run
+      // The run can now be resumed. Finds a full disk early.
+      save_checkpoint_only();
+      StepLog log(path);
+      // Files of the overwritten run do not match this one.
+      for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
+      return log;
+    }
+    return StepLog::resume(path, done);
+  }
+
+  const bool saves_;
+  const RunSetup& start_;
+  const TrainTarget& what_;
+  const Trainer& trainer_;
+  int64_t saved_ = 0;
+  std::optional<StepLog> log_;
+  std::optional<EventFile> events_;
+};
+
 constexpr int64_t kSampleTokens = 200;
 
 std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
   const std::vector<int64_t> start = {0};  // any token works
   return tokenizer.decode(
       generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
-}
-
-std::optional<Machine> machine_of(const TrainOptions& o) {
-  return o.machine.empty() ? std::nullopt : std::optional(machine(o.machine));
 }
 
 std::vector<std::string> absolute(std::vector<std::string> files) {
@@ -58,14 +219,13 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   });
   for (const Difference& d : differences(before, run))
     if (in(kRate, d.name))
-      print_note(fmt::format("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1));
+      print_note("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1);
   TG_CHECK(run.train.max_steps >= c.state.step, value,
            "[train] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",
            path, c.state.step, run.train.max_steps);
   if (run.train.max_steps != before.train.max_steps)
-    print_note(
-        fmt::format("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
-                    before.train.max_steps, run.train.max_steps, run.train.max_steps));
+    print_note("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
+               before.train.max_steps, run.train.max_steps, run.train.max_steps);
   return run;
 }
 
@@ -133,7 +293,7 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
   const Interrupt interrupt;
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
-  if (!o.profile.empty() && is_main_rank()) profile.emplace(o.profile, t.max_steps - trainer.steps(), machine_of(o));
+  if (!o.profile.empty() && is_main_rank()) profile.emplace(o.profile, t.max_steps - trainer.steps(), o.machine);
   const auto report = [&](const std::string& text) {
     if (!text.empty()) progress.print(text);
   };
@@ -146,8 +306,7 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
     files.write(*r);
     progress.show(*r);
     if (std::exchange(learns, r->grad_norm > 0) && !learns)
-      print_note(
-          fmt::format("the gradient's norm of step {} is 0: nothing is learned. Check init_std and norm_eps", r->step));
+      print_note("the gradient's norm of step {} is 0: nothing is learned. Check init_std and norm_eps", r->step);
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
     if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0) {
@@ -163,9 +322,8 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
   files.flush();
   if (const int signal = agreed_signal(); signal && !trainer.done()) {
     progress.print("");
-    print_note(fmt::format(
-        "stopped after step {} of {}; {}", trainer.steps(), t.max_steps,
-        o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` resumes it", o.command, s.out)));
+    print_note("stopped after step {} of {}; {}", trainer.steps(), t.max_steps,
+               o.no_save ? "nothing was saved" : fmt::format("`tapegrad {} --resume {}` resumes it", o.command, s.out));
     return 128 + signal;
   }
   if (o.no_save) {
@@ -189,8 +347,8 @@ BatchSource batches_of(const Examples& all, const RunSetup& s) {
   if (s.run.data.pack == Packing::concat) train = train.packed();
   const ExampleBatches batches(std::move(train), {.batch = t.batch, .accumulate = t.accumulate});
   if (!s.watch.quiet && is_main_rank())
-    print_note(fmt::format("an epoch has {} batches, with up to {} tokens in a row; {:.1f} % of the inputs is padding",
-                           batches.per_epoch(), batches.lengths().back(), 100 * batches.padding()));
+    print_note("an epoch has {} batches, with up to {} tokens in a row; {:.1f} % of the inputs is padding",
+               batches.per_epoch(), batches.lengths().back(), 100 * batches.padding());
   return example_batches(batches, std::move(val));
 }
 
@@ -216,9 +374,8 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
   if (s.lock) s.lock->keep();  // a refused run removes its lock file
   if (!s.watch.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
-    print_note(fmt::format(
-        "{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run continues",
-        log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable()));
+    print_note("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run continues",
+               log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable());
   try {
     return run_steps(o, s, what, trainer, files);
   } catch (const Error& e) {
@@ -231,18 +388,8 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
 }
 
 // Flags override the saved Watch of a resumed run.
-Watch watch_of(const TrainOptions& o, const std::string& saved) {
-  Watch w;
-  const Json before = json_or_null(saved);
-  const auto was = [&](const char* key) {
-    const Json* x = before.is_object() ? before.find(key) : nullptr;
-    return x ? *x : Json();
-  };
-  if (was("sample_every").is_number_integer())
-    w.sample_every = std::max<int64_t>(0, was("sample_every").get<int64_t>());
-  if (was("progress").is_string()) w.progress = was("progress").get<std::string>();
-  if (was("tensorboard").is_string()) w.tensorboard = was("tensorboard").get<std::string>();
-  w.quiet = was("quiet") == Json(true) && o.progress.empty();
+Watch watch_of(const TrainOptions& o, Watch w) {
+  w.quiet = w.quiet && o.progress.empty();
   if (o.sample_every) w.sample_every = *o.sample_every;
   if (o.sample_every && *o.sample_every > 0) w.quiet = false;
   if (!o.progress.empty()) w.progress = o.progress;
@@ -254,9 +401,7 @@ void check_events(const TrainOptions& o, const RunSetup& s) {
   const std::string& dir = s.watch.tensorboard;
   TG_CHECK(!path_exists(dir) || is_folder(dir), value,
            "[train] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", dir);
-  const std::string watch = s.state && path_exists(watch_path(s.out)) ? watch_path(s.out) : "";
-  const Json before = watch.empty() ? Json() : json_or_null(MappedFile(watch).text());
-  const bool own = before.is_object() && before.contains("tensorboard") && before["tensorboard"] == Json(dir);
+  const bool own = s.state && saved_watch(s.out).tensorboard == dir;
   TG_CHECK(own || (!s.state && o.overwrite) || !EventFile::any_in(dir), value,
            "[train] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
            "place. Choose another DIR{}.",
@@ -273,111 +418,11 @@ void add_settings(Command& c, TrainOptions& o, const std::function<bool(const st
   c.option("--device", "NAME", "cpu or cuda", o.device);
   add_settings(c, o.settings, wanted);
 }
-void add_settings(Command& c, std::vector<std::pair<std::string, std::string>>& to,
-                  const std::function<bool(const std::string&)>& wanted) {
-  for (const RunField& f : run_fields()) {
-    if (!wanted(f.name)) continue;
-    std::string flag = "--" + f.name;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    c.option(flag, f.kind, f.value, f.help, [&to, name = f.name](const std::string& word) {
-      try {
-        Settings().set(name, word);
-        to.emplace_back(name, word);
-      } catch (const Error& e) {
-        throw UsageError(e.what());
-      }
-    });
-  }
-}
-
-void add_train_options(Command& c, TrainOptions& o, const char* out,
-                       const std::function<bool(const std::string&)>& wanted) {
-  c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
-           [&o](const std::string& word) { o.out = word; });
-  c.option("--resume", "DIR",
-           "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, eval-every, "
-           "checkpoint-every, compile and shard-optimizer may change",
-           o.resume);
-  c.list("--data", "FILE", kDataFiles, o.data);
-  c.option("--threads", "threads of the CPU, 0: all", o.threads);
-  c.option("--global-batch", "windows in a step, of all ranks: a multiple of --batch, in place of --accumulate",
-           o.global_batch, std::nullopt);
-  c.option("--comm-timeout",
-           "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT changes the default",
-           o.comm_timeout, 600);
-  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
-  c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
-           o.progress, {"auto", "bar", "lines", "none"});
-  c.option(
-      "--tensorboard", "DIR",
-      "write TensorBoard's event files into DIR, a folder for this run alone; a resumed run continues there, or in "
-      "another DIR if it is given; none: stop",
-      o.tensorboard);
-  c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
-           o.profile);
-  c.option("--machine", "FILE",
-           "with --profile: what this machine sustains (`bench_ops --machine FILE`, h100 or h200), for each op's share",
-           o.machine);
-  c.toggle("--quiet", "print nothing but errors and notes", o.quiet);
-  c.toggle("--overwrite", "begin a new run that replaces the run or the model in the folder of --out", o.overwrite);
-  c.toggle("--no-save", "write only the log, no checkpoint: the run cannot be resumed", o.no_save);
-  c.toggle("--ignore-memory", "begin a run even if a step needs more memory than the device has", o.ignore_memory);
-  add_settings(c, o, wanted);
-}
-
-Device prepare(const TrainOptions& o) {
-  if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR continues in DIR; omit --overwrite");
-  if (o.no_save) {
-    if (!o.resume.empty()) throw UsageError("--resume DIR continues from the checkpoint in DIR; omit --no-save");
-    if (std::ranges::count(o.settings, "checkpoint_every", &std::pair<std::string, std::string>::first))
-      throw UsageError("--no-save writes no checkpoint; omit --checkpoint-every");
-  }
-  if (o.quiet && o.sample_every.value_or(0) > 0)
-    throw UsageError("--quiet prints no samples; omit it or --sample-every");
-  if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
-  (void)Communicator::timeout();
-  const Device named = Device::parse(o.device);
-  runtime_of(named);
-  const Device device = device_of_rank(named);
-  if (o.threads == 0)
-    share_threads();
-  else
-    set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  // Reads environment variables before anything is written.
-  (void)runtime_of(Device::cpu()).describe(0);
-  if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
-  if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
-  (void)machine_of(o);
-  TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[train] --sample-every is {}. It must be 0 or more.",
-           *o.sample_every);
-  return device;
-}
-
-RunConfig run_of(const TrainOptions& o, const RunConfig& base,
-                 const std::function<void(const Difference&)>& may_differ) {
-  Settings settings(base);
-  if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
-  for (const auto& [name, word] : o.settings)
-    settings.set(name, name == "chat_format" && word.find_first_of("./") != word.npos ? absolute_path(word) : word);
-  if (o.global_batch) {
-    if (std::ranges::count(o.settings, "accumulate", &std::pair<std::string, std::string>::first))
-      throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");
-    const int64_t batch = settings.unchecked().train.batch;
-    TG_CHECK(*o.global_batch > 0 && batch > 0 && *o.global_batch % batch == 0, value,
-             "[train] --global-batch is {}, and batch is {}. It must be a multiple of batch, and above 0. Change one.",
-             *o.global_batch, batch);
-    settings.set("accumulate", std::to_string(*o.global_batch / batch));
-  }
-  if (may_differ)
-    for (const Difference& d : differences(base, settings.unchecked())) may_differ(d);
-  return settings.run();
-}
-
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
   RunData data = read(o.data, run);
   DataIdentity identity = identity_of_data(data, absolute(o.data));
   RunSetup s{o.out, std::move(run), std::move(data), std::move(identity)};
-  s.watch = watch_of(o, "");
+  s.watch = watch_of(o, {});
   return s;
 }
 
@@ -404,9 +449,9 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
   RunConfig run = resumed_settings(o, c, before, path);
   if (const std::string here = kernels_of(Device::parse(o.device), run.train); !c.kernels.empty() && c.kernels != here)
     print_note(
-        fmt::format("{} was computed by other kernels ({}) than those here ({}): the results are as good, but not "
-                    "equal bit for bit",
-                    path, c.kernels, here));
+        "{} was computed by other kernels ({}) than those here ({}): the results are as good, but not "
+        "equal bit for bit",
+        path, c.kernels, here);
   const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
   TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Pass its path with --data.", path);
   RunConfig as_read = run;
@@ -427,7 +472,7 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
           std::move(saved.checkpoint.state),
           std::move(saved.lock),
           changed,
-          watch_of(o, path_exists(watch_path(o.resume)) ? std::string(MappedFile(watch_path(o.resume)).text()) : "")};
+          watch_of(o, saved_watch(o.resume))};
 }
 
 int run_training(const TrainOptions& o, RunSetup& s, Device device, const std::function<TrainTarget()>& make) {

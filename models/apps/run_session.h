@@ -7,13 +7,18 @@
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/train/events.h>
+#include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/run_config.h>
+#include <tapegrad/models/train/trainer.h>
 
 #include <functional>
-#include <memory>
+#include <map>
 #include <optional>
 
 namespace tg::apps {
+
+using SettingFlags = std::map<std::string, std::string>;  // settings of flags: names and words
 
 struct TrainOptions {
   std::string command, result;  // "train" and "model", or "finetune" and "adapter"
@@ -25,11 +30,11 @@ struct TrainOptions {
   std::optional<double> comm_timeout;  // seconds
   std::optional<int64_t> global_batch;
   bool quiet = false, ignore_memory = false, overwrite = false, no_save = false;
-  std::vector<std::pair<std::string, std::string>> settings;  // from flags: names and words
+  SettingFlags settings;
 };
 // Flags for the settings with wanted(name).
-void add_settings(Command&, std::vector<std::pair<std::string, std::string>>& to,
-                  const std::function<bool(const std::string&)>& wanted);
+void add_settings(Command&, SettingFlags& to, const std::function<bool(const std::string&)>& wanted);
+DataConfig data_config(const SettingFlags&);
 // --config, --device, and these flags.
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
 // Flags for all TrainOptions, and settings with wanted(name). `out` is the default of --out.
@@ -43,6 +48,8 @@ RunConfig run_of(const TrainOptions&, const RunConfig& base,
 // Reads the files of a run. May set its vocabulary.
 using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 
+inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
+
 // How a run reports progress. Not in the checkpoint, since it does not affect results. A resumed run keeps it.
 struct Watch {
   int64_t sample_every = 0;
@@ -51,6 +58,9 @@ struct Watch {
   std::string tensorboard = "";  // absolute; empty: none
   bool operator==(const Watch&) const = default;
 };
+template <class F> void visit_fields(Watch& w, F&& f) {
+  f("sample_every", w.sample_every), f("quiet", w.quiet), f("progress", w.progress), f("tensorboard", w.tensorboard);
+}
 
 // A run before its first step.
 struct RunSetup {
@@ -96,6 +106,14 @@ struct TrainTarget {
   std::string hint;                // an example command for them
   std::string note = "";           // about the run
 };
+
+// Throws an Error when the bytes of one tensor overflow 63 bits, because a plan cannot count them.
+void check_sizes(std::string_view command, const RunConfig&);
+// Calls train(), which makes the model and trains it. Before, throws an Error if the plan (with the data, if on the
+// CPU) exceeds the device's total memory, unless options.ignore_memory. A memory Error in train() also tells the plan.
+// Both name settings that fit. `planned` is in bytes, or 0 without a plan.
+int in_memory(const TrainOptions&, const RunSetup&, Device, const std::function<int(int64_t planned)>& train);
+
 // Checks the memory, calls make(), locks the folder, trains until the end or a signal. Returns the exit status.
 int run_training(const TrainOptions&, RunSetup&, Device, const std::function<TrainTarget()>& make);
 

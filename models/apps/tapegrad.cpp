@@ -1,7 +1,6 @@
 // The program `tapegrad`: one file per subcommand.
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/apps/interrupt.h>
-#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/process.h>
 
 int main(int argc, char** argv) {
   tg::apps::open_standard_streams();

@@ -1,4 +1,5 @@
-// `tapegrad tokenize`: writes token files for `train` and `finetune`.
+// `tapegrad tokenizer` trains a BPE tokenizer on texts. `tapegrad tokenize` writes token files for `train` and
+// `finetune`.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -6,26 +7,50 @@
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/huggingface.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <memory>
 
 namespace tg::apps {
 namespace {
 
+struct TokenizerOptions {
+  BpeTraining training;
+  std::vector<std::string> train;
+  std::string out;
+  int64_t threads = 0;
+};
+
+int run(TokenizerOptions& o) {
+  if (o.train.empty() || o.out.empty()) throw UsageError("tokenizer needs --train FILE... and --out DIR");
+  check_alone("tokenizer");
+  set_threads(o.threads);
+  const std::string out = new_output("tokenizer", o.out, "folder");
+  int64_t ids = 0;
+  write_new_folder(out, [&](const std::string& folder) {
+    const BpeTokenizer tokenizer = train_bpe(files_of(o.train), o.training);
+    ids = tokenizer.vocab_size();
+    save_tokenizer(folder, tokenizer);
+  });
+  if (ids < o.training.vocab_size)
+    print_note("the texts give {} ids, not {}: no other pair of tokens occurs {} times or more", ids,
+               o.training.vocab_size, o.training.min_frequency);
+  fmt::print("wrote {}, a tokenizer of {} ids\n", printable(out), ids);
+  return 0;
+}
+
 struct TokenizeOptions {
   std::string tokenizer, pattern, out, format, shard_tokens;
   std::vector<std::string> in;
-  std::vector<std::pair<std::string, std::string>> settings;
+  SettingFlags settings;
   bool overwrite = false;
   int64_t threads = 0;
 };
@@ -94,7 +119,7 @@ class Shards {
   std::map<std::string, int64_t> counts_;
 };
 
-int run(const TokenizeOptions& o) {
+int run(TokenizeOptions& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
     throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE or DIR");
   check_alone("tokenize");
@@ -117,13 +142,11 @@ int run(const TokenizeOptions& o) {
            "[tokenize] {} has {} ids. A .bin file without a header holds 16-bit ids, at most {}. Write .npy, or pass "
            "--format llmc.",
            o.tokenizer, tokenizer.vocab_size(), kMost);
-  if (o.threads != 0) set_num_threads(int(std::clamp<int64_t>(o.threads, INT32_MIN, INT32_MAX)));
-  Settings how;
-  for (const auto& [name, word] : o.settings) how.set(name, word);
+  set_threads(o.threads);
   const std::vector<std::string> files = files_of(o.in);
   EncodedDocuments read;
   const auto encode = [&](const Tokenizer::Take& take) {
-    read = encode_documents(tokenizer, files, how.unchecked().data, take);
+    read = encode_documents(tokenizer, files, data_config(o.settings), take);
   };
   std::string where = o.out;
   if (!shards) {
@@ -148,29 +171,42 @@ int run(const TokenizeOptions& o) {
 
 }  // namespace
 
+Subcommand tokenizer_command() {
+  return subcommand<TokenizerOptions>(
+      "tokenizer", "train a BPE tokenizer on texts", run, [](Command& c, TokenizerOptions& o) {
+        BpeTraining& t = o.training;
+        c.list("--train", "FILE", "texts and .jsonl files, and patterns in quotes", o.train);
+        c.option("--vocab", "ids, with the special tokens and the 256 bytes", t.vocab_size);
+        c.option("--pattern", "splits the texts before merging, as this family of models does", t.pattern,
+                 {"gpt2", "llama3", "qwen2"});
+        c.list("--special", "TOKEN", "special tokens; they separate texts in a file", t.special);
+        c.option("--min-frequency", "the least count of a pair that is merged", t.min_frequency);
+        c.option("--out", "DIR", "the folder to make: tokenizer.json and tokenizer_config.json", o.out);
+        c.option("--threads", "threads of the CPU, 0: all", o.threads);
+      });
+}
+
 Subcommand tokenize_command() {
-  return {"tokenize", "write a token file of texts", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<TokenizeOptions>();
-            c.option(
-                "--tokenizer", "PATH",
-                "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",
-                o->tokenizer);
-            c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o->pattern);
-            c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o->in);
-            add_settings(c, o->settings,
-                         [](const std::string& name) { return name == "documents" || name == "special"; });
-            c.option("--out", "PATH",
-                     "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o->out);
-            c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",
-                     o->shard_tokens);
-            c.option("--format",
-                     "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
-                     "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",
-                     o->format, {"npy", "llmc", "raw"});
-            c.option("--threads", "threads of the CPU, 0: all", o->threads);
-            c.toggle("--overwrite", "replace whatever is at --out", o->overwrite);
-            return [o] { return run(*o); };
-          }};
+  return subcommand<TokenizeOptions>(
+      "tokenize", "write a token file of texts", run, [](Command& c, TokenizeOptions& o) {
+        c.option(
+            "--tokenizer", "PATH",
+            "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",
+            o.tokenizer);
+        c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o.pattern);
+        c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o.in);
+        add_settings(c, o.settings, [](const std::string& name) { return name == "documents" || name == "special"; });
+        c.option("--out", "PATH",
+                 "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o.out);
+        c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",
+                 o.shard_tokens);
+        c.option("--format",
+                 "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
+                 "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",
+                 o.format, {"npy", "llmc", "raw"});
+        c.option("--threads", "threads of the CPU, 0: all", o.threads);
+        c.toggle("--overwrite", "replace whatever is at --out", o.overwrite);
+      });
 }
 
 }  // namespace tg::apps

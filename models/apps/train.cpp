@@ -1,12 +1,10 @@
 // `tapegrad train`: trains on texts or token files, writes a model folder and resumable checkpoints.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/bpe.h>
-
-#include <filesystem>
 
 namespace tg::apps {
 namespace {
@@ -27,12 +25,6 @@ struct InitialModel {
   }
   ModelOfData of_data() const {
     return {"train", folder, config.vocab_size, file.tokenizer.get(), file.tokenizer_error};
-  }
-  RunConfig run() const {
-    RunConfig r;
-    r.model = config;
-    r.tokenizer = tokenizer_setting(of_data());
-    return r;
   }
 };
 struct TrainJob {
@@ -113,12 +105,9 @@ TrainJob new_job(TrainCommandOptions& o) {
   }
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--model takes the model from its folder; omit --preset and --arch");
-  std::error_code none;
-  TG_CHECK(!std::filesystem::equivalent(o.init, o.out, none), value,
-           "[train] --out {} is the folder of --model. The trained model needs a separate folder. Choose another.",
-           o.out);
+  check_separate("train", o.init, o.out);
   InitialModel init(o.init);
-  RunConfig run = run_of(o, init.run(), [&](const Difference& d) {
+  RunConfig run = run_of(o, run_from(init.of_data(), init.config), [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name) || d.name == "dropout", value,
              "[train] {} is {} in {}, and {} is given. A model that was trained before keeps its shape and its "
              "tokenizer. Leave it out.",
@@ -136,7 +125,7 @@ TrainJob new_job(TrainCommandOptions& o) {
   return {std::move(s), std::move(init)};
 }
 
-int train(TrainCommandOptions& o) {
+int run(TrainCommandOptions& o) {
   const Device device = prepare(o);
   TrainJob job = o.resume.empty() ? new_job(o) : resumed_job(o);
   const RunSetup& s = job.start;
@@ -166,19 +155,17 @@ int train(TrainCommandOptions& o) {
 }  // namespace
 
 Subcommand train_command() {
-  return {"train", "train a GPT on text", [](Command& c) -> std::function<int()> {
-            auto o = std::make_shared<TrainCommandOptions>();
-            o->command = "train", o->result = "model";
-            c.option("--preset", "NAME", "a named run: " + preset_names(), o->preset);
-            c.option("--arch", "NAME", "a named model: " + arch_names(), o->arch);
-            c.option("--model", "DIR",
-                     "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
-                     "wrote, or a folder of Hugging Face",
-                     o->init);
-            add_unknown_option(c, "error, and with --resume skip", o->unknown);
-            add_train_options(c, *o, "out", [](const std::string& name) { return !is_example_setting(name); });
-            return [o] { return train(*o); };
-          }};
+  return subcommand<TrainCommandOptions>("train", "train a GPT on text", run, [](Command& c, TrainCommandOptions& o) {
+    o.command = "train", o.result = "model";
+    c.option("--preset", "NAME", "a named run: " + preset_names(), o.preset);
+    c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
+    c.option("--model", "DIR",
+             "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
+             "wrote, or a folder of Hugging Face",
+             o.init);
+    add_unknown_option(c, "error, and with --resume skip", o.unknown);
+    add_train_options(c, o, "out", [](const std::string& name) { return !is_example_setting(name); });
+  });
 }
 
 }  // namespace tg::apps

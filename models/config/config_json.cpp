@@ -34,8 +34,7 @@ void read_fields(std::string_view text, const ConfigText& source, const ConfigFi
     known.push_back(f.name);
     const Json* x = j.find(f.name);
     TG_CHECK(x || !source.every_field, value,
-             "[{}] {} has no '{}'. A model's configuration states every field. Restore the file, or add what the model "
-             "was made with.",
+             "[{}] {} has no '{}'. Every field must be there. Restore the file, or add what it was made with.",
              source.op, source.name, f.name);
     if (x) std::visit(Read{{source.op, f.name}, *x}, f.value);
   }

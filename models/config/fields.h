@@ -2,7 +2,6 @@
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
-#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/suggest.h>
 
@@ -112,34 +111,6 @@ template <class T> Json written(const T& x) {
     return name_of(x);
   else
     return x;
-}
-
-// Figures of a machine or a network, by a name in `known` or from a JSON file. The file has every number that visit(M&,
-// f) lists, above 0 (us_... may be 0).
-template <class M, class Visit>
-M figures(std::string_view op, std::string_view what, const std::string& name, std::span<const M> known, Visit visit) {
-  std::vector<std::string_view> names, keys;
-  for (const M& m : known)
-    if (m.name == name) return m;
-  for (const M& m : known) names.push_back(m.name);
-  TG_CHECK(name.find_first_of("./") != name.npos, value,
-           "[{}] there is no {} '{}'. Name {}, or a JSON file with what another one sustains.", op, what, name,
-           listed(names));
-  const MappedFile file(name);
-  const Json fields = parse_json(file.text(), op, name);
-  M m{.name = name};
-  visit(m, [&](std::string_view key, auto&) { keys.push_back(key); });
-  TG_CHECK(fields.is_object(), value, "[{}] {} holds {}. It must be an object with {}.", op, name, fields.type_name(),
-           listed(keys));
-  check_keys(op, name, fields, keys);
-  visit(m, [&](std::string_view key, auto& to) {
-    TG_CHECK(fields.contains(key), value, "[{}] {} has no '{}'. Every field must be there: {}.", op, name, key,
-             listed(keys));
-    read_field({op, key}, fields.at(std::string(key)), to);
-    TG_CHECK(to > 0 || (to == 0 && key.starts_with("us_")), value, "[{}] '{}' is {} in {}. It must be above 0.", op,
-             key, to, name);
-  });
-  return m;
 }
 
 }  // namespace tg

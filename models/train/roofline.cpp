@@ -1,7 +1,8 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
-#include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/config/config_json.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/train/roofline.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
@@ -34,8 +35,20 @@ std::vector<std::string_view> machine_names() {
   return names;
 }
 Machine machine(const std::string& name) {
-  return figures<Machine>("roofline", "device", name, kMachines,
-                          [](Machine& m, auto&& f) { visit_machine_fields(m, f); });
+  for (const Machine& m : kMachines)
+    if (m.name == name) return m;
+  TG_CHECK(name.find_first_of("./") != name.npos, value,
+           "[roofline] there is no device '{}'. Name {}, or a JSON file with what another one sustains.", name,
+           listed(machine_names()));
+  Machine m{.name = name};
+  ConfigFields fields;
+  visit_machine_fields(m, fields);
+  read_fields(MappedFile(name).text(), {.name = name, .every_field = true, .op = "roofline"}, fields);
+  visit_machine_fields(m, [&](const char* key, double x) {
+    TG_CHECK(x > 0 || (x == 0 && std::string_view(key) == "us_per_call"), value,
+             "[roofline] '{}' is {} in {}. It must be above 0.", key, x, name);
+  });
+  return m;
 }
 
 StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,

@@ -97,8 +97,8 @@ run(0 generate --model model --adapter ad/ ${sampling} --no-cache)
 fail_if("other text without the cache than with it: ${adapted}" NOT out STREQUAL adapted)
 run(0 merge --model model --adapter ad --out merged)
 expect(out "merged 4 modules")
-refused(1 "[merge] merged/model.safetensors exists, and merging would overwrite it. Choose another --out, or pass \
---overwrite." merge --model model --adapter ad --out merged)
+refused(1 "[merge] merged/model.safetensors exists, and a new model would overwrite the files in its folder. \
+Choose another --out, or pass --overwrite." merge --model model --adapter ad --out merged)
 run(0 merge --model model --adapter ad --out merged --overwrite)
 foreach(former model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json
   tokenizer.json vocab.json)
@@ -180,8 +180,8 @@ refused(1 "[tokenizer] the text has no character of the model's vocabulary"
 refused(1 "ids has no tokenizer, and dog.txt is text" finetune --model ids --data dog.txt --out never)
 refused(1 "is not in the vocabulary" finetune --model model --data ids.bin --out never)
 run(0 finetune --model ids --data ids.bin --out tokens --rank 2 --batch 2 --max-steps 2 --val-fraction 0.25 --quiet)
-refused(1 "--out model is the folder of the model" finetune --model model --data dog.txt --out model)
-refused(1 "--out model is the folder of the model, which would be lost" merge --model model --adapter ad --out model)
+refused(1 "--out model is the folder of --model, which would be lost" finetune --model model --data dog.txt --out model)
+refused(1 "--out model is the folder of --model, which would be lost" merge --model model --adapter ad --out model)
 file(MAKE_DIRECTORY ${dir}/bare)
 file(COPY ${dir}/ad/adapter_config.json ${dir}/ad/adapter_model.safetensors DESTINATION ${dir}/bare)
 refused(1 "[merge] bare/adapter_config.json exists" merge --model model --adapter ad --out bare)

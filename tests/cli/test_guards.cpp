@@ -169,7 +169,9 @@ TEST_CASE("names and values of a file are printed without the control characters
   CHECK(text.size() < 1000);
 }
 
-TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no checkpoint can say is refused") {
+TEST_CASE(
+    "a pipe that nobody reads ends a command in silence, a full disk is named, and a model whose path no checkpoint "
+    "can say is refused") {
   const TextFolder folder;
   StateDict many;
   for (int i = 0; i < 1000; ++i) many[fmt::format("tensor {}", i)] = filled({2}, 1.f);
@@ -178,9 +180,14 @@ TEST_CASE("a pipe that nobody reads any more is named, and a model whose path no
   REQUIRE(pipe(ends) == 0);
   close(ends[0]);
   Process p(folder.path, {"inspect", "--model", "many.safetensors"}, {.output = ends[1]});
-  CHECK(p.status() == 1);
-  CHECK(p.errors() == "tapegrad: [io] standard output cannot be written: Broken pipe.\n");
+  CHECK(p.status() == 128 + SIGPIPE);
+  CHECK(p.errors() == "");
   close(ends[1]);
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  Process q(folder.path, {"inspect", "--model", "many.safetensors"}, {.output = full});
+  CHECK(q.status() == 1);
+  CHECK(q.errors() == "tapegrad: [io] standard output cannot be written: No space left on device.\n");
+  close(full);
   REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet"}), kTiny)).status() == 0);
   fs::rename(folder / "run", folder / "run\xff");
   Process refused(folder.path, {"train", "--model", "run\xff", "--data", "text.txt", "--out", "next", "--quiet"});

@@ -365,7 +365,7 @@ TEST_CASE("configuration as JSON") {
   CHECK(gpt_config_from_json(R"({"width": 64, "dropout": 0})").width == 64);
   CHECK(gpt_config_from_json(to_json(c), {.every_field = true}) == c);
   CHECK_SAYS(gpt_config_from_json(R"({"vocab_size": 64})", {.name = "f.json", .every_field = true}),
-             "f.json has no 'context'. A model's configuration states every field.");
+             "f.json has no 'context'. Every field must be there.");
   auto refused = [](const char* text) { return error_of([&] { gpt_config_from_json(text); }); };
   CHECK_HAS(refused(R"({"widht": 64})"),
             "[gpt_config] 'widht' is not known. Did you mean 'width'? The keys are vocab_size, ");

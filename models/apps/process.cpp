@@ -1,18 +1,35 @@
+#include <fcntl.h>
 #include <sched.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/apps/interrupt.h>
-#include <tapegrad/models/apps/ranks.h>
+#include <tapegrad/models/apps/process.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <iterator>
 #include <thread>
 
 namespace tg::apps {
 namespace {
+
+std::atomic<int> g_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);  // handlers may only use lock-free atomics
+constexpr int kCaught[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+struct sigaction g_former[std::size(kCaught)];
+
+void note(int signal) {
+  int none = 0;
+  if (g_signal.compare_exchange_strong(none, signal)) return;
+  if (signal == SIGHUP) return;  // a closing terminal sends it more than once
+  std::signal(signal, SIG_DFL);  // the second: ends the process after this handler
+  std::raise(signal);
+}
+
 bool g_begun = false;  // world() was called
 Communicator& world() {
   Communicator& w = *Communicator::world();
@@ -34,7 +51,37 @@ std::string place() {
 #endif
   return text;
 }
+
 }  // namespace
+
+void writes_fail_with_errors() {
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+void open_standard_streams() {
+  int fd;
+  do fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO);  // open() returns the lowest free number
+  if (fd >= 0) close(fd);
+}
+
+Interrupt::Interrupt() {
+  g_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;  // restarts interrupted writes
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < std::size(kCaught); ++i) {
+    sigaction(kCaught[i], nullptr, &g_former[i]);
+    if (g_former[i].sa_handler != SIG_IGN)  // keeps an ignored signal (background jobs, nohup)
+      sigaction(kCaught[i], &action, nullptr);
+  }
+}
+Interrupt::~Interrupt() {
+  for (size_t i = 0; i < std::size(kCaught); ++i) sigaction(kCaught[i], &g_former[i], nullptr);
+}
+int Interrupt::signal() { return g_signal; }
 
 bool is_main_rank() { return world().rank() == 0; }
 void print_note(const std::string& text) {
@@ -54,7 +101,8 @@ Device device_of_rank(Device d) {
   return d;
 }
 
-void share_threads() {
+void set_threads(int64_t n) {
+  if (n != 0) return set_num_threads(int(std::clamp<int64_t>(n, INT32_MIN, INT32_MAX)));
   if (world().size() == 1) return;
   const std::vector<std::string> places = world().gather(place());
   const auto here = std::count(places.begin(), places.end(), places[size_t(world().rank())]);

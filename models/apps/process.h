@@ -1,0 +1,59 @@
+// The process: its standard streams and signals, and the ranks of a run that mpirun or srun started. With one rank the
+// functions about ranks do nothing.
+#pragma once
+#include <fmt/core.h>
+#include <tapegrad/core/comm/communicator.h>
+#include <tapegrad/core/device.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tg::apps {
+
+// Writes beyond the file size limit (ulimit -f) or to a pipe without a reader return an error. By default the system
+// silently kills the process.
+void writes_fail_with_errors();
+
+// Opens /dev/null for each closed standard stream, as in some daemons. Otherwise files of a run would get descriptors 0
+// to 2, and printed text would go into them. Call it first in main().
+void open_standard_streams();
+
+// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 during its lifetime: the first asks to stop at the next safe point, a
+// second one ends the process at once, except SIGHUP. mpirun and Slurm forward SIGUSR1 to all ranks. Only one may exist
+// at a time.
+class Interrupt {
+ public:
+  Interrupt();
+  ~Interrupt();
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+  // The signal received, or 0. Its exit status is 128 + signal.
+  static int signal();
+};
+
+// Whether this is rank 0, which writes files and prints.
+bool is_main_rank();
+// Prints on stderr, from rank 0.
+void print_note(const std::string&);
+template <class A, class... B> void print_note(fmt::format_string<A, B...> format, A&& a, B&&... b) {
+  print_note(fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
+}
+// The device of this rank: each takes a separate GPU. An Error if the machine has fewer GPUs than ranks.
+Device device_of_rank(Device);
+// Sets the threads of the CPU. 0: all; ranks on the same CPUs divide them equally.
+void set_threads(int64_t);
+// Throws an Error on all ranks, which lists the differences, unless all have the same texts. Takes pairs (name, text).
+void check_same(const std::vector<std::pair<std::string, std::string>>&);
+// Throws an Error if there are several processes, because each would repeat the command.
+void check_alone(std::string_view command);
+// The signal that any rank received, or 0. Collective.
+int agreed_signal();
+// After an Error's message: ends all ranks with this status.
+void end_ranks(int status);
+// The prefix of an Error's message: "[rank 1] ", or "" for one process. Ranks other than 0 wait first: when all fail,
+// rank 0 prints and ends them.
+std::string rank_of_error();
+
+}  // namespace tg::apps

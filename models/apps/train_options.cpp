@@ -1,0 +1,113 @@
+#include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
+#include <tapegrad/models/apps/process.h>
+#include <tapegrad/models/apps/progress.h>
+#include <tapegrad/models/apps/run_session.h>
+
+#include <algorithm>
+
+namespace tg::apps {
+
+DataConfig data_config(const SettingFlags& flags) {
+  Settings all;
+  for (const auto& [name, word] : flags) all.set(name, word);
+  return all.unchecked().data;
+}
+void add_settings(Command& c, SettingFlags& to, const std::function<bool(const std::string&)>& wanted) {
+  for (const RunField& f : run_fields()) {
+    if (!wanted(f.name)) continue;
+    std::string flag = "--" + f.name;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    c.option(flag, f.kind, f.value, f.help, [&to, name = f.name](const std::string& word) {
+      try {
+        Settings().set(name, word);
+        to[name] = word;
+      } catch (const Error& e) {
+        throw UsageError(e.what());
+      }
+    });
+  }
+}
+
+void add_train_options(Command& c, TrainOptions& o, const char* out,
+                       const std::function<bool(const std::string&)>& wanted) {
+  c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
+           [&o](const std::string& word) { o.out = word; });
+  c.option("--resume", "DIR",
+           "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, eval-every, "
+           "checkpoint-every, compile and shard-optimizer may change",
+           o.resume);
+  c.list("--data", "FILE", kDataFiles, o.data);
+  c.option("--threads", "threads of the CPU, 0: all", o.threads);
+  c.option("--global-batch", "windows in a step, of all ranks: a multiple of --batch, in place of --accumulate",
+           o.global_batch, std::nullopt);
+  c.option("--comm-timeout",
+           "seconds that a rank waits for the others before it ends the run; TG_COMM_TIMEOUT changes the default",
+           o.comm_timeout, 600);
+  c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
+  c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
+           o.progress, {"auto", "bar", "lines", "none"});
+  c.option(
+      "--tensorboard", "DIR",
+      "write TensorBoard's event files into DIR, a folder for this run alone; a resumed run continues there, or in "
+      "another DIR if it is given; none: stop",
+      o.tensorboard);
+  c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
+           o.profile);
+  c.option("--machine", "FILE",
+           "with --profile: what this machine sustains (`bench_ops --machine FILE`, h100 or h200), for each op's share",
+           o.machine);
+  c.toggle("--quiet", "print nothing but errors and notes", o.quiet);
+  c.toggle("--overwrite", "begin a new run that replaces the run or the model in the folder of --out", o.overwrite);
+  c.toggle("--no-save", "write only the log, no checkpoint: the run cannot be resumed", o.no_save);
+  c.toggle("--ignore-memory", "begin a run even if a step needs more memory than the device has", o.ignore_memory);
+  add_settings(c, o, wanted);
+}
+
+Device prepare(const TrainOptions& o) {
+  if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR continues in DIR; omit --overwrite");
+  if (o.no_save) {
+    if (!o.resume.empty()) throw UsageError("--resume DIR continues from the checkpoint in DIR; omit --no-save");
+    if (o.settings.contains("checkpoint_every"))
+      throw UsageError("--no-save writes no checkpoint; omit --checkpoint-every");
+  }
+  if (o.quiet && o.sample_every.value_or(0) > 0)
+    throw UsageError("--quiet prints no samples; omit it or --sample-every");
+  if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
+  (void)Communicator::timeout();
+  const Device named = Device::parse(o.device);
+  runtime_of(named);
+  const Device device = device_of_rank(named);
+  set_threads(o.threads);
+  // Reads environment variables before anything is written.
+  (void)runtime_of(Device::cpu()).describe(0);
+  if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
+  if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
+  if (!o.machine.empty()) (void)machine(o.machine);
+  TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[train] --sample-every is {}. It must be 0 or more.",
+           *o.sample_every);
+  return device;
+}
+
+RunConfig run_of(const TrainOptions& o, const RunConfig& base,
+                 const std::function<void(const Difference&)>& may_differ) {
+  Settings settings(base);
+  if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
+  for (const auto& [name, word] : o.settings)
+    settings.set(name, name == "chat_format" && word.find_first_of("./") != word.npos ? absolute_path(word) : word);
+  if (o.global_batch) {
+    if (o.settings.contains("accumulate"))
+      throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");
+    const int64_t batch = settings.unchecked().train.batch;
+    TG_CHECK(*o.global_batch > 0 && batch > 0 && *o.global_batch % batch == 0, value,
+             "[train] --global-batch is {}, and batch is {}. It must be a multiple of batch, and above 0. Change one.",
+             *o.global_batch, batch);
+    settings.set("accumulate", std::to_string(*o.global_batch / batch));
+  }
+  if (may_differ)
+    for (const Difference& d : differences(base, settings.unchecked())) may_differ(d);
+  return settings.run();
+}
+
+}  // namespace tg::apps
