@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 #include <new>
+#include <ranges>
 #include <system_error>
 #include <utility>
 
@@ -46,12 +47,25 @@ Command::Take into(Value& value, const std::string& flag, const char* what, T le
   };
 }
 
+// "200MB" with the units {"KB", "MB", "GB"}
+int64_t with_unit(const std::string& flag, std::string_view word, const std::array<std::string_view, 3>& units) {
+  int64_t n = 0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
+  const std::string_view unit(end, size_t(word.data() + word.size() - end));
+  const int64_t factor = unit.empty()       ? 1
+                         : unit == units[0] ? 1000
+                         : unit == units[1] ? 1000'000
+                         : unit == units[2] ? 1000'000'000
+                                            : 0;
+  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &n))
+    throw UsageError(
+        fmt::format("{} is '{}'. It takes a number, as 5{}, 200{} or 1000000.", flag, word, units[2], units[1]));
+  return n;
+}
+
 std::vector<std::string> split(const std::string& words) {  // at commas
   std::vector<std::string> list;
-  for (size_t at = 0, comma = 0; comma != words.npos; at = comma + 1) {
-    comma = words.find(',', at);
-    list.push_back(words.substr(at, comma - at));
-  }
+  for (const auto word : words | std::views::split(',')) list.emplace_back(word.begin(), word.end());
   return list;
 }
 
@@ -279,6 +293,10 @@ void Command::option(const std::string& flag, const std::string& help, uint64_t&
 void Command::option(const std::string& flag, const std::string& help, double& value, double least, double most) {
   option(flag, "NUMBER", fmt::format("{}", value), help, into<double>(value, flag, kNumber, least, most));
 }
+void Command::option(const std::string& flag, const std::string& kind, const std::string& help, int64_t& value,
+                     const std::array<std::string_view, 3>& units) {
+  option(flag, kind, "", help, Take([=, &value](const std::string& word) { value = with_unit(flag, word, units); }));
+}
 void Command::option(const std::string& flag, const std::string& help, std::vector<std::string>& values) {
   option(flag, "LIST", fmt::format("{}", fmt::join(values, ",")), help,
          Take([&values](const std::string& words) { values = split(words); }));
@@ -299,21 +317,6 @@ void Command::option(const std::string& flag, const std::string& help, std::opti
 }
 void Command::count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most) {
   option(flag, "[K]", "", help, into<int64_t>(value, flag, kWhole, 0, most));
-}
-
-int64_t with_unit(const std::string& flag, std::string_view word, const std::array<std::string_view, 3>& units) {
-  int64_t n = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
-  const std::string_view unit(end, size_t(word.data() + word.size() - end));
-  const int64_t factor = unit.empty()       ? 1
-                         : unit == units[0] ? 1000
-                         : unit == units[1] ? 1000'000
-                         : unit == units[2] ? 1000'000'000
-                                            : 0;
-  if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &n))
-    throw UsageError(
-        fmt::format("{} is '{}'. It takes a number, as 5{}, 200{} or 1000000.", flag, word, units[2], units[1]));
-  return n;
 }
 
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subcommands,

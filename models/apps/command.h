@@ -50,6 +50,9 @@ class Command {
   void option(const std::string& flag, const std::string& help, uint64_t& value);
   void option(const std::string& flag, const std::string& help, double& value, double least = -HUGE_VAL,
               double most = HUGE_VAL);
+  // --flag 200MB: a number, 1 or more, alone or with one of the units of 10^3, 10^6 and 10^9.
+  void option(const std::string& flag, const std::string& kind, const std::string& help, int64_t& value,
+              const std::array<std::string_view, 3>& units);
   // --flag WORD,WORD. The list holds the default.
   void option(const std::string& flag, const std::string& help, std::vector<std::string>& values);
   void option(const std::string& flag, const std::string& help, std::vector<int64_t>& values);
@@ -93,10 +96,6 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std:
                      std::function<void(int)> after);
 // A program without subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
-
-// "200MB" with the units {"KB", "MB", "GB"} of 10^3, 10^6 and 10^9, or a plain number; 1 or more. Wrong usage
-// otherwise.
-int64_t with_unit(const std::string& flag, std::string_view word, const std::array<std::string_view, 3>& units);
 
 Subcommand tokenizer_command();
 Subcommand tokenize_command();

@@ -63,6 +63,7 @@ int run(EvalOptions& o) {
            o.window, o.model, c.context);
   const RunData data = read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data,
                                  data_config(o.settings), o.unknown == "skip");
+  check_used("eval", o.settings, o.data);
   const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              data.tokens.size(), window);

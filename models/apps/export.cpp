@@ -14,14 +14,13 @@ namespace tg::apps {
 namespace {
 
 struct ExportOptions {
-  std::string model, adapter, base, to = "hf", out, dtype = "same", max_shard;
+  std::string model, adapter, base, to = "hf", out, dtype = "same";
+  int64_t max_shard = 0;
 };
-
-int64_t bytes_of(const std::string& word) { return with_unit("--max-shard", word, {"KB", "MB", "GB"}); }
 
 void write_folder(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   HuggingfaceOptions options;
-  if (!o.max_shard.empty()) options.max_shard = bytes_of(o.max_shard);
+  if (o.max_shard > 0) options.max_shard = o.max_shard;
   if (o.dtype != "same") options.dtype = o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
   if (m.origin)
     options.origin = &*m.origin;
@@ -59,11 +58,10 @@ int run(ExportOptions& o) {
   if (!alone && !o.base.empty())
     throw UsageError("--base is for an adapter alone: --adapter and --to gguf without --model");
   if (alone && o.dtype != "same") throw UsageError("--dtype is for models: an adapter is written in f32");
-  if (gguf && !o.max_shard.empty()) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
+  if (gguf && o.max_shard > 0) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
   if (!gguf && o.dtype == "q8_0") throw UsageError("--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
   if (!gguf && o.out.ends_with(".gguf"))
     throw UsageError("--out ends in .gguf, and --to hf makes a folder. Pass --to gguf.");
-  if (!o.max_shard.empty()) (void)bytes_of(o.max_shard);
   check_alone("export");
   const std::string out = new_output("export", o.out, gguf ? "file" : "folder");
   const std::string base = alone ? base_of(o) : o.model;
@@ -97,7 +95,8 @@ Subcommand export_command() {
     c.option("--out", "PATH", "the folder or file to make", o.out);
     c.option("--dtype", "of the weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only", o.dtype,
              {"same", "f32", "bf16", "f16", "q8_0"});
-    c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o.max_shard);
+    c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o.max_shard,
+             {"KB", "MB", "GB"});
   });
 }
 

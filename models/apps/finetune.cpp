@@ -33,11 +33,6 @@ struct Base {
   ModelOfData of_data() const {
     return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error};
   }
-  RunConfig run() const {
-    RunConfig r = run_from(of_data(), loaded.model.config());
-    r.train.dtype = loaded.params.dtype();
-    return r;
-  }
 };
 
 struct FinetuneJob {
@@ -72,7 +67,9 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
   if (!o.adapter.empty() && o.base_dtype.empty()) dtype = adapter_base(o.adapter).dtype;
   Base base(o.model, device, dtype);
-  RunConfig run = run_of(o, base.run(), [&](const Difference& d) {
+  RunConfig of_model = run_from(base.of_data(), base.loaded.model.config());
+  of_model.train.dtype = dtype;
+  RunConfig run = run_of(o, of_model, [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name), value,
              "[finetune] {} is {} in {}, and {} is given. Finetuning keeps the model as it is. Leave it out.", d.name,
              d.before, o.model, d.after);

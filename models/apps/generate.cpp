@@ -6,6 +6,7 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
+#include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/model/generate.h>
 
 #include <fmt/ranges.h>
@@ -141,11 +142,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
       TG_CHECK(!json.contains(key), value,
                "[generate] {} has \"{}\", which is the name of a result. All other keys are copied. Rename it.", name,
                key);
-    try {
-      all.push_back(encoded_prompt(m, o, prompt->get<std::string>(), name));
-    } catch (const Error& e) {
-      throw Error(e.kind(), fmt::format("{}\n    in {}", e.what(), name), e.scoped());
-    }
+    all.push_back(in_file(name, [&] { return encoded_prompt(m, o, prompt->get<std::string>(), name); }));
     all.back().line = std::move(json);
     TG_CHECK(!all.back().tokens.empty(), value,
              "[generate] the prompt of {} is empty. Pass at least one token, such as that of a line break.", name);

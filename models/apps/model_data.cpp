@@ -8,7 +8,6 @@
 #include <tapegrad/models/io/checkpoint.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 namespace tg::apps {
@@ -24,18 +23,6 @@ bool has_token_file(const std::vector<std::string>& words) {
 }
 
 namespace {
-std::vector<double> weights_of(const std::string& words) {
-  std::vector<double> weights;
-  const char *at = words.data(), *const last = at + words.size();
-  while (at != last) {
-    const auto [end, error] = std::from_chars(at, last, weights.emplace_back());
-    const bool more = end != last && *end == ',' && end + 1 != last;
-    TG_CHECK(error == std::errc() && (more || end == last), value,
-             "[data] weights are '{}'. They must be numbers with commas: 0.7,0.3.", words);
-    at = end + more;
-  }
-  return weights;
-}
 TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
                   bool skip_unknown) {
   const std::string name = paths.size() == 1 ? paths[0] : "the data";
@@ -67,12 +54,25 @@ TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const 
 
 TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig& how,
                       bool skip_unknown) {
-  const std::vector<double> weights = weights_of(how.weights);
+  const std::vector<double> weights = mixture_weights(how.weights);
   if (weights.empty() && !has_token_file(words)) return encoded(*tokenizer, files_of(words), how, skip_unknown);
   std::vector<TokenData> groups;
   for (const std::string& word : words) groups.push_back(read_group(tokenizer, word, how, skip_unknown));
   if (groups.size() == 1 && weights.empty()) return groups[0];
   return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
+}
+void check_used(std::string_view command, const SettingFlags& given, const std::vector<std::string>& words) {
+  const std::vector<std::string> files = files_of(words);
+  const auto check = [&](const char* name, const char* what, bool (*uses_it)(const std::string&)) {
+    TG_CHECK(!given.contains(name) || std::ranges::any_of(files, uses_it), value,
+             "[{}] {} is given, and has no effect: {} has no {}. Leave it out.", command, name, name_of_files(files),
+             what);
+  };
+  check("token_type", "token file without a header",
+        [](const std::string& file) { return is_token_file(file) && open_token_file(file).begin == 0; });
+  check("documents", "text file other than .jsonl",
+        [](const std::string& file) { return !is_token_file(file) && !file.ends_with(".jsonl"); });
+  check("special", "text", [](const std::string& file) { return !is_token_file(file); });
 }
 void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, const std::string& name) {
   if (!read.special.empty())

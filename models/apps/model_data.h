@@ -9,6 +9,7 @@
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/run_config.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -34,6 +35,9 @@ TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>
                       bool skip_unknown);
 // Notes special tokens that became text, and documents whose end no token shows.
 void note_documents(const Tokenizer&, const EncodedDocuments&, const std::string& name);
+using SettingFlags = std::map<std::string, std::string>;  // settings of flags: names and words
+// An Error if a flag about files is given that none of the files uses.
+void check_used(std::string_view command, const SettingFlags&, const std::vector<std::string>& words);
 std::string name_of_files(const std::vector<std::string>& files);
 // --unknown: writes its word to `to`. The help shows the default `otherwise`.
 void add_unknown_option(Command&, const std::string& otherwise, std::string& to);

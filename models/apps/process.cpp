@@ -90,13 +90,13 @@ void print_note(const std::string& text) {
   std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
 }
 
-Device device_of_rank(Device d) {
+Device device_of_rank(std::string_view command, Device d) {
   if (world().size() == 1 || d.backend == Backend::cpu) return d;
   const int devices = runtime_of(d).device_count(), ranks = world().local_size();
   TG_CHECK(ranks <= devices, device,
-           "[train] {} ranks on this machine, and {} device(s) of {}. Each rank needs a separate device. Start at most "
+           "[{}] {} ranks on this machine, and {} device(s) of {}. Each rank needs a separate device. Start at most "
            "as many ranks as devices.",
-           ranks, devices, name_of(d.backend));
+           command, ranks, devices, name_of(d.backend));
   d.index = world().local_rank();
   return d;
 }
@@ -109,7 +109,7 @@ void set_threads(int64_t n) {
   set_num_threads(std::max(1, num_threads() / int(here)));
 }
 
-void check_same(const std::vector<std::pair<std::string, std::string>>& all) {
+void check_same(std::string_view command, const std::vector<std::pair<std::string, std::string>>& all) {
   if (world().size() == 1) return;
   std::string differences;
   for (const auto& [what, text] : all) {
@@ -119,9 +119,9 @@ void check_same(const std::vector<std::pair<std::string, std::string>>& all) {
         differences += fmt::format("\n  {}: rank {} has {}, rank 0 has {}", what, r, texts[r], texts[0]);
   }
   TG_CHECK(differences.empty(), comm,
-           "[train] the ranks of one run must have the same data, settings and program.{}\nStart all with the same "
+           "[{}] the ranks of one run must have the same data, settings and program.{}\nStart all with the same "
            "command, files and build.",
-           differences);
+           command, differences);
 }
 
 void check_alone(std::string_view command) {

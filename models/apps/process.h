@@ -41,11 +41,11 @@ template <class A, class... B> void print_note(fmt::format_string<A, B...> forma
   print_note(fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
 }
 // The device of this rank: each takes a separate GPU. An Error if the machine has fewer GPUs than ranks.
-Device device_of_rank(Device);
+Device device_of_rank(std::string_view command, Device);
 // Sets the threads of the CPU. 0: all; ranks on the same CPUs divide them equally.
 void set_threads(int64_t);
 // Throws an Error on all ranks, which lists the differences, unless all have the same texts. Takes pairs (name, text).
-void check_same(const std::vector<std::pair<std::string, std::string>>&);
+void check_same(std::string_view command, const std::vector<std::pair<std::string, std::string>>&);
 // Throws an Error if there are several processes, because each would repeat the command.
 void check_alone(std::string_view command);
 // The signal that any rank received, or 0. Collective.

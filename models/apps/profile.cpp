@@ -29,11 +29,6 @@ std::string_view title_of(std::string_view report) {
   if (report == "cuda_gpu_mem_time_sum") return "Copies and fills of the GPU, by time";
   return "Copies and fills of the GPU, by size";
 }
-std::string notes_of(const Profile& p) {
-  std::string s;
-  for (const std::string& note : p.notes) s += fmt::format("note: {}\n", note);
-  return s;
-}
 
 std::string kind_of_layer(const Scope* layer) {
   return layer && layer->parent ? block_pattern(layer->path()) : "in no layer";
@@ -85,7 +80,6 @@ std::string summary(const Profile& p) {
   Times phases, ops, layers;
   for (const Profile::Kernel& k : p.kernels) {
     const std::string phase = phase_of(k.path);
-    if (phase.empty()) continue;  // outside of steps: sampling, saving
     const int64_t ns = k.end - k.begin;
     kernels += ns;
     phases[phase] += ns;
@@ -135,11 +129,6 @@ ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, con
   std::ranges::stable_sort(t.rows, std::greater<>(), [](const auto& row) { return std::get<double>(row[0]); });
   return t;
 }
-// Rows of at least 2 % of the steps.
-ProfileTable largest(ProfileTable t) {
-  std::erase_if(t.rows, [](const auto& row) { return std::get<double>(row[0]) < 2; });
-  return t;
-}
 
 }  // namespace
 
@@ -162,20 +151,22 @@ void StepProfile::before_step() {
 std::string StepProfile::after_step() { return ++done_ == warm_up_ + steps_ ? end() : ""; }
 std::string StepProfile::end() {
   if (!profiler_) return "";
-  const Profile p = profiler_->stop();
+  Profile p = profiler_->stop();
   profiler_.reset();
   const std::vector<WorkOfOp> work = work_->ops();
   work_.reset();
   write_trace(p, file_);
-  const std::string head =
-      fmt::format("{}{} to {} of this run: {}{}", kTablesBegin, warm_up_ + 1, done_, summary(p), notes_of(p));
+  std::erase_if(p.kernels, [](const auto& k) { return phase_of(k.path).empty(); });  // of validation, samples, saves
+  std::string head = fmt::format("{}{} to {} of this run: {}", kTablesBegin, warm_up_ + 1, done_, summary(p));
+  for (const std::string& note : p.notes) head += fmt::format("note: {}\n", note);
   std::string tables = head;
   for (const ProfileTable& t : profile_tables(p)) tables += text_of(t, title_of(t.report));
   tables += text_of(kernel_time_by_range(p), "Time of kernels by the range that launched them");
-  const ProfileTable by_op = work_by_op(p, work, machine_);
+  ProfileTable by_op = work_by_op(p, work, machine_);
   tables += text_of(by_op, "Bytes and FLOPs of ops, by the time of their kernels");
   write_file_atomically(tables_path(file_), tables);
-  const std::string roofs = machine_ ? to_text(largest(by_op)) + "\n" : "";
+  std::erase_if(by_op.rows, [](const auto& row) { return std::get<double>(row[0]) < 2; });  // % of the steps
+  const std::string roofs = machine_ ? to_text(by_op) + "\n" : "";
   return fmt::format("{}{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, roofs, file_,
                      tables_path(file_));
 }

@@ -43,14 +43,14 @@ std::string kernels_of(Device d, const TrainConfig& c) {
 }
 
 // Only one process at a time may write the files of a run.
-FileLock lock_folder(const std::string& folder) {
+FileLock lock_folder(const TrainOptions& o, const std::string& folder) {
   try {
     return FileLock(folder + "/.lock");
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::state) throw;
-    throw Error(e.kind(), fmt::format("[train] another process is training in {}. One at a time may write there. Wait "
+    throw Error(e.kind(), fmt::format("[{}] another process is training in {}. One at a time may write there. Wait "
                                       "until it has ended, end it, or train in another folder.",
-                                      folder));
+                                      o.command, folder));
   }
 }
 
@@ -73,9 +73,9 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
                 fmt::format("{}\nA new run would overwrite it. Choose another --out, or pass --overwrite.", e.what()));
   }
   TG_CHECK(command_of(*c) == o.command, value,
-           "[train] {} belongs to a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, but not its other "
+           "[{}] {} belongs to a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, but not its other "
            "files. Choose another --out, or remove the folder.",
-           path, command_of(*c), o.command);
+           o.command, path, command_of(*c), o.command);
   const int64_t step = c->state.step, steps = run.train.max_steps;
   const int64_t logged = StepLog::last_step_of(log_path(out));
   if (o.overwrite || (step == 0 && logged == 0)) return;
@@ -85,10 +85,11 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
       : logged > step ? fmt::format("a run that was saved at step {} of {}, and whose log continues to step {}", step,
                                     steps, logged)
                       : fmt::format("a run that stopped at step {} of {}", step, steps);
-  throw Error(Error::Kind::value,
-              fmt::format("[train] {} belongs to {}. A new run would overwrite it. Resume it with `tapegrad {} "
-                          "--resume {}{}`, choose another --out, or pass --overwrite.",
-                          path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
+  throw Error(
+      Error::Kind::value,
+      fmt::format("[{}] {} belongs to {}. A new run would overwrite it. Resume it with `tapegrad {} "
+                  "--resume {}{}`, choose another --out, or pass --overwrite.",
+                  o.command, path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 
 // The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
@@ -189,17 +190,14 @@ class Files {
 constexpr int64_t kSampleTokens = 200;
 
 std::string sample_text(const Gpt& model, const Tokenizer& tokenizer, uint64_t seed) {
+  const WorkScope apart;                   // a profile of steps is without it
   const std::vector<int64_t> start = {0};  // any token works
   return tokenizer.decode(
       generate(model, start, kSampleTokens, {.temperature = 0.8, .vocabulary = tokenizer.vocab_size(), .seed = seed}));
 }
 
-std::vector<std::string> absolute(std::vector<std::string> files) {
-  for (std::string& file : files) file = absolute_pattern(file);
-  return files;
-}
-
 DataIdentity identity_of_data(const RunData& d, std::vector<std::string> files) {
+  for (std::string& file : files) file = absolute_pattern(file);
   return d.examples ? DataIdentity::of(*d.examples, std::move(files)) : DataIdentity::of(d.tokens, std::move(files));
 }
 
@@ -208,21 +206,18 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
                              kRate[] = {"lr", "min_lr", "muon_lr", "warmup"};
-  const auto in = [](const auto& names, const std::string& name) {
-    return std::find(std::begin(names), std::end(names), name) != std::end(names);
-  };
   RunConfig run = run_of(o, before, [&](const Difference& d) {
-    TG_CHECK(in(kFree, d.name) || in(kRate, d.name), value,
-             "[train] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
+    TG_CHECK(std::ranges::count(kFree, d.name) || std::ranges::count(kRate, d.name), value,
+             "[{}] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
              "muon_lr, warmup, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it out.",
-             d.name, d.before, path, d.after);
+             o.command, d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
-    if (in(kRate, d.name))
+    if (std::ranges::count(kRate, d.name))
       print_note("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1);
   TG_CHECK(run.train.max_steps >= c.state.step, value,
-           "[train] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",
-           path, c.state.step, run.train.max_steps);
+           "[{}] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",
+           o.command, path, c.state.step, run.train.max_steps);
   if (run.train.max_steps != before.train.max_steps)
     print_note("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
                before.train.max_steps, run.train.max_steps, run.train.max_steps);
@@ -353,10 +348,10 @@ BatchSource batches_of(const Examples& all, const RunSetup& s) {
 }
 
 int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t planned) {
-  check_same({{"settings", to_json(s.run)},
-              {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
-              {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
-              {"kernels", kernels_of(what.params.device(), s.run.train)}});
+  check_same(o.command, {{"settings", to_json(s.run)},
+                         {"data", fmt::format("{} tokens (hash {:016x})", s.identity.tokens, s.identity.hash)},
+                         {"steps done", fmt::format("{}", s.state ? s.state->step : 0)},
+                         {"kernels", kernels_of(what.params.device(), s.run.train)}});
   const bool dpo = s.run.data.objective == Objective::dpo;
   const Model model = dpo ? Model(DpoModel(what.model, s.run.data.beta)) : Model(what.model);
   Trainer trainer =
@@ -367,7 +362,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
     s.state->tensors.clear();  // the trainer has them
   } else if (is_main_rank()) {
     make_folder(s.out);
-    s.lock = lock_folder(s.out);
+    s.lock = lock_folder(o, s.out);
     check_overwritten(o, s.out);
   }
   Files files(o, s, what, trainer);
@@ -400,16 +395,16 @@ Watch watch_of(const TrainOptions& o, Watch w) {
 void check_events(const TrainOptions& o, const RunSetup& s) {
   const std::string& dir = s.watch.tensorboard;
   TG_CHECK(!path_exists(dir) || is_folder(dir), value,
-           "[train] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", dir);
+           "[{}] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", o.command, dir);
   const bool own = s.state && saved_watch(s.out).tensorboard == dir;
   TG_CHECK(own || (!s.state && o.overwrite) || !EventFile::any_in(dir), value,
-           "[train] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
+           "[{}] --tensorboard {} has the event files of another run, and TensorBoard would show this one in its "
            "place. Choose another DIR{}.",
-           dir, s.state ? "" : ", or pass --overwrite");
+           o.command, dir, s.state ? "" : ", or pass --overwrite");
   TG_CHECK(own_json(text_of(Json(dir))) == Json(dir), value,
-           "[train] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the "
+           "[{}] the path of --tensorboard, {}, is not UTF-8, and a resumed run could not find it. Rename the "
            "folder.",
-           dir);
+           o.command, dir);
 }
 }  // namespace
 
@@ -420,7 +415,8 @@ void add_settings(Command& c, TrainOptions& o, const std::function<bool(const st
 }
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
   RunData data = read(o.data, run);
-  DataIdentity identity = identity_of_data(data, absolute(o.data));
+  check_used(o.command, o.settings, o.data);
+  DataIdentity identity = identity_of_data(data, o.data);
   RunSetup s{o.out, std::move(run), std::move(data), std::move(identity)};
   s.watch = watch_of(o, {});
   return s;
@@ -430,16 +426,15 @@ OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR continues in DIR; omit --out");
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
-  if (path_exists(path) && is_main_rank()) lock = lock_folder(o.resume);  // before another process changes it
+  if (path_exists(path) && is_main_rank()) lock = lock_folder(o, o.resume);  // before another process changes it
   TG_CHECK(path_exists(path) || !path_exists(o.resume + "/adapter_config.json"), value,
-           "[train] {} is an adapter without {}: no run can be resumed there. Train it further by `tapegrad finetune "
+           "[{}] {} is an adapter without {}: no run can be resumed there. Train it further by `tapegrad finetune "
            "--adapter {} --out` another folder.",
-           o.resume, "checkpoint.safetensors", o.resume);
+           o.command, o.resume, "checkpoint.safetensors", o.resume);
   Checkpoint c = load_checkpoint(path);
-  TG_CHECK(
-      command_of(c) == o.command, value,
-      "[train] {} belongs to a run of `tapegrad {}`, not of `tapegrad {}`. Resume it with `tapegrad {} --resume {}`.",
-      path, command_of(c), o.command, command_of(c), o.resume);
+  TG_CHECK(command_of(c) == o.command, value,
+           "[{}] {} belongs to a run of `tapegrad {}`, not of `tapegrad {}`. Resume it with `tapegrad {} --resume {}`.",
+           o.command, path, command_of(c), o.command, command_of(c), o.resume);
   return {path, std::move(c), std::move(lock)};
 }
 
@@ -453,15 +448,16 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
         "equal bit for bit",
         path, c.kernels, here);
   const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
-  TG_CHECK(!files.empty(), value, "[train] {} does not say where its data was. Pass its path with --data.", path);
+  TG_CHECK(!files.empty(), value, "[{}] {} does not say where its data was. Pass its path with --data.", o.command,
+           path);
   RunConfig as_read = run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
   RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
-  DataIdentity identity = identity_of_data(data, absolute(files));
+  DataIdentity identity = identity_of_data(data, files);
   TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
-           "[train] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
+           "[{}] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run can only resume with the same data. Restore it, or pass its path with --data.",
-           name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
+           o.command, name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
   const bool changed = !differences(before, run).empty();
   return {o.resume,
           std::move(run),
@@ -477,7 +473,7 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
 
 int run_training(const TrainOptions& o, RunSetup& s, Device device, const std::function<TrainTarget()>& make) {
   TG_CHECK(s.watch.sample_every == 0 || s.data.tokenizer, value,
-           "[train] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.",
+           "[{}] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.", o.command,
            name_of_files(s.identity.files));
   if (is_main_rank() && !s.watch.tensorboard.empty()) check_events(o, s);
   if (s.run.train.compile) detail::check_planner();

@@ -13,12 +13,9 @@
 #include <tapegrad/models/train/trainer.h>
 
 #include <functional>
-#include <map>
 #include <optional>
 
 namespace tg::apps {
-
-using SettingFlags = std::map<std::string, std::string>;  // settings of flags: names and words
 
 struct TrainOptions {
   std::string command, result;  // "train" and "model", or "finetune" and "adapter"

@@ -48,11 +48,11 @@ int run(TokenizerOptions& o) {
 }
 
 struct TokenizeOptions {
-  std::string tokenizer, pattern, out, format, shard_tokens;
+  std::string tokenizer, pattern, out, format;
   std::vector<std::string> in;
   SettingFlags settings;
   bool overwrite = false;
-  int64_t threads = 0;
+  int64_t shard_tokens = 0, threads = 0;
 };
 
 bool holds_tokens(const std::string& path) {
@@ -125,13 +125,12 @@ int run(TokenizeOptions& o) {
   check_alone("tokenize");
   if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
     throw UsageError("--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
-  const bool shards = !o.shard_tokens.empty();
+  const bool shards = o.shard_tokens > 0;
   if (is_token_file(o.out) == shards)
     throw UsageError(shards ? "--shard-tokens makes a folder; --out must not end in .npy or .bin"
                             : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
                               "--shard-tokens");
   if (shards && o.overwrite) throw UsageError("--shard-tokens makes a new folder; omit --overwrite");
-  const int64_t most = shards ? with_unit("--shard-tokens", o.shard_tokens, {"k", "M", "G"}) : 0;
   if (o.out.ends_with(".npy") && !o.format.empty() && o.format != "npy")
     throw UsageError("--out ends in .npy, and --format is " + o.format);
   TokenFormat format = o.out.ends_with(".bin") ? TokenFormat::raw : TokenFormat::npy;
@@ -144,9 +143,14 @@ int run(TokenizeOptions& o) {
            o.tokenizer, tokenizer.vocab_size(), kMost);
   set_threads(o.threads);
   const std::vector<std::string> files = files_of(o.in);
+  check_used("tokenize", o.settings, o.in);
   EncodedDocuments read;
+  const Interrupt interrupt;
   const auto encode = [&](const Tokenizer::Take& take) {
-    read = encode_documents(tokenizer, files, data_config(o.settings), take);
+    read = encode_documents(tokenizer, files, data_config(o.settings), [&](std::span<const int64_t> ids) {
+      if (const int signal = Interrupt::signal()) throw Stopped{signal};
+      take(ids);
+    });
   };
   std::string where = o.out;
   if (!shards) {
@@ -155,7 +159,7 @@ int run(TokenizeOptions& o) {
   } else {
     where = new_output("tokenize", o.out, "folder");
     write_new_folder(where, [&](const std::string& folder) {
-      Shards all(folder, tokenizer.vocab_size(), format, most);
+      Shards all(folder, tokenizer.vocab_size(), format, o.shard_tokens);
       encode([&](std::span<const int64_t> ids) { all.add(ids); });
       all.end({{"tokenizer_hash", identity_of(tokenizer)},
                {"vocab_size", tokenizer.vocab_size()},
@@ -199,7 +203,7 @@ Subcommand tokenize_command() {
         c.option("--out", "PATH",
                  "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o.out);
         c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",
-                 o.shard_tokens);
+                 o.shard_tokens, {"k", "M", "G"});
         c.option("--format",
                  "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
                  "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",

@@ -78,14 +78,14 @@ Device prepare(const TrainOptions& o) {
   (void)Communicator::timeout();
   const Device named = Device::parse(o.device);
   runtime_of(named);
-  const Device device = device_of_rank(named);
+  const Device device = device_of_rank(o.command, named);
   set_threads(o.threads);
   // Reads environment variables before anything is written.
   (void)runtime_of(Device::cpu()).describe(0);
   if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
   if (!o.machine.empty()) (void)machine(o.machine);
-  TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[train] --sample-every is {}. It must be 0 or more.",
+  TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[{}] --sample-every is {}. It must be 0 or more.", o.command,
            *o.sample_every);
   return device;
 }
@@ -101,8 +101,8 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
       throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");
     const int64_t batch = settings.unchecked().train.batch;
     TG_CHECK(*o.global_batch > 0 && batch > 0 && *o.global_batch % batch == 0, value,
-             "[train] --global-batch is {}, and batch is {}. It must be a multiple of batch, and above 0. Change one.",
-             *o.global_batch, batch);
+             "[{}] --global-batch is {}, and batch is {}. It must be a multiple of batch, and above 0. Change one.",
+             o.command, *o.global_batch, batch);
     settings.set("accumulate", std::to_string(*o.global_batch / batch));
   }
   if (may_differ)

@@ -3,10 +3,13 @@
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/train/run_config.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <ranges>
 
 namespace tg {
 namespace {
@@ -72,6 +75,7 @@ void read_field(const FieldName& f, const Json& x, std::string& to) {
       x.is_string() && known, f, x,
       f.key == "tokenizer" ? "byte or char, or the path of a tokenizer, with a '/' or a '.'" : "a text in quotes");
   to = x.get<std::string>();
+  if (f.key == "weights") to = fmt::format("{}", fmt::join(mixture_weights(to), ","));  // one text for equal numbers
 }
 Json flat(const RunConfig& run) {
   Json fields;
@@ -274,6 +278,13 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
   put(run, fields);
   validate(run);
   return run;
+}
+
+std::vector<double> mixture_weights(std::string_view words) {
+  std::vector<double> weights;
+  for (const auto word : words | std::views::split(','))
+    read_word("weights", std::string_view(word.begin(), word.end()), weights.emplace_back());
+  return weights;
 }
 
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after) {

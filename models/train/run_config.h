@@ -80,6 +80,9 @@ std::string to_json(const RunConfig&);
 /// missing, unknown, of the wrong type or out of range.
 RunConfig run_config_from_json(std::string_view text, const std::string& source);
 
+/// The numbers of DataConfig::weights. An Error unless commas separate them.
+std::vector<double> mixture_weights(std::string_view);
+
 /// A setting with two values, as JSON.
 struct Difference {
   std::string name, before, after;

@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/profile/profile_range.h>
+#include <tapegrad/core/profile/work.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>
@@ -115,12 +116,12 @@ StepRecord Trainer::step() {
 }
 std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
   TG_CHECK(!done(), state, "[train] all {} steps are done. Make a new Trainer to continue.", config_.max_steps);
-  const ProfileRange range("step");
   const auto start = std::chrono::steady_clock::now();
   StepRecord r;
   if (unvalidated_) {
     r = *unvalidated_;
   } else {
+    const ProfileRange range("step");
     r.step = steps_ + 1;
     r.lr = schedule_.at(steps_);
     const auto targets = double(update(r));
@@ -195,6 +196,8 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
   TG_CHECK(data_.validation, state,
            "[train] there is no validation part. Set val_fraction or BatchSource::validation.");
   const ProfileRange range("validation");
+  std::optional<WorkScope> apart;  // counted work of steps is without it
+  if (detail::t_work) apart.emplace();
   const MatmulPrecisionScope precision(config_.matmul_precision);
   const Evaluated e = tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype, stop, comm_});
   return e.stopped ? std::nullopt : std::optional(e.loss);

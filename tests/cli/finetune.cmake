@@ -185,7 +185,7 @@ refused(1 "--out model is the folder of --model, which would be lost" merge --mo
 file(MAKE_DIRECTORY ${dir}/bare)
 file(COPY ${dir}/ad/adapter_config.json ${dir}/ad/adapter_model.safetensors DESTINATION ${dir}/bare)
 refused(1 "[merge] bare/adapter_config.json exists" merge --model model --adapter ad --out bare)
-refused(1 "[train] bare is an adapter without checkpoint.safetensors: no run can be resumed there."
+refused(1 "[finetune] bare is an adapter without checkpoint.safetensors: no run can be resumed there."
   finetune --resume bare)
 refused(1 "ad is the folder of a training run" merge --model model --adapter ad --out ad)
 refused(1 "ad/adapter_model.safetensors was trained over other weights" generate --model other --adapter ad)

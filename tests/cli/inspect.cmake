@@ -21,6 +21,8 @@ fail_if("a summary of ${n} lines" n GREATER 10)
 file(READ ${dir}/trace.json.txt tables)
 expect(tables "profile of steps 4 to 6 of this run: " "(nvtx_sum):" ":step" ":gpt.h.0" "(allocator_sum):"
        "(cpu_kern_sum):" "adamw_step" "cross_entropy_grad" "(kernel_time_by_range)" "(work_by_op)" "GFLOP/s")
+string(REGEX REPLACE ".*kernel_time_by_range" "" ranges "${tables}")
+fail_if("a validation counts in a profile of steps" ranges MATCHES "validation")
 same_files(model/model.safetensors profiled/model.safetensors "a run with a profile gave another model")
 file(READ ${dir}/trace.json trace)
 string(JSON events LENGTH "${trace}" traceEvents)

@@ -376,6 +376,21 @@ TEST_CASE("a second Ctrl-C ends the process at once") {
   CHECK(p.status() == -SIGINT);
 }
 
+TEST_CASE("Ctrl-C ends tokenize, and leaves nothing of its folder") {
+  const TextFolder folder;
+  REQUIRE(Process(folder.path, {"tokenizer", "--train", "text.txt", "--vocab", "260", "--out", "tok"}).status() == 0);
+  std::string text;
+  for (int i = 0; i < 10'000; ++i) text += rhyme();
+  write_file_atomically(folder / "long.txt", text);
+  const size_t before = folder.entries();
+  Process p(folder.path,
+            {"tokenize", "--tokenizer", "tok", "--in", "long.txt", "--shard-tokens", "100k", "--out", "shards"});
+  REQUIRE(wait_for(p, [&] { return folder.entries() > before; }));
+  p.send(SIGINT);
+  CHECK(p.status() == 128 + SIGINT);
+  CHECK(folder.entries() == before);
+}
+
 TEST_CASE("a folder that vanishes during a run is an error at the next step") {
   const TextFolder folder;
   Process p(folder.path, with(kTrain, tiny_with({"--max-steps", "1000000"})));
