@@ -148,15 +148,17 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return {};
 }
 
-// Takes the first character of the text. Invalid UTF-8, control characters (C0, DEL, C1) and direction changes become
-// \x1b.
-std::string take_shown(std::string_view& text) {
-  const auto [c, length] = tg::detail::first_of(text);
-  const bool control = c < 0x20 || (c >= 0x7F && c < 0xA0),
-             turns = (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
-  const bool shown = !control && !turns;  // an invalid byte has the code 0
-  std::string all = shown ? std::string(text.substr(0, length)) : fmt::format("\\x{:02x}", uint8_t(text[0]));
-  text.remove_prefix(shown ? length : 1);
+// Invalid UTF-8, control characters (C0, DEL, C1) that are not `kept` and direction changes become \x1b.
+std::string escaped(std::string_view text, std::string_view kept) {
+  std::string all;
+  while (!text.empty()) {
+    const auto [c, length] = tg::detail::first_of(text);
+    const bool control = c < 0x20 || (c >= 0x7F && c < 0xA0),
+               turns = (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+    const bool shown = kept.find(text[0]) != kept.npos || (!control && !turns);  // an invalid byte has the code 0
+    all += shown ? std::string(text.substr(0, length)) : fmt::format("\\x{:02x}", uint8_t(text[0]));
+    text.remove_prefix(shown ? length : 1);
+  }
   return all;
 }
 
@@ -206,37 +208,18 @@ int reported(
 
 std::string printable(std::string_view text) {
   constexpr size_t kLongest = 400, kFront = 200, kBack = 100;
-  std::string all, word;
-  const auto end_word = [&] {
-    if (word.size() > kLongest)
-      word = fmt::format("{}...({} bytes)...{}", word.substr(0, kFront), word.size(), word.substr(word.size() - kBack));
-    all += std::exchange(word, "");
-  };
-  while (!text.empty()) {
-    if (text[0] == ' ' || text[0] == '\n') {
-      end_word();
-      all += text[0];
-      text.remove_prefix(1);
-    } else {
-      word += take_shown(text);
-    }
-  }
-  end_word();
-  return all;
-}
-std::string shown_text(std::string_view text) {
-  const bool terminal = isatty(STDOUT_FILENO) != 0;
   std::string all;
-  while (!text.empty()) {
-    if (text[0] == '\n' || text[0] == '\t' || (text[0] == '\r' && !terminal)) {
-      all += text[0];
-      text.remove_prefix(1);
-    } else {
-      all += take_shown(text);
-    }
+  for (size_t end; !text.empty(); text.remove_prefix(end)) {
+    end = std::min(text.find_first_of(" \n"), text.size());
+    const std::string word = escaped(text.substr(0, end), "");
+    all += word.size() <= kLongest ? word
+                                   : fmt::format("{}...({} bytes)...{}", word.substr(0, kFront), word.size(),
+                                                 word.substr(word.size() - kBack));
+    if (end < text.size()) all += text[end++];
   }
   return all;
 }
+std::string shown_text(std::string_view text) { return escaped(text, isatty(STDOUT_FILENO) ? "\n\t" : "\n\t\r"); }
 
 void Command::option(const std::string& flag, const std::string& kind, const std::string& shown,
                      const std::string& help, Take take) {

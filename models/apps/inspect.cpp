@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace tg::apps {
@@ -159,20 +160,17 @@ void print_table(const Described& d) {
     fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
-bool is_of_plan(std::string_view name) {
-  return name == "batch" || name == "accumulate" || name == "optimizer" || name == "linear";
-}
-bool is_of_roofline(std::string_view name) {  // a plan has rows for dtype and recompute
-  return is_of_plan(name) || name == "dtype" || name == "recompute" || name == "window" || name == "clip_norm";
-}
-bool is_of_ranks(std::string_view name) { return name == "shard_optimizer"; }
-bool given(const InspectOptions& o, bool (*which)(std::string_view)) {
-  return std::ranges::any_of(o.settings, which, [](auto& s) { return s.first; });
+// Settings of a step; a plan has rows for dtype and recompute.
+using Names = std::set<std::string>;
+const Names kOfStep = {"batch", "accumulate", "optimizer", "linear"}, kOfRanks = {"shard_optimizer"},
+            kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
+bool given(const InspectOptions& o, const Names& names) {
+  return std::ranges::any_of(names, [&](const std::string& name) { return o.settings.contains(name); });
 }
 
 Json describe_plans(const InspectOptions& o) {
   RunConfig run = planned_run(o);
-  if (run.train.accumulate == 1 && !given(o, [](std::string_view s) { return s == "accumulate"; }))
+  if (run.train.accumulate == 1 && !o.settings.contains("accumulate"))
     run.train.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
   const Device device = Device::parse(o.device);
@@ -329,10 +327,10 @@ int run(InspectOptions& o) {
         "inspect needs --model, a model folder or .safetensors file, --adapter, or --arch, the name of a model");
   if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
-  if (!of_step && (o.device != "cpu" || given(o, is_of_roofline)))
+  if (!of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline)))
     throw UsageError("--batch, --accumulate, --optimizer, --linear and --device need --plan or --roofline");
-  if (!o.plan && (o.ranks > 1 || given(o, is_of_ranks))) throw UsageError("--ranks and --shard-optimizer need --plan");
-  if (o.plan && given(o, [](std::string_view s) { return is_of_roofline(s) && !is_of_plan(s); }))
+  if (!o.plan && (o.ranks > 1 || given(o, kOfRanks))) throw UsageError("--ranks and --shard-optimizer need --plan");
+  if (o.plan && given(o, kOfRoofline))
     throw UsageError("--dtype, --recompute, --window and --clip-norm need --roofline");
   if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError(
@@ -353,11 +351,6 @@ int run(InspectOptions& o) {
   else
     o.plan ? print_plans(all) : print_roofline(all);
   return 0;
-}
-
-// Settings that change shapes, memory or work.
-bool is_inspected(const std::string& name) {
-  return is_of_roofline(name) || is_of_ranks(name) || is_model_setting(name);
 }
 
 }  // namespace
@@ -381,7 +374,10 @@ Subcommand inspect_command() {
                  "one micro-batch for each",
                  o.ranks, 1, INT32_MAX);
         c.toggle("--json", "print JSON", o.json);
-        add_settings(c, o, is_inspected);
+        add_settings(c, o, [](const std::string& name) {
+          return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) ||
+                 is_model_setting(name);
+        });
       });
 }
 

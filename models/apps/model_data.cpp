@@ -65,7 +65,7 @@ void check_used(std::string_view command, const SettingFlags& given, const std::
   const std::vector<std::string> files = files_of(words);
   const auto check = [&](const char* name, const char* what, bool (*uses_it)(const std::string&)) {
     TG_CHECK(!given.contains(name) || std::ranges::any_of(files, uses_it), value,
-             "[{}] {} is given, and has no effect: {} has no {}. Leave it out.", command, name, name_of_files(files),
+             "[{}] {} is given, and has no effect: {} has no {}. Leave it out.", command, name, name_of_files(words),
              what);
   };
   check("token_type", "token file without a header",

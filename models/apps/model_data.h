@@ -1,10 +1,7 @@
-// Reads texts and token files.
+// Models, texts and token files of the commands.
 #pragma once
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/data/chat.h>
-#include <tapegrad/models/data/data_config.h>
-#include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/run_config.h>

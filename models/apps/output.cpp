@@ -10,8 +10,13 @@ void check_output(std::string_view command, std::string_view flag, const std::st
                   const std::function<bool(std::string_view)>& holds_one) {
   if (path_exists(path)) {
     const MappedFile file(path);
-    TG_CHECK(file.text().empty() || holds_one(file.text()), value,
-             "[{}] {} {} exists and is not a {}. It would be replaced. Name a new file.", command, flag, path, kind);
+    bool ours = file.text().empty();
+    try {
+      ours = ours || holds_one(file.text());
+    } catch (const Error&) {  // of a format that it cannot read
+    }
+    TG_CHECK(ours, value, "[{}] {} {} exists and is not a {}. It would be replaced. Name a new file.", command, flag,
+             path, kind);
   }
   check_writable(path);
 }

@@ -54,16 +54,12 @@ std::string place() {
 
 }  // namespace
 
-void writes_fail_with_errors() {
-  std::signal(SIGXFSZ, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);
-}
-
-void open_standard_streams() {
+void prepare_streams() {
   int fd;
   do fd = open("/dev/null", O_RDWR);
   while (fd >= 0 && fd <= STDERR_FILENO);  // open() returns the lowest free number
   if (fd >= 0) close(fd);
+  for (const int signal : {SIGXFSZ, SIGPIPE}) std::signal(signal, SIG_IGN);
 }
 
 Interrupt::Interrupt() {

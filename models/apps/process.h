@@ -12,13 +12,10 @@
 
 namespace tg::apps {
 
-// Writes beyond the file size limit (ulimit -f) or to a pipe without a reader return an error. By default the system
-// silently kills the process.
-void writes_fail_with_errors();
-
-// Opens /dev/null for each closed standard stream, as in some daemons. Otherwise files of a run would get descriptors 0
-// to 2, and printed text would go into them. Call it first in main().
-void open_standard_streams();
+// Call it first in main(). Opens /dev/null for each closed standard stream, as in some daemons: otherwise files of a
+// run would get descriptors 0 to 2, and printed text would go into them. Writes beyond the file size limit (ulimit -f)
+// or to a pipe without a reader then return an error: by default the system silently kills the process.
+void prepare_streams();
 
 // Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 during its lifetime: the first asks to stop at the next safe point, a
 // second one ends the process at once, except SIGHUP. mpirun and Slurm forward SIGUSR1 to all ranks. Only one may exist

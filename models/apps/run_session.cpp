@@ -9,6 +9,8 @@
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/train/events.h>
+#include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>

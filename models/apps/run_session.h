@@ -4,13 +4,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/model_data.h>
-#include <tapegrad/models/data/tokenizer.h>
-#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/checkpoint.h>
-#include <tapegrad/models/train/events.h>
-#include <tapegrad/models/train/memory_plan.h>
-#include <tapegrad/models/train/run_config.h>
-#include <tapegrad/models/train/trainer.h>
 
 #include <functional>
 #include <optional>

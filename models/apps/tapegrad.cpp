@@ -3,8 +3,7 @@
 #include <tapegrad/models/apps/process.h>
 
 int main(int argc, char** argv) {
-  tg::apps::open_standard_streams();
-  tg::apps::writes_fail_with_errors();
+  tg::apps::prepare_streams();
   return tg::apps::run_command_line(
       argc, argv,
       {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::export_command(),

@@ -76,48 +76,35 @@ void check_replaced(const TokenizeOptions& o) {
   check_writable(o.out);
 }
 
-// Writes ids in shards of at most `most`. Holds one.
-class Shards {
- public:
-  Shards(std::string folder, int64_t vocab_size, TokenFormat format, int64_t most)
-      : folder_(std::move(folder)), vocab_size_(vocab_size), format_(format), most_(most) {}
-  void add(std::span<const int64_t> ids) {
-    while (!ids.empty()) {
-      const size_t n = std::min(ids.size(), size_t(most_) - open_.size());
-      open_.insert(open_.end(), ids.begin(), ids.begin() + ptrdiff_t(n));
-      ids = ids.subspan(n);
-      if (std::ssize(open_) == most_) write();
+// Writes the ids of encode() in shards of at most `most`, and holds one. Returns their counts by file.
+std::map<std::string, int64_t> write_shards(const std::string& folder, int64_t vocab_size, TokenFormat format,
+                                            int64_t most, const std::function<void(const Tokenizer::Take&)>& encode) {
+  std::map<std::string, int64_t> counts;
+  std::vector<int32_t> open;
+  std::vector<int64_t> wide;
+  const auto pass = [&](const Tokenizer::Take& take) {
+    for (std::span<const int32_t> rest = open; !rest.empty(); rest = rest.subspan(wide.size())) {
+      wide.assign(rest.begin(), rest.begin() + ptrdiff_t(std::min<size_t>(rest.size(), 1 << 14)));
+      take(wide);
     }
-  }
-  // Writes the last shard and meta.json.
-  void end(Json meta) {
-    if (!open_.empty()) write();
-    meta["shards"] = counts_;
-    write_file_atomically(folder_ + "/meta.json", text_of(meta, 2) + "\n");
-  }
-
- private:
-  void write() {
-    const std::string name =
-        fmt::format("tokens_{:06}.{}", counts_.size(), format_ == TokenFormat::npy ? "npy" : "bin");
-    const auto pass = [&](const Tokenizer::Take& take) {
-      for (std::span<const int32_t> rest = open_; !rest.empty(); rest = rest.subspan(wide_.size())) {
-        wide_.assign(rest.begin(), rest.begin() + ptrdiff_t(std::min<size_t>(rest.size(), 1 << 14)));
-        take(wide_);
-      }
-    };
-    TokenData::from_tokens(vocab_size_, pass, name).write(folder_ + "/" + name, format_);
-    counts_[name] = std::ssize(open_);
-    open_.clear();
-  }
-  const std::string folder_;
-  const int64_t vocab_size_;
-  const TokenFormat format_;
-  const int64_t most_;
-  std::vector<int32_t> open_;
-  std::vector<int64_t> wide_;
-  std::map<std::string, int64_t> counts_;
-};
+  };
+  const auto write = [&] {
+    const std::string name = fmt::format("tokens_{:06}.{}", counts.size(), format == TokenFormat::npy ? "npy" : "bin");
+    TokenData::from_tokens(vocab_size, pass, name).write(folder + "/" + name, format);
+    counts[name] = std::ssize(open);
+    open.clear();
+  };
+  encode([&](std::span<const int64_t> ids) {
+    while (!ids.empty()) {
+      const size_t n = std::min(ids.size(), size_t(most) - open.size());
+      open.insert(open.end(), ids.begin(), ids.begin() + ptrdiff_t(n));
+      ids = ids.subspan(n);
+      if (std::ssize(open) == most) write();
+    }
+  });
+  if (!open.empty()) write();
+  return counts;
+}
 
 int run(TokenizeOptions& o) {
   if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
@@ -159,12 +146,13 @@ int run(TokenizeOptions& o) {
   } else {
     where = new_output("tokenize", o.out, "folder");
     write_new_folder(where, [&](const std::string& folder) {
-      Shards all(folder, tokenizer.vocab_size(), format, o.shard_tokens);
-      encode([&](std::span<const int64_t> ids) { all.add(ids); });
-      all.end({{"tokenizer_hash", identity_of(tokenizer)},
-               {"vocab_size", tokenizer.vocab_size()},
-               {"documents", read.documents},
-               {"tokens", read.tokens}});
+      const auto counts = write_shards(folder, tokenizer.vocab_size(), format, o.shard_tokens, encode);
+      const Json meta = {{"tokenizer_hash", identity_of(tokenizer)},
+                         {"vocab_size", tokenizer.vocab_size()},
+                         {"documents", read.documents},
+                         {"tokens", read.tokens},
+                         {"shards", counts}};
+      write_file_atomically(folder + "/meta.json", text_of(meta, 2) + "\n");
     });
   }
   note_documents(tokenizer, read, name_of_files(o.in));

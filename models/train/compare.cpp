@@ -297,37 +297,34 @@ std::string to_string(const Side& s) {
   return text;
 }
 Side Side::parse(std::string_view text) {
-  constexpr std::string_view kTypes[] = {"f32", "f64", "bf16"};
-  Side side;
-  std::string_view rest = text;
-  const auto next = [&rest] {
-    const std::string_view word = rest.substr(0, rest.find('/'));
+  constexpr std::string_view kTypes[] = {"f32", "f64", "bf16"}, kWays[] = {"eager", "lazy", "compiled"};
+  std::string_view word, rest = text;
+  const auto next = [&] {
+    word = rest.substr(0, rest.find('/'));
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    return word;
   };
-  side.device = Device::parse(next());
-  bool type = false, way = false;
-  while (!rest.empty()) {
-    const std::string_view word = next();
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), side.threads);
-    if (error == std::errc() && end == word.data() + word.size() && side.threads > 0 && rest.empty()) return side;
-    constexpr std::string_view kWays[] = {"eager", "lazy", "compiled"};
-    if (const auto at = std::ranges::find(kWays, word); at != std::end(kWays) && !way) {
-      side.way = Side::Way(at - kWays);
-      way = true;
-      continue;
-    }
-    TG_CHECK(!type && !way && std::find(std::begin(kTypes), std::end(kTypes), word) != std::end(kTypes), value,
-             "[compare] '{}' of the side '{}' is not known. A side is a device, a dtype ({}), a way ({}) and a number "
-             "of threads of at least 1, the last three optional: cuda/bf16, cpu/f64, cpu/f32/compiled, cpu/f32/1.",
-             word, text, listed(kTypes), listed(kWays));
+  Side side;
+  next();
+  side.device = Device::parse(word);
+  next();
+  if (std::ranges::count(kTypes, word)) {
     const DType t = dtype_from_name(word);
-    type = true;
     if (t == DType::bf16)
       side.compute = t;
     else
       side.weights = t;
+    next();
   }
+  if (const auto at = std::ranges::find(kWays, word); at != std::end(kWays)) {
+    side.way = Side::Way(at - kWays);
+    next();
+  }
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), side.threads);
+  const bool threads = error == std::errc() && end == word.data() + word.size() && side.threads > 0;
+  TG_CHECK((word.empty() || threads) && rest.empty(), value,
+           "[compare] '{}' of the side '{}' is not known. A side is a device, a dtype ({}), a way ({}) and a number of "
+           "threads of at least 1, the last three optional: cuda/bf16, cpu/f64, cpu/f32/compiled, cpu/f32/1.",
+           word, text, listed(kTypes), listed(kWays));
   return side;
 }
 

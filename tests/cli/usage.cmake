@@ -89,8 +89,6 @@ file(REMOVE ${dir}/watched/model.safetensors)  # as a kill between the files lea
 run(0 train --resume watched --quiet)
 fail_if("a finished run does not complete its files" NOT EXISTS ${dir}/watched/model.safetensors)
 refused(2 "--progress is 'some'. It is one of auto, bar, lines, none" train ${never} --progress some)
-run(0 train --data text.txt --tokenizer char ${tiny} --context 16 --warmup 6 --out warm)
-expect(out "the run ends within its 6 steps of warm-up")
 run(0 compare --model model --sides cpu/f32/eager cpu/f32/compiled)
 expect(out "cpu/f32/compiled against cpu/f32: ")
 run(0 compare --model model --sides cpu/f32/lazy cpu/f32/compiled/1)
@@ -106,7 +104,6 @@ foreach(pair "steps;max-steps"
   list(GET pair 1 ours)
   refused(2 "unknown flag '--${other}'. Did you mean '--${ours}'?" train ${never} --${other} 3)
 endforeach()
-refused(2 "extra" generate --model model extra)
 refused(2 "--quiet prints no samples" train ${never} --quiet --sample-every 2)
 foreach(flag --resume --arch --preset --config --out --data --device --layers)  # a macro would lose the empty argument
   set(command "tapegrad train ${flag} ''")
