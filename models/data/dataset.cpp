@@ -55,7 +55,7 @@ TokenData TokenData::from_tokens(std::span<const int64_t> tokens, std::string na
 }
 TokenData TokenData::from_text(const Tokenizer& tokenizer, std::string_view text, std::string name) {
   return from_tokens(
-      tokenizer.vocab_size(), [&](const Tokenizer::Take& take) { tokenizer.encode(text, take); }, std::move(name));
+      tokenizer.vocab_size(), [&](const Tokenizer::Take& take) { tokenizer.encode(text, {}, take); }, std::move(name));
 }
 TokenData TokenData::from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take&)>& produce,
                                  std::string name) {
