@@ -32,6 +32,14 @@ void declare_filter(Command&, SharedFlags&, const std::string& help);
 void declare_cpu_time(Command&, SharedFlags&);
 void declare_document(Command&, SharedFlags&);  // --against-document
 void declare_threads(Command&, SharedFlags&);
+// A wrong word is wrong usage.
+template <NamedEnum E> void read_name(std::string_view word, E& value) {
+  try {
+    from_name(word, value);
+  } catch (const Error& e) {
+    throw apps::UsageError(e.what());
+  }
+}
 // --flag NAME of an enum, and --flag NAME,NAME of a list.
 template <NamedEnum E>
 void declare_names(Command& c, const std::string& flag, const std::string& help, std::vector<E>& values) {
@@ -40,12 +48,12 @@ void declare_names(Command& c, const std::string& flag, const std::string& help,
   c.option(flag, "LIST", names, help, [&values](const std::string& words) {
     values.clear();
     for (const auto word : std::views::split(words, ','))
-      from_name(std::string_view(word.begin(), word.end()), values.emplace_back());
+      read_name(std::string_view(word.begin(), word.end()), values.emplace_back());
   });
 }
 template <NamedEnum E> void declare_name(Command& c, const std::string& flag, const std::string& help, E& value) {
   c.option(flag, "NAME", std::string(name_of(value)), help,
-           [&value](const std::string& word) { from_name(word, value); });
+           [&value](const std::string& word) { read_name(word, value); });
 }
 // An Error "[program] --flag ..." unless least <= x <= most.
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most);

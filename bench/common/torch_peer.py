@@ -33,7 +33,7 @@ def parse(doc, program, declare, rounds, seconds=None):
         parser.add_argument("--filter", default="", help="only rows with this in their name")
         parser.add_argument("--seconds", type=float, default=seconds, help="for each row, way and round")
     else:
-        parser.add_argument("--threads", type=int, default=os.cpu_count())
+        parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
     parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")

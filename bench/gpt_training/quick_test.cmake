@@ -22,7 +22,7 @@ equals("the compiled loss" ${loss_compiled} ${loss_eager})
 
 execute_process(COMMAND ${PROGRAM} ${small} --lr 1e-6 COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)  # below the usual min_lr
 fails(2 "--steps is 0" --steps 0)
-fails(1 "Did you mean 'compiled'" ${small} --mode compield)
+fails(2 "Did you mean 'compiled'" ${small} --mode compield)
 fails(1 "is no device" ${small} --device abacus)
 fails(1 "batch is 'many'" --batch many)
 fails(1 "too little. .*These would fit: --batch [0-9]+ " --arch gpt2 --batch 10000000)
