@@ -190,8 +190,8 @@ void read_merges(const Field& merges, BpeParts& parts) {
       if (id < 0) fail(fmt::format("and the vocabulary has no \"{}\"", name));
       return id;
     };
-    const int32_t a = id_of(left), b = id_of(right);
-    parts.model.merges.set(a, b, rank++, id_of(left + right));
+    const int32_t a = id_of(left), b = id_of(right), merged = id_of(left + right);
+    parts.model.merges.set(a, b, rank++, merged);
   }
 }
 

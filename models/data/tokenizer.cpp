@@ -72,11 +72,11 @@ std::string Tokenizer::decode(std::span<const int64_t> ids) const {
   }
   return text;
 }
-void Tokenizer::check_id(int64_t id, size_t position) const {
+void Tokenizer::check_id(int64_t id, std::optional<size_t> position) const {
   TG_CHECK(id >= 0 && id < vocab_size(), value,
-           "[tokenizer] id {} at position {} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
+           "[tokenizer] id {}{} is not in the vocabulary. Ids must be in [0, {}). Decode with the "
            "tokenizer that the model was trained with.",
-           id, position, vocab_size());
+           id, position ? fmt::format(" at position {}", *position) : "", vocab_size());
 }
 
 std::string TextStream::add(int64_t id) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,7 +60,7 @@ class Tokenizer {
 
  protected:
   /// An Error unless the id is in the vocabulary.
-  void check_id(int64_t id, size_t position = 0) const;
+  void check_id(int64_t id, std::optional<size_t> position = {}) const;
 };
 
 /// Decodes ids one by one into whole characters.

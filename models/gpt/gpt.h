@@ -54,7 +54,7 @@ struct GptConfig {
 
 /// Calls f(name, field, help) for each field of a GptConfig, in order: to_json() and config_json.h use it.
 template <class Config, class F>
-  requires std::same_as<std::remove_const_t<Config>, GptConfig>
+  requires std::derived_from<std::remove_const_t<Config>, GptConfig>
 void visit_fields(Config& c, F&& f) {
   f("vocab_size", c.vocab_size, "token ids of the model, 0: those of the tokenizer");
   f("context", c.context, "tokens that the model sees at once");

@@ -135,13 +135,14 @@ void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) 
     const auto [at, added] = read.try_emplace(folder);
     if (added && path_exists(meta)) at->second = parse_json(MappedFile(meta).text(), "data", meta);
     const Json& json = at->second;
-    if (!json.is_object()) continue;
-    const Json *hash = json.find("tokenizer_hash"), *shards = json.find("shards");
-    TG_CHECK(!hash || !tokenizer || *hash == Json(identity_of(*tokenizer)), value,
+    const Json* hash = json.is_object() ? json.find("tokenizer_hash") : nullptr;
+    if (!hash) continue;  // of another program
+    TG_CHECK(!added || !tokenizer || *hash == Json(identity_of(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
              file.name(), meta);
-    if (!shards || !shards->is_object()) continue;  // of another program
+    const Json* shards = json.find("shards");
+    if (!shards || !shards->is_object()) continue;
     const Json* tokens = shards->find(path.filename().string());
     TG_CHECK(!tokens || *tokens == Json(file.size()), value,
              "[data] {} has {} tokens, and {} says {}. Tokenize the texts again, or correct --token-type.", file.name(),

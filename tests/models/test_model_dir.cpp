@@ -46,7 +46,7 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   const std::string place = "\n    in " + folder.path;
   CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), place + "/config.json");
   for (const char* field : {"vocab_size", "dropout", "norm", "init_std"})
-    CHECK_HAS(with_model([&](auto& g) { g.erase(field); }), fmt::format("\"model\" has no '{}'. A model's", field));
+    CHECK_HAS(with_model([&](auto& g) { g.erase(field); }), fmt::format("\"model\" has no '{}'. Every field", field));
   CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), "is (256, 64) in the model and (256, 32) f32");
   CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), place + "/model.safetensors");
   CHECK_HAS(with_model([](auto& g) { g["layers"] = 2; }), place + "/model.safetensors");

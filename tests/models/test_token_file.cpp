@@ -226,11 +226,13 @@ TEST_CASE("token files: shards are those that their meta.json lists, as long as 
   write_file_atomically(f / "b.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two
   const auto meta = [&](std::string_view text) { write_file_atomically(f / "meta.json", text); };
-  meta(R"({"shards": {"a.bin": 2, "b.bin": 1}})");
+  meta(R"({"shards": {"train": 1}})");  // of another program
+  check_shards(files, nullptr);
+  meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 2, "b.bin": 1}})");
   check_shards(files, nullptr);
   fs::remove(f / "b.bin");
   CHECK_SAYS_OF(io, check_shards(files, nullptr), "[data] " + f / "b.bin is missing, and " + f / "meta.json lists it");
-  meta(R"({"shards": {"a.bin": 3}})");
+  meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 3}})");
   CHECK_SAYS_OF(value, check_shards(files, nullptr), f / "a.bin has 2 tokens, and " + f / "meta.json says 3.");
   meta("garbage");
   CHECK_SAYS(check_shards(files, nullptr), "[data] " + f / "meta.json is not JSON");
