@@ -180,15 +180,15 @@ int reported(
     after(status);
     return status;
   };
-  const auto unwritten = [&](int status, const std::string& why) {
-    if (!reader_is_gone()) return fail(status, fmt::format("[io] standard output cannot be written{}.", why));
-    after(128 + SIGPIPE);  // in silence, as other programs
-    return 128 + SIGPIPE;
+  const auto unread = [&](int status) {  // in silence, as other programs
+    if (status == 0) status = 128 + SIGPIPE;
+    after(status);
+    return status;
   };
   try {
     const int status = f();
-    const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-    return written ? status : unwritten(std::max(status, 1), "");
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+    return reader_is_gone() ? unread(status) : fail(std::max(status, 1), "[io] standard output cannot be written.");
   } catch (const UsageError& e) {
     return fail(2, e.what());
   } catch (const Stopped& e) {
@@ -198,7 +198,10 @@ int reported(
                 "[memory] the system gives this process no more memory. Free some, raise the limit (ulimit -v), or "
                 "take smaller files or settings.");
   } catch (const std::system_error& e) {  // from fmt, whose message says "file"
-    return std::ferror(stdout) ? unwritten(1, ": " + e.code().message()) : fail(1, e.what());
+    if (e.code() == std::errc::broken_pipe) return unread(0);
+    const bool printing = std::ferror(stdout) && !reader_is_gone();
+    return fail(1,
+                printing ? fmt::format("[io] standard output cannot be written: {}.", e.code().message()) : e.what());
   } catch (const std::exception& e) {
     return fail(1, e.what());
   }

@@ -26,15 +26,16 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
     options.origin = &*m.origin;
   else
     options.tokenizer = m.tokenizer.get();
-  options.chat_template = chat_template_of(o.adapter);
-  if (!m.origin && options.chat_template.empty()) options.chat_template = chat_template_of(o.model);
+  options.chat_template = chat_template_over(m, o.model, o.adapter);
   (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
   write_new_folder(out,
                    [&](const std::string& folder) { save_huggingface(folder, m.model.config(), m.params, options); });
 }
 void write_gguf(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   if (!m.tokenizer_error.empty()) throw Error(Error::Kind::value, m.tokenizer_error);
-  GgufOptions options{.tokenizer = m.tokenizer.get(), .origin = m.origin ? &*m.origin : nullptr};
+  GgufOptions options{.tokenizer = m.tokenizer.get(),
+                      .origin = m.origin ? &*m.origin : nullptr,
+                      .chat_template = chat_template_over(m, o.model, o.adapter)};
   if (o.dtype != "same") options.type = gguf_type(o.dtype);
   save_gguf(out, m.model.config(), m.params, options);
 }

@@ -138,6 +138,8 @@ int run(FinetuneOptions& o) {
   FinetuneJob job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
   Base& base = job.base;
   RunSetup& s = job.start;
+  std::vector<std::string> files = adapter_files();
+  files.push_back("chat_template.jinja");
   const std::string chat = s.data.examples ? jinja_of(chat_format(s.run.data.chat_format)) : "";
   return run_training(o, s, device, [&]() -> TrainTarget {
     const Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
@@ -152,7 +154,7 @@ int run(FinetuneOptions& o) {
             fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", base.loaded.params.count(),
                         lora.params().count(), lora.config().rank, lora.modules().size()),
         .save = [=, &s] { save_adapter(s.out, lora, options); },
-        .files = adapter_files(),
+        .files = files,
         .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
                             s.data.examples ? "--chat --chat-format " + s.run.data.chat_format : "--prompt \"...\""),
         .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
@@ -187,7 +189,7 @@ int run(MergeOptions& o) {
   make_folder(o.out);
   save_model(o.out, m);
   if (o.overwrite) remove_former(o.out, m);
-  if (const std::string chat = chat_template_of(o.adapter); !chat.empty())
+  if (const std::string chat = chat_template_over(m, o.model, o.adapter); !chat.empty())
     write_file_atomically(o.out + "/chat_template.jinja", chat);
   fmt::print("merged {} modules\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
              lora.modules().size(), o.out, o.out);

@@ -36,7 +36,9 @@ TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& pa
   note_documents(tokenizer, read, name_of_files(paths));
   return tokens;
 }
-TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown) {
+// Adds token files to `shards`.
+TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown,
+                     std::vector<TokenData>& shards) {
   const std::vector<std::string> files = matching_files(word);
   const auto tokens = std::ranges::count_if(files, is_token_file);
   TG_CHECK(tokens > 0 || tokenizer, value,
@@ -45,10 +47,9 @@ TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const 
   if (tokens == 0) return encoded(*tokenizer, files, how, skip_unknown);
   TG_CHECK(tokens == std::ssize(files), value,
            "[data] {} has texts and token files. A pattern must match files of one kind. Name it more closely.", word);
-  std::vector<TokenData> shards;
+  const size_t before = shards.size();
   for (const std::string& file : files) shards.push_back(TokenData::from_file(file, how.token_type));
-  check_shards(shards, tokenizer);
-  return TokenData::join(shards, name_of_files(files));
+  return TokenData::join(std::span(shards).subspan(before), name_of_files(files));
 }
 }  // namespace
 
@@ -56,8 +57,9 @@ TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>
                       bool skip_unknown) {
   const std::vector<double> weights = mixture_weights(how.weights);
   if (weights.empty() && !has_token_file(words)) return encoded(*tokenizer, files_of(words), how, skip_unknown);
-  std::vector<TokenData> groups;
-  for (const std::string& word : words) groups.push_back(read_group(tokenizer, word, how, skip_unknown));
+  std::vector<TokenData> groups, shards;
+  for (const std::string& word : words) groups.push_back(read_group(tokenizer, word, how, skip_unknown, shards));
+  check_shards(shards, tokenizer);
   if (groups.size() == 1 && weights.empty()) return groups[0];
   return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
 }
@@ -205,6 +207,11 @@ Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& fold
   return lora;
 }
 
+std::string chat_template_over(const LoadedModel& m, const std::string& model, const std::string& adapter) {
+  const std::string chat = chat_template_of(adapter);
+  return chat.empty() && !m.origin ? chat_template_of(model) : chat;
+}
+
 void add_model_options(Command& c, ModelOptions& o) {
   c.option("--model", "DIR", "what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
   c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote over that model", o.adapter);
@@ -216,7 +223,7 @@ void add_model_options(Command& c, ModelOptions& o) {
 LoadedModel open_model(const ModelOptions& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
-  set_threads(o.threads);
+  if (o.threads != 0) set_threads(o.threads);  // 0 would wait for other ranks
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
   if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   return m;

@@ -24,11 +24,11 @@ void check_output(std::string_view command, std::string_view flag, const std::st
 void check_separate(std::string_view command, const std::string& model, const std::string& out) {
   std::error_code none;
   TG_CHECK(!std::filesystem::equivalent(model, out, none), value,
-           "[{}] --out {} is the folder of --model, which would be lost. Choose another.", command, out);
+           "[{}] --out {} is the folder of --model, whose files would no longer match. Choose another.", command, out);
 }
 void check_free(std::string_view command, const std::string& out, std::string_view what) {
-  for (const char* name : {"model.safetensors", "config.json", "adapter_config.json", "log.jsonl"})
-    TG_CHECK(!path_exists(fmt::format("{}/{}", out, name)), value,
+  for (const std::string_view name : {"model.safetensors", "config.json", "adapter_config.json", "log.jsonl"})
+    TG_CHECK(!path_exists(fmt::format("{}/{}", out, name)) || (name == "log.jsonl" && what != "run"), value,
              "[{}] {}/{} exists, and a new {} would overwrite the files in its folder. Choose another --out, or pass "
              "--overwrite.",
              command, out, name, what);

@@ -22,11 +22,15 @@ namespace {
 
 std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
 std::string watch_path(const std::string& folder) { return folder + "/.watch"; }
-// The default if there is none.
-Watch saved_watch(const std::string& folder) {
+// The default if there is none, or one that is damaged or of another version, which `note` tells.
+Watch saved_watch(const std::string& folder, bool note = false) {
+  const std::string path = watch_path(folder);
+  if (!path_exists(path)) return {};
+  const MappedFile file(path);
   try {
-    return path_exists(watch_path(folder)) ? config_from_json<Watch>(MappedFile(watch_path(folder)).text()) : Watch();
-  } catch (const Error&) {  // of damaged text
+    return config_from_json<Watch>(file.text());
+  } catch (const Error& e) {
+    if (note) print_note("{}: {} Progress, samples and event files are as by default.", path, e.what());
     return {};
   }
 }
@@ -124,6 +128,7 @@ class Files {
   }
   void save() {
     if (!saves_) return;
+    const WorkScope apart;                 // a profile of steps is without it
     start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
     if (log_) log_->sync();
     flush();  // a resumed run does not repeat these steps
@@ -470,7 +475,7 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
           std::move(saved.checkpoint.state),
           std::move(saved.lock),
           changed,
-          watch_of(o, saved_watch(o.resume))};
+          watch_of(o, saved_watch(o.resume, /*note=*/true))};
 }
 
 int run_training(const TrainOptions& o, RunSetup& s, Device device, const std::function<TrainTarget()>& make) {

@@ -133,11 +133,15 @@ int run(TokenizeOptions& o) {
   check_used("tokenize", o.settings, o.in);
   EncodedDocuments read;
   const Interrupt interrupt;
+  const auto stop = [] {
+    if (const int signal = Interrupt::signal()) throw Stopped{signal};
+  };
   const auto encode = [&](const Tokenizer::Take& take) {
     read = encode_documents(tokenizer, files, data_config(o.settings), [&](std::span<const int64_t> ids) {
-      if (const int signal = Interrupt::signal()) throw Stopped{signal};
+      stop();
       take(ids);
     });
+    stop();
   };
   std::string where = o.out;
   if (!shards) {
@@ -147,6 +151,7 @@ int run(TokenizeOptions& o) {
     where = new_output("tokenize", o.out, "folder");
     write_new_folder(where, [&](const std::string& folder) {
       const auto counts = write_shards(folder, tokenizer.vocab_size(), format, o.shard_tokens, encode);
+      stop();
       const Json meta = {{"tokenizer_hash", identity_of(tokenizer)},
                          {"vocab_size", tokenizer.vocab_size()},
                          {"documents", read.documents},

@@ -227,7 +227,7 @@ struct GgufVocabulary {
                std::ranges::any_of(parts.cuts, [](const Cut& c) { return c.prepend != Cut::Prepend::never; }));
   }
 
-  void set_special(GgufFile& to, const Origin* origin) const {
+  void set_special(GgufFile& to, const Origin* origin, std::string chat) const {
     const std::string folder = origin ? origin->folder + "/" : "";
     std::vector<Json> files;  // the first one that knows a token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
@@ -255,8 +255,8 @@ struct GgufVocabulary {
     if (pad >= 0) to.set("tokenizer.ggml.padding_token_id", uint32_t(pad));
     to.set("tokenizer.ggml.add_bos_token", !parts.before.empty());
     to.set("tokenizer.ggml.add_eos_token", !parts.after.empty());
-    if (const std::string chat = chat_template_of(origin ? origin->folder : ""); !chat.empty())
-      to.set("tokenizer.chat_template", chat);
+    if (chat.empty() && origin) chat = chat_template_of(origin->folder);
+    if (!chat.empty()) to.set("tokenizer.chat_template", chat);
   }
 };
 
@@ -321,7 +321,7 @@ void save_gguf(const std::string& path, const GptConfig& c, const Params& params
   set_model(file, c.with_sizes());
   const GgufVocabulary v(*o.tokenizer, c.vocab_size);
   v.set_merges(file, *o.tokenizer);
-  v.set_special(file, o.origin);
+  v.set_special(file, o.origin, o.chat_template);
   file.set("tokenizer.ggml.tokens", v.tokens);
   file.set("tokenizer.ggml.token_type", v.types);
   for (TheirTensor& t : their_tensors(kOp, Names::llama_cpp, c, params)) {

@@ -26,11 +26,11 @@ struct AdapterOptions {
   std::string folder = "";         ///< of the base, for base_model_name_or_path
   std::string chat_template = "";  ///< Jinja, for chat_template.jinja
 };
-/// The names of the files that save_adapter() writes, the last one first.
+/// The names of weights and configuration, which save_adapter() always writes, the last one first.
 std::vector<std::string> adapter_files();
-/// Writes both files into `folder`, each atomically, and makes the folder if missing. A layer that PEFT has in parts
-/// (attn.qkv of a llama) becomes one module per part, with the same A. An Error of kind non_finite names the first
-/// weight that is infinite or NaN.
+/// Writes them, and the chat template if there is one, into `folder`, each atomically, and makes the folder if missing.
+/// A layer that PEFT has in parts (attn.qkv of a llama) becomes one module per part, with the same A. An Error of kind
+/// non_finite names the first weight that is infinite or NaN.
 void save_adapter(const std::string& folder, const Lora&, const AdapterOptions& = {});
 
 /// Calls apply_lora() with the folder's configuration and values, in any floating dtype. All parts of a layer with the

@@ -110,7 +110,7 @@ refused(1 "${checkpoint} says that the model was there. Restore it, or pass its 
 run(0 train --resume halves --max-steps 34 --model moved --quiet)
 file(RENAME ${dir}/moved ${dir}/foreign)
 refused(1 "belongs to a run that began with random weights, and --model is given" train --resume native --model foreign)
-refused(1 "is the folder of --model, which would be lost"
+refused(1 "is the folder of --model, whose files would no longer match"
         train --model native --data dog.txt --out native)
 refused(1 "layers is 2 in native, and 3 is given. A model that was trained before keeps its shape"
         train --model native ${never} --layers 3)

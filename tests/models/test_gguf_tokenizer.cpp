@@ -51,9 +51,10 @@ TEST_CASE("gguf: the type of an origin, its special tokens and its chat template
   write_file_atomically(from / "tokenizer_config.json",
                         R"({"bos_token": "5", "pad_token": {"content": "6"}, "chat_template": "{{ x }}"})");
   write_file_atomically(from / "generation_config.json", R"({"eos_token_id": [7, 8]})");
-  const auto saved = [&] {
+  const auto saved = [&](const std::string& chat = "") {
     const LoadedModel m = load_model(from.path);
-    save_gguf(from / "m.gguf", c, m.params, {.tokenizer = m.tokenizer.get(), .origin = &*m.origin});
+    save_gguf(from / "m.gguf", c, m.params,
+              {.tokenizer = m.tokenizer.get(), .origin = &*m.origin, .chat_template = chat});
     return GgufContent(from / "m.gguf");
   };
   Json config = own_json(read_file(from / "config.json"));
@@ -71,6 +72,7 @@ TEST_CASE("gguf: the type of an origin, its special tokens and its chat template
   f = saved();
   CHECK(f.text("tokenizer.chat_template") == "{{ y }}");
   CHECK(f.number("tokenizer.ggml.bos_token_id") == 9);
+  CHECK(saved("{{ z }}").text("tokenizer.chat_template") == "{{ z }}");  // of a merged adapter
 }
 
 TEST_CASE("gguf: tokenizers") {
