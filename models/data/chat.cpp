@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/chat.h>
 
