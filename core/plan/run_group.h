@@ -1,7 +1,7 @@
 // Runs the nodes of a step by one call: a chain of pointwise ops, or a replacement op. It does what run_node() does for
 // one node.
 #pragma once
-#include <tapegrad/core/chain.h>
+#include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/plan/rewrite.h>
 

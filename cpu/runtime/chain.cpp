@@ -1,4 +1,4 @@
-#include <tapegrad/core/chain.h>
+#include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/op.h>
 #include <tapegrad/cpu/runtime/chain.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>

@@ -1,6 +1,6 @@
 // Chains of pointwise ops, each written as one kernel (chain_source.h) and compiled (rtc.h) at its first use.
 #pragma once
-#include <tapegrad/core/chain.h>
+#include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/op.h>
 
 namespace tg::cuda {

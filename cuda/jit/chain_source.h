@@ -1,6 +1,6 @@
 // Writes a chain of pointwise ops as one kernel, from the text of the ops' functions.
 #pragma once
-#include <tapegrad/core/chain.h>
+#include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/op.h>
 
 #include <string>
