@@ -55,7 +55,7 @@ TokenView read_npy(const InputFile& file) {
   const auto* type =
       has("descr") ? std::ranges::find(kTypes, head["descr"], [](auto t) { return Json(t); }) : std::end(kTypes);
   check(type != std::end(kTypes) && has("fortran_order") && head["fortran_order"] == Json(false) && has("shape") &&
-            head["shape"].size() == 1 && head["shape"][0].is_number_unsigned() &&
+            head["shape"].is_array() && head["shape"].size() == 1 && head["shape"][0].is_number_unsigned() &&
             std::in_range<int64_t>(head["shape"][0].get<uint64_t>()),
         fmt::format("holds {}", dict.substr(0, 200)));
   return {.begin = before + size,
