@@ -18,7 +18,7 @@ SLASHES = {".h", ".cpp", ".cu", ".cuh", ".in"}
 HASHES = {".py", ".cmake", ".sh"}
 SKIPPED = re.compile(r"(^|/)(results|corpus|tests/data)/|^LICENSE")
 MOST_TRAILING, MOST_COLUMNS = 60, 120
-MOST_WORDS = 98_940  # of all comments; a commit that raises it says what that buys
+MOST_WORDS = 99_000  # of all comments; a commit that raises it says what that buys
 
 # pattern -> what to write instead
 TERMS = {

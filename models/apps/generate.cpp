@@ -3,44 +3,28 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/apps/model_data.h>
+#include <tapegrad/models/apps/generation.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/data/documents.h>
 
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 namespace tg::apps {
-namespace {
 
-struct GenerateOptions : ModelOptions {
-  std::string prompts, out, chat_format;
-  std::optional<std::string> prompt, system;
-  std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
-  std::optional<int64_t> batch, logprobs;
-  std::vector<std::string> stops;
-  std::vector<int64_t> stop_tokens;  // end a text, too
-  int64_t max_tokens = 200, samples = 1;
-  SampleOptions sampling;
-  bool chat = false, ignore_eos = false, no_cache = false, raw = false;
-};
-
-// Writes to standard output.
 void put(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw std::system_error(errno, std::generic_category());
 }
-// Writes the text, with --raw as it is, else as shown_text().
 void put_text(const GenerateOptions& o, const std::string& text) {
   const std::string shown = o.raw ? text : shown_text(text);
   put(shown);
@@ -48,7 +32,6 @@ void put_text(const GenerateOptions& o, const std::string& text) {
   if (shown != text && !std::exchange(noted, true))
     print_note("bytes that are no text are written as \\x and two digits; --raw writes them as they are");
 }
-// Standard input to its end or, with `line`, the next line; without the last line break. Empty at the end.
 std::optional<std::string> read_input(bool line) {
   constexpr size_t kMostInput = size_t(64) << 20;
   std::string text;
@@ -66,45 +49,7 @@ std::optional<std::string> read_input(bool line) {
   return text;
 }
 
-// Text of the tokens after a prompt, and why it ends.
-class Continuation {
- public:
-  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
-    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
-    if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
-    if (!m.origin && !o.ignore_eos && m.tokenizer && m.tokenizer->end_of_text() >= 0)
-      eos_ = {m.tokenizer->end_of_text()};  // documents end by it
-    eos_.insert(eos_.end(), o.stop_tokens.begin(), o.stop_tokens.end());
-  }
-  // The text that the token completes.
-  std::string add(int64_t token) {
-    if (std::ranges::find(eos_, token) != eos_.end()) {
-      reason_ = "eos";
-      return {};
-    }
-    return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
-  }
-  std::string end() {
-    if (!stream_) return {};
-    std::string text = cut(stream_->end());
-    return text + stops_.end();
-  }
-  bool ended() const { return reason_ != kLength; }
-  std::string_view reason() const { return reason_; }
-
- private:
-  static constexpr std::string_view kLength = "length";
-  std::string cut(const std::string& piece) {
-    std::string text = stops_.add(piece);
-    if (stops_.found()) reason_ = "stop";
-    return text;
-  }
-
-  std::optional<TextStream> stream_;
-  StopStrings stops_;
-  std::vector<int64_t> eos_;
-  std::string_view reason_ = kLength;
-};
+namespace {
 
 struct Prompt {
   Json line;  // a line of --prompts
@@ -126,13 +71,8 @@ std::string input_prompt() {
 }
 constexpr const char* kResults[] = {"text", "tokens", "finish_reason", "logprobs"};  // keys that --out adds to a line
 std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o) {
-  const MappedFile file(o.prompts);
   std::vector<Prompt> all;
-  std::string_view rest = file.text();
-  for (size_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+  detail::for_each_line(o.prompts, [&](std::string_view line, int64_t number) {
     const std::string name = fmt::format("{}, line {}", o.prompts, number);
     Json json = parse_json(line, "generate", name);
     const Json* prompt = json.is_object() ? json.find("prompt") : nullptr;
@@ -146,7 +86,8 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
     all.back().line = std::move(json);
     TG_CHECK(!all.back().tokens.empty(), value,
              "[generate] the prompt of {} is empty. Pass at least one token, such as that of a line break.", name);
-  }
+    return true;
+  });
   TG_CHECK(!all.empty(), value, "[generate] {} is empty. Each line is an object {{\"prompt\": \"...\"}}.", o.prompts);
   return all;
 }
@@ -266,79 +207,6 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} texts in {}\n", prompts.size() * size_t(o.samples), printable(o.out));
 }
-// Adds a message, and returns the ids before its answer. The oldest turns go where they leave no room for it. An Error
-// changes nothing.
-std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatFormat& format,
-                         std::vector<Message>& messages, const std::string& text) {
-  const int64_t context = m.model.context(), room = std::min(o.max_tokens, context / 2);
-  const ptrdiff_t first = o.system ? 1 : 0;  // message after the system's
-  std::vector<Message> kept = messages;
-  kept.push_back({"user", o.unknown == "skip" ? known_text(*m.tokenizer, text, "the message") : text});
-  std::vector<int64_t> ids = encode_chat(*m.tokenizer, format, kept);
-  size_t gone = 0;
-  for (; std::ssize(ids) + room > context && std::ssize(kept) > first + 1; gone += 2) {
-    kept.erase(kept.begin() + first, kept.begin() + first + 2);
-    ids = encode_chat(*m.tokenizer, format, kept);
-  }
-  TG_CHECK(std::ssize(ids) < context, value,
-           "[generate] the message and its format have {} tokens, and the context is {}. It must be longer than they "
-           "are. Shorten the message.",
-           ids.size(), context);
-  if (gone > 0) print_note("the {} oldest messages are forgotten: the context is {} tokens", gone, context);
-  messages = std::move(kept);
-  return ids;
-}
-
-// Answers lines of standard input until it ends or a signal. Returns the exit status.
-int chat(const LoadedModel& m, GenerateOptions o) {
-  const ChatFormat format = chat_format_of("generate", o.chat_format, {o.adapter, o.model}, *m.tokenizer).format;
-  std::vector<Message> messages;
-  if (o.system) messages.push_back({"system", *o.system});
-  const std::string& stop = format.stop;
-  if (const auto id = stop.empty() ? std::nullopt : special_token(*m.tokenizer, stop)) o.stop_tokens.push_back(*id);
-  if (!stop.empty()) o.stops.push_back(stop);
-  const bool terminal = isatty(STDIN_FILENO) != 0;
-  const auto mark = [&](const char* text) {
-    if (terminal) std::fputs(text, stderr);
-  };
-  for (mark("> "); const std::optional<std::string> line = read_input(true); mark("> ")) {
-    if (line->find_first_not_of(" \t") == line->npos) continue;
-    std::vector<int64_t> tokens;
-    try {
-      tokens = ask(m, o, format, messages, *line);
-    } catch (const Error& e) {
-      if (!terminal) throw;
-      print_note(e.what());
-      continue;
-    }
-    Continuation text(m, o);
-    std::string answer;
-    const auto show = [&](const std::string& more) {
-      put_text(o, more);
-      answer += more;
-    };
-    const Interrupt interrupt;  // not while a line is read: there a signal ends the program
-    const int64_t most = std::min(o.max_tokens, m.model.context() - std::ssize(tokens));
-    const auto take = [&](int64_t token) {
-      show(text.add(token));
-      return !text.ended() && Interrupt::signal() == 0;
-    };
-    generate(m.model, tokens, most, o.sampling, {.use_cache = !o.no_cache, .on_token = take});
-    show(text.end());
-    put("\n");
-    messages.push_back({"assistant", answer});
-    const int signal = Interrupt::signal();
-    if (signal && signal != SIGINT) return 128 + signal;
-    if (!signal && !text.ended())
-      print_note(most < o.max_tokens
-                     ? fmt::format("the answer ends: the context of {} tokens is full", m.model.context())
-                     : fmt::format("the answer ends at --max-tokens {}", o.max_tokens));
-    ++o.sampling.seed;
-  }
-  mark("\n");
-  return 0;
-}
-
 void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   if (o.chat) {

@@ -39,8 +39,6 @@ RunConfig run_of(const TrainOptions&, const RunConfig& base,
 // Reads the files of a run. May set its vocabulary.
 using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 
-inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
-
 // How a run reports progress. Not in the checkpoint, since it does not affect results. A resumed run keeps it.
 struct Watch {
   int64_t sample_every = 0;

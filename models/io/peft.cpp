@@ -107,8 +107,7 @@ class Plan {
     for (const auto& [name, ab] : f_.modules)
       TG_CHECK(known.contains(name), value,
                "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). An "
-               "adapter "
-               "fits the model that it was trained on. Name that model.",
+               "adapter fits the model that it was trained on. Name that model.",
                f_.path, name);
   }
   void add(const NamedLinear& l) {

@@ -1,0 +1,153 @@
+#include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/backend/registry.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/profile/work.h>
+#include <tapegrad/models/apps/output.h>
+#include <tapegrad/models/apps/process.h>
+#include <tapegrad/models/apps/run_folder.h>
+
+#include <filesystem>
+#include <utility>
+
+namespace tg::apps {
+namespace {
+std::string watch_path(const std::string& folder) { return folder + "/.watch"; }
+}  // namespace
+
+Watch saved_watch(const std::string& folder, bool note) {
+  const std::string path = watch_path(folder);
+  if (!path_exists(path)) return {};
+  const MappedFile file(path);
+  try {
+    return config_from_json<Watch>(file.text());
+  } catch (const Error& e) {
+    if (note) print_note("{}: {} Progress, samples and event files are as by default.", path, e.what());
+    return {};
+  }
+}
+RunConfig run_in(const Checkpoint& c, const std::string& path) {
+  return run_config_from_json(c.config, fmt::format("'config' of {}", path));
+}
+const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" : "train"; }
+std::string kernels_of(Device d, const TrainConfig& c) {
+  const bool narrow = c.dtype == DType::bf16 || c.matmul_precision != MatmulPrecision::highest ||
+                      (c.optimizer == OptimizerKind::muon && c.muon_dtype == DType::bf16);
+  const std::string_view way = narrow ? runtime_of(d).bf16_way() : "";
+  return fmt::format("{}, level {}{}{}", name_of(d.backend), kernel_level(d.backend), way.empty() ? "" : ", bf16 by ",
+                     way);
+}
+
+FileLock lock_folder(const TrainOptions& o, const std::string& folder) {
+  try {
+    return FileLock(folder + "/.lock");
+  } catch (const Error& e) {
+    if (e.kind() != Error::Kind::state) throw;
+    throw Error(e.kind(), fmt::format("[{}] another process is training in {}. One at a time may write there. Wait "
+                                      "until it has ended, end it, or train in another folder.",
+                                      o.command, folder));
+  }
+}
+
+void check_overwritten(const TrainOptions& o, const std::string& out) {
+  const std::string path = checkpoint_path(out);
+  if (!path_exists(path)) {
+    if (!o.overwrite) check_free(o.command, out, "run");
+    return;
+  }
+  std::optional<Checkpoint> c;
+  RunConfig run;
+  try {
+    c = load_checkpoint(path);
+    run = run_in(*c, path);
+  } catch (const Error& e) {
+    if (o.overwrite) return;
+    throw Error(e.kind(),
+                fmt::format("{}\nA new run would overwrite it. Choose another --out, or pass --overwrite.", e.what()));
+  }
+  TG_CHECK(command_of(*c) == o.command, value,
+           "[{}] {} belongs to a run of `tapegrad {}`. A run of `tapegrad {}` would overwrite it, but not its other "
+           "files. Choose another --out, or remove the folder.",
+           o.command, path, command_of(*c), o.command);
+  const int64_t step = c->state.step, steps = run.train.max_steps;
+  const int64_t logged = StepLog::last_step_of(log_path(out));
+  if (o.overwrite || (step == 0 && logged == 0)) return;
+  const bool finished = step >= steps && !c->state.unvalidated;
+  const std::string what =
+      finished        ? fmt::format("a run that is finished, after {} steps", steps)
+      : logged > step ? fmt::format("a run that was saved at step {} of {}, and whose log continues to step {}", step,
+                                    steps, logged)
+                      : fmt::format("a run that stopped at step {} of {}", step, steps);
+  throw Error(
+      Error::Kind::value,
+      fmt::format("[{}] {} belongs to {}. A new run would overwrite it. Resume it with `tapegrad {} "
+                  "--resume {}{}`, choose another --out, or pass --overwrite.",
+                  o.command, path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
+}
+
+Files::Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, const Trainer& trainer)
+    : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
+  const int64_t done = s.state ? s.state->step - (s.state->unvalidated ? 1 : 0) : 0;
+  if (is_main_rank()) {
+    // The first to fail: no other file is changed then.
+    if (!s.watch.tensorboard.empty() && !trainer.done()) events_.emplace(s.watch.tensorboard, done + 1);
+    log_.emplace(open(done));
+    if (events_) events_->write_text("config", done + 1, to_json(s.run));
+  } else if (!s.state) {
+    save_checkpoint_only();  // collective
+  }
+  if (s.state) saved_ = s.state->step;
+}
+void Files::save() {
+  if (!saves_) return;
+  const WorkScope apart;                 // a profile of steps is without it
+  start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
+  if (log_) log_->sync();
+  flush();  // a resumed run does not repeat these steps
+  save_checkpoint_only();
+  if (is_main_rank()) what_.save();
+}
+void Files::save_checkpoint_only() {
+  if (!saves_) return;
+  TrainerState state;
+  if (is_main_rank() || start_.run.train.shard_optimizer) state = trainer_.state();
+  if (is_main_rank())
+    save_checkpoint(checkpoint_path(start_.out),
+                    {.config = to_json(start_.run),
+                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
+                     .data = start_.identity,
+                     .state = std::move(state),
+                     .finetuning = start_.finetuning,
+                     .init = start_.init,
+                     .kernels = kernels_of(what_.params.device(), start_.run.train)});
+  saved_ = trainer_.steps();
+}
+bool Files::is_whole() const {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const auto written = [&](const std::string& path) { return fs::last_write_time(path, none); };
+  const std::string first = start_.out + "/" + what_.files.front();
+  return fs::exists(first, none) && written(first) >= written(checkpoint_path(start_.out));
+}
+StepLog Files::open(int64_t done) {
+  const std::string path = log_path(start_.out), watch = watch_path(start_.out);
+  const Watch& w = start_.watch;
+  std::error_code none;
+  if (w == Watch())
+    std::filesystem::remove(watch, none);
+  else if (w != saved_watch(start_.out))
+    write_file_atomically(watch, to_json(w) + "\n");
+  for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
+  for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
+  if (!start_.state) {
+    if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of the overwritten run
+    // The run can now be resumed. Finds a full disk early.
+    save_checkpoint_only();
+    StepLog log(path);
+    // Files of the overwritten run do not match this one.
+    for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
+    return log;
+  }
+  return StepLog::resume(path, done);
+}
+
+}  // namespace tg::apps

@@ -1,0 +1,59 @@
+// The folder of a run: lock, checks before overwriting, files.
+#pragma once
+#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/train/events.h>
+#include <tapegrad/models/train/trainer.h>
+
+namespace tg::apps {
+
+inline std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
+inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
+// The default if there is none or it is damaged, which `note` tells.
+Watch saved_watch(const std::string& folder, bool note = false);
+RunConfig run_in(const Checkpoint&, const std::string& path);
+const char* command_of(const Checkpoint&);
+// Identifies the kernels: backend, instruction set, and bf16 matmul method if used. Other kernels may round
+// differently.
+std::string kernels_of(Device, const TrainConfig&);
+
+// Only one process at a time may write the files of a run.
+FileLock lock_folder(const TrainOptions&, const std::string& folder);
+// Without --overwrite, throws an Error if a new run would overwrite a run that has steps. A run of the other command is
+// never overwritten, because its files would remain.
+void check_overwritten(const TrainOptions&, const std::string& out);
+
+// The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
+// --no-save there is only the log.
+class Files {
+ public:
+  Files(const TrainOptions&, const RunSetup&, const TrainTarget&, const Trainer&);
+
+  void write(const StepRecord& r) {
+    if (log_) log_->write(r);
+    if (events_) events_->write(r);
+  }
+  void write_sample(int64_t step, const std::string& text) {
+    if (events_) events_->write_text("samples", step, text);
+  }
+  void flush() {
+    if (events_) events_->flush();
+  }
+  void save();
+  void save_checkpoint_only();
+  bool is_whole() const;                         // the other files are no older than the checkpoint
+  int64_t saved_step() const { return saved_; }  // step of the checkpoint
+  const std::optional<StepLog>& log() const { return log_; }
+
+ private:
+  StepLog open(int64_t done);  // after `done` steps
+
+  const bool saves_;
+  const RunSetup& start_;
+  const TrainTarget& what_;
+  const Trainer& trainer_;
+  int64_t saved_ = 0;
+  std::optional<StepLog> log_;
+  std::optional<EventFile> events_;
+};
+
+}  // namespace tg::apps
