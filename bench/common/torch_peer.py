@@ -1,7 +1,8 @@
 """Comparison with PyTorch: a process that answers requests with times, alternating rounds of both sides, and their
-table. A round does not count if other work took too much of the processors. For the compare_torch.py of each benchmark,
-and for gpt_training/compare_llmc.py, whose peers are other programs."""
-import argparse, json, math, os, statistics, subprocess, sys, tempfile, time
+table. A round does not count if other work took too much of the processors. A way that fails or exceeds --limit is
+missing from its row, and every row is printed and written at once. For the compare_torch.py of each benchmark, and for
+gpt_training/compare_llmc.py, whose peers are other programs."""
+import argparse, json, math, os, queue, statistics, subprocess, sys, tempfile, threading, time
 
 from results_file import write
 
@@ -30,11 +31,12 @@ def parse(doc, program, declare, rounds, seconds=None):
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--rounds", type=int, default=rounds)
     if seconds:
-        parser.add_argument("--filter", default="", help="only rows with this in their name")
+        parser.add_argument("--filter", default="", help="only rows with one of these in their name: softmax,add")
         parser.add_argument("--seconds", type=float, default=seconds, help="for each row, way and round")
     else:
         parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
+    parser.add_argument("--limit", type=float, help="seconds of a run of ours, and of the peer's ways of a row")
     parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")
     parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # run PyTorch's process
@@ -59,33 +61,73 @@ def share_of_processors(threads):
     return statistics.fmean(float(loop.communicate()[0]) for loop in loops)
 
 
+failures = []  # ways that are missing from their rows
+
+
+def missing(*what):
+    failures.append(": ".join(what))
+    print(failures[-1], file=sys.stderr, flush=True)
+
+
 class Peer:
     """A process of this command with --serve, which runs serve(). Its start is not timed."""
 
-    def __init__(self, threads):
-        self.threads = threads
-        self.process = subprocess.Popen([sys.executable, *sys.argv, "--serve", str(threads)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-        self.version = self.read()["version"]
+    def __init__(self, threads, limit=None):
+        self.threads, self.limit = threads, limit
+        self.start()
 
-    def read(self):
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("PyTorch's process ended")
-        return json.loads(line)
+    def start(self):
+        self.process = subprocess.Popen([sys.executable, *sys.argv, "--serve", str(self.threads)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lines = queue.Queue()
+
+        def listen(lines=self.lines, stdout=self.process.stdout):
+            for line in stdout:
+                lines.put(line)
+            lines.put("null")
+
+        threading.Thread(target=listen, daemon=True).start()
+        self.version = (self.read() or {"version": None})["version"]
+        if not self.version:
+            missing("PyTorch", "it does not start with this Python")
+
+    def read(self, seconds=None):
+        """The next line of its output; None if it ended, or said nothing for that time."""
+        try:
+            return json.loads(self.lines.get(timeout=seconds and max(0, seconds)))
+        except queue.Empty:
+            return None
 
     def __call__(self, request):
-        """serve()'s answer to the request: {way: seconds}, for the ways that PyTorch supports here."""
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return self.read()
+        """serve()'s answer to the request: {way: seconds}, for the ways that ran."""
+        if not self.version:
+            return {}
+        if self.process.poll() is not None:
+            self.start()
+        times, begin = {}, time.monotonic()
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            while (line := self.read(self.limit and self.limit - time.monotonic() + begin)) is not None:
+                if not line:
+                    return times
+                times.update(line)
+        except BrokenPipeError:
+            pass
+        missing("PyTorch", json.dumps(request), f"no answer after {time.monotonic() - begin:.0f} s")
+        self.process.kill()
+        self.process.wait()
+        return times
 
 
 def serve(args, prepare):
     """The loop of that process: prepare(torch, request) returns {way: function that measures seconds}; a repeated
     request reruns them."""
-    import torch
-
+    try:
+        import torch
+    except ImportError as e:
+        print(f"PyTorch: {e}", file=sys.stderr)
+        return
     torch.set_num_threads(args.serve)
     torch.manual_seed(1)
     torch.set_float32_matmul_precision(getattr(args, "matmul_precision", PRECISIONS[0]))
@@ -98,14 +140,13 @@ def serve(args, prepare):
             # Otherwise a function compiled for many shapes becomes slow, then eager.
             torch._dynamo.reset()
             current, ways = line, prepare(torch, json.loads(line))
-        times = {}
         for way in list(ways):
             try:
-                times[way] = ways[way]()
+                print(json.dumps({way: ways[way]()}), flush=True)
             except Exception as e:  # not available here
                 del ways[way]
                 print(f"PyTorch, {line.strip()}, {way}: {type(e).__name__}: {str(e).splitlines()[0]}", file=sys.stderr)
-        print(json.dumps(times), flush=True)
+        print("{}", flush=True)
 
 
 def timer(args, make, sample):
@@ -139,14 +180,21 @@ def timer(args, make, sample):
     return measure
 
 
+class Failed(SystemExit):
+    """A run of our program failed: the first line of its error, which ends the script if nothing catches it."""
+
+
 def report_of(args, flags, path):
     """Runs our program with --json, and reads the file."""
     threads = getattr(args, "threads", None) if args.device == "cpu" else None
-    run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path]
-                         + (["--cpu-time"] if args.cpu_time else ["--threads", str(threads)] if threads else []),
-                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        run = subprocess.run([args.program, "--device", args.device, *map(str, flags), "--json", path]
+                             + (["--cpu-time"] if args.cpu_time else ["--threads", str(threads)] if threads else []),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=args.limit)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"no end after {args.limit:.0f} s") from None
     if run.returncode:
-        sys.exit(run.stderr)
+        raise Failed((run.stderr.strip().splitlines() or [f"status {run.returncode}"])[0])
     for line in run.stderr.splitlines():
         if line.startswith("[compile]"):  # why a compiled function is no graph
             print(line, file=sys.stderr)
@@ -165,6 +213,8 @@ def rounds_of(args, threads, name, one):
         rounds.append((result, min(before, after)))
         before = after
         quiet = [r for r in rounds if r[1] >= LEAST_SHARE]
+        if not result:
+            return [], []
     results, shares = zip(*(quiet if len(quiet) >= args.rounds else rounds))
     return list(results), list(shares)
 
@@ -175,8 +225,14 @@ def in_turn(args, threads, requests, one):
     the processor shares, our last report."""
     with tempfile.TemporaryDirectory() as folder:
         for name, request in requests.items():
-            rounds, shares = rounds_of(args, threads, name, lambda: one(name, request, folder))
-            for row in rounds[0][1]:
+            def attempt():
+                try:
+                    return one(name, request, folder)
+                except Failed as e:
+                    missing(name, str(e))
+
+            rounds, shares = rounds_of(args, threads, name, attempt)
+            for row in rounds[0][1] if rounds else []:
                 if all(row in rows for _, rows in rounds):
                     yield row, *map(list, zip(*(rows[row] for _, rows in rounds))), shares, rounds[-1][0]
 
@@ -190,13 +246,22 @@ def by_row(times):
     return found
 
 
+UNKNOWN = {"machine": {"cpu": "?", "backend": "our program failed", "compiler": "?"}, "date": "", "device": "?",
+           "clock": "wall"}
+
+
 def both_modes(args, requests, flags, seconds, peers):
     """in_turn() with a row for each request: ours eager and compiled by flags(request) and seconds(report, request),
     and the ways of all peers."""
     def one(name, request, folder):
-        reports = {mode: report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
-                   for mode in ("eager", "compiled")}
-        return ({**reports["compiled"], "torch": peers[0].version},
+        reports = {}
+        for mode in ("eager", "compiled"):
+            try:
+                reports[mode] = report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
+            except Failed as e:
+                missing(name, mode, str(e))
+        last = reports.get("compiled", reports.get("eager", UNKNOWN))
+        return ({**last, "torch": peers[0].version},
                 {name: ({mode: seconds(report, request) for mode, report in reports.items()},
                         {way: t for peer in peers for way, t in peer(request).items()})})
 
@@ -210,49 +275,51 @@ def medians(rounds):
 
 def compared(key, name, mine, theirs, shares):
     """A row: each side's fastest way by its median over the rounds, the median of the peer's time over ours, and
-    the fastest eager PyTorch over our eager run. It contains all rounds."""
-    fastest = lambda times: min(times.items(), key=lambda way: way[1])
+    the fastest eager PyTorch over our eager run; None without a way of one side. It contains all rounds."""
+    fastest = lambda times: min(times.items(), key=lambda way: way[1], default=(None, None))
     ours, peer = medians(mine), medians(theirs)
-    if not peer:
-        sys.exit(f"{name}: no way of the peer ran")
     (mode, seconds), (way, peer_seconds) = fastest(ours), fastest(peer)
     eager = [t for way, t in peer.items() if "eager" in way]
     return {"name": name, "seconds": seconds, "mode": mode, f"{key}_seconds": peer_seconds, f"{key}_way": way,
-            "ratio": statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs)),
-            "eager_ratio": min(eager) / ours["eager"] if eager else None, "all": ours, f"{key}_all": peer,
-            "share": min(shares), "rounds": [{"ours": m, key: t, "share": s} for m, t, s in zip(mine, theirs, shares)]}
+            "ratio": statistics.median(t[way] / m[mode] for m, t in zip(mine, theirs)) if ours and peer else None,
+            "eager_ratio": min(eager) / ours["eager"] if eager and "eager" in ours else None, "all": ours,
+            f"{key}_all": peer, "share": min(shares),
+            "rounds": [{"ours": m, key: t, "share": s} for m, t, s in zip(mine, theirs, shares)]}
 
 
 def table(args, measured, key="torch", **settings):
-    """Prints a line per (name, our rounds, peer's rounds, shares, report) and a summary, and writes them with the
-    last report's machine and peer: "torch" is PyTorch's version, "peer" another program. Exits with 1 if a row ran
-    on a busy machine; such a row is shown but not judged."""
+    """Prints and writes a row for each (name, our rounds, peer's rounds, shares, report), and a summary, with the last
+    report's machine and peer: "torch" is PyTorch's version, "peer" another program. Exits with 1 if a way is missing,
+    or if a row ran on a busy machine; such a row is shown but not judged."""
     rows, title = [], "PyTorch" if key == "torch" else "peer"
+    number = lambda x, form: format(x, form) if x is not None else "-".rjust(int(form.split(".")[0]))
+    mean, least = None, None
     for name, mine, theirs, shares, report in measured:
         if not rows:
             m = report["machine"]
-            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; {title} {report[key]}; "
+            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; {title} {report[key] or 'none'}; "
                   f"{args.rounds} rounds"
                   + ", one thread each, processor time" * args.cpu_time)
             print(f"{'':46} {'tapegrad us':>12} {'':10} {title + ' us':>12} {'':30} {'ratio':>7} {'eager':>7}")
         row = compared(key, name, mine, theirs, shares)
-        eager = f"{row['eager_ratio']:7.2f}" if row["eager_ratio"] else f"{'-':>7}"
+        micro = lambda seconds: number(seconds and 1e6 * seconds, "12.1f")
         busy = "" if row["share"] >= LEAST_SHARE else f"  busy: {100 * row['share']:.0f} % of the processors"
-        print(f"{name:46} {1e6 * row['seconds']:12.1f} {row['mode']:10} {1e6 * row[f'{key}_seconds']:12.1f} "
-              f"{row[f'{key}_way']:30} "
-              f"{row['ratio']:7.2f} {eager}{busy}", flush=True)
+        print(f"{name:46} {micro(row['seconds'])} {row['mode'] or 'none':10} {micro(row[f'{key}_seconds'])} "
+              f"{row[f'{key}_way'] or 'none':30} {number(row['ratio'], '7.2f')} {number(row['eager_ratio'], '7.2f')}{busy}",
+              flush=True)
         rows.append(row)
-    judged = [r for r in rows if r["share"] >= LEAST_SHARE]
-    mean, least = None, None
-    if judged:
-        mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in judged))
-        least = min(judged, key=lambda r: r["ratio"])
+        judged = [r for r in rows if r["share"] >= LEAST_SHARE and r["ratio"]]
+        if judged:
+            mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in judged))
+            least = min(judged, key=lambda r: r["ratio"])
+        if args.json:
+            write(args.json, {**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, **settings,
+                              "geometric_mean": mean, "smallest": least and least["ratio"], "rows": rows}, args.commit)
+    if least:
         print(f"geometric mean {mean:.2f}, smallest {least['ratio']:.2f} ({least['name']})")
-    if args.json:
-        write(args.json, {**{k: report[k] for k in ("machine", "date", "device", "clock", key)}, **settings,
-                          "geometric_mean": mean,
-                          "smallest": least and least["ratio"], "rows": rows}, args.commit)
-    if len(judged) < len(rows):
-        sys.exit(f"{len(rows) - len(judged)} of {len(rows)} rows are not judged: other work took more than a tenth of "
-                 f"the processors "
-                 "in more than half of their rounds. Run it on a quiet machine, or with --cpu-time.")
+    if failures or not rows:
+        sys.exit(f"{len(failures)} ways or rows are missing: {failures[0] if failures else 'nothing was measured'}")
+    busy = sum(r["share"] < LEAST_SHARE for r in rows)
+    if busy:
+        sys.exit(f"{busy} of {len(rows)} rows are not judged: other work took more than a tenth of the processors in more "
+                 "than half of their rounds. Run it on a quiet machine, or with --cpu-time.")

@@ -16,7 +16,7 @@ compare our hard selection with PyTorch's linear layer. f32 uses no TF32.
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, by_row, in_turn, numbers, parse, report_of, serve, table
+from torch_peer import UNKNOWN, Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, serve, table
 
 MODES = ("linear", "train", "inference")
 OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
@@ -109,10 +109,10 @@ def ways_of(torch, request, args):
     return found
 
 
-def of_ours(report):
+def of_ours(cells):
     """{"mode, forward or step": {way: seconds}}"""
     found = {}
-    for c in report["cells"]:
+    for c in cells:
         way = OURS[c["step"], c["run"]]
         found.setdefault(f"{c['mode']} forward", {})[way] = 1e-3 * c["forward_ms"]
         found.setdefault(f"{c['mode']} step", {})[way] = 1e-3 * (c["forward_ms"] + c["backward_ms"])
@@ -136,19 +136,27 @@ def main():
     for size, fragments in ((s, f) for s in args.sizes for f in args.fragments):
         if size % fragments:
             error(f"--sizes {size} cannot be split into --fragments {fragments}: each size must be a multiple of each")
-    peer = Peer(args.threads)
+    peer = Peer(args.threads, args.limit)
 
-    def one(_, request, folder):
+    def one(title, request, folder):
         size, batch, fragments = request
-        report = report_of(args, ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run",
-                                  "eager,compiled", "--warmup", args.warmup, "--steps", args.steps],
-                           os.path.join(folder, "ours.json"))
-        mine, theirs, rows = of_ours(report), by_row(peer(request)), {}
+        report, cells = UNKNOWN, []
+        for mode in ("eager", "compiled"):
+            flags = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", mode, "--warmup", args.warmup,
+                     "--steps", args.steps]
+            try:
+                report = report_of(args, flags, os.path.join(folder, "ours.json"))
+                cells += report["cells"]
+            except Failed as e:
+                missing(title, mode, str(e))
+        mine, theirs, rows = of_ours(cells), by_row(peer(request)), {}
         for mode in MODES if fragments == args.fragments[0] else MODES[1:]:
             name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
             for part in ("forward", "step"):
-                rows[f"{name} {part}"] = mine[f"{mode} {part}"], theirs[f"{mode} {part}"]
-        rows[f"{name} forward beside linear"] = mine["inference forward"], theirs["linear forward"]
+                rows[f"{name} {part}"] = (mine.get(f"{mode} {part}", {}),
+                                           theirs.get(f"{mode} {part}", {}))
+        rows[f"{name} forward beside linear"] = (mine.get("inference forward", {}),
+                                                   theirs.get("linear forward", {}))
         return {**report, "torch": peer.version}, rows
 
     requests = {f"{s}, batch {b}, {f} fragments": (s, b, f) for s in args.sizes for b in args.batches

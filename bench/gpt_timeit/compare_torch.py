@@ -143,7 +143,7 @@ def main():
     flags = lambda request: [word for pair in zip(("--sizes", "--computations", "--mixed"), request)
                              for word in pair] + shared
     table(args, both_modes(args, requests, flags, lambda report, _: report["rows"][0]["median_time"],
-                           [Peer(args.threads)]),
+                           [Peer(args.threads, args.limit)]),
           threads=args.threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context,
           steps=args.steps)
 

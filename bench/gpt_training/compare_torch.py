@@ -126,7 +126,7 @@ def main():
     if args.serve:
         return serve(args, lambda torch, run: ways_of(torch, run, args))
     table(args, both_modes(args, {run: run for run in args.runs}, lambda run: flags_of(args, run),
-                           lambda report, _: report["median"], [Peer(args.threads)]),
+                           lambda report, _: report["median"], [Peer(args.threads, args.limit)]),
           threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)
 
 

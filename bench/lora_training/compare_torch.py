@@ -107,13 +107,13 @@ def main():
     if args.serve:
         return serve(args, lambda torch, name: {f"{way}, {args.serve} thread(s)": timer(args, make, 0.002)
                                                 for way, make in ways_of(torch, name, args.device).items()})
-    ids = {name: name for name in IDS if args.filter in name}
+    ids = {name: name for name in IDS if any(words in name for words in args.filter.split(","))}
     if not ids:
         error(f"no id has '{args.filter}' in it")
     flags = lambda name: ["--filter", name, "--samples", 20, "--warmup", args.seconds / 3, "--target", args.seconds]
     seconds = lambda report, name: next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
     threads = [1] if args.cpu_time or args.device != "cpu" else sorted({1, os.cpu_count()})
-    table(args, both_modes(args, ids, flags, seconds, [Peer(n) for n in threads]))
+    table(args, both_modes(args, ids, flags, seconds, [Peer(n, args.limit) for n in threads]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ fastest full-precision linear layer. f32 uses no TF32.
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, by_row, in_turn, numbers, parse, report_of, serve, table, words
+from torch_peer import Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, serve, table, words
 
 OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd",
        "x_quantize_rowwise",
@@ -128,8 +128,8 @@ def of_ours(row):
     found = {op: {"eager": 1e-3 * row[op]} for op in OPS}
     for t in row["layers"]:
         found.setdefault(t["way"], {})[t["mode"]] = t["seconds"]
-    codes = [found[layer] for layer in LAYERS[1:]]
-    return found | {BESIDE: {mode: min(times[mode] for times in codes) for mode in codes[0]}}
+    codes = [found[layer] for layer in LAYERS[1:] if layer in found]
+    return found | {BESIDE: {mode: min(times[mode] for times in codes) for times in codes[:1] for mode in times}}
 
 
 def of_torch(times):
@@ -160,18 +160,24 @@ def main():
             for switch in args.switch:
                 sizes = (dim, 4 * dim)[:: -1 if switch == "True" else 1]
                 requests[f"{sizes[0]}->{sizes[1]} {batch}"] = ((*sizes, batch), switch)
-    peer = Peer(args.threads)
+    peer = Peer(args.threads, args.limit)
 
     def one(name, request, folder):
         (*sizes, batch), switch = request
-        report = report_of(args, ["--dims", min(sizes), "--wm", 4, "--batch", batch, "--switch", switch, "--dtype",
-                                  args.dtype, "--repeat", args.repeat], os.path.join(folder, "ours.json"))
+        flags = ["--dims", min(sizes), "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype, "--repeat",
+                 args.repeat]
+        path = os.path.join(folder, "ours.json")
+        try:
+            report = report_of(args, flags, path)
+        except Failed as e:
+            missing(name, "with the layer's steps", str(e))
+            report = report_of(args, [*flags, "--parts-only"], path)
         row = report["grid"][0]
         assert [row["dim_in"], row["dim_out"], row["batch_size"]] == [*sizes, batch], (name, row)
         mine, theirs = of_ours(row), of_torch(peer(request[0]))
         return {**report, "torch": peer.version}, {
-            f"{name} {'step, ' * (part in LAYERS)}{part}": (mine[part], theirs[part])
-            for part in args.parts if part in theirs}
+            f"{name} {'step, ' * (part in LAYERS)}{part}": (mine.get(part, {}), theirs.get(part, {}))
+            for part in args.parts}
 
     table(args, in_turn(args, args.threads, requests, one), threads=args.threads, repeat=args.repeat, dtype=args.dtype)
 
