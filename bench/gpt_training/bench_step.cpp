@@ -5,6 +5,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/model/lora.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -22,7 +23,7 @@ struct StepFlags : SharedFlags {
   std::string arch = "nano";
   RunMode mode = RunMode::eager;
   std::vector<std::pair<std::string, std::string>> settings;
-  int64_t steps = 20, untimed = 4;
+  int64_t steps = 20, untimed = 4, lora_rank = 0;
 };
 // Not flags: set by --mode, or for whole runs: end, validation, files, text.
 const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",           "schedule",
@@ -41,11 +42,19 @@ RunConfig run_of(const StepFlags& f) {
   for (const auto& [name, word] : f.settings) settings.set(name, word);
   return settings.run();
 }
+// With --lora-rank the frozen weights are stored in the dtype of the computation.
+DType dtype_of_weights(const RunConfig& run, const StepFlags& f) {
+  return f.lora_rank ? run.train.dtype.value_or(DType::f32) : DType::f32;
+}
+LoraConfig adapters_of(const StepFlags& f) {
+  return {.targets = {"h.*"}, .rank = f.lora_rank, .alpha = 2.0 * double(f.lora_rank)};
+}
 void check_memory(const RunConfig& run, const StepFlags& f, Device device) {
   const auto bytes = [=](int64_t batch) {
     TrainConfig t = run.train;
     t.batch = batch;
-    return plan_memory(run.model, t, device).peak;
+    const LoraConfig adapters = adapters_of(f);
+    return plan_memory(run.model, t, device, f.lora_rank ? &adapters : nullptr, dtype_of_weights(run, f)).peak;
   };
   check_fits(fmt::format("[bench_step] a step of {}", f.arch), run.train.batch, bytes, {}, device);
 }
@@ -78,9 +87,10 @@ int measured(const StepFlags& f, int argc, char** argv) {
   const Origin origin = begin(f, argc, argv, "; each step ends synchronised");
   const Device device = Device::parse(f.device);
   check_memory(run, f, device);
-  const Params params(device, run.train.seed);
-  const Gpt model(params, run.model);
-  Trainer trainer(model, params, random_tokens(run), run.train);
+  const Params params(device, run.train.seed, dtype_of_weights(run, f));
+  Gpt model(params, run.model);
+  const Params trained = f.lora_rank ? apply_lora(model, params, adapters_of(f)).params() : params;
+  Trainer trainer(model, trained, random_tokens(run), run.train);
   std::vector<double> seconds;
   StepRecord last;
   const CompileStats* const compiled = trainer.compiled();
@@ -93,24 +103,25 @@ int measured(const StepFlags& f, int argc, char** argv) {
   const Timing t = summary(seconds);
   const int64_t window = run.train.window_in(run.model.context);
   const double tokens = double(run.train.accumulate * run.train.batch * window);
-  if (recordings) recordings->check(*compiled);
   fmt::print(
       "{}, {} parameters, {} x {} x {} tokens, {}: median {:.2f} ms of {} steps (p10 {:.2f}, p90 {:.2f}), {:.0f} "
       "tokens/s, loss {:.4f}, peak {}\n",
       f.arch, params.count(), run.train.accumulate, run.train.batch, window, text_of(compiled, device), 1e3 * t.median,
       t.runs, 1e3 * t.p10, 1e3 * t.p90, tokens / t.median, last.loss, readable_bytes(last.peak_bytes));
-  if (f.json.empty()) return 0;
-  Json j = json_of(origin);
-  j["arch"] = f.arch;
-  j["run"] = own_json(to_json(run));
-  j["parameters"] = params.count();
-  j["seconds"] = seconds;
-  j["median"] = t.median, j["p10"] = t.p10, j["p90"] = t.p90;
-  j["tokens_per_s"] = tokens / t.median;
-  j["loss"] = last.loss;
-  j["peak_bytes"] = last.peak_bytes;
-  j["compiled"] = json_of(compiled);
-  write_json(f.json, j);
+  if (!f.json.empty()) {
+    Json j = json_of(origin);
+    j["arch"] = f.arch;
+    j["run"] = own_json(to_json(run));
+    j["parameters"] = params.count(), j["trained"] = trained.count();
+    j["seconds"] = seconds;
+    j["median"] = t.median, j["p10"] = t.p10, j["p90"] = t.p90;
+    j["tokens_per_s"] = tokens / t.median;
+    j["loss"] = last.loss;
+    j["peak_bytes"] = last.peak_bytes;
+    j["compiled"] = json_of(compiled);
+    write_json(f.json, j);
+  }
+  if (recordings) recordings->check(*compiled);
   return 0;
 }
 }  // namespace
@@ -122,6 +133,9 @@ int main(int argc, char** argv) {
     declare_name(c, "--mode", "eager, or compiled: each step is one compiled function", f.mode);
     c.option("--steps", "timed ones", f.steps, 1, 1'000'000);
     c.option("--untimed", "steps before them", f.untimed, 0, 1'000'000);
+    c.option("--lora-rank",
+             "train adapters of this rank on all Linear layers of the blocks, over weights in --dtype; 0: train all",
+             f.lora_rank, 0, 4096);
     declare_threads(c, f);
     for (const RunField& field : run_fields()) {
       if (kOfRuns.contains(field.name) || is_data_setting(field.name)) continue;

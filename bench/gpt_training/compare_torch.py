@@ -10,19 +10,20 @@ of `tapegrad train`, eager and compiled, including the reading of the batch. PyT
 (LayerNorm or RMSNorm, one qkv GEMM, scaled_dot_product_attention, GELU or SwiGLU), eager, compiled as a whole and block
 by block, with AdamW fused and foreach. All use equal threads and run in several rounds. Each side's fastest way by its
 median counts; the ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. --dtype
-bf16 is bf16 over f32 parameters, autocast in PyTorch. The run cs336_2.7b is document 003's model, for a GPU: name it,
-with ways without foreach, which takes more memory.
+bf16 is bf16 over f32 parameters, autocast in PyTorch. Name the runs for a GPU: cs336_2.7b, document 003's model, with
+ways without foreach, which takes more memory, and gpt2_64x1024, GPT-2 124M with llm.c's batch.
 """
 import os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 import torch_gpt
 from torch_peer import PRECISIONS, Peer, both_modes, parse, serve, table, words
-from train_runs import RUNS, settings_of, step_of
+from train_runs import FOR_A_GPU, RUNS, settings_of, step_of
 
 WAYS = ("eager fused", "eager foreach", "compile fused")  # model mode and AdamW of PyTorch
 BY_BLOCK = "blocks fused"  # each block compiled: one compilation serves all
 BIG = "cs336_2.7b"
+SIZES = {**RUNS, **FOR_A_GPU}
 
 
 def big_gpt(torch, layers):
@@ -74,14 +75,14 @@ def big_gpt(torch, layers):
 
 
 def gpt(torch, run):
-    blocks, heads, width, vocabulary, bias, dropout, _, context = RUNS[run]
+    blocks, heads, width, vocabulary, bias, dropout, _, context = SIZES[run]
     return torch_gpt.gpt(torch, blocks, heads, width, vocabulary, context, bias, dropout)
 
 
 def ways_of(torch, run, args):
     """The ways of a run: functions that measure the median seconds of synchronised steps."""
     torch.manual_seed(1)
-    vocabulary, batch, context = (10000, 4, 512) if run == BIG else (RUNS[run][3], *RUNS[run][6:])
+    vocabulary, batch, context = (10000, 4, 512) if run == BIG else (SIZES[run][3], *SIZES[run][6:])
     tokens, targets = (torch.randint(vocabulary, (batch, context), device=args.device) for _ in range(2))
     with torch.device(args.device):
         model = big_gpt(torch, args.layers) if run == BIG else gpt(torch, run)
@@ -100,7 +101,7 @@ def ways_of(torch, run, args):
 
 
 def declare(parser):
-    runs, ways = (*RUNS, BIG), (*WAYS, BY_BLOCK)
+    runs, ways = (*SIZES, BIG), (*WAYS, BY_BLOCK)
     parser.add_argument("--runs", type=words(runs), default=list(RUNS), help=", ".join(runs))
     parser.add_argument("--ways", type=words(ways), default=list(WAYS), help=f"of PyTorch: {', '.join(ways)}")
     parser.add_argument("--layers", type=int, default=0, help=f"blocks of {BIG}, 0: all 32")
@@ -126,7 +127,7 @@ def main():
     if args.serve:
         return serve(args, lambda torch, run: ways_of(torch, run, args))
     table(args, both_modes(args, {run: run for run in args.runs}, lambda run: flags_of(args, run),
-                           lambda report, _: report["median"], [Peer(args.threads, args.limit)]),
+                           lambda report, _: report["median"], [Peer(args)]),
           threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)
 
 

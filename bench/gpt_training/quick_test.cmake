@@ -20,6 +20,11 @@ string(JSON replays GET "${compiled}" replays)
 equals(replays ${replays} 4)
 equals("the compiled loss" ${loss_compiled} ${loss_eager})
 
+execute_process(COMMAND ${PROGRAM} ${small} --dtype bf16 --lora-rank 2 --mode compiled --commit test --json ${OUT}/lora.json
+                COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET ERROR_QUIET)
+read_results(${OUT}/lora.json json trained)
+string(JSON trained GET "${json}" trained)
+equals("parameters of the adapters" ${trained} 1024)  # 2 (32 + 96) + 2 (32 + 32) + 2 (32 + 128) + 2 (128 + 32)
 execute_process(COMMAND ${PROGRAM} ${small} --lr 1e-6 COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)  # below the usual min_lr
 fails(2 "--steps is 0" --steps 0)
 fails(2 "Did you mean 'compiled'" ${small} --mode compield)

@@ -10,12 +10,14 @@ RUNS = {
     "gpt2_4x64": (12, 12, 768, 50257, True, 0.0, 4, 64),  # 124 million parameters
     "gpt2_16x128": (12, 12, 768, 50257, True, 0.0, 16, 128),
 }
+# llm.c's batch on each GPU, and its padded vocabulary
+FOR_A_GPU = {"gpt2_64x1024": (12, 12, 768, 50304, True, 0.0, 64, 1024)}
 RATE, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
 def settings_of(args, run):
     """Flags of a run, for `tapegrad train` and bench_step."""
-    blocks, heads, width, vocabulary, bias, dropout, batch, context = RUNS[run]
+    blocks, heads, width, vocabulary, bias, dropout, batch, context = {**RUNS, **FOR_A_GPU}[run]
     return {"layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
             "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0],
             "beta2": BETAS[1],
