@@ -3,7 +3,7 @@
 
     python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
 
-Reads the --json files of bench/, run.json of bench/gpu/run.sh, and traces of `tapegrad train --profile` and
+Reads the --json files of bench/, run.json of bench/gpu/run.py, and traces of `tapegrad train --profile` and
 `bench_lm_profile --trace`. A file's keys tell its kind. Needs matplotlib: Debian's python3-matplotlib, or pip.
 """
 import argparse, functools, html, io, json, os, re, sys
@@ -252,7 +252,7 @@ KINDS = (  # the key of a file, the program, its plots
     ("optimizer_steps", "bench/optimizers/compare.py", [
         bars("Validation loss, the mean of the seeds", "rows", "{optimizer}, {steps} steps", "mean", ""),
         bars("Milliseconds of a step", "optimizer_steps", "{optimizer}", "ms", "ms")]),
-    ("stages", "bench/gpu/run.sh", [
+    ("stages", "bench/gpu/run.py", [
         bars("Stages", "stages", "{key}, status {status}", "seconds",
              color=lambda s: THEIRS if s["status"] else OURS)]),
     ("rows", "bench/switchback/training.py",

@@ -2,7 +2,7 @@
 table. A round does not count if other work took too much of the processors. A way that fails or exceeds --limit is
 missing from its row, and every row is printed and written at once. For the compare_torch.py of each benchmark, and for
 gpt_training/compare_llmc.py, whose peers are other programs."""
-import argparse, json, math, os, queue, statistics, subprocess, sys, tempfile, threading, time
+import argparse, functools, json, math, os, queue, statistics, subprocess, sys, tempfile, threading, time
 
 from results_file import write
 
@@ -70,11 +70,13 @@ def missing(*what):
 
 
 class Peer:
-    """A process of this command with --serve, which runs serve(). Its start is not timed."""
+    """A process of this command with --serve, which runs serve(). On a GPU it starts while ours is measured."""
 
-    def __init__(self, threads, limit=None):
-        self.threads, self.limit = threads, limit
+    def __init__(self, args, threads=None):
+        self.threads, self.limit = threads or args.threads, args.limit
         self.start()
+        if args.device == "cpu":
+            self.version
 
     def start(self):
         self.process = subprocess.Popen([sys.executable, *sys.argv, "--serve", str(self.threads)],
@@ -87,9 +89,13 @@ class Peer:
             lines.put("null")
 
         threading.Thread(target=listen, daemon=True).start()
-        self.version = (self.read() or {"version": None})["version"]
-        if not self.version:
+
+    @functools.cached_property
+    def version(self):
+        found = self.read()
+        if not found:
             missing("PyTorch", "it does not start with this Python")
+        return found and found["version"]
 
     def read(self, seconds=None):
         """The next line of its output; None if it ended, or said nothing for that time."""
@@ -104,6 +110,7 @@ class Peer:
             return {}
         if self.process.poll() is not None:
             self.start()
+            self.read()
         times, begin = {}, time.monotonic()
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
@@ -297,16 +304,15 @@ def table(args, measured, key="torch", **settings):
     for name, mine, theirs, shares, report in measured:
         if not rows:
             m = report["machine"]
-            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; {title} {report[key] or 'none'}; "
-                  f"{args.rounds} rounds"
-                  + ", one thread each, processor time" * args.cpu_time)
+            print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; "
+                  f"{title} {report[key] or 'none'}; {args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
             print(f"{'':46} {'tapegrad us':>12} {'':10} {title + ' us':>12} {'':30} {'ratio':>7} {'eager':>7}")
         row = compared(key, name, mine, theirs, shares)
         micro = lambda seconds: number(seconds and 1e6 * seconds, "12.1f")
         busy = "" if row["share"] >= LEAST_SHARE else f"  busy: {100 * row['share']:.0f} % of the processors"
         print(f"{name:46} {micro(row['seconds'])} {row['mode'] or 'none':10} {micro(row[f'{key}_seconds'])} "
-              f"{row[f'{key}_way'] or 'none':30} {number(row['ratio'], '7.2f')} {number(row['eager_ratio'], '7.2f')}{busy}",
-              flush=True)
+              f"{row[f'{key}_way'] or 'none':30} {number(row['ratio'], '7.2f')} {number(row['eager_ratio'], '7.2f')}"
+              f"{busy}", flush=True)
         rows.append(row)
         judged = [r for r in rows if r["share"] >= LEAST_SHARE and r["ratio"]]
         if judged:
@@ -321,5 +327,5 @@ def table(args, measured, key="torch", **settings):
         sys.exit(f"{len(failures)} ways or rows are missing: {failures[0] if failures else 'nothing was measured'}")
     busy = sum(r["share"] < LEAST_SHARE for r in rows)
     if busy:
-        sys.exit(f"{busy} of {len(rows)} rows are not judged: other work took more than a tenth of the processors in more "
-                 "than half of their rounds. Run it on a quiet machine, or with --cpu-time.")
+        sys.exit(f"{busy} of {len(rows)} rows are not judged: other work took more than a tenth of the processors in "
+                 "more than half of their rounds. Run it on a quiet machine, or with --cpu-time.")

@@ -103,7 +103,7 @@ def main():
         error("it measures wall time on the CPU: leave --cpu-time and --device out")
     if args.serve:
         return serve(args, lambda torch, _: ways_of(torch, args))
-    peer, messages = Peer(args.threads, args.limit), {}
+    peer, messages = Peer(args), {}
 
     def measured():
         with tempfile.TemporaryDirectory() as folder:

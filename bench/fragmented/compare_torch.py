@@ -16,7 +16,7 @@ compare our hard selection with PyTorch's linear layer. f32 uses no TF32.
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import UNKNOWN, Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, serve, table
+from torch_peer import UNKNOWN, Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, serve, table, words
 
 MODES = ("linear", "train", "inference")
 OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
@@ -88,9 +88,8 @@ def runner(torch, args, request, mode, fused=False, compiled_layer=False, compil
     return measure
 
 
-WAYS = {"eager": {}, "eager, fused Adam": {"fused": True},
-        "compile, fused Adam": {"fused": True, "compiled_layer": True},
-        "compile": {"compiled_layer": True, "compiled_update": True}}
+WAYS = {"eager foreach": {}, "eager fused": {"fused": True}, "compile fused": {"fused": True, "compiled_layer": True},
+        "compile foreach": {"compiled_layer": True, "compiled_update": True}}
 
 
 def ways_of(torch, request, args):
@@ -98,8 +97,8 @@ def ways_of(torch, request, args):
     torch.manual_seed(0)
     found = {}
     for mode in MODES:
-        for way, options in WAYS.items():
-            measure, last = runner(torch, args, request, mode, **options), []
+        for way in args.ways:
+            measure, last = runner(torch, args, request, mode, **WAYS[way]), []
 
             def forward(measure=measure, last=last):
                 last[:] = measure()  # and the step
@@ -123,6 +122,7 @@ def declare(parser):
     parser.add_argument("--sizes", type=numbers, default=[2048])
     parser.add_argument("--batches", type=numbers, default=[1, 16])
     parser.add_argument("--fragments", type=numbers, default=[2, 8])
+    parser.add_argument("--ways", type=words(WAYS), default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
     parser.add_argument("--warmup", type=int, default=3, help="untimed steps, for each way and round")
     parser.add_argument("--steps", type=int, default=10, help="timed steps, for each way and round")
 
@@ -136,7 +136,7 @@ def main():
     for size, fragments in ((s, f) for s in args.sizes for f in args.fragments):
         if size % fragments:
             error(f"--sizes {size} cannot be split into --fragments {fragments}: each size must be a multiple of each")
-    peer = Peer(args.threads, args.limit)
+    peer = Peer(args)
 
     def one(title, request, folder):
         size, batch, fragments = request

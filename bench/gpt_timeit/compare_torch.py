@@ -137,13 +137,13 @@ def main():
     if args.serve:
         return serve(args, lambda torch, request: ways_of(torch, request, args))
     requests = {f"{size}_{computation}_mixed_{mixed}": (size, computation, mixed)
-                for size in args.sizes for computation in args.computations for mixed in args.mixed}
+                for mixed in args.mixed for size in args.sizes for computation in args.computations}
     shared = ["--matrix-only", "--warmups", args.warmup, "--steps", args.steps, "--batch", args.batch, "--context",
               args.context, "--matmul-precision", args.matmul_precision]
     flags = lambda request: [word for pair in zip(("--sizes", "--computations", "--mixed"), request)
                              for word in pair] + shared
     table(args, both_modes(args, requests, flags, lambda report, _: report["rows"][0]["median_time"],
-                           [Peer(args.threads, args.limit)]),
+                           [Peer(args)]),
           threads=args.threads, matmul_precision=args.matmul_precision, batch=args.batch, context=args.context,
           steps=args.steps)
 

@@ -113,7 +113,7 @@ def main():
     flags = lambda name: ["--filter", name, "--samples", 20, "--warmup", args.seconds / 3, "--target", args.seconds]
     seconds = lambda report, name: next(r["median"]["estimate"] for r in report["rows"] if r["id"] == name)
     threads = [1] if args.cpu_time or args.device != "cpu" else sorted({1, os.cpu_count()})
-    table(args, both_modes(args, ids, flags, seconds, [Peer(n, args.limit) for n in threads]))
+    table(args, both_modes(args, ids, flags, seconds, [Peer(args, n) for n in threads]))
 
 
 if __name__ == "__main__":

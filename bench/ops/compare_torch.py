@@ -99,12 +99,13 @@ def main():
     def one(_, filter, folder):
         nonlocal torch
         report = report_of(args, ["--filter", filter, "--seconds", args.seconds], os.path.join(folder, "ours.json"))
-        torch = torch or Peer(report["machine"]["threads"], args.limit)
+        torch = torch or Peer(args, report["machine"]["threads"])
         return {**report, "torch": torch.version}, {
             text(row): ({"eager": row["seconds"]}, torch(row)) for row in report["rows"]
             if row["name"].removesuffix("_backward") in (*OPS, "adamw_step")}
 
-    table(args, in_turn(args, 1 if args.cpu_time else os.cpu_count(), {words or "all rows": words for words in args.filter.split(",")}, one))
+    filters = {words or "all rows": words for words in args.filter.split(",")}
+    table(args, in_turn(args, 1 if args.cpu_time else os.cpu_count(), filters, one))
 
 
 if __name__ == "__main__":

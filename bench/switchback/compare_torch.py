@@ -114,7 +114,8 @@ def ways_of(torch, request, args):
         return lambda: torch.autograd.grad(f(xs, ws), (xs, ws), g)
 
     ways = {}
-    for way, wrap in (("eager", lambda f: f), ("compile", torch.compile)):
+    for way in args.ways:
+        wrap = torch.compile if way == "compile" else lambda f: f
         for op, (f, *inputs) in ops.items():
             ways[f"{op}|{way}"] = lambda f=wrap(f), inputs=inputs: measured(lambda: f(*inputs))
         for layer, f in steps.items():
@@ -144,6 +145,7 @@ def declare(parser):
     parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
     parser.add_argument("--only", default="",
                         help="of the ops and layers those with one of these in their name: linear,global")
+    parser.add_argument("--ways", type=words(("eager", "compile")), default=["eager", "compile"], help="of PyTorch")
     parser.add_argument("--repeat", type=int, default=4, help="timed calls, for each way and round")
 
 
@@ -160,12 +162,12 @@ def main():
             for switch in args.switch:
                 sizes = (dim, 4 * dim)[:: -1 if switch == "True" else 1]
                 requests[f"{sizes[0]}->{sizes[1]} {batch}"] = ((*sizes, batch), switch)
-    peer = Peer(args.threads, args.limit)
+    peer = Peer(args)
 
     def one(name, request, folder):
         (*sizes, batch), switch = request
-        flags = ["--dims", min(sizes), "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype, "--repeat",
-                 args.repeat]
+        flags = ["--dims", min(sizes), "--wm", 4, "--batch", batch, "--switch", switch, "--dtype", args.dtype,
+                 "--repeat", args.repeat]
         path = os.path.join(folder, "ours.json")
         try:
             report = report_of(args, flags, path)
