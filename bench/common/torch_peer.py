@@ -305,7 +305,8 @@ def table(args, measured, key="torch", **settings):
         if not rows:
             m = report["machine"]
             print(f"{m['cpu']}, {report['device']}: {m['backend']}, {m['compiler']}; "
-                  f"{title} {report[key] or 'none'}; {args.rounds} rounds" + ", one thread each, processor time" * args.cpu_time)
+                  f"{title} {report[key] or 'none'}; {args.rounds} rounds"
+                  + ", one thread each, processor time" * args.cpu_time)
             print(f"{'':46} {'tapegrad us':>12} {'':10} {title + ' us':>12} {'':30} {'ratio':>7} {'eager':>7}")
         row = compared(key, name, mine, theirs, shares)
         micro = lambda seconds: number(seconds and 1e6 * seconds, "12.1f")

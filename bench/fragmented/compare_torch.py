@@ -142,8 +142,8 @@ def main():
         size, batch, fragments = request
         report, cells = UNKNOWN, []
         for mode in ("eager", "compiled"):
-            flags = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", mode, "--warmup", args.warmup,
-                     "--steps", args.steps]
+            flags = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", mode,
+                     "--warmup", args.warmup, "--steps", args.steps]
             try:
                 report = report_of(args, flags, os.path.join(folder, "ours.json"))
                 cells += report["cells"]

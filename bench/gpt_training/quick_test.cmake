@@ -20,7 +20,7 @@ string(JSON replays GET "${compiled}" replays)
 equals(replays ${replays} 4)
 equals("the compiled loss" ${loss_compiled} ${loss_eager})
 
-execute_process(COMMAND ${PROGRAM} ${small} --dtype bf16 --lora-rank 2 --mode compiled --commit test --json ${OUT}/lora.json
+execute_process(COMMAND ${PROGRAM} ${small} --dtype bf16 --lora-rank 2 --mode compiled --json ${OUT}/lora.json
                 COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET ERROR_QUIET)
 read_results(${OUT}/lora.json json trained)
 string(JSON trained GET "${json}" trained)

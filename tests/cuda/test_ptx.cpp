@@ -1,4 +1,4 @@
-// Each PTX wrapper against its definition. bench/gpu/run.sh runs these tests first.
+// Each PTX wrapper against its definition. bench/gpu/run.py runs these tests first.
 #include <tapegrad/ops/ops.h>
 
 #include "cuda/ptx_probes.h"
