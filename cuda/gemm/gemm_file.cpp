@@ -3,6 +3,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
 
+#include <cmath>
 #include <filesystem>
 
 namespace tg::cuda {
@@ -63,6 +64,14 @@ GemmKey key_from(const Json& j) {
 }
 }  // namespace
 
+Json with_checksum(Json entry) {
+  entry.erase("checksum");
+  uint64_t h = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : text_of(entry)) h = (h ^ uint8_t(c)) * 0x100000001b3;
+  entry["checksum"] = fmt::format("{:016x}", h);
+  return entry;
+}
+
 GemmFile::GemmFile(std::string path, std::string gpu, std::span<const std::string_view> shipped)
     : path_(std::move(path)), gpu_(std::move(gpu)) {
   for (const std::string_view text : shipped) read(text, true);
@@ -78,6 +87,7 @@ void GemmFile::read(std::string_view text, bool shipped) {
   const Json all = own_json(text);
   TG_CHECK(all.at("format") == kFormat, io, "its format is not '{}'", kFormat);
   for (const Json& j : all.at("algorithms")) {
+    TG_CHECK(j == with_checksum(j), io, "the checksum of an entry is wrong");
     const auto version = j.at("cublaslt").get<size_t>();
     const auto on = j.at("gpu").get<std::string>();
     const GemmKey key = key_from(j);
@@ -109,8 +119,8 @@ void GemmFile::add(const GemmKey& key, const Entry& entry) {
     j["cublaslt"] = cublasLtGetVersion();
     j["gpu"] = gpu_;
     j["algorithm"] = to_hex(e.algorithm);
-    j["us"] = e.microseconds;
-    all.push_back(std::move(j));
+    j["us"] = std::round(e.microseconds * 1e3) / 1e3;
+    all.push_back(with_checksum(std::move(j)));
   }
   for (const auto& j : foreign_) all.push_back(own_json(j));
   std::string text = fmt::format("{{\"format\": \"{}\", \"algorithms\": [\n", kFormat);

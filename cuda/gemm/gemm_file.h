@@ -1,11 +1,14 @@
 // One entry per cuBLASLt version, GPU and GEMM, from a file and from the build.
 #pragma once
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 
 #include <unordered_map>
 
 namespace tg::cuda {
 
+// Sets the entry's checksum: the library may crash on damaged bytes.
+Json with_checksum(Json entry);
 class GemmFile {
  public:
   struct Entry {
