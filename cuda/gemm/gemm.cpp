@@ -1,5 +1,5 @@
-// The library is column-major: a row-major X is X^T to it. So out = a b is computed as out^T = b^T a^T: the library's A
-// is our b, its B is our a, m and n are swapped, and no data moves. Each operand keeps its transposition flag.
+// The library is column-major: out = a b is out^T = b^T a^T to it, so its A is our b, its B is our a, and m and n are
+// swapped. Each operand keeps its transposition flag.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -27,9 +27,8 @@ struct Part : Gemm {
   bool accumulate = false;
 };
 
-// No algorithm needs more than 16 bytes: higher powers would only add keys.
 uint8_t alignment(const void* p) {
-  return p ? uint8_t(std::min(kMostAlignment, std::countr_zero(reinterpret_cast<uintptr_t>(p)))) : uint8_t(0);
+  return p ? key_alignment(std::countr_zero(reinterpret_cast<uintptr_t>(p))) : uint8_t(0);
 }
 GemmKey key_of(const Part& g) {
   GemmKey k;

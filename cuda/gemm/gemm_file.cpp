@@ -37,7 +37,7 @@ Json to_json(const GemmKey& k) {
 uint8_t alignment_from(int bytes) {
   TG_CHECK(bytes > 0 && bytes <= 256 && (bytes & (bytes - 1)) == 0, io, "the alignment {} is no power of two up to 256",
            bytes);
-  return uint8_t(std::min(kMostAlignment, std::countr_zero(unsigned(bytes))));  // older files have pointer alignments
+  return key_alignment(std::countr_zero(unsigned(bytes)));
 }
 MatmulPrecision precision_from(const std::string& name) {
   for (const auto p : {MatmulPrecision::highest, MatmulPrecision::high, MatmulPrecision::medium})

@@ -4,13 +4,16 @@
 #include <tapegrad/cuda/gemm/lt_api.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 namespace tg::cuda {
 
-inline constexpr int kMostAlignment = 4;  // of a key, log2 of bytes
+// A key's alignment, log2: up to 16 bytes, or 256. The library hears that of the key, and the key chooses the
+// algorithm.
+constexpr uint8_t key_alignment(int log2) { return uint8_t(log2 >= 8 ? 8 : std::min(log2, 4)); }
 
 // All that the choice of an algorithm depends on, in column-major terms: D (m, n) = op(A) op(B).
 struct GemmKey {
