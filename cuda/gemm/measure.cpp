@@ -34,7 +34,7 @@ class Stopwatch {
   cudaEvent_t events_[2] = {};
 };
 
-// Copies at the same alignment: enough to exceed the cache, or one per launch.
+// Copies at the same alignment: enough to exceed the cache, one per launch, or none if memory is short.
 class Operands {
  public:
   Operands(const Context& c, const GemmKey& k, const GemmPointers& p, cudaStream_t stream) : all_{p} {
@@ -46,9 +46,14 @@ class Operands {
                  b = span(k.trans_b ? k.k : k.n, k.trans_b ? k.n : k.k, k.ldb, k.batch, k.stride_b, element),
                  d = span(k.n, k.m, k.ldd, k.batch, k.stride_d, std::max<size_t>(element, 4));  // of i8 and bf16 too
     const size_t each = room(a) + room(b) + room(d);
-    const size_t sets = std::clamp<size_t>(2 * properties(c.device.index).l2_cache / each + 1, 2, kMeasuredLaunches);
-    memory_.emplace(c, (sets - 1) * each);
-    auto* at = memory_->as<std::byte>();
+    size_t sets = std::clamp<size_t>(2 * properties(c.device.index).l2_cache / each + 1, 2, kMeasuredLaunches);
+    try {
+      memory_.emplace(c, (sets - 1) * each);
+    } catch (const Error& e) {
+      if (e.kind() != Error::Kind::memory) throw;
+      sets = 1;
+    }
+    auto* at = memory_ ? memory_->as<std::byte>() : nullptr;
     const auto copy = [&](const void* from, size_t bytes, bool read) {
       std::byte* const to = at + reinterpret_cast<uintptr_t>(from) % kUnit;
       at += room(bytes);
@@ -79,9 +84,9 @@ bool may_measure(cudaStream_t s, std::string_view op) {
 }
 
 double measure(const Context& c, GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
-  const Operands operands(c, key, p, stream);
   const size_t cache = properties(c.device.index).l2_cache;
   const Scratch other(c, cache);  // written to evict the cache
+  const Operands operands(c, key, p, stream);
   Stopwatch watch(stream, c.op);
   double best = 0;
   size_t winner = 0;

@@ -10,6 +10,7 @@
 
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cublaslt.h>
+#include <tapegrad/emulator/emulator.h>
 #endif
 
 #include "support/files.h"
@@ -348,6 +349,26 @@ TEST_CASE("products at addresses of 16 to 128 bytes share a plan, and those of 2
   CHECK(plans(0) == 1);
   for (const int64_t row : {1, 2, 4, 8, 16, 24}) CHECK(plans(row) == 2);
 }
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("where memory is short, measuring takes no copies of operands") {
+  const TemporaryFile file;
+  cuda::GemmOptions o;
+  o.autotune = true, o.file = file.path;
+  const Options options(o);
+  const Tensor a = make({1000, 2}, 1, DType::f32), b = make({2, 1000}, 2, DType::f32);
+  const Tensor ad = on_cuda(a), bd = on_cuda(b), small = on_cuda(make({2, 2}, 3, DType::f32));
+  matmul(small, small);
+  empty_cache(kGpu);
+  size_t free = 0, total = 0;
+  CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess);
+  simt::set_memory(total - free + (size_t(6) << 20));
+  const Tensor y = matmul(ad, bd);
+  CHECK_SAYS(zeros(y.shape(), DType::f32, kGpu), "is out of memory");
+  simt::set_memory(size_t(4) << 30);
+  CHECK(cuda::gemm_stats().timed == 2);
+  CHECK(distance(y, matmul(a, b)) < tolerance(DType::f32));
+}
+#endif
 
 TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients likewise, lazy and checkpointed too") {
   const Tensor a = make({5, 64}, 1, DType::f32), b = make({64, 7}, 2, DType::f32), w = make({7, 64}, 3, DType::f32);
