@@ -65,12 +65,12 @@ bool fp8_shape_fits(const Context& c, int64_t m, int64_t n, int64_t k) {
 }
 namespace {
 bool multiplied(const Context& c, const GemmFp8& g, Library& l) {
-  LtHandle& handle = l.handles[c.device.index];
-  if (!handle) {
+  const auto handle = [&] {
+    LtHandle& known = l.handles[c.device.index];
     cublasLtHandle_t h = nullptr;
-    check_lt(cublasLtCreate(&h), c.op, "starting the library");
-    handle.reset(h);
-  }
+    if (!known) check_lt(cublasLtCreate(&h), c.op, "starting the library"), known.reset(h);
+    return known.get();
+  };
   if (l.algorithms.size() > 4096) l.algorithms.clear();
   const auto [known, fresh] =
       l.algorithms.try_emplace({c.device.index, g.m, g.n, g.k, g.of_x, g.of_weight, g.dtype}, std::nullopt);
@@ -91,18 +91,19 @@ bool multiplied(const Context& c, const GemmFp8& g, Library& l) {
   const LtLayout a = layout(type_of(g.of_weight), g.k, g.n, c.op), b = layout(type_of(g.of_x), g.k, g.m, c.op),
                  d = layout(type_of(g.dtype), g.n, g.m, c.op);
   if (fresh) {
+    const LtPreference wanted = preference(c.op);
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const auto status = cublasLtMatmulAlgoGetHeuristic(handle.get(), desc.get(), a.get(), b.get(), d.get(), d.get(),
-                                                       preference(c.op).get(), 1, &found, &count);
+    const auto status = cublasLtMatmulAlgoGetHeuristic(handle(), desc.get(), a.get(), b.get(), d.get(), d.get(),
+                                                       wanted.get(), 1, &found, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
     algorithm = found.algo;
   }
   const Scratch workspace(c, kGemmWorkspace);
   const float one = 1, zero = 0;
   const auto status =
-      cublasLtMatmul(handle.get(), desc.get(), &one, g.weight, a.get(), g.x, b.get(), &zero, g.out, d.get(), g.out,
-                     d.get(), &*algorithm, workspace.as<void>(), kGemmWorkspace, stream_of(c.device.index));
+      cublasLtMatmul(handle(), desc.get(), &one, g.weight, a.get(), g.x, b.get(), &zero, g.out, d.get(), g.out, d.get(),
+                     &*algorithm, workspace.as<void>(), kGemmWorkspace, stream_of(c.device.index));
   if (refused(status)) return algorithm.reset(), false;
   check_lt(status, c.op, fmt::format("the product of 8-bit floats of {} x {} x {}", g.m, g.n, g.k));
   launched(c);
