@@ -111,7 +111,6 @@ struct Arrived {
   std::unordered_map<std::string, std::string_view> names;                     // demangled, never freed
   std::unordered_map<uint32_t, std::string_view> runtime_names, driver_names;  // by id
   bool keeps_calls_of(std::string_view name) const {
-    // Called after each launch; they do no work.
     return name != "cudaGetLastError" && name != "cudaPeekAtLastError" && name != "cudaGetDevice";
   }
 };
@@ -205,7 +204,6 @@ void take(Arrived& a, CUpti_Activity* r) {
   }
 }
 
-// --- callbacks ---
 void buffer_wanted(uint8_t** buffer, size_t* size, size_t* most_records) {
   *buffer = static_cast<uint8_t*>(::operator new(kBuffer, std::align_val_t(kAlign), std::nothrow));
   *size = *buffer ? kBuffer : 0;
@@ -245,7 +243,6 @@ void node_made(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const vo
 }
 uint64_t timestamp() { return uint64_t(profiler_clock()); }
 
-// --- matching of records ---
 uint64_t range_of(const Arrived& a, uint32_t call) {
   const auto at = a.ranges.find(call);
   return at == a.ranges.end() ? 0 : at->second;
@@ -277,9 +274,16 @@ DeviceRecords joined(Arrived& a) {
   add_driver_calls(a);
   DeviceRecords& r = a.records;
   for (size_t i = 0; i < r.calls.size(); ++i) r.calls[i].range = range_of(a, a.calls[i].first);
+  size_t in_graphs = 0, known = 0;
+  for (const Link& k : a.kernels) in_graphs += k.node != 0, known += origin_of(a, k.node) != nullptr;
+  const bool by_op = 20 * known >= 19 * in_graphs;  // else the numbers of nodes may be wrong
+  if (known < in_graphs)
+    r.notes.push_back(fmt::format("{:.1f} % of the kernels of CUDA graphs ({} of {}) have an op{}",
+                                  100 * double(known) / double(in_graphs), known, in_graphs,
+                                  by_op ? "" : ", which is too few: all have their own names only"));
   for (size_t i = 0; i < r.kernels.size(); ++i) {
     r.kernels[i].range = range_of(a, a.kernels[i].call);
-    const Running* const of = origin_of(a, a.kernels[i].node);
+    const Running* const of = by_op ? origin_of(a, a.kernels[i].node) : nullptr;
     r.kernels[i].has_origin = of;
     if (!of) continue;
     r.kernels[i].kernel.op = of->op;

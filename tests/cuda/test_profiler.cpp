@@ -44,24 +44,33 @@ int calls_of(const Profile& p, std::string_view name) {
   for (const Profile::Call& c : p.calls) n += c.name == name;
   return n;
 }
+#ifdef TG_CUDA_EMULATED
+constexpr double kAttributed = 1;
+constexpr int64_t kOutside = 0;
+#else
+constexpr double kAttributed = 0.95;
+constexpr int64_t kOutside = 1'000'000;  // clocks are converted
+#endif
 void check_times(const Profile& p) {
   const auto check = [&](int64_t begin, int64_t end) {
-    CHECK(begin >= 0);
+    CHECK(begin >= -kOutside);
     CHECK(begin <= end);
-    CHECK(end <= p.duration);
+    CHECK(end <= p.duration + kOutside);
   };
   for (const auto& k : p.kernels) check(k.begin, k.end);
   for (const auto& c : p.copies) check(c.begin, c.end);
   for (const auto& c : p.calls) check(c.begin, c.end);
 }
-#ifdef TG_CUDA_EMULATED
-constexpr double kAttributed = 1;
-#else
-constexpr double kAttributed = 0.95;
-#endif
-void check_attributed(const Profile& p) {
+// False if a driver numbers nodes in another way.
+bool attributed(const Profile& p) {
   const auto known = std::ranges::count_if(p.kernels, [](const Profile::Kernel& k) { return !k.op.empty(); });
-  CHECK(double(known) >= kAttributed * double(p.kernels.size()));
+  const bool enough = double(known) >= kAttributed * double(p.kernels.size());
+  if (kAttributed == 1 || known > 0) CHECK(enough);
+  if (!enough) {
+    REQUIRE(!p.notes.empty());
+    MESSAGE(p.notes[0]);
+  }
+  return enough;
 }
 int kernels_of(const std::function<void()>& op) {
   Profiler profiler;
@@ -81,7 +90,10 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
   const Tensor last = x * y;
   const Profile p = profiler.stop();
   CHECK(ops_of(p) == Counts{{"add in step of fc", 1}, {"tanh in step of fc", 1}, {"mul in ", 1}});
-  CHECK(calls_of(p, "cudaLaunchKernel") + calls_of(p, "cudaLaunchKernelExC") == 3);
+  int launches = 0;
+  for (const char* call : {"cudaLaunchKernel", "cudaLaunchKernelExC", "__cudaLaunchKernel"})
+    launches += calls_of(p, call);
+  CHECK(launches == 3);
   CHECK(calls_of(p, "cudaGetLastError") == 0);
   CHECK(p.dropped == 0);
   check_times(p);
@@ -210,9 +222,9 @@ TEST_CASE("profiler: kernels of a graph belong to the ops, phases and layers tha
     CHECK(step.stats().graph_launches == launches + 3);
     CHECK(calls_of(p, "cudaGraphLaunch") == 3);
     check_times(p);
-    check_attributed(p);
-    Counts in_graph;
     for (const Profile::Kernel& k : p.kernels) CHECK(k.in_graph);
+    if (!attributed(p)) continue;
+    Counts in_graph;
     for (const auto& [what, n] : ops_of(p)) {
       if (kAttributed < 1 && what.starts_with(" in ")) continue;
       if (kAttributed == 1) CHECK(n % 3 == 0);
@@ -251,6 +263,21 @@ TEST_CASE("profiler: totals of the device's kernels") {
   CHECK(p.range_totals.at("exp").count == 3);
 }
 #ifdef TG_CUDA_EMULATED
+TEST_CASE("profiler: kernels of a graph of which too few have an op have their own names, and a note says so") {
+  const Tensor x = random({16, 16}, 1).to(Device::cuda());
+  const tg::Compiled f = compile([](Inputs in) { return std::vector<Tensor>{tg::tanh(matmul(in[0], in[0]))}; });
+  for (int i = 0; i < 4; ++i) f({x});
+  simt::set_cupti(CUPTI_ERROR_INVALID_OPERATION, "cuptiEnableCallback");
+  Profiler profiler;
+  simt::set_cupti(CUPTI_SUCCESS);
+  f({x});
+  const Profile p = profiler.stop();
+  REQUIRE(p.kernels.size() == 2);
+  for (const Profile::Kernel& k : p.kernels) CHECK((k.in_graph && k.op.empty() && !k.name.empty()));
+  CHECK(std::ranges::any_of(p.notes, [](const std::string& n) {
+    return has(n, "0.0 % of the kernels of CUDA graphs (0 of 2) have an op, which is too few");
+  }));
+}
 TEST_CASE("profiler: a driver that refuses leaves a note, and the rest of the profile") {
   const Tensor x = random({16}, 1).to(Device::cuda());
   simt::set_cupti(CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
