@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -31,9 +32,11 @@ class Recording {
   /// Records all calls without running them. Throws an Error if a call cannot be recorded, such as a read by the host;
   /// the device remains usable.
   virtual void record() = 0;
-  /// Records one call again, for changed arguments. Returns false if its kernels changed too; the caller must then call
-  /// record().
-  virtual bool record(size_t call) = 0;
+  /// Records calls again, for changed arguments. Returns how many it recorded; 0 if their kernels changed or the device
+  /// refuses: call record() then.
+  virtual size_t record(std::span<const uint32_t> calls) = 0;
+  /// Records all calls as one flat graph from now on. Returns false if it did before.
+  virtual bool flatten() = 0;
   /// Updates a call to the op of the next step. Returns true if the next launch() reads the changes from memory; else
   /// the call must be recorded again.
   virtual bool update(size_t call, const Op&) = 0;

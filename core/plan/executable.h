@@ -112,7 +112,7 @@ class Executable {
   std::vector<CallOrder> order_of_calls() const;
   void start_recording();
   void record_all();
-  bool record_changes();
+  bool record_changes(bool fresh);
   bool call_as_one();
   void call_all();
   void assign_variables();
@@ -149,7 +149,8 @@ class Executable {
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls whose arguments differ from the recording
   size_t now_ = 0;                 // the current or last call
-  size_t whole_records_ = 0;       // runs in a row that recorded all calls
+  uint8_t failures_ = 0;           // a bit for each of the last 8 runs
+  bool retried_ = false;           // after an Error
   uint64_t profiler_ = 0;          // the profiler that knows the ops of the recording
   std::string why_not_;
   std::unique_ptr<Recording> recording_;  // last member: destroyed first

@@ -3,7 +3,9 @@
 #include <tapegrad/core/plan/executable.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
+#include <utility>
 
 namespace tg::detail {
 
@@ -57,7 +59,6 @@ std::vector<CallOrder> Executable::order_of_calls() const {
   std::ranges::stable_sort(all, {}, &Access::call);
   return find_branches(calls_.size(), all);
 }
-// Decides once: afterwards there is a recording, or the reason why not.
 void Executable::start_recording() {
   const Device d = calls_[0].device;
   if (!std::ranges::all_of(calls_, [&](const Call& c) { return c.device == d; })) {
@@ -76,26 +77,32 @@ void Executable::record_all() {
   recording_->record();
   recorded_ += calls_.size();
 }
-// Updates the recording to this run's arguments. Returns false, without a recording, after too many runs that recorded
-// all calls.
-bool Executable::record_changes() {
-  constexpr size_t kMost = 4;
-  if (const uint64_t profiler = g_profiling.load(std::memory_order_relaxed); profiler != profiler_ && profiler) {
-    profiler_ = profiler;  // it learns the ops while they are recorded
-    record_all();
-    changed_.clear();
-    return true;
-  }
+// Returns false, without a recording, if updates failed too often.
+bool Executable::record_changes(bool fresh) {
+  constexpr int kMost = 4;
+  const uint64_t profiler = g_profiling.load(std::memory_order_relaxed);
+  const bool learns = profiler && profiler != profiler_;  // it learns the ops while they are recorded
+  if (learns) profiler_ = profiler;
   std::ranges::sort(changed_);
   changed_.erase(std::ranges::unique(changed_).begin(), changed_.end());
-  const bool few = launches_ > 0 && 2 * changed_.size() <= calls_.size();
-  if (few && std::ranges::all_of(changed_, [&](uint32_t k) { return ++recorded_, recording_->record(k); })) {
-    whole_records_ = 0;
-  } else if (launches_ > 0 && ++whole_records_ > kMost) {
-    run_singly(fmt::format("{} of its {} ops had {}, in {} consecutive runs", changed_.size(), calls_.size(),
-                           few ? "other kernels" : "other arguments", whole_records_));
-    return false;
-  } else {
+  const bool few = 2 * changed_.size() <= calls_.size();
+  const auto updated = [&] {
+    const size_t n = few ? recording_->record(changed_) : 0;
+    recorded_ += n;
+    return n > 0;
+  };
+  failures_ = uint8_t(failures_ << 1);
+  if (fresh || learns) {
+    record_all();
+  } else if (!changed_.empty() && !updated()) {
+    if (std::popcount(++failures_) >= kMost) {
+      if (!recording_->flatten()) {
+        run_singly(fmt::format("{} of its {} ops had {}, in {} of 8 runs", changed_.size(), calls_.size(),
+                               few ? "other kernels" : "other arguments", kMost));
+        return false;
+      }
+      failures_ = 0;
+    }
     record_all();
   }
   changed_.clear();
@@ -107,10 +114,15 @@ bool Executable::call_as_one() {
   if (!why_not_.empty() || runs_ < 3 || calls_.empty()) return false;
   try {
     now_ = calls_.size();
-    if (!recording_) start_recording();
-    if (!recording_ || !record_changes()) return false;
+    const bool fresh = !recording_;
+    if (fresh) start_recording();
+    if (!recording_ || !record_changes(fresh)) return false;
   } catch (const Error& e) {
-    run_singly(now_ < calls_.size() ? fmt::format("{} cannot be recorded: {}", calls_[now_].name, e.what()) : e.what());
+    if (std::exchange(retried_, true))
+      run_singly(now_ < calls_.size() ? fmt::format("{} cannot be recorded: {}", calls_[now_].name, e.what())
+                                      : e.what());
+    else
+      recording_ = nullptr;  // this run loads what the capture could not
     return false;
   }
   if (!recording_->launch()) {

@@ -38,7 +38,6 @@ class Graph {
     check(cudaGraphGetNodes(graph_, nullptr, &n), kGraphOp, "counting the nodes of a graph");
     return n == 0;
   }
-  // Adds a node with the child's current work, after others.
   cudaGraphNode_t add(const Graph& child, std::span<const cudaGraphNode_t> after) {
     cudaGraphNode_t node = nullptr;
     if (const cudaError_t e = cudaGraphAddChildGraphNode(&node, graph_, after.data(), after.size(), child);
@@ -74,6 +73,13 @@ class ExecutableGraph {
   // Replaces a node of Graph::add() from the next launch on; false if the child's topology differs.
   bool replace(cudaGraphNode_t node, const Graph& child) {
     if (cudaGraphExecChildGraphNodeSetParams(exec_, node, child) == cudaSuccess) return true;
+    (void)cudaGetLastError();
+    return false;
+  }
+  // Replaces all nodes; false if the driver refuses.
+  bool update(const Graph& g) {
+    cudaGraphExecUpdateResultInfo why;
+    if (cudaGraphExecUpdate(exec_, g, &why) == cudaSuccess) return true;
     (void)cudaGetLastError();
     return false;
   }

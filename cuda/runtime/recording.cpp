@@ -101,12 +101,16 @@ class CudaRecording final : public Recording {
       }
     graph_ = ExecutableGraph(captured_whole());
   }
-  bool record(size_t k) override {
-    if (flat_) return false;
-    const Graph part = captured(k);
-    if (part.empty() || !nodes_[k]) return part.empty() && !nodes_[k];
-    return graph_.replace(nodes_[k], part);
+  size_t record(std::span<const uint32_t> calls) override {
+    if (flat_) return graph_.update(captured_whole()) ? order_.size() : 0;
+    const auto replaced = [&](uint32_t k) {
+      const Graph part = captured(k);
+      if (part.empty() || !nodes_[k]) return part.empty() && !nodes_[k];
+      return graph_.replace(nodes_[k], part);
+    };
+    return std::ranges::all_of(calls, replaced) ? calls.size() : 0;
   }
+  bool flatten() override { return !std::exchange(flat_, true); }
   bool update(size_t k, const Op& op) override { return values_.update(k, op); }
   bool launch() override {
     const cudaStream_t stream = stream_of(device_);
@@ -123,13 +127,11 @@ class CudaRecording final : public Recording {
   }
 
  private:
-  // Branches may run concurrently, so each has separate memory.
   struct Branch {
     Stream stream;  // calls are captured here; nothing runs in it
     HeldMemory memory;
     Branch(int device, bool concurrent) : memory(allocator_of(device), stream, stream_of(device), concurrent) {}
   };
-  // Each call is a child graph, so that one can be recorded again.
   void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
@@ -164,7 +166,6 @@ class CudaRecording final : public Recording {
     capture(k);
     return c.end();
   }
-  // All calls as one capture, for drivers that refuse an op's kernels as a child graph.
   Graph captured_whole() {
     const Event begin;
     std::vector<std::optional<Event>> done(order_.size());  // of calls that other branches wait for

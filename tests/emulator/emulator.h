@@ -53,7 +53,7 @@ void set_no_device(cudaError_t why);
 // Default 1. A process can use only the first that it chooses; the others are cudaErrorDevicesUnavailable. reset()
 // forgets both.
 void set_devices(int n);
-void set_child_graphs(bool);  // whether graphs accept them; default true
+void set_child_graphs(bool accepted, bool updated = true);  // default true
 
 // Called by an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
 void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet

@@ -22,7 +22,7 @@ auto& graphs = *new Handles<Graph, cudaGraph_t>;
 auto& executables = *new Handles<Executable, cudaGraphExec_t>;
 auto& captures = *new std::vector<std::shared_ptr<Capture>>;
 thread_local cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
-bool child_graphs = true;
+bool child_graphs = true, child_updates = true;
 constexpr std::size_t none = ~std::size_t{0};
 
 cudaError_t refuse(Capture& c, cudaError_t e) {
@@ -200,13 +200,13 @@ void graph_reset() {
   executables.clear();
   captures.clear();
   thread_mode = cudaStreamCaptureModeGlobal;
-  child_graphs = true;
+  child_graphs = child_updates = true;
 }
 
 }  // namespace simt::engine
-void simt::set_child_graphs(bool on) {
+void simt::set_child_graphs(bool accepted, bool updated) {
   const engine::Entry entry;
-  engine::child_graphs = on;
+  engine::child_graphs = accepted, engine::child_updates = updated;
 }
 
 using namespace simt::engine;
@@ -354,7 +354,8 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraph
   const std::size_t i = c ? find(x->source, node) : none;
   if (i == none) return status();
   if (i + 1 >= x->first.size()) return status(cudaErrorInvalidValue);  // added after instantiation
-  Graph part;                                                          // as append() arranges it
+  if (!child_updates) return status(cudaErrorGraphExecUpdateFailure);
+  Graph part;  // as append() arranges it
   append(part, {{{{}, {}, std::make_shared<const Graph>(*c)}}}, {});
   const unsigned begin = x->first[i];
   const std::span old(x->graph.nodes.begin() + begin, x->graph.nodes.begin() + x->first[i + 1]);
