@@ -315,13 +315,19 @@ size_t bytes_of(const Graph& g, const Plan& plan) {
   return n;
 }
 void place(Graph& g, Plan& plan, uint32_t passes) {
-  std::vector<uint32_t> order;
-  if ((passes & kSchedule) && (passes & kArena)) order = memory_aware_order(g, plan.steps);
-  if (std::ranges::is_sorted(order)) return assign_buffers(g, plan, passes);
-  Graph other_graph = g;
-  Plan other = plan;
-  for (size_t t = 0; t < order.size(); ++t) other.steps[t] = plan.steps[order[t]];
+  if (!(passes & kSchedule) || !(passes & kArena)) return assign_buffers(g, plan, passes);
+  const Orders orders = orders_of(g, plan.steps);
+  const auto in_order = [&](const std::vector<uint32_t>& order) {
+    Plan r = plan;
+    for (size_t t = 0; t < order.size(); ++t) r.steps[t] = plan.steps[order[t]];
+    return r;
+  };
+  Graph other_graph;
+  Plan other;
+  if (orders.compact != orders.emitted) other_graph = g, other = in_order(orders.compact);
+  if (!std::ranges::is_sorted(orders.emitted)) plan = in_order(orders.emitted);
   assign_buffers(g, plan, passes);
+  if (other.steps.empty()) return;
   assign_buffers(other_graph, other, passes);
   if (bytes_of(other_graph, other) >= bytes_of(g, plan)) return;
   g = std::move(other_graph);

@@ -87,8 +87,11 @@ struct Rewrite {
   Replacement replacement;
 };
 std::vector<Rewrite> find_rewrites(const Graph&, const std::vector<uint8_t>& busy);
-// A topological order of the steps, as indices, that is likely to need less memory. schedule.cpp
-std::vector<uint32_t> memory_aware_order(const Graph&, const std::vector<Step>&);
+// Topological orders of steps. schedule.cpp
+struct Orders {
+  std::vector<uint32_t> emitted, compact;
+};
+Orders orders_of(const Graph&, const std::vector<Step>&);
 const char* folder_of_dumps();         // of TG_DUMP_PLANS, created; null if unset
 void dump(const Graph&, const Plan&);  // to that folder
 

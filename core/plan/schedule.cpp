@@ -1,5 +1,6 @@
-// The order of steps: greedily the ready step after which live bytes grow least. A communicating step runs as soon as
-// all steps emitted before it have run, because other ranks wait for it; later steps may overlap it.
+// The order of steps: that of emission, or greedily the ready step after which live bytes grow least. A communicating
+// step runs as soon as all steps emitted before it have run: other ranks wait for it. A large reduction runs as soon as
+// its inputs exist.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@ namespace {
 // Candidates: the kWidth ready steps that were emitted first and the kWidth that became ready last. Without a limit,
 // wide graphs would take quadratic time.
 constexpr size_t kWidth = 32;
+constexpr int64_t kLargeRead = 1 << 20;
 
 class Scheduler {
  public:
@@ -22,6 +24,7 @@ class Scheduler {
     left_.resize(base_.size());
     uint32_t after_message = 0;  // first step after the last communicating one
     message_.resize(steps.size());
+    reduces_.resize(steps.size());
     for (uint32_t t = 0; t < steps.size(); ++t) {
       for (const uint32_t n : steps[t].nodes) step_of[n] = t;
       add_results(g, steps[t], t);
@@ -29,6 +32,9 @@ class Scheduler {
         for (const uint32_t s : g.inputs(n)) add_read(g, s, t, step_of);
       if (steps[t].duplicate_of != kNone) add_wait(step_of[steps[t].duplicate_of], t);
       for (const uint32_t base : reads_[t]) ++left_[base];
+      int64_t read = 0;
+      for (const uint32_t base : reads_[t]) read += bytes_[base];
+      reduces_[t] = read >= kLargeRead && makes_[t] > 0 && makes_[t] <= read / 1024;
       message_[t] = g.nodes[steps[t].nodes[0]]->op->traits().communicates;
       if (!message_[t]) continue;
       for (uint32_t before = after_message ? after_message - 1 : 0; before < t; ++before) add_wait(before, t);
@@ -37,12 +43,12 @@ class Scheduler {
     for (uint32_t s = 0; s < base_.size(); ++s)
       if (g.slots[s].pinned || g.slots[s].node == kNone) left_[base_[s]] = kNone;
   }
-  std::vector<uint32_t> order() {
+  std::vector<uint32_t> order(bool greedy) {
     for (uint32_t t = 0; t < waits_.size(); ++t)
       if (waits_[t] == 0) enable(t);
     std::vector<uint32_t> r;
     while (!ready_.empty()) {
-      const uint32_t t = best();
+      const uint32_t t = best(greedy);
       ready_.erase(t);
       std::erase(recent_, t);
       for (const uint32_t base : reads_[t])
@@ -95,9 +101,11 @@ class Scheduler {
       if (left_[base] == 1) n -= bytes_[base];
     return n;
   }
-  uint32_t best() const {
+  uint32_t best(bool greedy) const {
+    const auto early = std::ranges::find_if(recent_, [&](uint32_t t) { return reduces_[t]; });
+    if (early != recent_.end()) return *early;
     uint32_t found = *ready_.begin();
-    if (message_[found]) return found;  // all steps before it have run
+    if (!greedy || message_[found]) return found;  // all steps before it have run
     int64_t least = INT64_MAX;
     const auto consider = [&](uint32_t t) {
       const int64_t n = growth(t);
@@ -116,13 +124,14 @@ class Scheduler {
   std::vector<int64_t> makes_;                  // by step: bytes
   std::vector<std::vector<uint32_t>> readers_;  // by step: steps that wait for it
   std::vector<uint32_t> waits_;                 // by step: number of steps that it waits for
-  std::vector<bool> message_;                   // by step: whether it communicates
+  std::vector<bool> message_, reduces_;         // by step
   std::set<uint32_t> ready_;
   std::vector<uint32_t> recent_;
 };
 }  // namespace
 
-std::vector<uint32_t> memory_aware_order(const Graph& g, const std::vector<Step>& steps) {
-  return Scheduler(g, steps).order();
+Orders orders_of(const Graph& g, const std::vector<Step>& steps) {
+  Scheduler emitted(g, steps), compact = emitted;
+  return {emitted.order(false), compact.order(true)};
 }
 }  // namespace tg::detail

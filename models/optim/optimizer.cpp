@@ -41,6 +41,19 @@ void detail::check_fraction(std::string_view op, std::string_view name, double x
   TG_CHECK(x >= 0 && x < 1, value, "[{}] {} is {}. It must be in [0, 1).", op, name, x);
 }
 
+Tensor detail::norm_in_parts(Inputs grads, int64_t bytes) {
+  std::vector<Tensor> sums;
+  bool wide = false;
+  for (size_t i = 0, first = 0, part = 0; i < grads.size(); ++i) {
+    wide |= grads[i].dtype() == DType::f64;
+    part += grads[i].layout().bytes();
+    if (part < size_t(bytes) && i + 1 < grads.size()) continue;
+    sums.push_back(square_sums(grads.subspan(first, i + 1 - first)));
+    first = i + 1, part = 0;
+  }
+  return norm_of_square_sums(sums.size() == 1 ? sums[0] : concat(sums), wide ? DType::f64 : DType::f32);
+}
+
 Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, double lr,
                      std::span<const ParameterGroup> groups, const std::shared_ptr<Communicator>& comm,
                      const std::function<bool(const Parameter&)>& whole)
@@ -154,7 +167,7 @@ Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
   NameScope here(op_);
   Step s = reached(grads, o.unreached);
   Tensor norm = o.norm;
-  if (!norm && o.clip_norm > 0) norm = partition_ ? partition_->norm(grads) : global_norm(s.grads);
+  if (!norm && o.clip_norm > 0) norm = partition_ ? partition_->norm(grads) : detail::norm_in_parts(s.grads);
   if (o.clip_norm > 0) s.norm = norm, s.max_norm = o.clip_norm;
   update(s);
   if (partition_) partition_->gather_parameters();

@@ -140,6 +140,8 @@ class Optimizer {
 };
 
 namespace detail {
+// global_norm() from square_sums() of this many bytes each: a plan runs them as soon as their gradients exist.
+Tensor norm_in_parts(Inputs grads, int64_t bytes = 32 << 20);
 // Throws unless x is finite and at least 0, or in [0, 1).
 void check_rate(std::string_view op, std::string_view name, double);
 void check_fraction(std::string_view op, std::string_view name, double);

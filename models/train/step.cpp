@@ -56,7 +56,7 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
   std::vector<Tensor> all;
   for (const Parameter& p : params.trainable())
     if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names missing ones
-  return {a.loss, all.empty() ? zeros({}) : global_norm(all), std::move(a.grads)};
+  return {a.loss, all.empty() ? zeros({}) : detail::norm_in_parts(all), std::move(a.grads)};
 }
 StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
   const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite needs a norm

@@ -1,5 +1,6 @@
 // compile() on Device::cuda(): replayed steps give the bits of emitted ones, and allocate once.
 #include <tapegrad/core/plan/compile.h>
+#include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/factories.h>
@@ -212,3 +213,41 @@ TEST_CASE("compile: decoding with a fixed cache is one graph, with the bits of e
     CHECK(bits_of(step({tokens(7)})[0]) == bits_of(model.forward(tokens(7), {.cache = &eager})));
   }
 }
+#ifdef TG_CUDA_EMULATED
+TEST_CASE("compile: squares of early gradients are summed on the other branch, before backward ends") {
+  std::vector<Parameter> params;
+  for (uint64_t i = 0; i < 4; ++i)
+    params.push_back({fmt::format("w{}", i), random({512, 512}, i).to(Device::cuda()).requires_grad_()});
+  AdamW optimizer(params, {.lr = 1e-3});
+  const tg::Compiled step = compile([&](Inputs in) {
+    Tensor y = in[0];
+    for (const Parameter& p : params) y = tg::tanh(matmul(y, p.tensor) * 0.02);
+    const GradMap grads = backward(sum(y * y));
+    std::vector<Tensor> all;
+    for (const Parameter& p : params) all.push_back(grads[p.tensor]);
+    const Tensor norm = detail::norm_in_parts(all, 1 << 20);
+    optimizer.step(grads, {.clip_norm = 1, .norm = norm});
+    return std::vector<Tensor>{norm, global_norm(all)};
+  });
+  const Tensor x = random({4, 512}, 9).to(Device::cuda());
+  for (int i = 0; i < 3; ++i) {
+    const auto r = step({x});
+    CHECK(bits_of(r[0]) == bits_of(r[1]));
+  }
+  Profiler profiler;
+  step({x});
+  Profile p = profiler.stop();
+  std::ranges::sort(p.kernels, {}, &Profile::Kernel::begin);
+  std::vector<Profile::Kernel> sums, products;
+  for (const Profile::Kernel& k : p.kernels) {
+    CHECK(k.in_graph);
+    if (k.op == "square_sums") sums.push_back(k);
+    if (k.op == "matmul") products.push_back(k);
+  }
+  REQUIRE(sums.size() == 5);
+  for (int layer = 3; layer > 0; --layer) {
+    CHECK(sums[size_t(3 - layer)].begin < products.back().begin);
+    CHECK(sums[size_t(3 - layer)].track != products.back().track);
+  }
+}
+#endif

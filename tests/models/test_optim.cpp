@@ -269,3 +269,47 @@ TEST_CASE("global_norm of bf16: large, small, mixed and bad elements, in whole b
   CHECK(std::isinf(global_norm({ones(std::numeric_limits<double>::infinity(), 600)}).item<float>()));
   CHECK(std::isnan(global_norm({ones(std::numeric_limits<double>::quiet_NaN(), 600)}).item<float>()));
 }
+TEST_CASE("norms of large gradients are summed in parts, before backward ends, with the bits of one sum") {
+  std::vector<Tensor> odd;
+  for (const int64_t n : {1, 16385, 0, 7, 40000, 16384, 3, 100001})
+    odd.push_back(random({n}, uint64_t(n)).to(n % 2 ? DType::f32 : DType::bf16));
+  for (const bool wide : {false, true}) {
+    if (wide) odd.push_back(random({5}, 6).to(DType::f64));
+    for (const int64_t bytes : {1, 50'000, 300'000, 1 << 20})
+      CHECK(bits_of(detail::norm_in_parts(odd, bytes)) == bits_of(global_norm(odd)));
+  }
+  std::vector<Parameter> params;
+  for (uint64_t i = 0; i < 4; ++i) params.push_back({fmt::format("w{}", i), random({2048, 2048}, i).requires_grad_()});
+  Sgd sgd(params, {.lr = 0});
+  std::vector<Tensor> all;
+  const auto step = [&](Inputs in) {
+    Tensor y = in[0];
+    for (const Parameter& p : params) y = tg::tanh(matmul(y, p.tensor) * 0.01);
+    const GradMap g = backward(sum(y * y));
+    all.clear();
+    for (const Parameter& p : params) all.push_back(g[p.tensor]);
+    return std::vector<Tensor>{sgd.step(g, {.clip_norm = 1})};
+  };
+  const std::vector<Tensor> x{random({1, 2048}, 9)};
+  const auto eager = bits_of(step(x)[0]);
+  CHECK(bits_of(global_norm(all)) == eager);
+  const Compiled fast = compile([&](Inputs in) {
+    const auto r = step(in);
+    all.clear();
+    return r;
+  });
+  CHECK(bits_of(fast(x)[0]) == eager);
+  Profiler profiler;
+  CHECK(bits_of(fast(x)[0]) == eager);
+  std::vector<size_t> sums, products;
+  const Profile profile = profiler.stop();
+  for (size_t i = 0; i < profile.ranges.size(); ++i) {
+    if (profile.ranges[i].name == "square_sums") sums.push_back(i);
+    if (profile.ranges[i].name == "matmul") products.push_back(i);
+  }
+  REQUIRE(sums.size() == 2);
+  CHECK(products.size() >= 11);
+  CHECK(sums[0] < products[products.size() - 2]);
+  const LazyScope lazy;
+  CHECK(bits_of(step(x)[0]) == eager);
+}
