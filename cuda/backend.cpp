@@ -76,12 +76,16 @@ struct Devices {
     simt::set_schedule(schedule ? std::strtoull(schedule, nullptr, 10) : 0);
     const char* none = std::getenv("TG_EMULATE_NO_DEVICE");  // a cudaError_t, for tests
     simt::set_no_device(cudaError_t(none ? std::atoi(none) : 0));
-    if (const char* word = std::getenv("TG_EMULATE_DEVICES")) {
-      const int devices = std::atoi(word);
-      TG_CHECK(devices >= 1 && devices <= 64, value,
-               "[device] TG_EMULATE_DEVICES is '{}'. It must be a number from 1 to 64. Change or unset it.", word);
-      simt::set_devices(devices);
-    }
+    const auto number = [](const char* name, int least, int most, int usual) {
+      const char* const word = std::getenv(name);
+      const int n = word ? std::atoi(word) : usual;
+      TG_CHECK(n >= least && n <= most, value,
+               "[device] {} is '{}'. It must be a number from {} to {}. Change or unset it.", name, word, least, most);
+      return n;
+    };
+    simt::set_devices(number("TG_EMULATE_DEVICES", 1, 64, 1));
+    simt::set_capability(number("TG_EMULATE_CAPABILITY", 80, 129, 90));
+    simt::set_shared_limit(size_t(number("TG_EMULATE_SHARED_BYTES", 48 << 10, 227 << 10, 227 << 10)));
 #endif
     int n = 0;
     const cudaError_t e = cudaGetDeviceCount(&n);

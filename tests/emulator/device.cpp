@@ -16,6 +16,8 @@ constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t why_no_device = cudaSuccess;
 int device_count = 1, opened = -1;  // opened: this process's device
+int capability = 90;
+std::size_t shared_limit = max_dynamic_shared;
 bool exists(int device) { return device >= 0 && device < device_count; }
 auto& opted_in = *new std::map<const void*, std::size_t>;  // per kernel, bytes above the default
 
@@ -38,6 +40,7 @@ constexpr ErrorText error_texts[] = {
     SIMT_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
     SIMT_ERROR(cudaErrorSharedObjectInitFailed, "shared object initialization failed"),
     SIMT_ERROR(cudaErrorSymbolNotFound, "named symbol not found"),
+    SIMT_ERROR(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
     SIMT_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     SIMT_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
     SIMT_ERROR(cudaErrorNotReady, "device not ready"),
@@ -80,13 +83,13 @@ std::size_t dynamic_shared_limit(const void* kernel) {
 bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes) {
   const auto it = opted_in.find(kernel);
   const bool opted = it != opted_in.end() && it->second >= dynamic_bytes;
-  return dynamic_bytes + static_bytes <= (opted ? max_dynamic_shared : shared_default);
+  return dynamic_bytes + static_bytes <= (opted ? shared_limit : shared_default);
 }
 
 cudaError_t set_kernel_attribute(const void* kernel, cudaFuncAttribute a, int value) {
   const Entry entry;
   if (a == cudaFuncAttributePreferredSharedMemoryCarveout) return status();
-  if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || std::size_t(value) > max_dynamic_shared)
+  if (a != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || std::size_t(value) > shared_limit)
     return status(cudaErrorInvalidValue);
   opted_in[kernel] = std::size_t(value);
   return status();
@@ -103,8 +106,13 @@ cudaError_t resident_blocks(int* blocks, const void* kernel, int threads_per_blo
   return status();
 }
 
+cudaError_t image_status() {
+  return capability / 10 == 8 || capability == 90 ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+}
+
 void device_reset() {
   opted_in.clear();
+  capability = 90, shared_limit = max_dynamic_shared;
   device_count = 1, opened = -1;
   why_no_device = cudaSuccess;
   last_error = cudaSuccess;
@@ -124,6 +132,14 @@ void set_no_device(cudaError_t why) {
 void set_devices(int n) {
   const engine::Entry entry;
   engine::device_count = n;
+}
+void set_capability(int number) {
+  const engine::Entry entry;
+  engine::capability = number;
+}
+void set_shared_limit(std::size_t bytes) {
+  const engine::Entry entry;
+  engine::shared_limit = bytes;
 }
 }  // namespace simt
 
@@ -176,7 +192,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::size_t free = 0;
   memory_left(&free, &p->totalGlobalMem);
   p->sharedMemPerBlock = shared_default;
-  p->sharedMemPerBlockOptin = max_dynamic_shared;
+  p->sharedMemPerBlockOptin = shared_limit;
   p->sharedMemPerMultiprocessor = shared_per_multiprocessor;
   p->reservedSharedMemPerBlock = shared_reserved;
   p->regsPerBlock = p->regsPerMultiprocessor = 65536;
@@ -185,7 +201,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->maxThreadsPerMultiProcessor = threads_per_multiprocessor;
   p->maxBlocksPerMultiProcessor = blocks_per_multiprocessor;
   p->multiProcessorCount = multiprocessors;
-  p->major = 9;
+  p->major = capability / 10, p->minor = capability % 10;
   p->l2CacheSize = 1 << 16;
   const int threads_dim[] = {1024, 1024, 64}, grid[] = {0x7fffffff, 65535, 65535};
   std::ranges::copy(threads_dim, p->maxThreadsDim);

@@ -1,6 +1,5 @@
 // Runs CUDA kernels, streams, graphs and memory without a GPU, for tests. The host compiler compiles the .cu files, and
-// every access is checked. Threads of a block are fibers, streams are a graph of queued operations (README.md). Tests
-// use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
+// every access is checked (README.md). Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -54,6 +53,10 @@ void set_no_device(cudaError_t why);
 // forgets both.
 void set_devices(int n);
 void set_child_graphs(bool accepted, bool updated = true);  // default true
+// 86 is 8.6; default 90. Kernels have images for 8.x and 9.0. reset() restores both.
+void set_capability(int number);
+// Default and maximum: 227 KiB per block.
+void set_shared_limit(std::size_t bytes);
 
 // Called by an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
 void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet

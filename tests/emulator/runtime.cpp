@@ -98,6 +98,7 @@ cudaError_t launch(Call call, dim3 grid, dim3 block, std::size_t shared_bytes, c
   if (!n || n > max_threads || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535)
     return status(cudaErrorInvalidConfiguration);
+  if (const cudaError_t e = image_status(); e != cudaSuccess) return status(e);
   if (shared_bytes > dynamic_shared_limit(call.kernel)) return status(cudaErrorInvalidValue);
   if (std::size_t{grid.x} * grid.y * grid.z > 0xffffffff) {
     fail(Fault::usage, {}, "a grid of more than 2^32 blocks, which is more than the emulator runs");

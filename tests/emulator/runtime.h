@@ -15,6 +15,7 @@ enum cudaError_t {
   cudaErrorDevicesUnavailable = 46,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorSharedObjectInitFailed = 303,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalState = 401,
@@ -166,16 +167,18 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name)
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes,
                              cudaStream_t);
 
-// Kernels need an opt-in above 48 KiB of dynamic shared memory. Occupancy depends on threads and dynamic shared memory
-// only: registers are unknown, and static shared memory is known only after use.
+// Occupancy ignores registers and static shared memory, which are unknown.
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
+struct cudaFuncAttributes {};
 namespace simt::engine {
+cudaError_t image_status();
 cudaError_t set_kernel_attribute(const void* kernel, cudaFuncAttribute, int value);
 cudaError_t resident_blocks(int* blocks, const void* kernel, int threads_per_block, std::size_t shared_bytes);
 }  // namespace simt::engine
+template <class T> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, T*) { return simt::engine::image_status(); }
 template <class T> cudaError_t cudaFuncSetAttribute(T* kernel, cudaFuncAttribute a, int value) {
   return simt::engine::set_kernel_attribute(reinterpret_cast<const void*>(kernel), a, value);
 }

@@ -38,6 +38,12 @@ TEST_CASE("invalid launches are refused") {
   CHECK(cudaMalloc(&p, std::size_t{1} << 40) == cudaErrorMemoryAllocation);
   const Buffer<float> y(1);
   CHECK(broken::wide_shared(y, false, nullptr) == cudaErrorInvalidValue);  // not opted in
+  simt::set_shared_limit(60 * 1024);
+  CHECK(broken::wide_shared(y, true, nullptr) == cudaErrorInvalidValue);  // nor can it
+  simt::set_shared_limit(64 * 1024);
+  simt::set_capability(120);
+  CHECK(broken::wide_shared(y, true, nullptr) == cudaErrorNoKernelImageForDevice);
+  simt::set_capability(89);
   CHECK(broken::wide_shared(y, true, nullptr) == cudaSuccess);
   CHECK(y.host()[0] == 1.0F);
   CHECK_MESSAGE(simt::reports().empty(), simt::describe());
