@@ -89,6 +89,12 @@ function(tg_add_cuda target)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
   target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
+  set(gpus "80-real, 90a-real")  # of the emulator
+  if(TG_HAS_CUDA)
+    list(JOIN CMAKE_CUDA_ARCHITECTURES ", " gpus)
+  endif()
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/cuda/runtime/errors.cpp PROPERTIES COMPILE_DEFINITIONS
+                              "TG_CUDA_ARCHITECTURES=\"${gpus}\"")
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
     # cuBLASLt and NVRTC are loaded on first use (cuda/runtime/shared_library.h), from the system or else this toolkit.

@@ -46,10 +46,12 @@ std::unique_ptr<DeviceState> open_device(int device) {
   int driver = 0;
   check(cudaDriverGetVersion(&driver), "device", "asking the driver for its version");
   check_driver(driver);
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device),
+            minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  check_kernels(find_kernel(), fmt::format("{}", Device::cuda(device)), major, minor);
   auto s = std::make_unique<DeviceState>(device);
   Properties& p = s->properties;
-  p.major = attribute(cudaDevAttrComputeCapabilityMajor, device);
-  p.minor = attribute(cudaDevAttrComputeCapabilityMinor, device);
+  p.major = major, p.minor = minor;
   p.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
   p.shared_per_block = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   p.l2_cache = size_t(attribute(cudaDevAttrL2CacheSize, device));

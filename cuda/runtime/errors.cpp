@@ -124,6 +124,14 @@ void check_driver(int v) {
       version(v));
 }
 
+void check_kernels(cudaError_t found, std::string_view device, int major, int minor) {
+  if (found != cudaSuccess) (void)cudaGetLastError();
+  TG_CHECK(found == cudaSuccess, device,
+           "[device] {} has compute capability {}.{}, and this build has kernels for {}. CUDA reports: {}. Build with "
+           "-DCMAKE_CUDA_ARCHITECTURES={}{}{}-real, or use another device.",
+           device, major, minor, TG_CUDA_ARCHITECTURES, text_of(found), major, minor, major == 9 ? "a" : "");
+}
+
 std::string why_no_device(cudaError_t e) {
   int driver = 0, runtime = 0;
   (void)cudaDriverGetVersion(&driver);

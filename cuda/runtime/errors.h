@@ -26,6 +26,9 @@ void set_sync_after_each(bool);  // for tests
 // to 32 764 bytes, and before 12.1 the limit was 4096.
 void check_driver(int version);
 
+// An Error(device) if find_kernel() found none: this build is not for the GPU.
+void check_kernels(cudaError_t found, std::string_view device, int major, int minor);
+
 // Explains an error of cudaGetDeviceCount: the machine's lack, and the way out.
 std::string why_no_device(cudaError_t);
 

@@ -27,6 +27,9 @@ struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
   OnStream(int device, cudaStream_t);
 };
 
+// cudaFuncGetAttributes of a kernel, on the current device.
+cudaError_t find_kernel();
+
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
 // Throws the launch's error, or with TG_SYNC=1 the finished kernel's.

@@ -246,6 +246,15 @@ TEST_CASE("machines without a device: what they lack and the way out") {
     CHECK(has(r.output, ". Use the device cpu."));
   }
 }
+TEST_CASE("a GPU without kernels in this build is an Error of the first use, which says what the build is for") {
+  const Alone r = run_alone("*", "TG_EMULATE_CAPABILITY=120");
+  CAPTURE(r.output);
+  CHECK(r.status == 77);
+  CHECK(has(r.output,
+            "skipped: [device] cuda:0 has compute capability 12.0, and this build has kernels for 80-real, 90a-real. "
+            "CUDA reports: no kernel image is available for execution on the device (cudaErrorNoKernelImageForDevice). "
+            "Build with -DCMAKE_CUDA_ARCHITECTURES=120-real, or use another device."));
+}
 TEST_CASE("the emulated device says what it is") {
   const std::string text = runtime_of(kGpu).describe(0);
   CHECK(has(text, fmt::format("emulated GPU (schedule {}; results prove logic, never speed)", simt::schedule())));
