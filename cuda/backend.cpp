@@ -195,6 +195,11 @@ void opt_in(const Context& c, const void* kernel, size_t shared_bytes) {
   const std::lock_guard lock(s.shared_mutex);
   size_t& most = s.shared[kernel];
   if (shared_bytes <= most) return;
+  TG_CHECK(
+      has_shared(c, shared_bytes), value,
+      "[{}] its kernel takes {} bytes of shared memory per block, and {} has {}. Use smaller sizes, another device, "
+      "or Device::cpu().",
+      c.op, shared_bytes, c.device, s.properties.shared_per_block);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
         "opting in to shared memory");
   most = shared_bytes;

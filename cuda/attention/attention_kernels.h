@@ -1,6 +1,7 @@
 // attention_tiled*.cu has any dtype in its own precision, attention_mma*.cu bf16 on tensor cores. Scores stay in
 // registers and shared memory (FlashAttention-2, arXiv:2307.08691).
 #pragma once
+#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/kernel.h>
 
 #include <limits>
@@ -74,8 +75,7 @@ template <class T> struct AttentionGradArgs {
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// A block's sequence, head and tile index i. All tiles i have lower block numbers than tiles i + 1, so that kernels can
-// start the longest loops first.
+// A block's sequence, head and tile index i. Tiles i start before tiles i + 1: the longest loops go first.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {
@@ -91,11 +91,25 @@ template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
 
+// f<Tile>(): Small if the device has no room for Large.
+template <class Large, class Small, class F> void visit_tile(const Context& c, DType t, int64_t hs, F f) {
+  const size_t most = properties(c.device.index).shared_per_block;
+  const bool large = Large::kShared <= kLeastShared || Large::kShared <= most;
+  const size_t bytes = large ? Large::kShared : Small::kShared;
+  TG_CHECK(
+      bytes <= most, shape,
+      "[{}] a head size of {} in {} takes {} bytes of shared memory per block, and {} has {}. Use more and smaller "
+      "heads, or Device::cpu().",
+      c.op, hs, name_of(t), bytes, c.device, most);
+  if constexpr (Large::kShared > kLeastShared)
+    if (!large) return f.template operator()<Small>();
+  f.template operator()<Large>();
+}
+
 // Head sizes up to kMostHeadSize; f64 up to kMostF64HeadSize.
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
-// Head sizes up to kMostMmaHeadSize. q, k, v and dy are in whole vectors. Forward needs scale > 0: it takes the maximum
-// of a row before scaling.
+// Head sizes up to kMostMmaHeadSize. q, k, v and dy are in whole vectors. Forward needs scale > 0.
 void attention_mma(const Context&, const AttentionArgs<bf16>&);
 void attention_grad_mma(const Context&, const AttentionGradArgs<bf16>&);
 

@@ -9,7 +9,7 @@ template <int D> struct Tile {
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
   static constexpr int kCtas = 2;  // per SM
-  static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
+  static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
 // Online softmax of a warp's rows: a lane has rows 8 apart, [2]. step() replaces s by 2^(scale (s - max)), scale > 0,

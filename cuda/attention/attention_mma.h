@@ -1,7 +1,6 @@
 // GEMMs of bf16 tiles in shared memory (mma.sync m16n8k16), accumulated in f32. A warp has kTall * 16 rows of a tile.
 // In a 16 x 8 accumulator, lane l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next: elements e = 0, 1 are
-// of the first row, 2, 3 of the second. Two adjacent accumulators, rounded to bf16, are the A operand of the next GEMM,
-// so scores never leave registers.
+// of the first row, 2, 3 of the second. Two adjacent accumulators, rounded to bf16, are the A operand of the next GEMM.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 

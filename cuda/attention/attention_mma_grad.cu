@@ -12,7 +12,7 @@ template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kElements = (2 * kBlock + 4 * kOthers) * kStep<D>;
   static constexpr size_t kShared = sizeof(bf16) * kElements + 2 * sizeof(float) * 2 * kOthers;
   static constexpr int kCtas = 2;  // per SM
-  static_assert(kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
+  static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 // Keys: 32 rows per warp with heads of 64 or 80 would read a third less, but need more than 255 registers.
 template <int D> using KeyTile = Tile<D, D == 32 ? 2 : 1, D == 64 || D == 80 ? 8 : 4>;

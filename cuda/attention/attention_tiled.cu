@@ -3,11 +3,18 @@
 
 namespace tg::cuda {
 namespace {
-// A thread has R queries and N keys: fewer if rows are long.
-template <class C, int D> struct Tile {
-  static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 1024 ? 4 : 2, N = kBytes <= 512 ? 4 : 2;
+// A thread has R queries and N keys: fewer if rows are long, or memory is small.
+template <class C, int D, bool kSmall = false> struct Tile {
+  static constexpr int kBytes = D * int(sizeof(C)),
+                       R = kBytes <= 1024 ? 4
+                           : kSmall       ? 1
+                                          : 2,
+                       N = kSmall          ? 1
+                           : kBytes <= 512 ? 4
+                                           : 2;
   static constexpr int kQueries = R * kSide, kKeys = N * kSide;
   static constexpr size_t kShared = sizeof(C) * ((kQueries + kKeys) * kStep<C, D> + kQueries * kStep<C, kKeys>);
+  static_assert(!kSmall || kShared <= kLeastShared);
 };
 
 // Online softmax of a row: the first `seen` scores become exponentials, the rest 0. Returns the factor for earlier
@@ -32,9 +39,9 @@ template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], i
   return factor;
 }
 
-template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(AttentionArgs<T> a) {
+template <class T, int D, class S>
+__global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(AttentionArgs<T> a) {
   using C = compute_t<T>;
-  using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
   C *queries = dynamic_shared<C>(), *keys = queries + S::kQueries * kStep<C, D>,
     *weights = keys + S::kKeys * kStep<C, D>;
@@ -79,9 +86,10 @@ template <class T, int D> __global__ __launch_bounds__(kThreads, 1) void attenti
 }
 template <class T, int... kSizes> void run(const Context& c, const AttentionArgs<T>& a) {
   visit_head_size<kSizes...>(a.z.hs, [&]<int D>() {
-    using S = Tile<compute_t<T>, D>;
-    const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
-    launch(c, attention_tiled_forward<T, D>, unsigned(blocks), kThreads, S::kShared, a);
+    visit_tile<Tile<compute_t<T>, D>, Tile<compute_t<T>, D, true>>(c, dtype_of<T>(), a.z.hs, [&]<class S>() {
+      const int64_t blocks = (a.z.tq + S::kQueries - 1) / S::kQueries * a.z.batch * a.z.heads;
+      launch(c, attention_tiled_forward<T, D, S>, unsigned(blocks), kThreads, S::kShared, a);
+    });
   });
 }
 }  // namespace

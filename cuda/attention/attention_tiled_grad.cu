@@ -4,31 +4,38 @@
 
 namespace tg::cuda {
 namespace {
-// A thread has R own rows and N of the others: fewer if rows are long.
-template <class C, int D> struct Tile {
-  static constexpr int kBytes = D * int(sizeof(C));
-  static constexpr int R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1, N = kBytes <= 1024 ? 2 : 1;
-  static constexpr int kOwn = R * kSide, kOthers = N * kSide;
-  static constexpr size_t kShared = sizeof(C) * (2 * (kOwn + kOthers) * kStep<C, D> + kOwn * kStep<C, kOthers>);
+// A thread has R own rows and N of the others: fewer if rows are long. kTurns: both tiles of the others share memory.
+template <class C, int D, bool kSmall = false> struct Tile {
+  static constexpr bool kTurns = kSmall;
+  static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1;
+  static constexpr int N = kBytes <= 512 ? (kTurns && sizeof(C) == 8 ? 1 : 2) : kBytes <= 1024 && !kTurns ? 2 : 1;
+  static constexpr int kOwn = R * kSide, kOthers = N * kSide, kRows = 2 * kOwn + (kTurns ? 1 : 2) * kOthers;
+  static constexpr size_t kShared = sizeof(C) * (kRows * kStep<C, D> + kOwn * kStep<C, kOthers>);
+  static_assert(!kTurns || kShared <= kLeastShared);
 };
-template <class C, int D> struct Shared {
-  using S = Tile<C, D>;
+template <class C, int D, class S> struct Shared {
   C *own[2], *others[2], *weights;
   __device__ __forceinline__ Shared() {
     own[0] = dynamic_shared<C>();
     own[1] = own[0] + S::kOwn * kStep<C, D>;
     others[0] = own[1] + S::kOwn * kStep<C, D>;
-    others[1] = others[0] + S::kOthers * kStep<C, D>;
+    others[1] = S::kTurns ? others[0] : others[0] + S::kOthers * kStep<C, D>;
     weights = others[1] + S::kOthers * kStep<C, D>;
   }
 };
+// Loads tile i of the others, and the other one if it has its own memory.
+template <class S, class F> __device__ __forceinline__ void take_turn(int i, F load) {
+  __syncthreads();
+  load(i);
+  if constexpr (!S::kTurns) load(1 - i);
+  __syncthreads();
+}
 
-template <class T, int D>
+template <class T, int D, class S>
 __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
-  using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
-  const Shared<C, D> m;
+  const Shared<C, D, S> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t k0 = at.i * S::kOwn;  // the first keys have the most queries
@@ -41,12 +48,13 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   for (int64_t h = at.h * z.group(); h < (at.h + 1) * z.group(); ++h) {
     const int64_t stats = (at.b * z.heads + h) * z.tq;
     for (int64_t q0 = z.first_query(span, k0) / S::kOthers * S::kOthers; q0 < z.tq; q0 += S::kOthers) {
-      __syncthreads();
-      load_tile<S::kOthers, D>(m.others[0], a.q.at(at.b, h), q0, z.tq, z.hs);
-      load_tile<S::kOthers, D>(m.others[1], a.dy.at(at.b, h), q0, z.tq, z.hs);
-      __syncthreads();
+      const auto load = [&](int i) {
+        load_tile<S::kOthers, D>(m.others[i], (i ? a.dy : a.q).at(at.b, h), q0, z.tq, z.hs);
+      };
       C p[S::R][S::N], ds[S::R][S::N];  // (keys, queries)
+      take_turn<S>(0, load);
       multiply_rows<D>(p, m.own[0], m.others[0]);
+      if constexpr (S::kTurns) take_turn<S>(1, load);
       multiply_rows<D>(ds, m.own[1], m.others[1]);
 #pragma unroll
       for (int n = 0; n < S::N; ++n) {
@@ -63,6 +71,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
       }
       store_weights(m.weights, p);
       add_weighted<S::kOthers, D>(dv, m.weights, m.others[1]);
+      if constexpr (S::kTurns) take_turn<S>(0, load);
       store_weights(m.weights, ds);
       add_weighted<S::kOthers, D>(dk, m.weights, m.others[0]);
     }
@@ -74,12 +83,11 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   store_tile<D>(a.dv.at(at.b, at.h), dv, one, k0, z.tk, z.hs);
 }
 
-template <class T, int D>
+template <class T, int D, class S>
 __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(AttentionGradArgs<T> a) {
   using C = compute_t<T>;
-  using S = Tile<C, D>;
   const AttentionSizes& z = a.z;
-  const Shared<C, D> m;
+  const Shared<C, D, S> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last tiles see the most keys
@@ -98,13 +106,12 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
     scale[r] = C(z.scale);
   }
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers) {
-    __syncthreads();
-    load_tile<S::kOthers, D>(m.others[0], k, k0, end, z.hs);
-    load_tile<S::kOthers, D>(m.others[1], v, k0, end, z.hs);
-    __syncthreads();
+    const auto load = [&](int i) { load_tile<S::kOthers, D>(m.others[i], i ? v : k, k0, end, z.hs); };
     C p[S::R][S::N], ds[S::R][S::N];  // (queries, keys)
-    multiply_rows<D>(p, m.own[0], m.others[0]);
+    take_turn<S>(1, load);
     multiply_rows<D>(ds, m.own[1], m.others[1]);
+    if constexpr (S::kTurns) take_turn<S>(0, load);
+    multiply_rows<D>(p, m.own[0], m.others[0]);
 #pragma unroll
     for (int r = 0; r < S::R; ++r) {
       const int64_t seen = z.seen(span, row0 + r) - k0;
@@ -120,14 +127,16 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
   store_tile<D>(a.dq.at(at.b, at.h), dq, scale, q0, z.tq, z.hs);
 }
 template <class T, int... kSizes> void run(const Context& c, const AttentionGradArgs<T>& a) {
-  visit_head_size<kSizes...>(a.z.hs, [&]<int D>() {
-    using S = Tile<compute_t<T>, D>;
-    const auto blocks = [](int64_t t) { return (t + S::kOwn - 1) / S::kOwn; };
-    const AttentionSizes& z = a.z;
-    launch(c, attention_tiled_grad_keys<T, D>, unsigned(blocks(z.tk) * z.batch * z.key_heads), kThreads, S::kShared, a);
-    if (z.tq > 0)
-      launch(c, attention_tiled_grad_queries<T, D>, unsigned(blocks(z.tq) * z.batch * z.heads), kThreads, S::kShared,
-             a);
+  const AttentionSizes& z = a.z;
+  visit_head_size<kSizes...>(z.hs, [&]<int D>() {
+    visit_tile<Tile<compute_t<T>, D>, Tile<compute_t<T>, D, true>>(c, dtype_of<T>(), z.hs, [&]<class S>() {
+      const auto run = [&](auto kernel, int64_t t, int64_t heads) {
+        const int64_t blocks = (t + S::kOwn - 1) / S::kOwn * z.batch * heads;
+        if (blocks > 0) launch(c, kernel, unsigned(blocks), kThreads, S::kShared, a);
+      };
+      run(attention_tiled_grad_keys<T, D, S>, z.tk, z.key_heads);
+      run(attention_tiled_grad_queries<T, D, S>, z.tq, z.heads);
+    });
   });
 }
 }  // namespace

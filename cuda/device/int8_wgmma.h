@@ -15,6 +15,9 @@ struct Wgmma {
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
   static constexpr int kBlock = kThreads + 128;  // plus the warpgroup of the loading thread
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }
+  template <class T> static constexpr size_t shared() {
+    return size_t(kStages) * kStageBytes + Results<Wgmma, T>::kBytes;
+  }
   static int64_t tiles(const Product& p) { return (p.m + kRows - 1) / kRows * ((p.n + kColumns - 1) / kColumns); }
 };
 class Ring {  // a thread's position in it
@@ -87,7 +90,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
 }
 // Compute capability 9.0 is not enough: the code must be compiled for 9.0a.
 template <class T> bool has_wgmma(const Context& c) {
-  if (properties(c.device.index).major != 9) return false;
+  if (properties(c.device.index).major != 9 || !has_shared(c, Wgmma::shared<T>())) return false;
 #ifdef __CUDACC__
   static const bool compiled = [&] {
     cudaFuncAttributes a;
@@ -108,8 +111,7 @@ template <class T> void multiply_by_wgmma(const Context& c, const Product& p, T*
         "a tensor map");
   const int64_t tiles = S::tiles(p);
   const auto blocks = unsigned(std::min<int64_t>(tiles, properties(c.device.index).multiprocessors));
-  launch(c, int8_product_wgmma<T>, blocks, S::kBlock, size_t(S::kStages) * S::kStageBytes + Results<S, T>::kBytes, x,
-         weight, p, tiles, y);
+  launch(c, int8_product_wgmma<T>, blocks, S::kBlock, S::shared<T>(), x, weight, p, tiles, y);
 }
 }  // namespace
 }  // namespace tg::cuda

@@ -19,9 +19,10 @@
 
 namespace tg::cuda {
 
-/// Dynamic shared memory without opt-in: static and dynamic may be 48 KiB together, and no kernel has more than 32 KiB
-/// static.
+/// Dynamic shared memory without opt-in, of 48 KiB together with static, which is 32 KiB or less.
 inline constexpr size_t kSharedWithoutOptIn = 16 * 1024;
+/// The limit per block of compute capabilities 8.6, 8.9 and 12.0; no other has less.
+inline constexpr size_t kLeastShared = 99 * 1024;
 
 /// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). A failed launch is an Error with the op's name; the
 /// next synchronisation reports a failure of the kernel itself.
@@ -106,7 +107,7 @@ class Contiguous {
   const void* data_;
   std::optional<Scratch> copy_;
 };
-/// An operand of dtype T as contiguous data: its own memory, or a copy that this object owns.
+/// Contiguous, of dtype T.
 template <class T> class Dense {
  public:
   Dense(const Context& c, const Buf& b) : any_(c, b) {}

@@ -1,7 +1,6 @@
 // mma.sync m16n8k32, or wgmma on compute capability 9.0 (int8_wgmma.h). Tiles of both operands pass through a ring of
 // stages in shared memory; the epilogue applies scales and bias. Operands are rows of whole 16 bytes; others are copied
-// and zero-padded. TG_INT8_PRODUCTS selects a method for comparison: mma, or cublaslt, whose accumulators a second
-// kernel scales.
+// and zero-padded. TG_INT8_PRODUCTS selects a method for comparison.
 #include <tapegrad/cuda/device/int8_wgmma.h>
 #include <tapegrad/cuda/device/transpose_tile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -16,18 +15,21 @@ using Bytes = Vec<int8_t, 16>;
 constexpr int kDepth = 128, kParts = kDepth / 16;  // bytes of a row per stage: all banks
 
 // A warp has kM * 16 rows and kN * 8 columns of the block's tile.
-template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor> struct TileShape {
+template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor, int kRing>
+struct TileShape {
   static constexpr int kM = kTiles16, kN = kTiles8, kAcross = kColumnWarps, kWarps = kRowWarps * kColumnWarps,
-                       kThreads = kWarps * 32, kBlocks = kBlocksOfMultiprocessor, kStages = 3;
+                       kThreads = kWarps * 32, kBlocks = kBlocksOfMultiprocessor, kStages = kRing;
   static constexpr int kRows = kRowWarps * kM * 16, kColumns = kColumnWarps * kN * 8;
   static constexpr int kStageBytes = (kRows + kColumns) * kDepth;
   static __device__ __forceinline__ void barrier() { __syncthreads(); }
   static constexpr size_t kSharedBytes = size_t(kStages) * kStageBytes;
   static_assert(kRows * kParts % kThreads == 0 && kColumns * kParts % kThreads == 0 && kThreads % kParts == 0);
 };
-using Large = TileShape<2, 4, 4, 8, 1>;  // 128 x 256
-using Small = TileShape<2, 2, 2, 4, 2>;  // 64 x 64
+using Large = TileShape<2, 4, 4, 8, 1, 3>;    // 128 x 256, 144 KiB
+using Compact = TileShape<2, 4, 4, 8, 1, 2>;  // 96 KiB
+using Small = TileShape<2, 2, 2, 4, 2, 3>;    // 64 x 64, 48 KiB
 static_assert(Large::kRows == Wgmma::kRows && Large::kColumns == Wgmma::kColumns);
+static_assert(Compact::kSharedBytes <= kLeastShared && Small::kSharedBytes <= kLeastShared);
 
 // Rows first ... first + kRows, bytes k ... k + kDepth: 16-byte unit p of row r is stored at p ^ r % 8. Rows beyond the
 // last repeat it and are not stored. Bytes beyond k_end are 0.
@@ -228,7 +230,7 @@ template <class T> void multiply(const Context& c, Product p, T* y) {
     return run.template operator()<Small>();
   const bool fits = p.k > 0 && std::max(p.m, p.n) < int64_t(1) << 31;  // TMA counts rows in 32 bits
   if (fits && !wanted("mma") && has_wgmma<T>(c)) return multiply_by_wgmma(c, p, y);
-  run.template operator()<Large>();
+  has_shared(c, Large::kSharedBytes) ? run.template operator()<Large>() : run.template operator()<Compact>();
 }
 void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &w = in[1], &y = out[0];

@@ -116,19 +116,20 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
     const Dense<T> x(c, in[0]), a(c, in[1]), b(c, in[2]);
     std::optional<Dense<T>> base;
     if (in.size() > 3) base.emplace(c, in[3]);
-    const size_t shared = size_t(kMostRows * s.r) * sizeof(C), most = properties(c.device.index).shared_per_block;
-    TG_CHECK(
-        shared + sizeof(C) * kThreads <= most, value,
-        "[lora] the rank is {}: {} rows of x a take {} bytes, and a block has {} bytes of shared memory. Use a lower "
-        "rank, or two matmuls.",
-        s.r, kMostRows, shared, most);
+    // of x a and of the warps' shares
+    const auto bytes = [&](int rows) { return size_t(rows) * (size_t(s.r) + kWarps * kCols) * sizeof(C); };
+    TG_CHECK(has_shared(c, bytes(1)), value,
+             "[lora] the rank is {}: a row of x a takes {} bytes, and a block has {} bytes of shared memory. Use a "
+             "lower rank, or two matmuls.",
+             s.r, bytes(1), properties(c.device.index).shared_per_block);
     const auto run = [&]<int kRows, bool kVectors>() {
-      launch(c, lora_rows<T, kRows, kVectors>, blocks_for(c, s.rows, kRows), kThreads, shared * kRows / kMostRows, s,
-             C(op.scale), (const T*)(x), (const T*)(a), (const T*)(b), base ? (const T*)(*base) : nullptr,
+      launch(c, lora_rows<T, kRows, kVectors>, blocks_for(c, s.rows, kRows), kThreads, size_t(kRows * s.r) * sizeof(C),
+             s, C(op.scale), (const T*)(x), (const T*)(a), (const T*)(b), base ? (const T*)(*base) : nullptr,
              out[0].data<T>(), out[1].data<T>());
     };
     const bool vectors = s.r % kCols == 0 && aligned16(a);
-    if (s.rows < kMostRows * properties(c.device.index).multiprocessors)  // more rows per block would leave SMs idle
+    const bool idle = s.rows < kMostRows * properties(c.device.index).multiprocessors;  // SMs, with more rows per block
+    if (idle || !has_shared(c, bytes(kMostRows)))
       vectors ? run.template operator()<1, true>() : run.template operator()<1, false>();
     else
       vectors ? run.template operator()<kMostRows, true>() : run.template operator()<kMostRows, false>();

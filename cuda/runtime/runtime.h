@@ -35,7 +35,10 @@ DeviceAllocator& allocator_of(int device);
 // Throws the launch's error, or with TG_SYNC=1 the finished kernel's.
 void launched(const Context&);
 
-// Raises the kernel's limit of dynamic shared memory; CUDA is called only if it grows.
+// Whether a block can have that many bytes, static and dynamic.
+inline bool has_shared(const Context& c, size_t bytes) { return bytes <= properties(c.device.index).shared_per_block; }
+// Raises the kernel's limit of dynamic shared memory; CUDA is called only if it grows. An Error above
+// has_shared().
 void opt_in(const Context&, const void* kernel, size_t shared_bytes);
 
 // After a wait for the device: throws the Error of the first bad index noted since the last wait (index_check.h).

@@ -68,8 +68,10 @@ TEST_CASE("attention: every compiled head size, and others") {
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::f32);
   check_form({.tq = 3, .tk = 3, .hs = 256}, DType::bf16);
   check_form({.tq = 3, .tk = 3, .hs = 257}, DType::bf16);
-  for (DType t : {DType::f32, DType::bf16, DType::f64})
-    check_form({.tq = 3, .tk = 3, .hs = t == DType::f64 ? 256 : 512}, t);
+  for (DType t : {DType::f32, DType::bf16, DType::f64}) {
+    check_form({.tq = 17, .tk = 19, .hs = t == DType::f64 ? 256 : 512}, t);
+    check_form({.tq = 20, .tk = 37, .hs = 160, .heads = 2, .batch = 2, .causal = false, .lengths = {37, 5}}, t);
+  }
 }
 TEST_CASE("attention: lengths around the widths of blocks") {
   check_lengths(DType::f32);

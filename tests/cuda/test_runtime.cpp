@@ -3,6 +3,8 @@
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/staging.h>
+#include <tapegrad/ops/attention.h>
+#include <tapegrad/ops/quantized/quantize.h>
 
 #include <condition_variable>
 #include <deque>
@@ -254,6 +256,22 @@ TEST_CASE("a GPU without kernels in this build is an Error of the first use, whi
             "skipped: [device] cuda:0 has compute capability 12.0, and this build has kernels for 80-real, 90a-real. "
             "CUDA reports: no kernel image is available for execution on the device (cudaErrorNoKernelImageForDevice). "
             "Build with -DCMAKE_CUDA_ARCHITECTURES=120-real, or use another device."));
+}
+ALONE_CASE("blocks have little shared memory") {
+  const Tensor x = random({1, 1, 3, 512}, 1).to(kGpu), codes = filled<int8_t>({1000, 1000}, 1).to(kGpu);
+  CHECK_SAYS(
+      values(attention(x, x, x)),
+      "[attention] a head size of 512 in f32 takes 67328 bytes of shared memory per block, and cuda:0 has 65536. "
+      "Use more and smaller heads, or Device::cpu().");
+  CHECK_SAYS(int8_linear(codes, codes), "[int8_linear] its kernel takes 98304 bytes of shared memory per block, and");
+}
+TEST_CASE("blocks with less shared memory than any tile takes: an Error with the bytes") {
+  for (const char* bytes : {"1000", "99999999"})
+    CHECK(
+        has(run_alone("*", fmt::format("TG_EMULATE_SHARED_BYTES={}", bytes)).output, "a number from 49152 to 232448"));
+  const Alone r = run_alone(ALONE "blocks have little shared memory", "TG_EMULATE_SHARED_BYTES=65536");
+  CAPTURE(r.output);
+  CHECK(r.status == 0);
 }
 TEST_CASE("the emulated device says what it is") {
   const std::string text = runtime_of(kGpu).describe(0);
