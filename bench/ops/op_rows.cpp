@@ -225,18 +225,22 @@ void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t h
 }
 // Reads weights, two moments and gradients, writes all but the gradients; `tensors` tensors of n elements. `copies`:
 // also writes bf16 weights.
-void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false) {
+void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false, DType moments = DType::f32) {
   const Kind t{DType::f32, rows.device};
   const std::vector<int64_t> shape = tensors == 1 ? std::vector{n} : std::vector{tensors, n};
-  const double bytes = (7.0 * 4 + (copies ? 2 : 0)) * double(n) * double(tensors);
-  rows.push_back({.id = {copies ? "adamw_step_bf16_copies" : "adamw_step", shape, "f32"},
+  const bool narrow = moments == DType::bf16;
+  const double bytes = ((narrow ? 20.0 : 28.0) + (copies ? 2 : 0)) * double(n) * double(tensors);
+  rows.push_back({.id = {narrow   ? "adamw_step_bf16_moments"
+                         : copies ? "adamw_step_bf16_copies"
+                                  : "adamw_step",
+                         shape, "f32"},
                   .bytes = bytes,
                   .moves = OpRow::Moves::in_place,
                   .make = [=]() -> Run {
                     std::vector<Tensor> w, m, v, g;
                     for (int64_t i = 0; i < tensors; ++i) {
                       w.push_back(input({n}, t)), g.push_back(input({n}, t));
-                      m.push_back(zeros({n}, DType::f32, t.device)), v.push_back(zeros({n}, DType::f32, t.device));
+                      m.push_back(zeros({n}, moments, t.device)), v.push_back(zeros({n}, moments, t.device));
                       if (copies) (void)parameter_as(w.back(), DType::bf16);
                     }
                     return [=, step = int64_t(0)]() mutable {
@@ -293,6 +297,7 @@ void cpu_rows(Rows& rows) {
   for (const bool copies : {false, true}) adamw_rows(rows, kManyParameters, 1, copies);
   global_norm_row(rows, kManyParameters, DType::f32);
   for (const int64_t terms : {1, 8, 16, 64}) adamw_product_rows(rows, 4096, terms);
+  adamw_rows(rows, int64_t(1) << 24, 1, false, DType::bf16);
   adamw_rows(rows, 1024, 148);  // the number of tensors in 12 layers
   for (const DType d : {DType::f32, DType::bf16}) {
     pointwise_rows(rows, 768, 512, d);
@@ -335,6 +340,7 @@ void gpu_rows(Rows& rows) {
     attention_rows(rows, 1, 32, 2048, 128, d);
   }
   for (const int64_t n : {int64_t(1) << 18, int64_t(1) << 24, int64_t(1) << 28}) adamw_rows(rows, n);
+  adamw_rows(rows, int64_t(1) << 28, 1, false, DType::bf16);
   adamw_rows(rows, int64_t(1) << 16, 148);
 }
 }  // namespace

@@ -3,12 +3,13 @@
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
-#include <tapegrad/ops/training/optim_step.h>
+#include <tapegrad/ops/training/optim_math.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -91,41 +92,41 @@ struct Clip {
     skip = op.o.skip_non_finite && !std::isfinite(*norm);
   }
 };
-template <class T, size_t N> void keep(int64_t n, const std::array<const T*, N>& in, const std::array<T*, N>& out) {
-  for (size_t k = 0; k < N; ++k)
-    if (in[k] != out[k]) std::copy_n(in[k], n, out[k]);
+template <class... I, class... O> void keep(int64_t n, const std::tuple<I...>& in, const std::tuple<O...>& out) {
+  const auto one = [n](auto from, auto to) {
+    if (from != to) std::copy_n(from, n, to);
+  };
+  [&]<size_t... K>(std::index_sequence<K...>) {
+    (one(std::get<K>(in), std::get<K>(out)), ...);
+  }(std::index_sequence_for<I...>());
 }
-template <class T> struct AdamWNumbers {  // per tensor; computed in double, used in T
-  T beta1, rest1, beta2, rest2, rate, root, eps, clip, before = 1, after = 1, l2 = 0;
+template <class T> struct AdamWOf : op::AdamWNumbers<T> {
+  T clip;
   bool skip;
   template <class Op>
-  AdamWNumbers(const Op& op, const AdamWOverrides& x, const Clip& c)
-      : eps(T(op.o.eps)), clip(T(c.factor)), skip(c.skip) {
-    const double b1 = *x.beta1, b2 = *x.beta2, decay = *x.weight_decay, lr = op.lr * x.lr_scale;
-    beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
-    const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
-    const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
-    rate = T(corrected ? lr / first : lr * second / first);
-    root = T(corrected ? 1 / second : 1);
-    if (op.o.decay == WeightDecay::l2)
-      l2 = T(decay);
-    else
-      (op.o.decay == WeightDecay::before ? before : after) = T(1 - lr * decay);
-  }
+  AdamWOf(const Op& op, const AdamWOverrides& x, const Clip& c)
+      : op::AdamWNumbers<T>(op, x), clip(T(c.factor)), skip(c.skip) {}
 };
-template <class T, class G>
-void adamw_block(int64_t n, const AdamWNumbers<T>& numbers, const std::array<const T*, 3>& in, const G* g,
-                 const std::array<T*, 3>& out) {
-  const AdamWNumbers<T> c = numbers;
+// `at`: the position in the weight.
+template <class T, class M, class G>
+void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tuple<const T*, const M*, const M*>& in,
+                 const G* g, const std::tuple<T*, M*, M*>& out) {
+  const AdamWOf<T> c = numbers;
+  const auto decay = c.decay(c.now);  // selects in a loop prevent vectors
   if (c.skip) return keep(n, in, out);
-  const T *w = in[0], *m = in[1], *v = in[2];
-  T *w1 = out[0], *m1 = out[1], *v1 = out[2];
+  const auto [w, m, v] = in;
+  const auto [w1, m1, v1] = out;
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) {
-    const T x = T(g[i]) * c.clip + c.l2 * w[i], a = c.beta1 * m[i] + c.rest1 * x,
-            b = c.beta2 * v[i] + c.rest2 * (x * x);
-    const T y = w[i] * c.before - c.rate * (a / (std::sqrt(b) * c.root + c.eps));
-    w1[i] = y * c.after, m1[i] = a, v1[i] = b;
+    T x = w[i], a = T(m[i]), b = T(v[i]);
+    c.template update<!std::is_same_v<T, M>>(c.now, decay, c.clip, T(g[i]), x, a, b);
+    w1[i] = x;
+    if constexpr (std::is_same_v<T, M>) {
+      m1[i] = a, v1[i] = b;
+    } else {
+      const uint32_t word = op::rounding_word(c.now.key, uint32_t(at) + uint32_t(i));
+      m1[i] = op::stochastic_bf16(a, word), v1[i] = op::stochastic_bf16(b, word >> 16);
+    }
   }
 }
 template <class T> struct SgdNumbers {  // per tensor; computed in double, used in T
@@ -133,18 +134,18 @@ template <class T> struct SgdNumbers {  // per tensor; computed in double, used 
   bool skip;
   SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, const Clip& c)
       : rate(T(op.lr * x.lr_scale)), decay(T(*x.weight_decay)), clip(T(c.factor)), skip(c.skip) {
-    const bool first = op.t == 1;  // the buffer is the gradient then
+    const bool first = op.t == 1;
     stays = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening);
     ahead = T(op.o.nesterov ? op.o.momentum : 0);
   }
 };
 template <class T, class G>
-void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::array<const T*, 2>& in, const G* g,
-               const std::array<T*, 2>& out) {
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::tuple<const T*, const T*>& in,
+               const G* g, const std::tuple<T*, T*>& out) {
   const SgdNumbers<T> c = numbers;
   if (c.skip) return keep(n, in, out);
-  const T *w = in[0], *b = in[1];
-  T *w1 = out[0], *b1 = out[1];
+  const auto [w, b] = in;
+  const auto [w1, b1] = out;
   const auto loop = [&](auto direction) {
     TG_SAME_INDEX
     for (int64_t i = 0; i < n; ++i) {
@@ -155,17 +156,18 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std
   nesterov ? loop([&](T x, T y) { return x + c.ahead * y; }) : loop([](T, T y) { return y; });
 }
 template <class T, class G>
-void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::array<const T*, 1>& in, const G* g,
-               const std::array<T*, 1>& out) {
+void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::tuple<const T*>& in, const G* g,
+               const std::tuple<T*>& out) {
   const SgdNumbers<T> c = numbers;
   if (c.skip) return keep(n, in, out);
-  const T* w = in[0];
-  T* w1 = out[0];
+  const auto [w] = in;
+  const auto [w1] = out;
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
 // Calls block<T>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists
-// tensors. Gradients may be bf16 where T is f32.
+// tensors. Gradients and AdamW's moments may be bf16 where T is f32.
+template <size_t I, class T, class M> using ListOf = std::conditional_t<I == 0, T, M>;
 template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
   const std::vector<Tile> tiles = tiles_of(out.first(n));
@@ -179,28 +181,29 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
   }
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
     const auto& [k, begin, end] = tiles[size_t(t)];
-    const auto run = [&]<class T, class G>() {
+    const auto run = [&]<class T, class M, class G>() {
       using At = std::array<int64_t, kAll>;
       walks[k].rows(begin, end, [&](int64_t size, const At& at, const At& step) {
         [&]<size_t... I>(std::index_sequence<I...>) {
-          std::array<RowOperand<T>, kLists> from{
-              RowOperand<T>(in[I * n + k].template data<T>() + at[I + 1], step[I + 1])...};
-          RowOperand<G> grad(grads[k].template data<G>() + at[kLists + 1], step[kLists + 1]);
-          for (int64_t i = 0; i < size; i += kBlock) {
-            const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
-            block.template operator()<T>(k, o, some, std::array<const T*, kLists>{from[I].block(i, some)...},
-                                         grad.block(i, some),
-                                         std::array<T*, kLists>{out[I * n + k].template data<T>() + o...});
-          }
+          const auto to = [&](int64_t o) { return std::tuple(out[I * n + k].template data<ListOf<I, T, M>>() + o...); };
+          [&](auto&& grad, auto&&... from) {
+            for (int64_t i = 0; i < size; i += kBlock) {
+              const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
+              block.template operator()<T>(k, o, some, std::tuple(from.block(i, some)...), grad.block(i, some), to(o));
+            }
+          }(RowOperand<G>(grads[k].template data<G>() + at[kLists + 1], step[kLists + 1]),
+            RowOperand<ListOf<I, T, M>>(in[I * n + k].template data<ListOf<I, T, M>>() + at[I + 1], step[I + 1])...);
         }(std::make_index_sequence<kLists>());
       });
     };
-    if (out[k].dtype() == DType::f64)
-      run.template operator()<double, double>();
-    else if (grads[k].dtype() == DType::bf16)
-      run.template operator()<float, bf16>();
-    else
-      run.template operator()<float, float>();
+    const auto of_gradient = [&]<class M>() {
+      grads[k].dtype() == DType::bf16 ? run.template operator()<float, M, bf16>()
+                                      : run.template operator()<float, M, float>();
+    };
+    if (out[k].dtype() == DType::f64) return run.template operator()<double, double, double>();
+    if constexpr (kLists == 3)
+      if (out[n + k].dtype() == DType::bf16) return of_gradient.template operator()<bf16>();
+    of_gradient.template operator()<float>();
   });
 }
 // The numbers of all tensors, per dtype in use.
@@ -257,22 +260,21 @@ void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
   const Bufs in = parts.in(), out = parts.out();
   const size_t n = op.tensors();
   const Rest rest(op, 3, in, out);
-  const Both<AdamWNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
+  const Both<AdamWOf> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
   update<3>(n, in, rest.grads, out,
             [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad, const auto& to) {
-              adamw_block<T>(size, numbers.of<T>(k), from, grad, to);
-              rest.write_copy(k, at, size, to[0]);
+              adamw_block(size, at + (op.first.empty() ? 0 : op.first[k]), numbers.of<T>(k), from, grad, to);
+              rest.write_copy(k, at, size, std::get<0>(to));
             });
 }
-// Tiles of the gradient, computed and used in cache.
 thread_local Scratch t_gradient;
 void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context&) {
   constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // rows as long as possible, in memory order
   const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
   const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);
-  const auto run = [&]<class T>() {
-    const AdamWNumbers<T> numbers(op, op.own, Clip(op, norm_of(in, 5)));
+  const auto run = [&]<class T, class M>() {
+    const AdamWOf<T> numbers(op, op.own, Clip(op, norm_of(in, 5)));
     const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
     const int64_t across = (columns + wide - 1) / wide, down = (rows + high - 1) / high;
     parallel_for(across * down, [&](int64_t t) {
@@ -282,12 +284,13 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
       gemm_serial<T>(m, n, r, a.at(i, 0), b.at(0, j), g, n);
       for (int64_t q = 0; q < m; ++q) {
         const int64_t at = (i + q) * columns + j;
-        adamw_block<T, T>(n, numbers, {in[0].data<T>() + at, in[1].data<T>() + at, in[2].data<T>() + at}, g + q * n,
-                          {out[0].data<T>() + at, out[1].data<T>() + at, out[2].data<T>() + at});
+        adamw_block<T, M, T>(n, at, numbers, {in[0].data<T>() + at, in[1].data<M>() + at, in[2].data<M>() + at},
+                             g + q * n, {out[0].data<T>() + at, out[1].data<M>() + at, out[2].data<M>() + at});
       }
     });
   };
-  out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  if (out[0].dtype() == DType::f64) return run.template operator()<double, double>();
+  out[1].dtype() == DType::bf16 ? run.template operator()<float, bf16>() : run.template operator()<float, float>();
 }
 void sgd_step(const op::SgdStep& op, Bufs all_in, Bufs all_out, Context&) {
   keep_rest(op.first.size(), all_in, all_out);
@@ -299,7 +302,7 @@ void sgd_step(const op::SgdStep& op, Bufs all_in, Bufs all_out, Context&) {
   const auto block = [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad,
                                   const auto& to) {
     sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, grad, to);
-    rest.write_copy(k, at, size, to[0]);
+    rest.write_copy(k, at, size, std::get<0>(to));
   };
   op.updated() == 2 ? update<2>(n, in, rest.grads, out, block) : update<1>(n, in, rest.grads, out, block);
 }

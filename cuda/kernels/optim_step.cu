@@ -1,11 +1,12 @@
 // All tensors of an op in one launch, 16 bytes at a time.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
-#include <tapegrad/ops/training/optim_step.h>
+#include <tapegrad/ops/training/optim_math.h>
 
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <tuple>
 
 namespace tg::cuda {
 namespace {
@@ -104,47 +105,61 @@ struct Clip {
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor's kLists lists, which are updated, and its gradient in T or bf16.
-template <class T, int kLists_> struct StepTensor {
+// A tensor's kLists lists, which are updated, and its gradient in T or bf16. M: of later lists.
+template <class T, int kLists_, class M = T> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
-  static constexpr bool kCopies = sizeof(T) == 4;
-  const T* in[kLists];
-  T* out[kLists];  // may alias the inputs
+  static constexpr bool kCopies = sizeof(T) == 4, kRounds = !std::is_same_v<T, M>;
+  const void* in[kLists];
+  void* out[kLists];  // may alias the inputs
   const void* grad;
   bf16* copy;  // of in[0] after the step; may be null
   int64_t n;
   bool narrow;  // the gradient is bf16
-};
-// Hyperparameters are computed in double. `now` changes every step.
-template <class T> struct AdamW : StepTensor<T, 3> {
-  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
-  T beta1, rest1, beta2, rest2, eps;
-  WeightDecay kind;
-  struct Now {
-    T rate, root, decay;  // weight_decay if l2, else 1 - rate weight_decay
-  } now;
 
-  AdamW() = default;
-  AdamW(const op::AdamWStep& op, size_t k) : AdamW(op, op.each[k]) {}
-  template <class Op> AdamW(const Op& op, const AdamWOverrides& x) : eps(T(op.o.eps)), kind(op.o.decay) {
-    const double b1 = *x.beta1, b2 = *x.beta2, lr = op.lr * x.lr_scale;
-    beta1 = T(b1), rest1 = T(1 - b1), beta2 = T(b2), rest2 = T(1 - b2);
-    const double first = 1 - std::pow(b1, double(op.t)), second = std::sqrt(1 - std::pow(b2, double(op.t)));
-    const bool corrected = op.o.eps_placement == EpsPlacement::corrected;
-    now.rate = T(corrected ? lr / first : lr * second / first);
-    now.root = T(corrected ? 1 / second : 1);
-    now.decay = T(kind == WeightDecay::l2 ? *x.weight_decay : 1 - lr * *x.weight_decay);
+  static bool has(Bufs out, size_t n, size_t k) {
+    return out[k].dtype() == dtype_of<T>() && (kLists == 1 || out[n + k].dtype() == dtype_of<M>());
   }
-  __device__ __forceinline__ void update(const Clip::Factor<T>& clip, const Now& s, T (&x)[3], T grad) const {
+  template <int V> __device__ __forceinline__ Vec<T, V> load(int i, int64_t at) const {
+    if (i == 0) return load16<V>(static_cast<const T*>(in[i]) + at);
+    const auto x = load16<V>(static_cast<const M*>(in[i]) + at);
+    Vec<T, V> wide;
+#pragma unroll
+    for (int k = 0; k < V; ++k) wide.x[k] = widen(x.x[k]);
+    return wide;
+  }
+  template <int V>
+  __device__ __forceinline__ void store(int i, int64_t at, const Vec<T, V>& x, const uint32_t (&random)[V]) const {
+    if (i == 0) return store16_streaming(static_cast<T*>(out[i]) + at, x);
+    Vec<M, V> y;
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      if constexpr (kRounds)
+        y.x[k] = op::stochastic_bf16(x.x[k], i == 1 ? random[k] : random[k] >> 16);
+      else
+        y.x[k] = x.x[k];
+    store16_streaming(static_cast<M*>(out[i]) + at, y);
+  }
+  __host__ __device__ __forceinline__ bool aligned() const {
+    auto low = reinterpret_cast<uintptr_t>(in[0]) | reinterpret_cast<uintptr_t>(out[0]);
+    if constexpr (kCopies) low |= reinterpret_cast<uintptr_t>(copy) * 2;  // vectors of half the bytes
+    for (int i = 1; i < kLists; ++i)
+      low |= (reinterpret_cast<uintptr_t>(in[i]) | reinterpret_cast<uintptr_t>(out[i])) * (sizeof(T) / sizeof(M));
+    return low % 16 == 0;
+  }
+};
+template <class T, class M = T> struct AdamW : StepTensor<T, 3, M>, op::AdamWNumbers<T> {
+  static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
+  int64_t first = 0;                                    // position in the weight
+  AdamW() = default;
+  AdamW(const op::AdamWStep& op, size_t k) : AdamW(op, op.each[k]) {
+    if (!op.first.empty()) first = op.first[k];
+  }
+  template <class Op> AdamW(const Op& op, const AdamWOverrides& x) : op::AdamWNumbers<T>(op, x) {}
+  __device__ __forceinline__ void step(const Clip::Factor<T>& clip, const typename AdamW::Now& s, T (&x)[3],
+                                       T grad) const {
     if (clip.skip) return;
-    const T before = kind == WeightDecay::before ? s.decay : T(1), after = kind == WeightDecay::after ? s.decay : T(1),
-            l2 = kind == WeightDecay::l2 ? s.decay : T(0);
-    T &w = x[0], &m = x[1], &v = x[2];
-    const T g = grad * clip.of_gradient + l2 * w;
-    m = beta1 * m + rest1 * g;
-    v = beta2 * v + rest2 * (g * g);
-    w = (w * before - s.rate * (m / (sqrt(v) * s.root + eps))) * after;
+    this->template update<AdamW::kRounds>(s, this->decay(s), clip.of_gradient, grad, x[0], x[1], x[2]);
   }
 };
 template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1> {
@@ -158,12 +173,12 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
   Sgd() = default;
   Sgd(const op::SgdStep& op, size_t k) : nesterov(op.o.nesterov) {
     const SgdOverrides& x = op.each[k];
-    const bool first = op.t == 1;  // the buffer starts as the gradient
+    const bool first = op.t == 1;
     now.keep = T(first ? 0 : op.o.momentum), now.take = T(first ? 1 : 1 - op.o.dampening);
     now.rate = T(op.lr * x.lr_scale), ahead = T(op.o.momentum), decay = T(*x.weight_decay);
   }
-  __device__ __forceinline__ void update(const Clip::Factor<T>& clip, const Now& s, T (&x)[kMomentum ? 2 : 1],
-                                         T grad) const {
+  __device__ __forceinline__ void step(const Clip::Factor<T>& clip, const Now& s, T (&x)[kMomentum ? 2 : 1],
+                                       T grad) const {
     if (clip.skip) return;
     T& w = x[0];
     T g = grad * clip.of_gradient + decay * w;
@@ -175,27 +190,27 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
     w -= s.rate * g;
   }
 };
-// Elements [at, at + V), with a gradient of G.
-template <int V, class G, class Entry, class Factor>
-__device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, const typename Entry::Now& now,
-                                        int64_t at) {
-  using T = typename Entry::Type;
+// Elements [at, at + V), whose gradient is g.
+template <int V, class Entry, class T = typename Entry::Type>
+__device__ __forceinline__ void step_at(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
+                                        int64_t at, const T (&g)[V]) {
   constexpr int kLists = Entry::kLists;
   Vec<T, V> x[kLists];
+  uint32_t random[V];
 #pragma unroll
-  for (int i = 0; i < kLists; ++i) x[i] = load16<V>(t.in[i] + at);
-  const auto grad = load16<V>(static_cast<const G*>(t.grad) + at);
+  for (int i = 0; i < kLists; ++i) x[i] = t.template load<V>(i, at);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     T one[kLists];
 #pragma unroll
     for (int i = 0; i < kLists; ++i) one[i] = x[i].x[k];
-    t.update(clip, now, one, T(widen(grad.x[k])));
+    t.step(clip, now, one, g[k]);
 #pragma unroll
     for (int i = 0; i < kLists; ++i) x[i].x[k] = one[i];
+    if constexpr (Entry::kRounds) random[k] = op::rounding_word(now.key, uint32_t(t.first + at) + k);
   }
 #pragma unroll
-  for (int i = 0; i < kLists; ++i) store16_streaming(t.out[i] + at, x[i]);
+  for (int i = 0; i < kLists; ++i) t.store(i, at, x[i], random);
   if constexpr (Entry::kCopies)
     if (t.copy) {
       Vec<bf16, V> narrow;
@@ -204,19 +219,23 @@ __device__ __forceinline__ void step_at(const Entry& t, const Factor& clip, cons
       store16_streaming(t.copy + at, narrow);
     }
 }
-// Elements [begin, begin + n), by vectors if all pointers are aligned.
-template <class G, class Entry, class Factor>
-__device__ __forceinline__ void step_chunk(const Entry& t, const Factor& clip, const typename Entry::Now& now,
-                                           int64_t begin, int n) {
-  constexpr int V = kVec<typename Entry::Type>;
-  auto low = reinterpret_cast<uintptr_t>(t.grad);
+template <int V, class G, class Entry, class T = typename Entry::Type>
+__device__ __forceinline__ void step_by(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
+                                        int64_t at) {
+  const auto grad = load16<V>(static_cast<const G*>(t.grad) + at);
+  T g[V];
 #pragma unroll
-  for (int i = 0; i < Entry::kLists; ++i)
-    low |= reinterpret_cast<uintptr_t>(t.in[i]) | reinterpret_cast<uintptr_t>(t.out[i]);
-  if constexpr (Entry::kCopies) low |= reinterpret_cast<uintptr_t>(t.copy) * 2;  // copy: vectors of half the bytes
-  const int scalars = low % 16 == 0 ? n / V * V : 0;
-  for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_at<V, G>(t, clip, now, begin + i);
-  for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_at<1, G>(t, clip, now, begin + i);
+  for (int k = 0; k < V; ++k) g[k] = T(widen(grad.x[k]));
+  step_at(t, clip, now, at, g);
+}
+// Elements [begin, begin + n), by vectors if all pointers are aligned.
+template <class G, class Entry, class T = typename Entry::Type>
+__device__ __forceinline__ void step_chunk(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
+                                           int64_t begin, int n) {
+  constexpr int V = kVec<T>;
+  const int scalars = t.aligned() && reinterpret_cast<uintptr_t>(t.grad) % 16 == 0 ? n / V * V : 0;
+  for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_by<V, G>(t, clip, now, begin + i);
+  for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_by<1, G>(t, clip, now, begin + i);
 }
 // recorded: `now` of the entries in a recording, else null.
 template <class Entry, int kMost>
@@ -254,23 +273,23 @@ template <class Entry> struct Entries {
     if constexpr (Entry::kCopies)
       for (size_t j = 0; j < copies.size(); ++j) copy[op.copied[j]] = copies[j].template data<bf16>();
     for (size_t k = 0; k < n; ++k) {
-      if (out[k].dtype() != dtype_of<T>() || out[k].numel() == 0) continue;
+      if (!Entry::has(out, n, k) || out[k].numel() == 0) continue;
       places.push_back(k);
       Entry& e = all.emplace_back(op, k);
       const auto at = [&](const Buf& b) { return dense.emplace_back(c, b).data(); };
       for (size_t i = 0; i < Entry::kLists; ++i) {
-        e.in[i] = static_cast<const T*>(at(in[i * n + k]));
-        e.out[i] = out[i * n + k].template data<T>();
+        e.in[i] = at(in[i * n + k]);
+        e.out[i] = first_element(out[i * n + k]);
       }
       e.grad = at(grads[k]), e.narrow = grads[k].dtype() != dtype_of<T>(), e.copy = copy[k];
       e.n = out[k].numel();
     }
   }
   template <class Op> void step(const Op& op, const Clip& clip, const Context& c) const {
-    constexpr int kMany = 200;
-    using Most = Batch<Entry, kMany>;
     using Now = typename Entry::Now;
-    static_assert(sizeof(Most) + sizeof(int64_t) + sizeof(Clip) + sizeof(Now*) <= kMostParameters);
+    constexpr size_t kRest = 2 * sizeof(int64_t) + sizeof(int64_t) + sizeof(Clip) + sizeof(Now*);
+    constexpr int kMany = int(std::min<size_t>(200, (kMostParameters - kRest) / (sizeof(Entry) + sizeof(int64_t))));
+    static_assert(sizeof(Batch<Entry, kMany>) + sizeof(int64_t) + sizeof(Clip) + sizeof(Now*) <= kMostParameters);
     if (all.empty()) return;
     const Now* const recorded = step_values<Now>(op, all.size(), [places = places](const Op& now, Now* to) {
       for (const size_t k : places) *to++ = Entry(now, k).now;
@@ -281,30 +300,30 @@ template <class Entry> struct Entries {
     });
   }
 };
-template <template <class> class Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
+template <class... Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
   for (size_t k = 0; k < op.first.size(); ++k)  // tensors outside the update are copied
     if (all_in[k].bytes != all_out[k].bytes) copy_contiguous(c, all_in[k], first_element(all_out[k]));
   const op::StepParts parts(op.first, op.copied, all_in, all_out);
   const Bufs in = parts.in(), out = parts.out();
   const size_t updated = out.size(), n = op.tensors();
   const Clip clip(op, in, updated + n);
-  const Entries<Entry<float>> f32(op, in, out, c);  // allocate all before any write
-  const Entries<Entry<double>> f64(op, in, out, c);
-  f32.step(op, clip, c);
-  f64.step(op, clip, c);
+  const std::tuple all{Entries<Entry>(op, in, out, c)...};  // allocate all before any write
+  std::apply([&](const auto&... e) { (e.step(op, clip, c), ...); }, all);
 }
-template <class T> using SgdMomentum = Sgd<T, true>;
-template <class T> using SgdPlain = Sgd<T, false>;
 
 // --- a step whose gradient is a GEMM --------------------------------------------------------------------------------
+template <class T, class M> struct Folded : AdamW<T, M> {
+  static constexpr bool kCopies = false;
+  using AdamW<T, M>::AdamW;
+};
 // w (rows, columns) has the gradient a^T b, of a (terms, rows) and b (terms, columns). A thread has kTall rows of V
 // adjacent columns, so that it reads b once for all of them.
 constexpr int kTall = 4;
-template <class T, int V>
+template <class T, class M, int V>
 __global__ void __launch_bounds__(kThreads)
-    adamw_product_tiles(const __grid_constant__ AdamW<T> t, const StepValue<typename AdamW<T>::Now> step, const T* a,
-                        const T* b, int64_t terms, int64_t rows, int64_t columns, const __grid_constant__ Clip clip) {
-  constexpr int kLists = AdamW<T>::kLists;
+    adamw_product_tiles(const __grid_constant__ Folded<T, M> t, const StepValue<typename AdamW<T>::Now> step,
+                        const T* a, const T* b, int64_t terms, int64_t rows, int64_t columns,
+                        const __grid_constant__ Clip clip) {
   const int64_t across = columns / V, down = (rows + kTall - 1) / kTall;
   const auto factor = clip.factor<T>();
   const auto now = step.get();
@@ -324,18 +343,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int r = 0; r < kTall; ++r) {
       if (first + r >= rows) break;
-      const int64_t at = (first + r) * columns + j;
-      Vec<T, V> x[kLists];
-#pragma unroll
-      for (int k = 0; k < kLists; ++k) x[k] = load16<V>(t.in[k] + at);
-#pragma unroll
-      for (int e = 0; e < V; ++e) {
-        T one[kLists] = {x[0].x[e], x[1].x[e], x[2].x[e]};
-        t.update(factor, now, one, g[r][e]);
-        x[0].x[e] = one[0], x[1].x[e] = one[1], x[2].x[e] = one[2];
-      }
-#pragma unroll
-      for (int k = 0; k < kLists; ++k) store16_streaming(t.out[k] + at, x[k]);
+      step_at(t, factor, now, (first + r) * columns + j, g[r]);
     }
   }
 }
@@ -343,25 +351,28 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   const int64_t terms = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
   const Clip clip(op, in, 5);
-  const auto run = [&]<class T>() {
-    AdamW<T> t(op, op.own);
+  const auto run = [&]<class T, class M>() {
+    Folded<T, M> t(op, op.own);
     const StepValue<typename AdamW<T>::Now> step(
         op, [](const op::AdamWProductStep& now) { return AdamW<T>(now, now.own).now; });
-    bool aligned = columns % kVec<T> == 0 && aligned16(in[4].data<T>());
-    for (size_t k = 0; k < 3; ++k) {
-      t.in[k] = in[k].data<T>(), t.out[k] = out[k].data<T>();
-      aligned = aligned && aligned16(t.in[k]) && aligned16(t.out[k]);
-    }
+    for (size_t k = 0; k < 3; ++k) t.in[k] = first_element(in[k]), t.out[k] = first_element(out[k]);
+    t.copy = nullptr;
+    const bool aligned = columns % kVec<T> == 0 && aligned16(in[4].data<T>()) && t.aligned();
     const int64_t tiles = (rows + kTall - 1) / kTall * (columns / (aligned ? kVec<T> : 1));
-    launch(c, aligned ? adamw_product_tiles<T, kVec<T>> : adamw_product_tiles<T, 1>, blocks_for(c, tiles, kThreads),
-           kThreads, 0, t, step, in[3].data<T>(), in[4].data<T>(), terms, rows, columns, clip);
+    launch(c, aligned ? adamw_product_tiles<T, M, kVec<T>> : adamw_product_tiles<T, M, 1>,
+           blocks_for(c, tiles, kThreads), kThreads, 0, t, step, in[3].data<T>(), in[4].data<T>(), terms, rows, columns,
+           clip);
   };
-  out[0].dtype() == DType::f64 ? run.template operator()<double>() : run.template operator()<float>();
+  if (out[0].dtype() == DType::f64) return run.template operator()<double, double>();
+  out[1].dtype() == DType::bf16 ? run.template operator()<float, bf16>() : run.template operator()<float, float>();
 }
 
-void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) { step<AdamW>(op, in, out, c); }
+void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) {
+  step<AdamW<float>, AdamW<double>, AdamW<float, bf16>>(op, in, out, c);
+}
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context& c) {
-  op.o.momentum > 0 ? step<SgdMomentum>(op, in, out, c) : step<SgdPlain>(op, in, out, c);
+  op.o.momentum > 0 ? step<Sgd<float, true>, Sgd<double, true>>(op, in, out, c)
+                    : step<Sgd<float, false>, Sgd<double, false>>(op, in, out, c);
 }
 TG_STRIDED_KERNEL(op::SquareSums, cuda, square_sums);
 TG_KERNEL(op::NormOfSquareSums, cuda, norm_of_square_sums);

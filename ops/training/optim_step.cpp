@@ -136,12 +136,15 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
       const Tensor& like = first.empty() ? w : in[(roles.size() - 1) * n + copies.size() + i];
       TG_CHECK(x.shape() == like.shape(), shape, "[{}] {} {} is {}, the {} is {}. Their shapes must be equal.", op,
                roles[role], i, x, first.empty() ? "weight" : "gradient", like);
-      // Gradients of f32 weights are bf16 where the model computes in it.
-      const bool narrow = roles[role] == kGradient && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
+      const bool narrow =
+          (updated == kMoments || role == updated) && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
       TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
-               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, except for bf16 gradients of f32 "
-               "weights: use .to(dtype).",
+               "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, except for bf16 gradients and moments "
+               "of f32 weights: use .to(dtype).",
                op, roles[role], i, x, w);
+      TG_CHECK(updated != kMoments || role != 2 || x.dtype() == in[n + i].dtype(), dtype,
+               "[{}] second moment {} is {}, the first {}. Both must have one dtype: use .to(dtype).", op, i, x,
+               in[n + i]);
     }
   }
   for (size_t k = 0; k < copies.size(); ++k)
@@ -203,16 +206,19 @@ op::StepParts::StepParts(std::span<const int64_t> first, std::span<const uint32_
 Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied, first); }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
-// The overrides of each tensor, all set.
-std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w,
+// The overrides of each tensor, all set; streams for bf16 moments.
+std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w, Inputs m,
                                           const AdamWOptions& o) {
   TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[{}] eps is {}. It must be above 0, and finite.", op, o.eps);
-  return overrides_of(op, each, w, [&](AdamWOverrides& own) {
+  auto all = overrides_of(op, each, w, [&](AdamWOverrides& own) {
     own.weight_decay = own.weight_decay.value_or(o.weight_decay);
     own.beta1 = own.beta1.value_or(o.beta1), own.beta2 = own.beta2.value_or(o.beta2);
     TG_CHECK(is_beta(*own.beta1) && is_beta(*own.beta2), value,
              "[{}] beta1 is {}, beta2 is {}. Both must be in [0, 1).", op, *own.beta1, *own.beta2);
   });
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i].stream = m[i].dtype() == DType::bf16 ? std::optional(all[i].stream.value_or(i)) : std::nullopt;
+  return all;
 }
 }  // namespace
 void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t t, const Tensor& norm, double max_norm,
@@ -222,7 +228,7 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   std::vector<Tensor> in = checked_inputs(kName, kAdamW, kMoments, std::array{x.w, x.m, x.v, x.grad}, norm, max_norm);
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
-  auto each = adamw_numbers(kName, x.each, x.w, o);
+  auto each = adamw_numbers(kName, x.each, x.w, x.m, o);
   auto step = make_ref<op::AdamWStep>(op::AdamWStep::StepAttributes{
       o, std::move(each), {}, firsts_of(kName, x.first, x.w), lr, max_norm, t, std::move(count)});
   detail::emit_with_copies(std::move(step), x.w, std::move(in), kMoments * x.w.size());
@@ -261,7 +267,7 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
-  const AdamWOverrides numbers = adamw_numbers(kName, {&own, 1}, one(w), o)[0];
+  const AdamWOverrides numbers = adamw_numbers(kName, {&own, 1}, one(w), one(m), o)[0];
   emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
 }
 

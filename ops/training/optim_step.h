@@ -49,11 +49,13 @@ struct AdamWOptions {
   EpsPlacement eps_placement = EpsPlacement::corrected;
   /// A step whose norm is not finite changes no tensor. Needs the norm; a max_norm of infinity clips nothing.
   bool skip_non_finite = false;
+  uint64_t seed = 0;  ///< of bf16 moments' rounding
 };
 /// Per-tensor values of an AdamW step. Unset ones default to the options.
 struct AdamWOverrides {
   double lr_scale = 1;  ///< factor of the learning rate, also for decay
   std::optional<double> weight_decay = {}, beta1 = {}, beta2 = {};
+  std::optional<uint64_t> stream = {};  ///< of the seed; else the index
 };
 /// The hyperparameters of an SGD step.
 struct SgdOptions {
@@ -114,6 +116,11 @@ class StepParts {
   std::vector<Buf> in_, out_;
   std::deque<Layout> layouts_;
 };
+/// Adds to a key.
+inline void add_key(StructuralHash& k, const AdamWOptions& o, const AdamWOverrides& x) {
+  k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
+  if (x.stream) k.add(o.seed), k.add(*x.stream);
+}
 /// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
 /// copy_0 ...). copy: the write-only parameter_as() copies of the tensors that have one. With `first`, the step updates
 /// a part of each w; the rest of w stays, and that of a copy is undefined.
@@ -129,7 +136,7 @@ struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides>
     k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
     for (const uint32_t i : copied) k.add(uint64_t(i));
     for (const int64_t i : first) k.add(uint64_t(i));
-    for (const AdamWOverrides& x : each) k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
+    for (const AdamWOverrides& x : each) add_key(k, o, x);
   }
 };
 /// One tensor, whose gradient is a GEMM that is not stored: (w, m, v, a, b[, norm]) -> (w, m, v), as AdamWStep with the
@@ -154,7 +161,7 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
   OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
     k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
-    k.add(own.lr_scale), k.add(*own.weight_decay), k.add(*own.beta1), k.add(*own.beta2);
+    add_key(k, o, own);
   }
 };
 /// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ..., copy_0
@@ -177,9 +184,8 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 };
 }  // namespace op
 
-/// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64.
-/// Segments are independent of other tensors, so ranks that hold shards of the gradients get the norm of one that holds
-/// all. At least one tensor; any shapes; f64, f32, bf16. There is no gradient.
+/// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64. At
+/// least one tensor; any shapes; f64, f32, bf16. There is no gradient.
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
@@ -204,12 +210,12 @@ struct AdamWTensors {
 ///
 /// w, m and v get their new values, in place if no other handle has the old ones, as does the weight's bf16
 /// parameter_as() copy. The four tensors of an entry have one shape and dtype (f64 or f32), which may differ between
-/// entries; all are on one device. With norm (0-d f32 or f64), g = grad min(1, max_norm / (norm + 1e-6)). The kernel
+/// entries; all are on one device. Gradient or moments of an f32 weight may be bf16, rounded stochastically by
+/// seed, stream, t and position. With norm (0-d f32 or f64), g = grad min(1, max_norm / (norm + 1e-6)). The kernel
 /// reads it, so the host does not wait.
 ///
 /// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
-/// twice, or if a number is out of range. A compiled function needs `count`, else an Error: its replays take learning
-/// rate and step number from it.
+/// twice, or if a number is out of range. A compiled function needs `count`, else an Error.
 void adamw_step(const AdamWTensors&, const AdamWOptions&, double lr, int64_t t, const Tensor& norm = {},
                 double max_norm = 0, Ref<OptimizerClock> count = {});
 /// adamw_step() of a single tensor.
@@ -222,10 +228,9 @@ inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const 
 struct GradientProduct {
   Tensor a, b;
 };
-/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. It suits
-/// a small R: the work is that of the GEMM in a loop over w. w, m and v are as for adamw_step(); a and b have w's
-/// dtype, and rows times columns are w's elements, in row-major order. If another op of the optimiser's step counts,
-/// pass counts = false and call this one after it.
+/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. w, m and
+/// v are as for adamw_step(); a and b have w's dtype, and rows times columns are w's elements, in row-major order. If
+/// another op of the optimiser's step counts, pass counts = false and call this one after it.
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
                         const AdamWOptions&, double lr, int64_t t, const AdamWOverrides& = {}, const Tensor& norm = {},
                         double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);

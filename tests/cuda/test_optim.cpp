@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "support/bf16_copy.h"
+#include "support/bf16_moments.h"
 #include "support/helpers.h"
 #include "support/on_cuda.h"
 #include "support/step_parts.h"
@@ -245,3 +246,6 @@ TEST_CASE("parameter_as: steps write bf16 copies along with the parameters, eage
   check_kept_copies(kGpu);
 }
 TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") { check_steps_of_parts(kGpu); }
+TEST_CASE("adamw_step, adamw_product_step: bf16 moments have the bits of the CPU, those of a loop over the elements") {
+  check_bf16_moments(kGpu);
+}
