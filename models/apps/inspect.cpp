@@ -162,7 +162,7 @@ void print_table(const Described& d) {
 
 // Settings of a step; a plan has rows for dtype and recompute.
 using Names = std::set<std::string>;
-const Names kOfStep = {"batch", "accumulate", "optimizer", "linear"}, kOfRanks = {"shard_optimizer"},
+const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "linear"}, kOfRanks = {"shard_optimizer"},
             kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
 bool given(const InspectOptions& o, const Names& names) {
   return std::ranges::any_of(names, [&](const std::string& name) { return o.settings.contains(name); });
@@ -328,7 +328,7 @@ int run(InspectOptions& o) {
   if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
   if (!of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline)))
-    throw UsageError("--batch, --accumulate, --optimizer, --linear and --device need --plan or --roofline");
+    throw UsageError("--batch, --accumulate, --optimizer, --moments, --linear and --device need --plan or --roofline");
   if (!o.plan && (o.ranks > 1 || given(o, kOfRanks))) throw UsageError("--ranks and --shard-optimizer need --plan");
   if (o.plan && given(o, kOfRoofline))
     throw UsageError("--dtype, --recompute, --window and --clip-norm need --roofline");

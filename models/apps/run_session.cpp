@@ -37,15 +37,16 @@ DataIdentity identity_of_data(const RunData& d, std::vector<std::string> files) 
 RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
-                             kRate[] = {"lr", "min_lr", "muon_lr", "warmup"};
+                             kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments"};
   RunConfig run = run_of(o, before, [&](const Difference& d) {
-    TG_CHECK(std::ranges::count(kFree, d.name) || std::ranges::count(kRate, d.name), value,
+    TG_CHECK(std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
              "[{}] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
-             "muon_lr, warmup, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it out.",
+             "muon_lr, warmup, moments, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it "
+             "out.",
              o.command, d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
-    if (std::ranges::count(kRate, d.name))
+    if (std::ranges::count(kNoted, d.name))
       print_note("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1);
   TG_CHECK(run.train.max_steps >= c.state.step, value,
            "[{}] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",

@@ -35,8 +35,8 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
-           "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, eval-every, "
-           "checkpoint-every, compile and shard-optimizer may change",
+           "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, moments, "
+           "eval-every, checkpoint-every, compile and shard-optimizer may change",
            o.resume);
   c.list("--data", "FILE", kDataFiles, o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);

@@ -11,6 +11,8 @@ void AdamWConfig::validate() const {
   detail::check_fraction("adamw", "beta2", beta2);
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[adamw] eps is {}. It must be finite and more than 0.", eps);
   detail::check_rate("adamw", "weight_decay", weight_decay);
+  TG_CHECK(!moments || *moments == DType::bf16 || *moments == DType::f32, dtype,
+           "[adamw] moments is {}. It must be bf16 or f32, or unset for the parameters' dtype.", *moments);
 }
 
 detail::AdamWMoments::AdamWMoments(const AdamWConfig& c)
@@ -19,8 +21,10 @@ detail::AdamWMoments::AdamWMoments(const AdamWConfig& c)
                .eps = c.eps,
                .decay = c.decay,
                .eps_placement = c.eps_placement,
-               .skip_non_finite = c.skip_non_finite} {}
-void detail::AdamWMoments::add(size_t entry, const Tensor& m, const Tensor& v, const AdamWOverrides& own) {
+               .skip_non_finite = c.skip_non_finite,
+               .seed = c.seed} {}
+void detail::AdamWMoments::add(size_t entry, const Tensor& m, const Tensor& v, AdamWOverrides own) {
+  own.stream = entry;
   m_.resize(entry + 1), v_.resize(entry + 1), own_.resize(entry + 1);
   m_[entry] = m, v_[entry] = v, own_[entry] = own;
 }
@@ -45,7 +49,7 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWConfig config, std::vector<
       moments_(config) {
   for (size_t i = 0; i < entries().size(); ++i) {
     const ParameterGroup& own = entries()[i].own;
-    moments_.add(i, new_state(i, "m"), new_state(i, "v"),
+    moments_.add(i, new_state(i, "m", config.moments), new_state(i, "v", config.moments),
                  {.lr_scale = own.lr_scale,
                   .weight_decay = decay_of(i, config.weight_decay, config.decay_all),
                   .beta1 = own.beta1,

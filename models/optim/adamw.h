@@ -17,6 +17,9 @@ struct AdamWConfig {
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
   bool skip_non_finite = false;  ///< see AdamWOptions
+  /// Their dtype: bf16 (over f32 parameters, rounded stochastically); unset: the parameters'.
+  std::optional<DType> moments = {};
+  uint64_t seed = 0;  ///< of this rounding
 
   /// Adam without weight decay.
   static AdamWConfig adam(double lr = 1e-3) { return {.lr = lr, .weight_decay = 0, .decay = WeightDecay::l2}; }
@@ -41,7 +44,7 @@ namespace detail {
 class AdamWMoments {
  public:
   explicit AdamWMoments(const AdamWConfig&);
-  void add(size_t entry, const Tensor& m, const Tensor& v, const AdamWOverrides& own);
+  void add(size_t entry, const Tensor& m, const Tensor& v, AdamWOverrides own);
   bool has(size_t entry) const { return entry < m_.size() && bool(m_[entry]); }
   // All entries of the step must have moments.
   void step(const OptimizerStep&, const Ref<OptimizerClock>& clock) const;
@@ -59,22 +62,19 @@ class AdamWMoments {
 /// An Optimizer with two moments per parameter, "<name>.m" and "<name>.v" in its state().
 class AdamW : public Optimizer {
  public:
-  /// Optimizer has the rules of parameters, groups and ranks. Both moments start at 0, in the parameter's dtype. A step
-  /// is one op for all parameters.
+  /// Optimizer has the rules of parameters, groups and ranks. Both moments start at 0. A step is one op for all
+  /// parameters.
   explicit AdamW(std::vector<Parameter>, AdamWConfig = {}, std::vector<ParameterGroup> = {},
                  const std::shared_ptr<Communicator>& = nullptr);
   const AdamWConfig& config() const { return config_; }
 
-  /// backward(loss) and step() in one, without storing weight gradients. If a gradient is one matmul over few rows, as
-  /// for a linear layer on a small batch, the step computes it tile by tile in its pass over the weight and its
-  /// moments. Values equal those of backward() and step(), except for rounding in the last bits of f64. Gradients
-  /// cannot be read or added to, and the tape's activations live until backward has run. Clipping costs two small
-  /// matmuls per folded gradient: the squared norm of a^T b is the sum of (a a^T) * (b b^T). Other gradients are
-  /// stored: biases, norms, tables, and those in another dtype than their matmul. Ops run lazily, and have run on
-  /// return outside of a LazyScope or a compiled function. Returns the norm before clipping, or empty.
+  /// backward(loss) and step() in one. If a gradient is one matmul over few rows, as for a linear layer on a small
+  /// batch, it is not stored: the step computes it tile by tile. Values equal those of backward() and step(), except
+  /// for the last bits of f64. No gradient can be read or added to. Ops run lazily, and have run on return outside of a
+  /// LazyScope or a compiled function. Returns the norm before clipping, or empty.
   ///
-  /// Errors, with nothing changed: those of backward() and step(); a weight used by two layers, whose gradient is a sum
-  /// of matmuls (list it in `stored`); a sharded optimiser.
+  /// Errors, with nothing changed: those of backward() and step(); a weight used by two layers (list it in `stored`); a
+  /// sharded optimiser.
   Tensor backward_and_step(const Tensor& loss, FoldedStepOptions = {});
 
  private:

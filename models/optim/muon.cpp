@@ -77,7 +77,7 @@ Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<Par
     const auto& [name, w, parts, own] = entries()[i];
     Matrix& m = matrices_.emplace_back();
     if (w.ndim() != 2 || matches(config.others, name)) {
-      adamw_.add(i, new_state(i, "m"), new_state(i, "v"),
+      adamw_.add(i, new_state(i, "m", config.adamw.moments), new_state(i, "v", config.adamw.moments),
                  {.lr_scale = own.lr_scale * config.adamw.lr / config.lr,
                   .weight_decay = decay_of(i, config.adamw.weight_decay, config.adamw.decay_all),
                   .beta1 = own.beta1,

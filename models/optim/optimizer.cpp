@@ -99,20 +99,20 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
   partition_ = std::make_shared<const Partition>(std::move(parameters), std::move(stays), comm);
 }
 
-Tensor Optimizer::new_state(size_t entry, std::string_view what) {
+Tensor Optimizer::new_state(size_t entry, std::string_view what, std::optional<DType> dtype) {
   const NoGradScope off;
   const NameScope here(op_);
   const std::string name = fmt::format("{}.{}", entries_[entry].name, what);
   const Tensor& w = entries_[entry].w;
+  const DType stored = dtype.value_or(w.dtype());
+  TG_CHECK(stored == w.dtype() || w.dtype() == DType::f32, dtype,
+           "[{}] '{}' is {}, and its state is to be {}. It is bf16 over f32 parameters only: leave moments unset.", op_,
+           entries_[entry].name, w.layout(), stored);
+  const int64_t n = partition_ ? partition_->part(entry).n : 1;
+  const bool whole = !partition_ || partition_->is_whole(entry);
   Tensor t;
-  if (!partition_)
-    t = zeros_like(w);
-  else if (const int64_t n = partition_->part(entry).n; !partition_->is_whole(entry))
-    t = zeros({n}, w.dtype(), w.device());
-  else if (n > 0)
-    t = zeros_like(w);
-  if (t) t.label(name);
-  state_[name] = {entry, t};
+  if (n > 0 || !whole) t = zeros(whole ? w.shape() : Shape{n}, stored, w.device()).label(name);
+  state_[name] = {entry, t, stored};
   return t;
 }
 double Optimizer::decay_of(size_t entry, double decay, bool decay_all) const {
@@ -187,14 +187,17 @@ StateDict Optimizer::state() const {
       r[name] = s.t.detach();
       continue;
     }
-    const Tensor owned = s.t ? reshape(s.t, {s.t.numel()}) : zeros({0}, entries_[s.entry].w.dtype());
+    const Tensor owned = s.t ? reshape(s.t, {s.t.numel()}) : zeros({0}, s.dtype);
     if (const Tensor t = partition_->gather_to_first(s.entry, owned)) r[name] = t;
   }
   return r;
 }
 std::map<std::string, Layout> Optimizer::state_layouts() const {
   std::map<std::string, Layout> r;
-  for (const auto& [name, s] : state_) r.emplace(name, entries_[s.entry].w.layout());
+  for (const auto& [name, s] : state_) {
+    const Layout& l = entries_[s.entry].w.layout();
+    r.emplace(name, Layout::contiguous(l.shape, s.dtype, l.device));
+  }
   return r;
 }
 void Optimizer::load_state(const StateDict& state, int64_t steps) {

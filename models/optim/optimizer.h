@@ -84,13 +84,14 @@ class Optimizer {
   int64_t steps() const { return clock_->t; }
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
-  /// The state for checkpoints: "<name>.<what>" per tensor, in the parameter's shape and dtype. Sharded: rank 0 gets
-  /// whole tensors on the host, the others none.
+  /// The state for checkpoints: "<name>.<what>" per tensor, in the parameter's shape. Sharded: rank 0 gets whole
+  /// tensors on the host.
   StateDict state() const;
   /// The layouts of state(), by name.
   std::map<std::string, Layout> state_layouts() const;
-  /// Restores a state() of `steps` steps with any number of ranks; each rank passes all of it. All or nothing: an Error
-  /// names the first tensor that is missing, unknown or of another shape.
+  /// Restores a state() of `steps` steps with any number of ranks; each rank passes all of it. Other floating
+  /// dtypes round to nearest. All or nothing: an Error names the first tensor that is missing, unknown or of another
+  /// shape.
   void load_state(const StateDict&, int64_t steps);
   /// The shards of all ranks; null unless it is sharded.
   const Partition* partition() const { return partition_.get(); }
@@ -115,9 +116,9 @@ class Optimizer {
   /// Updates the entries of a step. Exactly one of its ops counts the step by clock(), even if other ranks own all
   /// elements. An Error changes nothing.
   virtual void update(const Step&) = 0;
-  /// A state tensor "<name>.<what>": zeros like the parameter. Sharded: (n) for this rank's n elements; whole
-  /// parameters' are empty except on the owner.
-  Tensor new_state(size_t entry, std::string_view what);
+  /// A state tensor "<name>.<what>": zeros like the parameter, maybe bf16. Sharded: (n) for
+  /// this rank's n elements; whole parameters' are empty except on the owner.
+  Tensor new_state(size_t entry, std::string_view what, std::optional<DType> = {});
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
   /// The entries that backward() reached, and others as Unreached says. Throws if there are none.
@@ -131,6 +132,7 @@ class Optimizer {
   struct State {
     size_t entry;
     Tensor t;  // may be empty if another rank owns it
+    DType dtype;
   };
   std::string op_;
   std::vector<Entry> entries_;

@@ -10,6 +10,7 @@
 namespace tg {
 namespace {
 
+constexpr uint64_t kRoundingStream = 3;
 constexpr std::string_view kComputeTypes[] = {"f32", "bf16"};
 constexpr int64_t kMostCount = int64_t(1) << 53;  // no overflow in sums of two; exact in doubles
 
@@ -49,6 +50,9 @@ void TrainConfig::validate() const {
   within("beta1", beta1, 0, 1);
   within("beta2", beta2, 0, 1);
   within("weight_decay", weight_decay, 0, kUnlimited);
+  TG_CHECK(moments == DType::f32 || (moments == DType::bf16 && optimizer != OptimizerKind::sgd), value,
+           "[train] moments is {}, and the optimizer {}. It must be f32, or bf16 for adamw or muon.", moments,
+           name_of(optimizer));
   within("momentum", momentum, 0, 1);
   TG_CHECK(optimizer != OptimizerKind::sgd || !nesterov || momentum > 0, value,
            "[train] nesterov is true and momentum 0. SGD looks ahead by its momentum: set it, or nesterov to false.");
@@ -83,7 +87,9 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& c, std::vector<Para
                           .beta2 = c.beta2,
                           .eps = c.eps,
                           .weight_decay = c.weight_decay,
-                          .skip_non_finite = c.compile};
+                          .skip_non_finite = c.compile,
+                          .moments = c.moments == DType::bf16 ? std::optional(c.moments) : std::nullopt,
+                          .seed = Rng{c.seed}.split(kRoundingStream).seed};
   switch (c.optimizer) {
     case OptimizerKind::adamw:
       return std::make_unique<AdamW>(std::move(parameters), adamw, std::vector<ParameterGroup>(), shared);

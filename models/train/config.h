@@ -47,6 +47,7 @@ struct TrainConfig {
   int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
   OptimizerKind optimizer = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
+  DType moments = DType::f32;                    ///< AdamW's: f32 or bf16
   double weight_decay = 0.1;                     ///< of matrices only
   double momentum = 0.95;                        ///< Sgd and Muon
   bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
@@ -87,7 +88,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parame
 /// Optimizer::set_lr()'s argument at schedule rate `lr`: for Muon the hidden matrices' rate.
 double optimizer_lr(const TrainConfig&, double lr);
 
-/// Calls f(name, field, help) for each field, in order.
+/// Calls f(name, field, help) per field.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
   f("window", c.window, "tokens of a window, 0: the model's context");
@@ -102,6 +103,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("beta1", c.beta1, "AdamW: decay of the first moment");
   f("beta2", c.beta2, "AdamW: decay of the second moment");
   f("eps", c.eps, "AdamW: added to the root of the second moment");
+  f("moments", c.moments, "AdamW: dtype of both moments: f32, or bf16 (rounded stochastically)");
   f("weight_decay", c.weight_decay, "decay of the matrices");
   f("momentum", c.momentum, "SGD and Muon: fraction of the buffer that is kept");
   f("nesterov", c.nesterov, "SGD and Muon: whether the step looks ahead");

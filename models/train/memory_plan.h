@@ -1,7 +1,6 @@
 /// @file
 /// plan_memory(): the bytes of training a model, before allocation. It runs the step in a dry_run(), so it holds for
-/// every model, precision and recomputation. `tapegrad inspect --plan` prints it; `train` and `finetune` refuse runs
-/// that do not fit.
+/// every model, precision and recomputation.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -22,9 +21,7 @@ struct MemoryPlan {
   int64_t gradients = 0;    ///< of the trained parameters, at the end of backward
   int64_t moments = 0;      ///< moments and buffers of the optimiser
   int64_t activations = 0;  ///< kept for backward after a forward, logits included
-  /// The peak, from making the model to the end of a step: Trainer's StepRecord::peak_bytes if nothing else is in
-  /// memory and validation has no larger batches. Allocators use more: the CPU's rounds each block up by at most an
-  /// eighth, and all cache freed blocks (MemoryStats::cached). GPU kernels need scratch memory while they run.
+  /// The peak, from making the model to the end of a step: StepRecord::peak_bytes if nothing else is in memory.
   int64_t peak = 0;
   /// Gradients that the running backward had completed at the peak: none in forward and at its start, all at its end
   /// and in the optimiser's step. An unfinished one does not count.
@@ -33,10 +30,9 @@ struct MemoryPlan {
 
 /// The memory of Trainer's step, in config.accumulate micro-batches of the size of batch(). Values are not computed, so
 /// forward() must not read any. With `adapters`, only those are trained, over a frozen model. `weights` is the dtype of
-/// the model's parameters. It takes at most a millisecond per layer, and the memory of the engine's objects. With
-/// several ranks it is each rank's plan: its micro-batches, with gradients and their all-reduced sums in memory
-/// together; `gradients` counts the sums. Nothing is sent: Communicator::hollow() suffices. Errors: a wrong field, a
-/// missing device, sizes beyond any memory.
+/// the model's parameters. With several ranks it is each rank's plan, with gradients and their sums in memory together;
+/// `gradients` counts the sums. Nothing is sent: Communicator::hollow() suffices. Errors: a wrong field, a missing
+/// device, sizes beyond any memory.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());

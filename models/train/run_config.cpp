@@ -125,6 +125,7 @@ constexpr Needs kNeeds[] = {
     {"beta1", "optimizer", "adamw or muon"},
     {"beta2", "optimizer", "adamw or muon"},
     {"eps", "optimizer", "adamw or muon"},
+    {"moments", "optimizer", "adamw or muon"},
     {"momentum", "optimizer", "sgd or muon"},
     {"nesterov", "optimizer", "sgd or muon"},
     {"muon_lr", "optimizer", "muon"},

@@ -33,8 +33,11 @@ void check_fits(const StateDict& given, const std::map<std::string, Layout>& own
     const Layout& here = own.at(name);
     TG_CHECK(it != given.end() && it->second, value, "[train] the state has no '{}', which is {} here. {}", name, here,
              kRule);
-    TG_CHECK(it->second.shape() == here.shape && it->second.dtype() == here.dtype, shape,
-             "[train] '{}' is {} in the state and {} here. {}", name, it->second.layout(), here, kRule);
+    const auto kind = [](DType t) { return t == DType::bf16 ? DType::f32 : t; };
+    const bool same =
+        it->second.dtype() == here.dtype || (!name.starts_with(kModel) && kind(it->second.dtype()) == kind(here.dtype));
+    TG_CHECK(it->second.shape() == here.shape && same, shape, "[train] '{}' is {} in the state and {} here. {}", name,
+             it->second.layout(), here, kRule);
   }
   for (const auto& [name, t] : given)
     TG_CHECK(own.contains(name), value, "[train] '{}' of the state is not part of this training. {}", name, kRule);

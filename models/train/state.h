@@ -21,12 +21,12 @@ struct TrainerState {
   std::optional<StepRecord> unvalidated = std::nullopt;
 };
 
-/// The state after `step` steps; later steps leave it unchanged. Sharded: all ranks call it, and only rank 0 gets the
-/// optimiser's tensors.
+/// The state after `step` steps; later steps leave it unchanged. Sharded: as Optimizer::state().
 TrainerState training_state(int64_t step, const Params&, const Optimizer&, const Rng& data = {},
                             const Rng& dropout = {});
-/// Sets parameters and optimiser from a whole state on all ranks. All or nothing: an Error names the first tensor that
-/// is missing, unknown or of another shape or dtype. The caller sets the generators.
+/// Sets parameters and optimiser from a whole state on all ranks. Moments may change between f32 and bf16. All or
+/// nothing: an Error names the first tensor that is missing, unknown or of another shape or dtype. The caller sets the
+/// generators.
 void restore(const TrainerState&, const Params&, Optimizer&);
 
 }  // namespace tg

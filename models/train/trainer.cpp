@@ -13,7 +13,7 @@
 namespace tg {
 namespace {
 
-// Streams of the seed. Params keys the parameters' streams by hashes of their names.
+// Streams of the seed; 3 is of rounding. Params keys the parameters' streams by hashes of their names.
 constexpr uint64_t kDataStream = 1, kDropoutStream = 2;
 
 BatchSource windows_of(const Model& model, const TokenData& data, const TrainConfig& config) {

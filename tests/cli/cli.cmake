@@ -98,8 +98,9 @@ refused(1 "linear is \"plain\" in ${checkpoint}, and \"switchback\" is given" tr
 refused(1 "beta1 is 0.9 in ${checkpoint}, and 0.5 is given" train --resume model --beta1 0.5)
 refused(1 "min_lr is 0.0001 and lr 1e-05. A cosine falls from lr to min_lr" train --resume model --lr 1e-5)
 file(COPY ${dir}/model/ DESTINATION ${dir}/slower)
-run(0 train --resume slower --config lr.json --warmup 1 --max-steps 8 --quiet)
-expect(err "lr was 0.001 and is 0.5 from step 7 on" "warmup was 2 and is 1 from step 7 on")
+run(0 train --resume slower --config lr.json --warmup 1 --moments bf16 --max-steps 8 --quiet)
+expect(err "lr was 0.001 and is 0.5 from step 7 on" "warmup was 2 and is 1 from step 7 on"
+       "moments was \"f32\" and is \"bf16\" from step 7 on")
 run(0 train --resume slower --max-steps 9 --quiet)
 fail_if("the rate changes once more" err MATCHES "lr was")
 file(READ ${dir}/slower/config.json config)

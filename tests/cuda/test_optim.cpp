@@ -97,13 +97,15 @@ TEST_CASE("sgd_step: every form, four steps, with and without clipping, each ten
         check_near(run(kGpu), run({}), t == DType::f64 ? 1e-12 : 1e-6, state_on({}, t));
       }
 }
-TEST_CASE("Muon and SGD train on the device as on the CPU, and compiled as eagerly") {
+TEST_CASE("Muon, SGD and AdamW with bf16 moments train on the device as on the CPU, and compiled as eagerly") {
   const auto train = [](const std::string& kind, Device d, bool compiled) {
     const std::vector<Parameter> params{{"w", random({6, 4}, 1).to(d).detach().requires_grad_(), {4, 2}},
                                         {"tall", random({9, 6}, 2).to(d).detach().requires_grad_()},
                                         {"b", random({9}, 3).to(d).detach().requires_grad_()}};
     std::unique_ptr<Optimizer> opt;
     if (kind == "muon") opt = std::make_unique<Muon>(params, MuonConfig{.weight_decay = 0.1, .ns_dtype = DType::f32});
+    if (kind == "adamw")
+      opt = std::make_unique<AdamW>(params, AdamWConfig{.weight_decay = 0.1, .moments = DType::bf16});
     if (kind == "sgd") opt = std::make_unique<Sgd>(params, SgdConfig{.momentum = 0.9, .nesterov = true});
     const auto step = [&](Inputs x) {
       const Tensor y = linear(tanh(linear(x[0], params[0].tensor)), params[1].tensor, params[2].tensor);
@@ -121,7 +123,7 @@ TEST_CASE("Muon and SGD train on the device as on the CPU, and compiled as eager
     for (const Parameter& p : params) r.push_back(p.tensor.detach());
     return r;
   };
-  for (const char* kind : {"sgd", "muon"}) {
+  for (const char* kind : {"sgd", "muon", "adamw"}) {
     CAPTURE(kind);
     const auto cpu = train(kind, {}, false), gpu = train(kind, kGpu, false), replayed = train(kind, kGpu, true);
     for (size_t i = 0; i < cpu.size(); ++i) {

@@ -108,6 +108,7 @@ TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, cli
           TrainConfig c = config(ranks);
           c.optimizer = kind, c.compile = compiled, c.clip_norm = clip;
           if (bf16) c.dtype = DType::bf16;
+          if (bf16 == compiled && kind != OptimizerKind::sgd) c.moments = DType::bf16;
           c.max_steps = 3;
           Trained one = trained(c, Communicator::self(), {}, wide_model());
           c.shard_optimizer = true;

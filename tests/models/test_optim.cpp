@@ -189,6 +189,9 @@ TEST_CASE("what AdamW refuses") {
   CHECK_SAYS(AdamW({{"w", w}}, {.beta2 = -0.5}), "beta2 is -0.5");
   CHECK_SAYS(AdamW({{"w", w}}, {.eps = 0}), "eps is 0");
   CHECK_SAYS(AdamW({{"w", w}}, {.weight_decay = NAN}), "weight_decay is nan");
+  CHECK_SAYS(AdamW({{"w", w}}, {.moments = DType::f16}), "[adamw] moments is f16. It must be bf16 or f32");
+  CHECK_SAYS(AdamW({{"w", leaf({1}, {1}).detach().to(DType::f64).requires_grad_()}}, {.moments = DType::bf16}),
+             "[adamw] 'w' is (1) f64, and its state is to be bf16");
   AdamW opt({{"w", w}});
   CHECK_SAYS(opt.step({}, {.clip_norm = -1}), "clip_norm is -1");
   for (const double lr : {-1.0, -1e-300, double(NAN), double(INFINITY)})
@@ -218,6 +221,19 @@ TEST_CASE("state: a snapshot, and what load_state() refuses") {
   CHECK_SAYS(opt.load_state(saved, -1), "steps is -1");
   CHECK_SAYS(opt.load_state(saved, INT64_MAX), "steps is 9223372036854775807. It must be from 0 to");
   CHECK(opt.steps() == 2);
+}
+
+TEST_CASE("load_state: f32 moments become bf16 to nearest, and bf16 ones f32 as they are") {
+  const Parameter p{"w", random({50, 3}, 1).requires_grad_()};
+  AdamW wide({p}), narrow({p}, {.moments = DType::bf16});
+  wide.step(given({p}, {random({50, 3}, 2)}));
+  const StateDict saved = wide.state();
+  narrow.load_state(saved, 1);
+  wide.load_state(narrow.state(), 1);
+  for (const auto& [name, t] : saved) {
+    CHECK(bits_of(narrow.state().at(name)) == bits_of(t.to(DType::bf16)));
+    CHECK(bits_of(wide.state().at(name)) == bits_of(t.to(DType::bf16).to(DType::f32)));
+  }
 }
 
 TEST_CASE("schedule: constant, and warm-up to a constant rate") {

@@ -58,14 +58,16 @@ struct Net {
     add("fc.weight", {6, 4}, 1), add("fc.bias", {6}, 2), add("extra.weight", {3, 6}, 3), add("gain", {6}, 4);
     const std::vector<ParameterGroup> groups{{.pattern = "*.bias", .lr_scale = 2, .weight_decay = 0.5},
                                              {.pattern = "extra.*", .lr_scale = 0.5}};
-    if (kind == "adamw")
-      optimizer = std::make_unique<AdamW>(params, AdamWConfig{.lr = 0.05, .weight_decay = 0.1}, groups);
+    const auto moments = kind.ends_with("bf16") ? std::optional(DType::bf16) : std::nullopt;
+    if (kind.starts_with("adamw"))
+      optimizer =
+          std::make_unique<AdamW>(params, AdamWConfig{.lr = 0.05, .weight_decay = 0.1, .moments = moments}, groups);
     if (kind == "sgd")
       optimizer = std::make_unique<Sgd>(
           params, SgdConfig{.lr = 0.05, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}, groups);
-    if (kind == "muon")
-      optimizer =
-          std::make_unique<Muon>(params, MuonConfig{.lr = 0.05, .weight_decay = 0.1, .adamw = {.lr = 0.01}}, groups);
+    if (kind.starts_with("muon"))
+      optimizer = std::make_unique<Muon>(
+          params, MuonConfig{.lr = 0.05, .weight_decay = 0.1, .adamw = {.lr = 0.01, .moments = moments}}, groups);
   }
   Tensor loss(const Tensor& x, bool extra) const {
     Tensor y = tanh(linear(x, params[0].tensor, params[1].tensor)) * params[3].tensor;
@@ -79,7 +81,7 @@ struct Net {
     return r;
   }
 };
-const char* const kOptimizers[] = {"adamw", "sgd", "muon"};
+const char* const kOptimizers[] = {"adamw", "adamw bf16", "sgd", "muon", "muon bf16"};
 }  // namespace
 
 TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch in every step") {
@@ -252,7 +254,7 @@ TEST_CASE("after an Error in a compiled step, weights, state and number of steps
 }
 
 TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for bit") {
-  const std::map<std::string, size_t> tensors{{"adamw", 8}, {"sgd", 4}, {"muon", 6}};
+  const std::map<std::string, size_t> tensors{{"adamw", 8}, {"sgd", 4}, {"muon", 6}};  // by Optimizer::name()
   for (const std::string kind : kOptimizers) {
     CAPTURE(kind);
     Net first(kind), second(kind);
@@ -260,21 +262,26 @@ TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for
     for (int i = 0; i < 3; ++i) step(first, i);
     for (size_t k = 0; k < first.params.size(); ++k) second.params[k].tensor.assign(first.params[k].tensor.detach());
     const StateDict saved = first.optimizer->state();
-    CHECK(saved.size() == tensors.at(kind));
-    CHECK(saved.contains(kind == "adamw" ? "fc.weight.m" : "fc.weight.momentum"));
-    CHECK(saved.contains(kind == "sgd" ? "gain.momentum" : "gain.v"));
+    const std::string name(second.optimizer->name());
+    CHECK(kind.starts_with(name));
+    CHECK(saved.size() == tensors.at(name));
+    CHECK(saved.contains(name == "adamw" ? "fc.weight.m" : "fc.weight.momentum"));
+    CHECK(saved.contains(name == "sgd" ? "gain.momentum" : "gain.v"));
+    for (const auto& [key, layout] : second.optimizer->state_layouts()) {
+      CHECK(saved.at(key).dtype() == layout.dtype);
+      CHECK((layout.dtype == DType::bf16) == (kind.ends_with("bf16") && !key.ends_with("momentum")));
+    }
     second.optimizer->load_state(saved, first.optimizer->steps());
     for (int i = 3; i < 6; ++i) step(first, i), step(second, i);
     CHECK(first.bits() == second.bits());
     CHECK(second.optimizer->steps() == 6);
-    CHECK(second.optimizer->name() == kind);
     const std::string message = error_of([&] {
       Net other(kind);
       StateDict bad = saved;
       bad["x.m"] = zeros({1});
       other.optimizer->load_state(bad, 3);
     });
-    CHECK_HAS(message, fmt::format("[{}] 'x.m' of the state belongs to none of the 4 parameters.", kind));
+    CHECK_HAS(message, fmt::format("[{}] 'x.m' of the state belongs to none of the 4 parameters.", name));
   }
   CHECK(Sgd({{"w", random({2}, 1).requires_grad_()}}).state().empty());  // no momentum, no buffers
 }

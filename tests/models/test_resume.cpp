@@ -116,6 +116,7 @@ TEST_CASE("checkpoint: a run that goes on from any step is the run that never st
   SUBCASE("SGD") { c.optimizer = OptimizerKind::sgd; }
   SUBCASE("SGD without momentum") { c.optimizer = OptimizerKind::sgd, c.momentum = 0, c.nesterov = false; }
   SUBCASE("Muon") { c.optimizer = OptimizerKind::muon; }
+  SUBCASE("moments in bf16") { c.moments = DType::bf16; }
   Run whole(c);
   std::vector<StepRecord> all;
   while (!whole.trainer.done()) {
@@ -123,7 +124,7 @@ TEST_CASE("checkpoint: a run that goes on from any step is the run that never st
     all.push_back(whole.trainer.step());
   }
   const auto end = snapshot(whole.trainer.state());
-  c.seed = 99;  // of a trainer whose own weights and generators are others
+  if (c.moments == DType::f32) c.seed = 99;  // of a trainer whose own weights and generators are others
   for (int64_t at = 0; at < c.max_steps; at += has_time() ? 1 : 5) {
     const Checkpoint from = load_checkpoint(folder / std::to_string(at));
     Run other(c);
@@ -173,6 +174,19 @@ TEST_CASE("trainer state: one that does not fit changes nothing and names the fi
               s.tensors["model.wpe.weight"] = zeros({16, 32}, DType::f64);
             }),
             "'model.wpe.weight' is (16, 32) f64 in the state and (16, 32) f32 here");
+  CHECK_HAS(refused([](TrainerState& s) {
+              s.tensors["model.wpe.weight"] = zeros({16, 32}, DType::bf16);
+            }),
+            "'model.wpe.weight' is (16, 32) bf16 in the state and (16, 32) f32 here");
+  CHECK_HAS(refused([](TrainerState& s) {
+              s.tensors["adamw.wpe.weight.m"] = zeros({16, 32}, DType::f64);
+            }),
+            "'adamw.wpe.weight.m' is (16, 32) f64 in the state and (16, 32) f32 here");
+  TrainConfig narrow = short_train();
+  narrow.moments = DType::bf16;
+  Run other_moments(narrow);
+  other_moments.trainer.load_state(run.trainer.state());
+  CHECK(other_moments.trainer.state().tensors.at("adamw.wpe.weight.v").dtype() == DType::bf16);
   CHECK_HAS(refused([](TrainerState& s) { s.tensors["model.wpe.weight"] = Tensor(); }), "no 'model.wpe.weight'");
   GptConfig wide = tiny_model();
   wide.width = 64;

@@ -241,6 +241,10 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
   const int64_t others = (10'000 + 65) * 2560;
   CHECK(sum_of(ops, "adamw_step").bytes == 26 * parameters + 2 * others + 2 * (parameters - others) + 4);
+  TrainConfig narrow = step_of(4, DType::bf16);
+  narrow.moments = DType::bf16;  // 8 bytes fewer, of 28
+  CHECK(sum_of(step_work(arch("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+        sum_of(ops, "adamw_step").bytes - 8 * parameters);
   const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // partial sums
   CHECK(written >= parameters / 2048);
   CHECK(written < parameters / 2048 + 8 * 400);

@@ -122,6 +122,13 @@ TEST_CASE("settings: the optimiser, and settings that it does not use") {
     CHECK_HAS(
         refused({{"optimizer", "sgd"}, {name, "0.5"}}),
         fmt::format("{} is 0.5 and optimizer is \"sgd\". {} has an effect with optimizer adamw or muon", name, name));
+  CHECK(refused({{"optimizer", "muon"}, {"moments", "bf16"}}) == "no error");
+  CHECK_HAS(refused({{"optimizer", "sgd"}, {"moments", "f32"}}),
+            "moments has an effect with optimizer adamw or muon only");
+  TrainConfig c;
+  c.moments = DType::bf16, c.optimizer = OptimizerKind::sgd;
+  CHECK_SAYS(c.validate(),
+             "[train] moments is bf16, and the optimizer sgd. It must be f32, or bf16 for adamw or muon.");
   CHECK_HAS(refused({{"optimizer", "sgd"}, {"muon_lr", "0.5"}}), "muon_lr has an effect with optimizer muon only");
   CHECK_HAS(refused({{"optimizer", "sgd"}, {"momentum", "0"}}), "[train] nesterov is true and momentum 0.");
   CHECK_HAS(refused({{"optimizer", "muon"}, {"muon_lr", "0"}}), "[train] muon_lr is 0. It must be a positive number.");
