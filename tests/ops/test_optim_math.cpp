@@ -1,6 +1,7 @@
 // Stochastic rounding, and steps of AdamW whose moments are bf16.
 #include <tapegrad/core/check.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -11,7 +12,7 @@ using namespace tg;
 
 TEST_CASE("stochastic rounding: the mean of a million draws is the value, for any exponent and sign") {
   constexpr int kDraws = 1'000'000;
-  int64_t worst_half[2] = {};
+  int64_t sums[2] = {};
   for (int e = -132; e <= 126; e += 43)
     for (const double fraction : {1.001, 1.3, 1.75, 1.9999})
       for (const int sign : {1, -1}) {
@@ -30,9 +31,9 @@ TEST_CASE("stochastic rounding: the mean of a million draws is the value, for an
         CAPTURE_ALL(x, p);
         CHECK(near);
         for (const int64_t n : away) CHECK(std::abs(double(n) - kDraws * p) <= 4 * std::sqrt(kDraws * p * (1 - p)));
-        worst_half[0] += away[0], worst_half[1] += away[1];
+        sums[0] += away[0], sums[1] += away[1];
       }
-  CHECK(worst_half[0] != worst_half[1]);
+  CHECK(sums[0] != sums[1]);
 }
 TEST_CASE(
     "stochastic rounding: bf16 values, NaN and infinities stay, and only what is nearest to infinity gets there") {
