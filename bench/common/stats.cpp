@@ -181,14 +181,10 @@ Fences fences(std::vector<double> x) {
 Outliers outliers(std::span<const double> x, const Fences& f) {
   Outliers o;
   for (const double v : x) {
-    if (v < f.low_severe)
-      ++o.low_severe;
-    else if (v < f.low_mild)
-      ++o.low_mild;
-    else if (v > f.high_severe)
-      ++o.high_severe;
-    else if (v > f.high_mild)
-      ++o.high_mild;
+    o.low_severe += v < f.low_severe;
+    o.low_mild += v >= f.low_severe && v < f.low_mild;
+    o.high_mild += v > f.high_mild && v <= f.high_severe;
+    o.high_severe += v > f.high_severe;
   }
   return o;
 }
