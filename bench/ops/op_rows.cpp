@@ -39,29 +39,32 @@ struct OpCase {
   std::vector<Shape> inputs;
   std::function<Tensors(Inputs)> f;
 };
+void add_row(Rows& rows, const OpCase& c, const std::string& op, Work work, std::function<Run()> make) {
+  rows.push_back({{op, c.shape, c.products.name()}, work.flop, work.bytes, work.moves, std::move(make)});
+}
 void add_forward(Rows& rows, const OpCase& c, Work work) {
   const Kind t{c.products.dtype, rows.device};
-  rows.push_back({{c.op, c.shape, c.products.name()}, work.flop, work.bytes, work.moves, [=]() -> Run {
-                    std::vector<Tensor> x;
-                    for (const Shape& s : c.inputs) x.push_back(input(s, t));
-                    return [=] {
-                      const MatmulPrecisionScope products(c.products.f32);
-                      c.f(x);
-                    };
-                  }});
+  add_row(rows, c, c.op, work, [=]() -> Run {
+    std::vector<Tensor> x;
+    for (const Shape& s : c.inputs) x.push_back(input(s, t));
+    return [=] {
+      const MatmulPrecisionScope products(c.products.f32);
+      c.f(x);
+    };
+  });
 }
 // Repeats the backward of one graph; its leaves are the inputs and the tensors that f captures.
 void add_backward(Rows& rows, const OpCase& c, Work work) {
   const Kind t{c.products.dtype, rows.device};
-  rows.push_back({{c.op + "_backward", c.shape, c.products.name()}, work.flop, work.bytes, work.moves, [=]() -> Run {
-                    const MatmulPrecisionScope products(c.products.f32);
-                    std::vector<Tensor> x, dy;
-                    for (const Shape& s : c.inputs) x.push_back(leaf(s, t));
-                    const Tensors made = c.f(x);
-                    const std::vector<Tensor> y(made.begin(), made.end());
-                    for (const Tensor& of : y) dy.push_back(input(of.shape(), {of.dtype(), of.device()}));
-                    return [=] { backward(y, dy, {.retain_graph = true}); };
-                  }});
+  add_row(rows, c, c.op + "_backward", work, [=]() -> Run {
+    const MatmulPrecisionScope products(c.products.f32);
+    std::vector<Tensor> x, dy;
+    for (const Shape& s : c.inputs) x.push_back(leaf(s, t));
+    const Tensors made = c.f(x);
+    const std::vector<Tensor> y(made.begin(), made.end());
+    for (const Tensor& of : y) dy.push_back(input(of.shape(), {of.dtype(), of.device()}));
+    return [=] { backward(y, dy, {.retain_graph = true}); };
+  });
 }
 
 // y (M, N) = x (M, K) w (N, K)^T; backward: dx and dw.
@@ -110,11 +113,11 @@ void few_rows(Rows& rows, DType d, int64_t side) {
 // y (M, N), f32, of int8 values (M, K) and (N, K).
 void add_int8_linear(Rows& rows, Linear l) {
   const Kind t{DType::f32, rows.device};
-  rows.push_back(
-      {{"int8_linear", {l.m, l.n, l.k}, "i8"}, l.flop(), 0, {}, [=]() -> Run {
-         const Quantized x = quantize_rowwise(input({l.m, l.k}, t)), w = quantize_rowwise(input({l.n, l.k}, t));
-         return [=] { int8_linear(x, w); };
-       }});
+  const auto make = [=]() -> Run {
+    const Quantized x = quantize_rowwise(input({l.m, l.k}, t)), w = quantize_rowwise(input({l.n, l.k}, t));
+    return [=] { int8_linear(x, w); };
+  };
+  rows.push_back({{"int8_linear", {l.m, l.n, l.k}, "i8"}, l.flop(), 0, {}, make});
 }
 void int8_rows(Rows& rows) {
   for (const Linear l : {Linear{768, 512, 128}, Linear{1024, 3072, 768}, Linear{2048, 4096, 1024},
@@ -159,10 +162,13 @@ void swiglu_rows(Rows& rows, int64_t r, int64_t c, DType d) {
 void softmax_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   add_on_rows(rows, "softmax", r, c, d, 2, 3, 1, [](Inputs x) { return Tensors{softmax(x[0])}; });
 }
+Tensor scattered_ids(int64_t n, int64_t below, Device device) {
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(i * 7919 % below);
+  return tensor(ids, {n}, device);
+}
 void cross_entropy_rows(Rows& rows, int64_t r, int64_t c, DType d = DType::f32) {
-  std::vector<int64_t> ids(static_cast<size_t>(r));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % c;
-  const Tensor targets = tensor(ids, {r}, rows.device);
+  const Tensor targets = scattered_ids(r, c, rows.device);
   add_on_rows(rows, "cross_entropy", r, c, d, 1, 2, 1,  // logits -> loss; logits -> dlogits
               [=](Inputs x) { return Tensors{cross_entropy(x[0], targets)}; });
 }
@@ -185,9 +191,7 @@ void sum_rows(Rows& rows, int64_t r, int64_t c, DType d) {
 }
 // `tokens` rows of a table (V, C); backward fills a table.
 void embedding_rows(Rows& rows, int64_t tokens, int64_t v, int64_t c, DType d) {
-  std::vector<int64_t> ids(static_cast<size_t>(tokens));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i) * 7919 % v;
-  const Tensor at = tensor(ids, {tokens}, rows.device);
+  const Tensor at = scattered_ids(tokens, v, rows.device);
   const OpCase of{"embedding", {tokens, v, c}, d, {{v, c}}, [=](Inputs x) { return Tensors{embedding(at, x[0])}; }};
   const double row = double(c) * double(size_of(d));
   add_forward(rows, of, {.bytes = 2 * double(tokens) * row});
@@ -198,9 +202,10 @@ void global_norm_row(Rows& rows, int64_t n, DType d) {
               {.bytes = double(n) * double(size_of(d)), .moves = OpRow::Moves::reads});
 }
 
-// Causal, over the last Tq of T positions: Tq T - Tq (Tq - 1) / 2 query-key pairs. Two GEMMs over HS forward, five
-// backward, one of them recomputed (Dao et al., 2022).
-void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq) {
+// Causal, over the last Tq (0: all) of T positions: Tq T - Tq (Tq - 1) / 2 query-key pairs. Two GEMMs over HS forward,
+// five backward, one of them recomputed (Dao et al., 2022).
+void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d, int64_t tq = 0) {
+  if (tq == 0) tq = t;
   const double product = 2.0 * double(b * nh * hs) * double(tq * t - tq * (tq - 1) / 2);
   const Shape q{b, nh, tq, hs}, k{b, nh, t, hs};
   const OpCase c{tq == t ? "attention" : "attention_of_last",
@@ -211,9 +216,6 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
-void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DType d) {
-  attention_rows(rows, b, nh, t, hs, d, t);
-}
 // attention on strided heads of one qkv projection.
 void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs) {
   const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
@@ -223,6 +225,7 @@ void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t h
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
+constexpr auto kInPlace = OpRow::Moves::in_place;
 // Reads weights, two moments and gradients, writes all but the gradients; `tensors` tensors of n elements. `copies`:
 // also writes bf16 weights.
 void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false, DType moments = DType::f32) {
@@ -230,37 +233,30 @@ void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false,
   const std::vector<int64_t> shape = tensors == 1 ? std::vector{n} : std::vector{tensors, n};
   const bool narrow = moments == DType::bf16;
   const double bytes = ((narrow ? 20.0 : 28.0) + (copies ? 2 : 0)) * double(n) * double(tensors);
-  rows.push_back({.id = {narrow   ? "adamw_step_bf16_moments"
-                         : copies ? "adamw_step_bf16_copies"
-                                  : "adamw_step",
-                         shape, "f32"},
-                  .bytes = bytes,
-                  .moves = OpRow::Moves::in_place,
-                  .make = [=]() -> Run {
-                    std::vector<Tensor> w, m, v, g;
-                    for (int64_t i = 0; i < tensors; ++i) {
-                      w.push_back(input({n}, t)), g.push_back(input({n}, t));
-                      m.push_back(zeros({n}, moments, t.device)), v.push_back(zeros({n}, moments, t.device));
-                      if (copies) (void)parameter_as(w.back(), DType::bf16);
-                    }
-                    return [=, step = int64_t(0)]() mutable {
-                      adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step);
-                    };
-                  }});
+  const auto make = [=]() -> Run {
+    std::vector<Tensor> w, m, v, g;
+    for (int64_t i = 0; i < tensors; ++i) {
+      w.push_back(input({n}, t)), g.push_back(input({n}, t));
+      m.push_back(zeros({n}, moments, t.device)), v.push_back(zeros({n}, moments, t.device));
+      if (copies) (void)parameter_as(w.back(), DType::bf16);
+    }
+    return [=, step = int64_t(0)]() mutable { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step); };
+  };
+  const char* const name = narrow ? "adamw_step_bf16_moments" : copies ? "adamw_step_bf16_copies" : "adamw_step";
+  rows.push_back({{name, shape, "f32"}, 0, bytes, kInPlace, make});
 }
 
 // adamw on one matrix, with an unstored gradient of R terms.
 void adamw_product_rows(Rows& rows, int64_t side, int64_t terms) {
   const Kind t{DType::f32, rows.device};
-  rows.push_back({.id = {"adamw_product_step", {terms, side, side}, "f32"},
-                  .bytes = 6.0 * 4 * double(side * side),
-                  .moves = OpRow::Moves::in_place,
-                  .make = [=]() -> Run {
-                    const Tensor w = input({side, side}, t), m = zeros({side, side}, DType::f32, t.device),
-                                 v = zeros({side, side}, DType::f32, t.device);
-                    const GradientProduct g{input({terms, side}, t), input({terms, side}, t)};
-                    return [=, step = int64_t(0)]() mutable { adamw_product_step(w, m, v, g, {}, 1e-4, ++step); };
-                  }});
+  const double bytes = 6.0 * 4 * double(side * side);
+  const auto make = [=]() -> Run {
+    const Tensor w = input({side, side}, t), m = zeros({side, side}, DType::f32, t.device),
+                 v = zeros({side, side}, DType::f32, t.device);
+    const GradientProduct g{input({terms, side}, t), input({terms, side}, t)};
+    return [=, step = int64_t(0)]() mutable { adamw_product_step(w, m, v, g, {}, 1e-4, ++step); };
+  };
+  rows.push_back({{"adamw_product_step", {terms, side, side}, "f32"}, 0, bytes, kInPlace, make});
 }
 
 constexpr int64_t kManyParameters = 100'000'000;  // the size of GPT-2 small
@@ -347,10 +343,7 @@ void gpu_rows(Rows& rows) {
 
 std::vector<OpRow> op_rows(Device device) {
   Rows rows(device);
-  if (device == Device::cpu())
-    cpu_rows(rows);
-  else
-    gpu_rows(rows);
+  device == Device::cpu() ? cpu_rows(rows) : gpu_rows(rows);
   return rows;
 }
 
