@@ -1,6 +1,7 @@
+#include <tapegrad/core/check.h>
+
 #include "lm_profile/steps.h"
 
-#include <tapegrad/core/check.h>
 #include <algorithm>
 
 namespace tg::bench {
@@ -17,9 +18,11 @@ std::string pattern_of(const Scope* s) {
   return fmt::format("{}{}{}", before, before.empty() ? "" : ".", name);
 }
 struct Place {
-  const char *scope, *range;  // range: the document's name, or null
+  std::string_view scope;  // of Gpt its path, of DocumentLm its name
+  const char* range;       // the document's name, or null
   LmPart part;
 };
+constexpr Place named(const char* name, LmPart part) { return {name, name, part}; }
 constexpr Place kPlaces[] = {
     {"gpt.wte", "token_embeddings", LmPart::embedding},
     {"gpt.h.*", "layer_*", LmPart::other},
@@ -33,31 +36,27 @@ constexpr Place kPlaces[] = {
     {"gpt.h.*.mlp.proj", nullptr, LmPart::ffn_products},
     {"gpt.ln_f", "final_norm", LmPart::final_norm},
     {"gpt.lm_head", "lm_head", LmPart::head},
-    {"token_embeddings", "token_embeddings", LmPart::embedding},
-    {"layer_*", "layer_*", LmPart::other},
-    {"layer_*.attention_sublayer", "attention_sublayer", LmPart::attention_rest},
-    {"layer_*.attention_sublayer.attention projections", "attention projections", LmPart::projections},
-    {"layer_*.attention_sublayer.rope encoding", "rope encoding", LmPart::rope},
-    {"layer_*.attention_sublayer.causal mask construction", "causal mask construction", LmPart::attention},
-    {"layer_*.attention_sublayer.scaled_dot_product_attention", "scaled_dot_product_attention", LmPart::attention},
-    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention",
-     "annotated_scaled_dot_product_attention", LmPart::attention},
-    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention.computing "
-     "attention scores",
-     "computing attention scores", LmPart::attention},
-    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention.computing softmax",
-     "computing softmax", LmPart::attention},
-    {"layer_*.attention_sublayer.scaled_dot_product_attention.annotated_scaled_dot_product_attention.final matmul",
-     "final matmul", LmPart::attention},
-    {"layer_*.attention_sublayer.output projection", "output projection", LmPart::projections},
-    {"layer_*.ffn_sublayer", "ffn_sublayer", LmPart::ffn_rest},
-    {"final_norm", "final_norm", LmPart::final_norm},
-    {"lm_head", "lm_head", LmPart::head},
+    named("token_embeddings", LmPart::embedding),
+    named("layer_*", LmPart::other),
+    named("attention_sublayer", LmPart::attention_rest),
+    named("attention projections", LmPart::projections),
+    named("rope encoding", LmPart::rope),
+    named("causal mask construction", LmPart::attention),
+    named("scaled_dot_product_attention", LmPart::attention),
+    named("annotated_scaled_dot_product_attention", LmPart::attention),
+    named("computing attention scores", LmPart::attention),
+    named("computing softmax", LmPart::attention),
+    named("final matmul", LmPart::attention),
+    named("output projection", LmPart::projections),
+    named("ffn_sublayer", LmPart::ffn_rest),
+    named("final_norm", LmPart::final_norm),
+    named("lm_head", LmPart::head),
     {"adamw", nullptr, LmPart::optimizer},
 };
 const Place* place_of(const Scope* s) {
-  const std::string pattern = pattern_of(s);
-  const auto at = std::ranges::find(kPlaces, pattern, [](const Place& p) { return std::string_view(p.scope); });
+  std::string pattern = pattern_of(s);
+  if (!pattern.starts_with("gpt.")) pattern.erase(0, pattern.rfind('.') + 1);
+  const auto at = std::ranges::find(kPlaces, pattern, &Place::scope);
   return at == std::end(kPlaces) ? nullptr : at;
 }
 // The layer number of a scope ("gpt.h.3.mlp", "layer_3.ffn_sublayer"), or -1.
