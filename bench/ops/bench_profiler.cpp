@@ -1,9 +1,5 @@
-// The profiler's cost: nanoseconds of a range, a layer's scope, and an op on one element, without a profiler, with
-// totals, and with records, as medians of 21 rounds; and its share of a nano GPT's training step. --cpu-time runs the
-// step on one thread and counts CPU time, for a busy machine.
-#include <fmt/core.h>
+// Each figure is the median of 21 rounds.
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>

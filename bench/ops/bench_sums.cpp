@@ -1,7 +1,6 @@
 // Error and time of reductions: sums, means, variances and gradients of a norm's weight and bias over 2^10 to 2^25
 // terms. The error is the distance to the f64 op over the sum of the terms' absolute values (variance: over the mean
 // square). compare_sums.py adds PyTorch.
-#include <fmt/core.h>
 #include <tapegrad/tapegrad.h>
 
 #include <cmath>

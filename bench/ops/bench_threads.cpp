@@ -1,7 +1,4 @@
-// The thread pool's cost and gain: microseconds of an empty region, with workers awake and asleep, and regions of tiles
-// against a plain loop over them, alternating. `of ideal` is the speed-up over the number of threads. The last flag
-// adds a busy loop on one cpu.
-#include <fmt/core.h>
+// Regions of tiles alternate with a plain loop over them. `of ideal` is the speed-up over the number of threads.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 
