@@ -49,6 +49,7 @@ Json json_of(const Origin& o) {
       {"command", o.command}};
 }
 void write_json(const std::string& path, const Json& j) {
+  if (path.empty()) return;
   if (!j.is_object()) return write_file_atomically(path, text_of(j) + "\n");
   std::string lines;
   for (const auto& [key, value] : j.items()) {
@@ -63,12 +64,23 @@ void write_json(const std::string& path, const Json& j) {
   write_file_atomically(path, "{\n" + lines + "\n}\n");
 }
 
-std::string aligned(const std::vector<Cells>& lines) {
-  std::vector<size_t> widths(lines.front().size(), 0);
-  for (const Cells& line : lines)
+Table::Table(std::string_view format, std::string_view titles) : format_(format) {
+  if (!titles.empty()) add(titles);
+  titles_ = lines_.size();
+}
+void Table::add(std::string_view line) {
+  auto& cells = lines_.emplace_back();
+  for (const auto cell : std::views::split(line, '|')) cells.emplace_back(cell.begin(), cell.end());
+}
+std::string Table::text(std::string_view head) const {
+  if (lines_.size() == titles_) return {};
+  std::vector<size_t> widths;
+  for (const auto& line : lines_) {
+    widths.resize(std::max(widths.size(), line.size()));
     for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  std::string r;
-  for (const Cells& line : lines) {
+  }
+  std::string r(head);
+  for (const auto& line : lines_) {
     r += fmt::format("{:<{}}", line[0], widths[0]);
     for (size_t i = 1; i < line.size(); ++i) r += fmt::format("  {:>{}}", line[i], widths[i]);
     r += "\n";

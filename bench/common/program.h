@@ -55,6 +55,16 @@ template <NamedEnum E> void declare_name(Command& c, const std::string& flag, co
   c.option(flag, "NAME", std::string(name_of(value)), help,
            [&value](const std::string& word) { read_name(word, value); });
 }
+// The main() of a program with declare(Command&, Flags&), declare_results() and run(Flags&, argc, argv).
+template <class Flags, class Declare, class Run>
+int run_benchmark(int argc, char** argv, const char* name, const char* about, Declare declare, Run run) {
+  Flags f;
+  const auto declare_all = [&](Command& c) {
+    declare(c, f), declare_results(c, f);
+    return [&] { return run(f, argc, argv); };
+  };
+  return apps::run_program(argc, argv, {name, about, declare_all});
+}
 // An Error "[program] --flag ..." unless least <= x <= most.
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most);
 
@@ -73,16 +83,38 @@ struct Origin {  // of results
 // Sets clock and threads, prints the machine and `how`. Throws if --json is not writable.
 Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "");
 Json json_of(const Origin&);  // with the date; the head of all result files
-// One line per key and per object of a list. Atomic; throws on failure.
+// One line per key and per object of a list. Nothing without a path. Atomic; throws on failure.
 void write_json(const std::string& path, const Json&);
 
-using Cells = std::vector<std::string>;
-// At least one line, all of one length; the first column left-aligned, the others right-aligned, as wide as needed.
-std::string aligned(const std::vector<Cells>& lines);
+// Lines with columns as wide as needed, the first left-aligned. A | separates columns in `format`, which is fmt's of a
+// row, and in `titles`.
+class Table {
+ public:
+  explicit Table(std::string_view format, std::string_view titles = {});
+  template <class... T> void row(const T&... cells) { add(fmt::vformat(format_, fmt::make_format_args(cells...))); }
+  std::string text(std::string_view head = {}) const;  // empty without rows
+
+ private:
+  void add(std::string_view line);
+  std::string format_;
+  std::vector<std::vector<std::string>> lines_;
+  size_t titles_;  // lines of them
+};
+template <class Rows, class F> Json list_of(const Rows& rows, F json_of_row) {
+  Json list = Json::array();
+  for (const auto& row : rows) list.push_back(json_of_row(row));
+  return list;
+}
 
 // Throws an Error of kind memory if bytes(batch), from a dry_run() (core/backend/dry_run.h), exceeds the device's
 // memory. It suggests the first halved batch and the variants of `others` that fit.
 void check_fits(const std::string& run, int64_t batch, const std::function<int64_t(int64_t batch)>& bytes,
                 const std::vector<Variant>& others, Device);
+// The same for bytes(setup), where setup.batch is the batch.
+template <class Setup, class F>
+void check_setup_fits(const std::string& run, Setup setup, F bytes, const std::vector<Variant>& others, Device device) {
+  const auto of_batch = [=](int64_t batch) mutable { return setup.batch = batch, bytes(setup); };
+  check_fits(run, setup.batch, of_batch, others, device);
+}
 
 }  // namespace tg::bench

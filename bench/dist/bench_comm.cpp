@@ -2,7 +2,6 @@
 // predict.py fits a network to the results.
 #include "common/program.h"
 
-#include <fmt/format.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/collectives.h>
 
@@ -28,10 +27,10 @@ Timing measured(Communicator& world, const Flags& flags, const std::function<voi
   const auto slowest = [&](double s) { return 1e-9 * double(world.max(int64_t(1e9 * s))); };
   const auto sample = [&](int64_t calls) {
     world.barrier();
-    return slowest(timed([&] {
-                     for (int64_t i = 0; i < calls; ++i) f();
-                   }) /
-                   double(calls));
+    const double s = timed([&] {
+      for (int64_t i = 0; i < calls; ++i) f();
+    });
+    return slowest(s / double(calls));
   };
   (void)sample(3);
   const double once = std::max(sample(3), 1e-9);
@@ -72,10 +71,12 @@ Json print_rows(const std::vector<Row>& rows) {
   for (const Row& r : rows) {
     fmt::print("{:16} {:10.0f} {:12.2f} {:12.2f} {:12.2f}\n", r.collective, r.bytes, 1e6 * r.time.median,
                1e6 * r.time.p10, 1e6 * r.time.p90);
-    all.push_back({{"collective", r.collective},
-                   {"bytes", r.bytes},
-                   {"seconds", {{"median", r.time.median}, {"p10", r.time.p10}, {"p90", r.time.p90}}},
-                   {"runs", r.time.runs}});
+    all.push_back({
+        {"collective", r.collective},
+        {"bytes", r.bytes},
+        {"seconds", {{"median", r.time.median}, {"p10", r.time.p10}, {"p90", r.time.p90}}},
+        {"runs", r.time.runs},
+    });
   }
   return all;
 }
@@ -97,19 +98,16 @@ int run(const Flags& f, int argc, char** argv) {
   Json all = json_of(origin);
   all["ranks"] = world.size(), all["ranks_per_node"] = local;
   all["collectives"] = print_rows(rows);
-  if (!f.json.empty()) write_json(f.json, all);
+  write_json(f.json, all);
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, Flags& f) {
     c.option("--seconds", "at least, for each collective and size", f.seconds, 0, 60);
     c.option("--largest", "bytes of the longest message", f.largest, 4096, 1 << 30);
-    declare_results(c, f);
-    return [&] { return run(f, argc, argv); };
   };
-  return apps::run_program(argc, argv,
-                           {kProgram, "Measures collectives between processes: mpirun -n N bench_comm.", declare});
+  return run_benchmark<Flags>(argc, argv, kProgram, "Measures collectives between processes: mpirun -n N bench_comm.",
+                              declare, run);
 }

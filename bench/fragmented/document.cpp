@@ -40,21 +40,16 @@ constexpr double kNumbers[][3 * kCells] = {
 constexpr double kMiB = 1 << 20;
 constexpr double kWorkspaces = 16.25 * kMiB;  // cuBLAS workspaces of forward and backward
 
-std::vector<FragmentedFigure> all_figures() {
-  std::vector<FragmentedFigure> figures;
-  for (const auto& numbers : kNumbers)
-    for (size_t i = 0; i < 3 * kCells; i += 3) figures.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
-  return figures;
-}
 double float_bytes(double elements) { return 4 * elements; }
 double linear_bytes(int64_t size) { return float_bytes(double(size * size + size)); }
 }  // namespace
 
-const FragmentedFigure* fragmented_figure(const FragmentedCell& cell) {
+std::optional<FragmentedFigure> fragmented_figure(const FragmentedCell& cell) {
   static const std::vector<FragmentedCell> grid = fragmented_grid();
-  static const std::vector<FragmentedFigure> figures = all_figures();
-  const auto at = std::find(grid.begin(), grid.end(), cell);
-  return at == grid.end() ? nullptr : &figures[size_t(at - grid.begin())];
+  const auto place = size_t(std::ranges::find(grid, cell) - grid.begin());
+  if (place == grid.size()) return {};
+  const double* of = kNumbers[place / kCells] + 3 * (place % kCells);
+  return FragmentedFigure{of[0], of[1], of[2]};
 }
 
 // Weights, gradients, moments and the optimiser's square roots: 5 x the parameters; data and results: 4 x the rows.

@@ -1,4 +1,5 @@
-// Document 002's benchmark of fragmented and linear layers: its 81 cells, timing, and memory, by formulas and measured.
+// Document 002's benchmark of fragmented and linear layers: its 81 cells, timing, memory, by formulas and measured, and
+// output.
 #pragma once
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/tensor.h>
@@ -71,7 +72,6 @@ struct FragmentedResult {
   double forward_ms = 0, backward_ms = 0;      // means of the timed steps
   int64_t live_bytes = 0, reserved_bytes = 0;  // peak of tensors; held by the allocator
   double first_loss = 0, last_loss = 0;
-  double step_ms() const { return forward_ms + backward_ms; }
 };
 
 class FragmentedModel {
@@ -129,10 +129,30 @@ double fair_bytes(const FragmentedCell&);      // without that layer and its gra
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
 
-// A figure of document 002; null for a cell outside its grid.
+// A figure of document 002; none for a cell outside its grid.
 struct FragmentedFigure {
   double forward_ms, backward_ms, peak;  // peak in MiB
 };
-const FragmentedFigure* fragmented_figure(const FragmentedCell&);
+std::optional<FragmentedFigure> fragmented_figure(const FragmentedCell&);
+
+struct FragmentedRow {
+  FragmentedCell cell;
+  FragmentedVariant variant;
+  FragmentedResult result;
+};
+struct FragmentedReport : Origin {
+  FragmentedSetup setup;
+  std::vector<FragmentedRow> rows = {};
+};
+
+// "Benchmarking with input_size=2048, ..." and a block per cell: linear, train, inference. Rows have one size, batch
+// and variant. MB are 2^20 bytes, as in the document.
+std::string document_text(const std::vector<FragmentedRow>&);
+// A line per row, in MiB: measured; the document's framework with and without its harness's layer; 4 P and 3 P.
+std::string memory_table(const std::vector<FragmentedRow>&);
+// Empty if the document has none of the rows. `ours` describes our measurement.
+std::string compare_with_document(const std::vector<FragmentedRow>&, const std::string& ours);
+
+void write_fragmented_json(const std::string& path, const FragmentedReport&);
 
 }  // namespace tg::bench

@@ -37,15 +37,11 @@ void check_sizes(const FragmentedFlags& f) {
   }
 }
 void check_memory(const FragmentedCell& cell, StepWay step, const FragmentedSetup& setup) {
-  const auto bytes = [=](int64_t batch) {
-    FragmentedCell with = cell;
-    with.batch = batch;
-    return planned_bytes(with, step, setup).all;
-  };
+  const auto bytes = [=](const FragmentedCell& with) { return planned_bytes(with, step, setup).all; };
   std::vector<Variant> others;
   if (step == StepWay::separate)
     others.push_back({"--step folded", [=] { return planned_bytes(cell, StepWay::folded, setup).all; }});
-  check_fits("[bench_fragmented] " + cell.name(), cell.batch, bytes, others, setup.device);
+  check_setup_fits("[bench_fragmented] " + cell.name(), cell, bytes, others, setup.device);
 }
 }  // namespace
 

@@ -1,17 +1,12 @@
-#include "fragmented/report.h"
-
-#include <fmt/format.h>
+#include "fragmented/fragmented.h"
 
 namespace tg::bench {
 namespace {
-double mebibytes(double bytes) { return bytes / (1 << 20); }
-std::string mib(double bytes) { return fmt::format("{:.1f}", mebibytes(bytes)); }
-std::string ms(double x) { return fmt::format("{:.2f}", x); }
+template <class T> double mebibytes(T bytes) { return double(bytes) / (1 << 20); }
 
 std::string block(const FragmentedRow& r) {
   return fmt::format("  Forward time: {:.2f}ms\n  Backward time: {:.2f}ms\n  Peak memory: {:.1f}MB\n  Parameters: {}\n",
-                     r.result.forward_ms, r.result.backward_ms, mebibytes(double(r.result.live_bytes)),
-                     r.cell.parameters());
+                     r.result.forward_ms, r.result.backward_ms, mebibytes(r.result.live_bytes), r.cell.parameters());
 }
 std::string section(const std::vector<FragmentedRow>& rows, CellMode mode, std::string_view title) {
   std::string text;
@@ -19,28 +14,30 @@ std::string section(const std::vector<FragmentedRow>& rows, CellMode mode, std::
     if (r.cell.mode == mode) text += fmt::format("\nFragments: {}\n{}", r.cell.fragments, block(r));
   return text.empty() ? "" : fmt::format("\nFragmentedLinear ({}) Results:\n{}", title, text);
 }
-Json json_of(const FragmentedRow& r) {
+Json json_of_cell(const FragmentedRow& r) {
   const FragmentedCell& c = r.cell;
-  Json j = {{"input_size", c.size},
-            {"output_size", c.size},
-            {"batch_size", c.batch},
-            {"mode", name_of(c.mode)},
-            {"fragments", c.fragments > 0 ? Json(c.fragments) : Json()},
-            {"step", name_of(r.variant.step)},
-            {"run", name_of(r.variant.run)},
-            {"parameters", c.parameters()},
-            {"forward_ms", r.result.forward_ms},
-            {"backward_ms", r.result.backward_ms},
-            {"live_bytes", r.result.live_bytes},
-            {"reserved_bytes", r.result.reserved_bytes},
-            {"first_loss", r.result.first_loss},
-            {"last_loss", r.result.last_loss},
-            {"document_bytes", document_bytes(c)},
-            {"fair_bytes", fair_bytes(c)},
-            {"stored_bytes", stored_bytes(c)},
-            {"folded_bytes", folded_bytes(c)},
-            {"document", Json()}};
-  if (const FragmentedFigure* of = fragmented_figure(c))
+  Json j = {
+      {"input_size", c.size},
+      {"output_size", c.size},
+      {"batch_size", c.batch},
+      {"mode", name_of(c.mode)},
+      {"fragments", c.fragments > 0 ? Json(c.fragments) : Json()},
+      {"step", name_of(r.variant.step)},
+      {"run", name_of(r.variant.run)},
+      {"parameters", c.parameters()},
+      {"forward_ms", r.result.forward_ms},
+      {"backward_ms", r.result.backward_ms},
+      {"live_bytes", r.result.live_bytes},
+      {"reserved_bytes", r.result.reserved_bytes},
+      {"first_loss", r.result.first_loss},
+      {"last_loss", r.result.last_loss},
+      {"document_bytes", document_bytes(c)},
+      {"fair_bytes", fair_bytes(c)},
+      {"stored_bytes", stored_bytes(c)},
+      {"folded_bytes", folded_bytes(c)},
+      {"document", Json()},
+  };
+  if (const auto of = fragmented_figure(c))
     j["document"] = {{"forward_ms", of->forward_ms}, {"backward_ms", of->backward_ms}, {"peak_mib", of->peak}};
   return j;
 }
@@ -57,41 +54,35 @@ std::string document_text(const std::vector<FragmentedRow>& rows) {
 }
 
 std::string memory_table(const std::vector<FragmentedRow>& rows) {
-  std::vector<Cells> lines{{"", "step", "live", "reserved", "document", "fair", "4 P", "3 P"}};
-  for (const FragmentedRow& r : rows) {
-    const FragmentedCell& c = r.cell;
-    lines.push_back({c.name(), r.variant.name(), mib(double(r.result.live_bytes)), mib(double(r.result.reserved_bytes)),
-                     mib(document_bytes(c)), mib(fair_bytes(c)), mib(double(stored_bytes(c))),
-                     mib(double(folded_bytes(c)))});
-  }
-  return "Peak memory in MiB. live, reserved: ours, of tensors and of the allocator. By formulas: document, with the "
-         "linear\nlayer that its harness keeps; fair, the same framework without it; P, the parameters.\n" +
-         aligned(lines);
+  Table table("{}|{}|{:.1f}|{:.1f}|{:.1f}|{:.1f}|{:.1f}|{:.1f}", "|step|live|reserved|document|fair|4 P|3 P");
+  for (const auto& [cell, variant, result] : rows)
+    table.row(cell.name(), variant.name(), mebibytes(result.live_bytes), mebibytes(result.reserved_bytes),
+              mebibytes(document_bytes(cell)), mebibytes(fair_bytes(cell)), mebibytes(stored_bytes(cell)),
+              mebibytes(folded_bytes(cell)));
+  return table.text(
+      "Peak memory in MiB. live, reserved: ours, of tensors and of the allocator. By formulas: document, with the "
+      "linear\nlayer that its harness keeps; fair, the same framework without it; P, the parameters.\n");
 }
 
 std::string compare_with_document(const std::vector<FragmentedRow>& rows, const std::string& ours) {
-  std::vector<Cells> lines{
-      {"", "step", "ours forward", "backward", "peak", "document forward", "backward", "peak", "peak, ours of it"}};
-  for (const FragmentedRow& r : rows) {
-    const FragmentedFigure* of = fragmented_figure(r.cell);
-    if (!of) continue;
-    const double peak = mebibytes(double(r.result.live_bytes));
-    lines.push_back({r.cell.name(), r.variant.name(), ms(r.result.forward_ms), ms(r.result.backward_ms),
-                     fmt::format("{:.1f}", peak), ms(of->forward_ms), ms(of->backward_ms),
-                     fmt::format("{:.1f}", of->peak), fmt::format("{:.0f} %", 100 * peak / of->peak)});
+  Table table("{}|{}|{:.2f}|{:.2f}|{:.1f}|{:.2f}|{:.2f}|{:.1f}|{:.0f} %",
+              "|step|ours forward|backward|peak|document forward|backward|peak|peak, ours of it");
+  for (const auto& [cell, variant, result] : rows) {
+    const double peak = mebibytes(result.live_bytes);
+    if (const auto of = fragmented_figure(cell))
+      table.row(cell.name(), variant.name(), result.forward_ms, result.backward_ms, peak, of->forward_ms,
+                of->backward_ms, of->peak, 100 * peak / of->peak);
   }
-  if (lines.size() == 1) return "";
-  return fmt::format(
+  return table.text(fmt::format(
       "Compared with document 002 (PyTorch on a GPU that it does not name, f32, means of 100 steps). Ours: {}.\n"
-      "Times in ms, peaks in MiB.\n{}",
-      ours, aligned(lines));
+      "Times in ms, peaks in MiB.\n",
+      ours));
 }
 
 void write_fragmented_json(const std::string& path, const FragmentedReport& r) {
   Json j = json_of(r);
   j["warmup"] = r.setup.warmup, j["steps"] = r.setup.steps, j["seed"] = r.setup.seed, j["dtype"] = "f32";
-  j["cells"] = Json::array();
-  for (const FragmentedRow& row : r.rows) j["cells"].push_back(json_of(row));
+  j["cells"] = list_of(r.rows, json_of_cell);
   write_json(path, j);
 }
 

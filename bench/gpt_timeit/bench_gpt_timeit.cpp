@@ -1,11 +1,6 @@
-// Document 004's profile of a GPT, with its protocol, log and table: two runs on one model, then the matrix of sizes,
-// computations, warm-up steps and precisions, each on a new model; and its claim that a warm-up step steadies the
-// times. CPU and CUDA, eager and compiled.
-#include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 
-#include "gpt_timeit/report.h"
+#include "gpt_timeit/timeit.h"
 
 using namespace tg;
 using namespace tg::bench;
@@ -48,14 +43,13 @@ int measured(const TimeitFlags& f, int argc, char** argv) {
   const WarmupClaim claim = warmup_claim(report.matrix);
   fmt::print("{}{}", text(claim), sums_text(report.matrix));
   if (f.against_document) fmt::print("{}", compare_with_document(report));
-  if (!f.json.empty()) write_timeit_json(f.json, report);
+  write_timeit_json(f.json, report);
   return f.check_warmup && !claim.holds() ? 1 : 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  TimeitFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, TimeitFlags& f) {
     c.option("--sizes", "a list of small, medium, and tiny (a test)", f.sizes);
     declare_names(c, "--computations", "a list of forward, backward, forward_backward", f.computations);
     c.option("--warmups", "numbers of steps before the timed ones", f.warmups);
@@ -74,12 +68,10 @@ int main(int argc, char** argv) {
     declare_filter(c, f, "only runs with this in their name: small_forward_warmup");
     declare_cpu_time(c, f);
     declare_document(c, f);
-    declare_results(c, f);
-    return [&] { return measured(f, argc, argv); };
   };
-  return apps::run_program(argc, argv,
-                           {"bench_gpt_timeit",
-                            "Document 004's profile of a GPT: forward, backward and both, with and without a warm-up "
-                            "step and mixed precision, a few timed steps each. Run it on a quiet machine.",
-                            declare});
+  return run_benchmark<TimeitFlags>(
+      argc, argv, "bench_gpt_timeit",
+      "Document 004's profile of a GPT: forward, backward and both, with and without a warm-up "
+      "step and mixed precision, a few timed steps each. Run it on a quiet machine.",
+      declare, measured);
 }

@@ -1,16 +1,30 @@
-#include "gpt_timeit/report.h"
+#include "gpt_timeit/timeit.h"
 
 #include <fmt/chrono.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <tapegrad/core/check.h>
 
 #include <algorithm>
 #include <numeric>
 
 namespace tg::bench {
-
 namespace {
+// The two runs on one model, then timeit_runs({}): f32 and mixed.
+constexpr TimeitFigure kDocument[] = {
+    {260.487, 221.089, 77.0235, 220.483, 414.491}, {220.676, 220.622, 0.3337, 220.170, 221.206},
+    {74.113, 73.137, 2.2265, 72.292, 78.464},      {79.124, 75.171, 7.3582, 74.255, 93.519},
+    {71.171, 71.131, 0.1378, 70.959, 71.350},      {73.794, 73.823, 0.0565, 73.699, 73.859},
+    {149.865, 150.206, 1.0536, 147.786, 150.662},  {151.141, 151.482, 0.7732, 149.605, 151.694},
+    {150.254, 150.193, 0.2013, 149.958, 150.516},  {151.467, 151.430, 0.0759, 151.385, 151.564},
+    {220.339, 220.236, 1.3218, 218.327, 222.473},  {224.320, 224.365, 0.1466, 224.073, 224.477},
+    {220.491, 220.479, 0.2783, 220.160, 220.830},  {224.344, 224.382, 0.1172, 224.199, 224.486},
+    {245.821, 245.088, 1.4745, 244.956, 248.761},  {223.693, 222.693, 2.1637, 222.347, 228.008},
+    {244.915, 244.981, 0.1557, 244.672, 245.076},  {222.611, 222.564, 0.1084, 222.476, 222.744},
+    {483.126, 483.475, 1.4353, 480.336, 484.216},  {461.943, 463.649, 3.2608, 455.431, 463.729},
+    {483.812, 483.791, 0.2527, 483.513, 484.244},  {464.213, 463.939, 0.8810, 463.462, 465.929},
+    {728.044, 727.165, 1.6101, 726.529, 730.475},  {683.814, 683.922, 1.0362, 682.084, 685.337},
+    {726.819, 726.417, 0.6117, 726.191, 727.781},  {683.909, 683.543, 0.6866, 683.391, 685.254},
+};
+
 Json profiler_object(const TimeitRun& r, int64_t steps) {
   return {{"computation", name_of(r.computation)},
           {"warmup_steps", r.warmup},
@@ -32,8 +46,7 @@ Json row_object(const std::string& name, const TimeitRow& row, const TimeitSetup
   Json j = {{"name", name}, {"size", row.run.size}};
   for (const Json& part : {profiler_object(row.run, setup.steps), result_object(row.result)})
     for (const auto& [key, x] : part.items()) j[key] = x;
-  j["peak_bytes"] = row.result.peak_bytes;
-  j["loss"] = row.result.loss;
+  j["peak_bytes"] = row.result.peak_bytes, j["loss"] = row.result.loss;
   return j;
 }
 
@@ -51,42 +64,52 @@ const TimeitRow* find(const std::vector<TimeitRow>& rows, TimeitRun like, Comput
 std::string standalone_name(const TimeitRun& r) { return "standalone_" + r.key(); }
 }  // namespace
 
+const TimeitFigure* timeit_figure(std::string_view name) {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const int64_t warmup : {0, 1})
+      all.push_back(standalone_name({"small", Computation::forward_backward, warmup}));
+    for (const TimeitRun& r : timeit_runs({})) all.push_back(r.key());
+    return all;
+  }();
+  const auto at = size_t(std::ranges::find(names, name) - names.begin());
+  return at == names.size() ? nullptr : &kDocument[at];
+}
 std::string log_line(std::string_view text, std::chrono::system_clock::time_point at) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count() % 1000;
   return fmt::format("{:%Y-%m-%d %H:%M:%S},{:03} - bench_gpt_timeit - INFO - {}\n",
                      fmt::localtime(std::chrono::system_clock::to_time_t(at)), ms, text);
 }
 std::string model_json(const GptConfig& c) {
-  return text_of({{"approximate", Json()},
-                  {"activation_name", "gelu"},
-                  {"d_model", c.width},
-                  {"d_ff", Json()},
-                  {"num_heads", c.heads},
-                  {"context_length", c.context},
-                  {"attn_pdrop", 0.0},
-                  {"resid_pdrop", c.dropout},
-                  {"bias", c.bias},
-                  {"vocab_size", c.vocab_size},
-                  {"num_blocks", c.layers},
-                  {"token_position_pdrop", c.dropout},
-                  {"weight_tie", c.tied_head}},
-                 4);
+  const Json model = {
+      {"approximate", Json()},
+      {"activation_name", "gelu"},
+      {"d_model", c.width},
+      {"d_ff", Json()},
+      {"num_heads", c.heads},
+      {"context_length", c.context},
+      {"attn_pdrop", 0.0},
+      {"resid_pdrop", c.dropout},
+      {"bias", c.bias},
+      {"vocab_size", c.vocab_size},
+      {"num_blocks", c.layers},
+      {"token_position_pdrop", c.dropout},
+      {"weight_tie", c.tied_head},
+  };
+  return text_of(model, 4);
 }
 std::string profiler_json(const TimeitRun& r, int64_t steps) { return text_of(profiler_object(r, steps), 4); }
 std::string result_json(const TimeitResult& r) { return text_of(result_object(r), 4); }
 
 std::string data_frame(const std::vector<TimeitRow>& rows, const std::vector<size_t>& order) {
-  std::vector<Cells> lines{{"", "name", "computation", "times", "mean_time", "median_time", "std_dev", "min_time",
-                            "max_time", "total_time", "profile_steps"}};
+  Table table("{}|{}|{}|{}|{:.6f}|{:.6f}|{:.6f}|{:.6f}|{:.6f}|{:.6f}|{}",
+              "|name|computation|times|mean_time|median_time|std_dev|min_time|max_time|total_time|profile_steps");
   for (const size_t i : order) {
     const TimeitResult& r = rows[i].result;
-    Cells line{std::to_string(i), rows[i].run.key(), std::string(name_of(r.computation)), list_text(r.times)};
-    for (const double x : {r.mean_time, r.median_time, r.std_dev, r.min_time, r.max_time, r.total_time})
-      line.push_back(fmt::format("{:.6f}", x));
-    line.push_back(std::to_string(r.profile_steps));
-    lines.push_back(std::move(line));
+    table.row(i, rows[i].run.key(), name_of(r.computation), list_text(r.times), r.mean_time, r.median_time, r.std_dev,
+              r.min_time, r.max_time, r.total_time, r.profile_steps);
   }
-  return aligned(lines);
+  return table.text();
 }
 std::vector<size_t> by_mean_time(const std::vector<TimeitRow>& rows) {
   std::vector<size_t> order(rows.size());
@@ -112,7 +135,7 @@ WarmupClaim warmup_claim(const std::vector<TimeitRow>& rows) {
       const TimeitRun &a = cold.run, &b = warm.run;
       if (a.warmup > 0 || b.warmup == 0 || a.size != b.size || a.computation != b.computation || a.mixed != b.mixed)
         continue;
-      claim.pairs.push_back({fmt::format("{}_{}_mixed_{}", a.size, name_of(a.computation), a.mixed ? "True" : "False"),
+      claim.pairs.push_back({fmt::format("{}_{}_mixed_{}", a.size, name_of(a.computation), name_of(Word(a.mixed))),
                              cold.result.std_dev, warm.result.std_dev});
     }
   return claim;
@@ -120,52 +143,43 @@ WarmupClaim warmup_claim(const std::vector<TimeitRow>& rows) {
 std::string text(const WarmupClaim& claim) {
   if (claim.pairs.empty())
     return "Warm-up claim: not checked, as no two runs differ in nothing but having warm-up steps\n";
-  std::vector<Cells> lines{{"", "without", "with", ""}};
-  for (const WarmupClaim::Pair& p : claim.pairs)
-    lines.push_back(
-        {p.name, fmt::format("{:.6f}", p.cold), fmt::format("{:.6f}", p.warm), p.holds() ? "less" : "not less"});
-  return fmt::format(
-      "Warm-up claim: with all else the same, warm-up steps lower the standard deviation (seconds)\n{}verdict: {}, in "
-      "{} of {} pairs\n",
-      aligned(lines), claim.holds() ? "it holds" : "it does not hold here", claim.holding(), claim.pairs.size());
+  Table table("{}|{:.6f}|{:.6f}|{}", "|without|with|");
+  for (const WarmupClaim::Pair& p : claim.pairs) table.row(p.name, p.cold, p.warm, p.holds() ? "less" : "not less");
+  return table.text("Warm-up claim: with all else the same, warm-up steps lower the standard deviation (seconds)\n") +
+         fmt::format("verdict: {}, in {} of {} pairs\n", claim.holds() ? "it holds" : "it does not hold here",
+                     claim.holding(), claim.pairs.size());
 }
 
 std::string sums_text(const std::vector<TimeitRow>& rows) {
-  std::vector<Cells> lines{{"", "forward + backward", "forward_backward", "ratio"}};
+  Table table("{}_warmup_{}_mixed_{}|{:.6f}|{:.6f}|{:.3f}", "|forward + backward|forward_backward|ratio");
   for (const TimeitRow& row : rows) {
     if (row.run.computation != Computation::forward) continue;
     const TimeitRow *back = find(rows, row.run, Computation::backward),
                     *both = find(rows, row.run, Computation::forward_backward);
     if (!back || !both) continue;
     const double parts = row.result.median_time + back->result.median_time, whole = both->result.median_time;
-    lines.push_back(
-        {fmt::format("{}_warmup_{}_mixed_{}", row.run.size, row.run.warmup, row.run.mixed ? "True" : "False"),
-         fmt::format("{:.6f}", parts), fmt::format("{:.6f}", whole), fmt::format("{:.3f}", parts / whole)});
+    table.row(row.run.size, row.run.warmup, name_of(Word(row.run.mixed)), parts, whole, parts / whole);
   }
-  return lines.size() == 1 ? "" : "Consistency: medians of the parts and of the whole (seconds)\n" + aligned(lines);
+  return table.text("Consistency: medians of the parts and of the whole (seconds)\n");
 }
 
 std::string compare_with_document(const TimeitReport& report) {
-  std::vector<Cells> lines{{"", "ours ms", "median", "std", "document ms", "median", "std", "ratio"}};
+  Table table("{}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.2f}",
+              "|ours ms|median|std|document ms|median|std|ratio");
   const auto take = [&](const std::string& name, const TimeitResult& r) {
-    const TimeitFigure* of = timeit_figure(name);
-    if (!of) return;
-    Cells line{name};
-    for (const double x : {1e3 * r.mean_time, 1e3 * r.median_time, 1e3 * r.std_dev, of->mean, of->median, of->std_dev})
-      line.push_back(fmt::format("{:.3f}", x));
-    line.push_back(fmt::format("{:.2f}", of->mean / (1e3 * r.mean_time)));
-    lines.push_back(std::move(line));
+    if (const TimeitFigure* of = timeit_figure(name))
+      table.row(name, 1e3 * r.mean_time, 1e3 * r.median_time, 1e3 * r.std_dev, of->mean, of->median, of->std_dev,
+                of->mean / (1e3 * r.mean_time));
   };
   for (const TimeitRow& row : report.standalone) take(standalone_name(row.run), row.result);
   for (const TimeitRow& row : report.matrix) take(row.run.key(), row.result);
-  if (lines.size() == 1) return "";
   const TimeitSetup& s = report.setup;
-  return fmt::format(
+  return table.text(fmt::format(
       "Compared with document 004 (PyTorch, eager, on a GPU that it does not name; batch 16, context 128, vocabulary "
       "10000).\n"
       "Ours: {} on {}, batch {}, context {}, vocabulary {}. Ratios of means, above 1 where ours is faster. The "
-      "document's mixed\nruns gain so little that its GPU hardly had units for bf16.\n{}",
-      name_of(s.mode), report.machine.device, s.batch, s.context, s.vocab, aligned(lines));
+      "document's mixed\nruns gain so little that its GPU hardly had units for bf16.\n",
+      name_of(s.mode), report.machine.device, s.batch, s.context, s.vocab));
 }
 
 void write_timeit_json(const std::string& path, const TimeitReport& r) {
@@ -175,9 +189,9 @@ void write_timeit_json(const std::string& path, const TimeitReport& r) {
   j["matmul_precision"] = name_of(s.matmul_precision);
   j["batch"] = s.batch, j["context"] = s.context, j["vocab"] = s.vocab, j["seed"] = s.seed;
   j["backward_is"] = s.mode == RunMode::eager ? "timed alone" : "forward_backward less forward";
-  j["rows"] = Json::array(), j["standalone"] = Json::array();
-  for (const TimeitRow& row : r.standalone) j["standalone"].push_back(row_object(standalone_name(row.run), row, s));
-  for (const TimeitRow& row : r.matrix) j["rows"].push_back(row_object(row.run.key(), row, s));
+  j["rows"] = list_of(r.matrix, [&](const TimeitRow& row) { return row_object(row.run.key(), row, s); });
+  j["standalone"] =
+      list_of(r.standalone, [&](const TimeitRow& row) { return row_object(standalone_name(row.run), row, s); });
   const WarmupClaim claim = warmup_claim(r.matrix);
   j["warmup_claim"] = {{"pairs", claim.pairs.size()}, {"holding", claim.holding()}};
   write_json(path, j);

@@ -12,7 +12,6 @@
 #include <numeric>
 #include <optional>
 
-#include "common/harness.h"
 #include "common/stats.h"
 
 namespace tg::bench {
@@ -21,24 +20,10 @@ constexpr std::string_view kTimeit = "bench_gpt_timeit";
 constexpr std::string_view kTimeitSizes[] = {"small", "medium", "tiny"};
 constexpr const char* kLastNorm = "ln_f.weight";
 
-std::vector<TimeitRun> all_runs(const TimeitFlags& f) {
-  std::vector<TimeitRun> runs;
-  for (const std::string& size : f.sizes) {
-    known_place("size", size, kTimeitSizes);
-    for (const Computation c : f.computations)
-      for (const int64_t warmup : f.warmups)
-        for (const Word mixed : f.mixed) runs.push_back({size, c, warmup, mixed == Word::True});
-  }
-  return runs;
-}
 void check_memory(const TimeitRun& r, const TimeitSetup& s) {
-  const auto bytes = [=](int64_t batch) {
-    TimeitSetup with = s;
-    with.batch = batch;
-    return TimeitModel::planned_bytes(r, with);
-  };
-  check_fits(fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context), s.batch,
-             bytes, {}, s.device);
+  const auto bytes = [=](const TimeitSetup& with) { return TimeitModel::planned_bytes(r, with); };
+  check_setup_fits(fmt::format("[bench_gpt_timeit] {} with batch {} and context {}", r.key(), s.batch, s.context), s,
+                   bytes, {}, s.device);
 }
 Tensor random_ids(const TimeitSetup& s, Rng& rng) {  // (B, T)
   return rand({s.batch, s.context}, rng, 0, double(s.vocab), DType::f64, s.device).to(DType::i64);
@@ -49,9 +34,19 @@ std::string TimeitRun::key() const {
   return fmt::format("{}_{}_warmup_{}_mixed_{}", size, name_of(computation), warmup, name_of(Word(mixed)));
 }
 
+std::vector<TimeitRun> timeit_runs(const TimeitFlags& f) {
+  std::vector<TimeitRun> runs;
+  for (const std::string& size : f.sizes) {
+    known_place("size", size, kTimeitSizes);
+    for (const Computation c : f.computations)
+      for (const int64_t warmup : f.warmups)
+        for (const Word mixed : f.mixed) runs.push_back({size, c, warmup, mixed == Word::True});
+  }
+  return runs;
+}
 TimeitPlan timeit_plan(const TimeitFlags& f) {
   for (const int64_t n : f.warmups) check_within(kTimeit, "warmups", n, 0, 1'000'000);
-  TimeitPlan plan{f.setup, {}, all_runs(f)};
+  TimeitPlan plan{f.setup, {}, timeit_runs(f)};
   plan.setup.device = Device::parse(f.device);
   check_once(kTimeit, plan.matrix, &TimeitRun::key);
   if (!f.matrix_only)

@@ -1,7 +1,4 @@
-// Tokens per second of a Gpt's decoding, with random or loaded weights, after prompts of several lengths: with a
-// growing cache, a fixed one, and a fixed one compiled. All must give the same tokens. They alternate, so that machine
-// noise hits all.
-#include <fmt/format.h>
+// Tokens per second of decoding in three ways, which alternate, so that machine noise hits all.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
@@ -16,6 +13,7 @@
 #include <array>
 
 #include "common/program.h"
+#include "common/stats.h"
 
 using namespace tg;
 using namespace tg::bench;
@@ -30,13 +28,6 @@ struct DecodeFlags : SharedFlags {
 enum class Way { growing, fixed, compiled };
 constexpr std::array kWays{Way::growing, Way::fixed, Way::compiled};
 constexpr std::array kNames{"growing cache, eager", "fixed cache, eager", "fixed cache, compiled"};
-
-struct DecodeRun {
-  std::string dtype;
-  int64_t prompt;
-  std::vector<int64_t> prompt_tokens, tokens;  // of the first text
-  std::array<Timing, 3> seconds;               // by Way; from the second new token on
-};
 
 GptConfig config_of(const DecodeFlags& f) {
   GptConfig c = arch(f.arch);
@@ -88,10 +79,10 @@ class Decoding {
   Compiled step_{[this](Inputs in) { return std::vector{next(in[0], fixed_)}; }};
 };
 
-DecodeRun measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, int64_t prompt) {
+Json measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, int64_t prompt) {
   Decoding decoding(f, model, prompt);
-  fmt::print("\n{}, {}: {} text(s), {} tokens after a prompt of {}\n", f.model.empty() ? f.arch : f.model, dtype,
-             f.batch, f.tokens, prompt);
+  const std::string& name = f.model.empty() ? f.arch : f.model;
+  fmt::print("\n{}, {}: {} text(s), {} tokens after a prompt of {}\n", name, dtype, f.batch, f.tokens, prompt);
   std::array<std::vector<double>, 3> seconds;
   std::vector<int64_t> want;
   for (int64_t round = -1; round < f.rounds; ++round)  // the first warms up and traces
@@ -102,37 +93,27 @@ DecodeRun measured(const DecodeFlags& f, const std::string& dtype, const Gpt& mo
       TG_CHECK(got == want, internal, "[bench_decode] {} gives other tokens than {}.", kNames[k], kNames[0]);
       if (round >= 0) seconds[k].push_back(s);
     }
-  const auto& ids = decoding.prompt();
-  DecodeRun r{dtype, prompt, {ids.begin(), ids.begin() + prompt}, {want.begin(), want.begin() + f.tokens}, {}};
-  for (size_t k = 0; k < kWays.size(); ++k) {
-    r.seconds[k] = summary(seconds[k]);
-    const auto rate = [&](double s) { return double(f.batch * (f.tokens - 1)) / s; };
-    fmt::print("{:<24} {:8.2f} tokens/s  (p10 {:.2f}, p90 {:.2f})  {:.3f} of the first\n", kNames[k],
-               rate(r.seconds[k].median), rate(r.seconds[k].p90), rate(r.seconds[k].p10),
-               r.seconds[0].median / r.seconds[k].median);
-  }
-  return r;
-}
-Json json_of(const DecodeFlags& f, const DecodeRun& r) {
   Json ways = Json::array();
+  const auto tokens = double(f.batch * (f.tokens - 1));  // from the second new one on
   for (size_t k = 0; k < kWays.size(); ++k) {
-    const Timing& t = r.seconds[k];
-    const double per_token = 1.0 / double(f.batch * (f.tokens - 1));
-    ways.push_back({{"way", kNames[k]},
-                    {"tokens_per_second", 1 / (t.median * per_token)},
-                    {"seconds_per_token",
-                     {{"median", t.median * per_token}, {"p10", t.p10 * per_token}, {"p90", t.p90 * per_token}}},
-                    {"runs", t.runs}});
+    const Timing t = summary(seconds[k]);
+    fmt::print("{:<24} {:8.2f} tokens/s  (p10 {:.2f}, p90 {:.2f})  {:.3f} of the first\n", kNames[k], tokens / t.median,
+               tokens / t.p90, tokens / t.p10, median(seconds[0]) / t.median);
+    ways.push_back(
+        {{"way", kNames[k]},
+         {"tokens_per_second", tokens / t.median},
+         {"seconds_per_token", {{"median", t.median / tokens}, {"p10", t.p10 / tokens}, {"p90", t.p90 / tokens}}},
+         {"runs", t.runs}});
   }
-  Json all = {{"arch", f.model.empty() ? f.arch : f.model},
-              {"dtype", r.dtype},
-              {"batch", f.batch},
-              {"prompt", r.prompt},
-              {"tokens", f.tokens},
-              {"equal_tokens", true},
-              {"ways", std::move(ways)}};
-  if (!f.model.empty())
-    all["first_text"] = {{"prompt", r.prompt_tokens}, {"tokens", r.tokens}};  // others can load the same model
+  Json all = {
+      {"arch", name},       {"dtype", dtype},       {"batch", f.batch},        {"prompt", prompt},
+      {"tokens", f.tokens}, {"equal_tokens", true}, {"ways", std::move(ways)},
+  };
+  const auto first = [](const std::vector<int64_t>& ids, int64_t n) {
+    return std::vector(ids.begin(), ids.begin() + n);
+  };
+  if (!f.model.empty())  // others can load the same model
+    all["first_text"] = {{"prompt", first(decoding.prompt(), prompt)}, {"tokens", first(want, f.tokens)}};
   return all;
 }
 int decode(const DecodeFlags& f, int argc, char** argv) {
@@ -140,17 +121,16 @@ int decode(const DecodeFlags& f, int argc, char** argv) {
   Json all = json_of(begin(f, argc, argv)), runs = Json::array();
   for (const std::string& dtype : f.dtypes) {
     const Gpt model = model_of(f, dtype_from_name(dtype), Device::parse(f.device));
-    for (const int64_t prompt : f.prompts) runs.push_back(json_of(f, measured(f, dtype, model, prompt)));
+    for (const int64_t prompt : f.prompts) runs.push_back(measured(f, dtype, model, prompt));
   }
   all["decoding"] = std::move(runs);
-  if (!f.json.empty()) write_json(f.json, all);
+  write_json(f.json, all);
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  DecodeFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, DecodeFlags& f) {
     c.option("--arch", "NAME", "a named architecture; its weights are random", f.arch);
     c.option("--model", "DIR", "a model folder instead, also of Hugging Face", f.model);
     c.option("--dtypes", "of the parameters, a list of f32, bf16", f.dtypes);
@@ -161,13 +141,10 @@ int main(int argc, char** argv) {
     declare_threads(c, f);
     c.option("--seed", "of weights and prompt", f.seed);
     declare_cpu_time(c, f);
-    declare_results(c, f);
-    return [&] { return decode(f, argc, argv); };
   };
-  return apps::run_program(
-      argc, argv,
-      {"bench_decode",
-       "Tokens per second of decoding with a cache that grows, one of fixed capacity, and that one "
-       "compiled.",
-       declare});
+  return run_benchmark<DecodeFlags>(
+      argc, argv, "bench_decode",
+      "Tokens per second of decoding with a cache that grows, one of fixed capacity, and that one "
+      "compiled.",
+      declare, decode);
 }

@@ -1,13 +1,8 @@
-// Document 003's profiles of a language model: three warm-up steps and a profiled one, for forward, accumulated
-// gradients, and training; nsys-style tables; answers to its nine conclusions from other forms and precisions. CPU and
-// CUDA.
-#include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 
 #include "common/peak.h"
-#include "lm_profile/report.h"
+#include "lm_profile/steps.h"
 
 using namespace tg;
 using namespace tg::bench;
@@ -44,14 +39,13 @@ int profile_all(const LmFlags& f, int argc, char** argv) {
   if (f.against_document) fmt::print("{}", compare_with_document(report.runs));
   for (const LmFigures& run : report.runs)
     if (!f.csv.empty()) write_csv(f.csv, run);
-  if (!f.json.empty()) write_lm_json(f.json, report);
+  write_lm_json(f.json, report);
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  LmFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, LmFlags& f) {
     c.option("--size", "NAME", "small, medium, large, xl, 2.7B, or tiny (a test)", f.setup.size);
     declare_names(c, "--types", "a list of forward, backward, train", f.types);
     declare_name(c, "--form", "document: op by op; flash: with attention in blocks; fused: Gpt", f.setup.form);
@@ -68,12 +62,10 @@ int main(int argc, char** argv) {
     c.option("--csv", "FOLDER", "write each table of each run to a file in this folder", f.csv);
     c.option("--trace", "FILE", "write the last profile to this file, for Perfetto", f.trace);
     declare_document(c, f);
-    declare_results(c, f);
-    return [&] { return profile_all(f, argc, argv); };
   };
-  return apps::run_program(argc, argv,
-                           {"bench_lm_profile",
-                            "Document 003's profiles of a language model: steps to warm up, then one whose parts are "
-                            "timed, in tables as nsys prints them.",
-                            declare});
+  return run_benchmark<LmFlags>(
+      argc, argv, "bench_lm_profile",
+      "Document 003's profiles of a language model: steps to warm up, then one whose parts are "
+      "timed, in tables as nsys prints them.",
+      declare, profile_all);
 }

@@ -1,13 +1,9 @@
-#include "lm_profile/report.h"
-
-#include <fmt/format.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
-#include <tapegrad/core/io/json.h>
 
 #include <algorithm>
 
 #include "common/stats.h"
+#include "lm_profile/steps.h"
 
 namespace tg::bench {
 namespace {
@@ -90,15 +86,12 @@ std::string step_text(const LmFigures& f) {
 }
 
 namespace {
-struct Compared {
-  const std::vector<LmFigures>& all;
-  const LmFigures& first() const { return *std::ranges::find(all, StepType::train, &LmFigures::type); }
-  const LmFigures* of(LmForm form, Precision precision) const {
-    for (const LmFigures& f : all)
-      if (f.type == StepType::train && f.setup.form == form && f.setup.precision == precision) return &f;
-    return nullptr;
-  }
-};
+using Runs = std::vector<LmFigures>;
+const LmFigures* trained(const Runs& all, LmForm form, Precision precision) {
+  for (const LmFigures& f : all)
+    if (f.type == StepType::train && f.setup.form == form && f.setup.precision == precision) return &f;
+  return nullptr;
+}
 double sum_of(const LmPhase& p, std::initializer_list<LmPart> parts) {
   double sum = 0;
   for (const LmPart part : parts) sum += p.part(part);
@@ -146,9 +139,9 @@ std::string first_layer(const LmFigures& f) {
       1e3 * s.layers[0], ratio, 1e3 * first, 1e3 * warm,
       ratio < 1.25 && first > 2 * warm ? ": slow is the first call, not the first layer" : "");
 }
-std::string products(const Compared& runs) {
+std::string products(const Runs& runs) {
   std::string r = "5. Products of matrices, of the time of kernels:";
-  for (const LmFigures& f : runs.all)
+  for (const LmFigures& f : runs)
     if (f.type == StepType::train)
       r += fmt::format(" {} {} {:.1f} %;", name_of(f.setup.form), name_of(f.setup.precision),
                        percent(f.step.all.products, f.step.all.kernels));
@@ -156,8 +149,9 @@ std::string products(const Compared& runs) {
          " products inside attention in blocks are not counted. f32 is multiplied in f32 throughout, on no tensor "
          "cores, as in the document (84.0 %).\n";
 }
-std::string fusion(const Compared& runs) {
-  const LmFigures *apart = runs.of(LmForm::flash, Precision::f32), *fused = runs.of(LmForm::fused, Precision::f32);
+std::string fusion(const Runs& runs) {
+  const LmFigures *apart = trained(runs, LmForm::flash, Precision::f32),
+                  *fused = trained(runs, LmForm::fused, Precision::f32);
   if (!apart || !fused) return "6. Fused ops: not measured. Ask for --answers.\n";
   const LmPhase &a = apart->step.all, &b = fused->step.all;
   return fmt::format(
@@ -167,20 +161,21 @@ std::string fusion(const Compared& runs) {
       b.launches, a.launches, 1e3 * b.kernels, 1e3 * a.kernels, percent(b.kernels, a.kernels) - 100,
       1e-9 * fused->step.allocated, 1e-9 * apart->step.allocated, 1e3 * fused->step.seconds, 1e3 * apart->step.seconds);
 }
-std::string precisions(const Compared& runs) {
-  const LmFigures* f32 = runs.of(LmForm::fused, Precision::f32);
+std::string precisions(const Runs& runs) {
+  const LmFigures* f32 = trained(runs, LmForm::fused, Precision::f32);
   if (!f32) return "7. Mixed precision: not measured. Ask for --answers.\n";
   std::string r = fmt::format("7. Mixed precision, the fused step: f32 {:.3f} ms", 1e3 * f32->step.seconds);
   for (const Precision p : {Precision::tf32, Precision::bf16})
-    if (const LmFigures* f = runs.of(LmForm::fused, p))
+    if (const LmFigures* f = trained(runs, LmForm::fused, p))
       r += fmt::format(", {} {:.3f} ms ({:.2f} times as fast)", name_of(p), 1e3 * f->step.seconds,
                        f32->step.seconds / f->step.seconds);
     else
       r += fmt::format(", {} not measured", name_of(p));
   return r + ".\n";
 }
-std::string flash(const Compared& runs) {
-  const LmFigures *matrix = runs.of(LmForm::document, Precision::f32), *blocks = runs.of(LmForm::flash, Precision::f32);
+std::string flash(const Runs& runs) {
+  const LmFigures *matrix = trained(runs, LmForm::document, Precision::f32),
+                  *blocks = trained(runs, LmForm::flash, Precision::f32);
   if (!matrix || !blocks) return "8. Attention in blocks: not measured. Ask for --answers.\n";
   const LmSetup& s = matrix->setup;
   const double scores = 4 * double(s.batch) * double(s.model.heads) * double(s.model.context) * double(s.model.context);
@@ -204,15 +199,14 @@ std::string copies(const LmFigures& f) {
 }  // namespace
 
 std::string answers(const std::vector<LmFigures>& all) {
-  if (std::ranges::find(all, StepType::train, &LmFigures::type) == all.end())
-    return "Conclusions of document 003: they are about steps of train, and none was profiled.\n";
-  const Compared runs{all};
-  const LmFigures& f = runs.first();
+  const auto first = std::ranges::find(all, StepType::train, &LmFigures::type);
+  if (first == all.end()) return "Conclusions of document 003: they are about steps of train, and none was profiled.\n";
+  const LmFigures& f = *first;
   return fmt::format(
              "Conclusions of document 003 and what is measured here ({}, form {}, {} where it says no other):\n",
              f.setup.size, name_of(f.setup.form), name_of(f.setup.precision)) +
-         backward_and_forward(f) + optimizer(f) + sublayers(f) + first_layer(f) + products(runs) + fusion(runs) +
-         precisions(runs) + flash(runs) + copies(f);
+         backward_and_forward(f) + optimizer(f) + sublayers(f) + first_layer(f) + products(all) + fusion(all) +
+         precisions(all) + flash(all) + copies(f);
 }
 
 namespace {
@@ -229,13 +223,12 @@ constexpr int kDocumentSteps = 4;
 }  // namespace
 
 std::string compare_with_document(const std::vector<LmFigures>& all) {
-  std::string r;
+  Table table("{}|{}|{:.2f}|{:.2f}|{:.2f}", "||ours|document|ratio");
   for (const LmFigures& f : all) {
     if (f.setup.size != "2.7B") continue;
     const Document& d = *std::ranges::find(kDocument, f.type, &Document::type);
     const auto row = [&](std::string_view what, double ours, double theirs) {
-      if (theirs > 0)
-        r += fmt::format("{:<24} {:<26} {:>12.2f} {:>12.2f} {:>8.2f}\n", label(f), what, ours, theirs, theirs / ours);
+      if (theirs > 0) table.row(label(f), what, ours, theirs, theirs / ours);
     };
     const LmStep& s = f.step;
     row("profiled_step ms", 1e3 * s.seconds, d.step);
@@ -247,12 +240,9 @@ std::string compare_with_document(const std::vector<LmFigures>& all) {
     row("kernels of a step", double(s.all.launches), d.launches / kDocumentSteps);
     row("products, %", percent(s.all.products, s.all.kernels), d.products);
   }
-  if (r.empty()) return r;
-  return fmt::format(
-             "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; "
-             "kernels: of its four steps, a quarter)\n{:<24} {:<26} {:>12} {:>12} {:>8}\n",
-             "", "", "ours", "document", "ratio") +
-         r;
+  return table.text(
+      "Compared with document 003 (PyTorch, f32, on a GPU of the A100 80 GB class that it does not name; kernels: of "
+      "its four steps, a quarter)\n");
 }
 
 double flops_of_step(const LmSetup& s, StepType type) {
@@ -290,24 +280,26 @@ Json json_of(const LmPhase& p) {
           {"part_seconds", parts}};
 }
 Json json_of(const LmCopies& c) { return {{"count", c.count}, {"bytes", c.bytes}, {"seconds", c.seconds}}; }
-Json json_of(const LmFigures& f) {
+Json run_json(const LmFigures& f) {
   const LmSetup& s = f.setup;
   const GptConfig& c = s.model;
-  Json j = {{"size", s.size},
-            {"type", name_of(f.type)},
-            {"form", name_of(s.form)},
-            {"precision", name_of(s.precision)},
-            {"d_model", c.width},
-            {"d_ff", c.ff_width},
-            {"num_layers", c.layers},
-            {"num_heads", c.heads},
-            {"vocab_size", c.vocab_size},
-            {"context_length", c.context},
-            {"batch_size", s.batch},
-            {"warmup_steps", s.warmup},
-            {"parameters", f.parameters},
-            {"peak_bytes", f.peak_bytes},
-            {"result", f.result}};
+  Json j = {
+      {"size", s.size},
+      {"type", name_of(f.type)},
+      {"form", name_of(s.form)},
+      {"precision", name_of(s.precision)},
+      {"d_model", c.width},
+      {"d_ff", c.ff_width},
+      {"num_layers", c.layers},
+      {"num_heads", c.heads},
+      {"vocab_size", c.vocab_size},
+      {"context_length", c.context},
+      {"batch_size", s.batch},
+      {"warmup_steps", s.warmup},
+      {"parameters", f.parameters},
+      {"peak_bytes", f.peak_bytes},
+      {"result", f.result},
+  };
   j["step"] = json_of(f.step.all);
   j["step"]["seconds"] = f.step.seconds;
   j["step"]["allocated_bytes"] = f.step.allocated;
@@ -319,21 +311,10 @@ Json json_of(const LmFigures& f) {
   j["copies"] = {{"host_to_device", json_of(f.to_device)},
                  {"device_to_host", json_of(f.to_host)},
                  {"device_to_device", json_of(f.on_device)}};
-  j["tables"] = Json::array();
-  for (const ProfileTable& t : f.tables) j["tables"].push_back(own_json(to_json(t)));
+  j["tables"] = list_of(f.tables, [](const ProfileTable& t) { return own_json(to_json(t)); });
   j["notes"] = f.notes;
-  j["timeline"] = Json();  // see with_timelines()
+  j["timeline"] = f.timeline;
   return j;
-}
-// Puts each timeline on a single line: it has thousands of numbers.
-std::string with_timelines(std::string text, const std::vector<LmFigures>& runs) {
-  constexpr std::string_view kKey = "\"timeline\": ", kPlace = "\"timeline\": null";
-  size_t at = 0;
-  for (const LmFigures& f : runs) {
-    at = text.find(kPlace, at) + kKey.size();
-    text.replace(at, kPlace.size() - kKey.size(), text_of(f.timeline));
-  }
-  return text;
 }
 }  // namespace
 
@@ -347,9 +328,8 @@ void write_csv(const std::string& folder, const LmFigures& f) {
 void write_lm_json(const std::string& path, const LmReport& r) {
   Json j = json_of(r);
   for (const auto& [precision, gflops] : r.peaks) j["peak_gflops"][std::string(name_of(precision))] = gflops;
-  j["runs"] = Json::array();
-  for (const LmFigures& f : r.runs) j["runs"].push_back(json_of(f));
-  write_file_atomically(path, with_timelines(text_of(j, 1), r.runs) + "\n");
+  j["runs"] = list_of(r.runs, run_json);
+  write_json(path, j);
 }
 
 }  // namespace tg::bench

@@ -49,11 +49,7 @@ std::string flags_of(const LmSetup& s, const LmSetup& own) {
   return flags.substr(1);
 }
 void check_memory(const LmSetup& s, StepType type) {
-  const auto bytes = [=](int64_t batch) {
-    LmSetup with = s;
-    with.batch = batch;
-    return planned_bytes(with, type);
-  };
+  const auto bytes = [=](const LmSetup& with) { return planned_bytes(with, type); };
   std::vector<Variant> others;
   for (const auto& [form, precision] :
        {std::pair{LmForm::flash, Precision::f32}, {LmForm::fused, Precision::f32}, {LmForm::fused, Precision::bf16}}) {
@@ -62,9 +58,9 @@ void check_memory(const LmSetup& s, StepType type) {
     if (form > s.form || (form == s.form && precision > s.precision))
       others.push_back({flags_of(other, s), [=] { return planned_bytes(other, type); }});
   }
-  check_fits(fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
-                         s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
-             s.batch, bytes, others, s.device);
+  check_setup_fits(fmt::format("[bench_lm_profile] {} of size {} ({}, {}) with batch {} and context {}", name_of(type),
+                               s.size, name_of(s.form), name_of(s.precision), s.batch, s.model.context),
+                   s, bytes, others, s.device);
 }
 Model form_of(const LmSetup& s, const Params& p) {
   if (s.form == LmForm::fused) return Gpt(p, s.model);

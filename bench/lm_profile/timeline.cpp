@@ -1,6 +1,5 @@
-#include "lm_profile/report.h"
+#include "lm_profile/steps.h"
 
-#include <tapegrad/core/check.h>
 #include <algorithm>
 
 namespace tg::bench {
@@ -52,10 +51,9 @@ Json kernels_of(const Profile& p, const Step& step, std::vector<std::string>& tr
     last[track] = joined.size();
     joined.push_back({track, part, k->begin, k->end, 1});
   }
-  Json found = Json::array();
-  for (const Joined& k : joined)
-    found.push_back(Json::array({k.track, size_t(k.part), step.since(k.begin), step.since(k.end), k.count}));
-  return found;
+  return list_of(joined, [&](const Joined& k) {
+    return Json::array({k.track, size_t(k.part), step.since(k.begin), step.since(k.end), k.count});
+  });
 }
 
 Json memory_of(const Profile& p, Device device, const Step& step) {

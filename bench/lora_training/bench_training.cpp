@@ -1,8 +1,5 @@
-// Document 000's benchmarks with Criterion.rs' protocol, statistics and text, and small eager and lazy graphs on the
-// CPU. Every sample ends synchronised. Training is checked before it is timed.
-#include "lora_training/report.h"
+#include "lora_training/rows.h"
 
-#include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -38,9 +35,7 @@ CriterionOptions options(const TrainingFlags& flags) {
   return {.warmup = flags.warmup, .target = flags.target, .samples = int(flags.samples), .folder = folder};
 }
 bool trains(const TrainingRow& r) {
-  for (const char* group : {"gradient_computation", "optimizer_step", "full_training_step"})
-    if (r.id.group == group) return true;
-  return false;
+  return std::set<std::string>{"gradient_computation", "optimizer_step", "full_training_step"}.contains(r.id.group);
 }
 void measure_all(const TrainingFlags& flags, Device device, TrainingReport& report) {
   const std::vector<TrainingRow> rows = wanted_rows(flags, device);
@@ -56,14 +51,13 @@ int run(const TrainingFlags& f, int argc, char** argv) {
   fmt::print("\n");
   measure_all(f, Device::parse(f.device), report);
   if (f.against_document) fmt::print("{}", compare_with_document(report.rows));
-  if (!f.json.empty()) write_training_json(f.json, report);
+  write_training_json(f.json, report);
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  TrainingFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, TrainingFlags& f) {
     declare_name(c, "--mode", "eager, or compiled: functions of tensors go through tg::compile", f.mode);
     c.option("--baseline", "FOLDER",
              "compare with the run before, kept in this folder, and keep this one there; one folder for each mode",
@@ -75,12 +69,10 @@ int main(int argc, char** argv) {
     declare_filter(c, f, "only ids with this in them: lora_forward, rank_8");
     declare_cpu_time(c, f);
     declare_document(c, f);
-    declare_results(c, f);
-    return [&] { return run(f, argc, argv); };
   };
-  return apps::run_program(argc, argv,
-                           {"bench_training",
-                            "Measures document 000's benchmarks, LoRA layers and their training, as Criterion.rs "
-                            "does. Run it on a quiet machine.",
-                            declare});
+  return run_benchmark<TrainingFlags>(
+      argc, argv, "bench_training",
+      "Measures document 000's benchmarks, LoRA layers and their training, as Criterion.rs "
+      "does. Run it on a quiet machine.",
+      declare, run);
 }

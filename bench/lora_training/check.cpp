@@ -1,5 +1,4 @@
 // The checks of rows.h that the measured work trains.
-#include <fmt/format.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 

@@ -1,6 +1,4 @@
 // Baselines of criterion.h on disk, in the layout of Criterion.rs 0.5.
-#include <fmt/format.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
 

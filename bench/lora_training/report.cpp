@@ -1,10 +1,8 @@
-#include "lora_training/report.h"
+#include <algorithm>
 
-#include <fmt/format.h>
-#include <tapegrad/core/check.h>
+#include "lora_training/rows.h"
 
 namespace tg::bench {
-
 namespace {
 // Time of an iteration on an Apple M4 Max, over Metal.
 constexpr DocumentFigure kDocument[] = {
@@ -26,29 +24,15 @@ constexpr DocumentFigure kDocument[] = {
     {"lazy_vs_eager_lora/eager_forward", 1.762e-3, 2.116e-3, 2.595e-3},
     {"lazy_vs_eager_lora/lazy_forward_sync", 1.616e-3, 2.220e-3, 2.970e-3},
 };
-constexpr const char* kDocumentIs = "document 000 (Apple M4 Max, Metal; not synchronised)";
-
-}  // namespace
-
-const DocumentFigure* document_figure(const std::string& id) {
-  for (const DocumentFigure& f : kDocument)
-    if (id == f.id) return &f;
-  return nullptr;
-}
-
-namespace {
-Json interval(double low, double estimate, double high) {
-  return {{"low", low}, {"estimate", estimate}, {"high", high}};
-}
-Json interval(const Estimate& e) { return interval(e.low, e.point, e.high); }
+template <class E> Json interval(const E& e) { return {{"low", e.low}, {"estimate", e.point}, {"high", e.high}}; }
 constexpr const char* kVerdicts[] = {"no change", "within noise", "improved", "regressed"};
-Json json_of(const Measured& m) {
+Json row_json(const Measured& m) {
   const Estimate& t = m.estimates.typical();
   Json row = {{"id", m.id.text()}, {"time", interval(t)}, {"median", interval(m.estimates.median)}};
   for (const char* key : {"verdict", "p", "change", "throughput"}) row[key] = Json();
   if (m.elements) {
     const auto n = double(*m.elements);
-    row["throughput"] = interval(n / t.high, n / t.point, n / t.low);
+    row["throughput"] = interval(Estimate{n / t.high, n / t.point, n / t.low, 0});
   }
   if (m.change) {
     row["change"] = interval(m.change->mean);
@@ -56,41 +40,41 @@ Json json_of(const Measured& m) {
     row["verdict"] = kVerdicts[size_t(verdict(*m.change))];
   }
   const DocumentFigure* of = document_figure(m.id.text());
-  row["document"] = of ? interval(of->low, of->point, of->high) : Json();
+  row["document"] = of ? interval(*of) : Json();
   row["iterations"] = m.plan.total();
   row["samples"] = m.sample.seconds.size();
   row["sampling"] = m.plan.sampling == Sampling::linear ? "linear" : "flat";
-  row["outliers"] = {{"low_severe", m.outliers.low_severe},
-                     {"low_mild", m.outliers.low_mild},
-                     {"high_mild", m.outliers.high_mild},
-                     {"high_severe", m.outliers.high_severe}};
+  row["outliers"] = {
+      {"low_severe", m.outliers.low_severe},
+      {"low_mild", m.outliers.low_mild},
+      {"high_mild", m.outliers.high_mild},
+      {"high_severe", m.outliers.high_severe},
+  };
   return row;
 }
 }  // namespace
 
+const DocumentFigure* document_figure(std::string_view id) {
+  const auto at = std::ranges::find(kDocument, id, &DocumentFigure::id);
+  return at == std::end(kDocument) ? nullptr : at;
+}
 void write_training_json(const std::string& path, const TrainingReport& r) {
   Json j = json_of(r);
   j["mode"] = name_of(r.mode);
-  j["rows"] = Json::array();
-  for (const Measured& row : r.rows) j["rows"].push_back(json_of(row));
+  j["rows"] = list_of(r.rows, row_json);
   write_json(path, j);
 }
 
 std::string compare_with_document(const std::vector<Measured>& rows) {
-  const auto triple = [](double a, double b, double c) {
-    return fmt::format("[{} {} {}]", format_time(a), format_time(b), format_time(c));
-  };
-  std::string r;
-  for (const Measured& m : rows)
-    if (const DocumentFigure* of = document_figure(m.id.text())) {
-      const Estimate& t = m.estimates.typical();
-      r += fmt::format("{:<42} {:<36} {:<36} {:>8.2f}\n", m.id.text(), triple(t.low, t.point, t.high),
-                       triple(of->low, of->point, of->high), of->point / t.point);
-    }
-  if (r.empty()) return r;
-  return fmt::format("Compared with {}: ratios above 1 are ours faster\n{:<42} {:<36} {:<36} {:>8}\n", kDocumentIs, "",
-                     "ours", "document", "ratio") +
-         r;
+  Table table("{}|[{} {} {}]|[{} {} {}]|{:.2f}", "|ours|document|ratio");
+  for (const Measured& m : rows) {
+    const Estimate& t = m.estimates.typical();
+    if (const DocumentFigure* of = document_figure(m.id.text()))
+      table.row(m.id.text(), format_time(t.low), format_time(t.point), format_time(t.high), format_time(of->low),
+                format_time(of->point), format_time(of->high), of->point / t.point);
+  }
+  return table.text(
+      "Compared with document 000 (Apple M4 Max, Metal; not synchronised): ratios above 1 are ours faster\n");
 }
 
 }  // namespace tg::bench

@@ -1,8 +1,6 @@
 #include "lora_training/rows.h"
 
-#include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/nn/lora.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/ops.h>

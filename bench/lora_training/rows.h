@@ -1,7 +1,7 @@
 // Document 000's work (LoRA layers, a gradient, AdamW, a training step, softmax and norms) as tensor functions, to run
-// eagerly, compiled or lazily; and small CPU graphs, eager and lazy.
+// eagerly, compiled or lazily; small CPU graphs, eager and lazy; JSON, and the comparison with the document.
 #pragma once
-#include "common/harness.h"
+#include "common/program.h"
 #include "lora_training/criterion.h"
 
 #include <tapegrad/core/plan/compile.h>
@@ -46,5 +46,20 @@ void check_adamw(const Work&, RunMode);
 // `work` returns a loss, a zero gradient of A and a non-zero one of B.
 void check_gradient(const Work&, RunMode);
 void check_training(RunMode, Device);
+
+// A figure of document 000, in seconds: confidence interval and estimate; null for other ids.
+struct DocumentFigure {
+  std::string_view id;
+  double low, point, high;
+};
+const DocumentFigure* document_figure(std::string_view id);
+
+struct TrainingReport : Origin {
+  RunMode mode = RunMode::eager;
+  std::vector<Measured> rows;
+};
+void write_training_json(const std::string& path, const TrainingReport&);
+// Both figures of each id in the document, and its time over ours; empty without any.
+std::string compare_with_document(const std::vector<Measured>&);
 
 }  // namespace tg::bench

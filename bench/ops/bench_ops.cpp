@@ -1,6 +1,4 @@
-// Ops and engine against this machine's peak: GFLOP/s against register multiply-adds (GPU: the library's largest GEMM),
-// GB/s against equal copies, ns per emitted op. Run it on a quiet machine; compare shares of the peak, not rates of two
-// machines.
+// Compare shares of the peak, not rates of two machines.
 #include "common/peak.h"
 #include "common/program.h"
 #include "ops/op_rows.h"
@@ -11,7 +9,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
-#include <tapegrad/core/io/json.h>
 
 using namespace tg;
 using namespace tg::bench;
@@ -90,11 +87,13 @@ Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks&
   Json j = json_of(origin);
   j["bandwidth"] = Json::array();
   for (const auto& [bytes, b] : peaks.bandwidths())
-    j["bandwidth"].push_back({{"bytes", bytes},
-                              {"copy", five_digits(b.copy)},
-                              {"triad", five_digits(b.triad)},
-                              {"update", five_digits(b.update)},
-                              {"read", five_digits(b.read)}});
+    j["bandwidth"].push_back({
+        {"bytes", bytes},
+        {"copy", five_digits(b.copy)},
+        {"triad", five_digits(b.triad)},
+        {"update", five_digits(b.update)},
+        {"read", five_digits(b.read)},
+    });
   j["rows"] = Json::array();
   for (const Result& r : rows) {
     Json row = {{"name", r.id.name}, {"shape", r.id.shape}, {"dtype", r.id.dtype}, {"unit", r.unit}};
@@ -127,25 +126,21 @@ int run(const Flags& f, int argc, char** argv) {
   const std::vector<Result> results = measure_all(f, device, peaks);
   if (!f.machine.empty()) write_machine(f.machine, peaks, device);
   print_peaks(peaks);
-  if (!f.json.empty()) write_json(f.json, json_of(origin, results, peaks));
+  write_json(f.json, json_of(origin, results, peaks));
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  Flags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, Flags& f) {
     c.option("--seconds", "at least, for each row", f.seconds, 0, 60);
     c.option("--machine", "FILE",
              "write the rates that the device sustains, for `tapegrad inspect --roofline --device FILE`", f.machine);
     c.toggle("--quick", "one run of the small rows, as a test", f.quick);
     declare_filter(c, f, "only rows with this in their text: linear, 'softmax 4096', bf16");
     declare_cpu_time(c, f);
-    declare_results(c, f);
-    return [&] { return run(f, argc, argv); };
   };
-  return apps::run_program(
-      argc, argv,
-      {"bench_ops", "Measures ops and the engine against the peak of the machine. Run it on a quiet machine.",
-       declare});
+  return run_benchmark<Flags>(argc, argv, "bench_ops",
+                              "Measures ops and the engine against the peak of the machine. Run it on a quiet machine.",
+                              declare, run);
 }

@@ -1,20 +1,28 @@
-// Document 001's benchmark of SwitchBack: the ops of a linear layer in full precision and in int8, each timed alone,
-// over layers and batches, with the document's totals, lines and JSON objects; and the whole layer's step, eager and
-// compiled. CPU and CUDA.
-#include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/io/file.h>
 
 #include <optional>
 
-#include "switchback/report.h"
+#include "switchback/switchback.h"
 
 using namespace tg;
 using namespace tg::bench;
 namespace {
 constexpr double kPeakSeconds = 0.1;
 
+int predicted(const SwitchBackFlags& f) {
+  const DeviceRates r = device_rates(f.predict);
+  const SwitchBackPlan plan = switchback_plan(f);
+  std::vector<SwitchBackRow> rows;
+  for (const SwitchBackShape& shape : plan.rows) rows.push_back({shape, predicted_times(shape, plan.setup, r)});
+  const std::string ours =
+      fmt::format("{}, not measured: {:g} Tflop/s, {:g} Top/s of codes and {:g} TB/s, whichever takes longer",
+                  name_of(plan.setup.dtype), r.products, r.products_8, r.bytes);
+  fmt::print("{}\n{}", summary(rows), compare_with_document(rows, ours));
+  return 0;
+}
 int measured(const SwitchBackFlags& f, int argc, char** argv) {
+  if (!f.predict.empty()) return predicted(f);
   const SwitchBackPlan plan = switchback_plan(f);
   std::optional<AppendFile> objects;
   if (!f.jsonl.empty()) objects.emplace(f.jsonl, AppendFile::Begin::keep);
@@ -37,25 +45,13 @@ int measured(const SwitchBackFlags& f, int argc, char** argv) {
     fmt::print("\n{}",
                compare_with_document(report.rows, fmt::format("{} on {}, means of {}", name_of(plan.setup.dtype),
                                                               report.machine.device, plan.setup.repeat)));
-  if (!f.json.empty()) write_switchback_json(f.json, report, peaks);
-  return 0;
-}
-int predicted(const SwitchBackFlags& f) {
-  const DeviceRates r = device_rates(f.predict);
-  const SwitchBackPlan plan = switchback_plan(f);
-  std::vector<SwitchBackRow> rows;
-  for (const SwitchBackShape& shape : plan.rows) rows.push_back({shape, predicted_times(shape, plan.setup, r)});
-  const std::string ours =
-      fmt::format("{}, not measured: {:g} Tflop/s, {:g} Top/s of codes and {:g} TB/s, whichever takes longer",
-                  name_of(plan.setup.dtype), r.products, r.products_8, r.bytes);
-  fmt::print("{}\n{}", summary(rows), compare_with_document(rows, ours));
+  write_switchback_json(f.json, report, peaks);
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  SwitchBackFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, SwitchBackFlags& f) {
     c.toggle("--full", "the document's 142 rows and 64 calls on a CPU too, in place of dims 1024 and 2048 and 4 calls",
              f.full);
     c.option("--dims", "of x, or of the result where the layer is swapped", f.dims);
@@ -75,12 +71,10 @@ int main(int argc, char** argv) {
     c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);
     declare_cpu_time(c, f);
     declare_document(c, f);
-    declare_results(c, f);
-    return [&] { return f.predict.empty() ? measured(f, argc, argv) : predicted(f); };
   };
-  return apps::run_program(argc, argv,
-                           {"bench_switchback",
-                            "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers next to one in "
-                            "full precision, op by op and as a whole. Run it on a quiet machine.",
-                            declare});
+  return run_benchmark<SwitchBackFlags>(
+      argc, argv, "bench_switchback",
+      "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers next to one in "
+      "full precision, op by op and as a whole. Run it on a quiet machine.",
+      declare, measured);
 }

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <optional>
 
-#include "common/harness.h"
 #include "common/stats.h"
 #include "switchback/switchback.h"
 
@@ -119,12 +118,13 @@ std::vector<LayerTime> layer_times(const SwitchBackShape& shape, const SwitchBac
   }
   synchronize(setup.device);
   for (int64_t round = 0; round < rounds; ++round)
-    for (Way& way : ways)
-      way.rounds.push_back(timed([&] {
-                             for (int64_t i = 0; i < steps; ++i) way.run();
-                             synchronize(setup.device);
-                           }) /
-                           double(steps));
+    for (Way& way : ways) {
+      const double seconds = timed([&] {
+        for (int64_t i = 0; i < steps; ++i) way.run();
+        synchronize(setup.device);
+      });
+      way.rounds.push_back(seconds / double(steps));
+    }
   std::vector<LayerTime> times;
   for (Way& way : ways) {
     const auto [least, most] = std::ranges::minmax(way.rounds);

@@ -89,17 +89,13 @@ SwitchBackSetup setup_of(const SwitchBackFlags& f, std::string& why) {
   return s;
 }
 void check_memory(const SwitchBackShape& row, const SwitchBackSetup& setup) {
-  const auto bytes = [=](int64_t batch) {
-    SwitchBackShape with = row;
-    with.batch = batch;
-    return planned_bytes(with, setup);
-  };
+  const auto bytes = [=](const SwitchBackShape& with) { return planned_bytes(with, setup); };
   SwitchBackSetup narrow = setup, parts = setup;
   narrow.dtype = DType::bf16, parts.layers = false;
   std::vector<Variant> others;
   if (setup.dtype != narrow.dtype) others.push_back({"--dtype bf16", [=] { return planned_bytes(row, narrow); }});
   if (setup.layers) others.push_back({"--parts-only", [=] { return planned_bytes(row, parts); }});
-  check_fits("[bench_switchback] " + row.name(), row.batch, bytes, others, setup.device);
+  check_setup_fits("[bench_switchback] " + row.name(), row, bytes, others, setup.device);
 }
 }  // namespace
 
@@ -107,10 +103,7 @@ int64_t SwitchBackShape::wide() const { return std::llround(double(dim) * wm); }
 double SwitchBackShape::flop() const { return 2.0 * double(batch) * double(dim_in()) * double(dim_out()); }
 std::string SwitchBackShape::name() const { return fmt::format("{} -> {}, batch {}", dim_in(), dim_out(), batch); }
 
-std::vector<SwitchBackShape> switchback_grid() {
-  SwitchBackFlags f;
-  return all_rows(f, true);
-}
+std::vector<SwitchBackShape> switchback_grid() { return all_rows({}, true); }
 DeviceRates device_rates(const std::vector<std::string>& words) {
   TG_CHECK(words.size() == 3, value,
            "[bench_switchback] --predict has {} numbers. It takes three: Tflop/s, Top/s of codes and TB/s, such as "

@@ -1,13 +1,32 @@
-#include "switchback/report.h"
-
-#include <fmt/format.h>
-#include <tapegrad/core/check.h>
+#include "switchback/switchback.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace tg::bench {
+extern const std::string_view kSwitchBackDocument;  // document.jsonl: bench/CMakeLists.txt
+
 namespace {
+struct Line {
+  SwitchBackShape shape;
+  SwitchBackFigure figure;
+};
+Line parsed(std::string_view text) {
+  const Json j = own_json(text);
+  const auto number = [&](const std::string& key) { return j[key].get<double>(); };
+  const bool swapped = j["switch"].get<bool>();
+  Line l{{int64_t(number(swapped ? "dim_out" : "dim_in")), number("wm"), int64_t(number("batch_size")), swapped}, {}};
+  for (size_t op = 0; op < kOps; ++op) l.figure.ms[op] = number(kTimed[op].key);
+  l.figure.totals = {number("time_standard"), number("time_rowwise"), number("time_global")};
+  return l;
+}
+std::vector<Line> all_lines() {
+  std::vector<Line> lines;
+  for (size_t at = 0, end; (end = kSwitchBackDocument.find('\n', at)) != std::string_view::npos; at = end + 1)
+    lines.push_back(parsed(kSwitchBackDocument.substr(at, end - at)));
+  return lines;
+}
+
 bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
 
 Json number(double x) {  // 4, not 4.0, as in the document
@@ -21,10 +40,8 @@ Json document_json(const SwitchBackShape& s, int64_t repeat, const OpTimes& ms) 
   j["time_standard"] = t.standard, j["time_rowwise"] = t.rowwise, j["time_global"] = t.global;
   return j;
 }
-std::string fixed(double x, int digits = 3) { return fmt::format("{:.{}f}", x, digits); }
-std::string times(double x) { return fixed(x, 2); }
 std::string milliseconds(double x) {  // three digits
-  return fixed(x, x < 0.9995 ? 4 : x < 9.995 ? 2 : x < 99.95 ? 1 : 0);
+  return fmt::format("{:.{}f}", x, x < 0.9995 ? 4 : x < 9.995 ? 2 : x < 99.95 ? 1 : 0);
 }
 
 // Rows of one layer and batch, not swapped and swapped.
@@ -47,26 +64,30 @@ std::vector<Pair> pairs(const std::vector<SwitchBackRow>& rows) {
 }
 Json json_of(const SwitchBackRow& r, const SwitchBackSetup& setup) {
   Json j = document_json(r.shape, setup.repeat, r.ms);
-  j["rates"] = Json::array(), j["layers"] = Json::array();
-  for (size_t op = 0; op < kOps; ++op)
-    j["rates"].push_back({{"name", kTimed[op].key},
-                          {"unit", is_product(kTimed[op]) ? "Gop/s" : "GB/s"},
-                          {"rate", r.rates[op].rate},
-                          {"peak", r.rates[op].peak},
-                          {"percent", r.rates[op].percent()}});
-  for (const LayerTime& t : r.layers)
-    j["layers"].push_back({{"way", name_of(t.way)},
-                           {"mode", name_of(t.mode)},
-                           {"seconds", t.seconds},
-                           {"least", t.least},
-                           {"most", t.most},
-                           {"speedup", speedup(r.layers, t)}});
+  j["rates"] = list_of(kTimed, [&](const TimedOp& op) -> Json {
+    const OpRate& of = r.rates[size_t(&op - kTimed)];
+    return {{"name", op.key},
+            {"unit", is_product(op) ? "Gop/s" : "GB/s"},
+            {"rate", of.rate},
+            {"peak", of.peak},
+            {"percent", of.percent()}};
+  });
+  j["layers"] = list_of(r.layers, [&](const LayerTime& t) -> Json {
+    return {{"way", name_of(t.way)}, {"mode", name_of(t.mode)}, {"seconds", t.seconds},
+            {"least", t.least},      {"most", t.most},          {"speedup", speedup(r.layers, t)}};
+  });
   j["best_speedup"] = r.layers.empty() ? Json() : Json(best_speedup(r.layers));
   j["quantise_share"] = quantise_share(r.ms);
   j["peak_bytes"] = r.peak_bytes;
   return j;
 }
 }  // namespace
+
+const SwitchBackFigure* switchback_figure(const SwitchBackShape& shape) {
+  static const std::vector<Line> lines = all_lines();
+  const auto at = std::ranges::find(lines, shape, &Line::shape);
+  return at == lines.end() ? nullptr : &at->figure;
+}
 
 std::string document_lines(const OpTimes& ms) {
   std::string r;
@@ -84,15 +105,14 @@ std::string document_object(const SwitchBackShape& s, int64_t repeat, const OpTi
 }
 
 std::string rate_lines(const SwitchBackRow& r, const SwitchBackSetup& setup) {
-  std::vector<Cells> lines;
+  Table table("rate {}:|{:.1f}|{}|{:.0f} %|of|{:.1f}|{}");
   for (size_t op = 0; op < kOps; ++op) {
-    const OpRate& rate = r.rates[op];
+    const OpRate& of = r.rates[op];
     const bool product = is_product(kTimed[op]);
-    lines.push_back({fmt::format("rate {}:", kTimed[op].key), fixed(rate.rate, 1), product ? "Gop/s" : "GB/s",
-                     fmt::format("{:.0f} %", rate.percent()), "of", fixed(rate.peak, 1),
-                     product ? fmt::format("the peak of {}", name_of(setup.dtype)) : "the bandwidth"});
+    table.row(kTimed[op].key, of.rate, product ? "Gop/s" : "GB/s", of.percent(), of.peak,
+              product ? fmt::format("the peak of {}", name_of(setup.dtype)) : "the bandwidth");
   }
-  return aligned(lines);
+  return table.text();
 }
 
 double speedup(const std::vector<LayerTime>& times, const LayerTime& of) {
@@ -110,50 +130,46 @@ double best_speedup(const std::vector<LayerTime>& times) {
 }
 std::string layer_lines(const std::vector<LayerTime>& layers) {
   if (layers.empty()) return "";
-  std::vector<Cells> lines{{"step of the layer, forward and backward", "", "ms", "least", "most", "speedup"}};
+  Table table("{}|{}|{:.3f}|{:.3f}|{:.3f}|{:.2f}", "step of the layer, forward and backward||ms|least|most|speedup");
   for (const LayerTime& t : layers)
-    lines.push_back({std::string(name_of(t.way)), std::string(name_of(t.mode)), fixed(1e3 * t.seconds),
-                     fixed(1e3 * t.least), fixed(1e3 * t.most), times(speedup(layers, t))});
-  return aligned(lines) + fmt::format("fastest linear over fastest of 8-bit codes: {:.2f}\n", best_speedup(layers));
+    table.row(name_of(t.way), name_of(t.mode), 1e3 * t.seconds, 1e3 * t.least, 1e3 * t.most, speedup(layers, t));
+  return table.text() + fmt::format("fastest linear over fastest of 8-bit codes: {:.2f}\n", best_speedup(layers));
 }
 
 std::string summary(const std::vector<SwitchBackRow>& rows) {
-  std::vector<Cells> lines{
-      {"", "batch", "standard", "rowwise", "global", "s/rowwise", "s/global", "quantising %", "step: best speedup"}};
+  Table table("{} -> {}|{}|{}|{}|{}|{:.2f}|{:.2f}|{:.1f}|{}",
+              "|batch|standard|rowwise|global|s/rowwise|s/global|quantising %|step: best speedup");
   for (const Pair& p : pairs(rows)) {
     const SwitchBackShape& s = p.one->shape;
     const auto total = [&](double Totals::*part) {
       return p.mean([&](const SwitchBackRow& r) { return totals(r.ms).*part; });
     };
-    const double standard = total(&Totals::standard);
-    lines.push_back(
-        {fmt::format("{} -> {}", s.dim, s.wide()), std::to_string(s.batch), milliseconds(standard),
-         milliseconds(total(&Totals::rowwise)), milliseconds(total(&Totals::global)),
-         times(standard / total(&Totals::rowwise)), times(standard / total(&Totals::global)),
-         fixed(100 * p.mean([](const SwitchBackRow& r) { return quantise_share(r.ms); }), 1),
-         p.one->layers.empty() ? "-" : times(p.mean([](const SwitchBackRow& r) { return best_speedup(r.layers); }))});
+    const double standard = total(&Totals::standard), rowwise = total(&Totals::rowwise),
+                 global = total(&Totals::global);
+    const double best = p.mean([](const SwitchBackRow& r) { return best_speedup(r.layers); });
+    table.row(s.dim, s.wide(), s.batch, milliseconds(standard), milliseconds(rowwise), milliseconds(global),
+              standard / rowwise, standard / global,
+              100 * p.mean([](const SwitchBackRow& r) { return quantise_share(r.ms); }),
+              p.one->layers.empty() ? "-" : fmt::format("{:.2f}", best));
   }
-  return "Sums of parts in ms, means of both layers; above 1 SwitchBack is faster\n" + aligned(lines);
+  return table.text("Sums of parts in ms, means of both layers; above 1 SwitchBack is faster\n");
 }
 
 std::string compare_with_document(const std::vector<SwitchBackRow>& rows, const std::string& ours) {
-  std::vector<Cells> lines{{"", "batch", "ours standard", "rowwise", "global", "s/rowwise", "s/global",
-                            "document standard", "rowwise", "global", "s/rowwise", "s/global"}};
-  for (const SwitchBackRow& r : rows) {
-    const SwitchBackFigure* of = switchback_figure(r.shape);
-    if (!of) continue;
-    Cells line{fmt::format("{} -> {}", r.shape.dim_in(), r.shape.dim_out()), std::to_string(r.shape.batch)};
-    for (const Totals& t : {totals(r.ms), of->totals}) {
-      for (const double ms : {t.standard, t.rowwise, t.global}) line.push_back(milliseconds(ms));
-      for (const double other : {t.rowwise, t.global}) line.push_back(times(t.standard / other));
-    }
-    lines.push_back(std::move(line));
-  }
-  if (lines.size() == 1) return "";
-  return fmt::format(
+  Table table("{} -> {}|{}{}{}",
+              "|batch|ours standard|rowwise|global|s/rowwise|s/global|document standard|rowwise|global|s/rowwise|"
+              "s/global");
+  const auto cells = [](const Totals& t) {
+    return fmt::format("|{}|{}|{}|{:.2f}|{:.2f}", milliseconds(t.standard), milliseconds(t.rowwise),
+                       milliseconds(t.global), t.standard / t.rowwise, t.standard / t.global);
+  };
+  for (const SwitchBackRow& r : rows)
+    if (const SwitchBackFigure* of = switchback_figure(r.shape))
+      table.row(r.shape.dim_in(), r.shape.dim_out(), r.shape.batch, cells(totals(r.ms)), cells(of->totals));
+  return table.text(fmt::format(
       "Compared with document 001 (fp16, Triton kernels on a GPU that it does not name; means of 64 calls). Ours: {}.\n"
-      "Sums of parts in ms; s/rowwise and s/global: how many times as fast as standard.\n{}",
-      ours, aligned(lines));
+      "Sums of parts in ms; s/rowwise and s/global: how many times as fast as standard.\n",
+      ours));
 }
 
 void write_switchback_json(const std::string& path, const SwitchBackReport& r, const Peaks& peaks) {
@@ -162,8 +178,7 @@ void write_switchback_json(const std::string& path, const SwitchBackReport& r, c
   j["repeat"] = s.repeat, j["untimed"] = s.untimed(), j["seed"] = s.seed;
   j["dtype"] = name_of(s.dtype), j["why_dtype"] = r.why;
   j["peak_gflops"] = peaks.products();
-  j["grid"] = Json::array();
-  for (const SwitchBackRow& row : r.rows) j["grid"].push_back(json_of(row, s));
+  j["grid"] = list_of(r.rows, [&](const SwitchBackRow& row) { return json_of(row, s); });
   write_json(path, j);
 }
 

@@ -1,5 +1,5 @@
 // Document 001's benchmark of SwitchBack, a linear layer in int8: the layers of its grid, the 16 ops timed for each,
-// totals and figures; and the whole layer's step, which the document does not time.
+// totals, figures and output; and the whole layer's step, which the document does not time.
 #pragma once
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/ops/quantized/quantize.h>
@@ -71,22 +71,24 @@ struct TimedOp {
   const char* key;
   OpKind kind;
 };
-inline constexpr TimedOp kTimed[kOps] = {{"standard_fwd", OpKind::product},
-                                         {"standard_gw", OpKind::product},
-                                         {"standard_gx", OpKind::product},
-                                         {"rowwise_fwd", OpKind::product_8},
-                                         {"rowwise_bwd", OpKind::product_8},
-                                         {"global_fwd", OpKind::product_8},
-                                         {"global_bwd", OpKind::product_8},
-                                         {"x_quantize_rowwise", OpKind::quantise},
-                                         {"g_quantize_rowwise", OpKind::quantise},
-                                         {"w_quantize_rowwise", OpKind::quantise},
-                                         {"w_quantize_colwise_transpose", OpKind::quantise},
-                                         {"w_quantize_global", OpKind::quantise},
-                                         {"w_quantize_global_transpose", OpKind::quantise},
-                                         {"cast_x", OpKind::cast},
-                                         {"cast_g", OpKind::cast},
-                                         {"cast_w", OpKind::cast}};
+inline constexpr TimedOp kTimed[kOps] = {
+    {"standard_fwd", OpKind::product},
+    {"standard_gw", OpKind::product},
+    {"standard_gx", OpKind::product},
+    {"rowwise_fwd", OpKind::product_8},
+    {"rowwise_bwd", OpKind::product_8},
+    {"global_fwd", OpKind::product_8},
+    {"global_bwd", OpKind::product_8},
+    {"x_quantize_rowwise", OpKind::quantise},
+    {"g_quantize_rowwise", OpKind::quantise},
+    {"w_quantize_rowwise", OpKind::quantise},
+    {"w_quantize_colwise_transpose", OpKind::quantise},
+    {"w_quantize_global", OpKind::quantise},
+    {"w_quantize_global_transpose", OpKind::quantise},
+    {"cast_x", OpKind::cast},
+    {"cast_g", OpKind::cast},
+    {"cast_w", OpKind::cast},
+};
 size_t op_place(std::string_view key);
 using OpTimes = std::array<double, kOps>;  // in milliseconds
 struct Totals {
@@ -162,5 +164,29 @@ struct SwitchBackFigure {
   Totals totals;  // as printed in the document
 };
 const SwitchBackFigure* switchback_figure(const SwitchBackShape&);
+
+struct SwitchBackReport : Origin {
+  SwitchBackSetup setup;
+  std::string why;  // of this dtype
+  std::vector<SwitchBackRow> rows = {};
+};
+
+// The document's output: "time standard_fwd: 1.210 ms" per op, the totals, the percentage of time saved.
+std::string document_lines(const OpTimes&);
+// The document's 25 keys in its order, on one line.
+std::string document_object(const SwitchBackShape&, int64_t repeat, const OpTimes&);
+std::string rate_lines(const SwitchBackRow&, const SwitchBackSetup&);
+// The linear layer's time over this method's time, in one mode; 1 for the linear layer.
+double speedup(const std::vector<LayerTime>&, const LayerTime&);
+// The fastest linear layer's time over the fastest int8 layer's.
+double best_speedup(const std::vector<LayerTime>&);
+std::string layer_lines(const std::vector<LayerTime>&);
+
+// A line per layer and batch, averaged over swapped and unswapped layers: totals, speedups, the share of quantising.
+std::string summary(const std::vector<SwitchBackRow>&);
+// Empty if the document has none of the rows. `ours` describes our measurement.
+std::string compare_with_document(const std::vector<SwitchBackRow>&, const std::string& ours);
+
+void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);
 
 }  // namespace tg::bench

@@ -1,6 +1,5 @@
 // Encoding speed of published models' tokenizers in MB/s, by number of threads. All must give the same ids; their
 // checksum is for comparisons with other libraries.
-#include <fmt/format.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/data/bpe.h>
@@ -48,10 +47,12 @@ Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std:
     const Timing t = summary(seconds[k]);
     fmt::print("{:<24} {:<24} {:3} thread(s) {:8.1f} MB/s  (p10 {:.1f}, p90 {:.1f})\n", name, path, f.counts[k],
                rate(t.median), rate(t.p90), rate(t.p10));
-    runs.push_back({{"threads", f.counts[k]},
-                    {"mb_per_second", rate(t.median)},
-                    {"seconds", {{"median", t.median}, {"p10", t.p10}, {"p90", t.p90}}},
-                    {"runs", t.runs}});
+    runs.push_back({
+        {"threads", f.counts[k]},
+        {"mb_per_second", rate(t.median)},
+        {"seconds", {{"median", t.median}, {"p10", t.p10}, {"p90", t.p90}}},
+        {"runs", t.runs},
+    });
   }
   return {{"tokenizer", name},
           {"text", path},
@@ -72,22 +73,19 @@ int run(TokenizerFlags& f, int argc, char** argv) {
     for (const std::string& text : f.texts) rows.push_back(measured(f, tokenizer, path, text));
   }
   all["encoding"] = std::move(rows);
-  if (!f.json.empty()) write_json(f.json, all);
+  write_json(f.json, all);
   return 0;
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  TokenizerFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, TokenizerFlags& f) {
     c.list("--tokenizer", "PATH", "tokenizer.json files, .tiktoken files, or folders with tokenizers", f.tokenizers);
     c.option("--pattern", "NAME", "of .tiktoken files: gpt2, llama3 or qwen2", f.pattern);
     c.list("--text", "FILE", "texts, each encoded by itself", f.texts);
     c.option("--threads", "of the CPU, each in turn; default: 1 and 2", f.counts);
     c.option("--rounds", "times that each text is encoded, after one to warm up", f.rounds, 1, 1 << 20);
     declare_cpu_time(c, f);
-    declare_results(c, f);
-    return [&] { return run(f, argc, argv); };
   };
-  return apps::run_program(argc, argv, {kProgram, "Megabytes per second of encoding texts.", declare});
+  return run_benchmark<TokenizerFlags>(argc, argv, kProgram, "Megabytes per second of encoding texts.", declare, run);
 }

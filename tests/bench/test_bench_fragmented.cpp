@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../bench/fragmented/report.h"
+#include "../bench/fragmented/fragmented.h"
 
 #include "support/files.h"
 #include "support/helpers.h"
@@ -85,7 +85,7 @@ TEST_CASE("fragmented: the document's 81 cells and their numbers of parameters")
 
 TEST_CASE("fragmented: figures as the document prints them") {
   const auto figure = [](const FragmentedCell& c) {
-    const FragmentedFigure& f = *fragmented_figure(c);
+    const FragmentedFigure f = *fragmented_figure(c);
     return std::vector{f.forward_ms, f.backward_ms, f.peak};
   };
   CHECK(figure({2048, 1}) == std::vector{0.12, 1.00, 96.3});

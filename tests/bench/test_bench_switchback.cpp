@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "../bench/switchback/report.h"
+#include "../bench/switchback/switchback.h"
 
 #include "support/files.h"
 #include "support/helpers.h"

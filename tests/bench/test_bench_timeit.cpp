@@ -6,7 +6,7 @@
 #include <tapegrad/tapegrad.h>
 #include <regex>
 #include "../bench/common/stats.h"
-#include "../bench/gpt_timeit/report.h"
+#include "../bench/gpt_timeit/timeit.h"
 
 #include "support/files.h"
 #include "support/helpers.h"
@@ -53,6 +53,8 @@ TEST_CASE("timeit: the document's 24 runs in its order, and two before them") {
     CHECK(key == fmt::format("small_forward_backward_warmup_{}_mixed_False", i));
     CHECK(timeit_figure("standalone_" + key));
   }
+  for (const auto& [i, mean] : {std::pair{0, 74.113}, {7, 151.467}, {13, 223.693}, {16, 483.126}, {23, 683.909}})
+    CHECK(timeit_figure(wanted[size_t(i)])->mean == mean);
   CHECK(!timeit_figure("tiny_forward_warmup_0_mixed_False"));
   CHECK(plan.setup.steps == 5);
   CHECK(plan.setup.seed == 20230310);

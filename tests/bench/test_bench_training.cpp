@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include "../bench/lora_training/report.h"
+#include "../bench/lora_training/rows.h"
 
 #include "support/files.h"
 #include "support/helpers.h"
@@ -175,7 +175,7 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
   TrainingReport r = report_of(rows);
   const std::string table = compare_with_document(r.rows);
   CHECK(times(table, "\n") == 3);
-  CHECK(has(table, "[10.000 µs 20.000 µs 40.000 µs]      [427.63 µs 436.78 µs 445.73 µs]         21.84\n"));
+  CHECK(has(table, "[10.000 µs 20.000 µs 40.000 µs]     [427.63 µs 436.78 µs 445.73 µs]  21.84\n"));
   CHECK(compare_with_document({rows[2]}).empty());
 
   const std::string path = folder / "run.json";
