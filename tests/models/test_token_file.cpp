@@ -12,11 +12,11 @@
 
 namespace {
 using namespace tg;
-using Ids = std::vector<int32_t>;
+using FileIds = std::vector<int32_t>;
 namespace fs = std::filesystem;
 
-Ids ids_of(const TokenData& d) {
-  Ids ids(size_t(d.size()));
+FileIds ids_of(const TokenData& d) {
+  FileIds ids(size_t(d.size()));
   d.copy(0, ids);
   return ids;
 }
@@ -49,14 +49,14 @@ TEST_CASE("token files: those of llm.c and of NumPy are known by their content")
     return ids_of(TokenData::from_file(f / name, raw));
   };
   const std::string narrow = bytes_of<uint16_t>({7, 65535, 1}), wide = bytes_of<uint32_t>({7, 70000, INT32_MAX});
-  CHECK(read("a.bin", llmc({20240520, 1, 3}, narrow)) == Ids{7, 65535, 1});
-  CHECK(read("a.bin", llmc({20240801, 7, 3}, wide)) == Ids{7, 70000, INT32_MAX});
-  CHECK(read("a.bin", narrow) == Ids{7, 65535, 1});
-  CHECK(read("a.bin", wide, TokenType::u32) == Ids{7, 70000, INT32_MAX});
-  CHECK(read("a.bin", npy("<u2", 3, narrow)) == Ids{7, 65535, 1});
-  CHECK(read("a.npy", npy("|u1", 3, "\1\2\xff")) == Ids{1, 2, 255});
-  CHECK(read("a.npy", npy("<i4", 2, bytes_of({70000, 3}))) == Ids{70000, 3});
-  CHECK(read("a.npy", npy("<i8", 2, bytes_of<int64_t>({INT32_MAX, 3}))) == Ids{INT32_MAX, 3});
+  CHECK(read("a.bin", llmc({20240520, 1, 3}, narrow)) == FileIds{7, 65535, 1});
+  CHECK(read("a.bin", llmc({20240801, 7, 3}, wide)) == FileIds{7, 70000, INT32_MAX});
+  CHECK(read("a.bin", narrow) == FileIds{7, 65535, 1});
+  CHECK(read("a.bin", wide, TokenType::u32) == FileIds{7, 70000, INT32_MAX});
+  CHECK(read("a.bin", npy("<u2", 3, narrow)) == FileIds{7, 65535, 1});
+  CHECK(read("a.npy", npy("|u1", 3, "\1\2\xff")) == FileIds{1, 2, 255});
+  CHECK(read("a.npy", npy("<i4", 2, bytes_of({70000, 3}))) == FileIds{70000, 3});
+  CHECK(read("a.npy", npy("<i8", 2, bytes_of<int64_t>({INT32_MAX, 3}))) == FileIds{INT32_MAX, 3});
   CHECK_SAYS_OF(value, read("a.npy", npy("<i8", 2, bytes_of<int64_t>({3, 1LL << 31}))),
                 "token 2147483648 at position 1 of " + f / "a.npy" + " does not fit");
   CHECK_SAYS_OF(value, read("a.npy", npy("<i4", 2, bytes_of({3, -1}))), "token -1 at position 1 of ");
@@ -137,7 +137,7 @@ TEST_CASE("mixtures: windows are drawn by weight, inside groups, and resume exac
   std::array<int, 3> drawn{};
   constexpr int kDraws = 4000;
   Rng saved{};
-  Ids next;
+  FileIds next;
   for (int i = 0; i < kDraws; ++i) {
     const Batch batch = batches.next();
     const auto x = batch.inputs.to_vector<int32_t>(), y = batch.targets.to_vector<int32_t>();
@@ -251,6 +251,6 @@ TEST_CASE("token files: more of them than the soft limit of open files") {
     write_file_atomically(path, "ab");
     shards.push_back(TokenData::from_file(path));
   }
-  CHECK(ids_of(TokenData::join(shards)) == Ids(200, 'a' + 256 * 'b'));
+  CHECK(ids_of(TokenData::join(shards)) == FileIds(200, 'a' + 256 * 'b'));
   setrlimit(RLIMIT_NOFILE, &before);
 }
