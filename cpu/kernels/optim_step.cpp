@@ -165,9 +165,9 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::tuple<c
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// Calls block<T>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists
-// tensors. Gradients and AdamW's moments may be bf16 where T is f32.
-template <size_t I, class T, class M> using ListOf = std::conditional_t<I == 0, T, M>;
+// Calls block<W>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists
+// tensors. W: of weights, bf16 if split. Gradients and AdamW's moments may be bf16 where it is not f64.
+template <size_t I, class W, class M> using ListOf = std::conditional_t<I == 0, W, M>;
 template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
   const std::vector<Tile> tiles = tiles_of(out.first(n));
@@ -181,29 +181,32 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
   }
   parallel_for(int64_t(tiles.size()), [&](int64_t t) {
     const auto& [k, begin, end] = tiles[size_t(t)];
-    const auto run = [&]<class T, class M, class G>() {
+    const auto run = [&]<class W, class M, class G>() {
       using At = std::array<int64_t, kAll>;
       walks[k].rows(begin, end, [&](int64_t size, const At& at, const At& step) {
         [&]<size_t... I>(std::index_sequence<I...>) {
-          const auto to = [&](int64_t o) { return std::tuple(out[I * n + k].template data<ListOf<I, T, M>>() + o...); };
+          const auto to = [&](int64_t o) { return std::tuple(out[I * n + k].template data<ListOf<I, W, M>>() + o...); };
           [&](auto&& grad, auto&&... from) {
             for (int64_t i = 0; i < size; i += kBlock) {
               const int64_t some = std::min(kBlock, size - i), o = at[0] + i;
-              block.template operator()<T>(k, o, some, std::tuple(from.block(i, some)...), grad.block(i, some), to(o));
+              block.template operator()<W>(k, o, some, std::tuple(from.block(i, some)...), grad.block(i, some), to(o));
             }
           }(RowOperand<G>(grads[k].template data<G>() + at[kLists + 1], step[kLists + 1]),
-            RowOperand<ListOf<I, T, M>>(in[I * n + k].template data<ListOf<I, T, M>>() + at[I + 1], step[I + 1])...);
+            RowOperand<ListOf<I, W, M>>(in[I * n + k].template data<ListOf<I, W, M>>() + at[I + 1], step[I + 1])...);
         }(std::make_index_sequence<kLists>());
       });
     };
-    const auto of_gradient = [&]<class M>() {
-      grads[k].dtype() == DType::bf16 ? run.template operator()<float, M, bf16>()
-                                      : run.template operator()<float, M, float>();
+    const auto of_gradient = [&]<class W, class M>() {
+      grads[k].dtype() == DType::bf16 ? run.template operator()<W, M, bf16>() : run.template operator()<W, M, float>();
     };
     if (out[k].dtype() == DType::f64) return run.template operator()<double, double, double>();
-    if constexpr (kLists == 3)
-      if (out[n + k].dtype() == DType::bf16) return of_gradient.template operator()<bf16>();
-    of_gradient.template operator()<float>();
+    if constexpr (kLists == 3) {
+      const bool narrow = out[n + k].dtype() == DType::bf16;
+      if (out[k].dtype() == DType::bf16)
+        return narrow ? of_gradient.template operator()<bf16, bf16>() : of_gradient.template operator()<bf16, float>();
+      if (narrow) return of_gradient.template operator()<float, bf16>();
+    }
+    of_gradient.template operator()<float, float>();
   });
 }
 // The numbers of all tensors, per dtype in use.
@@ -212,7 +215,7 @@ template <template <class> class Numbers> struct Both {
   std::vector<Numbers<double>> f64;
   template <class Op> Both(const Op& op, Bufs out, const Clip& clip) {
     const auto fill = [&]<class T>(std::vector<Numbers<T>>& to) {
-      if (std::ranges::find(out, dtype_of<T>(), &Buf::dtype) == out.end()) return;
+      if (std::is_same_v<T, double> && std::ranges::find(out, DType::f64, &Buf::dtype) == out.end()) return;
       to.reserve(op.tensors());
       for (const auto& x : op.each) to.emplace_back(op, x, clip);
     };
@@ -225,13 +228,16 @@ template <template <class> class Numbers> struct Both {
       return f32[k];
   }
 };
-// The op's inputs after the updated lists, and the bf16 copies of weights.
+// The op's inputs after the updated lists, the bf16 copies of weights, and low bits.
 struct Rest {
   Bufs grads;
   std::vector<bf16*> copy;  // null: the weight has none
-  template <class Op> Rest(const Op& op, size_t updated, Bufs in, Bufs out) : copy(op.tensors()) {
-    const Bufs copies = out.subspan(updated * op.tensors());
+  std::vector<uint16_t*> low;
+  template <class Op> Rest(const Op& op, size_t updated, Bufs in, Bufs out) : copy(op.tensors()), low(op.tensors()) {
+    const size_t n = updated * op.tensors();
+    const Bufs copies = out.subspan(n + op.split.size());
     grads = in.subspan(out.size());
+    for (size_t j = 0; j < op.split.size(); ++j) low[op.split[j]] = out[n + j].data<uint16_t>();
     for (size_t j = 0; j < copies.size(); ++j) copy[op.copied[j]] = copies[j].data<bf16>();
   }
   template <class T> void write_copy(size_t k, int64_t at, int64_t n, const T* w) const {
@@ -240,31 +246,48 @@ struct Rest {
     for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
   }
 };
-// Before a step on parts of n weights: copies the elements outside of the parts.
-void keep_rest(size_t n, Bufs in, Bufs out) {
-  for (size_t k = 0; k < n; ++k) {
-    if (in[k].bytes == out[k].bytes) continue;
-    visit_float(out[k].dtype(), [&]<class T>() {
+// Before a step: copies low bits, and the elements outside of the parts of weights.
+template <class Op> void keep_rest(const Op& op, Bufs in, Bufs out) {
+  const size_t copies = out.size() - op.copied.size(), low = copies - op.split.size();
+  for (size_t k = 0; k < copies; ++k) {
+    if ((k < low && k >= op.first.size()) || in[k].bytes == out[k].bytes) continue;
+    visit_size(out[k].dtype(), [&]<class T>() {
       using At = std::array<int64_t, 2>;
       for_rows<2>(out[k].shape(), {out[k].strides(), in[k].strides()}, [&](int64_t size, const At& at, const At& step) {
-        T* const to = out[k].template data<T>() + at[0];
-        const T* const from = in[k].template data<T>() + at[1];
+        T* const to = out[k].template raw<T>() + at[0];
+        const T* const from = in[k].template raw<T>() + at[1];
         for (int64_t i = 0; i < size; ++i) to[i * step[0]] = from[i * step[1]];
       });
     });
   }
 }
 void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
-  keep_rest(op.first.size(), all_in, all_out);
-  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  keep_rest(op, all_in, all_out);
+  const op::StepParts parts(op.first, op.copied, op.split, all_in, all_out);
   const Bufs in = parts.in(), out = parts.out();
   const size_t n = op.tensors();
   const Rest rest(op, 3, in, out);
   const Both<AdamWOf> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
   update<3>(n, in, rest.grads, out,
-            [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad, const auto& to) {
-              adamw_block(size, at + (op.first.empty() ? 0 : op.first[k]), numbers.of<T>(k), from, grad, to);
-              rest.write_copy(k, at, size, std::get<0>(to));
+            [&]<class W>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad, const auto& to) {
+              const int64_t place = at + (op.first.empty() ? 0 : op.first[k]);
+              if constexpr (std::is_same_v<W, bf16>) {
+                float x[kBlock];
+                uint16_t* const low = rest.low[k] + at;
+                const auto [w, m, v] = from;
+                const auto [w1, m1, v1] = to;
+                for (int64_t i = 0; i < size; ++i) x[i] = op::join(w[i], low[i]);
+                adamw_block(size, place, numbers.of<float>(k), std::tuple(std::as_const(x) + 0, m, v), grad,
+                            std::tuple(x + 0, m1, v1));
+                TG_SAME_INDEX
+                for (int64_t i = 0; i < size; ++i) {
+                  const op::SplitWeight s = op::split(x[i]);
+                  w1[i].bits = s.high.bits, low[i] = s.low;  // copies of structs prevent vectors
+                }
+              } else {
+                adamw_block(size, place, numbers.of<W>(k), from, grad, to);
+                rest.write_copy(k, at, size, std::get<0>(to));
+              }
             });
 }
 thread_local Scratch t_gradient;
@@ -293,8 +316,8 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   out[1].dtype() == DType::bf16 ? run.template operator()<float, bf16>() : run.template operator()<float, float>();
 }
 void sgd_step(const op::SgdStep& op, Bufs all_in, Bufs all_out, Context&) {
-  keep_rest(op.first.size(), all_in, all_out);
-  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  keep_rest(op, all_in, all_out);
+  const op::StepParts parts(op.first, op.copied, op.split, all_in, all_out);
   const Bufs in = parts.in(), out = parts.out();
   const size_t n = op.tensors();
   const Rest rest(op, op.updated(), in, out);

@@ -105,32 +105,53 @@ struct Clip {
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor's kLists lists, which are updated, and its gradient in T or bf16. M: of later lists.
-template <class T, int kLists_, class M = T> struct StepTensor {
+// A tensor's kLists lists, which are updated, and its gradient in T or bf16. W: of the first list, M: of the others.
+template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
-  static constexpr bool kCopies = sizeof(T) == 4, kRounds = !std::is_same_v<T, M>;
+  static constexpr bool kSplits = !std::is_same_v<T, W>, kRounds = !std::is_same_v<T, M>;
+  static constexpr bool kCopies = sizeof(T) == 4 && !kSplits;
   const void* in[kLists];
   void* out[kLists];  // may alias the inputs
   const void* grad;
-  bf16* copy;  // of in[0] after the step; may be null
+  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // of in[0] after the step, may be null; or low bits
   int64_t n;
   bool narrow;  // the gradient is bf16
 
   static bool has(Bufs out, size_t n, size_t k) {
-    return out[k].dtype() == dtype_of<T>() && (kLists == 1 || out[n + k].dtype() == dtype_of<M>());
+    return out[k].dtype() == dtype_of<W>() && (kLists == 1 || out[n + k].dtype() == dtype_of<M>());
   }
   template <int V> __device__ __forceinline__ Vec<T, V> load(int i, int64_t at) const {
-    if (i == 0) return load16<V>(static_cast<const T*>(in[i]) + at);
-    const auto x = load16<V>(static_cast<const M*>(in[i]) + at);
     Vec<T, V> wide;
+    if constexpr (!kSplits) {
+      if (i == 0) return load16<V>(static_cast<const T*>(in[i]) + at);
+    } else if (i == 0) {
+      const auto high = load16<V>(static_cast<const W*>(in[i]) + at);
+      const auto bits = load16<V>(copy + at);
+#pragma unroll
+      for (int k = 0; k < V; ++k) wide.x[k] = op::join(high.x[k], bits.x[k]);
+      return wide;
+    }
+    const auto x = load16<V>(static_cast<const M*>(in[i]) + at);
 #pragma unroll
     for (int k = 0; k < V; ++k) wide.x[k] = widen(x.x[k]);
     return wide;
   }
   template <int V>
   __device__ __forceinline__ void store(int i, int64_t at, const Vec<T, V>& x, const uint32_t (&random)[V]) const {
-    if (i == 0) return store16_streaming(static_cast<T*>(out[i]) + at, x);
+    if constexpr (!kSplits) {
+      if (i == 0) return store16_streaming(static_cast<T*>(out[i]) + at, x);
+    } else if (i == 0) {
+      Vec<W, V> high;
+      Vec<uint16_t, V> bits;
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const op::SplitWeight s = op::split(x.x[k]);
+        high.x[k] = s.high, bits.x[k] = s.low;
+      }
+      store16_streaming(copy + at, bits);
+      return store16_streaming(static_cast<W*>(out[i]) + at, high);
+    }
     Vec<M, V> y;
 #pragma unroll
     for (int k = 0; k < V; ++k)
@@ -141,14 +162,14 @@ template <class T, int kLists_, class M = T> struct StepTensor {
     store16_streaming(static_cast<M*>(out[i]) + at, y);
   }
   __host__ __device__ __forceinline__ bool aligned() const {
-    auto low = reinterpret_cast<uintptr_t>(in[0]) | reinterpret_cast<uintptr_t>(out[0]);
-    if constexpr (kCopies) low |= reinterpret_cast<uintptr_t>(copy) * 2;  // vectors of half the bytes
+    auto bits = (reinterpret_cast<uintptr_t>(in[0]) | reinterpret_cast<uintptr_t>(out[0])) * (sizeof(T) / sizeof(W));
+    if constexpr (kCopies || kSplits) bits |= reinterpret_cast<uintptr_t>(copy) * 2;  // vectors of half the bytes
     for (int i = 1; i < kLists; ++i)
-      low |= (reinterpret_cast<uintptr_t>(in[i]) | reinterpret_cast<uintptr_t>(out[i])) * (sizeof(T) / sizeof(M));
-    return low % 16 == 0;
+      bits |= (reinterpret_cast<uintptr_t>(in[i]) | reinterpret_cast<uintptr_t>(out[i])) * (sizeof(T) / sizeof(M));
+    return bits % 16 == 0;
   }
 };
-template <class T, class M = T> struct AdamW : StepTensor<T, 3, M>, op::AdamWNumbers<T> {
+template <class T, class M = T, class W = T> struct AdamW : StepTensor<T, 3, M, W>, op::AdamWNumbers<T> {
   static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
   int64_t first = 0;                                    // position in the weight
   AdamW() = default;
@@ -268,7 +289,8 @@ template <class Entry> struct Entries {
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
-    const Bufs copies = out.subspan(Entry::kLists * n), grads = in.subspan(Entry::kLists * n + copies.size());
+    const size_t low = Entry::kLists * n;
+    const Bufs copies = out.subspan(low + op.split.size()), grads = in.subspan(out.size());
     std::vector<bf16*> copy(n);
     if constexpr (Entry::kCopies)
       for (size_t j = 0; j < copies.size(); ++j) copy[op.copied[j]] = copies[j].template data<bf16>();
@@ -281,7 +303,11 @@ template <class Entry> struct Entries {
         e.in[i] = at(in[i * n + k]);
         e.out[i] = first_element(out[i * n + k]);
       }
-      e.grad = at(grads[k]), e.narrow = grads[k].dtype() != dtype_of<T>(), e.copy = copy[k];
+      if constexpr (Entry::kSplits)
+        e.copy = out[low + size_t(std::ranges::lower_bound(op.split, k) - op.split.begin())].template data<uint16_t>();
+      else
+        e.copy = copy[k];
+      e.grad = at(grads[k]), e.narrow = grads[k].dtype() != dtype_of<T>();
       e.n = out[k].numel();
     }
   }
@@ -301,9 +327,11 @@ template <class Entry> struct Entries {
   }
 };
 template <class... Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
-  for (size_t k = 0; k < op.first.size(); ++k)  // tensors outside the update are copied
-    if (all_in[k].bytes != all_out[k].bytes) copy_contiguous(c, all_in[k], first_element(all_out[k]));
-  const op::StepParts parts(op.first, op.copied, all_in, all_out);
+  const size_t copies = all_out.size() - op.copied.size(), low = copies - op.split.size();
+  for (size_t k = 0; k < copies; ++k)  // low bits, and tensors outside the update, are copied
+    if ((k >= low || k < op.first.size()) && all_in[k].bytes != all_out[k].bytes)
+      copy_contiguous(c, all_in[k], first_element(all_out[k]));
+  const op::StepParts parts(op.first, op.copied, op.split, all_in, all_out);
   const Bufs in = parts.in(), out = parts.out();
   const size_t updated = out.size(), n = op.tensors();
   const Clip clip(op, in, updated + n);
@@ -368,7 +396,8 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
 }
 
 void adamw_step(const op::AdamWStep& op, Bufs in, Bufs out, Context& c) {
-  step<AdamW<float>, AdamW<double>, AdamW<float, bf16>>(op, in, out, c);
+  step<AdamW<float>, AdamW<double>, AdamW<float, bf16>, AdamW<float, float, bf16>, AdamW<float, bf16, bf16>>(op, in,
+                                                                                                             out, c);
 }
 void sgd_step(const op::SgdStep& op, Bufs in, Bufs out, Context& c) {
   op.o.momentum > 0 ? step<Sgd<float, true>, Sgd<double, true>>(op, in, out, c)

@@ -1,5 +1,5 @@
 /// @file
-/// The arithmetic of AdamW and its rounding, one source for all kernels.
+/// The arithmetic of AdamW, one source for all kernels.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/core/rng.h>
@@ -28,6 +28,27 @@ TG_HD_INLINE bf16 stochastic_bf16(float x, uint32_t random) {
   bf16 y;
   y.bits = uint16_t(((u + (random & 0xffffu & inside)) >> 16 & ~nan) | (nan & 0x7fffu));
   return y;
+}
+
+/// An f32 as the nearest bf16, ties away from 0, and its 16 low bits.
+struct SplitWeight {
+  bf16 high;
+  uint16_t low;
+};
+/// Whether x is finite and its nearest bf16 is not: |x| >= 0x1.ffp127.
+TG_HD_INLINE bool beyond_split(float x) { return (math::detail::bits_of(x) & 0x7fffffffu) - 0x7f7f8000u < 0x8000u; }
+/// Every NaN becomes the quiet one of its sign, and x beyond_split() the nearest that is not.
+TG_HD_INLINE SplitWeight split(float x) {
+  const uint32_t bits = math::detail::bits_of(x), sign = bits & 0x80000000u;
+  const uint32_t nan = 0u - uint32_t(x != x), beyond = 0u - uint32_t(beyond_split(x));
+  const uint32_t u = (bits & ~(nan | beyond)) | (nan & (sign | 0x7fc00000u)) | (beyond & (sign | 0x7f7f7fffu));
+  SplitWeight s;
+  s.high.bits = uint16_t((u + 0x8000u) >> 16), s.low = uint16_t(u);
+  return s;
+}
+/// The f32 of split().
+TG_HD_INLINE float join(bf16 high, uint16_t low) {
+  return math::detail::float_of((uint32_t(high.bits) << 16) + (uint32_t(low) ^ 0x8000u) - 0x8000u);
 }
 
 /// The numbers of a tensor's AdamW step: computed in double, used in T.

@@ -1,7 +1,8 @@
+#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/ops/check.h>
-#include <tapegrad/ops/training/optim_step.h>
+#include <tapegrad/ops/training/optim_math.h>
 #include <tapegrad/ops/training/update.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@ constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "s
 constexpr std::array<std::string_view, 5> kAdamWProduct = {
     "weight", "first moment", "second moment", "left factor of the gradient", "right factor of the gradient"};
 constexpr std::array<std::string_view, 3> kMomentum = {"weight", "momentum buffer", kGradient};
+constexpr std::array<std::string_view, 1> kLow = {"low bits"};
 constexpr std::array<std::string_view, 2> kPlain = {"weight", kGradient};
 constexpr size_t kMoments = 3;  // updated by AdamW
 Roles roles_of(const SgdOptions& o) { return o.momentum > 0 ? Roles(kMomentum) : Roles(kPlain); }
@@ -121,26 +123,36 @@ void check_part(std::string_view op, std::string_view role, size_t i, const Tens
            "elements.",
            op, role, i, x, w, first);
 }
-// Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. Copies of `copied` weights precede
-// the gradients.
+// Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. Low bits of `split` weights and
+// copies of `copied` ones precede the gradients.
 Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in,
-                std::span<const uint32_t> copied = {}, std::span<const int64_t> first = {}) {
-  const Inputs copies = in.subspan(std::min(updated * n, in.size())).first(copied.size());
+                std::span<const uint32_t> copied = {}, std::span<const int64_t> first = {},
+                std::span<const uint32_t> split = {}) {
+  const Inputs low = in.subspan(std::min(updated * n, in.size())).first(split.size());
+  const Inputs copies = in.subspan(std::min(updated * n + split.size(), in.size())).first(copied.size());
+  const size_t inserted = low.size() + copies.size();
+  for (size_t k = 0; k < low.size(); ++k)
+    TG_CHECK(
+        low[k].dtype() == DType::u16 && low[k].device() == in[0].device() && low[k].shape() == in[split[k]].shape() &&
+            low[k].is_contiguous() && in[split[k]].dtype() == DType::bf16 && in[split[k]].is_contiguous(),
+        dtype,
+        "[{}] the low bits of weight {} are {}, the weight is {}. They must be contiguous u16 and bf16, on one device.",
+        op, split[k], low[k], in[split[k]]);
   for (size_t i = 0; i < n; ++i) {
     const Tensor& w = in[i];
-    TG_CHECK(w.dtype() == DType::f64 || w.dtype() == DType::f32, dtype,
-             "[{}] weight {} is {}: its small steps would be rounded away. Keep weights in f32 or f64.", op, i, w);
+    const DType wide = std::ranges::binary_search(split, i) ? DType::f32 : w.dtype();
+    TG_CHECK(wide == DType::f64 || wide == DType::f32, dtype,
+             "[{}] weight {} is {}: small steps would be rounded away. Keep weights in f32, f64 or split.", op, i, w);
     for (size_t role = 1; role < roles.size(); ++role) {
-      const Tensor& x = in[role * n + i + (role < updated ? 0 : copies.size())];
+      const Tensor& x = in[role * n + i + (role < updated ? 0 : inserted)];
       if (!first.empty()) check_part(op, roles[role], i, w, first[i], x);
-      const Tensor& like = first.empty() ? w : in[(roles.size() - 1) * n + copies.size() + i];
+      const Tensor& like = first.empty() ? w : in[(roles.size() - 1) * n + inserted + i];
       TG_CHECK(x.shape() == like.shape(), shape, "[{}] {} {} is {}, the {} is {}. Their shapes must be equal.", op,
                roles[role], i, x, first.empty() ? "weight" : "gradient", like);
-      const bool narrow =
-          (updated == kMoments || role == updated) && w.dtype() == DType::f32 && x.dtype() == DType::bf16;
-      TG_CHECK(x.dtype() == w.dtype() || narrow, dtype,
+      const bool narrow = (updated == kMoments || role == updated) && wide == DType::f32 && x.dtype() == DType::bf16;
+      TG_CHECK(x.dtype() == wide || narrow, dtype,
                "[{}] {} {} is {}, the weight is {}. Their dtypes must be equal, except for bf16 gradients and moments "
-               "of f32 weights: use .to(dtype).",
+               "of f32 or split weights: use .to(dtype).",
                op, roles[role], i, x, w);
       TG_CHECK(updated != kMoments || role != 2 || x.dtype() == in[n + i].dtype(), dtype,
                "[{}] second moment {} is {}, the first {}. Both must have one dtype: use .to(dtype).", op, i, x,
@@ -150,9 +162,9 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t k = 0; k < copies.size(); ++k)
     TG_CHECK(copies[k].dtype() == DType::bf16 && copies[k].shape() == in[copied[k]].shape(), internal,
              "[{}] the copy of weight {}, {}, is {}.", op, copied[k], in[copied[k]], copies[k]);
-  check_norm(op, in.subspan(std::min(roles.size() * n + copies.size(), in.size())));
+  check_norm(op, in.subspan(std::min(roles.size() * n + inserted, in.size())));
   Layouts l;
-  for (size_t i = 0; i < updated * n + copies.size(); ++i) l.emplace_back(contiguous_like(in[i]));
+  for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
 // The work of a step: old contents of copies are not read.
@@ -191,7 +203,7 @@ Tensor global_norm(Inputs grads) {
   return norm_of_square_sums(square_sums(grads), wide ? DType::f64 : DType::f32);
 }
 
-op::StepParts::StepParts(std::span<const int64_t> first, std::span<const uint32_t> copied, Bufs in, Bufs out)
+op::StepParts::StepParts(std::span<const int64_t> first, Places copied, Places split, Bufs in, Bufs out)
     : in_(in.begin(), in.end()), out_(out.begin(), out.end()) {
   const auto cut = [&](size_t k, Buf& b) {
     Layout& l = layouts_.emplace_back(Layout::contiguous(in[out.size() + k].shape(), b.dtype(), b.layout->device));
@@ -200,10 +212,14 @@ op::StepParts::StepParts(std::span<const int64_t> first, std::span<const uint32_
   };
   if (first.empty()) return;
   for (size_t k = 0; k < first.size(); ++k) cut(k, out_[k]), in_[k] = out_[k];
-  for (size_t j = 0; j < copied.size(); ++j) cut(copied[j], out_[out.size() - copied.size() + j]);
+  size_t k = out.size() - copied.size() - split.size();
+  for (const Places& list : {split, copied})
+    for (const uint32_t i : list) cut(i, out_[k++]);
 }
 
-Layouts op::AdamWStep::infer(Inputs in) const { return updates(kName, kAdamW, kMoments, tensors(), in, copied, first); }
+Layouts op::AdamWStep::infer(Inputs in) const {
+  return updates(kName, kAdamW, kMoments, tensors(), in, copied, first, split);
+}
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
 // The overrides of each tensor, all set; streams for bf16 moments.
@@ -229,9 +245,41 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
   auto each = adamw_numbers(kName, x.each, x.w, x.m, o);
+  TG_CHECK(x.low.empty() || x.low.size() == x.w.size(), value,
+           "[{}] there are low bits for {} of {} weights. Pass all or none.", kName, x.low.size(), x.w.size());
+  std::vector<uint32_t> split;
+  std::vector<Tensor> low;
+  for (size_t i = 0; i < x.low.size(); ++i)
+    if (x.low[i]) split.push_back(uint32_t(i)), low.push_back(x.low[i]);
+  check_distinct(kName, kLow, low, std::max<size_t>(low.size(), 1));
+  in.insert(in.begin() + ptrdiff_t(kMoments * x.w.size()), low.begin(), low.end());
   auto step = make_ref<op::AdamWStep>(op::AdamWStep::StepAttributes{
-      o, std::move(each), {}, firsts_of(kName, x.first, x.w), lr, max_norm, t, std::move(count)});
-  detail::emit_with_copies(std::move(step), x.w, std::move(in), kMoments * x.w.size());
+      o, std::move(each), {}, firsts_of(kName, x.first, x.w), lr, max_norm, t, std::move(count), true, split});
+  detail::emit_with_copies(std::move(step), x.w, std::move(in), kMoments * x.w.size() + low.size());
+}
+
+SplitTensor split_weight(const Tensor& w) {
+  TG_CHECK(w.dtype() == DType::f32, dtype, "[split_weight] the weight is {}. It must be f32: use .to(dtype).", w);
+  const auto like = [&](DType t) { return Layout::contiguous(w.shape(), t, w.device()); };
+  if (detail::running_dry()) return {empty(like(DType::bf16)), empty(like(DType::u16))};
+  const auto x = w.to_vector<float>();
+  std::vector<bf16> high(x.size());
+  std::vector<uint16_t> low(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    TG_CHECK(!op::beyond_split(x[i]), value,
+             "[split_weight] element {} of {} is {}, and the nearest bf16 infinite. Train without split weights.", i, w,
+             x[i]);
+    const op::SplitWeight s = op::split(x[i]);
+    high[i] = s.high, low[i] = s.low;
+  }
+  return {tensor(high, w.shape(), w.device()), tensor(low, w.shape(), w.device())};
+}
+Tensor join_weight(const SplitTensor& s) {
+  const auto high = s.high.to_vector<bf16>();
+  const auto low = s.low.to_vector<uint16_t>();
+  std::vector<float> x(high.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = op::join(high[i], low[i]);
+  return tensor(x, s.high.shape());
 }
 
 OpWork op::AdamWProductStep::work(Bufs in, Bufs out) const {

@@ -88,8 +88,9 @@ template <class Options, class Overrides> struct StepAttributes {
   std::vector<int64_t> first;
   double lr, max_norm;
   int64_t t;
-  Ref<OptimizerClock> count;  ///< may be null
-  bool counts = true;         ///< whether a replay counts a step
+  Ref<OptimizerClock> count;         ///< may be null
+  bool counts = true;                ///< whether a replay counts a step
+  std::vector<uint32_t> split = {};  ///< which weights are split, in order
   size_t tensors() const { return each.size(); }
   /// The attributes of the next step, by `count`.
   StepAttributes next() const {
@@ -103,11 +104,12 @@ template <class Options, class Overrides> struct StepAttributes {
   }
 };
 
-/// The buffers of an op with StepAttributes::first, for its kernels: weights and copies restricted to the updated
-/// parts. Weights are read from the output: a kernel that does not write in place has copied them before.
+/// The buffers of an op with StepAttributes::first: weights, low bits and copies restricted to the updated parts.
+/// Weights are read from the output, where the kernel has copied them.
 class StepParts {
  public:
-  StepParts(std::span<const int64_t> first, std::span<const uint32_t> copied, Bufs in, Bufs out);
+  using Places = std::span<const uint32_t>;
+  StepParts(std::span<const int64_t> first, Places copied, Places split, Bufs in, Bufs out);
   StepParts(const StepParts&) = delete;
   Bufs in() const { return in_; }
   Bufs out() const { return out_; }
@@ -121,9 +123,9 @@ inline void add_key(StructuralHash& k, const AdamWOptions& o, const AdamWOverrid
   k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
   if (x.stream) k.add(o.seed), k.add(*x.stream);
 }
-/// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ..., v_0 ...,
-/// copy_0 ...). copy: the write-only parameter_as() copies of the tensors that have one. With `first`, the step updates
-/// a part of each w; the rest of w stays, and that of a copy is undefined.
+/// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., low_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ...,
+/// v_0 ..., low_0 ..., copy_0 ...). low: of split weights. copy: write-only parameter_as() copies, of those that have
+/// one. With `first`, the step updates a part of each w and low; the rest stays, and that of a copy is undefined.
 struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
   static constexpr auto kName = "adamw_step";
   explicit AdamWStep(StepAttributes a) : StepAttributes(std::move(a)) {}
@@ -135,6 +137,7 @@ struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides>
   void key(StructuralHash& k) const override {
     k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
     for (const uint32_t i : copied) k.add(uint64_t(i));
+    for (const uint32_t i : split) k.add(~uint64_t(i));
     for (const int64_t i : first) k.add(uint64_t(i));
     for (const AdamWOverrides& x : each) add_key(k, o, x);
   }
@@ -189,8 +192,7 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
-/// The square root of the sum of squares over all tensors: 0-d, summed in f64; f64 if a tensor is f64, else f32. At
-/// least one tensor; any shapes; f64, f32, bf16. There is no gradient.
+/// norm_of_square_sums(square_sums(grads)): f64 if a tensor is f64, else f32.
 Tensor global_norm(Inputs grads);
 
 /// The tensors of an AdamW step: lists of one length, in one order.
@@ -200,6 +202,8 @@ struct AdamWTensors {
   /// Per tensor, the first element of the part of w to update. m, v and grad are then (n) for n elements, in row-major
   /// order. Empty: all of w. parameter_as() copies are then undefined outside the parts, until all_gather_parts().
   std::span<const int64_t> first = {};
+  /// Per tensor, SplitTensor::low of a split weight, contiguous, else empty; or no list.
+  Inputs low = {};
 };
 /// Step number t, from 1, of every tensor. With g = grad, the default form is
 /// @verbatim
@@ -211,8 +215,8 @@ struct AdamWTensors {
 /// w, m and v get their new values, in place if no other handle has the old ones, as does the weight's bf16
 /// parameter_as() copy. The four tensors of an entry have one shape and dtype (f64 or f32), which may differ between
 /// entries; all are on one device. Gradient or moments of an f32 weight may be bf16, rounded stochastically by
-/// seed, stream, t and position. With norm (0-d f32 or f64), g = grad min(1, max_norm / (norm + 1e-6)). The kernel
-/// reads it, so the host does not wait.
+/// seed, stream, t and position. An f32 weight may be split: w is then bf16, contiguous. With norm
+/// (0-d f32 or f64), g = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait.
 ///
 /// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
 /// twice, or if a number is out of range. A compiled function needs `count`, else an Error.
@@ -223,6 +227,17 @@ inline void adamw_step(const Tensor& w, const Tensor& m, const Tensor& v, const 
                        double lr, int64_t t, const Tensor& norm = {}, double max_norm = 0) {
   adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&grad, 1}}, o, lr, t, norm, max_norm);
 }
+
+/// An f32 tensor, split: its bits are 2^16 high + int16(low).
+struct SplitTensor {
+  Tensor high;  ///< bf16, nearest with ties away from 0
+  Tensor low;   ///< u16
+};
+/// Splits an f32 tensor on its device, by the host; NaNs become quiet ones. An Error names the first finite element
+/// whose nearest bf16 is not, from 0x1.ffp127 on; adamw_step() keeps weights below.
+SplitTensor split_weight(const Tensor&);
+/// The f32 of split_weight(), on the host.
+Tensor join_weight(const SplitTensor&);
 
 /// A gradient a^T b in the shape of the weight, with a (R, rows), b (R, columns).
 struct GradientProduct {

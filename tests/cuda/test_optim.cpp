@@ -15,6 +15,7 @@
 #include "support/bf16_moments.h"
 #include "support/helpers.h"
 #include "support/on_cuda.h"
+#include "support/split_weights.h"
 #include "support/step_parts.h"
 
 using namespace tg;
@@ -251,3 +252,4 @@ TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") 
 TEST_CASE("adamw_step, adamw_product_step: bf16 moments have the bits of the CPU, those of a loop over the elements") {
   check_bf16_moments(kGpu);
 }
+TEST_CASE("adamw_step: split weights have the bits of whole ones on the device") { check_split_weights(kGpu); }

@@ -1,4 +1,4 @@
-// Stochastic rounding, and steps of AdamW whose moments are bf16.
+// Stochastic rounding, split weights, and steps of AdamW with bf16 moments or split weights.
 #include <tapegrad/core/check.h>
 
 #include <bit>
@@ -6,7 +6,9 @@
 #include <limits>
 
 #include "support/bf16_moments.h"
+#include "support/effort.h"
 #include "support/errors.h"
+#include "support/split_weights.h"
 
 using namespace tg;
 
@@ -71,6 +73,60 @@ TEST_CASE("stochastic rounding: every bit of a position flips every bit of half 
   }
 }
 TEST_CASE("adamw_step: bf16 moments are those of a loop over the elements, bit for bit") { check_bf16_moments({}); }
+TEST_CASE("split weights: join() has the bits of all values but NaN and those whose nearest bf16 is infinite") {
+  const uint32_t step = test_effort() > 1 ? 1 : 13;  // of the upper halves, and those with exceptions
+  uint32_t wrong = 0;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    if (high % step != 0 && (high & 0x7fff) - 0x7f7fu > 1) continue;
+    for (uint32_t low = 0; low < 0x10000; ++low) {
+      const uint32_t u = high << 16 | low, size = u & 0x7fffffffu, sign = u & 0x80000000u;
+      const op::SplitWeight s = op::split(std::bit_cast<float>(u));
+      uint32_t want = size > 0x7f7f7fffu ? sign | 0x7f7f7fffu : u;
+      want = size >= 0x7f800000u ? u : want;
+      want = size > 0x7f800000u ? sign | 0x7fc00000u : want;
+      wrong |= std::bit_cast<uint32_t>(op::join(s.high, s.low)) ^ want;
+    }
+  }
+  CHECK(wrong == 0);
+}
+TEST_CASE("split weights: the upper part is the nearest bf16, ties away from 0") {
+  for (const float x : {1.5f, -0x1p-130f, 0.1f, 3e38f, 0x1.fefffep127f, kInf, -kInf, -0.0f}) {
+    CAPTURE(x);
+    CHECK(op::split(x).high.bits == bf16(x).bits);
+  }
+  CHECK(float(op::split(0x1.01p0f).high) == 0x1.02p0f);  // bf16() gives 1
+  CHECK(float(op::split(-0x1.01p0f).high) == -0x1.02p0f);
+  CHECK(float(op::split(0x1.03p0f).high) == 0x1.04p0f);
+  CHECK(std::isnan(float(op::split(kNan).high)));
+  const Tensor w = random({37, 3}, 1) * 100.0;
+  const SplitTensor s = split_weight(w);
+  CHECK(bits_of(join_weight(s)) == bits_of(w));
+  CHECK_SAYS(split_weight(tensor<float>({0, -0x1.ffp127f}, {2})), "[split_weight] element 1 of (2) f32 is -3.39");
+  CHECK_SAYS(split_weight(zeros({2}, DType::f64)), "[split_weight] the weight is (2) f64. It must be f32");
+}
+TEST_CASE("adamw_step: split weights have the bits of whole ones") { check_split_weights({}); }
+TEST_CASE("adamw_step: weights whose bf16 would be infinite stay below") {
+  const Tensor w = full({2}, 3.396e38), m = zeros({2}), v = zeros({2}), g = full({2}, -1.0);
+  const SplitTensor s = split_weight(w);
+  const AdamWOptions o{.weight_decay = 0};
+  for (int t = 1; t <= 3; ++t)
+    adamw_step({.w = {&s.high, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&g, 1}, .low = {&s.low, 1}}, o, 3e35, t);
+  CHECK(values<float>(join_weight(s)) == std::vector<float>(2, 0x1.fefffep127f));
+}
+TEST_CASE("adamw_step: which split weights it refuses") {
+  const SplitTensor s = split_weight(zeros({3, 2})), t = split_weight(zeros({3, 2}));
+  const Tensor m = zeros({3, 2}), v = zeros({3, 2}), g = zeros({3, 2}), m2 = zeros({3, 2}), v2 = zeros({3, 2});
+  const auto step = [&](const Tensor& w, const std::vector<Tensor>& low) {
+    adamw_step({.w = {&w, 1}, .m = {&m, 1}, .v = {&v, 1}, .grad = {&g, 1}, .low = low}, {}, 0.1, 1);
+  };
+  CHECK_SAYS(step(s.high, {}), "Keep weights in f32, f64 or split.");
+  CHECK_SAYS(step(s.high, {s.low, t.low}), "[adamw_step] there are low bits for 2 of 1 weights.");
+  CHECK_SAYS(step(g, {s.low}), "[adamw_step] the low bits of weight 0 are (3, 2) u16, the weight is (3, 2) f32.");
+  CHECK_SAYS(step(s.high, {zeros({6}, DType::u16)}), "the low bits of weight 0 are (6) u16");
+  const std::vector<Tensor> w{s.high, t.high}, ms{m, m2}, vs{v, v2}, gs{g, g}, same{s.low, s.low};
+  CHECK_SAYS(adamw_step({.w = w, .m = ms, .v = vs, .grad = gs, .low = same}, {}, 0.1, 1),
+             "[adamw_step] low bits 0 and low bits 1 are the same tensor");
+}
 TEST_CASE("adamw_step: bf16 moments reach their limits, where rounding to nearest stops") {
   constexpr int64_t kMany = 4096, kSteps = 5000;
   constexpr float kG = 0.013f;
