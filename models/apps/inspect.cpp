@@ -162,14 +162,16 @@ void print_table(const Described& d) {
 
 // Settings of a step; a plan has rows for dtype and recompute.
 using Names = std::set<std::string>;
-const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "linear"}, kOfRanks = {"shard_optimizer"},
-            kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
+const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "split_weights", "linear"},
+            kOfRanks = {"shard_optimizer"}, kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
 bool given(const InspectOptions& o, const Names& names) {
   return std::ranges::any_of(names, [&](const std::string& name) { return o.settings.contains(name); });
 }
 
-Json describe_plans(const InspectOptions& o) {
+Json describe_plans(InspectOptions o) {
+  o.settings["dtype"] = "bf16";  // split weights need it; rows set others
   RunConfig run = planned_run(o);
+  const bool splits = run.train.split_weights;
   if (run.train.accumulate == 1 && !o.settings.contains("accumulate"))
     run.train.accumulate = o.ranks;  // one micro-batch per rank
   const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
@@ -179,6 +181,7 @@ Json describe_plans(const InspectOptions& o) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
       run.train.dtype = dtype, run.train.recompute = recompute;
+      run.train.split_weights = splits && dtype == DType::bf16;
       p = plan_memory(run.model, run.train, device, nullptr, DType::f32, world);
       plans.push_back({{"dtype", name_of(dtype)},
                        {"recompute", name_of(recompute)},
@@ -328,7 +331,8 @@ int run(InspectOptions& o) {
   if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
   if (!of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline)))
-    throw UsageError("--batch, --accumulate, --optimizer, --moments, --linear and --device need --plan or --roofline");
+    throw UsageError(
+        "--batch, --accumulate, --optimizer, --moments, --split-weights, --linear, --device need --plan or --roofline");
   if (!o.plan && (o.ranks > 1 || given(o, kOfRanks))) throw UsageError("--ranks and --shard-optimizer need --plan");
   if (o.plan && given(o, kOfRoofline))
     throw UsageError("--dtype, --recompute, --window and --clip-norm need --roofline");

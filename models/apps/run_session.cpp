@@ -37,12 +37,12 @@ DataIdentity identity_of_data(const RunData& d, std::vector<std::string> files) 
 RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
-                             kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments"};
+                             kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments", "split_weights"};
   RunConfig run = run_of(o, before, [&](const Difference& d) {
     TG_CHECK(std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
              "[{}] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
-             "muon_lr, warmup, moments, eval_every, checkpoint_every, compile and shard_optimizer may change. Leave it "
-             "out.",
+             "muon_lr, warmup, moments, split_weights, eval_every, checkpoint_every, compile and shard_optimizer may "
+             "change. Leave it out.",
              o.command, d.name, d.before, path, d.after);
   });
   for (const Difference& d : differences(before, run))
@@ -138,7 +138,10 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainTarget& what,
     if (profile) report(profile->after_step());
     if (t.saves_after(r->step)) files.save();
     if (s.watch.sample_every > 0 && is_main_rank() && r->step % s.watch.sample_every == 0) {
-      const std::string text = sample_text(what.model, *s.data.tokenizer, t.seed);
+      const Params whole(what.params.device());
+      if (t.split_weights) whole.load(what.params.state());
+      const Gpt& model = t.split_weights ? Gpt(whole, s.run.model) : what.model;
+      const std::string text = sample_text(model, *s.data.tokenizer, t.seed);
       progress.print(fmt::format("--- step {}\n{}\n---", r->step, shown_text(text)));
       files.write_sample(r->step, text);
     }

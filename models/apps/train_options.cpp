@@ -36,7 +36,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",
            "resume the run in DIR with its data and settings; max-steps, lr, min-lr, muon-lr, warmup, moments, "
-           "eval-every, checkpoint-every, compile and shard-optimizer may change",
+           "split-weights, eval-every, checkpoint-every, compile and shard-optimizer may change",
            o.resume);
   c.list("--data", "FILE", kDataFiles, o.data);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);

@@ -3,6 +3,7 @@
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <fmt/ranges.h>
 
@@ -179,8 +180,17 @@ StateDict Params::state() const {
       "evaluation.",
       state_->dropped);
   StateDict r;
-  for (auto& p : state_->list) r[p.name] = p.tensor.detach();
+  for (auto& p : state_->list) r[p.name] = p.low ? join_weight({p.tensor, p.low}) : p.tensor.detach();
   return r;
+}
+bool Params::split(const Tensor& weight) const {
+  const auto it = std::ranges::find(state_->list, weight.id(), [](auto& p) { return p.tensor.id(); });
+  if (it == state_->list.end() || !weight.requires_grad()) return false;
+  if (it->low) return true;
+  const SplitTensor s = split_weight(weight);
+  it->low = s.low, it->low.label(it->name + ".low");
+  weight.variable()->value = s.high.value();  // assign() keeps dtypes
+  return true;
 }
 void Params::drop(const Tensor& t) const {
   State& s = *state_;
@@ -194,18 +204,22 @@ void Params::drop(const Tensor& t) const {
 }
 void Params::assign(const StateDict& values) const {
   const State& s = *state_;
-  std::vector<Tensor> fresh;
+  std::vector<SplitTensor> fresh;
   for (auto& p : s.list) {
     auto it = values.find(p.name);
     TG_CHECK(it != values.end(), value, "[params] no value for '{}' {}.{} Pass one for each parameter.", p.name,
              p.tensor.shape(), did_you_mean_key(p.name, values));
-    fresh.push_back(fitted(p.name, it->second, p.tensor.shape(), s.dtype, s.device));
+    const Tensor whole = fitted(p.name, it->second, p.tensor.shape(), s.dtype, s.device);
+    fresh.push_back(p.low ? split_weight(whole) : SplitTensor{whole, {}});
   }
   for (auto& [name, t] : values)
     TG_CHECK(s.index.contains(name), value,
              "[params] '{}' is no parameter of this model.{} Remove it, or use the model that has it.", name,
              did_you_mean_key(name, s.index));
-  for (size_t i = 0; i < fresh.size(); ++i) s.list[i].tensor.assign(fresh[i]);
+  for (size_t i = 0; i < fresh.size(); ++i) {
+    s.list[i].tensor.assign(fresh[i].high);
+    if (fresh[i].low) s.list[i].low.assign(fresh[i].low);
+  }
 }
 
 }  // namespace tg

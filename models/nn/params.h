@@ -1,8 +1,7 @@
 /// @file
 /// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"). The same call creates
-/// a parameter, or takes it from loaded tensors and checks its shape, so files share the model's names. A layer is a
-/// struct of tensors, without base class or registration. Init fills a new parameter from a separate generator, which
-/// makes its values independent of other parameters.
+/// a parameter, or takes it from loaded tensors and checks its shape, so files share the model's names. Init fills a
+/// new parameter from a separate generator, so its values do not depend on other parameters.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/rng.h>
@@ -56,6 +55,7 @@ struct Parameter {
   Tensor tensor;
   /// Rows of the stacked matrices (Init::parts); empty means one matrix.
   Dims parts = {};
+  Tensor low = {};  ///< of a split() weight; else empty
 };
 
 /// Tensors made one at a time, such as a file's, to limit memory.
@@ -76,13 +76,13 @@ class Params {
   Params at(int64_t i) const { return at(std::to_string(i)); }
   /// @}
 
-  /// These parameters at this path, for deliberate sharing: get() returns existing ones. Linear a(p.at("l"), 2, 3),
-  /// b(p.at("l").shared(), 2, 3) are two layers with one weight.
+  /// These parameters at this path, whose get() returns existing ones: Linear a(p.at("l"), 2, 3),
+  /// b(p.at("l").shared(), 2, 3) share one weight.
   Params shared() const;
 
   /// The parameter path() + "." + name, labelled so, requiring a gradient. It comes from the loaded tensors if any,
-  /// else from `init`, with a generator that depends only on seed and name. Throws if it was not loaded, or if it
-  /// exists already; under shared() only if it exists with another shape.
+  /// else from `init`, with a generator of seed and name. Throws if it was not loaded, or exists already; under
+  /// shared() only if it exists with another shape.
   Tensor get(std::string_view name, const Shape&, const Init&) const;
 
   /// Sets the values of the parameters before the model is made, converted to this object's dtype and device. A source
@@ -97,11 +97,15 @@ class Params {
   std::vector<Parameter> all() const;        ///< in the order of the layers' requests
   std::vector<Parameter> trainable() const;  ///< those that require a gradient now
   int64_t count() const;                     ///< elements of all parameters
-  StateDict state() const;                   ///< current values by name; later steps leave them
+  /// Current values by name; later steps leave them. Split weights are whole, on the host.
+  StateDict state() const;
   /// Sets existing parameters, converted as in load(). All or nothing: an Error names the first that is missing,
   /// unknown or of another shape.
   void assign(const StateDict&) const;
 
+  /// Makes an f32 weight bf16 by split_weight(): models must read it in bf16, and AdamW updates it. False if it is none
+  /// of these, or frozen.
+  bool split(const Tensor& weight) const;
   /// Removes a parameter that the model no longer needs; its last holder frees the memory. state() then throws, because
   /// its file could not be loaded. Throws if the parameter is not listed.
   void drop(const Tensor&) const;

@@ -33,8 +33,8 @@ void detail::AdamWMoments::step(const OptimizerStep& s, const Ref<OptimizerClock
   std::vector<AdamWOverrides> own;
   m.reserve(s.which.size()), v.reserve(s.which.size()), own.reserve(s.which.size());
   for (const size_t i : s.which) m.push_back(m_[i]), v.push_back(v_[i]), own.push_back(own_[i]);
-  adamw_step({.w = s.w, .m = m, .v = v, .grad = s.grads, .each = own, .first = s.first}, options_, clock->lr,
-             clock->t + 1, s.norm, s.max_norm, clock);
+  adamw_step({.w = s.w, .m = m, .v = v, .grad = s.grads, .each = own, .first = s.first, .low = s.low}, options_,
+             clock->lr, clock->t + 1, s.norm, s.max_norm, clock);
 }
 void detail::AdamWMoments::step(size_t entry, const Tensor& w, const GradientProduct& grad, const Tensor& norm,
                                 double max_norm, const Ref<OptimizerClock>& clock, bool counts) const {

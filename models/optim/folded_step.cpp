@@ -65,6 +65,8 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
   TG_CHECK(!partition(), state,
            "[adamw] backward_and_step() of a sharded optimiser: gradients must be stored for their sum over the ranks. "
            "Call backward(), GradientReducer::finish() and step().");
+  for (const Entry& e : entries())
+    TG_CHECK(!e.low, state, "[adamw] '{}' is split. backward_and_step() needs whole ones: call step().", e.name);
   const bool runs = !lazy_enabled();
   std::vector<Tensor> roots;
   {

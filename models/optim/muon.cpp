@@ -74,7 +74,7 @@ Muon::Muon(std::vector<Parameter> parameters, MuonConfig config, std::vector<Par
                "characters.",
                pattern);
   for (size_t i = 0; i < entries().size(); ++i) {
-    const auto& [name, w, parts, own] = entries()[i];
+    const auto& [name, w, parts, low, own] = entries()[i];
     Matrix& m = matrices_.emplace_back();
     if (w.ndim() != 2 || matches(config.others, name)) {
       adamw_.add(i, new_state(i, "m", config.adamw.moments), new_state(i, "v", config.adamw.moments),

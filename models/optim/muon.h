@@ -25,8 +25,7 @@ struct MuonConfig {
   /// Glob patterns of matrices that AdamW updates: tables and heads. The defaults are names of a Gpt and need not
   /// match; others must.
   std::vector<std::string> others = {"wte.weight", "wpe.weight", "lm_head.weight"};
-  /// For all other parameters; skip_non_finite also counts for matrices. Their rate is adamw.lr, and after set_lr(x) x
-  /// adamw.lr / lr.
+  /// For all others; skip_non_finite also counts for matrices. Their rate after set_lr(x) is x adamw.lr / lr.
   AdamWConfig adamw = {};
 
   /// Throws an Error that names the first wrong field.

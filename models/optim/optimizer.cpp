@@ -65,7 +65,8 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
     TG_CHECK(p.tensor && p.tensor.requires_grad(), value,
              "[{}] '{}' does not require a gradient. Pass Params::trainable(), which leaves frozen parameters out.",
              op_, p.name);
-    TG_CHECK(p.tensor.dtype() == DType::f32 || p.tensor.dtype() == DType::f64, dtype,
+    TG_CHECK(!p.low || op_ == "adamw", value, "[{}] '{}' is split. Only AdamW updates it: use that.", op_, p.name);
+    TG_CHECK(p.low || p.tensor.dtype() == DType::f32 || p.tensor.dtype() == DType::f64, dtype,
              "[{}] '{}' is {}. Updates of 16-bit values are mostly rounded away; keep the parameters in f32.", op_,
              p.name, p.tensor.layout());
     TG_CHECK(names.insert(p.name).second && ids.insert(p.tensor.id()).second, value,
@@ -86,7 +87,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
   for (const Parameter& p : parameters) {
     const auto g = std::ranges::find_if(groups, [&](auto& x) { return glob_matches(x.pattern, p.name); });
     if (g != groups.end()) ++members[size_t(g - groups.begin())];
-    entries_.push_back({p.name, p.tensor, p.parts, g == groups.end() ? ParameterGroup{} : *g});
+    entries_.push_back({p.name, p.tensor, p.parts, p.low, g == groups.end() ? ParameterGroup{} : *g});
   }
   for (size_t i = 0; i < groups.size(); ++i)
     TG_CHECK(members[i] > 0, value,
@@ -104,8 +105,8 @@ Tensor Optimizer::new_state(size_t entry, std::string_view what, std::optional<D
   const NameScope here(op_);
   const std::string name = fmt::format("{}.{}", entries_[entry].name, what);
   const Tensor& w = entries_[entry].w;
-  const DType stored = dtype.value_or(w.dtype());
-  TG_CHECK(stored == w.dtype() || w.dtype() == DType::f32, dtype,
+  const DType wide = entries_[entry].low ? DType::f32 : w.dtype(), stored = dtype.value_or(wide);
+  TG_CHECK(stored == wide || wide == DType::f32, dtype,
            "[{}] '{}' is {}, and its state is to be {}. It is bf16 over f32 parameters only: leave moments unset.", op_,
            entries_[entry].name, w.layout(), stored);
   const int64_t n = partition_ ? partition_->part(entry).n : 1;
@@ -133,7 +134,7 @@ void Optimizer::check_betas(const std::function<bool(size_t)>& has) const {
 
 Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) const {
   Step s;
-  s.which.reserve(entries_.size()), s.w.reserve(entries_.size()), s.grads.reserve(entries_.size());
+  for (auto* list : {&s.w, &s.low, &s.grads}) list->reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
     const Entry& e = entries_[i];
     if (partition_ && partition_->is_whole(i) && partition_->part(i).n == 0) continue;
@@ -151,7 +152,7 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
              ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0) to step().",
              op_, e.name, e.w.shape());
     if (!g && unreached == Unreached::skip) continue;
-    s.which.push_back(i), s.w.push_back(e.w), s.grads.push_back(g ? g : zeros_like(e.w));
+    s.which.push_back(i), s.w.push_back(e.w), s.low.push_back(e.low), s.grads.push_back(g ? g : zeros_like(e.w));
     if (partition_) s.first.push_back(partition_->part(i).first);
   }
   TG_CHECK(!s.which.empty() || partition_, missing_gradient,

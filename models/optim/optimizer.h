@@ -50,14 +50,14 @@ namespace detail {
 // A step of some entries of an optimiser. A norm, if set, clips.
 struct OptimizerStep {
   std::vector<size_t> which = {};
-  std::vector<Tensor> w = {}, grads = {};
+  std::vector<Tensor> w = {}, low = {}, grads = {};
   std::vector<int64_t> first = {};  // this rank's first element of each; empty unless sharded
   Tensor norm = {};
   double max_norm = 0;
 
   // Adds entry k of a step.
   void add(const OptimizerStep& s, size_t k) {
-    which.push_back(s.which[k]), w.push_back(s.w[k]), grads.push_back(s.grads[k]);
+    which.push_back(s.which[k]), w.push_back(s.w[k]), low.push_back(s.low[k]), grads.push_back(s.grads[k]);
     if (!s.first.empty()) first.push_back(s.first[k]);
   }
 };
@@ -102,12 +102,13 @@ class Optimizer {
     std::string name;
     Tensor w;
     Dims parts;  // Parameter::parts
+    Tensor low;  // Parameter::low
     ParameterGroup own;
   };
   using Step = detail::OptimizerStep;  ///< of some entries
-  /// The parameters require gradients, are f32 or f64, and are on one device. The first group whose pattern matches
-  /// counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter or group is wrong, or
-  /// a group is empty.
+  /// The parameters require gradients, are f32 or f64 (AdamW's may be split), and are on one device. The first group
+  /// whose pattern matches counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter
+  /// or group is wrong, or a group is empty.
   Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
             const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
   Optimizer(const Optimizer&) = default;

@@ -97,9 +97,17 @@ Tensor Partition::norm(const GradMap& sums) const {
 }
 void Partition::gather_parameters() const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    std::vector<Tensor> w;
-    for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) w.push_back(parameters_[i].tensor);
+    std::vector<Tensor> w, low;
+    ShardOffsets cuts(cuts_[b].size());  // of the low bits
+    for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
+      w.push_back(parameters_[i].tensor);
+      if (!parameters_[i].low) continue;
+      low.push_back(parameters_[i].low);
+      for (size_t r = 0; r < cuts.size(); ++r)
+        cuts[r] += std::clamp<int64_t>(cuts_[b][r] - begin_[i], 0, low.back().numel());
+    }
     all_gather_parts(w, cuts_[b], comm_);
+    if (!low.empty()) all_gather_parts(low, cuts, comm_);
   }
 }
 Tensor Partition::gather_to_first(size_t i, const Tensor& owned) const {

@@ -1,6 +1,6 @@
 /// @file
-/// GradientBuckets and Partition: groups of parameters that are reduced together, and each rank's shard of updates and
-/// optimiser state (ZeRO stage 1: Rajbhandari et al., 2020).
+/// GradientBuckets and Partition: each rank's shard of updates and optimiser state (ZeRO stage 1: Rajbhandari et al.,
+/// 2020).
 #pragma once
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/comm/collectives.h>
@@ -23,8 +23,7 @@ struct GradientBucket {
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter>, int ranks);
 
 /// A bucket's parameters form one row of elements, sharded over the ranks. Shards start at chunks of square_sums(), so
-/// that the norm of all gradients has the same bits with any number of ranks. They differ by less than two chunks,
-/// unless parameters must stay whole. All ranks call its functions together.
+/// that the norm of all gradients has the same bits with any number of ranks. All ranks call its functions together.
 class Partition {
  public:
   /// whole[i]: one rank owns parameter i, as Muon needs for matrices.

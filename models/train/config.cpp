@@ -53,6 +53,10 @@ void TrainConfig::validate() const {
   TG_CHECK(moments == DType::f32 || (moments == DType::bf16 && optimizer != OptimizerKind::sgd), value,
            "[train] moments is {}, and the optimizer {}. It must be f32, or bf16 for adamw or muon.", moments,
            name_of(optimizer));
+  TG_CHECK(!split_weights || (optimizer == OptimizerKind::adamw && dtype == DType::bf16 && linear == LinearKind::plain),
+           value,
+           "[train] split_weights is true, the optimizer {}, dtype {} and linear {}. It needs adamw, bf16 and plain.",
+           name_of(optimizer), dtype.value_or(DType::f32), name_of(linear));
   within("momentum", momentum, 0, 1);
   TG_CHECK(optimizer != OptimizerKind::sgd || !nesterov || momentum > 0, value,
            "[train] nesterov is true and momentum 0. SGD looks ahead by its momentum: set it, or nesterov to false.");

@@ -49,8 +49,10 @@ struct TrainConfig {
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
   DType moments = DType::f32;                    ///< AdamW's: f32 or bf16
   double weight_decay = 0.1;                     ///< of matrices only
-  double momentum = 0.95;                        ///< Sgd and Muon
-  bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
+  /// AdamW, dtype bf16: f32 weights of Linear layers become split (Params::split()).
+  bool split_weights = false;
+  double momentum = 0.95;  ///< Sgd and Muon
+  bool nesterov = true;    ///< Sgd and Muon: the step looks ahead
   /// Muon: the hidden matrices' rate after `warmup` steps; others use lr.
   double muon_lr = 0.02;
   MuonScale muon_scale = MuonScale::original;
@@ -105,6 +107,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("eps", c.eps, "AdamW: added to the root of the second moment");
   f("moments", c.moments, "AdamW: dtype of both moments: f32, or bf16 (rounded stochastically)");
   f("weight_decay", c.weight_decay, "decay of the matrices");
+  f("split_weights", c.split_weights, "AdamW, dtype bf16: weights of Linear layers as bf16 and 16 low bits, no copies");
   f("momentum", c.momentum, "SGD and Muon: fraction of the buffer that is kept");
   f("nesterov", c.nesterov, "SGD and Muon: whether the step looks ahead");
   f("muon_lr", c.muon_lr, "Muon: learning rate of the hidden matrices after warm-up");

@@ -105,10 +105,12 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
   MemoryPlan plan;
   dry_run([&] {
     const Params params(device, train.seed, weights);
-    Model model = with_linears(make_model(params), train);
+    Model model = make_model(params);
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
-    plan = of_step(model, lora ? lora->params() : params, batch, train, device, comm);
+    const Params& trained = lora ? lora->params() : params;
+    model = with_linears(model, trained, train);
+    plan = of_step(model, trained, batch, train, device, comm);
     plan.parameters = params.count() + (lora ? lora->params().count() : 0);
   });
   return plan;

@@ -57,10 +57,11 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
   StepWork work;
   dry_run([&] {
     const Params params(device, train.seed, weights);
-    Model model = with_linears(make_model(params), train);
+    Model model = make_model(params);
     std::optional<Lora> lora;
     if (adapters) lora = apply_lora(model, params, *adapters);
     const Params& trained = lora ? lora->params() : params;
+    model = with_linears(model, trained, train);
     const auto optimizer = make_optimizer(train, trained.trainable());
     const auto step = [&](const MicroBatches& micro) {
       std::vector<Rng> draws(micro.batches.size());

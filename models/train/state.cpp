@@ -56,12 +56,17 @@ TrainerState training_state(int64_t step, const Params& params, const Optimizer&
 }
 void restore(const TrainerState& s, const Params& params, Optimizer& optimizer) {
   std::map<std::string, Layout> own;
-  for (const auto& [name, t] : params.state()) own.emplace(fmt::format("{}{}", kModel, name), t.layout());
+  for (const Parameter& p : params.all()) {
+    const DType whole = p.low ? DType::f32 : p.tensor.dtype();
+    own.emplace(fmt::format("{}{}", kModel, p.name), Layout::contiguous(p.tensor.shape(), whole, p.tensor.device()));
+  }
   for (const auto& [name, layout] : optimizer.state_layouts())
     own.emplace(fmt::format("{}{}", prefix_of(optimizer), name), layout);
   check_fits(s.tensors, own, params.all());
+  for (const Parameter& p : params.all())
+    if (p.low) (void)split_weight(s.tensors.at(fmt::format("{}{}", kModel, p.name)));
   optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);
-  params.assign(without_prefix(kModel, s.tensors));  // cannot fail after the check
+  params.assign(without_prefix(kModel, s.tensors));  // cannot fail after the checks
 }
 
 }  // namespace tg

@@ -9,8 +9,7 @@
 
 namespace tg {
 
-/// The state after a step; training continues from it bit for bit. `data` and `dropout` generate the next batch and
-/// masks.
+/// The state after a step. `data` and `dropout` generate the next batch and masks.
 struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates of the moments
@@ -25,8 +24,8 @@ struct TrainerState {
 TrainerState training_state(int64_t step, const Params&, const Optimizer&, const Rng& data = {},
                             const Rng& dropout = {});
 /// Sets parameters and optimiser from a whole state on all ranks. Moments may change between f32 and bf16. All or
-/// nothing: an Error names the first tensor that is missing, unknown or of another shape or dtype. The caller sets the
-/// generators.
+/// nothing: an Error names the first tensor that is missing, unknown, of another shape or dtype, or that cannot be
+/// split. The caller sets the generators.
 void restore(const TrainerState&, const Params&, Optimizer&);
 
 }  // namespace tg

@@ -22,8 +22,8 @@ struct StepGradients {
   Tensor norm;    ///< global norm of the gradients, 0-d f32 or f64
   GradMap grads;  ///< gradients of the loss
 };
-/// Loss and gradients of a step's micro-batches. Micro-batch i draws dropout from dropout[i]. For a shard() they are
-/// summed over all ranks; with a partition, only this rank's shard.
+/// Loss and gradients of a step's micro-batches. Micro-batch i draws from dropout[i]. For a shard() they are summed
+/// over all ranks; with a partition, only this rank's shard.
 StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
                              std::span<Rng> dropout, const std::shared_ptr<Communicator>& = Communicator::self(),
                              const Partition* = nullptr);
@@ -34,8 +34,7 @@ StepOptions step_options(const TrainConfig&, const Tensor& norm);
 /// function, bit-identical to separate ops.
 class TrainStep {
  public:
-  /// Needs a valid config and a model of with_linears(). Each rank computes its share of a step's micro-batches, and
-  /// all make the same update.
+  /// Needs a valid config and a model of with_linears(). Ranks are as Trainer's.
   TrainStep(const Model&, const Params&, const TrainConfig&, std::shared_ptr<Communicator> = Communicator::self());
   TrainStep(const TrainStep&) = delete;  // the compiled function refers to it
   TrainStep& operator=(const TrainStep&) = delete;
@@ -45,9 +44,8 @@ class TrainStep {
     double loss, grad_norm;
     bool finite() const;
   };
-  /// Makes a step at this learning rate. If the loss or the norm is not finite, nothing is updated. An Error leaves
-  /// parameters and optimiser unchanged, except in a compiled step on a GPU with an index out of range: the host learns
-  /// of it after the update.
+  /// Makes a step at this learning rate. If the loss or the norm is not finite, nothing is updated. An Error changes
+  /// nothing, except in a compiled step on a GPU with an index out of range: the host learns of it after the update.
   Outcome run(const MicroBatches&, double lr);
   StepGradients gradients(const MicroBatches&);
   /// Recomputes them without the other ranks, after an Error of this rank, for the ops' messages.

@@ -59,7 +59,13 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
   return e;
 }
 
-Model with_linears(Model model, const TrainConfig& config) {
+Model with_linears(Model model, const Params& params, const TrainConfig& config) {
+  if (config.split_weights) {
+    bool any = false;
+    for (const NamedLinear& l : model.linears())
+      if (l.layer->weight) any |= params.split(l.layer->weight);
+    TG_CHECK(any, value, "[train] split_weights: no trained parameter is a Linear layer's weight. Leave it out.");
+  }
   if (config.linear == LinearKind::plain) return model;
   std::vector<std::string> names;
   for (const NamedLinear& l : model.linears())
@@ -69,9 +75,9 @@ Model with_linears(Model model, const TrainConfig& config) {
 }
 Trainer::Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig& config,
                  std::shared_ptr<Communicator> comm)
-    : model_(with_linears(model, config)),
+    : model_(with_linears(model, params, detail::valid(config))),
       params_(params),
-      config_(detail::valid(config)),
+      config_(config),
       comm_(std::move(comm)),
       data_(std::move(data)),
       data_rng_(Rng{config.seed}.split(kDataStream)),

@@ -1,7 +1,6 @@
 /// @file
-/// Trainer: the training loop of any model (forward, backward, an optimiser with warm-up and cosine) and its
-/// validation. It prints and writes nothing: callers get step records (log.h) and a state to save
-/// (models/io/checkpoint.h).
+/// Trainer: the training loop of any model and its validation. It prints and writes nothing: callers get step records
+/// (log.h) and a state to save (models/io/checkpoint.h).
 #pragma once
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/optim/schedule.h>
@@ -14,9 +13,9 @@
 
 namespace tg {
 
-/// Makes the Linear layers config.linear; `plain` changes nothing. Trainer calls it. Throws if the model has no
-/// linears().
-Model with_linears(Model, const TrainConfig& config);
+/// Makes the Linear layers config.linear, or splits their weights in `params`, which nothing else may read. Trainer
+/// calls it. Throws if the model has no linears(), or nothing to split.
+Model with_linears(Model, const Params& params, const TrainConfig& config);
 /// How evaluate() runs.
 struct EvaluateOptions {
   Device device = {};                 ///< of the model
@@ -43,9 +42,9 @@ class Trainer {
   /// Trains the trainable parameters of `params` (the model's or its adapters') on the source's batches, ignoring
   /// config.batch and config.val_fraction. Throws if a field is wrong.
   ///
-  /// Several ranks train one model: each computes its share of a step's config.accumulate micro-batches, and all make
-  /// the same update. Model, data and config must be equal. The bits are those of one process if each rank has one
-  /// micro-batch; else gradients are summed in another order. Throws unless their number divides accumulate.
+  /// Several ranks train one model: each computes its share of config.accumulate micro-batches, and all make the same
+  /// update. Model, data and config must be equal. The bits are those of one process if each rank has one micro-batch.
+  /// Throws unless their number divides accumulate.
   Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
   /// Trains on config.batch windows of config.window_in(model.context()) tokens. The last config.val_fraction of the
@@ -54,9 +53,9 @@ class Trainer {
   Trainer(const Model& model, const Params& params, const TokenData& data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
 
-  /// Runs one step, and a validation if due. Throws after the last step. If the loss or gradient norm is not finite,
-  /// the step is recomputed with every op checked; an Error of kind non_finite names the step, the value, and the first
-  /// op that made it, with its scope. An Error before the update changes nothing.
+  /// Runs one step, and a validation if due. Throws after the last step. If the loss or gradient norm is not finite, an
+  /// Error of kind non_finite names the step, the value, and the first op that made it. An Error before the update
+  /// changes nothing.
   StepRecord step();
   /// Runs step(), asking stop() between validation batches. If true, returns nothing: the update is done, and the next
   /// call, also after a resume, validates and returns the record.
@@ -69,8 +68,7 @@ class Trainer {
   /// gets the optimiser's tensors.
   TrainerState state() const;
   /// Continues from a state: the same model, data and configuration give the same steps, bit for bit. All or nothing:
-  /// an Error names the first tensor that is missing, unknown or of another shape or dtype, or a step beyond
-  /// config.max_steps.
+  /// Errors are those of restore(), and a step beyond config.max_steps.
   void load_state(const TrainerState&);
 
   /// Mean loss over the targets of the whole validation split, without dropout; nats per token for language models.

@@ -54,6 +54,17 @@ run(0 train --resume plain --max-steps 9 --quiet --compile false)
 run(0 train --resume compiled --max-steps 9 --quiet)
 same_run(plain compiled)
 refused(2 "compile is 'maybe'. It must be true or false" train ${noisy} --out none --compile maybe)
+# Split weights, and a resume without and with them
+set(split --dtype bf16 --split-weights true)
+run(0 train --data text.txt --tokenizer char --out split ${tiny} ${split} --sample-every 3)
+expect(out "--- step 3" "6/6")
+run(0 inspect --model split)
+expect(out "9 tensors, 14912 parameters, 59648 bytes")  # f32
+run(0 train --resume split --max-steps 8 --quiet --split-weights false)
+expect(err "split_weights was true and is false from step 7 on")
+run(0 train --resume split --max-steps 9 --quiet --split-weights true)
+run(0 generate --model split --prompt a --max-tokens 3)
+refused(1 "It needs adamw, bf16 and plain." train ${never} --split-weights true)
 run(0 train --data text.txt --tokenizer char --out codes ${tiny} --context 16 --seed 7 --linear
   switchback-memory-efficient)
 run(0 train --resume codes --max-steps 8 --quiet)

@@ -165,6 +165,8 @@ file(WRITE ${dir}/width.json "{\"width\": 99}")
 refused(1 "width is 32 in model, and 99 is given." finetune ${never} --config width.json)
 refused(1 "[finetune] a step of this run takes " finetune ${never} --batch 1000000000)
 expect(err "These would fit: --batch ")
+refused(1 "split_weights: no trained parameter is a Linear layer's weight"
+        finetune ${never} --dtype bf16 --split-weights true)
 refused(1 "[lora] rank is 0." finetune ${never} --rank 0)
 refused(1 "[lora] rank is -1. It must be 1 or more. Choose a rank, or leave the layer without an adapter."
         finetune ${never} --rank -1)

@@ -209,7 +209,7 @@ TEST_CASE("parameters: made, saved, loaded and moved between devices with the sa
     moved.load(on_cpu.state());
     const Gpt model(moved, g);
     for (size_t i = 0; i < on_cpu.all().size(); ++i) {
-      const auto [name, t, parts] = on_cpu.all()[i];
+      const auto [name, t, parts, low] = on_cpu.all()[i];
       CAPTURE(name);
       for (const Params* p : {&on_cuda, &there.params, &here.params, &moved}) {
         CHECK(p->all()[i].tensor.device() == p->device());

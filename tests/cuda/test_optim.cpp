@@ -15,6 +15,7 @@
 #include "support/bf16_moments.h"
 #include "support/helpers.h"
 #include "support/on_cuda.h"
+#include "support/split_training.h"
 #include "support/split_weights.h"
 #include "support/step_parts.h"
 
@@ -253,3 +254,11 @@ TEST_CASE("adamw_step, adamw_product_step: bf16 moments have the bits of the CPU
   check_bf16_moments(kGpu);
 }
 TEST_CASE("adamw_step: split weights have the bits of whole ones on the device") { check_split_weights(kGpu); }
+TEST_CASE("split weights: training on the device, recorded or not, has the bits of whole ones") {
+  TrainConfig c = split_config();
+  c.max_steps = 5;
+  for (const bool compiled : {false, true}) {
+    c.compile = compiled;
+    CHECK(check_split_training(c, kGpu, false) > 1);
+  }
+}

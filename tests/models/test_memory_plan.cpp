@@ -87,6 +87,9 @@ TEST_CASE("memory plan: every optimiser") {
       c.clip_norm = 0, c.momentum = 0, c.nesterov = false, c.batch = 1;  // the optimiser's part is large
       if (kind != OptimizerKind::sgd) c.moments = DType::bf16;
       check_plan(g, c);
+      if (kind != OptimizerKind::adamw) continue;
+      c.dtype = DType::bf16, c.split_weights = true;
+      check_plan(g, c);
     }
 }
 TEST_CASE("memory plan: batches, micro-batches, contexts and clipping") {

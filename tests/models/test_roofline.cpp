@@ -245,6 +245,9 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   narrow.moments = DType::bf16;  // 8 bytes fewer, of 28
   CHECK(sum_of(step_work(arch("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 8 * parameters);
+  narrow.moments = DType::f32, narrow.split_weights = true;  // 2 fewer of split ones
+  CHECK(sum_of(step_work(arch("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+        sum_of(ops, "adamw_step").bytes - 2 * (parameters - others));
   const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // partial sums
   CHECK(written >= parameters / 2048);
   CHECK(written < parameters / 2048 + 8 * 400);
