@@ -345,6 +345,7 @@ class Run:
         self.step("big_tuned", *four, most=25, TG_AUTOTUNE="1", TG_GEMM_CACHE=os.path.join(self.out, "gemm.txt"))
         self.step("big_fp8", *four, "--linear", "fp8")
         self.step("big_moments", *four, "--moments", "bf16")
+        self.step("big_split", *four, "--moments", "bf16", "--split-weights", "true")
         self.step("big_switchback", *four, "--linear", "switchback")
         self.step("big_in_line", *four, TG_PASSES="-branch")
 

@@ -22,8 +22,8 @@ runs -b "$bin"
 status=$?
 ((status == 1)) || complain "a rehearsal ends with $status:" "$(cat "$work/printed")"
 for line in machine 'smoke  ' 'tests  ' 'training  +20 steps, beside the CPU: no run on a GPU'; do has "^$line"; done
-for name in train_f32 ops timeit big big_tuned big_batch16 big_moments big_profile big_fp8 gpt2 finetune switchback \
-  lora_eager lora_compiled lora fragmented; do
+for name in train_f32 ops timeit big big_tuned big_batch16 big_moments big_split big_profile big_fp8 gpt2 finetune \
+  switchback lora_eager lora_compiled lora fragmented; do
   has "^$name +status 1 after [0-9]+ s: .*\[device\] "
 done
 has '^seconds planned +machine 12, .*; 497 of 510$'
