@@ -220,8 +220,8 @@ TEST_CASE("after a divergence what the message says helps") {
     Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
     CHECK(other.status() == 1);
     CHECK_HAS(other.errors(),
-              "only max_steps, lr, min_lr, muon_lr, warmup, moments, eval_every, checkpoint_every, compile and "
-              "shard_optimizer may change");
+              "only max_steps, lr, min_lr, muon_lr, warmup, moments, split_weights, eval_every, checkpoint_every, "
+              "compile and shard_optimizer may change");
   }
   SUBCASE("the weights of the checkpoint give it: a new run") {
     const std::string errors = diverges({"--lr", "1e25", "--checkpoint-every", "1"});
