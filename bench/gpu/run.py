@@ -474,7 +474,7 @@ def compared(report):
     """Lines of a compare_torch.py file: its mean, and its rows, those with the smallest ratio first."""
     rows, mean = report["rows"], report["geometric_mean"]
     yield f"torch {report['torch'] or 'missing'} / ours, {len(rows)} rows: " + (
-        f"{mean:.2f} in the mean, least {report['smallest']:.2f}" if mean else "none has both sides")
+        f"{mean:.2f} in the mean, least {report['smallest']:.2f}" if mean else "none judged")
     for row in sorted(rows, key=lambda r: r["ratio"] or 0)[:12]:
         every = lambda times: ", ".join(f"{way} {1e3 * s:.3f}" for way, s in times.items()) or "none"
         ratio = f"{row['ratio']:.2f}" if row["ratio"] else "-"

@@ -65,6 +65,11 @@ has '^timeit +  - small_forward_backward_mixed_True: ms ours none; torch'
 has '^lora_compiled +status 124 after '
 has '^finetune .*median'
 has '^second call +bench/gpu/run.py smoke '
+# A mode that fails is missing from its row.
+printf '#!/bin/sh\ncase $* in *compiled*) exit 1 ;; esac\nexec "%s/bench_gpt_timeit" "$@"\n' "$bin" \
+  >"$work/fake/bench_gpt_timeit"
+runs --device cpu -b "$work/fake" timeit
+has '^timeit +  .* tiny_forward_backward_mixed_True: ms ours eager [0-9.]+; torch'
 runs -b "$work/fake" abacus
 status=$?
 ((status == 2)) && grep -q "there is no stage 'abacus'" "$work/printed" || complain "an unknown stage ends with $status"
