@@ -67,6 +67,7 @@ class Run:
             os.makedirs(os.path.join(self.work, name), mode=0o700)
         self.env = {**os.environ, "PYTHONUNBUFFERED": "1", "TG_CACHE_DIR": self.path("chains")}
         self.gpu = self.torch = self.commit = ""
+        self.warming, self.free = [], threading.Event()
         self.small = args.device == "cpu"
         self.of_big = ["--arch", "nano" if self.small else "cs336-2.7b", "--dtype", "bf16", "--batch", "4"]
 
@@ -395,6 +396,7 @@ class Run:
     def warm(self):
         """Compiles PyTorch's functions in the background, into its disk cache."""
         def one(folder, requests, *flags):
+            self.free.wait()
             process = subprocess.Popen(
                 ["nice", "-n", "5", sys.executable, f"bench/{folder}/compare_torch.py", "--serve", "4", "--device",
                  self.args.device, *flags], cwd=ROOT, stdin=subprocess.PIPE, stdout=self.warm_log,
@@ -411,12 +413,13 @@ class Run:
              ("switchback", [[2048, 8192, 16384], [4096, 16384, 16384]], "--only", "linear,global", "--repeat", "1",
               "--ways", "compile"),
              ("fragmented", [[2048, 1, 8], [2048, 16, 8]], *once, "--ways", "compile fused")]]
-        self.warming, self.warm_log = [], open(self.path("logs", "warm.log"), "a")
+        self.warm_log = open(self.path("logs", "warm.log"), "a")
         for chain in chains:
             threading.Thread(target=lambda jobs=chain: [one(*job) for job in jobs], daemon=True).start()
 
     def pause(self, number):
-        for process in getattr(self, "warming", []):
+        (self.free.set if number == signal.SIGCONT else self.free.clear)()
+        for process in self.warming:
             if process.poll() is None:
                 os.killpg(process.pid, number)
 
