@@ -5,36 +5,36 @@
 #   bench/gpu/rehearse.sh [arguments of run.py]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-export SCRATCH=${SCRATCH:-}
-if [[ -z $SCRATCH ]]; then
-  SCRATCH=$(mktemp -d)
-  trap 'rm -rf "$SCRATCH"' EXIT
+if [[ ${1:-} != --inside ]]; then
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
   unshare -m true 2>/dev/null || { echo 'skipped: no private mount namespace; pack.sh compared names' && exit 77; }
-  unshare -m "$BASH" "$PWD/bench/gpu/rehearse.sh" "$@"
+  unshare -m "$BASH" "$PWD/bench/gpu/rehearse.sh" --inside "$scratch" "$@"
   exit
 fi
+scratch=$2 && shift 2
 mount --make-rprivate /
-mount -t tmpfs tmpfs "$SCRATCH"
-mkdir "$SCRATCH/kit"
-tar -C "$SCRATCH/kit" -xf build/gpu/kit.tar.xz
+mount -t tmpfs tmpfs "$scratch"
+mkdir "$scratch/kit"
+tar -C "$scratch/kit" -xf build/gpu/kit.tar.xz
 layers=0
-hidden() { ls "$SCRATCH/kit/lib" | grep -vE '^lib(z|udev)\.'; } # python3 needs these two
+hidden() { ls "$scratch/kit/lib" | grep -vE '^lib(z|udev)\.'; } # python3 needs these two
 folders=$(for library in $(hidden); do ldconfig -p | awk -v l="$library" '$1 == l { print $NF }'; done |
   xargs dirname | xargs realpath | sort -u)
 for folder in $folders; do
-  layer=$SCRATCH/layer$((++layers))
+  layer=$scratch/layer$((++layers))
   mkdir -p "$layer"/{upper,work}
   mount -t overlay overlay -o "lowerdir=$folder,upperdir=$layer/upper,workdir=$layer/work" "$folder"
   for library in $(hidden); do rm -f "$folder/$library"*; done
 done
-for program in "$SCRATCH"/kit/bin/*; do
-  if "$program" --version >"$SCRATCH/said" 2>&1; then echo "$program starts: nothing is hidden" && exit 1; fi
+for program in "$scratch"/kit/bin/*; do
+  if "$program" --version >"$scratch/said" 2>&1; then echo "$program starts: nothing is hidden" && exit 1; fi
 done
-export OUT=$SCRATCH/out
+export OUT=$scratch/out
 bench/gpu/run.py "$@" || true
 grep -q ' 0 libraries missing' "$OUT/table.txt"
 ! grep -E 'status 127|shared libraries' "$OUT/table.txt" || exit 1
 grep -qE '^smoke .*( right|\[device\] cuda:0 was asked for, and there is none)' "$OUT/table.txt"
-rm "$SCRATCH"/kit/lib/libutf8proc.*
-! bench/gpu/run.py -b "$SCRATCH/kit/bin" smoke >"$SCRATCH/said" || exit 1
-grep 'libraries missing: libutf8proc' "$SCRATCH/said"
+rm "$scratch"/kit/lib/libutf8proc.*
+! bench/gpu/run.py -b "$scratch/kit/bin" smoke >"$scratch/said" || exit 1
+grep 'libraries missing: libutf8proc' "$scratch/said"
