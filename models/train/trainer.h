@@ -43,8 +43,8 @@ class Trainer {
   /// config.batch and config.val_fraction. Throws if a field is wrong.
   ///
   /// Several ranks train one model: each computes its share of config.accumulate micro-batches, and all make the same
-  /// update. Model, data and config must be equal. The bits are those of one process if each rank has one micro-batch.
-  /// Throws unless their number divides accumulate.
+  /// update. Model, data and config must be equal. The bits are those of one process if each rank has one micro-batch,
+  /// else gradients are summed in another order. Throws unless their number divides accumulate.
   Trainer(const Model& model, const Params& params, BatchSource data, const TrainConfig&,
           std::shared_ptr<Communicator> = Communicator::self());
   /// Trains on config.batch windows of config.window_in(model.context()) tokens. The last config.val_fraction of the
