@@ -2,6 +2,7 @@
 # defined, and binaries run on any x86-64 (levels.cmake).
 add_library(tg_flags INTERFACE)
 target_compile_options(tg_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${TG_WERROR}>:-Werror>)
+target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 # Archives are position-independent, for use in shared libraries; calls within them stay direct.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)

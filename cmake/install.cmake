@@ -1,7 +1,8 @@
 # install + export: find_package(tapegrad CONFIG) provides tapegrad::tapegrad, with headers <tapegrad/...>.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets)
+install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT tapegradTargets NAMESPACE tapegrad:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
 include(cmake/public_headers.cmake)
 get_property(tg_kernels GLOBAL PROPERTY TAPEGRAD_KERNELS)
@@ -12,7 +13,8 @@ endif()
 tg_reached_headers(public_headers ${PROJECT_BINARY_DIR}/include/tapegrad ${public_headers})
 foreach(header IN LISTS public_headers)
   cmake_path(GET header PARENT_PATH folder)
-  install(FILES ${PROJECT_BINARY_DIR}/include/tapegrad/${header}
+  file(REAL_PATH ${PROJECT_BINARY_DIR}/include/tapegrad/${header} file)
+  install(FILES ${file}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad/${folder})
 endforeach()
 # For builds without CMake; paths are relative to the file.
@@ -27,11 +29,25 @@ if(TG_HAS_MPI)
   list(JOIN MPI_CXX_LIBRARIES " " libraries)
   string(APPEND tapegrad_pc_libs " ${libraries}")
 endif()
-file(RELATIVE_PATH tapegrad_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+set(tapegrad_pc_prefix ${CMAKE_INSTALL_PREFIX})
+if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  file(RELATIVE_PATH tapegrad_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  string(PREPEND tapegrad_pc_prefix "\${pcfiledir}/")
+endif()
+foreach(folder LIBDIR INCLUDEDIR)  # an absolute one stays
+  set(tapegrad_pc_${folder} "\${prefix}")
+  cmake_path(APPEND tapegrad_pc_${folder} ${CMAKE_INSTALL_${folder}})
+endforeach()
 configure_file(cmake/tapegrad.pc.in ${PROJECT_BINARY_DIR}/tapegrad.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tapegrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TG_APPS)
-  install(TARGETS tg_app DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # with the libraries that a bare system lacks
+  file(RELATIVE_PATH private ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/tapegrad)
+  set_target_properties(tg_app PROPERTIES INSTALL_RPATH "$ORIGIN/${private}")
+  install(TARGETS tg_app RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "/?lib(fmt|utf8proc)[.]" PRE_EXCLUDE_REGEXES "."
+          RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tapegrad)
 endif()
 configure_package_config_file(cmake/tapegradConfig.cmake.in ${PROJECT_BINARY_DIR}/tapegradConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
@@ -39,3 +55,16 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/tapegradConfigVersion.cma
 install(FILES ${PROJECT_BINARY_DIR}/tapegradConfig.cmake ${PROJECT_BINARY_DIR}/tapegradConfigVersion.cmake
         cmake/tapegradKernels.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
+
+# cpack: a .deb and a .tar.gz of the command and the library.
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PACKAGE_CONTACT "the tapegrad developers")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Deep learning runtime: tensors, tape autograd, GPT training and LoRA")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS /usr/lib)
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libfmt-dev, libutf8proc-dev")
+include(CPack)

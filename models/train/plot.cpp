@@ -54,14 +54,13 @@ struct PlotPanel {
   double StepRecord::*y;
   PlotX x;
   bool from_zero;  // otherwise log scale beyond a decade
-  int width, height;
 };
-constexpr PlotPanel kPanels[] = {{"loss, nats per token", &StepRecord::loss, PlotX::step, false, 1130, 400},
-                                 {"loss, nats per token", &StepRecord::loss, PlotX::tokens, false, 562, 300},
-                                 {"loss, nats per token", &StepRecord::loss, PlotX::time, false, 562, 300},
-                                 {"learning rate", &StepRecord::lr, PlotX::step, true, 373, 240},
-                                 {"gradient norm", &StepRecord::grad_norm, PlotX::step, false, 373, 240},
-                                 {"tokens per second", &StepRecord::tokens_per_s, PlotX::step, true, 373, 240}};
+constexpr PlotPanel kPanels[] = {{"loss, nats per token", &StepRecord::loss, PlotX::step, false},
+                                 {"loss, nats per token", &StepRecord::loss, PlotX::tokens, false},
+                                 {"loss, nats per token", &StepRecord::loss, PlotX::time, false},
+                                 {"learning rate", &StepRecord::lr, PlotX::step, true},
+                                 {"gradient norm", &StepRecord::grad_norm, PlotX::step, false},
+                                 {"tokens per second", &StepRecord::tokens_per_s, PlotX::step, true}};
 
 // Beyond these, differences and sums of values are not finite.
 double plottable(double x, double otherwise = std::nan("")) { return std::abs(x) < 1e300 ? x : otherwise; }
@@ -132,7 +131,7 @@ PlotCurve sampled(const PlotCurve& curve, const PlotAxis& x, int columns, bool m
 // The colors of runs, in SVG and on a terminal.
 constexpr std::pair<std::string_view, int> kPlotColors[] = {{"#0072b2", 34}, {"#d55e00", 31}, {"#009e73", 32},
                                                             {"#cc79a7", 35}, {"#8c6d00", 33}, {"#56b4e9", 36},
-                                                            {"#444444", 90}};
+                                                            {"#7f7f7f", 90}};
 auto color_of(size_t run) { return kPlotColors[run % std::size(kPlotColors)]; }
 
 // Safe between tags only.
@@ -143,14 +142,12 @@ std::string html_text(std::string_view text) {
 }
 
 std::string plot_panel(const std::vector<NamedLog>& runs, const PlotPanel& panel) {
-  constexpr int kLeft = 58, kRight = 20, kTop = 28, kBottom = 40;
+  constexpr int kWidth = 560, kHeight = 320, kLeft = 70, kRight = 20, kTop = 30, kBottom = 48;
+  constexpr int w = kWidth - kLeft - kRight, h = kHeight - kTop - kBottom, base = kTop + h, middle = kLeft + w / 2;
   const PlotCurves c(runs, panel);
-  const int w = panel.width - kLeft - kRight, h = panel.height - kTop - kBottom;
-  const int base = kTop + h, middle = kLeft + w / 2;
   const auto px = [&](double x) { return kLeft + c.x.at(x) * w; };
   const auto py = [&](double y) { return base - c.y.at(y) * h; };
-  std::string svg = fmt::format("<svg width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n",
-                                panel.width, panel.height);
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", kWidth, kHeight);
   const auto write = [&](std::string_view kind, double x, double y, std::string_view text) {
     svg += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", kind, x, y, text);
   };
@@ -158,11 +155,11 @@ std::string plot_panel(const std::vector<NamedLog>& runs, const PlotPanel& panel
     svg += fmt::format("<path class=\"g\" d=\"M{:.1f} {:.1f}{}\"/>\n", x, y, to);
   };
   write("t", kLeft, 16, fmt::format("{}{}", panel.title, c.y.log ? ", log scale" : ""));
-  write("m", middle, base + 33, c.x_title);
-  for (const double x : c.x.ticks(std::max(2, w / 80)))
-    line(px(x), kTop, fmt::format("v{}", h)), write("m", px(x), base + 16, c.x.text(x));
+  write("m", middle, base + 40, c.x_title);
+  for (const double x : c.x.ticks(w / 90))
+    line(px(x), kTop, fmt::format("v{}", h)), write("m", px(x), base + 19, c.x.text(x));
   if (c.y.empty()) write("m", middle, kTop + h / 2, "no finite value");
-  for (const double y : c.y.empty() ? std::vector<double>{} : c.y.ticks(std::max(2, h / 36)))
+  for (const double y : c.y.empty() ? std::vector<double>{} : c.y.ticks(h / 40))
     line(kLeft, py(y), fmt::format("h{}", w)), write("e", kLeft - 6, py(y) + 4, c.y.text(y));
   const auto draw = [&](const PlotCurve& curve, size_t run, std::string_view kind, bool marks) {
     const PlotCurve points = sampled(curve, c.x, w, false);
@@ -195,23 +192,27 @@ std::string legend_of(const NamedLog& run) {
 
 std::string plot_html(const std::vector<NamedLog>& runs) {
   std::string page = R"(<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="tapegrad plot"><title>Training runs</title>
+<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="tapegrad plot">
+<meta name="viewport" content="width=device-width"><title>Training runs</title>
 <style>
-body { font: 14px system-ui, sans-serif; color: #222; background: #fff; max-width: 1140px; margin: 20px auto }
-div { overflow-wrap: anywhere; margin: 4px } svg { max-width: 100%; height: auto }
-text { font-size: 12px; fill: #444 } .t { font-size: 13px; font-weight: 600; fill: #222 }
-.m { text-anchor: middle } .e { text-anchor: end } .g { stroke: #e4e4e4 }
+body { font: 14px system-ui, sans-serif; color: #222; background: #fff; max-width: 1140px; margin: auto; padding: 16px }
+div { overflow-wrap: anywhere; margin: 4px } main { display: grid; gap: 8px; grid-template-columns: 1fr }
+text { font-size: 16px; fill: currentColor; opacity: .8 } .t { font-weight: 600; opacity: 1 }
+.m { text-anchor: middle } .e { text-anchor: end } .g { stroke: currentColor; stroke-opacity: .12 }
 .o { fill: none; stroke-width: 1.2; stroke-linejoin: round; stroke-linecap: round }
 .thin { stroke-width: 1; stroke-opacity: .5 } .v { stroke-width: 2.2 }
-</style></head><body>
+@media (min-width: 900px) { main { grid-template-columns: 1fr 1fr } text { font-size: 14px } }
+@media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818 } }
+</style></head><body><h1>Training runs</h1>
 )";
   for (size_t i = 0; i < runs.size(); ++i)
     page += fmt::format(
         "<div><svg width=\"34\" height=\"10\"><path class=\"o v\" stroke=\"{}\" d=\"M2 5h30\"/></svg> {}</div>\n",
         color_of(i).first, html_text(legend_of(runs[i])));
   page += "<p>Loss: thin lines are training, thick lines are validation. Time is without validation.</p>\n";
+  page += "<main>\n";
   for (const PlotPanel& panel : kPanels) page += plot_panel(runs, panel);
-  return page + "</body></html>\n";
+  return page + "</main></body></html>\n";
 }
 
 std::string plot_braille(const std::vector<NamedLog>& runs, int width, bool colors) {

@@ -1,10 +1,10 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
 #   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources|cuda] -P run.cmake
-# installed: a copy below the build tree. sources: a new build without optimisation for one CPU level, inside another
-# project. cuda: an installed copy of a build with the CUDA backend or the emulator, for the custom ops only; without a
-# GPU, nvcc compiles them and they do not run. TG_TEST_EFFORT above 1 compiles each source file alone, builds each
-# program here, and compiles the examples by each compiler in each standard against the installed headers; otherwise one
-# program, and one standard per compiler.
+# installed: the unpacked package of cpack, which does not name the sources. sources: a new build without optimisation
+# for one CPU level, inside another project without a build type. cuda: an installed copy of a build with the CUDA
+# backend or the emulator, for the custom ops only; without a GPU, nvcc compiles them and they do not run.
+# TG_TEST_EFFORT above 1 compiles each source file alone, builds each program here, and compiles the examples by each
+# compiler in each standard against the installed headers; otherwise one program, and one standard per compiler.
 cmake_minimum_required(VERSION 3.25)
 load_cache(${BUILD} READ_WITH_PREFIX tg_
            CMAKE_CXX_COMPILER CMAKE_GENERATOR CMAKE_PREFIX_PATH TG_CUDA CMAKE_CUDA_COMPILER)
@@ -27,11 +27,58 @@ function(run)
   endif()
 endfunction()
 
+# Makes the packages, unpacks the .tar.gz to `prefix`, and looks at what they hold.
+function(unpack prefix)
+  find_program(shlibdeps dpkg-shlibdeps)
+  set(kinds TGZ)
+  if(shlibdeps)
+    list(APPEND kinds DEB)
+  else()
+    message(STATUS "skipped: there is no dpkg to make a .deb")
+  endif()
+  foreach(kind IN LISTS kinds)
+    run(${CMAKE_CPACK_COMMAND} --config ${BUILD}/CPackConfig.cmake -G ${kind} -B ${work}/packages)
+  endforeach()
+  file(GLOB archive ${work}/packages/*.tar.gz)
+  file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${work}/packages/unpacked)
+  file(GLOB folder ${work}/packages/unpacked/*)
+  file(RENAME ${folder} ${prefix})
+  set(copies ${prefix})
+  file(GLOB deb ${work}/packages/*.deb)
+  if(deb)
+    run(dpkg-deb --info ${deb})
+    run(dpkg-deb --extract ${deb} ${work}/packages/deb)
+    list(APPEND copies ${work}/packages/deb/usr)
+  endif()
+  foreach(copy IN LISTS copies)
+    run(${copy}/bin/tapegrad --version)
+    # beside its own it needs libraries of a bare Debian, and the MPI of builds that found one
+    execute_process(COMMAND readelf -d ${copy}/bin/tapegrad OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "Shared library: .[^]]+" needs "${needs}")
+    list(FILTER needs EXCLUDE REGEX "lib(c|m|stdc[+][+]|gcc_s|mpi|open-pal|open-rte|fmt|utf8proc)[.]so|ld-linux")
+    execute_process(COMMAND ldd ${copy}/bin/tapegrad OUTPUT_VARIABLE own COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "lib(fmt|utf8proc)[^\n]+" own "${own}")
+    list(FILTER own EXCLUDE REGEX "/tapegrad/lib")
+    list(APPEND needs ${own})
+    execute_process(COMMAND find ${copy} -type l -lname /* OUTPUT_VARIABLE links COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT tg_TG_CUDA STREQUAL "EMULATE")  # its kernels have debug information
+      execute_process(COMMAND grep -rlF ${source}/ ${copy} OUTPUT_VARIABLE named)
+    endif()
+    if(needs OR links OR named)
+      message(FATAL_ERROR "consumer: the package needs '${needs}', links '${links}', names ${source} in '${named}'")
+    endif()
+  endforeach()
+endfunction()
+
 foreach(way IN LISTS WAY)
   set(prefixes ${tg_CMAKE_PREFIX_PATH})
   if(way MATCHES "^(installed|cuda)$")
-    file(REMOVE_RECURSE ${work}/prefix_${way})
-    run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix_${way})
+    file(REMOVE_RECURSE ${work}/prefix_${way} ${work}/packages)
+    if(way STREQUAL installed)
+      unpack(${work}/prefix_${way})
+    else()
+      run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix_${way})
+    endif()
     run(${CMAKE_COMMAND} -DINCLUDE=${work}/prefix_${way}/include/tapegrad -DROOT=${source}
         -P ${CMAKE_CURRENT_LIST_DIR}/surface.cmake)
     list(PREPEND prefixes ${work}/prefix_${way})
@@ -40,7 +87,8 @@ foreach(way IN LISTS WAY)
       list(APPEND options -DCMAKE_CUDA_COMPILER=${tg_CMAKE_CUDA_COMPILER})
     endif()
   else()
-    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF)
+    set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF
+        -DCMAKE_INSTALL_INCLUDEDIR=include/own "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DTG_TEST_RELEASE")
     if(effort EQUAL 1)
       list(APPEND options -DCMAKE_UNITY_BUILD=ON)
     else()
@@ -50,8 +98,11 @@ foreach(way IN LISTS WAY)
   string(REPLACE ";" "\\;" prefixes "${prefixes}")
   file(REMOVE_RECURSE ${work}/${way})
   run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
-    -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} -DCMAKE_BUILD_TYPE=Debug
-    -DCMAKE_CXX_FLAGS_DEBUG=-O0 ${options})
+    -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} ${options})
+  if(way STREQUAL sources)
+    run(grep -q TG_TEST_RELEASE ${work}/${way}/build.ninja)  # optimised, though the project has no build type
+    run(grep -rq "_IMPORT_PREFIX}/include/own" ${work}/${way}/tapegrad/CMakeFiles/Export)
+  endif()
   if(way STREQUAL cuda)
     run(${CMAKE_COMMAND} --build ${work}/${way} --target own_ops)
     foreach(schedule 0 1 2)  # the emulator's
