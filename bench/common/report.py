@@ -32,8 +32,9 @@ RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|rang
     (r"mlp\.(fc|proj)|^(linear|matmul).*(mlp|ffn)", "ffn: products"), ("mlp|ffn|ln_2", "ffn: gate, norm, residual"),
     ("ln_f|final_norm", "final norm"), ("lm_head", "head"))]
 OURS, THEIRS, PALE = "#0072b2", "#d55e00", "#d9e1e8"
-STYLE = ("body{margin:24px auto;max-width:1100px;font:15px sans-serif}svg{max-width:100%;height:auto}"
-         "dt{float:left;width:90px}")
+# Narrow pages scroll plots, whose labels keep their size.
+STYLE = ("body{margin:auto;padding:16px;max-width:1100px;font:15px sans-serif}div{overflow-x:auto}svg{background:#fff}"
+         "dt{float:left;width:90px}@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}")
 
 
 def shown(x, unit):
@@ -232,6 +233,9 @@ KINDS = (  # the key of a file, the program, its plots
         ("Forward,", "s", lambda c: c["forward_ms"] / 1e3), ("Backward,", "s", lambda c: c["backward_ms"] / 1e3),
         ("Peak memory,", "B", lambda c: c["live_bytes"]), ("Parameters,", "", lambda c: c["parameters"]))]),
     ("torch", "compare_torch.py", COMPARED), ("peer", "compare_llmc.py, compare_llamacpp.py", COMPARED),
+    ("trained", "bench_step", [
+        lambda d: bars("Time of a step, p10 to p90", "steps", "{arch}, {trained:,} weights trained", "median",
+                       span="p10 p90")({"steps": [d]})]),
     ("standalone", "bench_gpt_timeit", [
         bars("Time of a step, with the least and most:", "rows", "{name}", "median_time", group="{size}",
              span="min_time max_time"),
@@ -258,6 +262,26 @@ KINDS = (  # the key of a file, the program, its plots
     ("rows", "bench/switchback/training.py",
      [bars("Validation loss", "rows", "{linear}, seed {seed}", "val_loss", "")]))
 
+MEASURED = {  # by the key of a file: what, and against what
+    "traceEvents": "One profiled step: ranges of the host, kernels of the device and memory over time.",
+    "runs": "Phases of a GPT's step: time of kernels within the time of the host, and memory; one way after another.",
+    "encoding": "Bytes of text per second, by tokenizer and number of threads.",
+    "clients": "Bytes of text per second, beside other tokenizer programs in turn.",
+    "decoding": "Time of each generated token, by way of decoding; whiskers are p10 and p90.",
+    "grid": "A linear layer's step in 8 bits (SwitchBack), beside the standard one; rates against the machine's peak.",
+    "cells": "Fragmented linear layers beside plain ones of the same sizes.",
+    "torch": "Our time beside PyTorch's in turn; the ratio is theirs over ours, above 1 ours is faster.",
+    "peer": "Our time beside the other program's in turn; the ratio is theirs over ours, above 1 ours is faster.",
+    "trained": "Whole training steps on random tokens: forward, backward, clipping and optimiser.",
+    "standalone": "Training steps of a GPT; whiskers are the least and the most.",
+    "mode": "Iterations of each part of training, with 95 % confidence.",
+    "bandwidth": "Each op beside the machine's peak (pale) of bytes or flops, measured in the same run.",
+    "collectives": "Collectives among the ranks; whiskers are p10 and p90.",
+    "data_parallel": "A step on several ranks beside the predicted time.",
+    "optimizer_steps": "Validation loss after equal numbers of steps, and the time of a step, by optimiser.",
+    "stages": "Seconds of each stage on the GPU machine; orange failed.",
+    "rows": "Validation loss by kind of linear layer and seed."}
+
 
 def section(path):
     try:
@@ -274,10 +298,10 @@ def section(path):
         k: d.get(k) for k in ("device", "date", "commit", "command")}}
     told = "".join(f"<dt>{k}</dt><dd>{html.escape(str(v or '-'))}</dd>" for k, v in facts.items())
     try:
-        drawings = "".join(f"<h3>{html.escape(title)}</h3>{svg}" for plot in plots for title, svg in plot(d))
+        drawings = "".join(f"<h3>{html.escape(title)}</h3><div>{svg}</div>" for plot in plots for title, svg in plot(d))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, ZeroDivisionError) as e:
         sys.exit(f"report.py: {path} has the key '{key}' of a file of {program}, and is none: {type(e).__name__}: {e}")
-    return f"<h2>{html.escape(program)}</h2><dl>{told}</dl>{drawings}"
+    return f"<h2>{html.escape(program)}</h2><p>{MEASURED[key]}</p><dl>{told}</dl>{drawings}"
 
 
 def main():
@@ -289,7 +313,8 @@ def main():
         sys.exit(f"report.py: {args.output} is both a result file and the page to write")
     body = "".join(map(section, args.files))
     with open(args.output, "w", encoding="utf-8") as f:
-        f.write('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/><title>tapegrad: benchmarks</title>'
+        f.write('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
+                '<meta name="viewport" content="width=device-width"/><title>tapegrad: benchmarks</title>'
                 f"<style>{STYLE}</style></head><body><h1>tapegrad: benchmarks</h1>{body}</body></html>\n")
 
 

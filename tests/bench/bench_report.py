@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks bench/common/report.py: bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK FRAGMENTED. OPS and
-TRAINING are results of bench_ops and bench_training, the others are programs, whose small results go to FOLDER."""
+"""Checks bench/common/report.py: bench_report.py FOLDER OPS TRAINING TIMEIT LM DECODE SWITCHBACK FRAGMENTED STEP. OPS
+and TRAINING are results of bench_ops and bench_training, the others are programs, whose small results go to FOLDER."""
 import os, pathlib, subprocess, sys
 
 REPORT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "common", "report.py")
-folder, ops, training, timeit, lm, decode, switchback, fragmented = sys.argv[1:]
+folder, ops, training, timeit, lm, decode, switchback, fragmented, step = sys.argv[1:]
 at = lambda name: os.path.join(folder, name)
 command = [sys.executable, REPORT, "-o", at("page.html")]
 report = lambda *files: subprocess.run([*command, *files], capture_output=True, text=True)
@@ -14,14 +14,15 @@ os.makedirs(folder, exist_ok=True)
 for name, words in (
         ("timeit", [timeit, "--sizes", "tiny", "--batch", "2", "--context", "8", "--vocab", "50"]),
         ("decode", [decode, "--arch", "nano", "--prompt", "2", "--tokens", "3", "--rounds", "1"]),
+        ("step", [step, *"--arch nano --layers 2 --width 64 --context 32 --batch 4 --steps 3 --untimed 1".split()]),
         ("switchback", [switchback, "--dims", "16", "--batch", "4", "--repeat", "1", "--quick"]),
         ("fragmented", [fragmented, *"--sizes 64,96 --batches 1,2 --fragments 2,8 --warmup 1 --steps 1".split()]),
         ("lm", [lm, "--size", "tiny", "--batch", "1", "--context", "8", "--vocab", "40", "--trace", at("trace.json")])):
     subprocess.run([*words, "--json", at(f"{name}.json")], check=True, capture_output=True)
-run = report(ops, training, *(at(f"{s}.json") for s in "timeit decode switchback fragmented lm trace".split()))
+run = report(ops, training, *(at(f"{s}.json") for s in "timeit decode step switchback fragmented lm trace".split()))
 assert run.returncode == 0, run.stderr
 page = pathlib.Path(at("page.html")).read_text(encoding="utf-8")
-assert page.count("<h2>") == 8 and page.count("<svg") > 30 and "<script" not in page and 'href="http' not in page
+assert page.count("<h2>") == 9 and page.count("<svg") > 30 and "<script" not in page and 'href="http' not in page
 plots = "optimizer_step", "layer_1", "of the machine&#x27;s peak", "inference, batch 2"
 assert all(word in page for word in plots), "a plot is missing"
 pathlib.Path(at("bad.json")).write_text('{"runs": [{}]}', encoding="utf-8")
