@@ -39,7 +39,7 @@ TEST_CASE("plot: a page has six panels, all runs in each, and neither script nor
   CHECK(count_of(page, "<svg") == count_of(page, "</svg>"));
   CHECK(count_of(page, "role=\"img\"") == 6);
   for (const char* title : {">step<", ">tokens<", ">time of training, seconds<", ">learning rate<", ">gradient norm<",
-                            ">tokens per second<", ">loss, nats per token<",
+                            ">tokens per second<", "<h1>", "prefers-color-scheme: dark", ">loss, nats per token<",
                             "one: step 40, loss 2, lowest validation loss 3.25 (step 20)</div>",
                             "loss 3, lowest validation loss none</div>"})
     CHECK_HAS(page, title);
