@@ -52,7 +52,7 @@ function(unpack prefix)
   endif()
   foreach(copy IN LISTS copies)
     run(${copy}/bin/tapegrad --version)
-    # beside its own it needs libraries of a bare Debian, and the MPI of builds that found one
+    # it needs its own libraries, those of a bare Debian, and the MPI of builds that found one
     execute_process(COMMAND readelf -d ${copy}/bin/tapegrad OUTPUT_VARIABLE needs COMMAND_ERROR_IS_FATAL ANY)
     string(REGEX MATCHALL "Shared library: .[^]]+" needs "${needs}")
     list(FILTER needs EXCLUDE REGEX "lib(c|m|stdc[+][+]|gcc_s|mpi|open-pal|open-rte|fmt|utf8proc)[.]so|ld-linux")
