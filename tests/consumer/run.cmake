@@ -1,7 +1,7 @@
 # Builds and runs the project in this folder against an installed copy and against the sources:
 #   cmake -DBUILD=<build tree of tapegrad> [-DWAY=installed|sources|cuda] -P run.cmake
 # installed: the unpacked package of cpack, which does not name the sources. sources: a new build without optimisation
-# for one CPU level, inside another project without a build type. cuda: an installed copy of a build with the CUDA
+# for one CPU level, inside another project. cuda: an installed copy of a build with the CUDA
 # backend or the emulator, for the custom ops only; without a GPU, nvcc compiles them and they do not run.
 # TG_TEST_EFFORT above 1 compiles each source file alone, builds each program here, and compiles the examples by each
 # compiler in each standard against the installed headers; otherwise one program, and one standard per compiler.
@@ -88,7 +88,7 @@ foreach(way IN LISTS WAY)
     endif()
   else()
     set(options -DTAPEGRAD_SOURCE=${source} -DTG_TESTS=OFF -DTG_BENCH=OFF -DTG_CPU_LEVELS= -DTG_CUDA=OFF
-        -DCMAKE_INSTALL_INCLUDEDIR=include/own "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DTG_TEST_RELEASE")
+        -DCMAKE_INSTALL_INCLUDEDIR=include/own)
     if(effort EQUAL 1)
       list(APPEND options -DCMAKE_UNITY_BUILD=ON)
     else()
@@ -99,9 +99,10 @@ foreach(way IN LISTS WAY)
   file(REMOVE_RECURSE ${work}/${way})
   run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
     -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} ${options})
-  if(way STREQUAL sources)
-    run(grep -q TG_TEST_RELEASE ${work}/${way}/build.ninja)  # optimised, though the project has no build type
+  if(way STREQUAL sources)  # optimised without a build type, and where it is installed is named; then built without
+    run(grep -q "FLAGS = -O3 -DNDEBUG" ${work}/${way}/build.ninja)
     run(grep -rq "_IMPORT_PREFIX}/include/own" ${work}/${way}/tapegrad/CMakeFiles/Export)
+    run(${CMAKE_COMMAND} ${work}/${way} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0)
   endif()
   if(way STREQUAL cuda)
     run(${CMAKE_COMMAND} --build ${work}/${way} --target own_ops)
