@@ -33,7 +33,8 @@ RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|rang
     ("ln_f|final_norm", "final norm"), ("lm_head", "head"))]
 OURS, THEIRS, PALE = "#0072b2", "#d55e00", "#d9e1e8"
 # Narrow pages scroll plots, whose labels keep their size.
-STYLE = ("body{margin:auto;padding:16px;max-width:1100px;font:15px sans-serif}div{overflow-x:auto}dd{overflow-wrap:anywhere}svg{background:#fff}"
+STYLE = ("body{margin:auto;padding:16px;max-width:1100px;font:15px sans-serif}dd{overflow-wrap:anywhere}"
+         "div{overflow-x:auto}svg{background:#fff}"
          "dt{float:left;width:90px}@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}}")
 
 

@@ -99,7 +99,8 @@ foreach(way IN LISTS WAY)
   file(REMOVE_RECURSE ${work}/${way})
   run(${CMAKE_COMMAND} -G ${tg_CMAKE_GENERATOR} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/${way}
     -DCMAKE_CXX_COMPILER=${tg_CMAKE_CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefixes} ${options})
-  if(way STREQUAL sources)  # optimised without a build type, and where it is installed is named; then built without
+  # without a build type it is optimised, and its targets name where an install puts headers
+  if(way STREQUAL sources)
     run(grep -q "FLAGS = -O3 -DNDEBUG" ${work}/${way}/build.ninja)
     run(grep -rq "_IMPORT_PREFIX}/include/own" ${work}/${way}/tapegrad/CMakeFiles/Export)
     run(${CMAKE_COMMAND} ${work}/${way} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0)
