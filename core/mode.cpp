@@ -1,3 +1,4 @@
+#include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/mode.h>
 
 namespace tg {
@@ -11,7 +12,9 @@ NoGradScope::NoGradScope() : ScopedValue(t_grad, false) {}
 EnableGradScope::EnableGradScope() : ScopedValue(t_grad, true) {}
 LazyScope::LazyScope() : ScopedValue(t_lazy, true) {}
 RecomputeScope::RecomputeScope() : ScopedValue(detail::t_recomputes, detail::Recomputes::later) {}
-AnomalyScope::AnomalyScope() : ScopedValue(t_anomaly, true) {}
+AnomalyScope::AnomalyScope() : ScopedValue(t_anomaly, true) {
+  detail::forbid_in_trace("AnomalyScope", "results are checked");
+}
 MatmulPrecisionScope::MatmulPrecisionScope(MatmulPrecision p) : ScopedValue(t_products, p) {}
 
 bool grad_enabled() { return t_grad; }

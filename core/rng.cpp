@@ -81,12 +81,25 @@ void check_spread(const char* function, float mean, float stddev) {
 Rng Rng::take(uint64_t n) {
   const Rng at = *this;
   offset += n / 4 + (n % 4 != 0);
+  if (detail::Trace* trace = detail::tracing()) [[unlikely]]
+    trace->taken[this] += offset - at.offset;
   return at;
 }
+namespace {
+uint64_t seed_outside(uint64_t seed) {
+  const detail::Trace* const trace = detail::tracing();
+  return trace ? trace->seed_outside(seed) : seed;
+}
+Rng drawn(Rng& r, uint64_t n) {
+  detail::host_draws();
+  const Rng at = r.take(n);
+  return {seed_outside(at.seed), at.offset};
+}
+}  // namespace
 
 Rng Rng::split(uint64_t stream) const {
   // Draws never use a counter whose upper half is not 0.
-  const Words w = philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed);
+  const Words w = philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed_outside(seed));
   return {uint64_t(w.y) << 32 | w.x, 0};
 }
 
@@ -98,20 +111,14 @@ uint64_t Rng::below(uint64_t n) {
       // 2^64 mod n: without that many values all remainders are equally likely.
       (0 - n) % n;
   for (;;) {
-    const Words w = random_block(take(4), 0);
+    const Words w = random_block(drawn(*this, 4), 0);
     const uint64_t draw = uint64_t(w.y) << 32 | w.x;
     if (draw >= reject) return draw % n;
   }
 }
 
-float Rng::uniform() {
-  detail::host_draws();
-  return tg::uniform(random_word(take(1), 0));
-}
-float Rng::normal() {
-  detail::host_draws();
-  return tg::normal(take(2), 0);
-}
+float Rng::uniform() { return tg::uniform(random_word(drawn(*this, 1), 0)); }
+float Rng::normal() { return tg::normal(drawn(*this, 2), 0); }
 
 void Rng::shuffle(std::span<int64_t> items) {
   detail::host_draws();
@@ -124,7 +131,7 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
       lo <= hi && std::isfinite(lo) && std::isfinite(hi - lo), value,
       "[rng] fill_uniform from {} to {}. The bounds must be finite and ordered, their distance finite. Pass lo <= hi.",
       lo, hi);
-  fill<Uniform>(out, take(out.size()), {hi - lo, lo});
+  fill<Uniform>(out, drawn(*this, out.size()), {hi - lo, lo});
   const float most = lo < hi ? std::nextafter(hi, lo) : lo;
   for (float& x : out) x = std::min(x, most);
 }
@@ -132,19 +139,20 @@ void Rng::fill_uniform(std::span<float> out, float lo, float hi) {
 void Rng::fill_normal(std::span<float> out, float mean, float stddev) {
   detail::host_draws();
   check_spread("fill_normal", mean, stddev);
-  fill<Normal>(out, take(out.size()), {stddev, mean});
+  fill<Normal>(out, drawn(*this, out.size()), {stddev, mean});
 }
 
 void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) {
   detail::host_draws();
   check_spread("fill_truncated_normal", mean, stddev);
-  fill<TruncatedNormal>(out, take(out.size()), {stddev, mean});
+  fill<TruncatedNormal>(out, drawn(*this, out.size()), {stddev, mean});
 }
 
 uint64_t permuted(Rng at, uint64_t i, uint64_t n) {
   TG_CHECK(i < n, value, "[permuted] place {} is outside of [0, {}). Places are below n, which must be at least 1.", i,
            n);
   constexpr uint32_t kRounds = 6;
+  at.seed = seed_outside(at.seed);
   const int half = std::max(1, (int(std::bit_width(n - 1)) + 1) / 2);
   const uint64_t mask = (uint64_t(1) << half) - 1;
   do {

@@ -8,7 +8,7 @@
 
 namespace tg {
 namespace {
-std::atomic<uint64_t> g_ids{1};
+std::atomic<uint64_t> g_ids{1}, g_oldest{0};  // g_oldest: ends all blocks below it
 constinit thread_local uint64_t t_id = 0, t_id_end = 0;
 
 // A view: sharing the Value would keep its producer, and with it the whole tape.
@@ -25,11 +25,17 @@ struct Detach : ViewOp<Detach> {
 // Ids come from a block per thread: emits would contend for a shared counter.
 uint64_t next_ids(uint64_t n) {
   constexpr uint64_t kBlock = 1 << 16;
-  if (t_id + n > t_id_end) [[unlikely]] {
+  if (t_id + n > t_id_end || t_id < g_oldest.load(std::memory_order_relaxed)) [[unlikely]] {
     t_id = g_ids.fetch_add(kBlock + n, std::memory_order_relaxed);
     t_id_end = t_id + kBlock + n;
   }
   return std::exchange(t_id, t_id + n);
+}
+uint64_t detail::id_of_next_tensors() {
+  const uint64_t id = g_ids.fetch_add(1, std::memory_order_relaxed);
+  for (uint64_t oldest = g_oldest.load(); oldest < id && !g_oldest.compare_exchange_weak(oldest, id);) {
+  }
+  return id;
 }
 
 Storage::Storage(Device d, size_t n)
@@ -72,14 +78,25 @@ Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dt
   TG_CHECK(size_t(n) * size_of(dtype) == bytes.size(), shape,
            "[from] {} values do not fill {}, which has {} elements. Pass as many values as the shape has.",
            bytes.size() / size_of(dtype), shape, n);
-  if (const detail::Trace* trace = detail::tracing())
+  if (detail::Trace* trace = detail::tracing())
     trace->check_constant(fmt::format("makes {} {} of host data", shape, dtype));
   Tensor t = empty(Layout::contiguous(shape, dtype, d));
   if (!bytes.empty()) runtime_of(d).copy_from_host(d.index, t.value()->storage->data, bytes.data(), bytes.size());
   return t;
 }
 
+namespace {
+// An Error if a trace has not made the tensor: what `does` says would happen once, not in each call.
+void check_own(std::string_view op, const Tensor& t, std::string_view does) {
+  if (detail::Trace* trace = detail::tracing(); trace && !trace->made_by_function(*t.variable())) [[unlikely]]
+    trace->refuse(
+        fmt::format("[{}] a compiled function {} {} while it is traced: a replay would not do it again. Do "
+                    "it outside, before the call.",
+                    op, does, t));
+}
+}  // namespace
 Tensor& Tensor::requires_grad_(bool on) {
+  if (on != requires_grad()) check_own("requires_grad_", *this, "changes the gradient flag of");
   TG_CHECK(!(value()->producer && value()->producer->tape()), state,
            "[requires_grad_] {} is the result of tracked ops. Only leaves take the flag; use detach().", *this);
   TG_CHECK(!on || is_float(dtype()), dtype,
@@ -98,6 +115,11 @@ void* Tensor::read(DType t) const {
            "device_data<T>() for a pointer to pass to CUDA.",
            *this);
   return elements(t);
+}
+void* Tensor::write(DType t) {
+  void* const p = read(t);
+  ++value()->storage->version;
+  return p;
 }
 void* Tensor::elements(DType t) const {
   TG_CHECK(t == dtype(), dtype, "[data] tensor is {}, read as {}. Use .to(DType::{}).", *this, t, t);
@@ -167,6 +189,7 @@ Tensor Tensor::detach() const {
   return emit1(stateless<Detach>(), {*this});
 }
 void Tensor::on_grad(Hook f) {
+  check_own("on_grad", *this, "adds a hook to");
   TG_CHECK(!var().recorded || var_->hooks || !value()->producer, state,
            "[on_grad] {} has been read by an op already, which will not call this hook. Register hooks of an "
            "intermediate right after it is made.",

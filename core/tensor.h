@@ -54,11 +54,7 @@ class Tensor {
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
   /// The elements for writing, under the rules of data(). A backward pass or pending op that needs the former elements
   /// detects the change and throws an Error.
-  template <class T> T* mutable_data() {
-    void* p = read(dtype_of<T>());
-    ++var().value->storage->version;
-    return static_cast<T*>(p);
-  }
+  template <class T> T* mutable_data() { return static_cast<T*>(write(dtype_of<T>())); }
   /// The elements as a device pointer, for CUDA code. Evaluates a lazy tensor; an Error unless T matches the dtype and
   /// the layout is contiguous. Kernels may still be queued: call synchronize() first, or order the work after them.
   template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
@@ -99,6 +95,7 @@ class Tensor {
   [[noreturn]] static void fail_empty();
   [[noreturn]] void fail_item() const;
   void* read(DType) const;
+  void* write(DType);
   void* elements(DType) const;
   void copy_to_host(void* to, DType) const;
   Ref<Variable> var_;

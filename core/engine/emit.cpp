@@ -16,7 +16,9 @@ constinit thread_local const Observer* t_observer = nullptr;
 }  // namespace
 
 detail::ReadsOfTracked::ReadsOfTracked(std::vector<Tensor>& to) : ScopedValue(t_reads, &to) {}
-ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), observing_(t_observer, &see_) {}
+ObserveScope::ObserveScope(Observer see) : see_(std::move(see)), observing_(t_observer, &see_) {
+  detail::forbid_in_trace("ObserveScope", "ops are observed");
+}
 bool detail::observing() { return t_observer; }
 
 Tensors Op::vjp(const Vjp&) const {

@@ -66,6 +66,9 @@ struct BufferAssignment {  // of the outputs of an evaluation; empty: all separa
 OutputStorages run_node(Node&, const Donors&, const BufferAssignment& = {});
 // The steps of run_node(), for nodes that run together.
 void check_alive(const Node&);  // throws when it failed before
+// The Node::error of nodes of a trace, from emission on: no thread may run them.
+const std::string* error_of_traced();
+inline bool has_failed(const Node& n) { return n.error && n.error != error_of_traced(); }
 Ref<Storage> new_storage(const Node&, size_t output, const BufferAssignment&);
 Ref<Storage> output_storage(const Node&, size_t output, int32_t donor, const BufferAssignment&);
 // Gives the results to their readers, and drops values that backward does not need. `made` may be another node's

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
@@ -8,22 +9,84 @@
 namespace tg::detail {
 
 constinit thread_local Trace* t_trace = nullptr;
+std::atomic<uint64_t> g_reads_elsewhere = 0;
 
-Trace::Trace() : first_id_(next_ids()) { t_trace = this; }
+Trace::Trace() : first_id_(id_of_next_tensors()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
   for (CapturedVariable& h : held)
     if (!h.bf16_copy && h.variable->value.get() != h.before.get()) h.variable->value = std::move(h.before);
 }
 
-void Trace::add_input(const Tensor& t) { known_.insert(t.value().get()); }
+namespace {
+bool on_tape(const Tensor& t) {
+  return grad_enabled() && t.requires_grad() && t.value()->producer && t.value()->producer->tracked;
+}
+std::string of_the_tape(const std::string& what) {
+  return fmt::format(
+      "[compile] the function reads {}, which ops outside of it recorded on the tape: a replay could not pass its "
+      "gradient on to them. Compute it inside, or pass a detach(), with requires_grad_() for its own gradient.",
+      what);
+}
+Tensor twin(const Tensor& t, Ref<Value> v) {
+  auto r = make_ref<Variable>(t.id(), std::move(v), t.requires_grad());
+  r->label = t.variable()->label;
+  r->hooks = t.variable()->hooks;
+  return Tensor(std::move(r));
+}
+}  // namespace
+const std::string* error_of_traced() {
+  static const std::string* const text = intern(
+      "it belongs to the trace of a compiled function. Its thread records it without running it, and replays compute "
+      "only what the function returns. Return it too, and read it after the call.");
+  return text;
+}
+
+Tensor Trace::add_input(const Tensor& t) {
+  Tensor x = twin(t, make_ref<Value>(t.layout(), t.value()->storage));
+  if (on_tape(t))
+    taped_.emplace(x.value().get(), fmt::format("input {}, {}", inputs_.size(), t));
+  else
+    known_.insert(x.value().get());
+  inputs_.push_back(x.variable().get());
+  made_.push_back(x.variable());
+  return x;
+}
+Tensor Trace::add_state(const Tensor& t) {
+  const size_t k = capture(t);
+  captured_.erase(t.variable().get());
+  Tensor x = twin(t, held[k].during);
+  captured_.emplace(x.variable().get(), k);
+  return x;
+}
+void Trace::updates_state(size_t k) {
+  const Tensor t(held[k].variable);
+  if (!captured_.emplace(held[k].variable.get(), k).second)
+    refuse(
+        fmt::format("[compile] the function replaces state {}, {}, and reads it through another handle, too. A "
+                    "replay gives the variable of both the new value, but the function only that handle. Let one "
+                    "of them have a detach().",
+                    k, t));
+}
 Ref<Value> Trace::reads(const Tensor& t) {
   if (traced(*t.value()) || known_.contains(t.value().get())) return t.value();
   if (const auto at = captured_.find(t.variable().get()); at != captured_.end()) return held[at->second].during;
-  TG_CHECK(!(grad_enabled() && t.requires_grad() && t.value()->producer), state,
-           "[compile] the function reads {}, which ops outside of it recorded on the tape: a replay could not pass "
-           "its gradient on to them. Compute it inside, or pass a detach().",
-           t);
+  if (const auto at = taped_.find(t.value().get()); at != taped_.end()) {
+    if (grad_enabled()) refuse(of_the_tape(at->second));
+    return t.value();
+  }
+  return held[capture(t)].during;
+}
+size_t Trace::capture(const Tensor& t) {
+  if (on_tape(t)) refuse(of_the_tape(fmt::format("{}", t)));
+  if (made_by_function(*t.variable())) {
+    if (std::ranges::find(made_, t.variable().get(), &Ref<Variable>::get) == made_.end())
+      refuse(
+          fmt::format("[compile] the function reads {}, which another thread made while it was traced: only the ops "
+                      "of the calling thread are in its replays. Compute it in this thread, or before the call.",
+                      t));
+    check_constant(fmt::format("makes {} of host data", t));
+  }
   if (!t.materialised()) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
     evaluate({t});
@@ -32,7 +95,7 @@ Ref<Value> Trace::reads(const Tensor& t) {
   known_.insert(during.get());
   captured_.emplace(t.variable().get(), held.size());
   held.push_back({t.variable(), t.value(), during});
-  return during;
+  return held.size() - 1;
 }
 Ref<Value> Trace::bf16_copy(const Tensor& t) {
   const Ref<Value> seen = reads(t);
@@ -50,19 +113,22 @@ Ref<Value> Trace::bf16_copy(const Tensor& t) {
   return during;
 }
 void Trace::emitted(const Ref<Node>& n) {
+  n->error = error_of_traced();
   nodes.push_back(n);
   emitted_.insert(n.get());
   ops_.push_back(n->op);
 }
 Ref<Value> Trace::assigns(const Tensor& to, const Tensor& value) {
+  if (const auto at = std::ranges::find(inputs_, to.variable().get()); at != inputs_.end())
+    refuse(
+        fmt::format("[compile] the function assigns input {}, {}: a replay could not. Return the new value, or "
+                    "capture the tensor instead of passing it.",
+                    at - inputs_.begin(), to));
   Ref<Value> next = reads(value);
-  if (!traced(*to.value())) reads(to);
+  if (traced(*to.value()) || made_by_function(*to.variable())) return next;
+  reads(to);
+  held[captured_.at(to.variable().get())].updated = true;
   return next;
-}
-
-bool Trace::made_here(const Tensor& t) const {
-  return t.id() >= first_id_ && !traced(*t.value()) && !known_.contains(t.value().get()) &&
-         !captured_.contains(t.variable().get());
 }
 // "op 3 of the trace, exp, makes it in layer", or an empty text.
 std::string Trace::maker(const Tensor& t) const {
@@ -73,22 +139,39 @@ std::string Trace::maker(const Tensor& t) const {
   if (n->scope->parent) s += fmt::format(" in {}", n->scope->path());
   return s;
 }
-void Trace::fail_host_read(const Tensor& t) const {
+void Trace::refuse(const std::string& why) {
+  if (!refused_) refused_.emplace(Error::Kind::state, why);
+  throw Error(Error::Kind::state, why);
+}
+void forbid_in_trace(std::string_view op, std::string_view what) {
+  if (tracing())
+    tracing()->refuse(fmt::format(
+        "[{}] {} while a compiled function is traced: a replay would not do it again. Do it outside, before the call.",
+        op, what));
+}
+void Trace::check_refused() {
+  if (!refused_ && g_reads_elsewhere != reads_elsewhere_)
+    refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
+  if (refused_) throw *refused_;
+}
+void Trace::check_host_read(const Tensor& t) {
+  const bool recorded = traced(*t.value()) || known_.contains(t.value().get());
+  if (!recorded && made_by_function(*t.variable())) return check_constant(fmt::format("makes {} of host data", t));
   const std::string by = maker(t);
-  fail(Error::Kind::state,
-       fmt::format("[compile] the host reads {} while the function is traced: {}. A compiled function is called once "
-                   "and then replayed without calls, so its code must not depend on tensor values. Return the tensor "
-                   "and read it outside, select with where(), or do not compile this part.",
-                   t, by.empty() ? "it comes from outside" : by));
+  refuse(
+      fmt::format("[compile] the host reads {} while the function is traced: {}. A compiled function is called once "
+                  "and then replayed without calls, so its code must not depend on tensor values. Return the tensor "
+                  "and read it outside, select with where(), or do not compile this part.",
+                  t, by.empty() ? "it comes from outside" : by));
 }
 
-void Trace::check_constant(const std::string& what) const {
-  TG_CHECK(
-      constants, state,
+void Trace::check_constant(const std::string& what) {
+  if (constants) return;
+  refuse(fmt::format(
       "[compile] the function {} while it is traced, so each replay would use the values of this call. Pass them as "
       "an input, or make them outside and capture the tensor. If they are the same in every call, set "
       "CompileOptions::constants.",
-      what);
+      what));
 }
 
 // Escape analysis by reference counts. Invariant: at the end of a trace, every reference to a Variable that the trace
@@ -100,7 +183,14 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
   std::unordered_map<const Variable*, size_t> known;  // references held by the trace, inputs and results
   for (const Inputs handles : {inputs, returned})
     for (const Tensor& t : handles) ++known[t.variable().get()];
-  for (const CapturedVariable& h : held) ++known[h.variable.get()];
+  for (const CapturedVariable& h : held) {
+    ++known[h.variable.get()];
+    if (!h.bf16_copy && !h.updated && h.now() != h.before.get())
+      refuse(
+          fmt::format("[compile] another thread assigned {} while the function was traced, which no replay would "
+                      "repeat. Assign it in the thread that calls the function, or before the call.",
+                      Tensor(h.variable)));
+  }
   // They are freed at the end: number() counts the owners of values next.
   const std::vector<Ref<Variable>> made = std::move(made_);
   for (const auto& v : made) ++known[v.get()];

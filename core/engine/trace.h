@@ -2,12 +2,15 @@
 // or assigns. For emit.cpp, tensor.cpp and compile.cpp only.
 #pragma once
 #include <tapegrad/core/node.h>
+#include <tapegrad/core/rng.h>
 
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
 namespace tg::detail {
 
+extern std::atomic<uint64_t> g_reads_elsewhere;  // of tensors of traces, by other threads
 class Trace {
  public:
   // Records ops of the calling thread from now on instead of running them. Traces do not nest.
@@ -23,24 +26,38 @@ class Trace {
     Ref<Variable> variable;
     Ref<Value> before, during;
     bool bf16_copy = false;  // values are those of the bf16 copy
+    bool updated = false;    // at any time: it may have its former value again
     const Value* now() const { return bf16_copy ? variable->value->bf16_copy.get() : variable->value.get(); }
     bool assigned() const { return now() && now() != before.get() && now() != during.get(); }
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in order of emission
   bool constants = false;        // host data may become part of the plan
+  // While it is traced, generator k has the seed kSeed + k: only its draws and those of its copies do. These are the
+  // seeds that it has outside.
+  static constexpr uint64_t kSeed = 0x9d3a67c1e05b8f42;
+  std::vector<uint64_t> seeds;
+  std::unordered_map<const Rng*, uint64_t> taken;  // blocks, by address
+  uint64_t seed_outside(uint64_t seed) const { return seed - kSeed < seeds.size() ? seeds[seed - kSeed] : seed; }
 
-  void add_input(const Tensor&);      // a handle of the trace
+  // A handle of the trace with the id, flag, label and hooks of the caller's: its gradients are those of all uses.
+  Tensor add_input(const Tensor&);
+  // A handle of the trace for `t`, which CompileOptions::state lists: reads through another handle are a fault.
+  Tensor add_state(const Tensor& t);
   void made(const Ref<Variable>& v);  // a new variable
   // The value that an op reads. Lazy values from outside are evaluated.
   Ref<Value> reads(const Tensor&);
   Ref<Value> bf16_copy(const Tensor&);  // keep_bf16_copy(); captures that of an outside variable
   void emitted(const Ref<Node>&);
   Ref<Value> assigns(const Tensor& to, const Tensor& value);  // the new value of `to`
-  [[noreturn]] void fail_host_read(const Tensor&) const;
+  // Before `*state[k]` is assigned: an Error if the function reads its variable through another handle, too.
+  void updates_state(size_t k);
+  // Throws, now and at the end of the trace: the function may catch the first Error.
+  [[noreturn]] void refuse(const std::string& why);
+  void check_refused();
+  void check_host_read(const Tensor&);
   // An Error unless `constants`; `what` is "makes (3) f32 of host data".
-  void check_constant(const std::string& what) const;
-  bool made_here(const Tensor&) const;  // a constant of the function; the host may read it
+  void check_constant(const std::string& what);
   bool made_by_function(const Variable& v) const { return v.id >= first_id_; }
   // An Error if a value outlives the trace that a replay would not make again. `inputs` and `returned` may outlive it.
   void check_kept(Inputs inputs, Inputs returned);
@@ -48,15 +65,22 @@ class Trace {
   void undo_steps() const;
 
  private:
+  size_t capture(const Tensor&);
   std::string maker(const Tensor&) const;
   bool traced(const Value& v) const { return v.producer && emitted_.contains(v.producer.get()); }
   std::unordered_set<const Node*> emitted_;
   std::unordered_set<const Value*> known_;                // inputs, and values `during`
+  std::unordered_map<const Value*, std::string> taped_;   // inputs on a tape outside, and their names
   std::unordered_map<const Variable*, size_t> captured_;  // indices of `held`
   std::vector<Ref<Variable>> made_;                       // inputs too
+  std::vector<const Variable*> inputs_;                   // in the trace
   std::vector<OpPtr> ops_;                                // in order of emission
-  const uint64_t first_id_;
+  std::optional<Error> refused_;
+  const uint64_t first_id_, reads_elsewhere_ = g_reads_elsewhere;
 };
+
+// An id above those of all tensors so far, and not above those that any thread makes from now on.
+uint64_t id_of_next_tensors();
 
 extern constinit thread_local Trace* t_trace;
 inline Trace* tracing() { return t_trace; }
@@ -64,13 +88,14 @@ inline void Trace::made(const Ref<Variable>& v) { made_.push_back(v); }
 
 // Called before the host reads elements: an Error while a function is traced.
 inline void host_reads(const Tensor& t) {
-  if (const Trace* trace = tracing(); trace && !trace->made_here(t)) [[unlikely]]
-    trace->fail_host_read(t);
+  if (Trace* trace = tracing()) [[unlikely]]
+    trace->check_host_read(t);
 }
 
+void forbid_in_trace(std::string_view op, std::string_view what);  // core/plan/compile.h
 // Called before the host draws a number.
 inline void host_draws() {
-  if (const Trace* trace = tracing()) [[unlikely]]
+  if (Trace* trace = tracing()) [[unlikely]]
     trace->check_constant("draws random numbers on the host");
 }
 

@@ -14,6 +14,12 @@ namespace tg {
 namespace {
 using namespace detail;
 
+// The first input that has the variable of input k and needs a gradient, which is one for all its uses.
+size_t first_equal(Inputs in, size_t k) {
+  size_t i = in[k].requires_grad() ? 0 : k;
+  while (in[i].variable().get() != in[k].variable().get()) ++i;
+  return i;
+}
 StructuralHash signature(Inputs in) {
   StructuralHash key;
   key.add(grad_enabled());
@@ -27,6 +33,11 @@ StructuralHash signature(Inputs in) {
     key.add(l.offset);
     key.add(uint64_t(l.dtype) << 16 | uint64_t(l.device.backend) << 8 | uint64_t(t.requires_grad()));
     key.add(l.device.index);
+    if (!t.requires_grad()) continue;
+    const Hooks* const hooks = t.variable()->hooks.get();
+    const bool taped = t.value()->producer && t.value()->producer->tracked;
+    key.add(first_equal(in, size_t(&t - in.data())) << 2 | size_t(taped) << 1 | size_t(hooks != nullptr));
+    if (hooks) key.add(hooks), key.add(hooks->list.size());
   }
   return key;
 }
@@ -34,15 +45,23 @@ StructuralHash signature(Inputs in) {
 class Tracing {
  public:
   Tracing(Inputs in, const CompileOptions& o) : state_(o.state) {
-    for (Rng* r : o.generators) generators_.push_back({r, *r, *r});
-    for (Tensor* t : state_) former_.push_back(*t);
+    for (Rng* r : o.generators) {
+      generators_.push_back({r, *r, {}, {}});
+      trace_.seeds.push_back(r->seed);
+    }
+    for (Tensor* t : state_) {
+      const auto same = std::ranges::find(former_, t->id(), &Tensor::id);
+      TG_CHECK(same == former_.end(), value,
+               "[compile] states {} and {} are handles of one tensor, {}. After a call they could not differ. Give one "
+               "of them a detach() before the call.",
+               same - former_.begin(), former_.size(), *t);
+      former_.push_back(*t);
+    }
     trace_.constants = o.constants;
     for (const Tensor& t : in) given_.push_back(t.variable().get());
-    for (const Tensor& t : in) {  // inputs may repeat, or be captured as well
-      Tensor& x = in_.emplace_back(make_ref<Value>(t.layout(), t.value()->storage));
-      x.variable()->label = t.variable()->label;
-      x.variable()->requires_grad = t.requires_grad();
-      trace_.add_input(x);
+    for (const Tensor& t : in) {  // may be captured as well
+      const size_t k = first_equal(in, in_.size());
+      in_.push_back(k < in_.size() ? in_[k] : trace_.add_input(t));
     }
   }
   struct Traced {
@@ -55,7 +74,6 @@ class Tracing {
       Binding b = bind(g);
       Fingerprint fingerprint(g, b, trace_, generators_);
       const Plan plan = make_plan(g, enabled_passes());
-      end_ops(g.nodes);
       return {std::make_unique<Executable>(g, plan, std::move(b), generators_), std::move(fingerprint)};
     } catch (...) {
       undo();
@@ -69,7 +87,6 @@ class Tracing {
       Graph g = graph(f);
       const Binding b = bind(g);
       s = then.difference({g, b, trace_, generators_}, g);
-      end_ops(g.nodes);
     } catch (...) {
       undo();
       throw;
@@ -81,33 +98,28 @@ class Tracing {
  private:
   void undo() {
     trace_.undo_steps();
-    for (const GeneratorSpan& d : generators_) *d.generator = d.begin;
+    for (const GeneratorSpan& d : generators_) *d.generator = d.outside;
     for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
   }
   Graph graph(const TensorFunction& f) {
+    for (size_t k = 0; k < generators_.size(); ++k)
+      *generators_[k].generator = generators_[k].begin = {Trace::kSeed + k, generators_[k].outside.offset};
+    for (const Tensor& t : former_) state_of_trace_.push_back(trace_.add_state(t));
+    for (size_t k = 0; k < state_.size(); ++k) *state_[k] = state_of_trace_[k];
     {
       const ScopedValue<const Scope*> outside_ranges(t_range, nullptr);
       const LazyScope lazy;
       out_ = f(in_);
     }
-    for (GeneratorSpan& d : generators_) d.end = *d.generator;
+    trace_.check_refused();
     check_results();
     check_draws();
     assign_state();
     trace_.check_kept(in_, out_);
     Graph g = collect(roots());
-    end_ops(trace_.nodes);
-    for (const auto& n : g.nodes) n->error = nullptr;
     trace_.nodes.clear();  // ops without readers must hold nothing
     number(g);
     return g;
-  }
-  // A handle that the function kept throws this Error when it is read.
-  static void end_ops(std::span<const Ref<Node>> nodes) {
-    const std::string* const traced = intern(
-        "it belongs to the trace of a compiled function, and replays only compute what the function returns. "
-        "Return it too.");
-    for (const auto& n : nodes) n->error = traced;
   }
   static void check_no_gradient(const char* what, size_t k, const Tensor& t) {
     const auto& producer = t.value()->producer;
@@ -126,22 +138,40 @@ class Tracing {
   // Turns `h = ...` into an assignment: the handle gets its former variable back, with the new value.
   void assign_state() {
     std::vector<Tensor> next(state_.size());
+    const auto changed = [&](size_t k) {
+      return state_[k]->variable().get() != state_of_trace_[k].variable().get() ||
+             state_[k]->value().get() != trace_.held[k].during.get();
+    };
     for (size_t k = 0; k < state_.size(); ++k) {
       TG_CHECK(*state_[k], value, "[compile] state {} is an empty tensor after the call. Give it a value.", k);
       check_no_gradient("state", k, *state_[k]);
-      if (state_[k]->id() != former_[k].id()) next[k] = Tensor(trace_.reads(*state_[k]));
-      *state_[k] = former_[k];
+      if (changed(k)) next[k] = Tensor(trace_.reads(*state_[k]));
     }
+    for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
     for (size_t k = 0; k < state_.size(); ++k)  // after the loop: two may have been swapped
-      if (next[k]) former_[k].assign(next[k]);
+      if (next[k]) trace_.updates_state(k), former_[k].assign(next[k]);
   }
-  void check_draws() const {
+  // The caller's generators have their state again: the first run advances them.
+  void check_draws() {
+    for (size_t k = 0; k < generators_.size(); ++k) {
+      GeneratorSpan& d = generators_[k];
+      d.end = std::exchange(*d.generator, d.outside);
+      TG_CHECK(d.end == Rng(d.begin.seed, d.begin.offset + trace_.taken[d.generator]), state,
+               "[compile] generator {} of CompileOptions::generators was set to another state inside the function, "
+               "which a replay would not do again. Set it before the call, or draw from a generator of your own.",
+               k);
+    }
     for (const auto& n : trace_.nodes)
-      if (const Rng* at = n->op->rng_state())
+      if (const Rng* at = n->op->rng_state()) {
+        TG_CHECK(n->op->traits().dynamic_attributes && n->op->for_next_step(*at), state,
+                 "[compile] {} has an rng_state(), but no for_next_step() or dynamic_attributes: replays would repeat "
+                 "its numbers. Give it both.",
+                 n->op->name());
         TG_CHECK(std::ranges::any_of(generators_, [&](const GeneratorSpan& d) { return d.covers(*at); }), value,
                  "[compile] {} draws from a generator (seed {}, offset {}) that is not among the {} in "
                  "CompileOptions::generators, so every replay would draw the same numbers. Add its address there.",
                  n->op->name(), at->seed, at->offset, generators_.size());
+      }
   }
   std::vector<Tensor> roots() const {
     std::vector<Tensor> r = out_;
@@ -179,9 +209,13 @@ class Tracing {
     for (const Trace::CapturedVariable& h : trace_.held)
       b.variables.push_back({.variable = h.variable,
                              .new_value = h.assigned() ? slot(*h.now()) : kNone,
+                             .hooks = hooks_of(*h.variable),
+                             .updated = h.updated,
                              .bf16_copy = h.bf16_copy,
                              .requires_grad = h.variable->requires_grad});
     for (const Tensor& t : in_) b.inputs.push_back(leaf(t.value().get()));
+    for (size_t k = 0; k < in_.size(); ++k)
+      b.captured_as.push_back(in_[k].requires_grad() ? b.captured(given_[k]) : nullptr);
     check_inputs(b, given_);
     for (size_t k = 0; k < b.variables.size(); ++k) {
       const Trace::CapturedVariable& h = trace_.held[k];
@@ -195,7 +229,7 @@ class Tracing {
   Trace trace_;
   std::vector<GeneratorSpan> generators_;
   std::vector<Tensor*> state_;
-  std::vector<Tensor> in_, out_, former_;
+  std::vector<Tensor> in_, out_, former_, state_of_trace_;
   std::vector<const Variable*> given_;  // of the caller's inputs
 };
 std::atomic<uint64_t> g_structure{0};
@@ -207,8 +241,9 @@ struct Compiled::State {
   CompileOptions options;
   struct Entry {
     StructuralHash key;
-    std::vector<uint64_t> state;  // ids of the variables of state handles
-    uint64_t structure;           // g_structure before the trace
+    std::vector<uint64_t> state;    // ids of the variables of state handles
+    std::vector<Ref<Hooks>> hooks;  // of inputs: their addresses are in `key`
+    uint64_t structure;             // g_structure before the trace
     std::unique_ptr<Executable> program;
     Fingerprint fingerprint;
     uint64_t replays = 0;
@@ -217,8 +252,8 @@ struct Compiled::State {
   CompileStats stats;
 
   std::vector<Tensor> call(Inputs);
-  Entry* find(const StructuralHash& key) {
-    const auto it = std::ranges::find(entries, key, &Entry::key);
+  Entry* find(const StructuralHash& key, Inputs in) {
+    const auto it = std::ranges::find_if(entries, [&](const Entry& e) { return e.key == key && e.program->given(in); });
     if (it == entries.end()) return nullptr;
     if (!it->program->fits() || it->state != state_ids() ||
         it->structure != g_structure.load(std::memory_order_relaxed)) {
@@ -253,7 +288,9 @@ struct Compiled::State {
     const uint64_t structure = g_structure.load(std::memory_order_relaxed);
     std::vector<uint64_t> ids = state_ids();
     auto [program, fingerprint] = Tracing(in, options).run(f);
-    entries.push_front({key, std::move(ids), structure, std::move(program), std::move(fingerprint)});
+    std::vector<Ref<Hooks>> hooks;
+    for (const Tensor& t : in) hooks.push_back(t.variable()->hooks);
+    entries.push_front({key, std::move(ids), std::move(hooks), structure, std::move(program), std::move(fingerprint)});
     if (entries.size() > options.signatures) {
       entries.pop_back();
       if (stats.evictions++ == 0)
@@ -274,16 +311,14 @@ Compiled::Compiled(TensorFunction f, CompileOptions o, const std::source_locatio
   state_->where = where;
   TG_CHECK(f, value, "[compile] the function is empty. Pass one that can be called.");
   TG_CHECK(o.signatures > 0, value, "[compile] signatures is 0. At least one must be kept.");
-  for (const Rng* r : o.generators) TG_CHECK(r, value, "[compile] a generator is null. Pass addresses of generators.");
+  for (const Rng* r : o.generators) {
+    TG_CHECK(r, value, "[compile] a generator is null. Pass addresses of generators.");
+    TG_CHECK(std::ranges::count(o.generators, r) == 1, value,
+             "[compile] a generator is listed twice. A call advances each once: list it once.");
+  }
   for (const Tensor* t : o.state) TG_CHECK(t, value, "[compile] a state is null. Pass addresses of tensors.");
   state_->f = std::move(f);
   state_->options = std::move(o);
-}
-void detail::forbid_in_trace(std::string_view op, std::string_view what) {
-  TG_CHECK(
-      !tracing(), state,
-      "[{}] {} while a compiled function is traced: a replay would not do it again. Do it outside, before the call.",
-      op, what);
 }
 void detail::check_planner() {
   (void)enabled_passes();
@@ -307,7 +342,7 @@ std::vector<Tensor> Compiled::State::call(Inputs in) {
 #else
   const size_t each = std::min<size_t>(options.verify, 1);
 #endif
-  Entry* e = find(key);
+  Entry* e = find(key, in);
   if (!e) {
     e = trace(key, in);
   } else {

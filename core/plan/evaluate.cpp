@@ -14,6 +14,8 @@ Graph collect(Inputs roots) {  // explicit stack: graphs may be 10^6 deep
   std::vector<Node*> stack;
   auto visit = [&](Node* n) {
     if (!n || n->done || n->mark == mark) return;
+    if (n->error && n->error == error_of_traced() && !tracing()) [[unlikely]]
+      ++g_reads_elsewhere, check_alive(*n);
     n->mark = mark;
     stack.push_back(n);
     g.nodes.emplace_back(n);

@@ -11,7 +11,7 @@ namespace tg::detail {
 void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {
   for (size_t k = 0; k < inputs.size(); ++k)
     for (const auto& v : b.variables)
-      TG_CHECK(b.inputs[k] == kNone || v.new_value == kNone || v.variable.get() != inputs[k], state,
+      TG_CHECK(b.inputs[k] == kNone || !(v.updated || v.new_value != kNone) || v.variable.get() != inputs[k], state,
                "[compile] input {} is {}, which the function updates. After the update the function would read the "
                "new value as its input, but a replay the old one. Pass a detach() of it, or drop the input and use "
                "the captured tensor.",
@@ -20,8 +20,11 @@ void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {
 
 Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<GeneratorSpan> d)
     : binding_(std::move(b)), generators_(std::move(d)) {
-  for (const auto& v : binding_.variables)
-    if (v.new_value != kNone) assigned_.push_back(v.variable.get());
+  for (const auto& v : binding_.variables) {
+    captured_.push_back(v.variable.get());
+    if (v.updated || v.new_value != kNone) assigned_.push_back(v.variable.get());
+  }
+  std::ranges::sort(captured_);
   std::ranges::sort(assigned_);
   build(g, plan);
 }
@@ -35,9 +38,16 @@ bool same_place(const Layout& a, const Layout& b) {
 bool Executable::fits() const {
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
     // A value without readers may have any layout that assign() accepts.
-    return v.variable->requires_grad == v.requires_grad &&
+    return v.variable->requires_grad == v.requires_grad && hooks_of(*v.variable) == v.hooks &&
            (v.slot == kNone || v.bf16_copy || same_place(v.variable->value->layout, layouts_[v.slot]));
   });
+}
+
+bool Executable::given(Inputs in) const {
+  for (size_t k = 0; k < in.size(); ++k)
+    if (const Variable* v = in[k].variable().get(); v->requires_grad)
+      if ((std::ranges::binary_search(captured_, v) ? v : nullptr) != binding_.captured_as[k]) return false;
+  return true;
 }
 
 void Executable::patch_pointers(const MemorySource& r) {
@@ -92,15 +102,18 @@ Rng Executable::moved(const Rng& traced) const {
     if (d.covers(traced)) return {d.generator->seed, d.generator->offset + (traced.offset - d.begin.offset)};
   return traced;
 }
-void Executable::update_dynamic_ops() {
+// In the first run the trace has counted steps, but not moved generators.
+void Executable::update_dynamic_ops(bool first) {
   size_t kept = 0;
   for (DynamicOp& c : dynamic_ops_) {
     const Rng* at = c.traced->rng_state();
-    OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
-    if (!next) continue;  // it is constant
-    if (c.in_chain) *c.in_chain = next.get();
-    ops_[c.op] = std::move(next);
-    if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
+    if (at || !first) {
+      OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
+      if (!next) continue;  // it is constant
+      if (c.in_chain) *c.in_chain = next.get();
+      ops_[c.op] = std::move(next);
+      if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
+    }
     if (&dynamic_ops_[kept] != &c) dynamic_ops_[kept] = std::move(c);
     ++kept;
   }
@@ -184,10 +197,11 @@ std::vector<Tensor> Executable::results() const {
 }
 
 std::vector<Tensor> Executable::run(Inputs in) {
-  bool counted = runs_++ == 0;  // the trace advanced steps and generators
+  bool counted = runs_++ == 0;
+  if (counted) update_dynamic_ops(true);
   try {
     bind(in);
-    if (!counted) update_dynamic_ops(), counted = true;
+    if (!counted) update_dynamic_ops(false), counted = true;
     copy_moved(MemorySource::Kind::input);
     call_all();
     copy_moved(MemorySource::Kind::per_run);

@@ -5,6 +5,7 @@
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/core/rng.h>
 
+#include <algorithm>
 #include <deque>
 
 namespace tg::detail {
@@ -24,23 +25,28 @@ struct Binding {
     Ref<Variable> variable;
     uint32_t slot = kNone;       // of its value before the call; kNone: not read
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
+    size_t hooks;                // of the variable
+    bool updated;                // at any time in the trace
     bool bf16_copy;              // slots are of its bf16 copy; its f32 entry precedes
     bool requires_grad;          // in the trace
   };
   std::vector<uint32_t> inputs;  // slots; kNone: not read
   std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
+  std::vector<const Variable*> captured_as;  // by input; null: no variable, or it needs no gradient
+  const Variable* captured(const Variable* v) const {
+    return std::ranges::any_of(variables, [&](auto& x) { return x.variable.get() == v; }) ? v : nullptr;
+  }
 };
+inline size_t hooks_of(const Variable& v) { return v.hooks ? v.hooks->list.size() : 0; }
 // An Error if an input that is read is a variable with a new value: after the assignment the function would read the
 // new value, a replay the old one.
 void check_inputs(const Binding&, std::span<const Variable* const>);
-// The state of a generator at the begin and end of the trace.
+// The state of a generator before the trace, and at its begin and end (Trace::kSeed).
 struct GeneratorSpan {
   Rng* generator;
-  Rng begin, end;
-  bool covers(const Rng& at) const {
-    return at.seed == begin.seed && at.offset >= begin.offset && at.offset <= end.offset;
-  }
+  Rng outside, begin, end;
+  bool covers(const Rng& at) const { return at.seed == begin.seed && at.offset >= begin.offset; }
 };
 
 class Executable {
@@ -49,7 +55,8 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  bool fits() const;  // whether variables have the traced layouts and flags
+  bool fits() const;         // whether variables have the traced layouts, flags and hooks
+  bool given(Inputs) const;  // whether inputs are the captured variables that they were
   std::vector<Tensor> run(Inputs);
   size_t ops() const { return calls_.size(); }
   size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
@@ -105,7 +112,7 @@ class Executable {
   bool copied(MemorySource&);
   void copy_moved(MemorySource::Kind);
   Rng moved(const Rng& traced) const;
-  void update_dynamic_ops();
+  void update_dynamic_ops(bool first);
   void undo_steps();
   void call(const Call&);
   void count_work() const;
@@ -126,7 +133,7 @@ class Executable {
   }
 
   Binding binding_;
-  std::vector<const Variable*> assigned_;  // sorted
+  std::vector<const Variable*> captured_, assigned_;  // sorted
   std::vector<GeneratorSpan> generators_;
   std::vector<Layout> layouts_;      // by slot
   std::deque<Layout> own_layouts_;   // of results of replacement ops

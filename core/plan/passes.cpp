@@ -130,7 +130,7 @@ class Clusters {
  private:
   bool may_join(uint32_t i, int64_t& columns) const {
     const Node& n = *g_.nodes[i];
-    if (busy_[i] || n.op->traits().kind != OpKind::pointwise || n.out.size() != 1 || n.error) return false;
+    if (busy_[i] || n.op->traits().kind != OpKind::pointwise || n.out.size() != 1 || has_failed(n)) return false;
     const Layout& out = n.out[0].layout;
     if (out.aliases_input >= 0 || out.numel() == 0 || !out.is_contiguous() || !n.op->supports(out.device.backend) ||
         !runtime_of(out.device).runs_in_chains(*n.op))

@@ -45,7 +45,7 @@ class Finder {
  private:
   bool matches(const Pattern& p, uint32_t n, Match& m) const {
     const Node& node = *g_.nodes[n];
-    if (busy_[n] || node.op->type() != p.op || node.error) return false;
+    if (busy_[n] || node.op->type() != p.op || has_failed(node)) return false;
     if (node.in.size() < p.in.size() || (node.in.size() > p.in.size() && !p.more)) return false;
     m.nodes.push_back(n);
     if (in_order(p, n, m, false)) return true;

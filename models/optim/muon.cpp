@@ -152,10 +152,10 @@ void Muon::update(const Step& s) {
     const Tensor& w = entries()[0].w;
     const Tensor none = zeros({0}, w.dtype(), w.device());
     const int64_t first = 0;
-    sgd_step({.w = {&w, 1}, .grad = {&none, 1}, .first = {&first, 1}}, {}, lr(), steps() + 1, {}, 0, clock());
+    sgd_step({.w = {&w, 1}, .grad = {&none, 1}, .first = {&first, 1}}, {}, clock()->lr, clock()->t + 1, {}, 0, clock());
   }
   if (matrices.which.empty()) return;
-  sgd_step({.w = matrices.w, .grad = updates, .each = own}, {.skip_non_finite = skip}, lr(), steps() + 1,
+  sgd_step({.w = matrices.w, .grad = updates, .each = own}, {.skip_non_finite = skip}, clock()->lr, clock()->t + 1,
            skip ? s.norm : Tensor(), skip ? std::numeric_limits<double>::infinity() : 0, clock(), rest.which.empty());
   for (size_t k = 0; k < momentum.size(); ++k) matrices_[matrices.which[k]].momentum.assign(momentum[k]);
 }

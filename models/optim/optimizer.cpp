@@ -181,6 +181,19 @@ void Optimizer::set_lr(double lr) {
   clock_->lr = lr;
 }
 
+void Optimizer::uncount_step() {
+  detail::forbid_in_trace(op_, "a step is uncounted");
+  --clock_->t;
+}
+double Optimizer::lr() const {
+  detail::forbid_in_trace(op_, "the host reads the learning rate");
+  return clock_->lr;
+}
+int64_t Optimizer::steps() const {
+  detail::forbid_in_trace(op_, "the host reads the number of steps");
+  return clock_->t;
+}
+
 StateDict Optimizer::state() const {
   StateDict r;
   for (const auto& [name, s] : state_) {
@@ -202,6 +215,7 @@ std::map<std::string, Layout> Optimizer::state_layouts() const {
   return r;
 }
 void Optimizer::load_state(const StateDict& state, int64_t steps) {
+  detail::forbid_in_trace(op_, "a state is loaded");
   TG_CHECK(steps >= 0 && steps <= kMostSteps, value, "[{}] steps is {}. It must be from 0 to 2^53.", op_, steps);
   NoGradScope off;
   std::vector<Tensor> values;

@@ -79,9 +79,10 @@ class Optimizer {
   /// Sets the learning rate of later steps, also inside compiled functions. It is finite and at least 0.
   void set_lr(double);
   /// Uncounts the last step, if a non-finite norm made it change nothing.
-  void uncount_step() { --clock_->t; }
-  double lr() const { return clock_->lr; }  ///< of the next step, where lr_scale is 1
-  int64_t steps() const { return clock_->t; }
+  void uncount_step();
+  /// The learning rate of the next step, where lr_scale is 1. lr() and steps() are Errors in compiled functions.
+  double lr() const;
+  int64_t steps() const;
   std::string_view name() const { return op_; }  ///< "adamw", "sgd" or "muon"
 
   /// The state for checkpoints: "<name>.<what>" per tensor, in the parameter's shape. Sharded: rank 0 gets whole

@@ -38,7 +38,7 @@ void Sgd::update(const Step& s) {
             .dampening = config_.dampening,
             .nesterov = config_.nesterov,
             .skip_non_finite = config_.skip_non_finite},
-           lr(), steps() + 1, s.norm, s.max_norm, clock());
+           clock()->lr, clock()->t + 1, s.norm, s.max_norm, clock());
 }
 
 }  // namespace tg

@@ -100,9 +100,10 @@ std::vector<int64_t> firsts_of(std::string_view op, std::span<const int64_t> fir
   return {first.begin(), first.end()};
 }
 void check_count(std::string_view op, bool count, double lr, int64_t t) {
-  TG_CHECK(count || !detail::tracing(), state,
-           "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
-           op, t, lr);
+  if (!count && detail::tracing())
+    detail::tracing()->refuse(fmt::format(
+        "[{}] every replay of the compiled function would be step {} with lr {}. Use an Optimizer, or pass a count.",
+        op, t, lr));
 }
 void check_skip(std::string_view op, bool skip, const Tensor& norm) {
   TG_CHECK(!skip || norm, value,
