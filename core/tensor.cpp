@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 
 #include <atomic>
@@ -131,8 +132,9 @@ void* Tensor::elements(DType t) const {
            "[data] tensor {}: a dry run computes no elements. Read them outside of it, or call item() or "
            "to_vector(), which return 0 in it.",
            *this);
-  if (!materialised()) evaluate({this, 1});
-  return value()->storage->data + layout().offset * int64_t(size_of(t));
+  const Ref<Value> v = detail::value_of(*this);
+  if (!v->storage) evaluate({this, 1});
+  return v->storage->data + v->layout.offset * int64_t(size_of(t));
 }
 void Tensor::assign(const Tensor& t) const {
   TG_CHECK(t.shape() == shape() && t.dtype() == dtype() && t.device() == device(), shape,
@@ -141,8 +143,10 @@ void Tensor::assign(const Tensor& t) const {
       !t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
       "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGradScope, or detach().",
       *this, t);
-  detail::Trace* const trace = detail::tracing();
-  var().value = trace ? trace->assigns(*this, t) : t.value();
+  if (detail::Trace* const trace = detail::tracing())
+    var().value = trace->assigns(*this, t);
+  else
+    detail::WritesValues().replace(var(), detail::value_of(t));
 }
 Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make_ref<op::Cast>(t), {*this}); }
 Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make_ref<op::Cast>(dtype()), {*this}); }
@@ -153,7 +157,7 @@ Tensor Tensor::to(Device d) const {
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
   detail::host_reads(*this);  // like a copy to the host
-  const Tensor source = contiguous();
+  const Tensor source = detach().contiguous();
   evaluate({source});
   const Layout& l = source.layout();
   Tensor copy = empty(Layout::contiguous(shape(), dtype(), d));
@@ -184,7 +188,8 @@ void Tensor::copy_to_host(void* to_host, DType t) const {
 Tensor Tensor::detach() const {
   NoGradScope off;
   detail::Trace* const trace = detail::tracing();
-  const Ref<Value> seen = trace ? trace->reads(*this) : value();  // evaluates a variable that is lazy now
+  const Ref<Value> seen =
+      trace ? trace->reads(*this) : detail::value_of(*this);  // evaluates a variable that is lazy now
   if (!seen->producer) return Tensor(seen);
   return emit1(stateless<Detach>(), {*this});
 }

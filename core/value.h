@@ -60,6 +60,7 @@ struct Variable : Counted<Variable> {
   /// For a recomputed value: the original, whose producer is on the tape.
   Ref<Value> origin;
   bool requires_grad, recorded = false;
+  std::atomic<bool> updating = false;  ///< an op that runs will replace the value
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };
 

@@ -2,6 +2,7 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/mode.h>
 
@@ -29,6 +30,10 @@ Ref<Value> find_copy(const Value& v) {
   const bool valid = v.bf16_copy && unchanged(v, v.bf16_of) && unchanged(*v.bf16_copy, detail::kUnset);
   return valid ? v.bf16_copy : nullptr;
 }
+void set_copy(Value& v, Ref<Value> copy) {
+  v.bf16_copy = std::move(copy);
+  v.bf16_of = v.storage ? v.storage->version : detail::kUnset;
+}
 // A dry run must not change tensors from outside.
 bool outlives_run(const Value& v) {
   return detail::running_dry() && v.storage &&
@@ -50,28 +55,27 @@ Ref<Value> detail::keep_bf16_copy(Value& v) {
   if (v.storage && !tracing()) evaluate({made});
   const std::lock_guard lock(g_copies);
   if (Ref<Value> copy = find_copy(v)) return copy;  // another thread made it
-  give_bf16_copy(v, made.value());
+  set_copy(v, made.value());
   return made.value();
 }
 Ref<Value> detail::take_bf16_copy(const Tensor& x) {
-  const Ref<Value> v = tracing() ? tracing()->reads(x) : x.value();
+  const Ref<Value> v = tracing() ? tracing()->reads(x) : value_of(x);
   const std::lock_guard lock(g_copies);
   Ref<Value> copy = find_copy(*v);
   v->bf16_copy = nullptr;
   return copy;
 }
 void detail::give_bf16_copy(Value& v, Ref<Value> copy) {
-  v.bf16_copy = std::move(copy);
-  v.bf16_of = v.storage ? v.storage->version : kUnset;
+  const std::lock_guard lock(g_copies);
+  set_copy(v, std::move(copy));
 }
 
 Tensor parameter_as(const Tensor& x, DType to) {
-  const auto& producer = x.value()->producer;
-  if (to != DType::bf16 || x.dtype() != DType::f32 || !x.requires_grad() || (producer && producer->tape()) ||
-      outlives_run(*x.value()))
-    return x.to(to);
+  if (to != DType::bf16 || x.dtype() != DType::f32 || !x.requires_grad()) return x.to(to);
+  const Ref<Value> now = detail::value_of(x);
+  if ((now->producer && now->producer->tape()) || outlives_run(*now)) return x.to(to);
   detail::Trace* const trace = detail::tracing();
-  const Tensor copy(trace ? trace->bf16_copy(x) : detail::keep_bf16_copy(*x.value()));
+  const Tensor copy(trace ? trace->bf16_copy(x) : detail::keep_bf16_copy(*now));
   return emit1(stateless<Bf16Copy>(), {copy, x});
 }
 }  // namespace tg

@@ -3,6 +3,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/custom_gradient.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/observe.h>
 
@@ -105,6 +106,8 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   node->tracked = tracked;
   detail::Trace* const trace = detail::tracing();
   Ref<Value> traced;
+  detail::ReadsValues reads;
+  for (const Tensor& t : in) reads.wait_for(*t.variable());
   for (size_t i = 0; i < in.size(); ++i) {
     Variable& x = *in[i].variable();
     if (trace) [[unlikely]]
@@ -188,6 +191,11 @@ Tensors emit(OpPtr op, Inputs in) {
 Tensors emit_donating(OpPtr op, std::vector<Tensor> in) {
   return emit_and(std::move(op), in, [&] { in.clear(); });
 }
+namespace {
+void set_updated(Inputs variables) {
+  for (const Tensor& t : variables) t.variable()->updating.store(false, std::memory_order_release);
+}
+}  // namespace
 void emit_update(OpPtr op, Inputs in, size_t n) {
   NoGradScope off;
   Tensors outs;
@@ -195,10 +203,25 @@ void emit_update(OpPtr op, Inputs in, size_t n) {
   auto node = make_node(std::move(op), in, layouts, outs);
   size_t assigned = 0;
   try {  // assign first: the node then owns the old value alone
-    for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
-    if (!lazy_enabled()) detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+    if (lazy_enabled()) {
+      for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
+      return;
+    }
+    {
+      detail::WritesValues alone;
+      for (; assigned < n; ++assigned) {
+        Ref<Value>& old = node->in[assigned].value;
+        if (alone.others() && old.use_count() == 2) old = make_ref<Value>(old->layout, old->storage);
+        in[assigned].variable()->updating.store(true, std::memory_order_relaxed);
+        alone.replace(*in[assigned].variable(), outs[assigned].value());
+      }
+    }
+    detail::run_or_evaluate(*node, {outs.data(), outs.size()});
+    set_updated(in.first(n));
   } catch (...) {
-    for (size_t k = 0; k < assigned; ++k) in[k].variable()->value = node->in[k].value;
+    detail::WritesValues alone;
+    for (size_t k = 0; k < assigned; ++k) alone.replace(*in[k].variable(), node->in[k].value);
+    set_updated(in.first(assigned));
     throw;
   }
 }

@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/profile/work.h>
@@ -36,6 +37,7 @@ bool same_place(const Layout& a, const Layout& b) {
 }
 }  // namespace
 bool Executable::fits() const {
+  const ReadsValues reads;
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
     // A value without readers may have any layout that assign() accepts.
     return v.variable->requires_grad == v.requires_grad && hooks_of(*v.variable) == v.hooks &&
@@ -72,6 +74,8 @@ void Executable::bind(Inputs in) {
       check_inputs(binding_, given);
       break;
     }
+  ReadsValues reads;
+  for (const auto& v : binding_.variables) reads.wait_for(*v.variable);
   std::vector<Tensor> pending;  // assigned under a LazyScope, not yet computed
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
@@ -95,6 +99,9 @@ void Executable::bind(Inputs in) {
     r.data = at;
     patch_pointers(r);
   }
+  read_.clear();
+  for (const uint32_t i : moving_sources_)
+    if (several_readers() && sources_[i].kind == MemorySource::Kind::variable) read_.emplace_back(sources_[i].storage);
 }
 // The generator state of this run that corresponds to one of the trace.
 Rng Executable::moved(const Rng& traced) const {
@@ -177,15 +184,18 @@ Ref<Value> Executable::value_of(uint32_t slot) const {
 }
 // Reads all values before assigning any: variables may swap values.
 void Executable::assign_variables() {
+  read_.clear();
+  if (assigned_.empty()) return;
   for (const auto& v : binding_.variables)
     if (v.new_value != kNone) new_values_.push_back(value_of(v.new_value));
+  WritesValues alone;
   auto next = new_values_.begin();
   for (const auto& v : binding_.variables)
     if (v.new_value != kNone) {
       if (v.bf16_copy)
         give_bf16_copy(*v.variable->value, std::move(*next++));
       else
-        v.variable->value = std::move(*next++);
+        alone.replace(*v.variable, std::move(*next++));
     }
   new_values_.clear();  // no other owner, so that the next run can donate them
 }

@@ -152,6 +152,7 @@ class Executable {
   std::deque<ChainCall> chains_;
   std::vector<Call> calls_;
   std::vector<Ref<Value>> new_values_;  // empty between runs
+  std::vector<Ref<Storage>> read_;      // of variables, while other threads may update them
   size_t bytes_ = 0;
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls whose arguments differ from the recording

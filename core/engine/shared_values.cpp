@@ -1,0 +1,95 @@
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <tapegrad/core/engine/shared_values.h>
+#include <unistd.h>
+
+#include <array>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace tg::detail {
+namespace {
+// Never freed: destructors of other objects may still emit ops.
+struct Readers {
+  std::mutex writing;  // also guards the others
+  std::vector<ValueReader*> all, unused;
+  std::array<Ref<Value>, 4096> old;
+  size_t next = 0;
+  const bool registered = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+};
+Readers& readers() {
+  static Readers* const all = new Readers;
+  return *all;
+}
+std::atomic<size_t> g_readers = 0;
+}  // namespace
+
+constinit thread_local ValueReader* t_reader = nullptr;
+std::atomic<bool> g_writing = false;
+bool several_readers() { return g_readers.load(std::memory_order_relaxed) > 1; }
+
+ValueReader& new_reader() {
+  struct Registered {
+    ValueReader* reader;
+    Registered() {
+      Readers& r = readers();
+      const std::lock_guard lock(r.writing);
+      if (r.unused.empty()) r.unused.push_back(new ValueReader);
+      r.all.push_back(reader = r.unused.back());
+      r.unused.pop_back(), ++g_readers;
+    }
+    ~Registered() {
+      Readers& r = readers();
+      const std::lock_guard lock(r.writing);
+      std::erase(r.all, reader);
+      r.unused.push_back(reader), --g_readers;
+    }
+  };
+  thread_local const Registered mine;
+  return *(t_reader = mine.reader);
+}
+void wait_for_writer(ValueReader& r) {
+  do {
+    r.depth.store(0, std::memory_order_release);
+    readers().writing.lock(), readers().writing.unlock();
+    r.depth.store(1, std::memory_order_seq_cst);
+  } while (g_writing.load(std::memory_order_seq_cst));
+}
+void ReadsValues::wait(const Variable& v) {
+  const uint32_t depth = reader_.depth.load(std::memory_order_relaxed);
+  do {
+    reader_.depth.store(0, std::memory_order_release);
+    while (v.updating.load(std::memory_order_acquire)) std::this_thread::yield();
+    reader_.depth.store(depth, std::memory_order_seq_cst);
+    if (g_writing.load(std::memory_order_seq_cst))
+      wait_for_writer(reader_), reader_.depth.store(depth, std::memory_order_relaxed);
+  } while (v.updating.load(std::memory_order_acquire));
+}
+
+WritesValues::WritesValues()
+    : reader_(t_reader ? *t_reader : new_reader()), depth_(reader_.depth.exchange(0, std::memory_order_release)) {
+  readers().writing.lock();
+  others_ = readers().all.size() > 1;
+  if (!others_) return;
+  g_writing.store(true, std::memory_order_seq_cst);
+  if (readers().registered)
+    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+  else
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // stores of readers have arrived
+  for (const ValueReader* r : readers().all)
+    while (r->depth.load(std::memory_order_acquire)) std::this_thread::yield();
+}
+WritesValues::~WritesValues() {
+  reader_.depth.store(depth_, std::memory_order_relaxed);
+  if (others_) g_writing.store(false, std::memory_order_release);
+  readers().writing.unlock();
+}
+void WritesValues::replace(Variable& v, Ref<Value> next) {
+  std::swap(v.value, next);
+  if (!others_ || !next || next.use_count() > 1) return;
+  next->storage = nullptr, next->producer = nullptr, next->bf16_copy = nullptr;
+  std::swap(readers().old[readers().next++ % readers().old.size()], next);
+}
+
+}  // namespace tg::detail
