@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 namespace tg {
@@ -46,6 +47,15 @@ std::vector<Slot> slots_of(const Linears& model, const std::vector<Entry>& layou
   }
   return all;
 }
+// The part before "layers.0." or "h.0.". A head has none.
+std::optional<std::string> outer_of(const std::string& name) {
+  for (size_t at = name.find('.'); at != name.npos; at = name.find('.', at + 1)) {
+    const size_t end = name.find_first_not_of("0123456789", at + 1);
+    if (end != name.npos && end > at + 1 && name[end] == '.')
+      return name.substr(0, at == 0 ? 0 : name.rfind('.', at - 1) + 1);
+  }
+  return {};
+}
 std::string hash_of(const Params& params, bool round) {
   NoGradScope off;
   Hash h;
@@ -63,8 +73,11 @@ class Plan {
   StateDict tensors;
 
   Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
-    for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
-    for (Slot& s : slots_of(model, layout)) slots_[s.linear].push_back(std::move(s));
+    std::vector<Slot> slots = slots_of(model, layout);
+    const std::string front = layout.empty() ? "" : follow_class(slots);
+    for (const auto& [name, t] : f.copies)
+      check_copy(name.substr(name.starts_with(front) ? front.size() : 0), t, base.state(), layout);
+    for (Slot& s : slots) slots_[s.linear].push_back(std::move(s));
     check_modules();
     config = f.lora;
     config.rank_pattern = {}, config.alpha_pattern = {};  // made again, by our names
@@ -89,11 +102,38 @@ class Plan {
         "layers. Merge the adapter in Python, and pass the merged folder as the model.",
         f_.path, name, t.shape(), name == "lm_head.weight" && entry == layout.end() ? ": the head is tied" : "");
   }
+  // Gives the modules the names of the class that PEFT wrapped: AutoModel lacks "model.", others put a word before it.
+  // Returns what is before the name of a head.
+  std::string follow_class(std::vector<Slot>& slots) const {
+    std::optional<std::string> ours, theirs;
+    for (const Slot& s : slots)
+      if (!ours) ours = outer_of(s.name);
+    for (const auto& [name, ab] : f_.modules)
+      if (!theirs) theirs = outer_of(name);
+    if (!ours || !theirs || ours == theirs) return "";
+    for (size_t at = 0, dot; (dot = theirs->find('.', at)) != theirs->npos; at = dot + 1) {
+      constexpr std::string_view kWrappers[] = {"model",  "transformer", "base_model",
+                                                "module", "_orig_mod",   "pretrained_model"};
+      if (std::ranges::find(kWrappers, theirs->substr(at, dot - at)) == std::end(kWrappers)) return "";
+    }
+    const bool headed = theirs->ends_with(*ours);
+    std::erase_if(slots, [&](const Slot& s) { return !headed && !outer_of(s.name); });
+    const std::string front = headed ? theirs->substr(0, theirs->size() - ours->size()) : *theirs;
+    for (Slot& s : slots) s.name = front + s.name.substr(headed ? 0 : ours->size());
+    return headed ? front : "";
+  }
   void check_modules() const {
     std::set<std::string> known;
     for (const auto& [linear, slots] : slots_)
+      for (const Slot& s : slots) known.insert(s.name);
+    for (const auto& [name, ab] : f_.modules)
+      TG_CHECK(
+          known.contains(name), value,
+          "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). It has "
+          "'{}', for one. An adapter fits the model that it was trained on. Name that model.",
+          f_.path, name, known.empty() ? "" : *known.rbegin());
+    for (const auto& [linear, slots] : slots_)
       for (const Slot& s : slots) {
-        known.insert(s.name);
         const bool there = f_.modules.contains(s.name), wanted = detail::is_selected(f_.config, s.name).value_or(there);
         TG_CHECK(there || !wanted, value,
                  "[adapter] {} has no tensors for '{}', which 'target_modules' of {} names. Name the model that it was "
@@ -104,11 +144,6 @@ class Plan {
                  "'layers_to_transform'). Restore the file that does not belong to the adapter.",
                  f_.path, s.name, f_.config_path);
       }
-    for (const auto& [name, ab] : f_.modules)
-      TG_CHECK(known.contains(name), value,
-               "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). An "
-               "adapter fits the model that it was trained on. Name that model.",
-               f_.path, name);
   }
   void add(const NamedLinear& l) {
     std::vector<const Slot*> there;
@@ -130,7 +165,7 @@ class Plan {
   }
   void check_shapes(const Slot& s, int64_t in) const {
     const auto& [a, b] = f_.modules.at(s.name);
-    const int64_t rank = f_.rank_of(s.name);
+    const int64_t rank = f_.ranks.at(s.name);
     const auto check = [&](const Tensor& t, std::string_view end, const Shape& shape) {
       TG_CHECK(t.shape() == shape, shape,
                "[adapter] '{}{}{}' is {} in {}, and 'r' and 'rank_pattern' of {} and this model imply {}. Name the "
@@ -146,7 +181,7 @@ class Plan {
     int64_t rows = 0;
     for (const Slot* s : there) {
       rows += s->rows.count;
-      if (f_.alpha_of(s->name) != f_.alpha_of(first)) return false;
+      if (f_.alphas.at(s->name) != f_.alphas.at(first)) return false;
       if (!same_bits(f_.modules.at(s->name).first, f_.modules.at(first).first)) return false;
     }
     return there.size() > 1 && rows == out;
@@ -161,8 +196,8 @@ class Plan {
     tensors[module + ".lora_a"] = transpose(wide(f_.modules.at(first).first)).contiguous();
     tensors[module + ".lora_b"] = transpose(b.size() == 1 ? b[0] : concat(b)).contiguous();
     config.targets.push_back(module);
-    if (const int64_t rank = f_.rank_of(first); rank != f_.lora.rank) config.rank_pattern.push_back({module, rank});
-    if (const double alpha = f_.alpha_of(first); alpha != f_.lora.alpha)
+    if (const int64_t rank = f_.ranks.at(first); rank != f_.lora.rank) config.rank_pattern.push_back({module, rank});
+    if (const double alpha = f_.alphas.at(first); alpha != f_.lora.alpha)
       config.alpha_pattern.push_back({module, alpha});
   }
   const PeftFile& f_;

@@ -10,6 +10,9 @@
 namespace tg::detail {
 namespace {
 
+constexpr std::string_view kMerge =
+    "Merge the adapter in Python by merge_and_unload().save_pretrained(), copy the tokenizer there, and pass that "
+    "folder as the model";
 // Keys that this program applies, and keys without an effect on a trained adapter.
 constexpr std::string_view kKnown[] = {
     "task_type",         "auto_mapping",        "peft_version",   "base_model_name_or_path",
@@ -29,21 +32,18 @@ bool is_neutral(const Json& x) {
 }
 void check_supported(const Json& config) {
   for (const auto& [key, x] : config.items()) {
+    if (key == "peft_type" || is_in(kKnown, key)) continue;
     std::string rule;
-    if (key == "peft_type") {
-      if (x != Json("LORA")) rule = "Adapters of \"LORA\" are read";
-    } else if (key == "bias") {
+    if (key == "bias") {
       if (x != Json("none")) rule = "Adapters trained with \"none\" are read";
     } else if (key == "init_lora_weights") {
       if (!x.is_boolean() && !x.is_null() && !(x.is_string() && is_in(kStarts, x.get<std::string>())))
         rule = fmt::format("Adapters that began with true, false, {} are read", listed(kStarts));
-    } else if (!is_in(kKnown, key) && !is_neutral(x)) {
+    } else if (!is_neutral(x)) {
       rule = "Adapters trained without it are read";
     }
-    TG_CHECK(rule.empty(), value,
-             "[adapter] '{}' is {}, which changes the results and is not supported. {}. Merge the adapter in Python by "
-             "merge_and_unload().save_pretrained(), copy the tokenizer there, and pass that folder as the model.",
-             key, text_of(x), rule);
+    TG_CHECK(rule.empty(), value, "[adapter] '{}' is {}, which changes the results and is not supported. {}. {}.", key,
+             text_of(x), rule, kMerge);
   }
 }
 
@@ -105,9 +105,9 @@ std::string without_lazy_quantifiers(std::string_view regex) {
   }
   return r;
 }
-// Whether a regular expression of Python matches the whole name. Marks stand for its ends: TextPattern has no anchors.
-bool matches(std::string_view regex, const std::string& name) {
-  const TextPattern pattern("\x01(?:" + without_lazy_quantifiers(regex) + ")\x02");
+// A regular expression of Python for whole names. Marks stand for their ends: TextPattern has no anchors.
+TextPattern whole(std::string_view regex) { return TextPattern("\x01(?:" + without_lazy_quantifiers(regex) + ")\x02"); }
+bool matches(const TextPattern& pattern, const std::string& name) {
   const std::string text = "\x01" + name + "\x02";
   bool all = false;
   pattern.split(text,
@@ -115,19 +115,26 @@ bool matches(std::string_view regex, const std::string& name) {
   return all;
 }
 
-// The value of the first key that matches the module, after any outer names.
+// The value of the first key that matches each module, after any outer names.
 template <class T>
-T first_match(const char* field, const Patterns<T>& patterns, const std::string& module, T otherwise) {
-  for (const auto& [key, x] : patterns) {
+std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, const auto& modules, T otherwise) {
+  constexpr size_t kMost = 4096;
+  TG_CHECK(keys.size() <= kMost, value, "[adapter] '{}' has {} keys, and may have {}. {}.", field, keys.size(), kMost,
+           kMerge);
+  std::map<std::string, T> found;
+  for (const auto& [key, x] : keys) {
     try {
-      if (matches(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key), module)) return x;
+      const TextPattern pattern = whole(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key));
+      for (const auto& [module, ab] : modules)
+        if (matches(pattern, module)) found.emplace(module, x);
     } catch (const Error& e) {
       throw Error(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
                                         "reads: {}",
                                         key, field, e.what()));
     }
   }
-  return otherwise;
+  for (const auto& [module, ab] : modules) found.emplace(module, otherwise);
+  return found;
 }
 
 // Whether a list has the module, or an end of its name, or a regular expression matches it.
@@ -136,7 +143,7 @@ std::optional<bool> names(const Json& config, const char* key, const std::string
   if (!x) return false;
   if (x->is_string()) {
     try {
-      return matches(x->get<std::string>(), module);
+      return matches(whole(x->get<std::string>()), module);
     } catch (const Error&) {
       return {};
     }
@@ -187,13 +194,6 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
   return list.empty() || std::ranges::find(list, layer) != list.end();
 }
 
-int64_t PeftFile::rank_of(const std::string& module) const {
-  return first_match("rank_pattern", lora.rank_pattern, module, lora.rank);
-}
-double PeftFile::alpha_of(const std::string& module) const {
-  return first_match("alpha_pattern", lora.alpha_pattern, module, lora.alpha);
-}
-
 Json read_peft_config(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kPeftConfig);
   const bool there = path_exists(folder), folder_there = there && is_folder(folder);
@@ -205,9 +205,16 @@ Json read_peft_config(const std::string& folder) {
            : folder_there ? fmt::format("is a folder without {}", kPeftConfig)
                           : "is a file",
            kPeftConfig, kPeftWeights);
-  Json config = parse_json(MappedFile(path).text(), "adapter", path);
+  const MappedFile file(path);
+  constexpr size_t kMost = 1 << 20;  // PEFT writes some 50 kB at most
+  TG_CHECK(file.text().size() <= kMost, value, "[adapter] {} has {} bytes, and may have {}. {}.", path,
+           file.text().size(), kMost, kMerge);
+  Json config = parse_json(file.text(), "adapter", path);
   TG_CHECK(config.is_object() && config.contains("peft_type"), value,
            "[adapter] {} has no \"peft_type\", as PEFT writes it. Is it the file of another program?", path);
+  const Json& type = config.at("peft_type");
+  TG_CHECK(type == Json("LORA"), value, "[adapter] {} has the 'peft_type' {}, and \"LORA\" alone is read. {}.", path,
+           text_of(type), kMerge);
   return config;
 }
 std::string peft_weights_path(const std::string& folder) {
@@ -236,6 +243,10 @@ PeftFile read_peft(const std::string& folder) {
   });
   f.path = peft_weights_path(folder);
   read_tensors(f);
+  in_file(f.config_path, [&] {
+    f.ranks = values_of("rank_pattern", f.lora.rank_pattern, f.modules, f.lora.rank);
+    f.alphas = values_of("alpha_pattern", f.lora.alpha_pattern, f.modules, f.lora.alpha);
+  });
   return f;
 }
 

@@ -30,9 +30,8 @@ struct PeftFile {
   bool base_is_bf16 = false;
   std::map<std::string, std::pair<Tensor, Tensor>> modules;  // A (r, in) and B (out, r)
   std::map<std::string, Tensor> copies;                      // weights of the base, which PEFT saves with adapted heads
-
-  int64_t rank_of(const std::string& module) const;
-  double alpha_of(const std::string& module) const;
+  std::map<std::string, int64_t> ranks;                      // of modules
+  std::map<std::string, double> alphas;
 };
 // The configuration alone. An Error if the folder has no adapter.
 Json read_peft_config(const std::string& folder);

@@ -216,8 +216,7 @@ TEST_CASE("PEFT: which modules a configuration selects") {
 TEST_CASE("PEFT: what changes the results and is not supported is refused by name and value") {
   const Copy c("llama_patterns");
   CHECK(c.error() == "no error");
-  const std::vector<std::pair<const char*, Json>> refused{{"peft_type", "LOHA"},
-                                                          {"use_dora", true},
+  const std::vector<std::pair<const char*, Json>> refused{{"use_dora", true},
                                                           {"bias", "lora_only"},
                                                           {"lora_bias", true},
                                                           {"modules_to_save", Json::array({"lm_head"})},
@@ -237,6 +236,18 @@ TEST_CASE("PEFT: what changes the results and is not supported is refused by nam
     CHECK_HAS(says, "Merge the adapter in Python by merge_and_unload()");
     CHECK_HAS(says, "in " + c.path + "/adapter_config.json");
   }
+  std::istringstream types(  // of peft 0.21
+      "ADALORA ADAMSS ADAPTION_PROMPT BEFT BOFT C3A CARTRIDGE CPT DEFT DELORA FOURIERFT FROD GLORA GRALORA HIRA HRA "
+      "IA3 LILY LN_TUNING LOHA LOKR MISS MULTITASK_PROMPT_TUNING OFT OSF PEANUT POLY PREFIX_TUNING PROMPT_TUNING PSOFT "
+      "PVERA P_TUNING RANDLORA ROAD SHADOW SHIRA SUPERTUNING TINYLORA TRAINABLE_TOKENS UNILORA VBLORA VERA WAVEFT "
+      "XLORA lora TOMORROW");
+  for (std::string type; types >> type;) {
+    c.config(Json{{"feedforward_modules", Json::array({"x"})}, {"r", Json()}, {"peft_type", type}});
+    CHECK_HAS(c.error(), fmt::format("has the 'peft_type' \"{}\", and \"LORA\" alone is read. Merge", type));
+    CHECK_SAYS(adapter_base(c.path), "has the 'peft_type'");
+  }
+  fs::copy(adapter_of("llama_patterns") + "/adapter_config.json", c / "adapter_config.json",
+           fs::copy_options::overwrite_existing);
   for (const auto& [key, x] : std::vector<std::pair<const char*, Json>>{{"a_key_of_tomorrow", false},
                                                                         {"init_lora_weights", "gaussian"},
                                                                         {"init_lora_weights", false},
@@ -262,6 +273,59 @@ TEST_CASE("PEFT: what changes the results and is not supported is refused by nam
   CHECK_HAS(c.error(), "has no \"peft_type\", as PEFT writes it.");
   c.config(Json{{"peft_type", "LORA"}, {"lora_alpha", 2}});
   CHECK_HAS(c.error(), "there is no 'r'. Every adapter has one.");
+}
+
+TEST_CASE("PEFT: names of modules by the class that it wrapped") {
+  for (const std::string& name : kCases) {
+    const SafetensorsFile expected = expected_of(name);
+    const std::string inner = has(name, "gpt2") ? "transformer." : "model.";
+    const bool headed = has(name, "head") || has(name, "all");
+    for (const std::string outer : {"", "model.", "transformer.", "model.model.", "model.transformer.",
+                                    "base_model.model.model.", "module._orig_mod.transformer."}) {
+      CAPTURE_ALL(name, outer);
+      const bool whole = outer.ends_with(inner);
+      if (headed && !whole) continue;
+      const Copy c(name);
+      const auto moved = [&](const std::string& n) {
+        if (!n.starts_with(inner)) return whole ? outer.substr(0, outer.size() - inner.size()) + n : n;
+        return outer + n.substr(inner.size());
+      };
+      StateDict weights;
+      for (const auto& [n, t] : c.weights()) weights["base_model.model." + moved(n.substr(17))] = t;
+      write_safetensors(weights_in(c.path), weights);
+      Json config = config_in(c.path);
+      config["target_modules"] = Json();
+      for (const char* field : {"rank_pattern", "alpha_pattern"}) {
+        Json keys = Json::object();
+        for (const auto& [key, x] : config[field].items())
+          keys[key.starts_with('^') ? "^" + moved(key.substr(1)) : key] = x;
+        config[field] = keys;
+      }
+      c.config(config);
+      LoadedModel m = load_model(c.base);
+      load_adapter(c.path, m);
+      CHECK(distance(m.model.forward(expected.tensor("tokens")), expected.tensor("logits")) <= 1e-5);
+    }
+  }
+  const Copy c("llama_patterns");
+  for (const char* outer : {"language_model.model.", "x.", "model.decoder."}) {
+    StateDict weights;
+    for (const auto& [n, t] : c.weights()) weights[fmt::format("base_model.model.{}{}", outer, n.substr(23))] = t;
+    const std::string says = c.with_weights(weights);
+    CHECK_HAS(says, fmt::format("has tensors for '{}layers.0.", outer));
+    CHECK_HAS(says, "It has 'model.layers.1.self_attn.v_proj', for one. An adapter fits");
+  }
+}
+
+TEST_CASE("PEFT: a configuration of a million keys is refused at once, and so are many patterns") {
+  const Copy c("llama_patterns");
+  Json keys = config_in(c.path)["alpha_pattern"];
+  for (int i = 0; i < 4095; ++i) keys[fmt::format("layers.9.x{}", i)] = 2;
+  CHECK(c.with("alpha_pattern", keys) == "no error");
+  keys["x"] = 2;
+  CHECK_HAS(c.with("alpha_pattern", keys), "'alpha_pattern' has 4097 keys, and may have 4096");
+  write_file_atomically(c / "adapter_config.json", std::string((1 << 20) + 1, '['));
+  CHECK_HAS(c.error(), "has 1048577 bytes, and may have 1048576");
 }
 
 TEST_CASE("PEFT: damaged folders and other models") {
