@@ -77,6 +77,10 @@ void check_used(std::string_view command, const SettingFlags& given, const std::
   check("special", "text", [](const std::string& file) { return !is_token_file(file); });
 }
 void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, const std::string& name) {
+  note_unknown_to_nfc();
+  if (read.invalid > 0 && dynamic_cast<const BpeTokenizer*>(&tokenizer))
+    print_note("{:.3g} % of the bytes of {} are no UTF-8: is it a text?",
+               100. * double(read.invalid) / double(read.bytes), printable(name));
   if (!read.special.empty())
     print_note(
         "{} has the special token {} in its text, and it is encoded as text; --special parse makes "

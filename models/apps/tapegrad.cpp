@@ -4,10 +4,12 @@
 
 int main(int argc, char** argv) {
   tg::apps::prepare_streams();
-  return tg::apps::run_command_line(
+  const int status = tg::apps::run_command_line(
       argc, argv,
       {tg::apps::train_command(), tg::apps::finetune_command(), tg::apps::merge_command(), tg::apps::export_command(),
        tg::apps::generate_command(), tg::apps::eval_command(), tg::apps::inspect_command(), tg::apps::compare_command(),
        tg::apps::tokenizer_command(), tg::apps::tokenize_command(), tg::apps::plot_command()},
       tg::apps::rank_of_error, tg::apps::end_ranks);
+  tg::apps::note_unknown_to_nfc();
+  return status;
 }

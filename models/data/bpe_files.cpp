@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <unordered_set>
@@ -269,17 +270,24 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   return from_json(text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
 }
 
+// What to pass in place of another file of a tokenizer.
+static std::string way_out_of(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  if (path_exists(folder + "/tokenizer.json")) return fmt::format("Pass {0} or {0}/tokenizer.json.", folder);
+  return path_exists(folder + "/merges.txt") ? fmt::format("Pass {}.", folder) : kWayOut;
+}
+
 BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   const auto text_of_file = [](const std::string& file) { return std::string(MappedFile(file).text()); };
   if (!is_folder(path)) {
     if (path.ends_with(".tiktoken")) return BpeTokenizer::from_ranks(text_of_file(path), pattern, path);
-    TG_CHECK(!path.ends_with(".model"), value, "[tokenizer] {} is a file of SentencePiece, which is not supported. {}",
-             path, kWayOut);
-    TG_CHECK(!path.ends_with("vocab.json") && !path.ends_with("merges.txt"), value,
-             "[tokenizer] {} is one of the two files vocab.json and merges.txt, which are read together. Name their "
-             "folder.",
-             path);
-    return BpeTokenizer::from_json(text_of_file(path), path);
+    const bool is_json = !path.ends_with(".model") && !path.ends_with("merges.txt");
+    const std::string text = is_json ? text_of_file(path) : "";
+    const Json json = is_json ? parse_json(text, "tokenizer", path, detail::kTokenizerDepth) : Json();
+    TG_CHECK(member_of(json, "model").is_object(), value,
+             "[tokenizer] {} is no tokenizer.json, which has a \"model\". {}", path, way_out_of(path));
+    return BpeTokenizer::from_parsed(json, text, path);
   }
   const std::string file = path + "/tokenizer.json";
   const bool whole = path_exists(file);

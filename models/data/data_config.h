@@ -43,7 +43,7 @@ template <class Config, class F> void visit_example_fields(Config& c, F&& f) {
 template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
   f("documents", c.documents,
     "of a text file: file, or line (each line is a document); a .jsonl file has one per line, the \"text\" of its "
-    "object");
+    "object; bytes: a file of any format is one");
   f("special", c.special, "special tokens in documents: text, or parse (they are tokens)");
   f("token_type", c.token_type, "of .bin files without a header: u16 or u32");
   f("weights", c.weights,

@@ -2,26 +2,27 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/documents.h>
+#include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 namespace tg {
-InputFile open_text(const std::string& path) {
+InputFile open_text(const std::string& path, bool bytes_are_meant) {
   InputFile file(path);
   TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
   std::string start(std::min<size_t>(512, file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(start)));
-  const std::string other = foreign_format(start, /*text_is_meant=*/true);
-  TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
+  const std::string other = bytes_are_meant ? "" : foreign_format(start, /*text_is_meant=*/true);
+  TG_CHECK(other.empty(), io, "[data] {} is {}. To learn its bytes as they are, pass --documents bytes.", path, other);
   return file;
 }
 namespace {
 constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
 
-void append_file(const std::string& path, std::string& to) {
-  const InputFile file = open_text(path);
+void append_file(const std::string& path, DocumentKind kind, std::string& to) {
+  const InputFile file = open_text(path, kind == DocumentKind::bytes);
   const size_t before = to.size();
   to.resize(before + file.size());
   file.read(0, std::as_writable_bytes(std::span(to).subspan(before)));
@@ -29,7 +30,9 @@ void append_file(const std::string& path, std::string& to) {
 
 constexpr std::string_view kNoText = "[data] no text is named. Training needs at least one file. Pass its path.";
 bool is_json_lines(std::string_view path) { return path.ends_with(".jsonl"); }
-bool is_whole(std::string_view path, DocumentKind kind) { return kind == DocumentKind::file && !is_json_lines(path); }
+bool is_whole(std::string_view path, DocumentKind kind) {
+  return kind == DocumentKind::bytes || (kind == DocumentKind::file && !is_json_lines(path));
+}
 void check_any(int64_t documents, std::span<const std::string> paths) {
   TG_CHECK(documents > 0, value,
            "[data] {} has no document: its lines are blank. At least one must have text. Check the file.", paths[0]);
@@ -93,7 +96,7 @@ void for_each_documents(std::span<const std::string> paths, DocumentKind kind,
   for (const std::string& path : paths) {
     if (is_whole(path, kind)) {
       std::string text;
-      append_file(path, text);
+      append_file(path, kind, text);
       add(std::move(text));
       continue;
     }
@@ -110,7 +113,7 @@ std::string read_texts(std::span<const std::string> paths, DocumentKind kind, in
   TG_CHECK(!paths.empty(), value, "{}", kNoText);
   for (const std::string& path : paths) {
     if (is_whole(path, kind)) {
-      append_file(path, all);
+      append_file(path, kind, all);
       ++documents;
       continue;
     }
@@ -136,6 +139,7 @@ EncodedDocuments encode_documents(const Tokenizer& tokenizer, std::span<const st
     r.documents += std::ssize(documents);
     for (const std::string_view text : documents) {
       r.bytes += std::ssize(text);
+      r.invalid += detail::invalid_bytes(text);
       if (!parse && r.special.empty()) r.special = tokenizer.special_in(text);
     }
     tokenizer.encode_documents(documents, {.parse_special = parse}, counted);

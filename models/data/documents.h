@@ -14,21 +14,22 @@
 namespace tg {
 class InputFile;
 
-/// Opens a text. An Error if it is missing, a folder, empty or a file of another format.
-InputFile open_text(const std::string& path);
+/// Opens a text. An Error if it is missing, a folder, empty or, unless bytes are meant, a file of another format.
+InputFile open_text(const std::string& path, bool bytes_are_meant = false);
 
 namespace detail {
 // Calls f(line, its number from 1) for lines that are not blank until f returns false. Holds the longest line.
 void for_each_line(const std::string& path, const std::function<bool(std::string_view line, int64_t number)>& f);
 }  // namespace detail
 
-/// A document of a text file. In a .jsonl file each line is one: an object with its "text".
-enum class DocumentKind { file, line };
+/// A document of a text file. In a .jsonl file each line is one: an object with its "text". With bytes, a file of any
+/// format and name is one document.
+enum class DocumentKind { file, line, bytes };
 /// Whether special tokens that a document spells are text or tokens.
 enum class SpecialTokens { text, parse };
 /// Names of values.
 /// @{
-template <> inline constexpr EnumNames<2> kEnumNames<DocumentKind>{"documents", {"file", "line"}};
+template <> inline constexpr EnumNames<3> kEnumNames<DocumentKind>{"documents", {"file", "line", "bytes"}};
 template <> inline constexpr EnumNames<2> kEnumNames<SpecialTokens>{"special", {"text", "parse"}};
 /// @}
 
@@ -50,6 +51,7 @@ std::string read_texts(std::span<const std::string> paths, DocumentKind = Docume
 /// The result of encode_documents().
 struct EncodedDocuments {
   int64_t documents = 0, bytes = 0, tokens = 0;
+  int64_t invalid = 0;  ///< bytes that are no UTF-8
   /// The first special token that a document spells and that became text, or "".
   std::string special = "";
 };

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 
@@ -11,6 +12,8 @@ namespace {
 
 // Latin with accents, Han: NFC neither changes them nor combines them with an earlier one.
 bool stays(char32_t c) { return c < 0x300 || (c >= 0x3400 && c < 0xA000); }
+
+std::atomic<char32_t> unknown = 0;
 
 std::string composed(std::string_view text) {
   utf8proc_uint8_t* result = nullptr;
@@ -38,6 +41,25 @@ size_t unfinished_at_end(std::string_view text) {
   return 0;
 }
 
+int64_t invalid_bytes(std::string_view text) {
+  int64_t count = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = first_of(text.substr(at)).length;
+    count += length == 0;
+    at += length + (length == 0);
+  }
+  return count;
+}
+bool nfc_lacks(char32_t c) {
+  const bool never = (c & 0xFFFE) == 0xFFFE || (c >= 0xFDD0 && c <= 0xFDEF);  // noncharacters
+  return !never && utf8proc_category(utf8proc_int32_t(c)) == UTF8PROC_CATEGORY_CN;
+}
+std::string unknown_to_nfc() {
+  const char32_t c = unknown;
+  return c == 0 ? ""
+                : fmt::format("U+{:04X}, which Unicode {} of utf8proc lacks", uint32_t(c), utf8proc_unicode_version());
+}
+
 std::string nfc(std::string_view text) {
   std::string to;
   size_t done = 0,
@@ -56,6 +78,7 @@ std::string nfc(std::string_view text) {
     }
     to += text.substr(done, from - done);
     do {
+      if (unknown == 0 && nfc_lacks(c.code)) unknown = c.code;
       at += c.length;
       c = at < text.size() ? first_of(text.substr(at)) : Utf8();
     } while (changing());

@@ -34,7 +34,14 @@ void append_utf8(std::string& to, char32_t code);
 // The number of bytes, 0 to 3, of an incomplete last character.
 size_t unfinished_at_end(std::string_view text);
 
+// The number of bytes that belong to no character.
+int64_t invalid_bytes(std::string_view text);
+
 // Normalization form C (UAX 15), by utf8proc. Invalid UTF-8 stays.
 std::string nfc(std::string_view text);
+// Whether utf8proc has no class of it. Noncharacters never get one.
+bool nfc_lacks(char32_t);
+// The first code point of this process that nfc() met and utf8proc does not know, and its version. Empty: none.
+std::string unknown_to_nfc();
 
 }  // namespace tg::detail

@@ -47,14 +47,12 @@ std::vector<Slot> slots_of(const Linears& model, const std::vector<Entry>& layou
   }
   return all;
 }
-// The part before "layers.0." or "h.0.". A head has none.
-std::optional<std::string> outer_of(const std::string& name) {
-  for (size_t at = name.find('.'); at != name.npos; at = name.find('.', at + 1)) {
-    const size_t end = name.find_first_not_of("0123456789", at + 1);
-    if (end != name.npos && end > at + 1 && name[end] == '.')
-      return name.substr(0, at == 0 ? 0 : name.rfind('.', at - 1) + 1);
-  }
-  return {};
+// Drops the words that depend on the class that PEFT wrapped: AutoModel has none, AutoModelForCausalLM one.
+std::string core_of(std::string_view name) {
+  for (const std::string_view word :
+       {"model.", "transformer.", "base_model.", "module.", "_orig_mod.", "pretrained_model."})
+    if (name.starts_with(word)) return core_of(name.substr(word.size()));
+  return std::string(name);
 }
 std::string hash_of(const Params& params, bool round) {
   NoGradScope off;
@@ -73,11 +71,22 @@ class Plan {
   StateDict tensors;
 
   Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
+    for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
+    std::map<std::string, std::string> theirs;  // by core
+    if (!layout.empty())
+      for (const auto& [name, ab] : f.modules) theirs.emplace(core_of(name), name);
     std::vector<Slot> slots = slots_of(model, layout);
-    const std::string front = layout.empty() ? "" : follow_class(slots);
-    for (const auto& [name, t] : f.copies)
-      check_copy(name.substr(name.starts_with(front) ? front.size() : 0), t, base.state(), layout);
-    for (Slot& s : slots) slots_[s.linear].push_back(std::move(s));
+    std::optional<std::string> front;
+    for (Slot& s : slots)
+      if (const auto at = theirs.find(core_of(s.name)); at != theirs.end()) {
+        if (at->first != s.name) front = at->second.substr(0, at->second.size() - at->first.size());
+        s.name = at->second;
+      }
+    for (Slot& s : slots) {
+      const std::string core = core_of(s.name);
+      if (front && core != s.name && !theirs.contains(core)) s.name = *front + core;
+      slots_[s.linear].push_back(std::move(s));
+    }
     check_modules();
     config = f.lora;
     config.rank_pattern = {}, config.alpha_pattern = {};  // made again, by our names
@@ -89,7 +98,7 @@ class Plan {
                   const std::vector<Entry>& layout) const {
     NoGradScope off;
     const auto entry = std::ranges::find_if(
-        layout, [&](const Entry& e) { return e.pieces.size() == 1 && e.pieces[0].theirs == name; });
+        layout, [&](const Entry& e) { return e.pieces.size() == 1 && core_of(e.pieces[0].theirs) == core_of(name); });
     const auto ours = entry == layout.end() ? base.end() : base.find(entry->ours);
     const auto same = [&] {
       const Tensor w = ours->second.to(Device::cpu()).contiguous();
@@ -101,26 +110,6 @@ class Plan {
         "[adapter] {} has a weight '{}' {} that is not the model's{}. Adapters may only add to the weights of Linear "
         "layers. Merge the adapter in Python, and pass the merged folder as the model.",
         f_.path, name, t.shape(), name == "lm_head.weight" && entry == layout.end() ? ": the head is tied" : "");
-  }
-  // Gives the modules the names of the class that PEFT wrapped: AutoModel lacks "model.", others put a word before it.
-  // Returns what is before the name of a head.
-  std::string follow_class(std::vector<Slot>& slots) const {
-    std::optional<std::string> ours, theirs;
-    for (const Slot& s : slots)
-      if (!ours) ours = outer_of(s.name);
-    for (const auto& [name, ab] : f_.modules)
-      if (!theirs) theirs = outer_of(name);
-    if (!ours || !theirs || ours == theirs) return "";
-    for (size_t at = 0, dot; (dot = theirs->find('.', at)) != theirs->npos; at = dot + 1) {
-      constexpr std::string_view kWrappers[] = {"model",  "transformer", "base_model",
-                                                "module", "_orig_mod",   "pretrained_model"};
-      if (std::ranges::find(kWrappers, theirs->substr(at, dot - at)) == std::end(kWrappers)) return "";
-    }
-    const bool headed = theirs->ends_with(*ours);
-    std::erase_if(slots, [&](const Slot& s) { return !headed && !outer_of(s.name); });
-    const std::string front = headed ? theirs->substr(0, theirs->size() - ours->size()) : *theirs;
-    for (Slot& s : slots) s.name = front + s.name.substr(headed ? 0 : ours->size());
-    return headed ? front : "";
   }
   void check_modules() const {
     std::set<std::string> known;

@@ -71,9 +71,12 @@ bool is_path(std::string_view word) { return word.find_first_of("/.") != std::st
 void read_field(const FieldName& f, const Json& x, std::string& to) {
   const bool known =
       f.key != "tokenizer" || x == "byte" || x == "char" || (x.is_string() && is_path(x.get<std::string>()));
-  expect_field(
-      x.is_string() && known, f, x,
-      f.key == "tokenizer" ? "byte or char, or the path of a tokenizer, with a '/' or a '.'" : "a text in quotes");
+  std::error_code none;
+  expect_field(x.is_string() && known, f, x,
+               f.key != "tokenizer" ? "a text in quotes"
+               : x.is_string() && std::filesystem::exists(x.get<std::string>(), none)
+                   ? fmt::format("byte or char, or a path with a '/': pass ./{}", x.get<std::string>())
+                   : "byte or char, or the path of a tokenizer, with a '/' or a '.'");
   to = x.get<std::string>();
   if (f.key == "weights") to = fmt::format("{}", fmt::join(mixture_weights(to), ","));  // one text for equal numbers
 }

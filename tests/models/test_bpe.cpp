@@ -276,7 +276,7 @@ TEST_CASE("bpe: other files, and the tokenizers of bytes and characters as token
   CHECK(text_of(characters["model"]["vocab"]) == R"({"a":0,"b":1,"é":2})");
   CHECK(characters["model"]["type"] == Json("WordLevel"));
   CHECK_SAYS_OF(io, read_tokenizer(folder / "none"), "none");
-  CHECK_SAYS_OF(value, read_tokenizer(folder / "tokenizer.model"), "SentencePiece");
+  CHECK_SAYS_OF(value, read_tokenizer(folder / "tokenizer.model"), "tokenizer.model is no tokenizer.json");
   CHECK_SAYS_OF(io, read_tokenizer(Folder().path), "has neither tokenizer.json nor vocab.json and merges.txt");
 }
 

@@ -1,7 +1,10 @@
 // Foreign formats and dangling links are named, files next to a tokenizer are followed or refused, and work on ids
 // needs no tokenizer.
 #include <tapegrad/core/io/json.h>
+#include <tapegrad/models/data/utf8.h>
 #include <tapegrad/tapegrad.h>
+
+#include <ranges>
 
 #include "support/helpers.h"
 #include "support/hf_folder.h"
@@ -26,6 +29,20 @@ const std::pair<std::string_view, std::string_view> kForeign[] = {
     {"\x89HDF\r\n\x1a\n\0\0"sv, "HDF5"},
     {"PAR1\x15\4\x15\x10\0\0"sv, "Parquet"},
 };
+// Beginnings of files that Pillow, pyarrow, tar and others write, and of texts that only look so.
+constexpr std::string_view kNoText =
+    "\x89PNG\r\n\x1a\n\0|\xff\xd8\xff\xe0\0\x10JFIF|GIF89a\x28\0\x1e|BM\x66\x0e\0\0\0\0\0\0\x36|II*\0\x08|"
+    "ID3\4\0\0\0\0\0#|"
+    "RIFF\x70\0\0\0WEBPVP8 |RIFF\xf4\7\0\0WAVEfmt "
+    "|\0\0\1\0\7\0\x10\x10|\xff\xfb\x90\x64|fLaC\0\0\0\"|OggS\0\2|MThd\0\0|"
+    "\0\0\0 ftypisom|\x1a\x45\xdf\xa3\x9f|\177ELF\2\1\1|MZ\x90\0\3|\0asm\1|%PDF-1.7\r\n1 0 obj|%PDF-1.4\n%\xe2|"
+    "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|ARROW1\0\0|\xff\xff\xff\xff\x78\0\0\0|ORC\n\x1c\n|SQLite format 3\0|\xff\xfeh\0|"
+    "\x40\0\0\0\0\0\0\0{\"a\"|Rar!\x1a\7\1|\0\1\0\0\0\x12|\x80\2]q\0|\4\"M\30d|any\0thing"sv;
+constexpr std::string_view kText =
+    "BM is a company|GIF89a is a format|PK\n|%PDF-1.4 is a version|PAR1 and PAR2|GGUF|RIFFabcdWAVE|ID3 tags|MZ-80|ORCs|"
+    "Obj|OggS|!<arch> x|OTTO \x1b[1mBismarck|FEA1|II*|MM*x|BZh91AY&SY|\f\v\b|SQLite format 3 is|Rar! said "
+    "he|wOFF|caf\xe9|"
+    "{\"a\": 1}|\xef\xbb\xbfhi|version https://git-lfs.github.com/spec/ has it"sv;
 const std::string_view kPage = "\n <!DOCTYPE HTML><html><head><title>404</title>";
 }  // namespace
 
@@ -61,6 +78,54 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
   CHECK_SAYS(read_tokenizer(f / "page"), "a page of HTML");
   const std::vector<std::string> page{f / "page"};
   CHECK(read_texts(page) == kPage);  // it may be what somebody wants to learn
+  const std::vector<std::string> data{f / "a.txt"};
+  for (const auto part : std::views::split(kNoText, '|')) {
+    const std::string_view head(part.begin(), part.end());
+    CAPTURE(head);
+    put(data[0], head);
+    CHECK_SAYS(read_texts(data), "To learn its bytes as they are, pass --documents bytes.");
+    CHECK(read_texts(data, DocumentKind::bytes) == head);
+    CHECK_SAYS(read_examples(data, ByteTokenizer(), {.format = chat_format("plain"), .context = 8}), "[data]");
+  }
+  for (const auto part : std::views::split(kText, '|')) {
+    const std::string_view text(part.begin(), part.end());
+    CAPTURE(text);
+    put(data[0], text);
+    CHECK(read_texts(data) == text);
+  }
+}
+
+TEST_CASE("foreign files: a tokenizer's other files in its place") {
+  Folder f;
+  const std::string pass = fmt::format("Pass {0} or {0}/tokenizer.json.", f.path);
+  put(f / "tokenizer.json", "{}");
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                           "config.json", "merges.txt", "tokenizer.model", "generation_config.json"}) {
+    put(f / name, has(name, ".json") ? R"({"model": 3, "eos_token": "x"})" : "a b");
+    CHECK_SAYS(read_tokenizer(f / name), pass);
+  }
+  fs::remove(f / "tokenizer.json");
+  CHECK_SAYS(read_tokenizer(f / "vocab.json"), fmt::format("Pass {}.", f.path));
+  fs::remove(f / "merges.txt");
+  CHECK_SAYS(read_tokenizer(f / "tokenizer.model"), "Write tokenizer.json in Python");
+  const auto here = fs::current_path();
+  fs::current_path(f.path);
+  fs::create_directory("base");
+  CHECK_SAYS(Settings().set("tokenizer", "base"), "pass ./base");
+  CHECK_SAYS(Settings().set("tokenizer", "bass"), "with a '/' or a '.'");
+  fs::current_path(here);
+}
+
+TEST_CASE("foreign files: code points that are newer than utf8proc, and bytes that are no UTF-8") {
+  for (const char32_t c :
+       {U'e', U'\u0301', U'\ue000', U'\U000f0000', U'\ufdd0', U'\ufffe', U'\U0010ffff', U'\U0001f600'})
+    CHECK(!detail::nfc_lacks(c));
+  for (const char32_t c : {U'\u0378', U'\U0003ff00', U'\U000e0fff'}) CHECK(detail::nfc_lacks(c));
+  detail::nfc("x\U0003ff00");
+  CHECK_HAS(detail::unknown_to_nfc(), "of utf8proc lacks");
+  CHECK(detail::invalid_bytes("12345678"
+                              "caf\xe9"
+                              "\xc3\xa9\xff\xed\xa0\x80") == 5);
 }
 
 TEST_CASE("foreign files: dtypes of others in sound safetensors are named, and are no damage") {
