@@ -1,8 +1,21 @@
 #include <fmt/core.h>
 #include <tapegrad/core/error.h>
 
+#include <cstdint>
+
 namespace tg {
-void detail::fail(Error::Kind kind, std::string what) { throw Error(kind, what); }
+void detail::fail(Error::Kind kind, std::string what) {
+  constexpr size_t kHead = 900, kTail = 400;  // keys and lines of a file may be of any length
+  if (what.size() > kHead + kTail + 100) {
+    const auto cut = [&](size_t at) {
+      while ((uint8_t(what[at]) & 0xC0) == 0x80) --at;
+      return at;
+    };
+    const size_t from = cut(kHead), to = cut(what.size() - kTail);
+    what.replace(from, to - from, fmt::format(" [... {} bytes ...] ", to - from));
+  }
+  throw Error(kind, what);
+}
 void detail::add_place(const Error& e, const std::source_location& where, const char* what) {
   if (where.line() == 0) throw e;
   const std::string_view message = e.what();

@@ -61,7 +61,7 @@ std::string foreign_format(std::string_view first, bool text_is_meant) {
       // Token ids have zero bytes. A text may spell a signature.
       const bool of_text = s.size() < 3 || s.find('\0') != s.npos;
       const bool spelled = std::ranges::all_of(s, [](char c) { return c >= ' ' && c <= '~'; });
-      if ((text_is_meant || !of_text) && !(spelled && is_text) && first.size() >= s.size() &&
+      if ((text_is_meant || !of_text) && !((spelled || s.size() < 3) && is_text) && first.size() >= s.size() &&
           std::ranges::equal(s, first.substr(0, s.size()), [](char a, char b) { return a == '?' || a == b; }))
         return std::string(f.is);
     }

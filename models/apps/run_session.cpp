@@ -6,6 +6,7 @@
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/train/events.h>
@@ -38,8 +39,14 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
                              kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments", "split_weights"};
+  // A tokenizer may have moved.
+  const auto is_same = [&](const Difference& d) {
+    return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
+           identity_of(read_tokenizer(own_json(d.after).get<std::string>())) ==
+               identity_of(*Tokenizer::from_json(c.tokenizer));
+  };
   RunConfig run = run_of(o, before, [&](const Difference& d) {
-    TG_CHECK(std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
+    TG_CHECK(is_same(d) || std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
              "[{}] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
              "muon_lr, warmup, moments, split_weights, eval_every, checkpoint_every, compile and shard_optimizer may "
              "change. Leave it out.",

@@ -50,9 +50,9 @@ template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
   hand_on();
 }
 [[noreturn]] void fail_json(std::string_view what) {
-  throw Error(Error::Kind::value, fmt::format("[tokenizer] the tokenizer's JSON is wrong: {}. It must be as to_json() "
-                                              "writes it. Take it from the config of the model.",
-                                              what));
+  detail::fail(Error::Kind::value, fmt::format("[tokenizer] the tokenizer's JSON is wrong: {}. It must be as to_json() "
+                                               "writes it. Take it from the config of the model.",
+                                               what));
 }
 }  // namespace
 

@@ -67,9 +67,9 @@ class Reader {
   explicit Reader(const SafetensorsFile& file) : path_(file.path()), metadata_(file.metadata()) {}
 
   [[noreturn]] void fail(std::string_view what, std::string_view advice = "Use an older copy of the file") const {
-    throw Error(Error::Kind::io, fmt::format("[checkpoint] {} cannot be used: {}. It must be as save_checkpoint() "
-                                             "writes it. {}.",
-                                             path_, what, advice));
+    detail::fail(Error::Kind::io, fmt::format("[checkpoint] {} cannot be used: {}. It must be as save_checkpoint() "
+                                              "writes it. {}.",
+                                              path_, what, advice));
   }
   const std::string& text(const std::string& key) const {
     const auto it = metadata_.find(key);
@@ -133,10 +133,10 @@ void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) 
     const fs::path path = file.name(), folder = path.parent_path();
     const std::string meta = (folder / "meta.json").string();
     const auto [at, added] = read.try_emplace(folder);
-    if (added && path_exists(meta)) at->second = parse_json(MappedFile(meta).text(), "data", meta);
+    if (added && path_exists(meta) && !is_folder(meta)) at->second = json_or_null(MappedFile(meta).text());
     const Json& json = at->second;
     const Json* hash = json.is_object() ? json.find("tokenizer_hash") : nullptr;
-    if (!hash) continue;  // of another program
+    if (!hash || !hash->is_string()) continue;  // of another program
     TG_CHECK(!added || !tokenizer || *hash == Json(identity_of(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
@@ -149,7 +149,7 @@ void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) 
              file.size(), meta, text_of(*tokens));
     if (!added) continue;
     for (const auto& [name, count] : shards->items())
-      TG_CHECK(path_exists((folder / name).string()), io,
+      TG_CHECK(fs::path(name).filename() != name || path_exists((folder / name).string()), io,
                "[data] {} is missing, and {} lists it. Restore it, or tokenize the texts again.",
                (folder / name).string(), meta);
   }

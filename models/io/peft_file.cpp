@@ -128,9 +128,9 @@ std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, c
       for (const auto& [module, ab] : modules)
         if (matches(pattern, module)) found.emplace(module, x);
     } catch (const Error& e) {
-      throw Error(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
-                                        "reads: {}",
-                                        key, field, e.what()));
+      fail(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
+                                 "reads: {}",
+                                 key, field, e.what()));
     }
   }
   for (const auto& [module, ab] : modules) found.emplace(module, otherwise);

