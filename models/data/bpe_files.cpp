@@ -119,10 +119,16 @@ Json object_in(const std::string& folder, const char* name) {
 }
 
 // The member, or null without an object or key.
-const Json& member_of(const Json& object, const char* key) {
+const Json& member_of(const Json& object, std::string_view key) {
   static const Json none = nullptr;
   const Json* found = object.is_object() ? object.find(key) : nullptr;
   return found ? *found : none;
+}
+
+// Whether Python takes it as true.
+bool is_on(const Json& x) {
+  return !x.is_null() && x != Json(false) && x != Json(0) && x != Json("") &&
+         !((x.is_array() || x.is_object()) && x.empty());
 }
 
 // A text or an object with "content".
@@ -130,10 +136,17 @@ std::string text_of_token(const Json& t) {
   const Json& content = t.is_object() ? member_of(t, "content") : t;
   return content.is_string() ? content.get<std::string>() : "";
 }
-template <class F> void each_special(const Json& file, F f) {
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
-                          "additional_special_tokens", "extra_special_tokens"}) {
-    const Json& t = member_of(file, key);
+template <class F> void each_special(const Json& config, F f) {
+  std::vector<std::string> keys{"bos_token", "eos_token", "unk_token", "sep_token",
+                                "pad_token", "cls_token", "mask_token"};
+  for (const auto& [key, t] : config.items())
+    if (key.ends_with("_token") && std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+  const bool extra = is_on(member_of(config, "extra_special_tokens"));
+  for (const char* key :
+       {"model_specific_special_tokens", extra ? "extra_special_tokens" : "additional_special_tokens"})
+    keys.emplace_back(key);
+  for (const std::string& key : keys) {
+    const Json& t = member_of(config, key);
     if (t.is_array() || (t.is_object() && !t.contains("content")))  // a list, or by name
       for (const Json& x : t) f(x);
     else
@@ -163,8 +176,7 @@ void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
 }
 
 // Adds the tokens of a folder's other files to its tokenizer.json, like transformers. Returns whether there were any.
-bool add_tokens(const std::string& folder, const Json& config, Json& tokenizer) {
-  const Json map = object_in(folder, "special_tokens_map.json"), added = object_in(folder, "added_tokens.json");
+bool add_tokens(const std::string& folder, const Json& config, const Json& added, Json& tokenizer) {
   std::set<std::string> known, special;
   std::vector<Json> tokens;
   const auto add = [&](const Json& t, const Json& id) {
@@ -179,8 +191,7 @@ bool add_tokens(const std::string& folder, const Json& config, Json& tokenizer) 
   if (const Json& list = member_of(tokenizer, "added_tokens"); list.is_array())
     for (const Json& t : list)
       if (t.is_object()) known.insert(text_of_token(t));
-  for (const Json* file : {&config, &map})
-    each_special(*file, [&](const Json& t) { special.insert(text_of_token(t)); });
+  each_special(config, [&](const Json& t) { special.insert(text_of_token(t)); });
   if (const Json& list = member_of(config, "added_tokens_decoder"); list.is_object())
     for (const auto& [digits, t] : list.items()) {
       const int64_t id = number_of(digits);
@@ -191,33 +202,73 @@ bool add_tokens(const std::string& folder, const Json& config, Json& tokenizer) 
       add(t, id);
     }
   for (const auto& [content, id] : added.items()) add(Json(content), id);
-  for (const Json* file : {&config, &map}) each_special(*file, [&](const Json& t) { add(t, nullptr); });
+  each_special(config, [&](const Json& t) { add(t, nullptr); });
   number_tokens(tokens, tokenizer);
   for (Json& t : tokens)
     if (Json& list = tokenizer["added_tokens"]; list.is_array() || list.is_null()) list.push_back(std::move(t));
   return !tokens.empty();
 }
 
-// The tokenizer.json for vocab.json and merges.txt, by the class in tokenizer_config.json.
+// The class that transformers 5 takes, without "Fast".
+std::string class_of(const std::string& folder, const Json& config) {
+  const std::string file = folder + "/config.json";
+  const Json model = path_exists(file) ? json_or_null(MappedFile(file).text()) : Json();
+  const std::string type = text_of_token(member_of(model, "model_type"));
+  std::string name = text_of_token(member_of(config, "tokenizer_class"));
+  if (name.empty()) name = text_of_token(member_of(model, "tokenizer_class"));
+  if (type == "qwen2" || (type == "qwen3" && name.empty())) return "Qwen2Tokenizer";
+  if (type == "mistral") return "TokenizersBackend";
+  if (name.empty()) return type == "gpt2" ? "GPT2Tokenizer" : "";
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  return name;
+}
+// The pre-tokenizer that these classes build.
+Json steps_of(bool qwen, bool prefixed) {
+  const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", prefixed}, {"trim_offsets", true}, {"use_regex", !qwen}};
+  if (!qwen) return bytes;
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({detail::split_json(kQwen2Pattern), bytes})}};
+}
+// Follows add_prefix_space of a class in place of tokenizer.json. Returns whether it differed.
+bool follow_prefix(const std::string& source, const std::string& type, const Json& prefix, Json& tokenizer) {
+  const auto any = [&](const char* section, std::string_view key, const Json& otherwise, const auto& is) {
+    const Json& root = member_of(tokenizer, section);
+    const Json& list = member_of(root, section == std::string_view("normalizer") ? "normalizers" : "pretokenizers");
+    const Json steps = list.is_array() ? list : Json::array({root});
+    return std::ranges::any_of(steps, [&](const Json& step) {
+      const Json& x = member_of(step, key);
+      return is(text_of_token(member_of(step, "type")), x.is_null() ? otherwise : x);
+    });
+  };
+  if (type == "LlamaTokenizer" && prefix.is_boolean()) {
+    const bool now = any("normalizer", "", {}, [](const auto& t, auto&) { return t == "Prepend"; }) ||
+                     any("pre_tokenizer", "prepend_scheme", "always",
+                         [](const auto& t, const Json& x) { return t == "Metaspace" && x != Json("never"); });
+    const bool bytes = any("pre_tokenizer", "", {}, [](const auto& t, auto&) { return t == "ByteLevel"; });
+    TG_CHECK(bytes || now == is_on(prefix), value,
+             "[tokenizer] {} sets add_prefix_space to {}, and tokenizer.json does the opposite. {}", source,
+             is_on(prefix), kWayOut);
+  }
+  const bool qwen = type == "Qwen2Tokenizer";
+  const bool now = any("pre_tokenizer", "add_prefix_space", true,
+                       [](const auto& t, const Json& x) { return t == "ByteLevel" && is_on(x); });
+  if ((!qwen && type != "GPT2Tokenizer") || now == is_on(prefix)) return false;
+  tokenizer["pre_tokenizer"] = steps_of(qwen, !now);
+  return true;
+}
+
+// The tokenizer.json for vocab.json and merges.txt, by the class.
 Json json_of_vocab(const std::string& folder, const Json& config) {
-  const Json& named = member_of(config, "tokenizer_class");
-  std::string type = named.is_string() ? named.get<std::string>() : "GPT2Tokenizer";
-  if (type.ends_with("Fast")) type.resize(type.size() - 4);
-  const bool qwen = type == "Qwen2Tokenizer", prefixed = member_of(config, "add_prefix_space") == Json(true);
+  const std::string named = class_of(folder, config), type = named.empty() ? "GPT2Tokenizer" : named;
+  const bool qwen = type == "Qwen2Tokenizer", prefixed = is_on(member_of(config, "add_prefix_space"));
   TG_CHECK(qwen || type == "GPT2Tokenizer", value,
            "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is supported for "
            "GPT2Tokenizer and Qwen2Tokenizer only. {}",
            folder, type, kWayOut);
-  TG_CHECK(!qwen || !prefixed, value,
-           "[tokenizer] {}/tokenizer_config.json sets add_prefix_space for Qwen2Tokenizer, which is not supported. {}",
-           folder, kWayOut);
   const std::string vocabulary = folder + "/vocab.json", merges = folder + "/merges.txt";
   Json json = json_of_vocab(parse_json(MappedFile(vocabulary).text(), "tokenizer", vocabulary),
                             merges_of(MappedFile(merges).text(), merges), qwen ? kQwen2Pattern : kGpt2Pattern);
   if (qwen) json["normalizer"] = Json{{"type", "NFC"}};
-  if (prefixed)
-    json["pre_tokenizer"] =
-        Json{{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+  if (prefixed) json["pre_tokenizer"] = steps_of(qwen, true);
   return json;
 }
 }  // namespace
@@ -270,7 +321,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   return from_json(text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
 }
 
-// What to pass in place of another file of a tokenizer.
+// Names the right path in place of another file of a tokenizer.
 static std::string way_out_of(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
@@ -296,16 +347,28 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
            "tokenizer.model write tokenizer.json in Python: "
            "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
            path);
-  const Json config = object_in(path, "tokenizer_config.json");
-  std::vector<const char*> unread = {"split_special_tokens"};
-  if (!whole) unread.insert(unread.end(), {"add_bos_token", "add_eos_token"});  // else its post_processor has it
+  Json config = object_in(path, "tokenizer_config.json"), added = Json::object();
+  if (!config.contains("added_tokens_decoder")) {  // else transformers 5 does not read the other two files
+    added = object_in(path, "added_tokens.json");
+    const Json map = object_in(path, "special_tokens_map.json");
+    for (const auto& [key, x] : map.items())
+      if (key != "added_tokens_decoder") config[key] = x;
+    if (map.contains("extra_special_tokens")) config.erase("additional_special_tokens");
+  }
+  std::vector<const char*> unread = {"split_special_tokens",
+                                     "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"};
+  if (!whole)
+    unread.insert(unread.end(), {"add_bos_token", "add_eos_token", "vocab", "merges"});  // else the file has them
   for (const char* key : unread)
-    TG_CHECK(member_of(config, key) != Json(true), value,
-             "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids and is not supported. {}", path, key,
-             kWayOut);
+    TG_CHECK(!is_on(member_of(config, key)), value,
+             "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids or texts and is not supported. {}", path,
+             key, kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
   Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);
-  const bool changed = json.is_object() && add_tokens(path, config, json);
+  const bool prefixed = whole && json.is_object() &&
+                        follow_prefix(path + "/tokenizer_config.json", class_of(path, config),
+                                      member_of(config, "add_prefix_space"), json);
+  const bool changed = json.is_object() && (add_tokens(path, config, added, json) || prefixed);
   return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }
 

@@ -34,7 +34,7 @@ constexpr std::string_view kNoText =
     "\x89PNG\r\n\x1a\n\0|\xff\xd8\xff\xe0\0\x10JFIF|GIF89a\x28\0\x1e|BM\x66\x0e\0\0\0\0\0\0\x36|II*\0\x08|"
     "ID3\4\0\0\0\0\0#|"
     "RIFF\x70\0\0\0WEBPVP8 |RIFF\xf4\7\0\0WAVEfmt "
-    "|\0\0\1\0\7\0\x10\x10|\xff\xfb\x90\x64|fLaC\0\0\0\"|OggS\0\2|MThd\0\0|"
+    "|\0\0\1\0\7\0\x10\x10|\xff\xfb\x90\x64\0|fLaC\0\0\0\"|OggS\0\2|MThd\0\0|"
     "\0\0\0 ftypisom|\x1a\x45\xdf\xa3\x9f|\177ELF\2\1\1|MZ\x90\0\3|\0asm\1|%PDF-1.7\r\n1 0 obj|%PDF-1.4\n%\xe2|"
     "\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|ARROW1\0\0|\xff\xff\xff\xff\x78\0\0\0|ORC\n\x1c\n|SQLite format 3\0|\xff\xfeh\0|"
     "\x40\0\0\0\0\0\0\0{\"a\"|Rar!\x1a\7\1|\0\1\0\0\0\x12|\x80\2]q\0|\4\"M\30d|any\0thing"sv;
@@ -199,6 +199,23 @@ Ids ids_of(const std::string& folder, std::string_view text, bool special = true
 constexpr int64_t id(char c) { return int64_t(uint8_t(c)) + 1; }
 }  // namespace
 
+TEST_CASE("foreign files: the ids of transformers with each key beside a tokenizer.json, or the key is refused") {
+  const Json all = own_json(read_file(TG_TEST_DATA "/tokenizer_keys.json"));
+  for (const Json& c : all.at("cases")) {
+    CAPTURE(text_of(c.at("files")));
+    Folder f;
+    put(f / "tokenizer.json", text_of(all.at("tokenizer")));
+    for (const auto& [name, content] : c.at("files").items()) put(f / name, text_of(content));
+    try {
+      const Ids ids = ids_of(f.path, all.at("text").get<std::string>());
+      CHECK(ids == c.at("ids").get<Ids>());
+    } catch (const Error& e) {
+      CHECK_HAS(e.what(), "sets split_special_tokens");
+      CHECK(c.at("ids") != all.at("cases")[0].at("ids"));
+    }
+  }
+}
+
 TEST_CASE("foreign files: vocab.json and merges.txt are read by the class that tokenizer_config.json names") {
   Folder f;
   const std::string accent = "e\xcc\x81";  // NFC: U+00E9, two bytes
@@ -218,7 +235,6 @@ TEST_CASE("foreign files: vocab.json and merges.txt are read by the class that t
        {std::pair(R"({"tokenizer_class": "RobertaTokenizer"})", "names the class RobertaTokenizer"),
         {R"({"add_bos_token": true})", "sets add_bos_token"},
         {R"({"split_special_tokens": true})", "sets split_special_tokens"},
-        {R"({"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true})", "sets add_prefix_space"},
         {R"([])", "is not an object"},
         {R"({"added_tokens_decoder": {"x": {"content": "y"}}})", "has the id \"x\""},
         {R"({"added_tokens_decoder": {"7": {"content": "the"}}})", "gives \"the\" the id 7, and the vocabulary 258"}}) {
