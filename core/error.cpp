@@ -7,11 +7,9 @@ namespace tg {
 void detail::fail(Error::Kind kind, std::string what) {
   constexpr size_t kHead = 900, kTail = 400;  // keys and lines of a file may be of any length
   if (what.size() > kHead + kTail + 100) {
-    const auto cut = [&](size_t at) {
-      while ((uint8_t(what[at]) & 0xC0) == 0x80) --at;
-      return at;
-    };
-    const size_t from = cut(kHead), to = cut(what.size() - kTail);
+    size_t from = kHead, to = what.size() - kTail;
+    while ((uint8_t(what[from]) & 0xC0) == 0x80 && from > 0) --from;  // within a character
+    while ((uint8_t(what[to]) & 0xC0) == 0x80) ++to;
     what.replace(from, to - from, fmt::format(" [... {} bytes ...] ", to - from));
   }
   throw Error(kind, what);

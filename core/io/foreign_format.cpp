@@ -18,9 +18,7 @@ constexpr Format kFormats[] = {
      {"version https://git-lfs.github.com/spec/v?\n"sv}},
     {"a GGUF file of llama.cpp, which `tapegrad export --to gguf` writes and nothing reads. Take the model's folder of "
      "Hugging Face, with config.json and safetensors",
-     {"GGUF"sv}},
-    {"an old file of llama.cpp, which is not read. Take the model's folder with config.json and safetensors",
-     {"ggjt"sv, "lmgg"sv}},
+     {"GGUF"sv, "ggjt"sv, "lmgg"sv}},
     {"a zip file, as PyTorch's checkpoints are, which is not read. Load it in Python, and write it by "
      "save_pretrained() or safetensors.torch.save_file()",
      {"PK\3\4"sv, "PK\5\6"sv}},

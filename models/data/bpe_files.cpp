@@ -127,8 +127,8 @@ const Json& member_of(const Json& object, std::string_view key) {
 
 // Whether Python takes it as true.
 bool is_on(const Json& x) {
-  return !x.is_null() && x != Json(false) && x != Json(0) && x != Json("") &&
-         !((x.is_array() || x.is_object()) && x.empty());
+  const bool empty = x == Json("") || ((x.is_array() || x.is_object()) && x.empty());
+  return !empty && !x.is_null() && x != Json(false) && x != Json(0);
 }
 
 // A text or an object with "content".
@@ -229,36 +229,27 @@ Json steps_of(bool qwen, bool prefixed) {
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({detail::split_json(kQwen2Pattern), bytes})}};
 }
 // Follows add_prefix_space of a class in place of tokenizer.json. Returns whether it differed.
-bool follow_prefix(const std::string& source, const std::string& type, const Json& prefix, Json& tokenizer) {
-  const auto any = [&](const char* section, std::string_view key, const Json& otherwise, const auto& is) {
-    const Json& root = member_of(tokenizer, section);
-    const Json& list = member_of(root, section == std::string_view("normalizer") ? "normalizers" : "pretokenizers");
-    const Json steps = list.is_array() ? list : Json::array({root});
-    return std::ranges::any_of(steps, [&](const Json& step) {
-      const Json& x = member_of(step, key);
-      return is(text_of_token(member_of(step, "type")), x.is_null() ? otherwise : x);
-    });
-  };
-  if (type == "LlamaTokenizer" && prefix.is_boolean()) {
-    const bool now = any("normalizer", "", {}, [](const auto& t, auto&) { return t == "Prepend"; }) ||
-                     any("pre_tokenizer", "prepend_scheme", "always",
-                         [](const auto& t, const Json& x) { return t == "Metaspace" && x != Json("never"); });
-    const bool bytes = any("pre_tokenizer", "", {}, [](const auto& t, auto&) { return t == "ByteLevel"; });
-    TG_CHECK(bytes || now == is_on(prefix), value,
-             "[tokenizer] {} sets add_prefix_space to {}, and tokenizer.json does the opposite. {}", source,
-             is_on(prefix), kWayOut);
-  }
-  const bool qwen = type == "Qwen2Tokenizer";
-  const bool now = any("pre_tokenizer", "add_prefix_space", true,
-                       [](const auto& t, const Json& x) { return t == "ByteLevel" && is_on(x); });
-  if ((!qwen && type != "GPT2Tokenizer") || now == is_on(prefix)) return false;
-  tokenizer["pre_tokenizer"] = steps_of(qwen, !now);
+bool follow_prefix(const std::string& folder, const Json& config, Json& tokenizer) {
+  const std::string type = class_of(folder, config);
+  const std::string steps =
+      text_of(member_of(tokenizer, "pre_tokenizer")) + text_of(member_of(tokenizer, "normalizer"));
+  const auto has = [&](std::string_view part) { return steps.find(part) != steps.npos; };
+  const Json& prefix = member_of(config, "add_prefix_space");
+  const bool bytes = has("\"ByteLevel\""), wanted = is_on(prefix), qwen = type == "Qwen2Tokenizer";
+  const bool now =
+      bytes ? !has("\"add_prefix_space\":false") : has("\"Prepend\"") || (has("\"Metaspace\"") && !has("\"never\""));
+  TG_CHECK(type != "LlamaTokenizer" || bytes || prefix.is_null() || now == wanted, value,
+           "[tokenizer] {}/tokenizer_config.json sets add_prefix_space to {}, and tokenizer.json does the opposite. {}",
+           folder, wanted, kWayOut);
+  if ((!qwen && type != "GPT2Tokenizer") || now == wanted) return false;
+  tokenizer["pre_tokenizer"] = steps_of(qwen, wanted);
   return true;
 }
 
 // The tokenizer.json for vocab.json and merges.txt, by the class.
 Json json_of_vocab(const std::string& folder, const Json& config) {
-  const std::string named = class_of(folder, config), type = named.empty() ? "GPT2Tokenizer" : named;
+  std::string type = class_of(folder, config);
+  if (type.empty()) type = "GPT2Tokenizer";
   const bool qwen = type == "Qwen2Tokenizer", prefixed = is_on(member_of(config, "add_prefix_space"));
   TG_CHECK(qwen || type == "GPT2Tokenizer", value,
            "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is supported for "
@@ -365,9 +356,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
              key, kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";
   Json json = whole ? parse_json(text, "tokenizer", file, detail::kTokenizerDepth) : json_of_vocab(path, config);
-  const bool prefixed = whole && json.is_object() &&
-                        follow_prefix(path + "/tokenizer_config.json", class_of(path, config),
-                                      member_of(config, "add_prefix_space"), json);
+  const bool prefixed = whole && json.is_object() && follow_prefix(path, config, json);
   const bool changed = json.is_object() && (add_tokens(path, config, added, json) || prefixed);
   return BpeTokenizer::from_parsed(json, changed ? "" : text, source);
 }

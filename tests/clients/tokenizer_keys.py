@@ -18,32 +18,29 @@ TEXT = "the <x> the</s><|endoftext|> the the\u00e9"
 PLAIN = {"content": "<x>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
 ADDED = {"__type": "AddedToken", **PLAIN}
 ALL = {str(i): {**PLAIN, "content": t} for i, t in enumerate(("<|endoftext|>", "<s>", "</s>"))}
-KEYS = [{k: v} for k in ("add_prefix_space", "add_bos_token", "add_eos_token", "legacy", "do_lower_case", "strip_accents",
-                         "clean_up_tokenization_spaces", "from_slow", "fix_mistral_regex", "trim_offsets", "vocab",
-                         "split_special_tokens", "add_dummy_prefix") for v in (True, False)]
-KEYS += [{k: v} for k in ("truncation_side", "padding_side", "language") for v in ("left", "right")]
-KEYS += [{k: 2} for k in ("model_max_length", "max_length", "add_prefix_space", "split_special_tokens", "stride")]
-KEYS += [{k: v} for k in ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
-                          "image_token") for v in ("<x>", ADDED)]
-KEYS += [{k: v} for k in ("extra_special_tokens", "additional_special_tokens") for v in (["<x>"], [ADDED], ["the", "<x>"])]
-KEYS += [{k: {"image_token": "<x>"}} for k in ("extra_special_tokens", "model_specific_special_tokens")]
+FLAGS = """add_prefix_space add_bos_token add_eos_token legacy do_lower_case strip_accents clean_up_tokenization_spaces
+    from_slow fix_mistral_regex trim_offsets vocab split_special_tokens add_dummy_prefix truncation_side padding_side
+    language model_max_length max_length stride""".split()
+TOKENS = [f"{k}_token" for k in "bos eos unk sep pad cls mask image".split()]
+KEYS = [{k: v} for k in FLAGS for v in (("left", "right") if k.endswith("_side") else (True, False, 2))]
+KEYS += [{k: v} for k in TOKENS for v in ("<x>", ADDED)]
+KEYS += [{f"{k}_special_tokens": v} for k in ("extra", "additional") for v in (["<x>"], [ADDED], ["the", "<x>"])]
+KEYS += [{f"{k}_special_tokens": {"image_token": "<x>"}} for k in ("extra", "model_specific")]
 KEYS += [{"extra_special_tokens": x, "additional_special_tokens": ["<x>"]} for x in ([], ["the"])]
 KEYS += [{"added_tokens_decoder": {**ALL, "263": {**PLAIN, "lstrip": strip}}} for strip in (False, True)]
 CLASSES = [{}, *({"tokenizer_class": c} for c in ("GPT2Tokenizer", "PreTrainedTokenizerFast", "LlamaTokenizer"))]
-MODELS = [None, *("gpt2", "llama", "mistral", "qwen3")]
+CONFIG, MAP = "tokenizer_config.json", "special_tokens_map.json"
 
 
 def folders():
-    for named, key in itertools.product(CLASSES[1:3], [{}, *KEYS]):
-        yield {"tokenizer_config.json": {**named, **key}}
-    for named, key in itertools.product(CLASSES[1:2], KEYS):
-        yield {"tokenizer_config.json": named, "special_tokens_map.json": key}
-        yield {"tokenizer_config.json": {**named, "added_tokens_decoder": ALL}, "special_tokens_map.json": key}
+    gpt2 = CLASSES[1]
+    yield from ({CONFIG: {**named, **key}} for named in CLASSES[1:3] for key in [{}, *KEYS])
     for more in ({}, {"added_tokens_decoder": ALL}):
-        yield {"tokenizer_config.json": {**CLASSES[1], **more}, "added_tokens.json": {"<x>": 263}}
-    for named, model, prefix in itertools.product(CLASSES, MODELS, (True, False)):
-        if (named or model != "qwen3") and model:
-            yield {"tokenizer_config.json": {**named, "add_prefix_space": prefix}, "config.json": {"model_type": model}}
+        yield from ({CONFIG: {**gpt2, **more}, MAP: key} for key in KEYS)
+        yield {CONFIG: {**gpt2, **more}, "added_tokens.json": {"<x>": 263}}
+    for named, model, prefix in itertools.product(CLASSES, ("gpt2", "llama", "mistral", "qwen3"), (True, False)):
+        if named or model != "qwen3":
+            yield {CONFIG: {**named, "add_prefix_space": prefix}, "config.json": {"model_type": model}}
 
 
 def base():
@@ -71,9 +68,9 @@ def ids_of(files):
 def main():
     path = pathlib.Path(__file__).resolve().parents[1] / "data" / "tokenizer_keys.json"
     tokenizer = base()
-    cases = [{"files": f, "ids": ids_of({"tokenizer.json": tokenizer, **f})} for f in folders()]
-    cases = [c for c in cases if c["ids"]]
-    text = json.dumps({"tokenizer": tokenizer, "text": TEXT, "cases": cases}, separators=(",", ":")).replace('{"files"', '\n{"files"')
+    cases = [{"files": f, "ids": ids} for f in folders() if (ids := ids_of({"tokenizer.json": tokenizer, **f}))]
+    text = json.dumps({"tokenizer": tokenizer, "text": TEXT, "cases": cases}, separators=(",", ":"))
+    text = text.replace('{"files"', '\n{"files"')
     if "--write" in sys.argv:
         path.write_text(text + "\n")
     elif path.read_text() != text + "\n":
