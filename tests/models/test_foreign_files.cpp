@@ -116,6 +116,33 @@ TEST_CASE("foreign files: a tokenizer's other files in its place") {
   fs::current_path(here);
 }
 
+TEST_CASE("foreign files: a message about content of any length is short") {
+  HfFolder m("llama");
+  const std::string file = m / "a.jsonl", key(1'000'000, 'k');
+  const std::vector<std::string> lines{file};
+  Json many = Json::object();
+  for (int i = 0; i < 10'000; ++i) many[fmt::format("key{}", i)] = 1;
+  for (const std::string& text : {key, "{\"" + key + "\": 1}", text_of(many), "\"" + key,
+                                  "{\"model\": {\"type\": \"" + key + "\"}}", "[" + key}) {
+    for (const char* name : {"a.jsonl", "config.json", "adapter_config.json"}) put(m / name, text);
+    const std::vector<std::function<void()>> readers{
+        [&] { read_texts(lines); },
+        [&] { read_examples(lines, ByteTokenizer(), {.format = chat_format("plain"), .context = 8}); },
+        [&] { read_tokenizer(file); },
+        [&] { Tokenizer::from_json(text); },
+        [&] { chat_format(file); },
+        [&] { SafetensorsFile{file}; },
+        [&] { load_model(m.path); },
+        [&] { adapter_base(m.path); },
+        [&] { run_config_from_json(text, file); }};
+    for (const auto& read : readers) {
+      const std::string e = error_of(read);
+      CHECK(e != "no error");
+      CHECK(e.size() < 1800);
+    }
+  }
+}
+
 TEST_CASE("foreign files: code points that are newer than utf8proc, and bytes that are no UTF-8") {
   for (const char32_t c :
        {U'e', U'\u0301', U'\ue000', U'\U000f0000', U'\ufdd0', U'\ufffe', U'\U0010ffff', U'\U0001f600'})
