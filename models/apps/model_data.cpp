@@ -5,6 +5,7 @@
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
+#include <tapegrad/models/data/utf8.h>
 #include <tapegrad/models/io/checkpoint.h>
 
 #include <algorithm>
@@ -77,7 +78,7 @@ void check_used(std::string_view command, const SettingFlags& given, const std::
   check("special", "text", [](const std::string& file) { return !is_token_file(file); });
 }
 void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, const std::string& name) {
-  note_unknown_to_nfc();
+  if (const std::string note = detail::note_of_nfc(); !note.empty()) print_note(note);
   if (read.invalid > 0 && dynamic_cast<const BpeTokenizer*>(&tokenizer))
     print_note("{:.3g} % of the bytes of {} are no UTF-8: is it a text?",
                100. * double(read.invalid) / double(read.bytes), printable(name));

@@ -4,7 +4,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/data/utf8.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,6 @@
 #include <cstdio>
 #include <iterator>
 #include <thread>
-#include <utility>
 
 namespace tg::apps {
 namespace {
@@ -86,14 +84,6 @@ void print_note(const std::string& text) {
   if (!is_main_rank()) return;
   std::fflush(stdout);
   std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
-}
-
-void note_unknown_to_nfc() {
-  static bool noted = false;
-  const std::string unknown = detail::unknown_to_nfc();
-  if (!unknown.empty() && !std::exchange(noted, true))
-    print_note("the text has {}, and patterns here are of Unicode 16: ids may differ from those of newer tools",
-               unknown);
 }
 
 Device device_of_rank(std::string_view command, Device d) {

@@ -34,8 +34,6 @@ class Interrupt {
 bool is_main_rank();
 // Prints on stderr, from rank 0.
 void print_note(const std::string&);
-// Once.
-void note_unknown_to_nfc();
 template <class A, class... B> void print_note(fmt::format_string<A, B...> format, A&& a, B&&... b) {
   print_note(fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
 }

@@ -1,6 +1,7 @@
 // The program `tapegrad`: one file per subcommand.
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/process.h>
+#include <tapegrad/models/data/utf8.h>
 
 int main(int argc, char** argv) {
   tg::apps::prepare_streams();
@@ -10,6 +11,6 @@ int main(int argc, char** argv) {
        tg::apps::generate_command(), tg::apps::eval_command(), tg::apps::inspect_command(), tg::apps::compare_command(),
        tg::apps::tokenizer_command(), tg::apps::tokenize_command(), tg::apps::plot_command()},
       tg::apps::rank_of_error, tg::apps::end_ranks);
-  tg::apps::note_unknown_to_nfc();
+  if (const std::string note = tg::detail::note_of_nfc(); !note.empty()) tg::apps::print_note(note);
   return status;
 }

@@ -13,6 +13,7 @@ namespace {
 // Latin with accents, Han: NFC neither changes them nor combines them with an earlier one.
 bool stays(char32_t c) { return c < 0x300 || (c >= 0x3400 && c < 0xA000); }
 
+constexpr char32_t kNoted = 1;
 std::atomic<char32_t> unknown = 0;
 
 std::string composed(std::string_view text) {
@@ -54,10 +55,14 @@ bool nfc_lacks(char32_t c) {
   const bool never = (c & 0xFFFE) == 0xFFFE || (c >= 0xFDD0 && c <= 0xFDEF);  // noncharacters
   return !never && utf8proc_category(utf8proc_int32_t(c)) == UTF8PROC_CATEGORY_CN;
 }
-std::string unknown_to_nfc() {
-  const char32_t c = unknown;
-  return c == 0 ? ""
-                : fmt::format("U+{:04X}, which Unicode {} of utf8proc lacks", uint32_t(c), utf8proc_unicode_version());
+std::string note_of_nfc() {
+  const char32_t c = unknown.exchange(kNoted);
+  if (c == 0) unknown = 0;
+  if (c == 0 || c == kNoted) return "";
+  return fmt::format(
+      "the text has U+{:04X}, which Unicode {} of utf8proc lacks, and patterns here are of Unicode 16: ids "
+      "may differ from those of newer tools",
+      uint32_t(c), utf8proc_unicode_version());
 }
 
 std::string nfc(std::string_view text) {

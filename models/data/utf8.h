@@ -41,7 +41,7 @@ int64_t invalid_bytes(std::string_view text);
 std::string nfc(std::string_view text);
 // Whether utf8proc has no class of it. Noncharacters never get one.
 bool nfc_lacks(char32_t);
-// The first code point of this process that nfc() met and utf8proc does not know, and its version. Empty: none.
-std::string unknown_to_nfc();
+// Once: a note on the first code point of this process that nfc() met and utf8proc lacks. Empty: none.
+std::string note_of_nfc();
 
 }  // namespace tg::detail

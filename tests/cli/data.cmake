@@ -54,7 +54,7 @@ file(WRITE ${dir}/loss.json "{\"loss\": \"all\"}")
 file(WRITE ${dir}/keys.jsonl "{\"a\": 1}")
 refused(1 "line 1 of keys.jsonl is an object with the keys 'a'. It must be an object with a \"text\""
         train --data keys.jsonl --out never)
-refused(2 "'page' is not known. The names are file, line." train --data text.txt --documents page --out never)
+refused(2 "'page' is not known. The names are file, line, bytes." train --data text.txt --documents page --out never)
 # Shards: the same tokens in any format, and the same model as from the text
 foreach(format npy llmc raw)
   run(0 tokenize --tokenizer tokenizer.json --in a.jsonl text.txt --out shards_${format} --shard-tokens 700 --format

@@ -39,6 +39,8 @@ run(0 train --data text.txt --tokenizer ./new/bpe --out model --layers 1 --heads
   --warmup 2 --max-steps 3 --quiet)
 run(0 generate --model model --prompt "the cat" --max-tokens 4)
 expect(out "the cat")
+run(0 train --resume model --tokenizer ./again --max-steps 4 --quiet)  # equal content
+refused(1 "[train] tokenizer is " train --resume model --tokenizer ./llama3 --max-steps 5)
 
 # Refusals: nothing is made
 refused(2 "tokenizer needs --train FILE... and --out DIR" tokenizer --out never)

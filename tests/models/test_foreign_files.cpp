@@ -149,7 +149,9 @@ TEST_CASE("foreign files: code points that are newer than utf8proc, and bytes th
     CHECK(!detail::nfc_lacks(c));
   for (const char32_t c : {U'\u0378', U'\U0003ff00', U'\U000e0fff'}) CHECK(detail::nfc_lacks(c));
   detail::nfc("x\U0003ff00");
-  CHECK_HAS(detail::unknown_to_nfc(), "of utf8proc lacks");
+  CHECK_HAS(detail::note_of_nfc(), "of utf8proc lacks");
+  detail::nfc("x\U0003ff00");
+  CHECK(detail::note_of_nfc() == "");
   CHECK(detail::invalid_bytes("12345678"
                               "caf\xe9"
                               "\xc3\xa9\xff\xed\xa0\x80") == 5);
