@@ -18,17 +18,17 @@ extern constinit thread_local Recomputes t_recomputes;
 
 /// While it lives, ops are not recorded and nothing is saved for backward.
 struct NoGradScope : ScopedValue<bool> {
-  NoGradScope();
+  [[nodiscard]] NoGradScope();
 };
 
 /// While it lives, ops are recorded, also inside a NoGradScope.
 struct EnableGradScope : ScopedValue<bool> {
-  EnableGradScope();
+  [[nodiscard]] EnableGradScope();
 };
 
 /// While it lives, ops run only when a value is read or evaluate() is called.
 struct LazyScope : ScopedValue<bool> {
-  LazyScope();
+  [[nodiscard]] LazyScope();
 };
 
 /// Saves memory: backward recomputes the outputs of cheap ops instead of keeping them. Cheap ops are norms, pointwise
@@ -37,14 +37,14 @@ struct LazyScope : ScopedValue<bool> {
 /// saves the inputs of the cheap op as well. Leaves, such as the biases of norms, must not be written in place before
 /// backward. autograd/recompute.h does this for whole parts of a model.
 struct RecomputeScope : ScopedValue<detail::Recomputes> {
-  RecomputeScope();
+  [[nodiscard]] RecomputeScope();
 };
 
 /// While it lives, all results are checked. The first NaN, and the first infinity from finite inputs, throws an Error
 /// of kind non_finite that names the op, its scope and its inputs. Intended infinities pass (full, masked_fill). Every
 /// op becomes several times slower.
 struct AnomalyScope : ScopedValue<bool> {
-  AnomalyScope();
+  [[nodiscard]] AnomalyScope();
 };
 
 /// The allowed precision of f32 operands in matmul() and linear(), by the names of torch.set_float32_matmul_precision.
@@ -65,7 +65,7 @@ std::string_view name_of(MatmulPrecision);
 /// Sets the precision of f32 matmuls that are called while it lives, and of their gradients at any time. f64 and bf16
 /// are unaffected.
 struct MatmulPrecisionScope : ScopedValue<MatmulPrecision> {
-  explicit MatmulPrecisionScope(MatmulPrecision);
+  [[nodiscard]] explicit MatmulPrecisionScope(MatmulPrecision);
 };
 
 /// Whether the calling thread records ops.

@@ -28,7 +28,7 @@ using Observer = std::function<void(const Observed&)>;
 /// Scopes nest, and only the innermost is called.
 class ObserveScope {
  public:
-  explicit ObserveScope(Observer see);
+  [[nodiscard]] explicit ObserveScope(Observer see);
 
  private:
   const Observer see_;

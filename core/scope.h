@@ -25,9 +25,9 @@ const Scope* scope_within(const Scope* parent, std::string_view name);
 /// path takes about 140 bytes until the process ends: name layers, not every step.
 class NameScope {
  public:
-  explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
+  [[nodiscard]] explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
   /// Enters an existing scope; null is the root.
-  explicit NameScope(const Scope* scope);
+  [[nodiscard]] explicit NameScope(const Scope* scope);
 
  private:
   ScopedValue<const Scope*> scope_;
@@ -36,7 +36,7 @@ class NameScope {
 namespace detail {
 // A NameScope without a range, for ops that are emitted later on behalf of a scope.
 struct EmitInScope : ScopedValue<const Scope*> {
-  explicit EmitInScope(const Scope*);
+  [[nodiscard]] explicit EmitInScope(const Scope*);
 };
 }  // namespace detail
 

@@ -30,12 +30,12 @@ EngineStats& mutable_stats();
 
 // Sets running() while it lives. They nest: an op may evaluate others.
 struct NowRunning : ScopedValue<Running> {
-  NowRunning(std::string_view op, const Scope* scope, const Scope* range);
+  [[nodiscard]] NowRunning(std::string_view op, const Scope* scope, const Scope* range);
 };
 
 // While it lives, collects tensors that require a gradient and that unrecorded ops read.
 struct ReadsOfTracked : ScopedValue<std::vector<Tensor>*> {
-  explicit ReadsOfTracked(std::vector<Tensor>& to);
+  [[nodiscard]] explicit ReadsOfTracked(std::vector<Tensor>& to);
 };
 
 // Finds NaN and infinities in a node's inputs before its kernel may overwrite them; after() checks the outputs and

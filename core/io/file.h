@@ -111,7 +111,7 @@ class AppendFile {
 class FileLock {
  public:
   /// Takes the lock without waiting. An Error of kind state if another FileLock holds it.
-  explicit FileLock(std::string path);
+  [[nodiscard]] explicit FileLock(std::string path);
   ~FileLock();
   FileLock(FileLock&&) = default;
   FileLock& operator=(FileLock o) noexcept {

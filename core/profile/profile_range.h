@@ -26,13 +26,13 @@ const Scope* path_within(const Scope* path, Phase);
 class ProfileRange {
  public:
   /// Opens the range `name` inside the current one.
-  explicit ProfileRange(std::string_view name) {
+  [[nodiscard]] explicit ProfileRange(std::string_view name) {
     if (detail::profiling()) [[unlikely]]
       enter(detail::path_within(detail::t_range, name));
   }
   /// Opens a phase of a training step. Kernels of compiled functions belong to their phase even if no Profiler ran
   /// during the trace.
-  explicit ProfileRange(Phase phase) { enter(detail::path_within(detail::t_range, phase)); }
+  [[nodiscard]] explicit ProfileRange(Phase phase) { enter(detail::path_within(detail::t_range, phase)); }
   ~ProfileRange() {
     if (entered_) detail::t_range = previous_;
   }

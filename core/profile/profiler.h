@@ -118,7 +118,7 @@ struct ProfileOptions {
 class Profiler {
  public:
   /// Waits for queued work of the devices, which is not recorded, and begins. An Error while another Profiler runs.
-  explicit Profiler(const ProfileOptions& = {});
+  [[nodiscard]] explicit Profiler(const ProfileOptions& = {});
   ~Profiler();  ///< discards the records unless stop() was called
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;

@@ -18,7 +18,7 @@ class OpSpan : public Span {
 // One kernel run by the calling thread, for the innermost op.
 class KernelSpan {
  public:
-  explicit KernelSpan(std::string_view name);
+  [[nodiscard]] explicit KernelSpan(std::string_view name);
   ~KernelSpan();
   KernelSpan(const KernelSpan&) = delete;
   KernelSpan& operator=(const KernelSpan&) = delete;

@@ -26,7 +26,7 @@ void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times = 1
 /// counts separately.
 class WorkScope {
  public:
-  WorkScope() : counting_(detail::t_work, this) {}
+  [[nodiscard]] WorkScope() : counting_(detail::t_work, this) {}
   const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of first calls
   /// Adds the work of one run.
   void add(std::string_view op, DType from, DType to, const OpWork& w) {

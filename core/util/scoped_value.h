@@ -5,10 +5,12 @@
 
 namespace tg {
 
-/// Sets a variable while it lives, and restores the former value.
+/// Sets a variable while it lives, and restores the former value. Constructors of such classes are nodiscard: a
+/// statement `LazyScope();` would end at once.
 template <class T> class ScopedValue {
  public:
-  ScopedValue(T& variable, T value) : variable_(variable), former_(std::exchange(variable, std::move(value))) {}
+  [[nodiscard]] ScopedValue(T& variable, T value)
+      : variable_(variable), former_(std::exchange(variable, std::move(value))) {}
   ~ScopedValue() { variable_ = std::move(former_); }
   ScopedValue(const ScopedValue&) = delete;
   ScopedValue& operator=(const ScopedValue&) = delete;

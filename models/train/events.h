@@ -18,7 +18,7 @@ class EventFile {
  public:
   /// Makes the folder and events.out.tfevents.SECONDS.HOST.PID.0 in it, which sorts after its other event files.
   /// TensorBoard then drops the events of these files from `first_step` on. Throws an Error of kind io on failure.
-  EventFile(const std::string& folder, int64_t first_step);
+  [[nodiscard]] EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();  ///< Flushes without an Error: call flush() before.
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;

@@ -85,7 +85,7 @@ TEST_CASE("file: a log and a lock are not written through a link, nor into a pip
     const auto message = [&](auto f) { CHECK_HAS(error_of(Error::Kind::io, f), "[file] " + folder / name + what); };
     message([&] { AppendFile(folder / name, AppendFile::Begin::empty); });
     message([&] { AppendFile(folder / name, AppendFile::Begin::keep); });
-    message([&] { FileLock(folder / name); });
+    message([&] { (void)FileLock(folder / name); });
   };
   refused("link", " is a symbolic link. It is written in place");
   refused("dangling", " is a symbolic link.");
@@ -167,9 +167,9 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
   const std::string path = folder / ".lock", locked = "[file] " + path + " is locked by another process. One at a time";
   {
     FileLock first(path);
-    CHECK_SAYS_OF(state, FileLock(path), locked);
+    CHECK_SAYS_OF(state, (void)FileLock(path), locked);
     const FileLock moved = std::move(first);
-    CHECK_SAYS_OF(state, FileLock(path), locked);
+    CHECK_SAYS_OF(state, (void)FileLock(path), locked);
   }
   CHECK(folder.entries() == 0);  // a lock removes the file that it made
   { FileLock(path).keep(); }
@@ -185,13 +185,13 @@ TEST_CASE("file: a lock has one holder, ends with it, and comes back when its pr
   }
   char x;
   REQUIRE(::read(ready[0], &x, 1) == 1);
-  CHECK_SAYS_OF(state, FileLock(path), locked);
+  CHECK_SAYS_OF(state, (void)FileLock(path), locked);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   { FileLock again(path); }
   close(ready[0]), close(ready[1]);
   CHECK(fs::file_size(path) == 0);
-  CHECK_SAYS_OF(io, FileLock(folder / "none/.lock"),
+  CHECK_SAYS_OF(io, (void)FileLock(folder / "none/.lock"),
                 "none/.lock cannot be opened for writing: No such file or directory");
 }
 

@@ -185,8 +185,8 @@ TEST_CASE("events: a later file sorts after the former ones, and tells TensorBoa
 TEST_CASE("events: a folder that cannot be written, a full disk and a removed file are errors") {
   Folder folder;
   write_file_atomically(folder / "file", "");
-  CHECK_SAYS(EventFile(folder / "file", 1), "file");
-  CHECK_SAYS(EventFile(folder / "file/below", 1), "Not a directory");
+  CHECK_SAYS((void)EventFile(folder / "file", 1), "file");
+  CHECK_SAYS((void)EventFile(folder / "file/below", 1), "Not a directory");
   EventFile events(folder / "events", 1);
   events.write(record_of(1, 1));
   fs::remove_all(folder / "events");
