@@ -18,7 +18,8 @@ void check_tracked(const Tensor& t) {
   TG_CHECK(
       t.requires_grad(), state,
       "[backward] {} does not depend on a tensor that requires a gradient. Call requires_grad_() on a leaf before the "
-      "forward pass, and leave no NoGradScope open.",
+      "forward pass, and leave no NoGradScope open and no adapter merged. If it is made of a gradient, pass "
+      "{{.create_graph = true}} to the backward() or grad() of that.",
       t);
 }
 using Ids = std::unordered_set<uint64_t>;
@@ -192,9 +193,19 @@ GradMap backward_from(const Tensor& loss, BackwardOptions opt, const Ids& kept) 
 }
 }  // namespace
 
-Tensor GradMap::operator[](const Tensor& t) const {
+Tensor GradMap::operator[](const At& at) const {
+  const Tensor& t = at.tensor;
   const Tensor g = native(t);
-  return g ? g.to(t.dtype()) : g;
+  if (g) return g.to(t.dtype());
+  const auto& producer = t.value()->producer;
+  detail::called_at(at.where, [&] {
+    TG_CHECK(!producer || !producer->tracked, state,
+             "[backward] a gradient is asked of {}, a result of [{}]. Only leaves keep theirs. Update a leaf in place, "
+             "w.assign(...) under NoGradScope; or call grad() for intermediates.",
+             t, producer->op->name());
+  });
+  detail::t_unreached = at.where;
+  return g;
 }
 Tensor GradMap::native(const Tensor& t) const {
   const auto it = map_.find(t.id());
@@ -293,8 +304,8 @@ Tensors detail::pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, In
   GradMap g;
   if (!from.empty()) g = walk(from, given, std::move(ends), {.create_graph = create});
   Tensors r;
-  for (auto& t : x) r.emplace_back(t.requires_grad() ? g[t] : Tensor());
-  for (auto& t : captured) r.emplace_back(create ? g[t] : g.native(t));
+  for (auto& t : x) r.emplace_back(t.requires_grad() && g.contains(t) ? g[t] : Tensor());
+  for (auto& t : captured) r.emplace_back(create && g.contains(t) ? g[t] : g.native(t));
   return r;
 }
 }  // namespace tg

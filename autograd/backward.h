@@ -22,8 +22,15 @@ struct BackwardOptions {
 /// Gradients of leaves, by tensor. Gradients of intermediates are not kept; their hooks see them.
 class GradMap {
  public:
-  /// The gradient of t, in t's shape and dtype, or an empty Tensor if backward() did not reach t.
-  Tensor operator[](const Tensor& t) const;
+  /// A tensor, and the line that asks for its gradient.
+  struct At {
+    const Tensor& tensor;
+    std::source_location where;
+    At(const Tensor& t, const std::source_location& line = std::source_location::current()) : tensor(t), where(line) {}
+  };
+  /// The gradient of t, in t's shape and dtype, or an empty Tensor if backward() did not reach t. An Error if t is no
+  /// leaf. It names the caller's line, as does the Error of an op that gets the empty Tensor.
+  Tensor operator[](const At& t) const;
   /// The gradient of t in the dtype that backward() computed: bf16 for an f32 leaf that a single op cast to bf16,
   /// without other contributions. operator[] converts it; optimisers read half the bytes.
   Tensor native(const Tensor& t) const;

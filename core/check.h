@@ -14,6 +14,9 @@ struct Layout;
 class Tensor;
 std::string to_string(const Layout&);
 std::string describe(const Tensor&);
+namespace detail {
+std::string about_empty();  // for messages, after "an empty tensor"
+}
 
 /// Throws an Error of `kind` with a formatted message unless `cond` holds. It checks callers, so it is always on. The
 /// arguments are evaluated only on failure.

@@ -46,6 +46,8 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
+// The line that last read a gradient that backward() did not reach, in this thread.
+extern constinit thread_local std::source_location t_unreached;
 // Runs f(), and adds the caller's place, "called at train.cpp:31", to its Errors unless they have one.
 [[noreturn]] void add_place(const Error&, const std::source_location&, const char* what);
 template <class F> auto called_at(const std::source_location& where, F&& f, const char* what = "called") {

@@ -65,9 +65,15 @@ void Tensor::fail_item() const {
                fmt::format("[item] {} has {} elements. Only a tensor with one element is a number.", *this, numel()));
 }
 void Tensor::fail_empty() {
-  detail::fail(Error::Kind::value,
-               "[tensor] an empty tensor was read: it was made without a value, was moved from, or is a gradient "
-               "that backward() did not reach. Give it a value before you use it.");
+  detail::fail(Error::Kind::value, fmt::format("[tensor] an empty tensor was read{}", detail::about_empty()));
+}
+constinit thread_local std::source_location detail::t_unreached;
+std::string detail::about_empty() {
+  const std::source_location& at = t_unreached;
+  return fmt::format(
+      ": it was made without a value, was moved from, or is a gradient that backward() did "
+      "not reach{}. Give it a value before you use it.",
+      at.line() ? fmt::format(" (the last such was read at {}:{})", at.file_name(), at.line()) : "");
 }
 
 Tensor empty(const Layout& l) {

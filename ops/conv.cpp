@@ -11,7 +11,7 @@
 namespace tg {
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const Conv1dOptions& o) {
   constexpr auto kName = "conv1d";
-  TG_CHECK(x && weight, value, "[conv1d] x or weight is an empty tensor. Pass tensors that have a value.");
+  TG_CHECK(x && weight, value, "[conv1d] x or weight is an empty tensor{}", detail::about_empty());
   check::computes(kName, x);
   check::same_dtype(kName, x, weight);
   TG_CHECK(x.ndim() == 3 && weight.ndim() == 3 && weight.size(2) > 0, shape,

@@ -21,7 +21,7 @@ void check_elements(std::string_view op, const Tensor& x, const Tensor& index, s
            op, index, x, dim);
 }
 size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[{}] input 0 is an empty tensor. Pass a tensor that has a value.", op);
+  TG_CHECK(x, value, "[{}] input 0 is an empty tensor{}", op, detail::about_empty());
   return normal_dim(op, dim, x.shape());
 }
 }  // namespace

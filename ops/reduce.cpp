@@ -141,7 +141,7 @@ Layouts op::Cumsum::infer(Inputs in) const {
 }
 Tensors op::Cumsum::vjp(const Vjp& v) const { return {emit1(make_ref<op::Cumsum>(dim, !reverse), {v.grad()})}; }
 Tensor cumsum(const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[cumsum] the input is an empty tensor. Pass a tensor that has a value.");
+  TG_CHECK(x, value, "[cumsum] the input is an empty tensor{}", detail::about_empty());
   return emit1(make_ref<op::Cumsum>(normal_dim("cumsum", dim, x.shape()), false), {x});
 }
 

@@ -175,7 +175,7 @@ Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim) {
 Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : emit1(make_ref<op::Expand>(to), {x}); }
 Tensor concat(Inputs x, int64_t dim) {
   TG_CHECK(!x.empty(), value, "[concat] got no tensors. Pass at least one.");
-  TG_CHECK(x[0], value, "[concat] input 0 is an empty tensor. Pass a tensor that has a value.");
+  TG_CHECK(x[0], value, "[concat] input 0 is an empty tensor{}", detail::about_empty());
   return std::move(emit(make_ref<op::Concat>(normal_dim("concat", dim, x[0].shape())), x)[0]);
 }
 }  // namespace tg

@@ -18,7 +18,7 @@ Layouts op::ArgMax::infer(Inputs in) const {
   return {Layout::contiguous(s, DType::i64, x.device())};
 }
 Tensor argmax(const Tensor& x, int64_t dim) {
-  TG_CHECK(x, value, "[argmax] the input is an empty tensor. Pass a tensor that has a value.");
+  TG_CHECK(x, value, "[argmax] the input is an empty tensor{}", detail::about_empty());
   const NoGradScope off;  // an index has no gradient, so no tape
   return emit1(make_ref<op::ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
 }
@@ -48,7 +48,7 @@ Layouts op::ArgSort::infer(Inputs in) const {
   return {Layout::contiguous(in[0].shape(), DType::i64, in[0].device())};
 }
 Tensor argsort(const Tensor& x, int64_t dim, SortOptions o) {
-  TG_CHECK(x, value, "[argsort] the input is an empty tensor. Pass a tensor that has a value.");
+  TG_CHECK(x, value, "[argsort] the input is an empty tensor{}", detail::about_empty());
   const NoGradScope off;  // an index has no gradient, so no tape
   const size_t d = normal_dim("argsort", dim, x.shape());
   const auto turned = [&](const Tensor& t) { return d + 1 == x.ndim() ? t : transpose(t, int64_t(d), -1); };

@@ -78,7 +78,7 @@ namespace {
 Layouts checked_layouts(const Op& op, Inputs in) {
   try {
     for (size_t i = 0; i < in.size(); ++i) {
-      TG_CHECK(in[i], value, "[{}] input {} is an empty tensor. Pass a tensor that has a value.", op.name(), i);
+      TG_CHECK(in[i], value, "[{}] input {} is an empty tensor{}", op.name(), i, detail::about_empty());
       TG_CHECK(in[i].device() == in[0].device(), device,
                "[{}] inputs are on different devices: input 0 is {} on {}, input {} is {} on {}. Move one with "
                ".to(device).",

@@ -71,7 +71,7 @@ std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t upda
              lists[role].size(), roles[role], n);
     for (size_t i = 0; i < n; ++i) {
       const Tensor& t = in.emplace_back(lists[role][i]);
-      TG_CHECK(t, value, "[{}] {} {} is an empty tensor. Pass a tensor that has a value.", op, roles[role], i);
+      TG_CHECK(t, value, "[{}] {} {} is an empty tensor{}", op, roles[role], i, detail::about_empty());
       TG_CHECK(t.device() == weights[0].device(), device,
                "[{}] {} {}, {}, is on {}, weight 0 on {}. A step runs on one device: call it for each device, or move "
                "tensors with .to(device).",

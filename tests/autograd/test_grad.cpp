@@ -212,6 +212,22 @@ TEST_CASE("NoGradScope, detach and requires_grad_(false) cut the graph") {
   CHECK_FALSE((x * x).requires_grad());
   CHECK_SAYS(backward(sum(x * x)), "[backward] () f32 does not depend on a tensor that requires a gradient.");
 }
+TEST_CASE("misused gradients: the message says what to do, and names the line") {
+  Tensor w = random({2, 3}, 1).requires_grad_(), v = random({2, 3}, 2).requires_grad_();
+  const GradMap g = backward(sum(w * w));
+  CHECK_SAYS(backward(sum(g[w])), "pass {.create_graph = true} to the backward() or grad() of that");
+  const std::string line = fmt::format("(the last such was read at {}:{})", __FILE__, __LINE__ + 1);
+  const Tensor none = g[v];
+  CHECK_SAYS(none * 0.1,
+             "[mul_scalar] input 0 is an empty tensor: it was made without a value, was moved from, or is a gra");
+  for (const auto& f : std::vector<std::function<Tensor()>>{[&] { return w - none; }, [&] { return softmax(none, 1); },
+                                                            [&] { return none.detach(); }})
+    CHECK_SAYS(f(), line);
+  w = w - g[w] * 0.1;
+  CHECK_SAYS(g[w],
+             "a result of [sub]. Only leaves keep theirs. Update a leaf in place, w.assign(...) under NoGradScope");
+  CHECK_SAYS(g[w], fmt::format("called at {}:{}", __FILE__, __LINE__));
+}
 TEST_CASE("indices are not tracked, and gradients flow past them") {
   Tensor x = random({2, 5}, 1).requires_grad_();
   const TopK t = topk(x, 2);

@@ -171,7 +171,7 @@ TEST_CASE("losses and optimisers") {
       REFUSES(adamw_step(w, m, v, g, {.beta1 = 1}, 0.1, 1), value, "[adamw_step]", "1"),
       REFUSES(adamw_step(w, m, v, g, {}, 0.1, 1, global_norm({g})), value, "[adamw_step] max_norm is 0"),
       REFUSES(adamw_step(w, m, v, g, {}, 0.1, 1, {}, 1), value, "[adamw_step] max_norm is 1"),
-      REFUSES(adamw_step(w, m, v, Tensor(), {}, 0.1, 1), value, "[adamw_step] gradient 0 is an empty tensor."),
+      REFUSES(adamw_step(w, m, v, Tensor(), {}, 0.1, 1), value, "[adamw_step] gradient 0 is an empty tensor:"),
       REFUSES(adamw_step(w.to(DType::bf16), m, v, g, {}, 0.1, 1), dtype, "[adamw_step] weight 0 is (2) bf16"),
   });
   const std::vector<Tensor> many_w{w, zeros({3}), zeros({2})}, many_m{m, zeros({3}), zeros({2})};
@@ -202,7 +202,7 @@ TEST_CASE("losses and optimisers") {
               "[adamw_step] weight 0 and weight 2 are the same tensor, 'w' (2) f32."),
       REFUSES(with([&](auto& x) { x.m = mixed; }), value,
               "[adamw_step] weight 0 and first moment 2 are the same tensor, 'w' (2) f32."),
-      REFUSES(with([&](auto& x) { x.v = hole; }), value, "[adamw_step] second moment 1 is an empty tensor."),
+      REFUSES(with([&](auto& x) { x.v = hole; }), value, "[adamw_step] second moment 1 is an empty tensor:"),
   });
   const auto sgd = [&](const SgdOptions& o, const std::vector<Tensor>& b, double lr = 0.1, int64_t t = 1) {
     sgd_step({.w = {&w, 1}, .grad = {&g, 1}, .momentum = b}, o, lr, t);
