@@ -21,11 +21,14 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
   check::index(kName, targets);
   const Shape& s = logits.shape();
   const Shape rows(s.begin(), s.end() - 1);
-  TG_CHECK(
-      targets.shape() == rows, shape,
-      "[cross_entropy] logits are {}, targets {}. There must be one target per row of logits: shape {}. Did you pass "
-      "one-hot targets?",
-      logits, targets, rows);
+  Shape second = s;  // without the classes, if those are dimension 1 as in PyTorch
+  if (s.size() > 2) second.erase(1);
+  TG_CHECK(targets.shape() == rows, shape,
+           "[cross_entropy] logits are {}, targets {}. There must be one target per row of logits: shape {}. {}",
+           logits, targets, rows,
+           s.size() > 2 && targets.shape() == second
+               ? "Classes are the last dimension: pass transpose(logits, 1, 2), or permute() more dimensions."
+               : "Did you pass one-hot targets?");
   TG_CHECK(o.label_smoothing >= 0 && o.label_smoothing < 1, value,
            "[cross_entropy] label_smoothing is {}. It must be in [0, 1); 0 is none.", o.label_smoothing);
   const DType t = logits.dtype() == DType::f64 ? DType::f64 : DType::f32;

@@ -35,6 +35,7 @@ TEST_CASE("pointwise") {
           "[mul] shapes do not broadcast: (2) f32 and (0) f32. Aligned at the right, each size must be equal or 1."),
       REFUSES(f32_of({2}) + Tensor(), value, "[add] input 1 is an empty tensor: it was made without a value"),
       REFUSES(tg::exp(Tensor()), value, "[exp] input 0 is an empty tensor:"),
+      REFUSES(cross_entropy(f32_of({2, 5, 7}), f32_of({2, 7}).to(DType::i64)), shape, "pass transpose(logits, 1, 2)"),
   });
 }
 TEST_CASE("comparisons, where, masked_fill and clamp") {
