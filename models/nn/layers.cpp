@@ -109,11 +109,12 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
     y = by_codes(untracked(in, bias), *codes, bias);
   else
     y = switchback_linear(in, weight, bias, mode_of(kind));
-  if (!adapter || (adapters && adapter->unmerged)) return y;
-  TG_CHECK(!adapter->unmerged, state,
-           "[lora] '{}' is to run without its adapter, which is merged into the weight. Call unmerge() first.",
-           weight.label());
-  return adapters ? adapter->forward(in, rng, y) : y;
+  if (!adapter) return y;
+  const bool trains = adapters && rng && grad_enabled();
+  TG_CHECK(!adapter->unmerged || (adapters && !trains), state,
+           "[lora] '{}' is to {} its adapter, which is merged into the weight. Call unmerge() first.", weight.label(),
+           trains ? "train" : "run without");
+  return adapters && !adapter->unmerged ? adapter->forward(in, rng, y) : y;
 }
 
 void Linear::prepare_for_eval() {
