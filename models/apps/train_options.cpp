@@ -92,7 +92,7 @@ Device prepare(const TrainOptions& o) {
 
 RunConfig run_of(const TrainOptions& o, const RunConfig& base,
                  const std::function<void(const Difference&)>& may_differ) {
-  Settings settings(base);
+  Settings settings(base, !o.resume.empty());
   if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
   for (const auto& [name, word] : o.settings)
     settings.set(name, name == "chat_format" && word.find_first_of("./") != word.npos ? absolute_path(word) : word);

@@ -98,7 +98,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("accumulate", c.accumulate, "micro-batches in a step, for one update of batch * accumulate windows");
   f("max_steps", c.max_steps, "steps of training");
   f("lr", c.lr, "learning rate after warm-up");
-  f("min_lr", c.min_lr, "learning rate at the end of the cosine");
+  f("min_lr", c.min_lr, "learning rate at the end of the cosine; by default a tenth of lr");
   f("schedule", c.schedule, "after the warm-up: cosine, or constant");
   f("warmup", c.warmup, "steps of linear warm-up");
   f("optimizer", c.optimizer, "adamw, sgd, or muon (hidden matrices by Muon, the rest by AdamW)");

@@ -240,10 +240,17 @@ void Settings::set(std::string_view name, std::string_view word) {
     if (field == name) read_word(name, word, to);
   });
   chosen_.emplace_back(name);
+  follow(name);
+}
+void Settings::follow(std::string_view name) {
+  follows_ = follows_ && name != "min_lr";
+  if (name == "lr" && follows_) read_word("min_lr", fmt::format("{:.15g}", run_.train.lr / 10), run_.train.min_lr);
 }
 void Settings::read(std::string_view text, const std::string& source) {
   const Json fields = read_text(text, source);
   put(run_, fields);
+  for (const char* name : {"min_lr", "lr"})
+    if (fields.contains(name)) follow(name);
   for (const char* group : kGroups)
     if (const auto names = settings_of(group); !hold(fields, names))
       for (const std::string_view name : names)

@@ -53,7 +53,8 @@ bool is_example_setting(std::string_view name);
 /// Assembles a run from settings by name; later ones win.
 class Settings {
  public:
-  explicit Settings(const RunConfig& base = {}) : run_(base) {}
+  /// min_lr is a tenth of each lr that is set, until it is set itself. A recorded base keeps its min_lr.
+  explicit Settings(const RunConfig& base = {}, bool recorded = false) : run_(base), follows_(!recorded) {}
   /// Sets one setting from a word: "3", "1e-3", "true", "gelu". Throws if either is unknown.
   void set(std::string_view name, std::string_view word);
   /// Reads the settings of a JSON object, flat or grouped like a model's config.json: {"model": {...}, "train": {...}}.
@@ -68,7 +69,9 @@ class Settings {
   const RunConfig& unchecked() const { return run_; }
 
  private:
+  void follow(std::string_view name);
   RunConfig run_;
+  bool follows_;
   std::vector<std::string> chosen_;  // these must have an effect
 };
 

@@ -133,6 +133,16 @@ TEST_CASE("settings: the optimiser, and settings that it does not use") {
   CHECK_HAS(refused({{"optimizer", "sgd"}, {"momentum", "0"}}), "[train] nesterov is true and momentum 0.");
   CHECK_HAS(refused({{"optimizer", "muon"}, {"muon_lr", "0"}}), "[train] muon_lr is 0. It must be a positive number.");
   CHECK_HAS(refused({{"optimizer", "muon"}, {"lr", "0"}, {"min_lr", "0"}}), "[train] lr is 0 and the optimizer muon");
+  const auto least = [](Settings s, const NamedWords& all) {
+    for (const auto& [name, word] : all) s.set(name, word);
+    return s.run().train.min_lr;
+  };
+  RunConfig low;
+  low.train.lr = 1e-5, low.train.min_lr = 1e-7;
+  CHECK(least(Settings(), {{"lr", "3e-5"}}) == 3e-6);
+  CHECK(least(Settings(), {{"min_lr", "1e-6"}, {"lr", "1e-5"}}) == 1e-6);
+  CHECK(least(Settings(), {{"lr", "1e-5"}, {"min_lr", "1e-7"}}) == 1e-7);
+  CHECK(least(Settings(low, true), {{"lr", "1e-3"}}) == 1e-7);
   CHECK_SAYS(Settings().set("optimizer", "adam"),
              "[optimizer] 'adam' is not known. Did you mean 'adamw'? The names are adamw, sgd, muon.");
 }
