@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 #include <vector>
 
 namespace tg {
@@ -22,6 +23,34 @@ size_t distance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+// Our names, and those of other programs for them.
+constexpr std::string_view kOtherNames =
+    "max_steps steps iters max_iters epochs num_epochs num_train_epochs; batch batch_size bs "
+    "per_device_train_batch_size; accumulate gradient_accumulation_steps grad_accum; lr learning_rate; warmup "
+    "warmup_steps warmup_iters; schedule lr_scheduler_type lr_scheduler; clip_norm max_grad_norm grad_clip; beta1 "
+    "adam_beta1; beta2 adam_beta2; eps adam_epsilon; context block_size context_length ctx_size n_ctx "
+    "max_position_embeddings max_seq_len max_seq_length; window block_size context context_length max_seq_len "
+    "max_seq_length max_length; layers n_layer num_layers num_hidden_layers; heads n_head num_heads "
+    "num_attention_heads; kv_heads num_key_value_heads; width n_embd hidden_size d_model dim; ff_width "
+    "intermediate_size d_ff; tied_head tie_word_embeddings; activation hidden_act; norm_eps rms_norm_eps; rank r "
+    "lora_r lora_rank; alpha lora_alpha; targets target_modules lora_target_modules; rslora use_rslora; out output "
+    "output_dir out_dir o outfile; model m model_name_or_path base_model; adapter lora peft_model; resume "
+    "resume_from_checkpoint; data dataset train_file input text; in input text data; train data input text; eval_every "
+    "eval_steps eval_interval; checkpoint_every save_steps; val_fraction val_split; dtype bf16 fp16 torch_dtype "
+    "precision outtype; base_dtype load_in_8bit load_in_4bit; recompute gradient_checkpointing; tensorboard "
+    "logging_dir report_to; max_tokens max_new_tokens n_predict n; samples num_return_sequences; repetition_penalty "
+    "repeat_penalty; prompt p text input; chat interactive conversation; system system_prompt; chat_format "
+    "chat_template; vocab vocab_size; threads num_threads t; device gpu cuda; adamw adam adamw_torch; bf16 bfloat16 "
+    "fp16 float16; f32 float32 fp32; gelu_tanh gelu_new gelu_pytorch_tanh; swiglu swish; rope rotary; learned "
+    "absolute; h.*.attn.q q_proj; h.*.attn.k k_proj; h.*.attn.v v_proj; h.*.attn.qkv c_attn qkv_proj q_proj k_proj "
+    "v_proj; h.*.attn.proj o_proj out_proj c_proj; h.*.mlp.gate gate_proj; h.*.mlp.up up_proj; h.*.mlp.fc c_fc up_proj "
+    "gate_proj; h.*.mlp.proj down_proj; ";
+// A flag's name as a setting's.
+std::string plain(std::string_view flag) {
+  std::string name(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
 }
 }  // namespace
 
@@ -55,6 +84,12 @@ std::string block_pattern(std::string_view name) {
 }
 
 std::string nearest(std::string_view word, std::span<const std::string_view> known) {
+  for (const auto row : kOtherNames | std::views::split(std::string_view("; "))) {
+    const std::string names = std::string(row.begin(), row.end()) + " ";
+    if (names.find(" " + plain(word) + " ") == names.npos) continue;
+    for (const std::string_view k : known)
+      if (names.starts_with(plain(k) + " ")) return std::string(k);
+  }
   std::string_view best;
   size_t best_distance = 0;
   for (std::string_view k : known) {
@@ -73,6 +108,10 @@ size_t known_place(std::string_view what, std::string_view word, std::span<const
   TG_CHECK(i < known.size(), value, "[{}] '{}' is not known.{} The names are {}.", what, word,
            did_you_mean(word, known), listed(known));
   return i;
+}
+std::string counted(int64_t n, std::string_view noun) {
+  const char* const s = n == 1 ? "" : noun.ends_with("ch") || noun.ends_with("s") ? "es" : "s";
+  return fmt::format("{} {}{}", n, noun, s);
 }
 std::string listed(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
 

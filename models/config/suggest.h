@@ -3,6 +3,7 @@
 /// enums.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,8 +15,9 @@ bool glob_matches(std::string_view pattern, std::string_view name);
 /// The name with an asterisk in place of each number, equal for all blocks: "h.*.mlp.fc".
 std::string block_pattern(std::string_view name);
 
-/// The first entry of `known` at the smallest edit distance from `word` (insertions, deletions, substitutions, swaps of
-/// adjacent characters). Empty if more than a third of its characters differ.
+/// The entry of `known` that other programs call `word` ("--learning-rate", "lora_r", "q_proj"), else the first at the
+/// smallest edit distance from `word` (insertions, deletions, substitutions, swaps of adjacent characters). Empty if
+/// more than a third of its characters differ.
 std::string nearest(std::string_view word, std::span<const std::string_view> known);
 /// " Did you mean 'x'?" with the nearest entry, or "".
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known);
@@ -23,6 +25,8 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
 size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known);
 /// The words as "a, b, c".
 std::string listed(std::span<const std::string_view> words);
+/// "1 token", "2 tokens".
+std::string counted(int64_t n, std::string_view noun);
 
 /// The names of an enum's values, in order, and what messages call it.
 template <size_t n> struct EnumNames {

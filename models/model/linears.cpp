@@ -7,7 +7,8 @@
 
 namespace tg {
 namespace {
-std::string modules_of(const std::vector<NamedLinear>& all, bool parts) {
+// `meant`: a pattern that matches none.
+std::string modules_of(const std::vector<NamedLinear>& all, bool parts, std::string_view meant = "") {
   std::vector<std::pair<std::string, int>> patterns;  // each with its count
   const auto add = [&](std::string_view name) {
     const std::string pattern = block_pattern(name);
@@ -24,7 +25,9 @@ std::string modules_of(const std::vector<NamedLinear>& all, bool parts) {
   }
   std::string s;
   for (const auto& [pattern, n] : patterns) s += fmt::format("{}{} ({})", s.empty() ? "" : ", ", pattern, n);
-  return fmt::format("The modules are {}. A tied head is not a module.", s);
+  std::vector<std::string_view> names;
+  for (const auto& [pattern, n] : patterns) names.push_back(pattern);
+  return fmt::format("The modules are {}. A tied head is not a module.{}", s, did_you_mean(meant, names));
 }
 }  // namespace
 
@@ -55,7 +58,7 @@ std::vector<NamedLinear> Linears::matching(std::string_view op, std::span<const 
     TG_CHECK(used[i], value,
              "[{}] the target '{}' matches no module. Each target must match at least one; * stands for any "
              "characters. {}",
-             op, patterns[i], modules_of(list, parts));
+             op, patterns[i], modules_of(list, parts, patterns[i]));
   return r;
 }
 

@@ -201,8 +201,12 @@ void put(RunConfig& run, const Json& fields) {
 RunConfig named_run(std::string_view what, std::string_view name, std::span<const Named> table) {
   const auto names = names_of(table);
   const auto at = std::ranges::find(table, name, &Named::name);
+  const std::string meant = did_you_mean(name, names);
   TG_CHECK(at != table.end(), value, "[config] there is no {} '{}'.{} The names are: {}.", what, name,
-           did_you_mean(name, names), listed(names));
+           !meant.empty() || what != "arch" ? meant
+                                            : " A model as Llama has positions rope, norm rms_norm and activation "
+                                              "swiglu; a published one is a folder, for --model DIR.",
+           listed(names));
   RunConfig run;
   for (const std::string_view settings : {at->common, at->settings}) put(run, own_json(settings));
   return run;

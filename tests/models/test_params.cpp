@@ -380,7 +380,8 @@ TEST_CASE("configuration as JSON") {
   CHECK_HAS(refused(R"({"norm": "layernorm"})"),
             "'layernorm' is not known. Did you mean 'layer_norm'? The names are layer_norm, rms_norm.");
   CHECK_HAS(refused(R"({"activation": "sine"})"), "The names are gelu, gelu_tanh, silu, swiglu, relu.");
-  CHECK_HAS(refused(R"({"positions": "rotary"})"), "[positions] 'rotary' is not known. The names are learned, rope.");
+  CHECK_HAS(refused(R"({"positions": "rotary"})"),
+            "[positions] 'rotary' is not known. Did you mean 'rope'? The names are learned, rope.");
   CHECK_HAS(refused(R"({"positions": 1})"), "'positions' is 1. It must be a name in quotes.");
   CHECK_HAS(refused(R"({"init": "xavir"})"), "[init] 'xavir' is not known. Did you mean 'xavier'?");
   CHECK_HAS(refused(R"({"init": true})"), "'init' is true. It must be a name in quotes.");
