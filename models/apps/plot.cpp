@@ -20,13 +20,6 @@ struct PlotOptions {
   bool terminal = false;
 };
 
-// COLUMNS, which a user may set, or the size of the terminal.
-int columns_of_output() {
-  const char* given = std::getenv("COLUMNS");
-  const long columns = given ? std::strtol(given, nullptr, 10) : 0;
-  return columns > 0 ? int(std::min(columns, 1000L)) : terminal_width();
-}
-
 NamedLog read_run(const std::string& run) {
   const std::string path = is_folder(run) ? log_path(run) : run;
   TG_CHECK(path_exists(path), io,
@@ -36,8 +29,8 @@ NamedLog read_run(const std::string& run) {
   LoggedSteps log = read_log(path);
   TG_CHECK(!log.steps.empty(), value,
            "[plot] {} has no step{}. A plot needs at least one. Wait for the first step, or name another run.", path,
-           log.unreadable > 0 ? fmt::format(", and {} line(s) that no log.jsonl has", log.unreadable) : "");
-  if (log.unreadable > 0) print_note("{} line(s) of {} cannot be read, and are skipped", log.unreadable, path);
+           log.unreadable > 0 ? fmt::format(", and {} that no log.jsonl has", counted(log.unreadable, "line")) : "");
+  if (log.unreadable > 0) print_note("{} of {} cannot be read, and skipped", counted(log.unreadable, "line"), path);
   return {printable(run), std::move(log.steps)};
 }
 
@@ -54,7 +47,7 @@ int run(PlotOptions& o) {
   for (const std::string& run : o.runs) runs.push_back(read_run(run));
   if (o.terminal) {
     const bool colors = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
-    const std::string text = plot_braille(runs, columns_of_output(), colors);
+    const std::string text = plot_braille(runs, terminal_width(), colors);
     TG_CHECK(!text.empty(), value, "[plot] no step has a finite loss. A plot needs at least one. Name another run.");
     fmt::print("{}", text);
     return 0;

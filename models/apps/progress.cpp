@@ -9,9 +9,12 @@
 #include <tapegrad/models/config/suggest.h>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 namespace tg::apps {
 namespace {
@@ -144,6 +147,9 @@ ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, con
 }  // namespace
 
 int terminal_width() {
+  const char* const given = std::getenv("COLUMNS");
+  if (const long columns = given ? std::strtol(given, nullptr, 10) : 0; columns > 0)
+    return int(std::min(columns, 1000L));
   winsize w{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
@@ -157,35 +163,42 @@ Progress::Progress(int64_t steps, int64_t done, std::string_view kind, bool quie
       val_loss_(std::nan("")) {}
 Progress::~Progress() { end_line(); }
 
-std::string Progress::line(const StepRecord& r, int bar) const {
-  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-  std::string text = fmt::format("{:>{}}/{}", r.step, std::to_string(steps_).size(), steps_);
-  if (bar > 0) {
+std::string Progress::line(const StepRecord& r, int width) const {
+  const double seconds = std::chrono::duration<double>(Clock::now() - start_).count(),
+               rate = tokens_ / std::max(seconds_, 1e-9);
+  std::string fields[] = {
+      fmt::format("{:>{}}/{}", r.step, std::to_string(steps_).size(), steps_),
+      fmt::format("  loss {:.3f}", r.loss),
+      std::isnan(val_loss_) ? "" : fmt::format("  val {:.3f}", val_loss_),
+      fmt::format("  lr {:.1e}", r.lr),
+      rate < 1000 ? fmt::format("  {:.0f} tok/s", rate) : fmt::format("  {:.1f}k tok/s", rate / 1000),
+      "  ETA " + duration(seconds / double(r.step - done_) * double(steps_ - r.step))};
+  const auto length = [&] { return int(fmt::format("{}", fmt::join(fields, "")).size()); };
+  for (const size_t least : {3, 4, 2, 5, 1})
+    if (width > 0 && length() > width) fields[least].clear();
+  if (const int bar = std::min(width - length() - 3, 30); bar > 4) {
     const auto full = size_t(bar * r.step / steps_);
-    text += " [" + std::string(full, '#') + std::string(size_t(bar) - full, '.') + "]";
+    fields[0] += " [" + std::string(full, '#') + std::string(size_t(bar) - full, '.') + "]";
   }
-  text += fmt::format("  loss {:.3f}", r.loss);
-  if (!std::isnan(val_loss_)) text += fmt::format("  val {:.3f}", val_loss_);
-  return text + fmt::format("  lr {:.1e}  {:.1f}k tok/s  ETA {}", r.lr, r.tokens_per_s / 1000,
-                            duration(seconds / double(r.step - done_) * double(steps_ - r.step)));
+  return fmt::format("{}", fmt::join(fields, ""));
 }
 
 void Progress::show(const StepRecord& r) {
   if (r.val_loss) val_loss_ = *r.val_loss;
   if (!shows_) return;
+  tokens_ += r.tokens_per_s * r.ms / 1000, seconds_ += r.ms / 1000;
   const auto now = Clock::now();
   const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(3000);
   if (now - shown_ < pause && !r.val_loss && r.step != steps_ && r.step != done_ + 1) return;
   shown_ = now;
   if (terminal_) {
-    const int width = terminal_width(), rest = int(line(r, 0).size()) + 4;
-    const std::string text = line(r, std::clamp(width - rest, 0, 30)).substr(0, size_t(width - 1));
-    put("\r\x1b[K" + text);
+    put("\r\x1b[K" + line(r, terminal_width() - 1));
     open_ = true;
     if (r.val_loss) end_line();  // keeps evaluations on the screen
   } else {
     put(line(r, 0) + "\n");
   }
+  tokens_ = seconds_ = 0;
 }
 
 void Progress::print(const std::string& text) {

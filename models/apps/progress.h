@@ -11,7 +11,7 @@
 
 namespace tg::apps {
 
-int terminal_width();  // columns; 80 if standard output is none
+int terminal_width();  // COLUMNS, else that of the terminal, else 80
 
 // A line that is rewritten on a terminal, otherwise a plain line every few seconds. The run continues silently when
 // standard output fails (reader or terminal gone).
@@ -26,13 +26,13 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  std::string line(const StepRecord&, int bar) const;
+  std::string line(const StepRecord&, int width) const;  // 0: any
   void put(const std::string&);
   void end_line();
 
   int64_t steps_, done_;
   bool quiet_, shows_, terminal_, open_ = false, broken_ = false;  // open_: the cursor is after the rewritten line
-  double val_loss_;
+  double val_loss_, tokens_ = 0, seconds_ = 0;                     // since the last line
   Clock::time_point start_ = Clock::now(), shown_;
 };
 

@@ -1,6 +1,10 @@
 // Standard streams that are closed, full or not read, control characters in what is printed, and Ctrl-C.
 #include <tapegrad/core/check.h>
 
+#include <tapegrad/models/train/log.h>
+
+#include <regex>
+
 #include "support/app_run.h"
 #include "support/helpers.h"
 
@@ -30,6 +34,23 @@ TEST_CASE("names and values of a file are printed without the control characters
   CHECK_HAS(text, "...(5004 bytes)...");
   CHECK(std::none_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x20 && c != '\n'; }));
   CHECK(text.size() < 1000);
+}
+
+TEST_CASE("tok/s of a line is the mean since the line before") {
+  const TextFolder folder;
+  const int out = open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600);
+  REQUIRE(Process(folder.path, with(kTrain, tiny_with({"--progress", "lines"})), {.output = out}).status() == 0);
+  close(out);
+  double tokens = 0, seconds = 0;
+  const std::string text = "\n" + read_file(folder / "out");
+  std::smatch m;
+  for (const StepRecord& r : read_log(folder / "run/log.jsonl").steps) {
+    tokens += r.tokens_per_s * r.ms / 1000, seconds += r.ms / 1000;
+    if (!std::regex_search(text, m, std::regex(fmt::format("\n *{}/.* ([0-9.]+k?) tok/s", r.step)))) continue;
+    const double rate = std::stod(m[1]) * (m.str(1).ends_with('k') ? 1000 : 1);
+    CHECK(std::abs(rate - tokens / seconds) <= 0.002 * rate + 51);  // the log is rounded
+    tokens = seconds = 0;
+  }
 }
 
 TEST_CASE("a pipe that nobody reads ends a command in silence, and a full disk is named") {
