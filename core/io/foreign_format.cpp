@@ -16,7 +16,7 @@ struct Format {
 constexpr Format kFormats[] = {
     {"a pointer of Git LFS: the file itself was not downloaded. Run `git lfs pull` in its folder",
      {"version https://git-lfs.github.com/spec/v?\n"sv}},
-    {"a GGUF file of llama.cpp, which `tapegrad export --to gguf` writes and nothing reads. Take the model's folder of "
+    {"a GGUF file of llama.cpp. tapegrad writes such files but reads none. Take the model's folder of "
      "Hugging Face, with config.json and safetensors",
      {"GGUF"sv, "ggjt"sv, "lmgg"sv}},
     {"a zip file, as PyTorch's checkpoints are, which is not read. Load it in Python, and write it by "

@@ -15,7 +15,7 @@ namespace {
 // changes nothing.
 std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatFormat& format,
                          std::vector<Message>& messages, const std::string& text) {
-  const int64_t context = m.model.context(), room = std::min(o.max_tokens, context / 2);
+  const int64_t context = m.model.context(), room = std::min(o.most(), context / 2);
   const ptrdiff_t first = o.system ? 1 : 0;  // message after the system's
   std::vector<Message> kept = messages;
   kept.push_back({"user", o.unknown == "skip" ? known_text(*m.tokenizer, text, "the message") : text});
@@ -29,7 +29,7 @@ std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const C
            "[generate] the message and its format have {} tokens, and the context is {}. It must be longer than they "
            "are. Shorten the message.",
            ids.size(), context);
-  if (gone > 0) print_note("the {} oldest messages are forgotten: the context is {} tokens", gone, context);
+  if (gone > 0) print_note("the {} oldest messages are forgotten: the context is {}", gone, counted(context, "token"));
   messages = std::move(kept);
   return ids;
 }
@@ -64,7 +64,7 @@ int chat(const LoadedModel& m, GenerateOptions o) {
       answer += more;
     };
     const Interrupt interrupt;  // not while a line is read: there a signal ends the program
-    const int64_t most = std::min(o.max_tokens, m.model.context() - std::ssize(tokens));
+    const int64_t most = std::min(o.most(), m.model.context() - std::ssize(tokens));
     const auto take = [&](int64_t token) {
       show(text.add(token));
       return !text.ended() && Interrupt::signal() == 0;
@@ -76,9 +76,8 @@ int chat(const LoadedModel& m, GenerateOptions o) {
     const int signal = Interrupt::signal();
     if (signal && signal != SIGINT) return 128 + signal;
     if (!signal && !text.ended())
-      print_note(most < o.max_tokens
-                     ? fmt::format("the answer ends: the context of {} tokens is full", m.model.context())
-                     : fmt::format("the answer ends at --max-tokens {}", o.max_tokens));
+      print_note(most < o.most() ? fmt::format("the answer ends: the context of {} tokens is full", m.model.context())
+                                 : fmt::format("the answer ends at --max-tokens {}", o.most()));
     ++o.sampling.seed;
   }
   mark("\n");

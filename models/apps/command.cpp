@@ -298,8 +298,10 @@ void Command::option(const std::string& flag, const std::string& help, std::opti
                      std::optional<int64_t> shown) {
   option(flag, "INT", shown ? std::to_string(*shown) : "", help, into<int64_t>(value, flag, kWhole));
 }
-void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown) {
-  option(flag, "NUMBER", fmt::format("{}", shown), help, into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));
+void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value,
+                     std::optional<double> shown) {
+  option(flag, "NUMBER", shown ? fmt::format("{}", *shown) : "", help,
+         into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));
 }
 void Command::count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most) {
   option(flag, "[K]", "", help, into<int64_t>(value, flag, kWhole, 0, most));

@@ -59,7 +59,8 @@ class Command {
   // --flag WORD where it matters whether it was given. The help shows the default `shown`.
   void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
               std::optional<int64_t> shown);
-  void option(const std::string& flag, const std::string& help, std::optional<double>& value, double shown);
+  void option(const std::string& flag, const std::string& help, std::optional<double>& value,
+              std::optional<double> shown);
   // --flag or --flag K, from 0 to `most`. Alone it is 0.
   void count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most);
 

@@ -140,7 +140,8 @@ Subcommand compare_command() {
         c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);
         c.option("--seed", "of tokens, dropout and new weights", o.seed);
         c.option("--device", "NAME", "cuda if available",
-                 "cuda: f32 against the CPU, and against itself; cpu: f32 against f64, and one thread against two",
+                 "the device that is compared; cuda: f32 with the CPU, and with itself; cpu: f32 with f64, and one "
+                 "thread with two",
                  [&o](const std::string& word) { o.device = word; });
         c.list("--sides", "SIDE",
                "two sides, the reference first: a device, optionally with a dtype, a mode (eager, lazy, compiled) "

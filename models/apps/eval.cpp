@@ -61,8 +61,8 @@ int run(EvalOptions& o) {
                                  data_config(o.settings), o.unknown == "skip");
   check_used("eval", o.settings, o.data);
   const SequentialBatches windows(data.tokens, o.batch, window);
-  fmt::print("data        {}: {} tokens, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
-             data.tokens.size(), window);
+  fmt::print("data        {}: {}, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
+             counted(data.tokens.size(), "token"), window);
   if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));
   double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = m.params.device()}).loss;
   if (std::isnan(loss)) loss = std::abs(loss);  // never "-nan"

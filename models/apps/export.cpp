@@ -73,7 +73,7 @@ int run(ExportOptions& o) {
     save_gguf_adapter(out, m.model.config(), lora);
     if (lora.base_dtype() == DType::bf16)
       print_note("the adapter was trained over weights in bf16: export its model with --dtype bf16");
-    what = fmt::format("an adapter of {} parameters over {}", lora.params().count(), what);
+    what = fmt::format("an adapter of {} over {}", counted(lora.params().count(), "parameter"), what);
   } else {
     if (!o.adapter.empty()) adapted(o.adapter, m, o.model).merge();
     (gguf ? write_gguf : write_folder)(out, m, o);

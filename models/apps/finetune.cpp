@@ -151,8 +151,8 @@ int run(FinetuneOptions& o) {
         .model = base.loaded.model,
         .params = lora.params(),
         .title =
-            fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {} modules)", base.loaded.params.count(),
-                        lora.params().count(), lora.config().rank, lora.modules().size()),
+            fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.count(),
+                        lora.params().count(), lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
         .save = [=, &s] { save_adapter(s.out, lora, options); },
         .files = files,
         .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
@@ -191,8 +191,8 @@ int run(MergeOptions& o) {
   if (o.overwrite) remove_former(o.out, m);
   if (const std::string chat = chat_template_over(m, o.model, o.adapter); !chat.empty())
     write_file_atomically(o.out + "/chat_template.jinja", chat);
-  fmt::print("merged {} modules\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
-             lora.modules().size(), o.out, o.out);
+  fmt::print("merged {}\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
+             counted(int64_t(lora.modules().size()), "module"), o.out, o.out);
   return 0;
 }
 
@@ -207,7 +207,7 @@ Subcommand finetune_command() {
         const LoraConfig lora;
         c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
         c.option("--rank", "of the adapters", o.rank, lora.rank);
-        c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, lora.alpha);
+        c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, std::nullopt);
         c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
         c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.lora_dropout,
                  lora.dropout);

@@ -150,7 +150,7 @@ void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt
     return !text.ended();
   };
   const auto keep = [&](int64_t, int64_t token, std::span<const float> logits) { likely.add(token, logits); };
-  generate(m.model, prompt.tokens, o.max_tokens, o.sampling,
+  generate(m.model, prompt.tokens, o.most(), o.sampling,
            {.use_cache = !o.no_cache, .on_token = show, .on_logits = keep});
   begin();
   put_text(o, text.end() + "\n");
@@ -181,7 +181,7 @@ void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vecto
       results[size_t(row)].logprobs.add(token, logits);
     };
     auto made =
-        generate_batch(m.model, tokens, o.max_tokens, o.sampling,
+        generate_batch(m.model, tokens, o.most(), o.sampling,
                        {.use_cache = !o.no_cache, .on_row_token = add, .on_logits = keep, .first_row = int64_t(first)});
     for (size_t i = 0; i < tokens.size(); ++i) {
       results[i].text += texts[i].end();
@@ -205,7 +205,7 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
   if (o.out == "-") return write([](const std::string& line) { put(isatty(STDOUT_FILENO) ? shown_text(line) : line); });
   write_file_atomically(
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
-  fmt::print("{} texts in {}\n", prompts.size() * size_t(o.samples), printable(o.out));
+  fmt::print("{} in {}\n", counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
 }
 void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
@@ -277,6 +277,11 @@ int run(GenerateOptions& o) {
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
   if (o.chat) return chat(m, o);
   const std::vector<Prompt> prompts = prompts_of(m, o);
+  if (o.max_tokens.value_or(0) > 0 && std::ranges::any_of(prompts, [&](const Prompt& p) {
+        return std::ssize(p.tokens) + *o.max_tokens > m.model.context();
+      }))
+    print_note("--max-tokens {} goes beyond the context of {}: from there on each token takes a pass over all of it",
+               *o.max_tokens, counted(m.model.context(), "token"));
   if (!o.out.empty())
     write_results(m, o, prompts);
   else if (o.samples == 1)
@@ -295,7 +300,8 @@ Subcommand generate_command() {
   return subcommand<GenerateOptions>(
       "generate", "continue prompts with a trained model", run, [](Command& c, GenerateOptions& o) {
         add_model_options(c, o);
-        c.option("--prompt", "TEXT", "", "the text to continue; -, or none of the next two: standard input",
+        c.option("--prompt", "TEXT", "",
+                 "the text to continue; - reads standard input, as without --prompt, --prompt-ids and --prompts",
                  [&o](const std::string& word) { o.prompt = word; });
         c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
                  o.prompt_ids);
@@ -317,7 +323,7 @@ Subcommand generate_command() {
                  o.chat_format);
         c.option("--samples", "texts to make of each prompt", o.samples, 1);
         c.option("--batch", "texts in a forward pass", o.batch, 8);
-        c.option("--max-tokens", "tokens to make", o.max_tokens);
+        c.option("--max-tokens", "tokens to make", o.max_tokens, o.most());
         c.list("--stop", "STR", "texts that end the output; they are not printed", o.stops);
         c.toggle("--ignore-eos", "continue after the tokens that end a text", o.ignore_eos);
         SampleOptions& s = o.sampling;

@@ -9,10 +9,11 @@ struct GenerateOptions : ModelOptions {
   std::string prompts, out, chat_format;
   std::optional<std::string> prompt, system;
   std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
-  std::optional<int64_t> batch, logprobs;
+  std::optional<int64_t> batch, logprobs, max_tokens;
   std::vector<std::string> stops;
   std::vector<int64_t> stop_tokens;  // end a text, too
-  int64_t max_tokens = 200, samples = 1;
+  int64_t samples = 1;
+  int64_t most() const { return max_tokens.value_or(200); }  // tokens
   SampleOptions sampling;
   bool chat = false, ignore_eos = false, no_cache = false, raw = false;
 };

@@ -149,8 +149,8 @@ Described of_arch(const std::string& name, const GptConfig& config) {
 }
 
 void print_table(const Described& d) {
-  fmt::print("{}: {} tensors, {} parameters, {} bytes\n", printable(d.source), d.entries.size(), d.parameters(),
-             d.bytes());
+  fmt::print("{}: {}, {}, {}\n", printable(d.source), counted(int64_t(d.entries.size()), "tensor"),
+             counted(d.parameters(), "parameter"), counted(int64_t(d.bytes()), "byte"));
   for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
   if (!d.config.is_null()) fmt::print("config {}\n", printable(text_of(d.config, 2)));
   size_t width = 4;
@@ -370,14 +370,17 @@ Subcommand inspect_command() {
                  "print the memory that training it takes instead; of a folder, with the settings it was trained with",
                  o.plan);
         c.toggle("--roofline",
-                 "print what a training step of it moves and computes instead, op by op, and the least time for "
-                 "it on --device: h100, h200 or a JSON file; default: both",
+                 "print what a training step of it moves and computes instead, op by op, and the least time for it",
                  o.roofline);
         c.option("--ranks",
                  "with --plan: the memory of each process when this many train together; --accumulate defaults to "
                  "one micro-batch for each",
                  o.ranks, 1, INT32_MAX);
         c.toggle("--json", "print JSON", o.json);
+        c.option(
+            "--device", "NAME",
+            "of --plan: cpu or cuda, whose memory is shown; of --roofline: h100, h200 or a JSON file; default: both",
+            o.device);
         add_settings(c, o, [](const std::string& name) {
           return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) ||
                  is_model_setting(name);

@@ -102,8 +102,8 @@ void add_unknown_option(Command& c, const std::string& otherwise, std::string& t
 std::string known_text(const Tokenizer& tokenizer, const std::string& text, const std::string& what) {
   KnownText known = tokenizer.known(text);
   if (known.skipped > 0)
-    print_note("{} of {} characters of {} are skipped, because the tokenizer does not know them: {}", known.skipped,
-               known.characters, what, known.first);
+    print_note("{} of {} of {} are skipped, because the tokenizer does not know them: {}", known.skipped,
+               counted(known.characters, "character"), what, known.first);
   return std::move(known.text);
 }
 std::string name_of_files(const std::vector<std::string>& files) {
@@ -189,9 +189,10 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
                  "of the model.",
                  m.command, id, name_of_files(files), m.vocab_size);
   if (all.cut > 0)
-    print_note("{} of {} examples are longer than {} tokens and are cut at their end", all.cut,
-               all.size() * (pairs ? 2 : 1), window + 1);
-  if (all.skipped > 0) print_note("{} lines are no examples and are skipped; the first: {}", all.skipped, all.why);
+    print_note("{} of {} cut at the end, after {}", all.cut, counted(all.size() * (pairs ? 2 : 1), "example"),
+               counted(window + 1, "token"));
+  if (all.skipped > 0)
+    print_note("{} skipped, which no example is on; the first: {}", counted(all.skipped, "line"), all.why);
   return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all)};
 }
 

@@ -59,41 +59,43 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
            "[{}] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",
            o.command, path, c.state.step, run.train.max_steps);
   if (run.train.max_steps != before.train.max_steps)
-    print_note("max_steps was {} and is {}: from here on the learning rate follows the schedule of {} steps",
-               before.train.max_steps, run.train.max_steps, run.train.max_steps);
+    print_note("max_steps was {} and is {}: from here on the learning rate follows the schedule of {}",
+               before.train.max_steps, run.train.max_steps, counted(run.train.max_steps, "step"));
   return run;
 }
 
 void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, int64_t planned) {
   const GptConfig& m = s.run.model;
   const TrainConfig& t = s.run.train;
-  fmt::print("model   GPT: {} layers, {} heads, width {}, context {}, vocabulary {} ({}); {}\n", m.layers, m.heads,
-             m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids", what.title);
+  fmt::print("model   GPT: {}, {}, width {}, context {}, vocabulary {} ({}); {}\n", counted(m.layers, "layer"),
+             counted(m.heads, "head"), m.width, m.context, m.vocab_size, s.data.tokenizer ? s.run.tokenizer : "ids",
+             what.title);
   const std::string files = printable(name_of_files(s.identity.files));
   if (s.data.examples) {
     const Examples::Split parts = s.data.examples->split(1 - t.val_fraction);
-    fmt::print("data    {}: {} examples to train on, {} to validate on, in the format {}\n", files, parts.train.size(),
-               parts.val.size(), s.run.data.chat_format);
+    fmt::print("data    {}: {} to train on, {} to validate on, in the format {}\n", files,
+               counted(parts.train.size(), "example"), parts.val.size(), s.run.data.chat_format);
   } else {
     const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
-    fmt::print("data    {}: {} tokens to train on, {} to validate on\n", files, parts.train.size(), parts.val.size());
+    fmt::print("data    {}: {} to train on, {} to validate on\n", files, counted(parts.train.size(), "token"),
+               parts.val.size());
   }
   const Device device = what.params.device();
   fmt::print("device  {} ({})\n", o.device, runtime_of(device).describe(device.index));
   if (const Communicator& ranks = *Communicator::world(); ranks.size() > 1)
-    fmt::print("ranks   {} ({}), {} on this machine, of {} thread(s) each\n", ranks.size(), Communicator::engine(),
-               ranks.local_size(), num_threads());
-  fmt::print("run     {} steps of {}{} x {}{} tokens{}, seed {}, into {}/\n", t.max_steps,
+    fmt::print("ranks   {} ({}), {} on this machine, of {} each\n", ranks.size(), Communicator::engine(),
+               ranks.local_size(), counted(num_threads(), "thread"));
+  fmt::print("run     {} of {}{} x {}{}{}, seed {}, into {}/\n", counted(t.max_steps, "step"),
              t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, s.data.examples ? "up to " : "",
-             t.window_in(m.context),
+             counted(t.window_in(m.context), "token"),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
   if (planned > 0) fmt::print("memory  {} at the peak of a step\n", readable_bytes(planned));
   if (s.state) fmt::print("resume  after step {}\n", s.state->step);
   if (s.state && s.state->step >= t.max_steps)
     fmt::print("note    the run is finished: a larger --max-steps continues it\n");
   if (t.warmup >= t.max_steps)
-    fmt::print("note    the run ends within its {} steps of warm-up: the rate never reaches lr; see --warmup\n",
-               t.warmup);
+    fmt::print("note    the run ends within its {} of warm-up: the rate never reaches lr; see --warmup\n",
+               counted(t.warmup, "step"));
   if (!what.note.empty()) fmt::print("note    {}\n", what.note);
   fmt::print("\n");
   std::fflush(stdout);
@@ -185,8 +187,9 @@ BatchSource batches_of(const Examples& all, const RunSetup& s) {
   if (s.run.data.pack == Packing::concat) train = train.packed();
   const ExampleBatches batches(std::move(train), {.batch = t.batch, .accumulate = t.accumulate});
   if (!s.watch.quiet && is_main_rank())
-    print_note("an epoch has {} batches, with up to {} tokens in a row; {:.1f} % of the inputs is padding",
-               batches.per_epoch(), batches.lengths().back(), 100 * batches.padding());
+    print_note("an epoch has {}, with up to {} in a row; {:.1f} % of the inputs is padding",
+               counted(batches.per_epoch(), "batch"), counted(batches.lengths().back(), "token"),
+               100 * batches.padding());
   return example_batches(batches, std::move(val));
 }
 
@@ -212,8 +215,9 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
   if (s.lock) s.lock->keep();  // a refused run removes its lock file
   if (!s.watch.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
-    print_note("{} lacks {} of the steps before {} ({} lines could not be read and are dropped); the run continues",
-               log_path(s.out), files.log()->missing(), trainer.steps() + 1, files.log()->unreadable());
+    print_note("{} lacks {} of the steps before {} ({} could not be read and dropped); the run continues",
+               log_path(s.out), files.log()->missing(), trainer.steps() + 1,
+               counted(files.log()->unreadable(), "line"));
   try {
     return run_steps(o, s, what, trainer, files);
   } catch (const Error& e) {
@@ -253,7 +257,6 @@ void check_events(const TrainOptions& o, const RunSetup& s) {
 
 void add_settings(Command& c, TrainOptions& o, const std::function<bool(const std::string&)>& wanted) {
   c.option("--config", "FILE", "settings as JSON, under the names of the flags below (_ for -)", o.config_file);
-  c.option("--device", "NAME", "cpu or cuda", o.device);
   add_settings(c, o.settings, wanted);
 }
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
@@ -270,10 +273,6 @@ OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
   const std::string path = checkpoint_path(o.resume);
   std::optional<FileLock> lock;
   if (path_exists(path) && is_main_rank()) lock = lock_folder(o, o.resume);  // before another process changes it
-  TG_CHECK(path_exists(path) || !path_exists(o.resume + "/adapter_config.json"), value,
-           "[{}] {} is an adapter without {}: no run can be resumed there. Train it further by `tapegrad finetune "
-           "--adapter {} --out` another folder.",
-           o.command, o.resume, "checkpoint.safetensors", o.resume);
   Checkpoint c = load_checkpoint(path);
   TG_CHECK(command_of(c) == o.command, value,
            "[{}] {} belongs to a run of `tapegrad {}`, not of `tapegrad {}`. Resume it with `tapegrad {} --resume {}`.",

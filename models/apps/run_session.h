@@ -26,7 +26,7 @@ struct TrainOptions {
 // Flags for the settings with wanted(name).
 void add_settings(Command&, SettingFlags& to, const std::function<bool(const std::string&)>& wanted);
 DataConfig data_config(const SettingFlags&);
-// --config, --device, and these flags.
+// --config and these flags.
 void add_settings(Command&, TrainOptions&, const std::function<bool(const std::string&)>& wanted);
 // Flags for all TrainOptions, and settings with wanted(name). `out` is the default of --out.
 void add_train_options(Command&, TrainOptions&, const char* out, const std::function<bool(const std::string&)>& wanted);

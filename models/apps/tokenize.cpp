@@ -41,9 +41,9 @@ int run(TokenizerOptions& o) {
     save_tokenizer(folder, tokenizer);
   });
   if (ids < o.training.vocab_size)
-    print_note("the texts give {} ids, not {}: no other pair of tokens occurs {} times or more", ids,
-               o.training.vocab_size, o.training.min_frequency);
-  fmt::print("wrote {}, a tokenizer of {} ids\n", printable(out), ids);
+    print_note("the texts give {} ids, not {}: no other pair of tokens occurs {} or more", ids, o.training.vocab_size,
+               counted(o.training.min_frequency, "time"));
+  fmt::print("wrote {}, a tokenizer of {}\n", printable(out), counted(ids, "id"));
   return 0;
 }
 
@@ -161,8 +161,8 @@ int run(TokenizeOptions& o) {
     });
   }
   note_documents(tokenizer, read, name_of_files(o.in));
-  fmt::print("{} bytes of {} documents are {} tokens of {}, in {}\n", read.bytes, read.documents, read.tokens,
-             tokenizer.vocab_size(), printable(where));
+  fmt::print("{} of {} are {} of {}, in {}\n", counted(read.bytes, "byte"), counted(read.documents, "document"),
+             counted(read.tokens, "token"), tokenizer.vocab_size(), printable(where));
   return 0;
 }
 

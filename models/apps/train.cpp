@@ -68,6 +68,11 @@ RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, con
            "[data] vocab_size is {}, and the {} tokenizer of this text has {} ids. The model must have at least as "
            "many. Pass --vocab-size {}, or leave vocab_size out.",
            vocabulary, run.tokenizer, tokenizer->vocab_size(), tokenizer->vocab_size());
+  if (!ids && vocabulary >= 2 * tokenizer->vocab_size())
+    print_note(
+        "vocab_size is {0}, and the {1} tokenizer of this text has {2} ids: the other rows of the table are "
+        "never used. --vocab-size {2} leaves them out",
+        vocabulary, run.tokenizer, tokenizer->vocab_size());
   TokenData tokens = read_tokens(tokenizer.get(), words, run.data, /*skip_unknown=*/false);
   if (ids) tokens.check_vocabulary(vocabulary);
   return {std::move(tokens), std::move(tokenizer)};
@@ -136,7 +141,7 @@ int run(TrainCommandOptions& o) {
     const Gpt model(params.shared(), s.run.model);
     return {.model = model,
             .params = params,
-            .title = fmt::format("{} parameters", params.count()),
+            .title = counted(params.count(), "parameter"),
             .save =
                 [=, &s] {
                   if (origin)

@@ -62,6 +62,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
   c.toggle("--overwrite", "begin a new run that replaces the run or the model in the folder of --out", o.overwrite);
   c.toggle("--no-save", "write only the log, no checkpoint: the run cannot be resumed", o.no_save);
   c.toggle("--ignore-memory", "begin a run even if a step needs more memory than the device has", o.ignore_memory);
+  c.option("--device", "NAME", "cpu or cuda", o.device);
   add_settings(c, o, wanted);
 }
 

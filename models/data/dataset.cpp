@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/tokenizer.h>
 
@@ -82,8 +83,8 @@ TokenData TokenData::join(std::span<const TokenData> parts, std::string name) {
 }
 TokenData TokenData::mix(std::span<const TokenData> groups, std::span<const double> weights, std::string name) {
   TG_CHECK(groups.size() == weights.size(), value,
-           "[data] {} weights for {} groups of data. Each group needs one. Correct the weights.", weights.size(),
-           groups.size());
+           "[data] {} for {} of data. Each group needs one. Correct the weights.",
+           counted(std::ssize(weights), "weight"), counted(std::ssize(groups), "group"));
   TokenData all = join(groups, std::move(name));
   int64_t end = 0;
   double total = 0;
@@ -188,9 +189,10 @@ ShuffledBatches::ShuffledBatches(TokenData data, int64_t batch, int64_t context,
   check_sizes(batch, context);
   for (const TokenData::Group& g : data_.groups())
     TG_CHECK(g.end - g.begin > context, value,
-             "[data] {}{} has {} tokens, but a context of {} needs at least {}. Each window takes context + 1 tokens. "
+             "[data] {}{} has {}, but a context of {} needs at least {}. Each window takes context + 1 tokens. "
              "Use more text, a smaller context or another split.",
-             data_.groups_.empty() ? "" : "a group of ", data_.name(), g.end - g.begin, context, uint64_t(context) + 1);
+             data_.groups_.empty() ? "" : "a group of ", data_.name(), counted(g.end - g.begin, "token"), context,
+             uint64_t(context) + 1);
   TG_CHECK(order == SampleOrder::random || data_.groups_.empty(), value,
            "[data] order is epochs, and the data is a mixture. Its groups are repeated at different rates: there is no "
            "epoch. Use random, or no weights.");
@@ -217,9 +219,9 @@ SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t cont
     : data_(std::move(data)), batch_(batch), context_(context) {
   check_sizes(batch, context);
   TG_CHECK(data_.size() >= 2, value,
-           "[data] {} has {} tokens. At least 2 are needed: one to predict from and one to predict. Use more text or "
+           "[data] {} has {}. At least 2 are needed: one to predict from and one to predict. Use more text or "
            "another split.",
-           data_.name(), data_.size());
+           data_.name(), counted(data_.size(), "token"));
 }
 std::optional<Batch> SequentialBatches::at(int64_t i) const {
   const int64_t windows = targets() / context_, rest = targets() % context_;  // full ones, length of the last

@@ -42,15 +42,18 @@ class LineReader {
   static bool has(const Json& line, std::initializer_list<const char*> keys) {
     return line.is_object() && std::ranges::all_of(keys, [&](const char* k) { return line.contains(k); });
   }
-  [[noreturn]] static void refuse(const Json& line, std::string_view kinds) {
+  [[noreturn]] void refuse(const Json& line, std::string_view kinds) const {
     std::vector<std::string_view> keys;
     if (line.is_object())
       for (const auto& [key, x] : line.items()) keys.push_back(key);
     throw Error(Error::Kind::value,
-                fmt::format("[examples] {}. A line is an object with {}. Rename its keys.",
+                fmt::format("[examples] {}. A line is an object with {}. {}.",
                             line.is_object() ? "the keys are " + (keys.empty() ? "none" : listed(keys))
                                              : fmt::format("the line holds {}", line.type_name()),
-                            kinds));
+                            kinds,
+                            !line.is_object() || line.contains("chosen") == o_.pairs ? "Rename its keys"
+                            : o_.pairs ? "Leave out --objective dpo, or rename its keys"
+                                       : "Pass --objective dpo"));
   }
   // A list of messages, or a text as one of `role`.
   static std::vector<Message> messages_in(const Json& line, const std::string& key, const std::string& role) {

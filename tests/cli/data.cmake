@@ -116,7 +116,7 @@ refused(1 "has no text. Leave it out." ${unused} "shards_llmc/*.bin" --special p
 run(1 eval --model both --data "shards_raw/*.bin" --documents line)
 run(1 tokenize --tokenizer tokenizer.json --in a.jsonl --documents line --out never.npy)
 run(0 eval --model both --data "shards_raw/*.bin" a.jsonl --token-type u16 --special parse)
-refused(1 "1 weights for 2 groups of data" train --data text.txt a.jsonl --weights 1 --out never)
+refused(1 "1 weight for 2 groups of data" train --data text.txt a.jsonl --weights 1 --out never)
 refused(2 "weights is 'x'. It must be a number" train --data text.txt a.jsonl --weights 1,x --out never)
 refused(1 "order is epochs, and the data is a mixture"
         train --data text.txt a.jsonl --weights 1,2 --order epochs ${tiny} --out never)
@@ -181,7 +181,7 @@ refused(1 "weights, documents, special and token-type are for texts and token fi
 file(WRITE ${dir}/bad.jsonl "${lines}{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"b\"}\n")
 refused(1 "bad.jsonl:10" ${tune} --data bad.jsonl --objective dpo --out never)
 run(0 ${tune} --data bad.jsonl --objective dpo --skip-bad true --out skipped)
-expect(err "1 lines are no examples and are skipped")
+expect(err "1 line skipped, which no example is on")
 
 # Refusals, and settings in other places
 run(0 tokenize --tokenizer tokenizer.json --in text.txt --out old.bin)

@@ -357,7 +357,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // in any order
     }
   }
-  CHECK_SAYS_OF(value, SequentialBatches(counting(1), 1, 4), "[data] count has 1 tokens. At least 2 are needed");
+  CHECK_SAYS_OF(value, SequentialBatches(counting(1), 1, 4), "[data] count has 1 token. At least 2 are needed");
   CHECK_SAYS_OF(value, SequentialBatches(counting(5).split(1).val, 1, 4), "the validation part of count has 0 tokens.");
   CHECK_SAYS_OF(value, SequentialBatches(counting(9), 0, 4), "[data] batch 0 and context 4");
 }
