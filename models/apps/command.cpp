@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/utf8.h>
@@ -14,6 +15,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <new>
@@ -71,23 +73,75 @@ std::vector<std::string> split(const std::string& words) {  // at commas
 
 std::string with_article(const std::string& kind) { return (kind.starts_with("I") ? "an " : "a ") + kind; }
 
+// A kind of path, and what takes it: flags, or a command with its flag.
+struct Kind {
+  const char *what, *flags;
+};
+constexpr Kind kRun{"a run", "--resume,plot RUN"}, kModel{"a model", "--model,--base"},
+    kAdapter{"an adapter", "--adapter"}, kTokenizer{"a tokenizer", "--tokenizer"}, kLog{"the log of a run", "plot RUN"},
+    kTokens{"a token file", "--data"}, kText{"a text", "--data,--in,--train,--prompts"},
+    kWeights{"a file of weights", "inspect --model"}, kGguf{"a GGUF file, which tapegrad writes but cannot read", ""},
+    kForeign{"a configuration of Hugging Face", ""},
+    kJson{"a JSON file", "--config,--data,--in,--train,--prompts,--machine,--tokenizer,--chat-format"};
+std::vector<Kind> kinds_of(const std::string& path) {
+  std::error_code none;
+  std::vector<Kind> all;
+  const std::pair<const char*, Kind> files[] = {{"config.json", kModel},          {"adapter_config.json", kAdapter},
+                                                {"checkpoint.safetensors", kRun}, {"log.jsonl", kLog},
+                                                {"tokenizer.json", kTokenizer},   {"vocab.json", kTokenizer}};
+  for (const auto& [name, kind] : files)
+    if (std::filesystem::exists(path + "/" + name, none)) all.push_back(kind);
+  if (!std::filesystem::is_regular_file(path, none)) return all;
+  const MappedFile file(path);
+  const std::string_view head = file.text().substr(0, 1 << 12);
+  const auto ends = [&](const char* end) { return path.ends_with(end); };
+  const auto has = [&](const char* key) { return head.starts_with("{") && head.find(key) != head.npos; };
+  if (ends(".safetensors")) return {kWeights};
+  if (ends(".npy") || ends(".bin")) return {kTokens};
+  if (ends(".tiktoken") || ends(".model") || has("\"added_tokens\"")) return {kTokenizer};
+  if (ends("/log.jsonl") || path == "log.jsonl" || has("\"grad_norm\"")) return {kLog};
+  if (has("\"model_type\"") || has("\"architectures\"")) return {kForeign};
+  return {head.starts_with("GGUF") ? kGguf : has("") && !ends(".jsonl") ? kJson : kText};
+}
+// The first flag that takes what the path holds, of those that has() accepts, or "".
+template <class F> std::string flag_for(const std::string& path, F has) {
+  for (const Kind& k : kinds_of(path))
+    for (const std::string& flag : split(k.flags))
+      if (has(flag)) return flag;
+  return "";
+}
+// An Error if a path holds what its flag does not take.
+void check_path(const CLI::App& app, const std::string& flag, const std::string& path) {
+  const auto taken = [&](const Kind& k) {
+    const std::vector<std::string> all = split(k.flags);
+    return std::ranges::count(all, flag) + std::ranges::count(all, app.get_name() + " " + flag) > 0;
+  };
+  std::vector<const char*> wanted, held;
+  for (const Kind& k : {kRun, kModel, kAdapter, kTokenizer, kLog, kTokens, kText, kWeights, kJson})
+    if (taken(k)) wanted.push_back(k.what);
+  if (flag == "RUN" && std::filesystem::is_regular_file(path)) return;  // logs have any name
+  const std::vector<Kind> kinds = kinds_of(path);
+  if (wanted.empty() || kinds.empty() || std::ranges::any_of(kinds, taken)) return;
+  for (const Kind& k : kinds)
+    if (held.empty() || k.what != kLog.what) held.push_back(k.what);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  std::string way = std::ranges::any_of(kinds_of(folder), taken) ? flag + " " + folder : "";
+  for (const std::string& at : {path, folder})
+    if (const auto other = flag_for(at, [&](const std::string& f) { return app.get_option_no_throw(f); });
+        way.empty() && !other.empty())
+      way = other + " " + at;
+  TG_CHECK(false, value, "[{}] {} {} is {}. The flag takes {}. {} {}.", app.get_name(), flag, path,
+           fmt::join(held, " and "), fmt::join(wanted, " or "),
+           way.empty() && *kinds[0].flags ? "Other commands take it as" : "Pass",
+           !way.empty()      ? way
+           : *kinds[0].flags ? split(kinds[0].flags)[0]
+                             : "the folder of its model");
+}
 // An empty word usually comes from an unset shell variable.
-void refuse_empty(const std::string& flag, const std::string& kind, const std::string& word) {
+void check_word(const CLI::App& app, const std::string& flag, const std::string& kind, const std::string& word) {
   if (word.empty() && kind != "TEXT")
     throw UsageError(fmt::format("{} is empty. It takes {}. Give one, or omit {}.", flag, with_article(kind), flag));
-}
-
-// Names of our flags in other programs.
-constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
-    {"--steps", "--max-steps"},        {"--epochs", "--max-steps"},   {"--iters", "--max-steps"},
-    {"--max-iters", "--max-steps"},    {"--learning-rate", "--lr"},   {"--batch-size", "--batch"},
-    {"--context-length", "--context"}, {"--block-size", "--context"}, {"--n-layer", "--layers"},
-    {"--n-head", "--heads"},           {"--n-embd", "--width"}};
-std::string flag_meant(std::string word, const std::vector<std::string>& known) {
-  std::replace(word.begin(), word.end(), '_', '-');
-  for (const auto& [other, ours] : kOtherNames)
-    if (word == other && std::find(known.begin(), known.end(), ours) != known.end()) return std::string(ours);
-  return nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
+  if (kind == "DIR" || kind == "FILE" || kind == "PATH" || flag == "--tokenizer") check_path(app, flag, word);
 }
 
 // Rewords the parser's message about a value.
@@ -106,6 +160,27 @@ std::string in_our_words(const CLI::ArgumentMismatch& e) {
 std::string full_name(const CLI::App& app) {
   return app.get_parent() ? app.get_parent()->get_name() + " " + app.get_name() : app.get_name();
 }
+// Names the flags that words without one most likely belong to.
+[[noreturn]] void refuse_words(const CLI::App& app, const std::vector<std::string>& rest) {
+  std::map<std::string, std::string> words;  // by flag
+  const auto open = [&](const std::string& flag) {
+    const CLI::Option* const o = app.get_option_no_throw(flag);
+    return o && o->count() == 0 && (!words.contains(flag) || flag == "--prompt" || o->get_items_expected_max() > 1);
+  };
+  for (const std::string& word : rest) {
+    if (word.starts_with("-")) break;
+    std::string flag = flag_for(word, open);
+    for (const char* other : {"--model", "--prompt", "--data", "--in", "--train", "--out"})
+      if (flag.empty() && open(other) && (other != std::string("--model") || word.find_first_of(" .") == word.npos))
+        flag = other;
+    if (!flag.empty()) words[flag] += (words[flag].empty() ? "" : " ") + word;
+  }
+  std::string meant;
+  for (const auto& [flag, word] : words)
+    meant += fmt::format(" {} {}", flag, flag == "--prompt" ? '"' + word + '"' : word);
+  throw UsageError(fmt::format("unexpected word '{}'.{} `{} --help` shows the usage.", rest.front(),
+                               meant.empty() ? "" : fmt::format(" Did you mean{}?", meant), full_name(app)));
+}
 // Unknown words are wrong usage. Suggests the nearest known one.
 void refuse_extras(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining();
@@ -120,12 +195,10 @@ void refuse_extras(const CLI::App& app) {
   } else {
     for (const CLI::App* a : commands) known.push_back(a->get_name());
   }
-  const std::string near = flag_meant(word, known);
-  throw UsageError(fmt::format("{} '{}'.{} `{} --help` shows the usage.",
-                               is_flag      ? "unknown flag"
-                               : is_command ? "unknown command"
-                                            : "unexpected word",
-                               word, near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
+  if (!is_flag && !is_command) refuse_words(app, rest);
+  const std::string near = nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
+  throw UsageError(fmt::format("unknown {} '{}'.{} `{} --help` shows the usage.", is_flag ? "flag" : "command", word,
+                               near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
 }
 
 void set_up(CLI::App& app) {
@@ -226,8 +299,8 @@ std::string shown_text(std::string_view text) { return escaped(text, isatty(STDO
 
 void Command::option(const std::string& flag, const std::string& kind, const std::string& shown,
                      const std::string& help, Take take) {
-  const auto checked = [flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
-    for (const std::string& word : words) refuse_empty(flag, kind, word);
+  const auto checked = [&app = app_, flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
+    for (const std::string& word : words) check_word(app, flag, kind, word);
     if (words.size() > 1 && words[words.size() - 2] != words.back())
       std::fputs(fmt::format("note: {} is given {} times; the last value, '{}', is used\n", flag, words.size(),
                              printable(words.back()))
@@ -248,8 +321,8 @@ void Command::option(const std::string& flag, const std::string& kind, const std
 }
 void Command::list(const std::string& flag, const std::string& kind, const std::string& help,
                    std::vector<std::string>& words) {
-  const auto checked = [flag, kind, &words](const std::vector<std::string>& all) {
-    for (const std::string& word : all) refuse_empty(flag, kind, word);
+  const auto checked = [&app = app_, flag, kind, &words](const std::vector<std::string>& all) {
+    for (const std::string& word : all) check_word(app, flag, kind, word);
     words = all;
   };
   app_.add_option_function<std::vector<std::string>>(flag, checked, help)
@@ -266,7 +339,8 @@ void Command::option(const std::string& flag, const std::string& help, std::stri
                      const std::vector<std::string_view>& known) {
   option(flag, "NAME", value, help, Take([=, &value](const std::string& word) {
            if (std::find(known.begin(), known.end(), word) == known.end())
-             throw UsageError(fmt::format("{} is '{}'. It is one of {}.", flag, word, listed(known)));
+             throw UsageError(
+                 fmt::format("{} is '{}'.{} It is one of {}.", flag, word, did_you_mean(word, known), listed(known)));
            value = word;
          }));
 }

@@ -76,7 +76,7 @@ run(0 generate --model codes --prompt a --max-tokens 3)
 file(WRITE ${dir}/run.json
   "{\"layers\": 1, \"heads\": 2, \"width\": 16, \"context\": 8, \"batch\": 2, \"max_steps\": 5}")
 run(0 train --data text.txt --preset demo --config run.json --max-steps 2 --sample-every 2 --out small)
-expect(out "1 layers, 2 heads, width 16, context 8, vocabulary 256 (byte)" "2/2" "--- step 2")
+expect(out "1 layer, 2 heads, width 16, context 8, vocabulary 256 (byte)" "2/2" "--- step 2")
 
 # A finished run writes its model again; settings and data come from the checkpoint
 file(REMOVE ${dir}/model/model.safetensors)
@@ -90,11 +90,11 @@ expect(err "max_steps was 6 and is 8: from here on the learning rate follows the
 has_lines(longer/log.jsonl 8)
 file(REMOVE ${dir}/longer/log.jsonl)
 run(0 train --resume longer --max-steps 9 --quiet)
-expect(err "longer/log.jsonl lacks 8 of the steps before 9 (0 lines could not be read and are dropped)")
+expect(err "longer/log.jsonl lacks 8 of the steps before 9 (0 lines could not be read and dropped)")
 file(READ ${dir}/longer/log.jsonl lines)
 file(WRITE ${dir}/longer/log.jsonl "damage\n${lines}")
 run(0 train --resume longer --max-steps 10 --quiet)
-expect(err "longer/log.jsonl lacks 8 of the steps before 10 (1 lines could not be read and are dropped)")
+expect(err "longer/log.jsonl lacks 8 of the steps before 10 (1 line could not be read and dropped)")
 has_lines(longer/log.jsonl 2)
 string(REPLACE "cat" "cow" other "${text}")
 file(WRITE ${dir}/other.txt "${other}")
@@ -147,7 +147,7 @@ expect(out "wrote bare/log.jsonl")
 file(GLOB files RELATIVE ${dir}/bare ${dir}/bare/*)
 list(FILTER files EXCLUDE REGEX "^[.]lock$")
 fail_if("--no-save leaves ${files}" NOT files STREQUAL "log.jsonl")
-refused(1 "bare/checkpoint.safetensors" train --resume bare)
+refused(1 "--resume bare is the log of a run" train --resume bare)
 refused(1 "bare/log.jsonl exists" train --data text.txt ${tiny} --out bare --no-save)
 # a refused run leaves no lock
 file(REMOVE ${dir}/model/.lock ${dir}/small/.lock)
@@ -187,10 +187,11 @@ string(LENGTH "${out}" n)
 fail_if("${n} characters" NOT n EQUAL 48)  # 7 + 40 characters and the end of the line
 run(0 generate --model model ${sampling} --no-cache --threads 1)
 fail_if("other text without the cache than with it: ${cached}" NOT out STREQUAL cached)
-# A closed pipe ends it without a message
+# A closed pipe ends it without a message, except the note about the context
 execute_process(COMMAND ${TAPEGRAD} generate --model ${dir}/model --prompt "the cat" --max-tokens 2000 COMMAND head -c 4
                 RESULTS_VARIABLE statuses ERROR_VARIABLE err OUTPUT_VARIABLE out)
-if(NOT statuses STREQUAL "141;0" OR NOT err STREQUAL "" OR NOT out STREQUAL "the ")
+if(NOT statuses STREQUAL "141;0" OR NOT err MATCHES "^[^\n]*beyond the context of 16 tokens[^\n]*\n$"
+   OR NOT out STREQUAL "the ")
   fail("a closed pipe: status ${statuses}, '${out}', '${err}'")
 endif()
 run(0 generate --model model --prompt "the cat" --max-tokens 0)
@@ -241,7 +242,7 @@ file(WRITE ${dir}/pairs.json [=[{"added_tokens": [], "decoder": {"type": "Fuse"}
   "unk_token": "?", "vocab": {"?": 0, "t": 1, "h": 2, "th": 3, " ": 4, "e": 5, "the": 6}, "merges": ["t h",
         "th e"]}}]=])
 run(0 tokenize --tokenizer pairs.json --in text.txt --out pairs.bin)
-fail_if("tokenize says what it wrote" NOT out MATCHES "bytes of 1 documents are [0-9]+ tokens of 7, in pairs.bin")
+fail_if("tokenize says what it wrote" NOT out MATCHES "bytes of 1 document are [0-9]+ tokens of 7, in pairs.bin")
 run(0 train --data pairs.bin --tokenizer pairs.json --out pairs ${tiny} --context 16)
 run(0 train --data text.txt --tokenizer ./pairs.json --out pairs_of_text ${tiny} --context 16)
 same_files(pairs/model.safetensors pairs_of_text/model.safetensors "a token file and its text train different models")
@@ -362,6 +363,6 @@ file(WRITE ${dir}/mine.bin "mine")
 refused(1 "does not say what it holds. Name a new file, or pass --overwrite"
         tokenize --tokenizer pub --in text.txt --out mine.bin)
 run(0 tokenize --tokenizer pub --in text.txt --out mine.bin --overwrite)
-refused(1 "is one of the texts" tokenize --tokenizer pub --in mine.bin --out mine.bin)
+refused(1 "is one of the texts" tokenize --tokenizer pub --in mine.b* --out mine.bin)
 report()
 message(NOTICE "the command line works")

@@ -75,7 +75,7 @@ refused(1 "norm is rms_norm, not layer_norm, as family \"gpt2\" would have" expo
 refused(2 "--max-shard is for --to hf" export --model bytes --to gguf --out never --max-shard 5GB)
 refused(2 "--out ends in .gguf, and --to hf makes a folder. Pass --to gguf." export --model bytes --out never.gguf)
 refused(2 "--dtype q8_0 is for --to gguf" export --model bytes --out never --dtype q8_0)
-refused(1 "bytes.gguf is a GGUF file of llama.cpp, which `tapegrad export --to gguf` writes and nothing reads"
+refused(1 "bytes.gguf is a GGUF file, which tapegrad writes but cannot read"
   generate --model bytes.gguf --prompt x)
 
 refused(2 "export needs --model DIR and --out PATH" export --out never)

@@ -91,8 +91,7 @@ set(plain "${out}")
 run(0 generate --model model --adapter ad ${sampling})
 set(adapted "${out}")
 fail_if("the adapter changes nothing" adapted STREQUAL plain)
-refused(1 "[model] ad is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and \
-this folder as --adapter" generate --model ad)
+refused(1 "--model ad is an adapter and a run. The flag takes a model. Pass --adapter ad." generate --model ad)
 run(0 generate --model model --adapter ad/ ${sampling} --no-cache)
 fail_if("other text without the cache than with it: ${adapted}" NOT out STREQUAL adapted)
 run(0 merge --model model --adapter ad --out merged)
@@ -128,10 +127,10 @@ run(0 inspect --adapter ad --model model)
 expect(out "module " " over model" "h.1.mlp.proj")
 run(0 inspect --adapter ad --json)
 expect(out "\"lora_alpha\": 8")
-refused(1 "ad is the folder of an adapter, not of a model" inspect --model ad)
+refused(1 "--model ad is an adapter" inspect --model ad)
 refused(1 "other weights" inspect --model other --adapter ad)
 refused(2 "--adapter lists an adapter" inspect --adapter ad --arch gpt2)
-refused(1 "[adapter] model is a folder without adapter_config.json." inspect --adapter model)
+refused(1 "--adapter model is a model and a run." inspect --adapter model)
 
 # An adapter trained further
 run(0 finetune --model model --adapter ad --data dog.txt --out further ${tune})
@@ -187,19 +186,18 @@ refused(1 "--out model is the folder of --model, whose files" merge --model mode
 file(MAKE_DIRECTORY ${dir}/bare)
 file(COPY ${dir}/ad/adapter_config.json ${dir}/ad/adapter_model.safetensors DESTINATION ${dir}/bare)
 refused(1 "[merge] bare/adapter_config.json exists" merge --model model --adapter ad --out bare)
-refused(1 "[finetune] bare is an adapter without checkpoint.safetensors: no run can be resumed there."
-  finetune --resume bare)
+refused(1 "--resume bare is an adapter. The flag takes a run. Pass --adapter bare." finetune --resume bare)
 refused(1 "ad is the folder of a training run" merge --model model --adapter ad --out ad)
 refused(1 "ad/adapter_model.safetensors was trained over other weights" generate --model other --adapter ad)
 refused(1 "c_attn.lora_A.weight' is (4, 32) in ad/adapter_model.safetensors, and 'r' and 'rank_pattern' of \
 ad/adapter_config.json and this model imply (4, 16)"
         merge --model small --adapter ad --out never)
-refused(1 "[adapter] model/model.safetensors is a file. An adapter is a folder"
+refused(1 "--adapter model/model.safetensors is a file of weights."
         generate --model model --adapter model/model.safetensors)
 refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter_config.json and \
 adapter_model.safetensors, as `tapegrad finetune --out` and PEFT write it."
         generate --model model --adapter nowhere)
-refused(1 "[adapter] model is a folder without adapter_config.json." generate --model model --adapter model)
+refused(1 "--adapter model is a model and a run." generate --model model --adapter model)
 refused(1 "[model] nowhere does not exist. A model is a folder with config.json" finetune --model nowhere --data dog.txt
   --out never)
 

@@ -170,7 +170,7 @@ refused(2 "--prompt, --prompts and --prompt-ids exclude each other"
 refused(2 "--batch is for several texts" generate --model model --batch 3)
 refused(2 "--batch is 0" generate --model model --samples 2 --batch 0)
 refused(2 "--samples is 0" generate --model model --samples 0)
-refused(2 "--dtype is 'f16'. It is one of f32, bf16." generate --model model --dtype f16)
+refused(2 "--dtype is 'f16'. Did you mean 'bf16'? It is one of f32, bf16." generate --model model --dtype f16)
 refused(1 "min_p is 2. It must be in [0, 1]" generate --model model --prompt the --min-p 2)
 refused(1 "repetition_penalty is 0" generate --model model --prompt the --repetition-penalty 0)
 refused(1 "text.txt exists and is not a result of generate"

@@ -46,7 +46,8 @@ refused(1 "[train] tokenizer is " train --resume model --tokenizer ./llama3 --ma
 refused(2 "tokenizer needs --train FILE... and --out DIR" tokenizer --out never)
 refused(2 "tokenizer needs --train FILE... and --out DIR" ${on})
 refused(2 "--train has no value. It takes a FILE." tokenizer --out never --train)
-refused(2 "--pattern is 'gpt5'. It is one of gpt2, llama3, qwen2." ${on} --out never --pattern gpt5)
+refused(2 "--pattern is 'gpt5'. Did you mean 'gpt2'? It is one of gpt2, llama3, qwen2."
+  ${on} --out never --pattern gpt5)
 refused(2 "--vocab is 'many'" ${on} --out never --vocab many)
 refused(1 "vocab_size is 257. The 256 bytes and 2 special token(s) have 258 ids" ${on} --out never --vocab 257
   --special "<a>" "<b>")
@@ -54,7 +55,7 @@ refused(1 "the special token <a> is given twice" ${on} --out never --special "<a
 refused(1 "min_frequency is 0. It must be 1 or more." ${on} --out never --min-frequency 0)
 refused(1 "[data] empty.txt is empty" tokenizer --train text.txt empty.txt --out never)
 refused(1 "nowhere.txt" tokenizer --train nowhere.txt --out never)
-refused(1 "ids.npy is a token file by its name" tokenizer --train ids.npy --out never)
+refused(1 "--train ids.npy is a token file" tokenizer --train ids.npy --out never)
 refused(1 "again exists. --out names a new folder. Remove it" ${on} --out again)
 refused(1 "text.txt exists. --out names a new folder. Remove it" ${on} --out text.txt/)
 refused(1 "text.txt/never" ${on} --out text.txt/never)

@@ -26,19 +26,8 @@ run(0 --help)
 foreach(word train finetune merge export generate inspect compare tokenize tokenizer)
   expect(out "${word}")
 endforeach()
-run(0 train --help)
-foreach(word --data --resume --overwrite --checkpoint-every --accumulate --preset --max-steps --vocab-size --tied-head
-  --weight-decay 0.001 shakespeare-cpu nano)
-  expect(out "${word}")
-endforeach()
 run(0 merge --help)
 expect(out "--overwrite")
-run(0 generate --help)
-expect(out "--no-cache" "--unknown")
-run(0 inspect --help)
-expect(out "--json" "--plan")
-run(0 compare --help)
-expect(out "--sides")
 
 # Wrong usage: status 2
 refused(2 "no command")
@@ -67,7 +56,16 @@ string(JSON last GET "${settings}" train lr)
 fail_if("the last of two flags does not count: ${last}" NOT last EQUAL 0.2)
 run(0 train --data text.txt --tokenizer char ${tiny} --context 16 --quiet --out thrice --lr 0.1 --lr 0.1)
 fail_if("a note about two equal flags" err MATCHES "note")
-refused(2 "unexpected word 'ROMEO:'" generate --model model "ROMEO:")
+# Words without their flag
+foreach(name train eval)
+  refused(2 "unexpected word 'text.txt'. Did you mean --data text.txt?" ${name} text.txt)
+endforeach()
+foreach(name merge export inspect compare generate finetune)
+  refused(2 "Did you mean --model model?" ${name} model)
+endforeach()
+refused(2 "Did you mean --data text.txt --model model?" finetune model text.txt)
+refused(2 "Did you mean --prompt \"ROMEO: \"?" generate --model model "ROMEO: ")
+refused(2 "Did you mean --model model --prompt \"The cat\"?" generate model The cat)
 # --progress and --quiet are kept on resume; a finished run writes nothing
 run(0 train --data text.txt --tokenizer char ${tiny} --context 16 --sample-every 3 --out watched --progress none)
 expect(out "--- step 3")
@@ -104,6 +102,13 @@ foreach(pair "steps;max-steps"
   list(GET pair 1 ours)
   refused(2 "unknown flag '--${other}'. Did you mean '--${ours}'?" train ${never} --${other} 3)
 endforeach()
+refused(2 "Did you mean '--rank'?" finetune --lora_r 8)
+refused(2 "Did you mean '--targets'?" finetune --target-modules q_proj)
+refused(2 "Did you mean '--max-tokens'?" generate --max-new-tokens 3)
+refused(2 "--dtype is 'bfloat16'. Did you mean 'bf16'?" generate --dtype bfloat16)
+refused(1 "A model as Llama has positions rope" train ${never} --arch llama)
+file(WRITE ${dir}/names.json "{\"hidden_size\": 32}")
+refused(1 "'hidden_size' is not known. Did you mean 'width'?" train ${never} --config names.json)
 refused(2 "--quiet prints no samples" train ${never} --quiet --sample-every 2)
 foreach(flag --resume --arch --preset --config --out --data --device --layers)  # a macro would lose the empty argument
   set(command "tapegrad train ${flag} ''")
@@ -116,6 +121,62 @@ foreach(flag --resume --arch --preset --config --out --data --device --layers)  
   endif()
   fail_if("status ${result}, or a run began" NOT result EQUAL 2 OR EXISTS ${dir}/out)
 endforeach()
+
+# At each width a line has whole fields only.
+string(ASCII 27 esc)
+foreach(width 20 40 60 80 200)
+  run_with("COLUMNS=${width}" 0 train --data text.txt --tokenizer char ${tiny} --context 16 --out bar --overwrite
+    --progress bar)
+  string(REGEX REPLACE "[][]" "|" out "${out}")  # brackets join elements of lists
+  string(REGEX MATCHALL "${esc}.K[^\r\n]+" lines "${out}")
+  foreach(line ${lines})
+    string(SUBSTRING "${line}" 3 -1 line)
+    string(LENGTH "${line}" length)
+    fail_if("${length} columns of ${width}: ${line}" NOT length LESS width OR NOT line MATCHES "^[0-9]+/6( .[#.]+.)?\
+(  loss [0-9.]+)?(  val [0-9.]+)?(  lr [0-9.e-]+)?(  ([1-9][0-9]*|[1-9][0-9]*[.][0-9]k) tok/s)?(  ETA [0-9:]+)?$")
+  endforeach()
+endforeach()
+
+# Each flag that takes a path, given each kind of path, says what that is and what takes it.
+run(0 finetune --model model --data text.txt --out adapter --max-steps 1 --quiet)
+file(WRITE ${dir}/tk/tokenizer.json "{\"added_tokens\": []}")
+file(WRITE ${dir}/hf/config.json "{\"model_type\": \"llama\"}")
+file(WRITE ${dir}/any.json "{}")
+file(WRITE ${dir}/any.gguf "GGUF")
+set(kinds "model=a model" "adapter=an adapter and a run" "tk=a tokenizer" "hf=a model" "text.txt=a text"
+  "ids.bin=a token file" "model/log.jsonl=the log of a run" "model/model.safetensors=a file of weights"
+  "tk/tokenizer.json=a tokenizer" "hf/config.json=a configuration of Hugging Face" "any.json=a JSON file"
+  "any.gguf=a GGUF file")
+set(seen --out --profile --tensorboard --json --logits)  # and those that are written
+foreach(name train finetune export generate tokenizer tokenize inspect plot)
+  run(0 ${name} --help)
+  string(REGEX MATCHALL "\n  (--[a-z-]+|RUN) (DIR|FILE|PATH)" flags "${out}")
+  list(TRANSFORM flags REPLACE "^\n  ([^ ]+) .*" "\\1")
+  list(REMOVE_ITEM flags ${seen})
+  if(NOT name STREQUAL "inspect")  # its --model takes more
+    list(APPEND seen ${flags})
+  endif()
+  foreach(flag ${flags})
+    foreach(kind ${kinds})
+      string(REGEX REPLACE "=.*" "" path "${kind}")
+      string(REGEX REPLACE ".*=" "" what "${kind}")
+      string(REPLACE "RUN" "" word "${flag}")
+      run("[12]" ${name} ${word} ${path} --none)
+      if(NOT err MATCHES "unknown flag '--none'")
+        expect(err "[${name}] ${flag} ${path} is ${what}")
+        fail_if("no way out" NOT err MATCHES
+          "takes .*(Pass|Other commands take it as) ((inspect )?--[a-z]+|plot RUN|the folder)")
+      else()  # one that the flag takes
+        fail_if("${what} is not refused" NOT "${flag} ${what}" MATCHES "(model|base) a model|adapter an ad|resume .*run\
+|RUN .*(run|text|token|JSON|GGUF|Hugging|weights)|(data|in|train|prompts) a (text|JSON)|data a token f\
+|tokenizer a (tok|JSON)|(config|machine) a JSON\
+|model a file|(resume|RUN|tokenizer) a model")
+      endif()
+    endforeach()
+  endforeach()
+endforeach()
+list(LENGTH seen walked)
+fail_if("only ${walked} flags: ${seen}" walked LESS 17)
 
 # Errors: status 1
 refused(1 "missing.txt" train --data missing.txt --out never)
