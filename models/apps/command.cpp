@@ -4,6 +4,7 @@
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/train/run_config.h>
 
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -201,6 +202,46 @@ void refuse_extras(const CLI::App& app) {
                                near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
 }
 
+// Flags of `--help` by group. The first nine of kCommon that a command has come first.
+constexpr std::string_view kCommon =
+                               "help,data,in,train,model,prompt,adapter,max-tokens,temperature,top-k,chat,arch,rank,"
+                               "max-steps,lr,out,resume,tokenizer,preset",
+                           kData = ",config,order,val-fraction,prompts,prompt-ids,unknown,system,chat-format,special,",
+                           kOfModel = ",base,preset,arch,rank,alpha,rslora,lora-dropout,targets,",
+                           kSpeed =
+                               ",device,threads,batch,window,accumulate,global-batch,dtype,base-dtype,matmul-precision,"
+                               "recompute,linear,shard-optimizer,split-weights,moments,compile,ignore-memory,"
+                               "comm-timeout,no-cache,ranks,",
+                           kOutput = ",eval-every,checkpoint-every,seed,";
+// An example of each command, and its page.
+constexpr std::pair<const char*, const char*> kExamples[] = {
+    {"train --data input.txt --tokenizer char --out run --max-steps 200", "models/train_a_gpt.md"},
+    {"finetune --model run --data input.txt --out adapter --max-steps 100", "models/finetune.md"},
+    {"merge --model run --adapter adapter --out merged", "models/finetune.md"},
+    {"export --model run --to hf --out exported", "models/use_anywhere.md"},
+    {"generate --model run --prompt \"the \" --max-tokens 50", "models/generate.md"},
+    {"eval --model run --data input.txt", "models/finetune.md"},
+    {"inspect --model run", "models/train/README.md"},
+    {"compare --model run", "bench/compare_backends.md"},
+    {"tokenizer --train input.txt --vocab 300 --out bpe", "models/data/tokenizers.md"},
+    {"tokenize --tokenizer bpe --in input.txt --out input.npy", "models/data/README.md"},
+    {"plot run --out run.html", "models/train_a_gpt.md"}};
+void group_flags(CLI::App& app) {
+  int common = 0;
+  for (const std::string& name : split(std::string(kCommon)))
+    if (CLI::Option* o = app.get_option_no_throw("--" + name); o && ++common <= 9) o->group("Commonest flags");
+  for (CLI::Option* o : app.get_options()) {
+    if (o->get_group() != "Options" || o->get_lnames().empty()) continue;
+    std::string name = o->get_lnames()[0];
+    const auto in = [word = "," + name + ","](std::string_view names) { return names.find(word) != names.npos; };
+    std::replace(name.begin(), name.end(), '-', '_');
+    o->group(in(kData) || is_data_setting(name)       ? "Data"
+             : in(kOfModel) || is_model_setting(name) ? "Model"
+             : in(kSpeed)                             ? "Speed and memory"
+             : is_train_setting(name) && !in(kOutput) ? "Optimiser"
+                                                      : "Output");
+  }
+}
 void set_up(CLI::App& app) {
   app.set_help_flag("-h,--help", "print this and exit")->disable_flag_override();
   app.get_formatter()->column_width(34);
@@ -397,10 +438,21 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
     app.require_subcommand(0, 1);  // only one, so its values may equal command names
     std::map<std::string, std::function<int()>> bodies;
     for (const Subcommand& s : subcommands) {
-      Command command(*app.add_subcommand(s.name, s.help)->allow_extras());
+      CLI::App& sub = *app.add_subcommand(s.name, s.help)->allow_extras();
+      Command command(sub);
       bodies[s.name] = s.declare(command);
+      group_flags(sub);
+      for (const auto& [example, page] : kExamples)
+        if (std::string_view(example).starts_with(s.name + " "))
+          sub.footer(fmt::format("\nExample: tapegrad {}\nPage: {}", example, page));
     }
-    if (const std::optional<int> done = parse(app, argc, argv)) return *done;
+    std::vector<char*> words(argv, argv + argc);
+    char help[] = "--help";
+    if (argc > 1 && std::string_view(argv[1]) == "help") {  // tapegrad help COMMAND
+      words.erase(words.begin() + 1);
+      if (argc == 2 || bodies.contains(argv[2])) words.push_back(help);
+    }
+    if (const std::optional<int> done = parse(app, int(words.size()), words.data())) return *done;
     if (app.get_subcommands().empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
     const CLI::App& chosen = *app.get_subcommands().front();
     refuse_extras(chosen);
