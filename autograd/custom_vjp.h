@@ -3,6 +3,7 @@
 /// numerically stable formula. The forward pass is ordinary ops.
 #pragma once
 #include <tapegrad/core/op.h>
+#include <tapegrad/core/plan/compile.h>
 
 #include <functional>
 #include <vector>
@@ -18,5 +19,10 @@ using VjpFunction = std::function<std::vector<Tensor>(Inputs in, Inputs out, Inp
 /// be eager, lazy or compiled; if compiled, vjp must not capture a tensor that the traced function makes. An Error
 /// unless vjp returns one gradient per input.
 TensorFunction custom_vjp(TensorFunction f, VjpFunction vjp);
+/// custom_vjp() of a function of one tensor: vjp(x, y, dy), with y = f(x), is the gradient of x.
+template <OneTensorFunction F, class Vjp> auto custom_vjp(F f, Vjp vjp) {
+  VjpFunction all = [=](Inputs in, Inputs out, Inputs grads) { return std::vector{vjp(in[0], out[0], grads[0])}; };
+  return [g = custom_vjp(detail::of_inputs(std::move(f)), std::move(all))](const Tensor& x) { return g({&x, 1})[0]; };
+}
 
 }  // namespace tg

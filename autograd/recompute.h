@@ -5,6 +5,7 @@
 /// state.
 #pragma once
 #include <tapegrad/core/op.h>
+#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/rng.h>
 
 #include <functional>
@@ -19,5 +20,9 @@ using RecomputeFn = std::function<Tensors(Inputs, Rng* rng)>;
 /// parameters, get gradients too. Backward throws an Error if the number, shapes or dtypes of outputs then differ.
 /// Under NoGradScope it just calls fn.
 Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng = nullptr);
+/// recompute() of a function of one tensor.
+template <OneTensorFunction F> Tensor recompute(F f, const Tensor& x) {
+  return recompute([f = std::move(f)](Inputs in, Rng*) mutable { return Tensors{f(in[0])}; }, {&x, 1})[0];
+}
 
 }  // namespace tg

@@ -8,6 +8,7 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <string>
@@ -56,6 +57,11 @@ namespace detail {
 void forbid_in_trace(std::string_view op, std::string_view what);
 /// Throws now the Errors of TG_PASSES and TG_DUMP_PLANS that planning would throw. Makes the folder of TG_DUMP_PLANS.
 void check_planner();
+template <class F> TensorFunction of_inputs(F f) {
+  if constexpr (requires { f == nullptr; })
+    if (f == nullptr) return {};
+  return [f = std::move(f)](Inputs in) mutable { return std::vector<Tensor>{f(in[0])}; };
+}
 }  // namespace detail
 
 /// Announces that functions now make other ops: each compiled function is traced again at its next call. Layers call it
@@ -102,6 +108,19 @@ class Compiled {
 inline Compiled compile(TensorFunction f, CompileOptions o = {},
                         const std::source_location& where = std::source_location::current()) {
   return Compiled(std::move(f), std::move(o), where);
+}
+
+/// A function of a Tensor that returns one. With a parameter `auto` it counts as a function of Inputs.
+template <class F>
+concept OneTensorFunction = !std::invocable<F&, Inputs> && requires(F& f, const Tensor& x) {
+  { f(x) } -> std::convertible_to<Tensor>;
+};
+/// compile() of a function of one tensor, without stats().
+template <OneTensorFunction F>
+auto compile(F f, CompileOptions o = {}, const std::source_location& where = std::source_location::current()) {
+  return [g = Compiled(detail::of_inputs(std::move(f)), std::move(o), where)](const Tensor& x) {
+    return g({&x, 1})[0];
+  };
 }
 
 }  // namespace tg

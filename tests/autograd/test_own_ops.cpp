@@ -259,6 +259,13 @@ TEST_CASE("custom_vjp: the function's values and the written gradient, again dif
                                           [](Inputs, Inputs, Inputs g) { return std::vector<Tensor>{sum(g[0])}; });
   CHECK_SAYS(backward(sum(shape({&x, 1})[0])), "[custom_vjp] gradient 0 is () f64");
   CHECK_SAYS(custom_vjp({}, {}), "[custom_vjp] a function is empty");
+  const auto cube = [](const Tensor& t) { return t * t * t; };
+  const auto vjp = [](const Tensor& in, const Tensor& y, const Tensor& dy) { return dy + (y - in * in * in); };
+  CHECK(list(backward(sum(custom_vjp(cube, vjp)(x)))[x]) == std::vector<double>{1, 1, 1, 1});
+  const auto again = [&](const Tensor& t) { return recompute(cube, t); };
+  CHECK(bits_of(backward(sum(again(x)))[x]) == bits_of(backward(sum(cube(x)))[x]));
+  for (const auto& fast = compile(again); const Tensor& t : {x, x * 2.0, x})
+    CHECK(bits_of(fast(t.detach())) == bits_of(cube(t)));
   // A clipped gradient, compiled.
   const TensorFunction clipped =
       custom_vjp([](Inputs in) { return std::vector<Tensor>{in[0] * 1.0}; },
