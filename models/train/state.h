@@ -14,18 +14,20 @@ struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates of the moments
   Rng data, dropout;
-  /// "model.<name>" of each parameter, "<optimiser>.<name>" of each tensor of Optimizer::state(): "adamw.wte.weight.m"
+  /// "model.<name>" of each parameter, "<optimiser>.<name>" of each tensor of Optimizer::state(): "adamw.wte.weight.m",
+  /// "own.<name>" of each own tensor
   StateDict tensors;
   /// The last step's record if its validation has not run.
   std::optional<StepRecord> unvalidated = std::nullopt;
 };
 
-/// The state after `step` steps; later steps leave it unchanged. Sharded: as Optimizer::state().
+/// The state after `step` steps; later steps leave it unchanged. Sharded: as Optimizer::state(). `own`: tensors of the
+/// program. An Error for one that is empty or has no name.
 TrainerState training_state(int64_t step, const Params&, const Optimizer&, const Rng& data = {},
-                            const Rng& dropout = {});
-/// Sets parameters and optimiser from a whole state on all ranks. Moments may change between f32 and bf16. All or
-/// nothing: an Error names the first tensor that is missing, unknown, of another shape or dtype, or that cannot be
-/// split. The caller sets the generators.
-void restore(const TrainerState&, const Params&, Optimizer&);
+                            const Rng& dropout = {}, const StateDict& own = {});
+/// Sets parameters, optimiser and the tensors of `own` from a whole state on all ranks. Moments may change between f32
+/// and bf16. All or nothing: an Error names the first tensor that is missing, unknown, of another shape or dtype, or
+/// that cannot be split. The caller sets the generators.
+void restore(const TrainerState&, const Params&, Optimizer&, const StateDict& own = {});
 
 }  // namespace tg

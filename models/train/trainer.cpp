@@ -209,16 +209,16 @@ std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const
   return e.stopped ? std::nullopt : std::optional(e.loss);
 }
 
-TrainerState Trainer::state() const {
-  TrainerState s = training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout);
+TrainerState Trainer::state(const StateDict& own) const {
+  TrainerState s = training_state(steps_, params_, step_->optimizer(), data_rng_, step_->dropout, own);
   s.unvalidated = unvalidated_;
   return s;
 }
-void Trainer::load_state(const TrainerState& s) {
+void Trainer::load_state(const TrainerState& s, const StateDict& own) {
   TG_CHECK(s.step >= 0 && s.step <= config_.max_steps, value,
            "[train] the state was saved after {} steps, and max_steps is {}. It must not be less. Raise max_steps.",
            s.step, config_.max_steps);
-  restore(s, params_, step_->optimizer());
+  restore(s, params_, step_->optimizer(), own);
   data_rng_ = s.data;
   step_->dropout = s.dropout;
   steps_ = s.step;

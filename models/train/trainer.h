@@ -66,10 +66,10 @@ class Trainer {
   int64_t steps() const { return steps_; }
   /// The current state; later steps leave it unchanged. With config.shard_optimizer all ranks call it, and only rank 0
   /// gets the optimiser's tensors.
-  TrainerState state() const;
+  TrainerState state(const StateDict& own = {}) const;
   /// Continues from a state: the same model, data and configuration give the same steps, bit for bit. All or nothing:
   /// Errors are those of restore(), and a step beyond config.max_steps.
-  void load_state(const TrainerState&);
+  void load_state(const TrainerState&, const StateDict& own = {});
 
   /// Mean loss over the targets of the whole validation split, without dropout; nats per token for language models.
   /// Throws without a split.
