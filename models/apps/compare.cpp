@@ -5,6 +5,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/command.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/train/compare.h>
@@ -55,6 +56,7 @@ Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
     throw UsageError("compare needs either --model, a folder that `train` wrote, or --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
+    check_language_model(o.model, m.model.config());
     check_batch_sizes(o, m.model.config(), pairs);
     return {o.model, m.model.config(), m.params.state(), m.params.count()};
   }

@@ -31,6 +31,7 @@ struct Base {
       : folder(f), loaded(load_model(f, device, dtype)), weights(weights_hash(loaded.params)) {}
 
   ModelOfData of_data() const {
+    check_language_model(folder, loaded.model.config());
     return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error};
   }
 };
@@ -191,8 +192,8 @@ int run(MergeOptions& o) {
   if (o.overwrite) remove_former(o.out, m);
   if (const std::string chat = chat_template_over(m, o.model, o.adapter); !chat.empty())
     write_file_atomically(o.out + "/chat_template.jinja", chat);
-  fmt::print("merged {}\nwrote the model in {}\ntry: tapegrad generate --model {} --prompt \"...\"\n",
-             counted(int64_t(lora.modules().size()), "module"), o.out, o.out);
+  fmt::print("merged {}\nwrote the model in {}\n", counted(int64_t(lora.modules().size()), "module"), o.out);
+  if (!m.model.config().classes) fmt::print("try: tapegrad generate --model {} --prompt \"...\"\n", o.out);
   return 0;
 }
 

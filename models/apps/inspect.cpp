@@ -118,6 +118,7 @@ RunConfig planned_run(const InspectOptions& o) {
              "[inspect] {} is a file. A plan needs the configuration in the folder of a model. Pass the folder.",
              o.model);
     const ModelFile file = read_model_file(o.model);
+    check_language_model(o.model, gpt_config_from_json(file.config));
     const std::string text = file.origin ? "{\"model\":" + file.config + "}" : model_config_text(o.model);
     base.read(text, o.model + "/config.json");
   } else {

@@ -226,11 +226,17 @@ void add_model_options(Command& c, ModelOptions& o) {
   c.option("--device", "NAME", "cpu or cuda", o.device);
   c.option("--threads", "threads of the CPU, 0: all", o.threads);
 }
+void check_language_model(const std::string& folder, const GptConfig& c) {
+  TG_CHECK(c.classes == 0, value,
+           "[model] {} has a head of {} classes (score). It must be a language model here. See models/reward_model.md.",
+           folder, c.classes);
+}
 LoadedModel open_model(const ModelOptions& o) {
   const Device device = Device::parse(o.device);
   runtime_of(device);
   if (o.threads != 0) set_threads(o.threads);  // 0 would wait for other ranks
   LoadedModel m = load_model(o.model, device, dtype_from_name(o.dtype));
+  check_language_model(o.model, m.model.config());
   if (!o.adapter.empty()) adapted(o.adapter, m, o.model);
   return m;
 }

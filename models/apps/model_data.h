@@ -50,6 +50,7 @@ struct ModelOptions {
 };
 void add_model_options(Command&, ModelOptions&);
 LoadedModel open_model(const ModelOptions&);
+void check_language_model(const std::string& folder, const GptConfig&);
 // The template of an adapter, else that of the model's folder, unless it is one of Hugging Face, which is copied.
 std::string chat_template_over(const LoadedModel&, const std::string& model, const std::string& adapter);
 

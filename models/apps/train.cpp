@@ -22,6 +22,7 @@ struct InitialModel {
     in_file(f + "/config.json", [&] {
       config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
     });
+    check_language_model(f, config);
   }
   ModelOfData of_data() const {
     return {"train", folder, config.vocab_size, file.tokenizer.get(), file.tokenizer_error};

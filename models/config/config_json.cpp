@@ -21,7 +21,8 @@ struct Read {
 
 std::string to_json(const ConfigFields& fields) {
   Json j = Json::object();
-  for (const ConfigField& f : fields.list) j[f.name] = std::visit(Write{}, f.value);
+  for (const ConfigField& f : fields.list)
+    if (const Json x = std::visit(Write{}, f.value); !f.optional || x != 0) j[f.name] = x;
   return text_of(j, 2);
 }
 
@@ -33,7 +34,7 @@ void read_fields(std::string_view text, const ConfigText& source, const ConfigFi
   for (const ConfigField& f : fields.list) {
     known.push_back(f.name);
     const Json* x = j.find(f.name);
-    TG_CHECK(x || !source.every_field, value,
+    TG_CHECK(x || f.optional || !source.every_field, value,
              "[{}] {} has no '{}'. Every field must be there. Restore the file, or add what it was made with.",
              source.op, source.name, f.name);
     if (x) std::visit(Read{{source.op, f.name}, *x}, f.value);

@@ -27,6 +27,7 @@ struct NamedField {
 struct ConfigField {
   std::string name;
   std::variant<int64_t*, double*, bool*, std::string*, NamedField> value;
+  bool optional = false;  ///< written unless 0, and may be missing
 };
 /// Fields that visit_fields() lists.
 struct ConfigFields {
@@ -39,6 +40,8 @@ struct ConfigFields {
     else
       list.push_back({name, &x});
   }
+  /// Adds an optional field.
+  void optional(const char* name, int64_t& x) { list.push_back({name, &x, true}); }
 };
 /// A struct with visit_fields().
 template <class C>

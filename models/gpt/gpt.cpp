@@ -33,6 +33,7 @@ constexpr int64_t kMostSize = INT32_MAX;  // products of two fit int64_t
 // The header of a checkpoint, at most 100 MB, names each parameter and its two moments: up to 90 tensors a layer of up
 // to 170 bytes each are 63 MB.
 constexpr int64_t kMostLayers = 1 << 12;
+constexpr int64_t kMostClasses = 1 << 16;  // config.json names each
 }  // namespace
 
 void GptConfig::validate() const {
@@ -76,6 +77,8 @@ void GptConfig::validate() const {
            "[gpt_config] norm_eps is {}. It must be more than 0 and finite.", norm_eps);
   TG_CHECK(fragments >= 0 && fragments <= kMostSize, value,
            "[gpt_config] fragments is {}. It must be from 1 to {}, or 0 for plain layers.", fragments, kMostSize);
+  TG_CHECK(classes >= 0 && classes <= kMostClasses, value,
+           "[gpt_config] classes is {}. It must be from 1 to {}, or 0 for a language model.", classes, kMostClasses);
   TG_CHECK(init_std >= 0 && std::isfinite(init_std), value,
            "[gpt_config] init_std is {}. It must be 0 or more and finite.", init_std);
 }
@@ -136,9 +139,9 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // offset of layer names
   for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c, path_of_gpt);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
-  if (!c.tied_head) {
-    head_ = nn::Linear(p.at("lm_head"), c.width, c.vocab_size,
-                       {.bias = false, .init = init.linear, .fragments = fragments_of(c, "lm_head")});
+  if (const char* name = c.classes ? "score" : "lm_head"; c.classes || !c.tied_head) {
+    head_ = nn::Linear(p.at(name), c.width, c.classes ? c.classes : c.vocab_size,
+                       {.bias = false, .init = init.linear, .fragments = fragments_of(c, name)});
   } else {
     head_.scope = p.at("lm_head").scope();
     head_.weight = wte_.table;
@@ -162,7 +165,7 @@ std::vector<NamedLinear> Gpt::linears() {
     if (c.activation == Activation::swiglu)
       r[r.size() - 2].parts = {{name("mlp.gate"), {0, ff}}, {name("mlp.up"), {ff, ff}}};
   }
-  if (!c.tied_head) r.push_back({"lm_head", &head_});
+  if (c.classes || !c.tied_head) r.push_back({c.classes ? "score" : "lm_head", &head_, {}, c.classes > 0});
   return r;
 }
 
@@ -205,9 +208,13 @@ void Gpt::check(const Tensor& tokens, const ForwardOptions& o) const {
            "them.");
 }
 
-Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
+Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   NameScope here = layer_.enter();
   check(tokens, o);
+  const bool one_row = with_head && config_.classes > 0;
+  TG_CHECK(!one_row || !(o.cache || o.last_only), value,
+           "[gpt] {} is for generation, and the head has {} classes (score). Generate with a language model.",
+           o.cache ? "a cache" : "last_only", config_.classes);
   const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   // A copy of handles: on failure the caller's cache is unchanged.
@@ -244,7 +251,7 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
     }
     ++context.layer;
   }
-  if (o.last_only) {
+  if (o.last_only || one_row) {
     const int64_t c = config_.width;
     Tensor last;  // (B, 1, C)
     if (o.lengths && t > 1) last = expand(reshape(o.lengths.to(DType::i64) - 1.0, {b, 1, 1}), {b, 1, c});
@@ -253,7 +260,9 @@ Tensor Gpt::forward(const Tensor& tokens, ForwardOptions o) const {
   }
   x = ln_f_.add(s.x, s.branch, o.compute).y;
   s = {};
-  x = head_.forward(x, o.compute, o.rng, o.adapters);  // (B, T, V)
+  const DType compute = o.compute.value_or(wte_.table.dtype());
+  x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
+  if (one_row) x = reshape(x, {b, config_.classes});
   if (o.cache) *o.cache = std::move(grown);
   if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on one that grows
   return x;

@@ -33,7 +33,8 @@ struct GptConfig {
   bool bias = false;      ///< of all Linear layers except the head, and of LayerNorm
   bool qkv_bias = false;  ///< for queries, keys, values only; not with `bias`
   bool qk_norm = false;   ///< RMSNorm (norm_eps) of query and key heads before rope
-  bool tied_head = true;  ///< whether the head shares the token table
+  bool tied_head = true;  ///< whether lm_head shares the token table
+  int64_t classes = 0;    ///< outputs of a head `score` instead of lm_head; 0: none
   double dropout = 0;     ///< of embeddings, layer outputs; forward() needs a generator
   double norm_eps = 1e-5;
   /// gpt2: matrices are N(0, init_std^2), but both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
@@ -86,6 +87,7 @@ void visit_fields(Config& c, F&& f) {
   f("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
   f("fragments", c.fragments, "of each fragmented layer, 0: no layer is fragmented");
   f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
+  if constexpr (requires { f.optional("", c.classes); }) f.optional("classes", c.classes);  // no setting of a run
 }
 /// Reads a configuration as config_from_json() does. Errors begin with "gpt_config".
 GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
@@ -96,7 +98,7 @@ GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
 /// - h.{i}.attn.qkv.weight ((heads + 2 kv_heads) HS, C), h.{i}.attn.proj.weight (C, heads HS)
 /// - h.{i}.attn.q_norm.weight and k_norm.weight (HS), if qk_norm
 /// - h.{i}.mlp.fc.weight (F, C), or (2F, C) with the gate first for swiglu, h.{i}.mlp.proj.weight (C, F)
-/// - ln_f.weight (C), and lm_head.weight (V, C) unless tied
+/// - ln_f.weight (C), and lm_head.weight (V, C) unless tied, or score.weight (classes, C)
 ///
 /// With biases, all but tables and head have .bias next to .weight. A fragmented layer has the tensors of
 /// nn::FragmentedLinear. It selects softly if forward() gets a generator, otherwise hard. Under LazyScope a model has
@@ -114,15 +116,19 @@ class Gpt {
   /// token is outside the vocabulary, or if options conflict. Only the device knows the fill of a fixed cache. If T
   /// tokens do not fit, the position embedding or slice_update() throws when it runs, before any write. On CUDA the
   /// next read throws, and the cache's lengths have advanced: clear() it.
-  Tensor forward(const Tensor& tokens, ForwardOptions = {}) const;
+  /// With classes: (B, classes), of each last token; a cache and last_only are Errors.
+  Tensor forward(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), true); }
+  /// The head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
+  /// Options and Errors are those of forward() without classes.
+  Tensor hidden(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), false); }
   /// A fixed cache for `batch` sequences; `compute` as in ForwardOptions. Capacity 0 is the context, the largest.
   KvCache make_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
   const GptConfig& config() const { return config_; }
   int64_t context() const { return config_.context; }        ///< the most positions
   int64_t vocab_size() const { return config_.vocab_size; }  ///< token ids are below it
   Device device() const { return wte_.table.device(); }
-  /// The Linear layers in the order of forward(), with the head unless tied. With RoPE, attn.qkv has the parts attn.q,
-  /// attn.k and attn.v; with SwiGLU, mlp.fc has mlp.gate and mlp.up.
+  /// The Linear layers in the order of forward(), with the head unless tied. With RoPE, attn.qkv
+  /// has the parts attn.q, attn.k and attn.v; with SwiGLU, mlp.fc has mlp.gate and mlp.up.
   std::vector<NamedLinear> linears();
 
  private:
@@ -138,6 +144,7 @@ class Gpt {
     Stream forward(Stream, const nn::LayerContext&) const;
   };
   void check(const Tensor& tokens, const ForwardOptions&) const;
+  Tensor run(const Tensor& tokens, ForwardOptions, bool with_head) const;
   GptConfig config_;
   nn::Layer layer_;
   nn::Embedding wte_, wpe_;  // wpe_ has no table unless positions are learned

@@ -67,6 +67,7 @@ struct GgufFile {
   std::vector<std::pair<TheirTensor, GgufType>> tensors = {};
 
   explicit GgufFile(const GptConfig& c) : family(family_of(c)) {
+    TG_CHECK(c.classes == 0, value, "[gguf] the head has {} classes. It must be a language model's.", c.classes);
     TG_CHECK(family != Family::none, value,
              "[gguf] llama.cpp has no model like this one: {}. Train a model of one family.", family_mismatch(c));
     TG_CHECK(family != Family::gpt2 || c.activation == Activation::gelu_tanh, value,

@@ -16,7 +16,7 @@
 namespace tg {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
+constexpr const char *kHead = "lm_head.weight", *kScore = "score.weight";
 // Other files of a folder, copied unchanged.
 constexpr const char* kOthers[] = {"generation_config.json", "tokenizer.json",    "tokenizer_config.json",
                                    "tokenizer.model",        "added_tokens.json", "special_tokens_map.json",
@@ -36,7 +36,7 @@ struct Weights {
     for (const std::string& name : shards.names()) {
       if (is_buffer(name, shards.info(name))) continue;
       const std::string prefix = family == Family::gpt2 ? "transformer." : "model.";  // base models' names lack it
-      const std::string full = name.starts_with(prefix) || name == kHead ? name : prefix + name;
+      const std::string full = name.starts_with(prefix) || name == kHead || name == kScore ? name : prefix + name;
       TG_CHECK(in_file.emplace(full, name).second, value,
                "[huggingface] {} has both '{}' and '{}', which are one tensor. Remove one of them.", shards.folder(),
                name, full);
@@ -118,7 +118,8 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   bool changed = false;
   for (const auto& [key, x] : fresh.items()) {
     const bool is_dtype = key == "dtype" || key == "torch_dtype", is_own = key == "tapegrad";
-    if (is_dtype ? !o.dtype : x == before.at(key) || (is_own && c == o.origin->model)) continue;
+    if (is_dtype ? !o.dtype : (before.contains(key) && x == before.at(key)) || (is_own && c == o.origin->model))
+      continue;
     all[key] = x, changed = true;
   }
   return changed ? text_of(all, 2) + "\n" : o.origin->config;
@@ -174,7 +175,7 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
     source.shapes[e.ours] = e.shape();
     (*entries)[e.ours] = std::move(e);
   }
-  if (c.tied_head && w->in_file.contains(kHead)) {
+  if (c.tied_head && !c.classes && w->in_file.contains(kHead)) {
     const std::string& table = entries->at("wte.weight").pieces[0].theirs;
     TG_CHECK(same_bits(w->tensor(kHead), w->tensor(table)), value,
              "[huggingface] {} has '{}' and '{}' with different values, and config.json says that they are one "

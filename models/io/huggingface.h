@@ -1,6 +1,6 @@
 /// @file
 /// Model folders of Hugging Face's transformers: config.json of versions 4 and 5, and weights (Shards). Families:
-/// gpt2, llama (and mistral), qwen2 and qwen3. Parameters keep their bits both ways.
+/// gpt2, llama (and mistral), qwen2 and qwen3, also with a head of classes. Parameters keep their bits both ways.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/models/data/tokenizer.h>

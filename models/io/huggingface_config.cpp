@@ -12,14 +12,15 @@ namespace {
 constexpr size_t kDepth = 8;  // of config.json
 
 struct ModelType {
-  std::string_view name, architecture;
+  std::string_view name, stem, language_model;
   Family family;
 };
-constexpr ModelType kTypes[] = {{"gpt2", "GPT2LMHeadModel", Family::gpt2},
-                                {"llama", "LlamaForCausalLM", Family::llama},
-                                {"mistral", "MistralForCausalLM", Family::llama},
-                                {"qwen2", "Qwen2ForCausalLM", Family::qwen2},
-                                {"qwen3", "Qwen3ForCausalLM", Family::qwen3}};
+constexpr ModelType kTypes[] = {{"gpt2", "GPT2", "LMHeadModel", Family::gpt2},
+                                {"llama", "Llama", "ForCausalLM", Family::llama},
+                                {"mistral", "Mistral", "ForCausalLM", Family::llama},
+                                {"qwen2", "Qwen2", "ForCausalLM", Family::qwen2},
+                                {"qwen3", "Qwen3", "ForCausalLM", Family::qwen3}};
+constexpr std::string_view kClassifier = "ForSequenceClassification";
 // Missing features of other models, by a part of their model_type.
 constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"moe", "a mixture of experts"},
@@ -209,6 +210,18 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
   return c;
 }
 
+int64_t read_classes(const Keys& k) {
+  std::vector<std::string> names;
+  k.read("architectures", names);
+  if (std::ranges::none_of(names, [](const std::string& n) { return n.ends_with(kClassifier); })) return 0;
+  int64_t classes = 2;  // the default of transformers
+  k.read("num_labels", classes);
+  const Json* labels = k.find("id2label");
+  if (labels) classes = labels->is_object() ? int64_t(labels->size()) : 0;
+  TG_CHECK(classes >= 1, value, "[huggingface] 'id2label' or 'num_labels' is {}. There must be a label. Restore it.",
+           labels ? shown(*labels) : std::to_string(classes));
+  return classes;
+}
 // Normalises sizes that equal the default.
 void simplify(GptConfig& c) {
   if (c.kv_heads == c.heads) c.kv_heads = 0;
@@ -263,6 +276,7 @@ GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& 
   k.need("vocab_size", c.vocab_size);
   k.read("initializer_range", c.init_std);
   k.read("tie_word_embeddings", c.tied_head);
+  c.classes = read_classes(k);
   simplify(c);
   c.validate();
   return c;
@@ -287,15 +301,20 @@ std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
            "[huggingface] transformers has no model like this one: {}. Train a model of one family.",
            family_mismatch(c));
   const auto type = std::ranges::find_if(kTypes, [&](const ModelType& t) { return t.family == family; });
-  Json all = {{"architectures", Json::array({type->architecture})},
-              {"model_type", type->name},
-              {"dtype", torch_name(dtype)},
-              {"torch_dtype", torch_name(dtype)},
-              {"vocab_size", c.vocab_size},
-              {"tie_word_embeddings", c.tied_head},
-              {"initializer_range", c.init_std},
-              {"bos_token_id", nullptr},  // never absent: defaults may exceed the vocabulary
-              {"eos_token_id", nullptr}};
+  Json all = {
+      {"architectures", Json::array({fmt::format("{}{}", type->stem, c.classes ? kClassifier : type->language_model)})},
+      {"model_type", type->name},
+      {"dtype", torch_name(dtype)},
+      {"torch_dtype", torch_name(dtype)},
+      {"vocab_size", c.vocab_size},
+      {"tie_word_embeddings", c.tied_head},
+      {"initializer_range", c.init_std},
+      {"bos_token_id", nullptr},  // never absent: defaults may exceed the vocabulary
+      {"eos_token_id", nullptr}};
+  std::map<std::string, std::string> labels;
+  std::map<std::string, int64_t> ids;
+  for (int64_t i = 0; i < c.classes; ++i) ids[labels[std::to_string(i)] = fmt::format("LABEL_{}", i)] = i;
+  if (c.classes) all["id2label"] = labels, all["label2id"] = ids;
   const bool gpt2 = family == Family::gpt2;
   visit_sizes(gpt2, c.with_sizes(), [&](const char* key, int64_t x) { all[key] = x; });
   const Json more = gpt2 ? gpt2_keys(c) : llama_keys(c.with_sizes(), family);

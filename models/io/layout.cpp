@@ -137,7 +137,8 @@ std::vector<Entry> layout_of(Family family, const GptConfig& c, Names names) {
   w.at = "", w.from = root;
   w.norm("ln_f", w.named(gpt2 ? "ln_f" : "norm", "output_norm"));
   w.from = "";
-  if (!c.tied_head) w.add("lm_head", {{w.named("lm_head", "output"), c.vocab_size}}, c.width);
+  if (c.classes) w.add("score", {{"score", c.classes}}, c.width);
+  if (!c.classes && !c.tied_head) w.add("lm_head", {{w.named("lm_head", "output"), c.vocab_size}}, c.width);
   return std::move(w.list);
 }
 

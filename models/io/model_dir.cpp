@@ -5,6 +5,7 @@
 #include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/io/model_dir.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace tg {
@@ -68,6 +69,23 @@ void save_model(const std::string& folder, const LoadedModel& m) {
   save_huggingface(folder, m.model.config(), m.params, {.origin = &*m.origin});
 }
 
+LoadedModel with_new_head(LoadedModel m, int64_t classes, uint64_t seed) {
+  const auto adapted = [](const NamedLinear& l) { return bool(l.layer->adapter); };
+  TG_CHECK(classes > 0 && std::ranges::none_of(m.model.linears(), adapted), value,
+           "[model] a new head of {} classes. It must have 1 or more, and be made before apply_lora().", classes);
+  GptConfig c = m.model.config();
+  c.classes = classes;
+  c.validate();
+  const Params params(m.params.device(), seed, m.params.dtype());
+  StateDict tensors = m.params.state();
+  tensors.erase("lm_head.weight");
+  tensors["score.weight"] = Init::normal(c.init_std).make({classes, c.width}, params.dtype(), params.device(), {seed});
+  params.load(std::move(tensors));
+  m.model = Gpt(params, c);
+  params.check_all_used();
+  m.params = params;
+  return m;
+}
 ModelFile read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
   ModelFile file;

@@ -42,6 +42,9 @@ void save_model(const std::string& folder, const LoadedModel&);
 /// config(), which has visit_fields() (config_json.h). Weights are converted to dtype f64, f32 or bf16 (rounded). An
 /// Error names the file and the reason.
 template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {}, DType = DType::f32);
+/// The model with another head, of `classes` new outputs (GptConfig::classes), N(0, init_std^2). An Error if it has
+/// adapters.
+LoadedModel with_new_head(LoadedModel, int64_t classes, uint64_t seed = 0);
 /// The configuration in folder/config.json, as JSON text.
 std::string model_config_text(const std::string& folder);
 

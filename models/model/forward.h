@@ -48,6 +48,7 @@ struct NamedLinear {
   std::string name;              ///< name of the module: "h.3.mlp.fc"
   nn::Linear* layer;             ///< valid while the model lives and is not moved
   std::vector<Part> parts = {};  ///< by row; apply_lora() takes them as modules
+  bool whole = false;            ///< a new head: apply_lora() trains it whole
 };
 
 /// The Linear layers of a model with linears().

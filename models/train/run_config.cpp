@@ -278,6 +278,7 @@ std::string to_json(const TrainConfig& config) {
 }
 
 std::string to_json(const RunConfig& run) {
+  TG_CHECK(run.model.classes == 0, value, "[config] classes is {}. A run has none: leave it 0.", run.model.classes);
   Json all;
   visit_run_fields(run, [&](std::string_view group, const char* name, const auto& x, auto) {
     (group.empty() ? all : all[group])[name] = written(x);

@@ -69,7 +69,7 @@ Model with_linears(Model model, const Params& params, const TrainConfig& config)
   if (config.linear == LinearKind::plain) return model;
   std::vector<std::string> names;
   for (const NamedLinear& l : model.linears())
-    if (l.name != "lm_head") names.push_back(l.name);
+    if (l.name != "lm_head" && !l.whole) names.push_back(l.name);
   replace_linears(model, names, config.linear);
   return model;
 }

@@ -141,4 +141,11 @@ refused(1 "[finetune] dtype is f32, and base-dtype is bf16. Weights in bf16 need
 refused(2 "--base-dtype is 'f64'" finetune --model native ${never} --base-dtype f64)
 refused(1 "base-dtype is bf16 in half/checkpoint.safetensors, and f32 is given" finetune --resume half --base-dtype f32)
 refused(1 "was trained over other weights" eval --model tuned --adapter half --data dog.txt)
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/../data/huggingface/llama_classes DESTINATION ${dir})
+foreach(words "generate;--prompt;t" "generate;--chat" "eval;--data;cat.txt" "train;${never}" "finetune;${never}" compare
+        "inspect;--plan" "export;--to;gguf;--out;never")
+  refused(1 "classes" ${words} --model llama_classes)
+endforeach()
+run(0 export --model llama_classes --to hf --out classes)
+same_files(llama_classes/config.json classes/config.json "a head of classes has another config.json after export")
 report()

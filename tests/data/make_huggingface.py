@@ -36,11 +36,17 @@ CASES = {
     "qwen3": Qwen3Config(**SIZES, head_dim=24, tie_word_embeddings=False),
 }
 SHARDED, BF16 = "qwen2", "qwen3"
+# For sequence classification: logits (2, classes). The second row has 13 tokens. Made with transformers 5.24.0.
+CLASSIFIERS = {f"{name.split('_')[0]}_classes": type(CASES[name])(**{
+    **CASES[name].to_dict(), "pad_token_id": 60, "id2label": {i: f"label {i}" for i in range(classes)}})
+    for name, classes in (("gpt2", 2), ("llama_tied", 1), ("mistral", 3), ("qwen2", 2), ("qwen3", 4))}
 
 
 def make(name, config, folder):
     torch.manual_seed(zlib.crc32(name.encode()))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    classes = name in CLASSIFIERS
+    kind = getattr(transformers, f"AutoModelFor{'SequenceClassification' if classes else 'CausalLM'}")
+    model = kind.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for key, p in model.named_parameters():  # norms and biases that are 1 and 0 would hide what is exchanged
             if p.dim() == 1:
@@ -51,8 +57,10 @@ def make(name, config, folder):
     model.save_pretrained(folder, max_shard_size="20KB" if name == SHARDED else "1GB")
     (folder / "generation_config.json").unlink(missing_ok=True)
     # A model of bf16 that is converted would keep frequencies of rope that were rounded to bf16.
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
-    tokens = torch.randint(0, config.vocab_size, (2, 20))
+    model = kind.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
+    tokens = torch.randint(0, config.vocab_size - classes, (2, 20))
+    if classes:
+        tokens[1, 13:] = config.pad_token_id
     with torch.no_grad():
         logits = model(tokens).logits
     save(folder / "expected.safetensors", {"tokens": tokens, "logits": logits}, {"model_type": config.model_type})
@@ -65,7 +73,7 @@ def main():
     out = parser.parse_args().out
     torch.set_num_threads(1)
     print("torch", torch.__version__, "transformers", transformers.__version__)
-    for name, config in CASES.items():
+    for name, config in {**CASES, **CLASSIFIERS}.items():
         make(name, config, out / name)
 
 

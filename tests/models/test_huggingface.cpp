@@ -14,7 +14,9 @@ using namespace tg;
 
 namespace {
 
-const std::vector<std::string> kCases = {"gpt2", "gpt2_untied", "llama", "llama_tied", "mistral", "qwen2", "qwen3"};
+const std::vector<std::string> kCases = {"gpt2",          "gpt2_untied",     "llama",         "llama_tied",
+                                         "mistral",       "qwen2",           "qwen3",         "gpt2_classes",
+                                         "llama_classes", "mistral_classes", "qwen2_classes", "qwen3_classes"};
 struct Copy : HfFolder {
   using HfFolder::HfFolder;
   Json config() const { return own_json(read_file(path + "/config.json")); }
@@ -72,16 +74,17 @@ TEST_CASE("hugging face: the logits of transformers in f32 and f64") {
     CAPTURE(name);
     const SafetensorsFile expected(data_folder(name) + "/expected.safetensors");
     const Tensor tokens = expected.tensor("tokens"), logits = expected.tensor("logits");
+    const ForwardOptions o{.lengths = has(name, "_classes") ? tensor<int64_t>({20, 13}, {2}) : Tensor()};
     const LoadedModel m = load_model(data_folder(name));
     REQUIRE(m.origin);
     CHECK(!m.tokenizer);
-    CHECK(distance(m.model.forward(tokens), logits) <= 2e-5);
+    CHECK(distance(m.model.forward(tokens, o), logits) <= 2e-5);
     const Params exact(Device(), 0, DType::f64);
     exact.load(huggingface_weights(data_folder(name), m.model.config()));
     const Gpt model(exact, m.model.config());
     exact.check_all_used();
     // transformers forms the angles of rope in f32
-    CHECK(distance(model.forward(tokens), logits) <= (has(name, "gpt2") ? 1e-12 : 2e-6));
+    CHECK(distance(model.forward(tokens, o), logits) <= (has(name, "gpt2") ? 1e-12 : 2e-6));
   }
 }
 
@@ -115,6 +118,21 @@ TEST_CASE("hugging face: configurations") {
   CHECK(gpt_config_from_huggingface(gpt_config_to_huggingface(llama), "ours") == llama);
   five["rope_parameters"]["rope_theta"] = 600.0, five["rope_theta"] = 500.0;
   CHECK_SAYS(gpt_config_from_huggingface(text_of(five), "5"), "Both forms must agree");
+}
+
+TEST_CASE("hugging face: a head of classes follows config.json, and refuses to generate") {
+  const Copy c("qwen2_classes");
+  const LoadedModel m = load_model(c.path);
+  RunConfig run;
+  run.model = m.model.config();
+  CHECK_SAYS(generate(m.model, std::vector<int64_t>{1, 2}, 3), "is for generation, and the head has 2 classes");
+  CHECK_SAYS(to_json(run), "classes is 2");
+  for (const auto& [n, says] : {std::pair(0, "0 classes"), {-1, "-1 classes"}, {1 << 20, "classes is 1048576"}})
+    CHECK_SAYS(with_new_head(load_model(data_folder("qwen2")), n), says);
+  CHECK_HAS(c.with("id2label", Json{{"0", "a"}}), "'score.weight' is (2, 32)");
+  CHECK(c.with("id2label", Json()) == "no error");  // transformers omits two labels
+  for (const char* other : {"Qwen2ForCausalLM", "Qwen2Model", "Qwen2ForTokenClassification"})
+    CHECK_HAS(c.with("architectures", Json::array({other})), "'score.weight' (2, 32)");
 }
 
 constexpr const char* kTokenizer = R"({
