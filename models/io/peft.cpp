@@ -7,6 +7,8 @@
 #include <tapegrad/models/io/peft_file.h>
 #include <tapegrad/ops/shape_ops.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -28,7 +30,7 @@ std::vector<Slot> slots_of(const std::vector<Entry>& layout) {
   const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };  // without ".weight"
   std::vector<Slot> all;
   for (const Entry& e : layout) {
-    if (!e.columns || e.ours == "wte.weight" || e.ours == "wpe.weight") continue;
+    if (!e.columns || e.ours == "wte.weight" || e.ours == "wpe.weight" || e.ours == "score.weight") continue;
     int64_t row = 0;
     for (const Piece& p : e.pieces) {
       all.push_back({stem(p.theirs), stem(e.ours), {row, p.rows}, p.pair_heads, e.transposed});
@@ -41,7 +43,7 @@ std::vector<Slot> slots_of(const Linears& model, const std::vector<Entry>& layou
   if (!layout.empty()) return slots_of(layout);
   std::vector<Slot> all;
   for (const NamedLinear& l : model.list) {
-    if (!l.layer->weight) continue;
+    if (!l.layer->weight || l.whole) continue;
     all.push_back({l.name, l.name, {0, l.layer->weight.size(0)}});
     for (const auto& p : l.parts) all.push_back({p.name, l.name, p.rows});
   }
@@ -72,6 +74,7 @@ class Plan {
 
   Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
+    check_whole(model);
     std::map<std::string, std::string> theirs;  // by core
     if (!layout.empty())
       for (const auto& [name, ab] : f.modules) theirs.emplace(core_of(name), name);
@@ -94,6 +97,20 @@ class Plan {
   }
 
  private:
+  // Without tensors in the file, whole layers stay as in the base.
+  void check_whole(const Linears& model) {
+    std::map<std::string, Shape> own, given;
+    for (const NamedLinear& l : model.list)
+      for (const auto& [end, t] : {std::pair(".weight", l.layer->weight), {".bias", l.layer->bias}})
+        if (l.whole && t) own[l.name + end] = t.shape(), tensors[l.name + end] = t.detach();
+    for (const auto& [name, t] : f_.whole) given[name] = t.shape(), tensors[name] = t;
+    const auto is_own = [&](const std::string& name) { return name == "classifier" || own.contains(name + ".weight"); };
+    TG_CHECK((own == given || (given.empty() && f_.to_save.empty())) && std::ranges::all_of(f_.to_save, is_own), shape,
+             "[adapter] 'modules_to_save' is {}, which changes the results and is not supported. Its tensors are {}, "
+             "and the new heads of this model {}: with_new_head() makes one. Name the model that it was trained on. "
+             "Merge the adapter in Python by merge_and_unload() otherwise.",
+             text_of(Json(f_.to_save)), given, own);  // PEFT lists a "classifier" with the "score"
+  }
   void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
                   const std::vector<Entry>& layout) const {
     NoGradScope off;
@@ -258,9 +275,15 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
     if (m.rank != c.rank) ranks[m.name] = m.rank;
     if (m.alpha != c.alpha) alphas[m.name] = m.alpha;
   }
+  std::set<std::string> whole;
+  for (const auto& [name, base] : lora.whole()) {
+    const Tensor trained = lora.params().state().at(name).detach();
+    tensors[fmt::format("{}{}", kPeftPrefix, name)] = trained.to(Device::cpu()).contiguous();
+    whole.insert(name.substr(0, name.rfind('.')));
+  }
   const std::vector<Slot> slots = slots_of(o.layout);
   const Json config{{"peft_type", "LORA"},
-                    {"task_type", "CAUSAL_LM"},
+                    {"task_type", whole.empty() ? "CAUSAL_LM" : "SEQ_CLS"},
                     {"base_model_name_or_path", o.folder},
                     {"r", c.rank},
                     {"lora_alpha", c.alpha},
@@ -271,7 +294,7 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
                     {"target_modules", target_modules(modules, o.layout)},
                     {"fan_in_fan_out", std::ranges::any_of(slots, &Slot::transposed)},
                     {"bias", "none"},
-                    {"modules_to_save", Json()},
+                    {"modules_to_save", whole.empty() ? Json() : Json(std::vector(whole.begin(), whole.end()))},
                     {"use_dora", false},
                     {"inference_mode", true}};
   std::map<std::string, std::string> metadata{{"format", "pt"}};

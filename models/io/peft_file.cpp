@@ -19,7 +19,8 @@ constexpr std::string_view kKnown[] = {
     "revision",          "inference_mode",      "fan_in_fan_out", "megatron_core",
     "qalora_group_size", "eva_config",          "lora_alpha",     "lora_dropout",
     "use_rslora",        "rank_pattern",        "alpha_pattern",  "target_modules",
-    "exclude_modules",   "layers_to_transform", "layers_pattern", "r"};
+    "exclude_modules",   "layers_to_transform", "layers_pattern", "r",
+    "modules_to_save"};
 // Initialisations that set only the first A and B. Others change the base weights too.
 constexpr std::string_view kStarts[] = {"gaussian", "eva", "orthogonal"};
 
@@ -57,16 +58,20 @@ void read_tensors(PeftFile& f) {
       f.copies[module + ".weight"] = file.tensor(name);
       continue;
     }
-    const bool is_a = name.ends_with(kPeftA);
+    const bool is_a = name.ends_with(kPeftA), is_whole = !f.to_save.empty() && !is_a && !name.ends_with(kPeftB);
     TG_CHECK(
-        name.starts_with(kPeftPrefix) && (is_a || name.ends_with(kPeftB)) &&
-            name.size() > kPeftPrefix.size() + kPeftA.size(),
+        name.starts_with(kPeftPrefix) &&
+            (is_whole || ((is_a || name.ends_with(kPeftB)) && name.size() > kPeftPrefix.size() + kPeftA.size())),
         value,
         "[adapter] '{}' {} in {} is not the A or B of a Linear layer. Names must be \"{}<module>{}\" or \"...{}\". "
         "Merge the adapter in Python, and pass the merged folder as the model.",
         name, t.shape, f.path, kPeftPrefix, kPeftA, kPeftB);
     TG_CHECK(is_float(t.dtype), dtype, "[adapter] '{}' is {} in {}. It must be of a floating dtype.", name, t.dtype,
              f.path);
+    if (is_whole) {
+      f.whole[name.substr(kPeftPrefix.size())] = file.tensor(name);
+      continue;
+    }
     auto& pair = f.modules[name.substr(kPeftPrefix.size(), name.size() - kPeftPrefix.size() - kPeftA.size())];
     (is_a ? pair.first : pair.second) = file.tensor(name);
   }
@@ -239,7 +244,7 @@ PeftFile read_peft(const std::string& folder) {
                key);
     field("r", f.lora.rank), field("lora_alpha", f.lora.alpha), field("lora_dropout", f.lora.dropout);
     field("use_rslora", f.lora.rslora), field("rank_pattern", f.lora.rank_pattern);
-    field("alpha_pattern", f.lora.alpha_pattern);
+    field("alpha_pattern", f.lora.alpha_pattern), field("modules_to_save", f.to_save);
   });
   f.path = peft_weights_path(folder);
   read_tensors(f);

@@ -28,7 +28,9 @@ nn::LoraOptions LoraConfig::options(const std::string& module) const {
 }
 
 std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c) {
-  std::vector<NamedLinear> r = model.matching("lora", c.targets, /*parts=*/true);
+  Linears rest = model;
+  std::erase_if(rest.list, &NamedLinear::whole);
+  std::vector<NamedLinear> r = rest.matching("lora", c.targets, /*parts=*/true);
   for (const NamedLinear& l : model.list)
     TG_CHECK(!l.layer->adapter, state,
              "[lora] '{}' has an adapter already. A model has one set of adapters. Load the model again, or continue "
@@ -55,10 +57,13 @@ std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig& c)
 
 Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
   const auto layers = lora_targets(model, c);
+  std::vector<NamedLinear> changed = layers;
+  std::ranges::copy_if(model.list, std::back_inserter(changed), &NamedLinear::whole);
   const std::vector<Parameter> all = base.all();
-  for (const auto& l : layers)
+  for (const auto& l : changed)
     TG_CHECK(
-        std::any_of(all.begin(), all.end(), [&](auto& p) { return p.tensor.id() == l.layer->weight.id(); }), value,
+        l.layer->weight && std::ranges::any_of(all, [&](auto& p) { return p.tensor.id() == l.layer->weight.id(); }),
+        value,
         "[lora] the weight of '{}' is not among the {} parameters given. All of the model's are to be frozen. Pass "
         "the Params that the model was made from.",
         l.name, all.size());
@@ -74,6 +79,14 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
     adapted.push_back(std::move(linear));
   }
   for (Parameter p : all) p.tensor.requires_grad_(false);
+  for (size_t i = layers.size(); i < changed.size(); ++i)
+    for (const auto& [name, t] : {std::pair("weight", &changed[i].layer->weight), {"bias", &changed[i].layer->bias}}) {
+      if (!*t) continue;
+      const Tensor own = r.params_.at(changed[i].name).get(name, t->shape(), Init::constant(0));
+      own.assign(t->to(dtype));
+      r.whole_[fmt::format("{}.{}", changed[i].name, name)] = *t;
+      *t = own;
+    }
   for (size_t i = 0; i < layers.size(); ++i) *layers[i].layer = std::move(adapted[i]);
   structure_changed();
   return r;
@@ -97,12 +110,17 @@ void Lora::merge() {
       throw;
     }
   }
+  for (const auto& [name, base] : whole_) {
+    (*unmerged_)[name] = base.detach();
+    base.assign(params_.state().at(name).detach().to(base.device()).to(base.dtype()));
+  }
 }
 void Lora::unmerge() {
   for (const Module& m : modules_)  // before any change
     TG_CHECK(m.layer.merged(), state,
              "[lora] the adapter of '{}' is not merged. There is nothing to take back. Call merge() before.", m.name);
   for (nn::LoraLinear& l : layers()) l.unmerge();
+  for (const auto& [name, base] : whole_) base.assign(unmerged_->at(name));
 }
 
 }  // namespace tg

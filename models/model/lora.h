@@ -5,6 +5,7 @@
 #include <tapegrad/models/model/forward.h>
 #include <tapegrad/models/nn/lora.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,12 +45,14 @@ class Lora {
 
   const LoraConfig& config() const { return config_; }
   const std::vector<Module>& modules() const { return modules_; }  ///< in the model's order
-  /// `<module>.lora_a` (in, r) and `<module>.lora_b` (r, out), in f64 if the model is, otherwise f32.
+  /// Tensors of the base that train whole (NamedLinear::whole). params() has their copies.
+  const StateDict& whole() const { return whole_; }
+  /// `<module>.lora_a` (in, r) and `<module>.lora_b` (r, out), and whole(), in f64 if the model is, otherwise f32.
   const Params& params() const { return params_; }
   /// The dtype of the base weights.
   DType base_dtype() const { return base_dtype_; }
 
-  /// Adds all deltas to their weights (nn::LoraLinear::merge()). All or nothing.
+  /// Adds all deltas to their weights (nn::LoraLinear::merge()), and sets whole(). All or nothing.
   void merge();
   /// Restores all weights, bit for bit. All or nothing.
   void unmerge();
@@ -64,6 +67,8 @@ class Lora {
   Params params_;
   DType base_dtype_;
   std::vector<Module> modules_;
+  StateDict whole_;
+  std::shared_ptr<StateDict> unmerged_ = std::make_shared<StateDict>();  // of whole_, while merged
 };
 
 /// The layers, or parts of them, that match a target, in order (Linears::matching()). An Error if a pattern matches
@@ -71,9 +76,9 @@ class Lora {
 /// an adapter already.
 std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig&);
 
-/// Gives the lora_targets() zero adapters, and freezes `base`, all parameters of the model. Earlier copies of the model
-/// have no adapters but see merged weights; handles (Model) are no copies. An Error, without any change, if
-/// lora_targets() throws or `base` lacks a target's weight.
+/// Gives the lora_targets() zero adapters and copies whole(), and freezes `base`, all parameters of the model. Earlier
+/// copies of the model have no adapters but see merged weights; handles (Model) are no copies. An Error, without any
+/// change, if lora_targets() throws or `base` lacks a target's weight.
 Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& = {});
 
 }  // namespace tg

@@ -19,7 +19,7 @@ import torch
 import transformers
 from make_fixtures import save
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 # The folder of huggingface/, and options of LoraConfig.
 CASES = {
@@ -39,16 +39,20 @@ CASES = {
     "qwen3_all": ("qwen3", {"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
                                                "down_proj", "lm_head"], "r": 4, "lora_alpha": 8}),
 }
+# With a head that trains whole.
+CLASSIFIERS = {"mistral_score": ("mistral_classes", {"target_modules": "all-linear", "r": 2, "lora_alpha": 4,
+                                                     "task_type": "SEQ_CLS"})}
 
 
 def adapted(base, options, dtype=torch.float64):
     """A model with random A and B in f32, which are exact in `dtype`."""
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, attn_implementation="eager")
-    config = LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, **options)
+    kind = AutoModelForSequenceClassification if "task_type" in options else AutoModelForCausalLM
+    model = kind.from_pretrained(base, dtype=dtype, attn_implementation="eager")
+    config = LoraConfig(**{"task_type": "CAUSAL_LM", "lora_dropout": 0.0, **options})
     model = get_peft_model(model, config, autocast_adapter_dtype=False)
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if "lora_" in key:
+            if "lora_" in key or "modules_to_save" in key:
                 p.copy_((torch.randn_like(p, dtype=torch.float32) * 0.2).to(dtype))
     return model.eval()
 
@@ -57,7 +61,8 @@ def adapter_gradients(model, tokens):
     """Logits, and gradients by the names of the file."""
     logits = model(tokens).logits
     (logits.double().square().sum() / 1000).backward()
-    grads = {key.replace(".default", ""): p.grad.clone() for key, p in model.named_parameters() if "lora_" in key}
+    grads = {key.replace(".modules_to_save", "").replace(".default", ""): p.grad.clone()
+             for key, p in model.named_parameters() if p.grad is not None}
     return logits.detach(), grads
 
 
@@ -65,7 +70,7 @@ def make(name, base, options, folder):
     torch.manual_seed(zlib.crc32(name.encode()))
     model = adapted(base, options)
     shutil.rmtree(folder, ignore_errors=True)
-    vocabulary = model.config.vocab_size
+    vocabulary = model.config.vocab_size - (name in CLASSIFIERS)
     tokens = torch.randint(0, vocabulary, (2, 12))
     logits, grads = adapter_gradients(model, tokens)
     model.float().save_pretrained(folder)
@@ -83,7 +88,7 @@ def main():
     out = parser.parse_args().out
     torch.set_num_threads(1)
     print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)
-    for name, (base, options) in CASES.items():
+    for name, (base, options) in {**CASES, **CLASSIFIERS}.items():
         make(name, here / "huggingface" / base, options, out / name)
 
 
