@@ -31,6 +31,12 @@ __m512i rounded(__m512i x) {
   return _mm512_and_si512(_mm512_mask_or_epi32(up, nan, x, _mm512_set1_epi32(0x400000)),
                           _mm512_set1_epi32(int(0xffff0000)));
 }
+// rounded(), but what it makes 0 is the least denormal: Guard sees it, and products take it as 0 too.
+__m512i rounded_first(__m512i x) {
+  const __m512i size = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)), one = _mm512_set1_epi32(1);
+  const __mmask16 lost = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, one), _mm512_set1_epi32(0x8000));
+  return _mm512_mask_or_epi32(rounded(x), lost, rounded(x), _mm512_set1_epi32(0x10000));
+}
 __m512i minus(__m512i a, __m512i b) {
   return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
 }
@@ -55,7 +61,8 @@ void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte
     }();
 #pragma GCC unroll 3
     for (int p = 0; p < Parts; ++p) {
-      const __m512i a = rounded(first), b = rounded(second);
+      const auto round = Parts > 1 && p == 0 ? rounded_first : rounded;
+      const __m512i a = round(first), b = round(second);
       x[p][i] = along ? _mm512_permutex2var_epi16(a, _mm512_load_si512(kUpper.data()), b)
                       : _mm512_or_si512(_mm512_srli_epi32(a, 16), b);
       if (p + 1 < Parts) first = minus(first, a), second = minus(second, b);

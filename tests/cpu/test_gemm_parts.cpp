@@ -124,7 +124,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
       CAPTURE(element);
       check(with(1, element));
     }
-    for (const double factor : {1e-30, 1e-36, 1e-40}) {
+    for (const double factor : {1e-30, 1e-36, 1e-40, 1e-42, 1e-45}) {
       CAPTURE(factor);
       check(with(factor, {}));
     }
