@@ -5,10 +5,9 @@
 #include <tapegrad/cpu/runtime/allocator.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/runtime/chain.h>
+#include <tapegrad/cpu/runtime/cpus.h>
 #include <tapegrad/cpu/runtime/int8_path.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
-
-#include <unistd.h>
 
 #include <cstring>
 
@@ -43,10 +42,7 @@ class CpuRuntime final : public BackendRuntime {
                        num_threads(), int8_products(), bf16_products());
   }
   std::string_view bf16_way() const override { return name_of(bf16_path()); }
-  size_t memory(int) const override {
-    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? size_t(pages) * size_t(bytes) : 0;
-  }
+  size_t memory(int) const override { return size_t(detail::memory_limit()); }
   Allocator& allocator(int) override { return cpu_allocator(); }
   bool runs_in_chains(const Op&) override { return true; }
   void run_chain(const Chain& c) override { cpu::run_chain(c); }

@@ -11,6 +11,7 @@
 #ifdef __linux__
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #endif
@@ -19,8 +20,8 @@ namespace tg::cpu::detail {
 namespace {
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-// The limit of one group. A missing file or "max" means unlimited.
-double limit_of(const std::string& folder, bool second_version) {
+// The limit of one group. A missing file, "max" or -1 means unlimited.
+double cpu_limit_of(const std::string& folder, bool second_version) {
   double quota = 0, period = 0;
   if (second_version) {
     std::ifstream(folder + "/cpu.max") >> quota >> period;
@@ -30,32 +31,46 @@ double limit_of(const std::string& folder, bool second_version) {
   }
   return quota > 0 && period > 0 ? quota / period : kUnlimited;
 }
-// The least limit of the group at `path` ("/a/b") and those above, `mount` included.
-double least_limit(const std::string& mount, std::string path, bool second_version) {
-  double least = limit_of(mount, second_version);
-  for (; path.size() > 1 && path[0] == '/'; path.resize(path.rfind('/')))
-    least = std::min(least, limit_of(mount + path, second_version));
-  return least;
-}
-}  // namespace
-
-double cpu_quota(const std::string& root, const std::string& groups) {
+// The least limit of the process's groups of this controller and those above, the mounts included.
+double least_limit(double (*limit_of)(const std::string& folder, bool second_version), const std::string& controller,
+                   const std::string& root, const std::string& groups) {
   double least = kUnlimited;
   std::istringstream lines(groups);
   for (std::string line; std::getline(lines, line);) {  // hierarchy:controllers:path
     const size_t one = line.find(':'), two = line.find(':', one + 1);
     if (one == std::string::npos || two == std::string::npos) continue;
-    const std::string controllers = line.substr(one + 1, two - one - 1), path = line.substr(two + 1);
-    if (controllers.empty())
-      least = std::min(least, least_limit(root, path, true));
-    else if (("," + controllers + ",").find(",cpu,") != std::string::npos)
-      least = std::min(least, least_limit(root + "/cpu", path, false));
+    const std::string controllers = line.substr(one + 1, two - one - 1);
+    const bool second = controllers.empty();
+    if (!second && ("," + controllers + ",").find("," + controller + ",") == std::string::npos) continue;
+    const std::string mount = second ? root : root + "/" + controller;
+    least = std::min(least, limit_of(mount, second));
+    for (std::string path = line.substr(two + 1); path.size() > 1 && path[0] == '/'; path.resize(path.rfind('/')))
+      least = std::min(least, limit_of(mount + path, second));
   }
   return least;
 }
-double cpu_quota() {
+}  // namespace
+
+std::string own_groups() {
   std::ifstream f("/proc/self/cgroup");
-  return cpu_quota("/sys/fs/cgroup", {std::istreambuf_iterator<char>(f), {}});
+  return {std::istreambuf_iterator<char>(f), {}};
+}
+double cpu_quota(const std::string& root, const std::string& groups) {
+  return least_limit(cpu_limit_of, "cpu", root, groups);
+}
+double memory_limit(const std::string& root, const std::string& groups) {
+  const auto limit_of = [](const std::string& folder, bool second_version) {
+    double x = -1;
+    std::ifstream(folder + (second_version ? "/memory.max" : "/memory.limit_in_bytes")) >> x;
+    return x > 0 ? x : kUnlimited;
+  };
+  double least = least_limit(limit_of, "memory", root, groups);
+#ifdef __linux__
+  least = std::min(least, double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE)));
+  rlimit space{};
+  if (getrlimit(RLIMIT_AS, &space) == 0) least = std::min(least, double(space.rlim_cur));
+#endif
+  return least > 0 && least < kUnlimited ? least : 0;
 }
 
 std::vector<int> placement(std::vector<int> cpus, int here, const std::function<int(int cpu)>& core_of) {

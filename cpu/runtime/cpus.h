@@ -1,5 +1,5 @@
 /// @file
-/// The cpus of this process, its cgroup's quota, and the cpu of each thread.
+/// The cpus of this process, the limits of its cgroups, and the cpu of each thread.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -23,10 +23,14 @@ int64_t run_time(std::thread&);
 /// The threads' cpus in order: `here`, the caller's, if listed; one per other core; the remaining hyperthreads.
 std::vector<int> placement(std::vector<int> cpus, int here, const std::function<int(int cpu)>& core_of);
 
+/// The /proc/self/cgroup of the process.
+std::string own_groups();
 /// The cpu time that cgroups grant a process, in cpus: the least cpu.max (version 2) or cpu.cfs_quota_us (version 1) of
 /// its group and those above; infinity without a readable limit. `groups`: its /proc/self/cgroup; `root`: the mount of
 /// cgroups.
-double cpu_quota(const std::string& root, const std::string& groups);
-double cpu_quota();
+double cpu_quota(const std::string& root = "/sys/fs/cgroup", const std::string& groups = own_groups());
+/// Bytes that the process may have: the least memory.max or memory.limit_in_bytes of these groups, physical memory and
+/// `ulimit -v`, whatever is used already; 0 if none is known.
+double memory_limit(const std::string& root = "/sys/fs/cgroup", const std::string& groups = own_groups());
 
 }  // namespace tg::cpu::detail

@@ -93,7 +93,7 @@ void check_fits(const Variant& run, Device device, const std::function<std::stri
   const int64_t there = int64_t(runtime_of(device).memory(device.index)), bytes = run.bytes();
   TG_CHECK(there == 0 || bytes <= there, memory,
            "{} takes {} of memory, and {} has {}, which is {} too little. All tensors of a step must fit. {}", run.name,
-           readable_bytes(bytes), device == Device::cpu() ? "the machine" : to_string(device), readable_bytes(there),
+           readable_bytes(bytes), device == Device::cpu() ? "this process" : to_string(device), readable_bytes(there),
            readable_bytes(bytes - there), advice(there));
 }
 

@@ -22,6 +22,7 @@ class Groups {
     return *this;
   }
   double quota(const std::string& groups) const { return cpu_quota(root_.path, groups); }
+  double memory(const std::string& groups) const { return memory_limit(root_.path, groups); }
 
  private:
   const tg::Folder root_;
@@ -64,6 +65,21 @@ TEST_CASE("what is no quota limits nothing") {
   for (const std::string groups : {"", "\n", "0", "0:", "nonsense\n:\n"}) CHECK(g.quota(groups) == kUnlimited);
   for (const std::string groups : {"0::", "0::a/b", "0::a"}) CHECK(g.quota(groups) == 1);
   CHECK(cpu_quota() > 0);
+}
+
+TEST_CASE("memory: the least limit of the groups of both versions and those above, physical memory, ulimit -v") {
+  Groups g;
+  g.file("memory.max", "max\n").file("memory/memory.limit_in_bytes", "9223372036854771712\n");
+  const double all = g.memory("0::/\n5:memory:/\n");
+  g.file("memory.max", "400000\n").file("a/b/memory.max", "150000\n").file("memory/memory.limit_in_bytes", "500000\n");
+  g.file("memory/a/memory.limit_in_bytes", "300000\n").file("cpu/memory.limit_in_bytes", "7\n");
+  for (const auto& [groups, bytes] : {std::pair("0::/a", 4e5),
+                                      {"0::/a/b/gone", 1.5e5},
+                                      {"4:hugetlb,memory:/", 5e5},
+                                      {"1:cpu:/\n4:memory:/a/b", 3e5},
+                                      {"4:memory:/a\n0::/a/b\n", 1.5e5},
+                                      {"", all}})
+    CHECK(g.memory(groups) == bytes);
 }
 
 TEST_CASE("threads get the caller's cpu, then other cores, then the rest") {
