@@ -125,6 +125,7 @@ void evaluate(Inputs roots) {
     if (r) host_reads(r);
   Graph g = collect(roots);
   if (g.nodes.empty()) return;
+  const DefaultFloatMode mode;
   ++mutable_stats().evaluations;
   mutable_stats().nodes += g.nodes.size();
   if (g.nodes.size() == 1) {

@@ -157,6 +157,7 @@ void Executable::count_work() const {
 }
 
 void Executable::call_all() {
+  const DefaultFloatMode mode;
   if (t_work) [[unlikely]]
     count_work();
   const Scope* scope = current_scope();

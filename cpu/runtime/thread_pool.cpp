@@ -2,6 +2,7 @@
 // inside, not for those that sleep.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/cpu/runtime/cpus.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -138,6 +139,7 @@ void Pool::move_worker_off_caller_cpu() {
 }
 
 void Pool::work(size_t me, uint32_t seen) {
+  const tg::detail::DefaultFloatMode mode;
   for (;;) {
     if (!spin_until([&] { return epoch_.load(acquire) != seen; })) epoch_.wait(seen, acquire);
     seen = epoch_.load(acquire);

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/models/model/generate.h>
 
 #include <algorithm>
@@ -140,6 +141,7 @@ void SampleOptions::validate() const {
 }
 
 int64_t sample(std::span<const float> all, const SampleOptions& o, Rng& rng, std::span<const int64_t> before) {
+  const detail::DefaultFloatMode mode;
   const Logits logits(all, o, before);
   if (o.temperature == 0) return logits.most_likely();
   const Candidates c = candidates(logits, o);

@@ -28,6 +28,30 @@ TEST_CASE("f32 against f64 from the same inputs, values and gradients") {
 TEST_CASE("bf16 against f64 from the same inputs, values and gradients") {
   for (auto& c : op_cases()) check_against_f64(c, DType::bf16);
 }
+#ifdef __x86_64__
+TEST_CASE("results do not depend on the caller's mode (rounding up, subnormal numbers as 0, traps), which is kept") {
+  const Compiled twice = compile([](Inputs in) { return std::vector{in[0] + in[0], in[0] * 0.5 + 1e-41}; });
+  const auto of = [&](const OpCase& c, bool lazy) {
+    const Mode how(lazy);
+    std::vector<Tensor> all = twice({filled<float>({1 << 16}, 1e-40f)});
+    for (const Tensor& y : c.fn(make_inputs(c, DType::f32))) all.push_back(y);
+    evaluate(all);
+    return all;
+  };
+  for (const auto& [mode, threads] : {std::pair(0x5f80u, 2), {0x9fc0u, 1}, {0x9fc0u, 2}, {0x1d00u, 2}})
+    for (const bool lazy : {false, true})
+      for (auto& c : op_cases()) {
+        CAPTURE_ALL(c.name(), mode, threads, lazy);
+        const ThreadsScope use(threads);
+        const auto usual = of(c, lazy);
+        __builtin_ia32_ldmxcsr(mode);
+        const auto other = of(c, lazy);
+        CHECK((__builtin_ia32_stmxcsr() & ~0x3fu) == mode);
+        __builtin_ia32_ldmxcsr(0x1f80);
+        if (!draws(c)) check_same_bits(other, usual);
+      }
+}
+#endif
 TEST_CASE("gradients against central differences, every element") {
   for (auto& c : op_cases()) {
     if (c.gradcheck == 0) continue;
