@@ -143,7 +143,11 @@ int run(FinetuneOptions& o) {
   files.push_back("chat_template.jinja");
   const std::string chat = s.data.examples ? jinja_of(chat_format(s.run.data.chat_format)) : "";
   return run_training(o, s, device, [&]() -> TrainTarget {
-    const Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+    Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+    const int64_t trained = lora.params().count();
+    const bool referred =
+        s.state && std::ranges::any_of(s.state->tensors, [](const auto& t) { return t.first.ends_with("_reference"); });
+    if (referred || (job.lora && s.run.data.objective == Objective::dpo)) lora.keep_reference();
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,
                                  .folder = absolute_path(base.folder),
@@ -153,7 +157,7 @@ int run(FinetuneOptions& o) {
         .params = lora.params(),
         .title =
             fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.count(),
-                        lora.params().count(), lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
+                        trained, lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
         .save = [=, &s] { save_adapter(s.out, lora, options); },
         .files = files,
         .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,

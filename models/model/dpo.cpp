@@ -25,6 +25,12 @@ DpoModel::DpoModel(Model model, double beta) : model_(std::move(model)), beta_(b
            beta);
   TG_CHECK(std::ranges::any_of(model_.linears(), [](const NamedLinear& l) { return bool(l.layer->adapter); }), value,
            "[dpo] the model has no adapters. The reference is the model without them: call apply_lora() first.");
+  for (const NamedLinear& l : model_.linears())
+    for (const auto& p : l.layer->adapter ? l.layer->adapter->parts : std::vector<nn::LoraAdapter::Part>())
+      TG_CHECK(l.layer->adapter->reference || sum(abs(p.delta.b)).item<double>() == 0, state,
+               "[dpo] the adapter of '{}' is trained, and the reference would be the model without it. Call "
+               "keep_reference() of the Lora first, or merge().",
+               l.name);
 }
 Tensor DpoModel::loss(const Batch& batch, const ForwardOptions& o) const {
   const Tensor& x = batch.inputs;

@@ -1,6 +1,7 @@
 /// @file
 /// Direct preference optimisation (Rafailov et al., 2023, arXiv:2305.18290): LoRA adapters learn to prefer one answer
-/// to another, without a reward model. The reference is the base model without the adapters: no second copy of weights.
+/// to another, without a reward model. The reference is the base without adapters, or with a frozen copy of trained
+/// ones (Lora::keep_reference()): no second copy of weights.
 #pragma once
 #include <tapegrad/models/model/model.h>
 
@@ -18,7 +19,7 @@ class DpoModel {
   /// The model's options (Model refuses those that it lacks).
   static constexpr ForwardSupport kSupport{
       .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true, .adapters = true};
-  /// An Error unless beta is above 0 and finite and a layer of the model has an adapter.
+  /// An Error unless beta is above 0 and finite and a layer has an adapter: new (lora_b is 0), or with a reference.
   explicit DpoModel(Model model, double beta = 0.1);
   /// The logits of tokens (B, T), with adapters.
   Tensor forward(const Tensor& tokens, const ForwardOptions& o = {}) const { return model_.forward(tokens, o); }

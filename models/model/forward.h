@@ -28,7 +28,7 @@ struct ForwardOptions {
   /// Blocks save only their inputs and run again in backward: equal gradients, bit for bit. Not with a cache.
   /// RecomputeScope saves less memory for less work.
   bool recompute = false;
-  /// False: the base model, without the deltas of LoRA. An Error if they are merged.
+  /// False: the base model, without deltas of LoRA but Lora::keep_reference(). An Error if they are merged.
   bool adapters = true;
 };
 

@@ -122,5 +122,18 @@ void Lora::unmerge() {
   for (nn::LoraLinear& l : layers()) l.unmerge();
   for (const auto& [name, base] : whole_) base.assign(unmerged_->at(name));
 }
+void Lora::keep_reference() {
+  for (const nn::LoraLinear& l : layers()) {
+    const auto copy = std::make_shared<nn::LoraAdapter>(*l.linear().adapter);
+    for (auto& p : copy->parts)
+      for (Tensor* const t : {&p.delta.a, &p.delta.b}) {
+        Tensor frozen = params_.get(fmt::format("{}_reference", t->label()), t->shape(), Init::constant(0));
+        frozen.requires_grad_(false).assign(t->detach());
+        *t = frozen;
+      }
+    l.linear().adapter->reference = copy;
+  }
+  structure_changed();
+}
 
 }  // namespace tg

@@ -114,7 +114,8 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   TG_CHECK(!adapter->unmerged || (adapters && !trains), state,
            "[lora] '{}' is to {} its adapter, which is merged into the weight. Call unmerge() first.", weight.label(),
            trains ? "train" : "run without");
-  return adapters && !adapter->unmerged ? adapter->forward(in, rng, y) : y;
+  if (adapters) return adapter->unmerged ? y : adapter->forward(in, rng, y);
+  return adapter->reference ? adapter->reference->forward(in, nullptr, y) : y;
 }
 
 void Linear::prepare_for_eval() {

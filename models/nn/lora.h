@@ -54,6 +54,7 @@ struct LoraAdapter {
   std::vector<Part> parts;  ///< by row
   /// The weight without deltas while merged; else empty.
   Tensor unmerged = {};
+  std::shared_ptr<LoraAdapter> reference = {};  ///< frozen, for passes without `parts` (Lora::keep_reference())
 
   /// base + the deltas: x (..., in), base (..., out) -> (..., out). Several deltas run as one: their A side by side, B
   /// block by block.

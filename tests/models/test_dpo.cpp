@@ -23,6 +23,13 @@ struct Preferring {
     batch = {tensor<int32_t>(x, {pairs, 2, 2, 6}), zeros({pairs}, DType::i32)};
   }
 };
+Model over_base(const Gpt& model, const Lora& lora, double beta) {
+  const StateDict trained = lora.params().state();
+  fill(lora, 0);
+  const Model dpo = DpoModel(model, beta);
+  lora.params().assign(trained);
+  return dpo;
+}
 }  // namespace
 
 TEST_CASE("DPO: losses, log-probabilities and adapter gradients are PyTorch's") {
@@ -38,7 +45,7 @@ TEST_CASE("DPO: losses, log-probabilities and adapter gradients are PyTorch's") 
       LoadedModel m = load_model(base, {}, dtype);
       const Lora lora = load_adapter(adapter, m);
       const Batch batch{expected.tensor("inputs"), zeros({3}, DType::i32)};
-      const Model dpo = DpoModel(m.model, std::stod(expected.metadata().at("beta")));
+      const Model dpo = over_base(m.model, lora, std::stod(expected.metadata().at("beta")));
       const Tensor loss = dpo.loss(batch);
       CHECK(std::abs(loss.item<double>() - at("loss").item<double>()) <= 1e-6);
 
@@ -72,7 +79,7 @@ TEST_CASE("DPO: losses, log-probabilities and adapter gradients are PyTorch's") 
 
 TEST_CASE("DPO: gradients of the adapters equal central differences") {
   Preferring p;
-  const Model dpo = DpoModel(p.model, 0.5);
+  const Model dpo = over_base(p.model, p.lora, 0.5);
   const GradMap g = backward(dpo.loss(p.batch));
   for (const Parameter& x : p.lora.params().all()) {
     CAPTURE(x.name);
@@ -134,7 +141,7 @@ TEST_CASE("DPO: a Trainer learns to prefer; accumulated, compiled and resumed st
     for (const bool second : {false, true}) {
       Preferring p;
       if (!second && cut == 0) continue;
-      Trainer t(DpoModel(p.model, 0.3), p.lora.params(), source, c);
+      Trainer t(over_base(p.model, p.lora, 0.3), p.lora.params(), source, c);
       if (second && cut > 0) t.load_state(state);
       while (!t.done() && (second || t.steps() < cut)) losses.push_back(t.step().loss);
       state = t.state();
@@ -156,7 +163,7 @@ TEST_CASE("DPO: a Trainer learns to prefer; accumulated, compiled and resumed st
 
 TEST_CASE("DPO: micro-batches of unequal answers weigh by pairs") {
   Preferring p(4);
-  const Model dpo = DpoModel(p.model, 0.3);
+  const Model dpo = over_base(p.model, p.lora, 0.3);
   auto* x = p.batch.inputs.mutable_data<int32_t>();
   for (int64_t i = 24 + 6; i < 24 + 10; ++i) x[i] = Batch::kIgnoreIndex;  // of pair 1
   const auto part = [&](int64_t a, int64_t b) {
@@ -171,6 +178,9 @@ TEST_CASE("DPO: what it cannot train is refused") {
   Preferring p;
   const Params params(Device(), 1);
   CHECK_SAYS_OF(value, DpoModel(Gpt(params, tiny_gpt())), "[dpo] the model has no adapters.");
+  CHECK_SAYS_OF(state, DpoModel(p.model), "is trained, and the reference would be the model without it");
+  p.lora.keep_reference();
+  CHECK(std::abs(DpoModel(p.model).loss(p.batch, {}).item<double>() - std::log(2)) < 1e-12);
   CHECK_SAYS_OF(value, DpoModel(p.model, 0), "[dpo] beta is 0. It must be above 0");
   CHECK_SAYS_OF(shape, DpoModel(p.model).loss({two_rows(), two_rows()}, {}), "They must be (B, 2, 2, T)");
   CHECK_SAYS_OF(shape, dpo_loss(zeros({2, 3}), zeros({2, 3}), 1), "Both must be (B, 2)");
