@@ -50,12 +50,17 @@ struct Keys {
   }
   // An Error unless the key is absent or has this value.
   void expect(const char* key, const Json& neutral, const char* way = "Pass a model without it") const {
-    const Json* x = find(key);
+    const Json* x = neutral == Json(true) ? all.find(key) : find(key);  // there null is false
     TG_CHECK(!x || *x == neutral, value,
              "[huggingface] '{}' is {}, which a Gpt does not compute. It must be {}, or absent. {}.", key, shown(*x),
              text_of(neutral), way);
   }
 };
+
+constexpr std::pair<const char*, const char*> kGpt2Names[] = {{"n_positions", "max_position_embeddings"},
+                                                              {"n_layer", "num_hidden_layers"},
+                                                              {"n_head", "num_attention_heads"},
+                                                              {"n_embd", "hidden_size"}};
 
 ModelType type_of(const Keys& k) {
   std::string name;
@@ -72,21 +77,25 @@ ModelType type_of(const Keys& k) {
                           lacks == std::end(kMissing) ? "" : fmt::format(", which has {}", lacks->second), known));
 }
 
-void refuse_other_results(const Keys& k, bool mistral) {
-  k.expect("scale_attn_weights", true);
-  k.expect("scale_attn_by_inverse_layer_idx", false);
-  k.expect("add_cross_attention", false);
+void refuse_other_results(const Keys& k, const ModelType& type) {
+  for (const char* key : {"scale_attn_weights", "is_causal"}) k.expect(key, true);
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention", "is_encoder_decoder",
+                          "use_sliding_window", "rope_interleaved"})
+    k.expect(key, false);
   k.expect("partial_rotary_factor", 1);
-  k.expect("use_sliding_window", false);
-  k.expect("rope_interleaved", false);
-  k.expect("attn_logit_softcapping", nullptr);
-  k.expect("final_logit_softcapping", nullptr);
+  for (const char* key :
+       {"attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size", "per_layer_config",
+        "kv_sharing_modes", "text_config", "text_encoder", "decoder", "generator", "transformers_weights"})
+    k.expect(key, nullptr);
   k.expect("quantization_config", nullptr, "Pass the model as it was before it was quantized");
+  if (type.family == Family::gpt2)  // transformers takes both names
+    for (const auto& [ours, theirs] : kGpt2Names)
+      if (const Json* x = k.find(ours)) k.expect(theirs, *x, "Remove the one that is wrong");
   const Json* types = k.find("layer_types");
   if (!types) return;
   TG_CHECK(types->is_array(), value, "[huggingface] 'layer_types' is {}. It must be a list of names.", shown(*types));
   for (const Json& t : *types)
-    TG_CHECK(t == "full_attention" || (mistral && t == "sliding_attention"), value,
+    TG_CHECK(t == "full_attention" || (type.name == "mistral" && t == "sliding_attention"), value,
              "[huggingface] 'layer_types' has {}, which a Gpt does not compute. All must be \"full_attention\". Pass a "
              "model without it.",
              shown(t));
@@ -112,6 +121,8 @@ Rope read_rope(const Json& x, const char* key, double theta) {
   Rope r{theta, {}};
   k.read("rope_theta", r.theta);
   k.expect("partial_rotary_factor", 1);
+  for (const auto& [name, its] : x.items())
+    if (its.is_object()) k.expect(name.c_str(), nullptr);  // a rope for some layers
   std::string kind = "default";
   if (!k.read("rope_type", kind)) k.read("type", kind);
   TG_CHECK(kind == "default" || kind == "linear" || kind == "llama3", value,
@@ -139,14 +150,14 @@ void read_ropes(const Keys& k, GptConfig& c) {
              shown(*parameters), old.theta, scaling ? shown(*scaling) : "null");
   }
   c.rope_theta = r.theta, c.rope_scaling = r.scaling;
+  if (r.scaling.kind == RopeScalingKind::llama3)  // outside it counts more since version 5
+    k.expect("original_max_position_embeddings", r.scaling.original_context, "Remove the one that is wrong");
 }
 
 // Sizes by their keys, read and written.
 template <class Config, class F> void visit_sizes(bool gpt2, Config&& c, F f) {
-  f(gpt2 ? "n_positions" : "max_position_embeddings", c.context);
-  f(gpt2 ? "n_layer" : "num_hidden_layers", c.layers);
-  f(gpt2 ? "n_head" : "num_attention_heads", c.heads);
-  f(gpt2 ? "n_embd" : "hidden_size", c.width);
+  int64_t GptConfig::*const sizes[] = {&GptConfig::context, &GptConfig::layers, &GptConfig::heads, &GptConfig::width};
+  for (size_t i = 0; i < std::size(sizes); ++i) f(gpt2 ? kGpt2Names[i].first : kGpt2Names[i].second, c.*sizes[i]);
   if (!gpt2) f("intermediate_size", c.ff_width);
 }
 // The first name of an activation is written.
@@ -205,8 +216,9 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
   read_biases(k, type, c);
   read_ropes(k, c);
   // Within the window attention is full, so a shorter context gives equal results.
-  int64_t window = c.context;
-  if (type == "mistral" && k.read("sliding_window", window)) c.context = std::min(c.context, window);
+  int64_t window = k.all.contains("sliding_window") ? c.context : 4096;  // like MistralConfig
+  k.read("sliding_window", window);
+  if (type == "mistral") c.context = std::min(c.context, window);
   return c;
 }
 
@@ -271,8 +283,11 @@ GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& 
            json.type_name());
   const Keys k{json};
   const ModelType type = type_of(k);
-  refuse_other_results(k, type.name == "mistral");
+  refuse_other_results(k, type);
   GptConfig c = type.family == Family::gpt2 ? read_gpt2(k) : read_llama(k, type.name);
+  int64_t window = c.context;  // caches there drop what is beyond it; masks do not
+  if ((type.family == Family::gpt2 || type.family == Family::llama) && k.read("sliding_window", window))
+    if (window < c.context) k.expect("sliding_window", nullptr);
   k.need("vocab_size", c.vocab_size);
   k.read("initializer_range", c.init_std);
   k.read("tie_word_embeddings", c.tied_head);

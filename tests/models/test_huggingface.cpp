@@ -329,26 +329,18 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   CHECK_HAS(llama.with("model_type", 3), "'model_type' is 3. It must be a text in quotes");
   CHECK_HAS(gpt2.with("n_head", 5), "width 32 is not a multiple of heads 5");
   CHECK_HAS(llama.with("num_attention_heads", 5), "kv_heads 2 does not divide heads 5");
-  CHECK_HAS(llama.with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}), "rope_type 'yarn'");
   CHECK_HAS(llama.with("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}), "rope_type 'dynamic'");
   CHECK_HAS(llama.with("rope_scaling", {{"rope_type", "llama3"}, {"factor", 2.0}}), "there is no 'low_freq_factor'");
   CHECK_HAS(llama.with("rope_scaling", 7), "'rope_scaling' is 7. It must be an object");
   CHECK_HAS(llama.with("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 500.0}}), "Both forms must agree");
   CHECK_HAS(llama.with("mlp_bias", true), "'attention_bias' is false and 'mlp_bias' is true");
-  CHECK_HAS(llama.with("hidden_act", "gelu"), "'hidden_act' is 'gelu'");
   CHECK_HAS(llama.with("hidden_size", nullptr), "there is no 'hidden_size'");
   CHECK_HAS(llama.with("hidden_size", "32"), "'hidden_size' is \"32\". It must be an integer");
-  CHECK_HAS(llama.with("quantization_config", {{"bits", 4}, {"group", 3}}), "'quantization_config' is {\"bits\":4");
-  CHECK_HAS(llama.with("partial_rotary_factor", 0.5), "'partial_rotary_factor' is 0.5");
   CHECK(llama.with("partial_rotary_factor", 1.0) == "no error");
   CHECK_HAS(llama.with("final_logit_softcapping", 30.0), "'final_logit_softcapping' is 30.0");
   CHECK_HAS(llama.with("layer_types", std::vector<std::string>{"full_attention", "sliding_attention"}),
             "'layer_types' has \"sliding_attention\"");
-  CHECK_HAS(gpt2.with("scale_attn_weights", false), "'scale_attn_weights' is false");
-  CHECK_HAS(gpt2.with("scale_attn_by_inverse_layer_idx", true), "'scale_attn_by_inverse_layer_idx' is true");
-  CHECK_HAS(gpt2.with("add_cross_attention", true), "'add_cross_attention' is true");
   CHECK_HAS(gpt2.with("activation_function", "quick_gelu"), "'activation_function' is 'quick_gelu'");
-  CHECK_HAS(qwen3.with("use_sliding_window", true), "'use_sliding_window' is true");
   CHECK_HAS(qwen3.with("attention_bias", true), "'attention_bias' is true");
   CHECK(mistral.with("sliding_window", nullptr) == "no error");
   Json j = llama.config();
@@ -369,6 +361,37 @@ TEST_CASE("hugging face: config.json that is not computed here") {
   odd = small(Family::llama);
   odd.activation = Activation::gelu, odd.fragments = 2;
   CHECK_SAYS(gpt_config_to_huggingface(odd), "activation is gelu, not swiglu; fragments is 2, not 0");
+}
+
+TEST_CASE("hugging face: each key that transformers reads is followed, refused or without influence") {
+  const Json table = own_json(read_file(TG_TEST_DATA "/config_keys.json"));
+  std::map<std::string, bool> followed;
+  const auto with = [](Json c, const std::string& key, const Json& x) {
+    c[key] = x;
+    const std::string text = text_of(c), e = error_of([&] { gpt_config_from_huggingface(text, "it"); });
+    return e == "no error" ? to_json(gpt_config_from_huggingface(text, "it")) : e;
+  };
+  for (const char* name : {"gpt2", "llama", "mistral", "qwen2", "qwen3"}) {
+    const Json c = own_json(read_file(data_folder(name) + "/config.json"));
+    const std::string plain = with(c, "x", 0);
+    for (const auto& [key, x] : table["followed"].items()) followed[key] |= with(c, key, x) != plain;
+    for (const auto& [key, x] : table["refused"].items()) CHECK_HAS(with(c, key, x), "'" + key + "' is ");
+    for (const auto& [reason, keys] : table["ignored"].items())
+      for (const Json& key : keys)
+        for (const Json& x : {Json(7), Json(true), Json("x")}) CHECK(with(c, key.get<std::string>(), x) == plain);
+  }
+  for (const auto& [key, is] : followed) CHECK_MESSAGE(is, key);
+  const Json llama = own_json(read_file(data_folder("llama") + "/config.json"));
+  for (const auto& [key, x] : table["in rope_scaling"].items()) {
+    Json rope = llama["rope_scaling"];
+    if (key == "type") rope.erase("rope_type");
+    rope[key] = x;
+    CHECK_MESSAGE(with(llama, "rope_scaling", rope) != with(llama, "x", 0), key);
+  }
+  CHECK_HAS(with(llama, "sliding_window", 5), "'sliding_window' is 5, which a Gpt does not compute");
+  Json mistral = own_json(read_file(data_folder("mistral") + "/config.json"));
+  mistral.erase("sliding_window");  // 4096 in MistralConfig
+  CHECK_HAS(with(mistral, "max_position_embeddings", 9000), "\"context\": 4096");
 }
 
 TEST_CASE("hugging face: weights that are damaged or of another model") {
