@@ -28,14 +28,19 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
     options.tokenizer = m.tokenizer.get();
   options.chat_template = chat_template_over(m, o.model, o.adapter);
   (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
-  write_new_folder(out,
-                   [&](const std::string& folder) { save_huggingface(folder, m.model.config(), m.params, options); });
+  write_new_folder(out, [&](const std::string& folder) {
+    save_huggingface(folder, m.model.config(), m.params, options);
+    if (m.tokenizer) save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
+  });
 }
 void write_gguf(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
   if (!m.tokenizer_error.empty()) throw Error(Error::Kind::value, m.tokenizer_error);
   GgufOptions options{.tokenizer = m.tokenizer.get(),
                       .origin = m.origin ? &*m.origin : nullptr,
-                      .chat_template = chat_template_over(m, o.model, o.adapter)};
+                      .chat_template = chat_template_over(m, o.model, o.adapter),
+                      .eos_tokens = ends_of(m, o.model, o.adapter)};
+  if (const size_t n = options.eos_tokens.size(); n > 3)
+    print_note("{} tokens end a text, and a GGUF file names three: pass the others as reverse prompts", n);
   if (o.dtype != "same") options.type = gguf_type(o.dtype);
   save_gguf(out, m.model.config(), m.params, options);
 }

@@ -196,6 +196,7 @@ int run(MergeOptions& o) {
   if (o.overwrite) remove_former(o.out, m);
   if (const std::string chat = chat_template_over(m, o.model, o.adapter); !chat.empty())
     write_file_atomically(o.out + "/chat_template.jinja", chat);
+  if (m.origin && m.tokenizer) save_ends(o.out, ends_of(m, o.model, o.adapter), *m.tokenizer);
   fmt::print("merged {}\nwrote the model in {}\n", counted(int64_t(lora.modules().size()), "module"), o.out);
   if (!m.model.config().classes) fmt::print("try: tapegrad generate --model {} --prompt \"...\"\n", o.out);
   return 0;

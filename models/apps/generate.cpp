@@ -275,6 +275,7 @@ int run(GenerateOptions& o) {
   if (const Device d = m.params.device(); d != Device())  // standard output gets the text only
     fmt::print(stderr, "device  {} ({})\n", d, runtime_of(d).describe(d.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
+  if (!o.ignore_eos) o.stop_tokens = ends_of(m, o.model, o.adapter);
   if (o.chat) return chat(m, o);
   const std::vector<Prompt> prompts = prompts_of(m, o);
   if (o.max_tokens.value_or(0) > 0 && std::ranges::any_of(prompts, [&](const Prompt& p) {

@@ -11,7 +11,7 @@ struct GenerateOptions : ModelOptions {
   std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
   std::optional<int64_t> batch, logprobs, max_tokens;
   std::vector<std::string> stops;
-  std::vector<int64_t> stop_tokens;  // end a text, too
+  std::vector<int64_t> stop_tokens;  // end a text
   int64_t samples = 1;
   int64_t most() const { return max_tokens.value_or(200); }  // tokens
   SampleOptions sampling;
@@ -28,12 +28,8 @@ std::optional<std::string> read_input(bool line);
 // Text of the tokens after a prompt, and why it ends.
 class Continuation {
  public:
-  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops) {
+  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops), eos_(o.stop_tokens) {
     if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
-    if (m.origin && !o.ignore_eos) eos_ = m.origin->eos_tokens;
-    if (!m.origin && !o.ignore_eos && m.tokenizer && m.tokenizer->end_of_text() >= 0)
-      eos_ = {m.tokenizer->end_of_text()};  // documents end by it
-    eos_.insert(eos_.end(), o.stop_tokens.begin(), o.stop_tokens.end());
   }
   // The text that the token completes.
   std::string add(int64_t token) {

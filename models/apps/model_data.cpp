@@ -130,6 +130,24 @@ std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::stri
     return std::nullopt;
   }
 }
+int64_t reply_end(const Tokenizer& tokenizer, const std::string& folder) {
+  const std::string chat = chat_template_of(folder);
+  const size_t at = chat.find("{%- generation %}"), end = chat.find("{%- endgeneration %}");  // of jinja_of()
+  const auto name = guess_chat_format(chat);
+  if (at == chat.npos && !name) return -1;
+  const std::string stop = at == chat.npos ? chat_format(*name).stop : tokenizer.special_in(chat.substr(at, end - at));
+  return stop.empty() ? tokenizer.end_of_text() : special_token(tokenizer, stop).value_or(-1);
+}
+std::vector<int64_t> ends_of(const LoadedModel& m, const std::string& model, const std::string& adapter) {
+  std::vector<int64_t> ends = m.origin ? m.origin->eos_tokens : std::vector<int64_t>();
+  if (!m.tokenizer) return ends;
+  if (ends.empty()) ends = {m.tokenizer->end_of_text()};
+  for (const std::string& folder : {adapter, m.origin ? "" : model})
+    if (const int64_t end = reply_end(*m.tokenizer, folder); std::ranges::find(ends, end) == ends.end())
+      ends.push_back(end);
+  std::erase_if(ends, [&](int64_t id) { return id < 0 || id >= m.model.config().vocab_size; });
+  return ends;
+}
 NamedFormat chat_format_of(std::string_view command, const std::string& given, const std::vector<std::string>& folders,
                            const Tokenizer& tokenizer) {
   std::string name = given;

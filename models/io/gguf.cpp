@@ -228,23 +228,24 @@ struct GgufVocabulary {
                std::ranges::any_of(parts.cuts, [](const Cut& c) { return c.prepend != Cut::Prepend::never; }));
   }
 
-  void set_special(GgufFile& to, const Origin* origin, std::string chat) const {
-    const std::string folder = origin ? origin->folder + "/" : "";
+  void set_special(GgufFile& to, const GgufOptions& o) const {
+    const std::string folder = o.origin ? o.origin->folder + "/" : "";
     std::vector<Json> files;  // the first one that knows a token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
-      if (const std::string path = folder + name; origin && path_exists(path))
+      if (const std::string path = folder + name; o.origin && path_exists(path))
         files.push_back(parse_json(MappedFile(path).text(), kOp, path, 64));
     const auto noted = [&](const std::string& kind) -> int64_t {  // or -1
       for (const Json& file : files) {
         const Json *id = file.find(kind + "_token_id"), *text = file.find(kind + "_token");
-        if (id && id->is_array() && !id->empty()) id = &(*id)[0];
         if (id && id->is_number_unsigned() && has(id->get<int64_t>())) return id->get<int64_t>();
         if (text && text->is_object()) text = text->find("content");
         if (const int64_t at = text && text->is_string() ? named(text->get<std::string>()) : -1; at >= 0) return at;
       }
       return -1;
     };
-    int64_t end = noted("eos");
+    std::vector<int64_t> ends = o.eos_tokens.empty() && o.origin ? o.origin->eos_tokens : o.eos_tokens;
+    std::erase_if(ends, [&](int64_t id) { return !has(id); });
+    int64_t end = ends.empty() ? noted("eos") : ends[0];
     if (end < 0 && has(parts.end_of_text)) end = parts.end_of_text;
     if (end < 0) end = has(parts.model.byte_ids[255]) ? parts.model.byte_ids[255] : int64_t(types.size()) - 1;
     const int64_t begin = parts.before.empty() ? noted("bos") : parts.before[0], pad = noted("pad");
@@ -253,10 +254,12 @@ struct GgufVocabulary {
              parts.before.size(), parts.after.size(), kConvert);
     to.set("tokenizer.ggml.bos_token_id", uint32_t(begin >= 0 ? begin : end));  // without it llama.cpp takes 11
     to.set("tokenizer.ggml.eos_token_id", uint32_t(end));
+    if (ends.size() > 1) to.set("tokenizer.ggml.eot_token_id", uint32_t(ends.back()));
+    if (ends.size() > 2) to.set("tokenizer.ggml.eom_token_id", uint32_t(ends[1]));
     if (pad >= 0) to.set("tokenizer.ggml.padding_token_id", uint32_t(pad));
     to.set("tokenizer.ggml.add_bos_token", !parts.before.empty());
     to.set("tokenizer.ggml.add_eos_token", !parts.after.empty());
-    if (chat.empty() && origin) chat = chat_template_of(origin->folder);
+    const std::string chat = o.chat_template.empty() && o.origin ? chat_template_of(o.origin->folder) : o.chat_template;
     if (!chat.empty()) to.set("tokenizer.chat_template", chat);
   }
 };
@@ -322,7 +325,7 @@ void save_gguf(const std::string& path, const GptConfig& c, const Params& params
   set_model(file, c.with_sizes());
   const GgufVocabulary v(*o.tokenizer, c.vocab_size);
   v.set_merges(file, *o.tokenizer);
-  v.set_special(file, o.origin, o.chat_template);
+  v.set_special(file, o);
   file.set("tokenizer.ggml.tokens", v.tokens);
   file.set("tokenizer.ggml.token_type", v.types);
   for (TheirTensor& t : their_tensors(kOp, Names::llama_cpp, c, params)) {

@@ -3,6 +3,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/ops/factories.h>
@@ -152,9 +153,7 @@ Origin read_huggingface(const std::string& folder) {
     origin.model = gpt_config_from_huggingface(origin.config, config_path);
     before = stored_config(own_json(origin.config));
   });
-  if (const std::string path = folder + "/generation_config.json"; path_exists(path))
-    origin.eos_tokens = eos_tokens_from_huggingface(MappedFile(path).text(), path);
-  if (origin.eos_tokens.empty()) origin.eos_tokens = eos_tokens_from_huggingface(origin.config, config_path);
+  origin.eos_tokens = eos_tokens_of_huggingface(folder);
   const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w))
@@ -197,11 +196,34 @@ void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::
   // Without tokenizer_class, transformers uses the class of the model type, which adds tokens.
   Json j{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
   if (context) j["model_max_length"] = *context;
-  if (const int64_t end = tokenizer.end_of_text(); end >= 0 && !chat_template.empty())
-    j["eos_token"] = tokenizer.decode({&end, 1});  // templates name it
+  if (const int64_t end = tokenizer.end_of_text(); end >= 0) j["eos_token"] = tokenizer.decode({&end, 1});
   if (!chat_template.empty()) j["chat_template"] = chat_template;
   write_file_atomically(folder + "/tokenizer.json", tokenizer_json(tokenizer));
   write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
+}
+
+void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer& tokenizer) {
+  const auto read = [&](const std::string& name) {
+    const std::string path = folder + "/" + name;
+    return path_exists(path) ? parse_json(MappedFile(path).text(), "huggingface", path, 64) : Json::object();
+  };
+  const auto add = [&](const std::string& name, const char* key, const Json& x) {
+    Json j = read(name);
+    j[key] = x;
+    write_file_atomically(folder + "/" + name, text_of(j, 2) + "\n");
+  };
+  std::vector<int64_t> all = eos_tokens_of_huggingface(folder);
+  const size_t named = all.size();
+  for (const int64_t end : ends)
+    if (std::ranges::find(all, end) == all.end()) all.push_back(end);
+  const bool more = all.size() > named;
+  for (const char* name : {"generation_config.json", "config.json"})
+    if (more) add(name, "eos_token_id", all.size() == 1 ? Json(all[0]) : Json(all));
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
+    if (const Json j = read(name); j.contains("eos_token") && !j["eos_token"].is_null()) return;
+  if (all.empty() || (!more && chat_template_of(folder).find("eos_token") == std::string::npos)) return;
+  const int64_t end = tokenizer.end_of_text() >= 0 ? tokenizer.end_of_text() : all[0];
+  add("tokenizer_config.json", "eos_token", tokenizer.decode({&end, 1}));
 }
 
 void save_huggingface(const std::string& folder, const GptConfig& c, const Params& params,
@@ -221,6 +243,8 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   if (o.tokenizer) save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
   if (!o.tokenizer && !o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   write_file_atomically(folder + "/config.json", config);
+  if (const int64_t end = o.tokenizer ? o.tokenizer->end_of_text() : -1; end >= 0 && end < c.vocab_size)
+    save_ends(folder, {end}, *o.tokenizer);
 }
 
 }  // namespace tg

@@ -30,8 +30,8 @@ struct Origin {
 /// the text in messages. An Error names key and value for an unsupported model_type, a key that would change results,
 /// or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
-/// The eos_token_id of a config.json or generation_config.json: a number, a list, or empty.
-std::vector<int64_t> eos_tokens_from_huggingface(std::string_view text, const std::string& source);
+/// The eos_token_id of a folder's generation_config.json, else of its config.json, which may be a list.
+std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder);
 /// The config.json for both versions of transformers, with GptConfig inside for fields that the family lacks. `dtype`
 /// is that of the weights. An Error names fields that no family has.
 std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32);
@@ -50,6 +50,11 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
                     const std::string& chat_template = "");
 
+/// Makes `ends`, ids of tokens, end a text in transformers: adds them to the eos_token_id of the folder's config.json
+/// and generation_config.json. Where they were missing, or a chat template has `eos_token`, tokenizer_config.json gets
+/// one: the tokenizer's end of text, else the first end. Files that say all of this stay as they are.
+void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer&);
+
 /// Options of save_huggingface().
 struct HuggingfaceOptions {
   std::optional<DType> dtype = {};    ///< f32, bf16 or f16; unset: the origin's, else f32
@@ -60,9 +65,9 @@ struct HuggingfaceOptions {
   const Tokenizer* tokenizer = nullptr;
   std::string chat_template = "";  ///< Jinja; with an origin for chat_template.jinja
 };
-/// Writes config.json and the weights of a Gpt into the existing `folder`, each file atomically. Parameters of the
-/// family that the model lacks are zeros (biases) and ones (norms). An Error names fields that no family has, or a
-/// weight that f16 cannot represent.
+/// Writes config.json, with the end of text of `tokenizer` (save_ends()), and the weights of a Gpt into the existing
+/// `folder`, each file atomically. Parameters of the family that the model lacks are zeros (biases) and ones (norms).
+/// An Error names fields that no family has, or a weight that f16 cannot represent.
 void save_huggingface(const std::string& folder, const GptConfig&, const Params&, const HuggingfaceOptions& = {});
 
 /// The weights of a folder, open for reading: model.safetensors, or several files ("shards") and

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/io/huggingface.h>
@@ -297,17 +298,21 @@ GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& 
   return c;
 }
 
-std::vector<int64_t> eos_tokens_from_huggingface(std::string_view text, const std::string& source) {
-  const Json json = parse_json(text, "huggingface", source, kDepth);
-  const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
-  if (!x) return {};
-  const auto is_token = [](const Json& t) {
-    return t.is_number_unsigned() && std::in_range<int64_t>(t.get<uint64_t>());
-  };
-  TG_CHECK(x->is_array() ? std::all_of(x->begin(), x->end(), is_token) : is_token(*x), value,
-           "[huggingface] 'eos_token_id' of {} is {}. It must be the id of a token, or a list of ids.", source,
-           shown(*x));
-  return x->is_array() ? x->get<std::vector<int64_t>>() : std::vector{x->get<int64_t>()};
+std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder) {
+  for (const std::string& source : {folder + "/generation_config.json", folder + "/config.json"}) {
+    const Json json =
+        path_exists(source) ? parse_json(MappedFile(source).text(), "huggingface", source, kDepth) : Json();
+    const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
+    if (!x || (x->is_array() && x->empty())) continue;
+    const auto is_token = [](const Json& t) {
+      return t.is_number_unsigned() && std::in_range<int64_t>(t.get<uint64_t>());
+    };
+    TG_CHECK(x->is_array() ? std::all_of(x->begin(), x->end(), is_token) : is_token(*x), value,
+             "[huggingface] 'eos_token_id' of {} is {}. It must be the id of a token, or a list of ids.", source,
+             shown(*x));
+    return x->is_array() ? x->get<std::vector<int64_t>>() : std::vector{x->get<int64_t>()};
+  }
+  return {};
 }
 
 std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {

@@ -13,12 +13,14 @@ the first difference.
 import argparse
 import json
 import pathlib
+import re
 import shutil
 import string
 import struct
 import sys
 import tempfile
 
+import llama_cpp
 import torch
 import transformers
 from programs import check, run
@@ -210,6 +212,40 @@ def finetuned(tapegrad, tokenizer, text, folder):
     print(f"  llama with {len(fast)} tokens: finetuned, merged, exported: logits of transformers to {error:.1e}")
 
 
+def ended(tapegrad, at):
+    """A text and a reply end at the same token here, in transformers and in llama.cpp: run, export, merged adapters."""
+    tg = lambda words: run(tapegrad, *words.replace("@", f"{at}/").split())
+    (at / "text").write_text("Ada had a cat. Ada had a dog. <|endoftext|> Bob had a cat.\n" * 300)
+    (at / "t.jsonl").write_text('{"instruction": "Ada?", "output": "had a cat."}\n' * 64)
+    fast = "--max-steps 100 --warmup 4 --lr 0.02 --quiet"
+    tg("tokenizer --train @text --vocab 275 --out @tokens --special <|endoftext|> <|im_start|> <|im_end|>")
+    tg(f"train --data @text --tokenizer @tokens --special parse {' '.join(LLAMA[:6])} --layers 1 --heads 2 --width 32 "
+       f"--context 64 {fast} --out @run"), tg("export --model @run --out @hf")
+    ask, tell = "<|im_start|>user\nAda?<|im_end|>\n<|im_start|>assistant\n", "Ada had a dog."
+    for name, text, end in ("run", tell, 0), ("hf", tell, 0), ("chat-run", ask, 2), ("chat-hf", ask, 2):
+        if end:
+            tg(f"finetune --model @{name[5:]} --data @t.jsonl --chat-format chatml --targets * {fast} --out @a{name}")
+            tg(f"merge --model @{name[5:]} --adapter @a{name} --out @{name}")
+        ids = AutoTokenizer.from_pretrained(at / "hf")(text)["input_ids"]
+        words = f"--prompt-ids {','.join(map(str, ids))} --temperature 0 --max-tokens 16 --out -"
+        ours = json.loads(tg(f"generate --model @{name} {words}"))["tokens"]
+        tg(f"export --model @{name} --out @hf-{name}"), tg(f"export --model @{name} --to gguf --out @{name}.gguf")
+        theirs = load(at / f"hf-{name}").generate(torch.tensor([ids]), max_new_tokens=16, do_sample=False)[0]
+        cpp = llama_cpp.continued(llama_cpp.server(at / f"{name}.gguf"), ids, 16, ignore_eos=False)[0]
+        check(ours[-1] == end and ids + ours == theirs.tolist() and ours == cpp, f"{name}: {ours}, {theirs}, {cpp}")
+
+
+def config_keys():
+    """All keys of config.json that the sources of transformers read are in the table of test_huggingface.cpp."""
+    read = r"\bconfig\.([a-z_]\w*)(?!\w*\()|(?:rope_parameters(?:\.get\(|\[)|getattr\(\s*[\w.]*config,\s*)[\"'](\w+)"
+    kinds = (f"models/{c.model_type}/modeling_*.py" for c in CASES.values())
+    table = pathlib.Path(__file__).resolve().parents[1] / "data/config_keys.json"
+    for path in ["m*_utils.py", "cache_utils.py", "integrations/*attention*.py", *kinds]:
+        sources = pathlib.Path(transformers.__file__).parent.glob(path)
+        for key in re.findall(read, "".join(f.read_text() for f in sources)):
+            check(f'"{"".join(key)}"' in table.read_text(), f"{key} of {path} is not in tests/data/config_keys.json")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     root = pathlib.Path(__file__).resolve().parents[2]
@@ -228,6 +264,9 @@ def main():
     for name, flags in TRAINED.items():
         with tempfile.TemporaryDirectory() as folder:
             trained(tapegrad, name, flags, pathlib.Path(folder), root / "tests/data/prose.txt")
+    with tempfile.TemporaryDirectory() as folder:
+        ended(tapegrad, pathlib.Path(folder))
+    config_keys()
     if arguments.tokenizer:
         with tempfile.TemporaryDirectory() as folder:
             finetuned(tapegrad, arguments.tokenizer, arguments.text, pathlib.Path(folder))

@@ -62,9 +62,9 @@ def server(path, context=PROMPT + MORE, adapter=None):
     return xllamacpp.Server(p)
 
 
-def continued(at, prompt, count=MORE):
+def continued(at, prompt, count=MORE, ignore_eos=True):
     """The ids that llama.cpp continues with, and the log-probabilities of the likely first ones."""
-    r = at.handle_completions({"prompt": prompt, "n_predict": count, "logprobs": 5, "ignore_eos": True,
+    r = at.handle_completions({"prompt": prompt, "n_predict": count, "logprobs": 5, "ignore_eos": ignore_eos,
                                "temperature": 0.0, "cache_prompt": False})
     steps = (r if isinstance(r, dict) else json.loads(r))["choices"][0]["logprobs"]["content"]
     return [s["id"] for s in steps], {x["id"]: x["logprob"] for x in steps[0]["top_logprobs"]}

@@ -61,6 +61,7 @@ TEST_CASE("gguf: the type of an origin, its special tokens and its chat template
   GgufContent f = saved();
   CHECK(f.number("general.file_type") == 32);
   CHECK(f.number("tokenizer.ggml.eos_token_id") == 7);
+  CHECK(f.number("tokenizer.ggml.eot_token_id") == 8);
   CHECK(f.number("tokenizer.ggml.bos_token_id") == 53);
   CHECK(f.number("tokenizer.ggml.padding_token_id") == 54);
   CHECK(f.text("tokenizer.chat_template") == "{{ x }}");

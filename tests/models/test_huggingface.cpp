@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "support/chat_tokenizer.h"
 #include "support/helpers.h"
 #include "support/hf_folder.h"
 #include "support/small_run.h"
@@ -491,12 +492,11 @@ TEST_CASE("huggingface: the tokens that end a text") {
   const std::string generation = folder.path + "/generation_config.json";
   const auto tokens = [&] { return load_model(folder.path).origin->eos_tokens; };
   CHECK(tokens() == std::vector<int64_t>{60});
-  write_file_atomically(generation, R"({"eos_token_id": [3, 60]})");
-  CHECK(tokens() == std::vector<int64_t>{3, 60});
-  write_file_atomically(generation, R"({"eos_token_id": 7})");
-  CHECK(tokens() == std::vector<int64_t>{7});
-  write_file_atomically(generation, R"({"eos_token_id": null, "do_sample": true})");
-  CHECK(tokens() == std::vector<int64_t>{60});
+  const std::pair<const char*, std::vector<int64_t>> named[] = {{"[3, 60]", {3, 60}}, {"7", {7}}, {"null", {60}}};
+  for (const auto& [x, ids] : named) {
+    write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", x));
+    CHECK(tokens() == ids);
+  }
   Json j = folder.config();
   j["eos_token_id"] = nullptr;
   folder.config(j);
@@ -505,4 +505,17 @@ TEST_CASE("huggingface: the tokens that end a text") {
     write_file_atomically(generation, fmt::format(R"({{"eos_token_id": {}}})", wrong));
     CHECK_HAS(error_of(tokens), "'eos_token_id' of " + generation + " is ");
   }
+}
+
+TEST_CASE("huggingface: ends are added to the files where they are missing, and nothing else changes") {
+  const Copy folder("gpt2");  // with the end 60
+  const std::string config = read_file(folder / "config.json"), names = folder / "tokenizer_config.json";
+  save_ends(folder.path, {60}, chat_tokenizer());
+  CHECK(read_file(folder / "config.json") == config);
+  CHECK_FALSE((path_exists(folder / "generation_config.json") || path_exists(names)));
+  write_file_atomically(folder / "chat_template.jinja", "{{ eos_token }}");
+  save_ends(folder.path, {60, 57}, chat_tokenizer());
+  CHECK_HAS(read_file(names), "</s>");
+  for (const char* file : {"config.json", "generation_config.json"})
+    CHECK(text_of(own_json(read_file(folder / file))["eos_token_id"]) == "[60,57]");
 }
