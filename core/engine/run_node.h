@@ -19,11 +19,10 @@ bool observing();  // inside an ObserveScope
 void plan_recomputing(Node&);                  // sets Node::recomputing in a RecomputeScope
 Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which was not kept
 
-// While it lives, the calling thread rounds to nearest, keeps denormal numbers and traps nothing. Then it has its
-// former mode again. On x86-64 alone: MXCSR, since nothing computes in x87.
+// While it lives, the thread rounds to nearest, keeps denormals and traps nothing (MXCSR of x86-64).
 struct [[maybe_unused]] DefaultFloatMode {
 #ifdef __x86_64__
-  const uint32_t former = __builtin_ia32_stmxcsr(), usual = 0x1f80 | (former & 0x3f);  // with its flags
+  const uint32_t former = __builtin_ia32_stmxcsr(), usual = 0x1f80 | (former & 0x3f);
   DefaultFloatMode() {
     if (former != usual) __builtin_ia32_ldmxcsr(usual);
   }

@@ -31,7 +31,7 @@ __m512i rounded(__m512i x) {
   return _mm512_and_si512(_mm512_mask_or_epi32(up, nan, x, _mm512_set1_epi32(0x400000)),
                           _mm512_set1_epi32(int(0xffff0000)));
 }
-// rounded(), but what it makes 0 is the least denormal: Guard sees it, and products take it as 0 too.
+// rounded(); Guard sees what it makes 0.
 __m512i rounded_first(__m512i x) {
   const __m512i size = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)), one = _mm512_set1_epi32(1);
   const __mmask16 lost = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, one), _mm512_set1_epi32(0x8000));

@@ -29,8 +29,7 @@ std::string own_groups();
 /// its group and those above; infinity without a readable limit. `groups`: its /proc/self/cgroup; `root`: the mount of
 /// cgroups.
 double cpu_quota(const std::string& root = "/sys/fs/cgroup", const std::string& groups = own_groups());
-/// Bytes that the process may have: the least memory.max or memory.limit_in_bytes of these groups, physical memory and
-/// `ulimit -v`, whatever is used already; 0 if none is known.
+/// Bytes: the least limit of these groups, physical memory and `ulimit -v`; 0: unknown.
 double memory_limit(const std::string& root = "/sys/fs/cgroup", const std::string& groups = own_groups());
 
 }  // namespace tg::cpu::detail

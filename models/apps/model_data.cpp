@@ -132,7 +132,7 @@ std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::stri
 }
 int64_t reply_end(const Tokenizer& tokenizer, const std::string& folder) {
   const std::string chat = chat_template_of(folder);
-  const size_t at = chat.find("{%- generation %}"), end = chat.find("{%- endgeneration %}");  // of jinja_of()
+  const size_t at = chat.find("{%- generation %}"), end = chat.find("{%- endgeneration %}");
   const auto name = guess_chat_format(chat);
   if (at == chat.npos && !name) return -1;
   const std::string stop = at == chat.npos ? chat_format(*name).stop : tokenizer.special_in(chat.substr(at, end - at));

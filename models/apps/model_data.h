@@ -72,7 +72,7 @@ RunData read_examples_or_data(const ModelOfData&, const std::vector<std::string>
 std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
 // The token that ends a reply in the chat template of a folder, or -1.
 int64_t reply_end(const Tokenizer&, const std::string& folder);
-// Tokens that end a text: the folder's, else the tokenizer's; and reply_end() of the adapter, or of our folder.
+// The folder's ends of a text, else the tokenizer's; and reply_end() of the adapter or our folder.
 std::vector<int64_t> ends_of(const LoadedModel&, const std::string& model, const std::string& adapter);
 struct NamedFormat {
   std::string name;

@@ -50,9 +50,8 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
                     const std::string& chat_template = "");
 
-/// Makes `ends`, ids of tokens, end a text in transformers: adds them to the eos_token_id of the folder's config.json
-/// and generation_config.json. Where they were missing, or a chat template has `eos_token`, tokenizer_config.json gets
-/// one: the tokenizer's end of text, else the first end. Files that say all of this stay as they are.
+/// Adds tokens to the eos_token_id of a folder's config.json and generation_config.json, and an eos_token to its
+/// tokenizer_config.json where it lacks one and these changed or a template names it.
 void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer&);
 
 /// Options of save_huggingface().
@@ -65,9 +64,9 @@ struct HuggingfaceOptions {
   const Tokenizer* tokenizer = nullptr;
   std::string chat_template = "";  ///< Jinja; with an origin for chat_template.jinja
 };
-/// Writes config.json, with the end of text of `tokenizer` (save_ends()), and the weights of a Gpt into the existing
-/// `folder`, each file atomically. Parameters of the family that the model lacks are zeros (biases) and ones (norms).
-/// An Error names fields that no family has, or a weight that f16 cannot represent.
+/// Writes config.json and the weights of a Gpt into the existing `folder`, each file atomically. Parameters of the
+/// family that the model lacks are zeros (biases) and ones (norms). An Error names fields that no family has, or a
+/// weight that f16 cannot represent.
 void save_huggingface(const std::string& folder, const GptConfig&, const Params&, const HuggingfaceOptions& = {});
 
 /// The weights of a folder, open for reading: model.safetensors, or several files ("shards") and

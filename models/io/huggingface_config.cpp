@@ -89,7 +89,7 @@ void refuse_other_results(const Keys& k, const ModelType& type) {
         "kv_sharing_modes", "text_config", "text_encoder", "decoder", "generator", "transformers_weights"})
     k.expect(key, nullptr);
   k.expect("quantization_config", nullptr, "Pass the model as it was before it was quantized");
-  if (type.family == Family::gpt2)  // transformers takes both names
+  if (type.family == Family::gpt2)
     for (const auto& [ours, theirs] : kGpt2Names)
       if (const Json* x = k.find(ours)) k.expect(theirs, *x, "Remove the one that is wrong");
   const Json* types = k.find("layer_types");
@@ -217,7 +217,7 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
   read_biases(k, type, c);
   read_ropes(k, c);
   // Within the window attention is full, so a shorter context gives equal results.
-  int64_t window = k.all.contains("sliding_window") ? c.context : 4096;  // like MistralConfig
+  int64_t window = k.all.contains("sliding_window") ? c.context : 4096;
   k.read("sliding_window", window);
   if (type == "mistral") c.context = std::min(c.context, window);
   return c;

@@ -57,8 +57,7 @@ class Lora {
   /// Restores all weights, bit for bit. All or nothing.
   void unmerge();
   bool merged() const;
-  /// Freezes a copy of the deltas in params() and checkpoints, not in adapters: passes without adapters, such as those
-  /// of DpoModel's reference, add it from now on. An Error if called twice.
+  /// Freezes a copy of the deltas in params(), for passes without adapters (DpoModel). An Error if called twice.
   void keep_reference();
 
  private:
