@@ -85,7 +85,7 @@ void CommJobs::wait_for_all() {
   Waiting(*this).until([&] { return left_ == 0; });
 }
 void CommJobs::run_all() {
-  const detail::DefaultFloatMode mode;  // a thread begins in that of its maker
+  const detail::DefaultFloatMode mode;
   std::unique_lock lock(mutex_);
   while (true) {
     started_.wait(lock, [&] { return leaves_ || left_ > 0; });

@@ -26,7 +26,7 @@ struct GgufOptions {
   const Tokenizer* tokenizer = nullptr;  ///< needed: a ByteTokenizer or BpeTokenizer
   const Origin* origin = nullptr;        ///< has special tokens and the chat template
   std::string chat_template = "";        ///< Jinja, in place of the origin's
-  std::vector<int64_t> eos_tokens = {};  ///< in place of the origin's: eos first, eot last, eom between
+  std::vector<int64_t> eos_tokens = {};  ///< eos, eom, eot; empty: the origin's
 };
 /// Writes a Gpt and its tokenizer, atomically. Parameters of the family that the model lacks are zeros (biases) and
 /// ones (norms). An Error for what llama.cpp lacks, and for a weight that is not finite in the file.

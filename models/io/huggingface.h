@@ -30,7 +30,7 @@ struct Origin {
 /// the text in messages. An Error names key and value for an unsupported model_type, a key that would change results,
 /// or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
-/// The eos_token_id of a folder's generation_config.json, else of its config.json, which may be a list.
+/// The eos_token_id of a folder's generation_config.json, else config.json.
 std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder);
 /// The config.json for both versions of transformers, with GptConfig inside for fields that the family lacks. `dtype`
 /// is that of the weights. An Error names fields that no family has.
@@ -50,8 +50,7 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
                     const std::string& chat_template = "");
 
-/// Adds tokens to the eos_token_id of a folder's config.json and generation_config.json, and an eos_token to its
-/// tokenizer_config.json where it lacks one and these changed or a template names it.
+/// Adds tokens to the eos_token_id of a folder's two configurations, and an eos_token to tokenizer_config.json.
 void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer&);
 
 /// Options of save_huggingface().

@@ -1,7 +1,7 @@
 /// @file
 /// Direct preference optimisation (Rafailov et al., 2023, arXiv:2305.18290): LoRA adapters learn to prefer one answer
-/// to another, without a reward model. The reference is the base without adapters, or with a frozen copy of trained
-/// ones (Lora::keep_reference()): no second copy of weights.
+/// to another, without a reward model. The reference is the base without adapters, or with
+/// Lora::keep_reference(): no second copy of weights.
 #pragma once
 #include <tapegrad/models/model/model.h>
 

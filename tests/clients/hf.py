@@ -213,7 +213,7 @@ def finetuned(tapegrad, tokenizer, text, folder):
 
 
 def ended(tapegrad, at):
-    """A text and a reply end at the same token here, in transformers and in llama.cpp: run, export, merged adapters."""
+    """Texts and replies end at the same token here, in transformers and llama.cpp."""
     tg = lambda words: run(tapegrad, *words.replace("@", f"{at}/").split())
     (at / "text").write_text("Ada had a cat. Ada had a dog. <|endoftext|> Bob had a cat.\n" * 300)
     (at / "t.jsonl").write_text('{"instruction": "Ada?", "output": "had a cat."}\n' * 64)
@@ -236,7 +236,7 @@ def ended(tapegrad, at):
 
 
 def config_keys():
-    """All keys of config.json that the sources of transformers read are in the table of test_huggingface.cpp."""
+    """config_keys.json has all keys that transformers reads."""
     read = r"\bconfig\.([a-z_]\w*)(?!\w*\()|(?:rope_parameters(?:\.get\(|\[)|getattr\(\s*[\w.]*config,\s*)[\"'](\w+)"
     kinds = (f"models/{c.model_type}/modeling_*.py" for c in CASES.values())
     table = pathlib.Path(__file__).resolve().parents[1] / "data/config_keys.json"
