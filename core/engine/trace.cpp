@@ -149,9 +149,7 @@ void forbid_in_trace(std::string_view op, std::string_view what) {
         "[{}] {} while a compiled function is traced: a replay would not do it again. Do it outside, before the call.",
         op, what));
 }
-void Trace::check_refused() {
-  if (!refused_ && g_reads_elsewhere != reads_elsewhere_)
-    refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
+void Trace::check_refused() const {
   if (refused_) throw *refused_;
 }
 void Trace::check_host_read(const Tensor& t) {
@@ -180,6 +178,8 @@ void Trace::check_constant(const std::string& what) {
 // a captured Variable from before the trace needs an owner outside of it. Without one it is an intermediate of an
 // earlier graph, and replays could not see its next value.
 void Trace::check_kept(Inputs inputs, Inputs returned) {
+  if (g_reads_elsewhere != reads_elsewhere_)
+    refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
   std::unordered_map<const Variable*, size_t> known;  // references held by the trace, inputs and results
   for (const Inputs handles : {inputs, returned})
     for (const Tensor& t : handles) ++known[t.variable().get()];

@@ -54,7 +54,7 @@ class Trace {
   void updates_state(size_t k);
   // Throws, now and at the end of the trace: the function may catch the first Error.
   [[noreturn]] void refuse(const std::string& why);
-  void check_refused();
+  void check_refused() const;
   void check_host_read(const Tensor&);
   // An Error unless `constants`; `what` is "makes (3) f32 of host data".
   void check_constant(const std::string& what);

@@ -100,6 +100,7 @@ class Tracing {
     trace_.undo_steps();
     for (const GeneratorSpan& d : generators_) *d.generator = d.outside;
     for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
+    trace_.check_refused();  // it led to the error at hand
   }
   Graph graph(const TensorFunction& f) {
     for (size_t k = 0; k < generators_.size(); ++k)
