@@ -322,7 +322,7 @@ TEST_CASE("recompute: a value that is read again is not merged with the first, s
   const auto step = [](bool recompute) {
     return TensorFunction([recompute](Inputs x) {
       std::vector<Tensor> leaves(x.begin(), x.end());
-      for (auto& t : leaves) t.requires_grad_();
+      for (auto& t : leaves) t = t.detach().requires_grad_();
       const Recomputing on(recompute);
       Tensor y = leaves[0];
       for (size_t i = 1; i < 17; i += 2) y = linear(gelu(linear(rms_norm(y), leaves[i])), leaves[i + 1]);
