@@ -93,7 +93,6 @@ Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dt
 }
 
 namespace {
-// An Error if a trace has not made the tensor: what `does` says would happen once, not in each call.
 void check_own(std::string_view op, const Tensor& t, std::string_view does) {
   if (detail::Trace* trace = detail::tracing(); trace && !trace->made_by_function(*t.variable())) [[unlikely]]
     trace->refuse(

@@ -10,7 +10,7 @@
 
 namespace tg::detail {
 
-extern std::atomic<uint64_t> g_reads_elsewhere;  // of tensors of traces, by other threads
+extern std::atomic<uint64_t> g_reads_elsewhere;
 class Trace {
  public:
   // Records ops of the calling thread from now on instead of running them. Traces do not nest.
@@ -26,23 +26,21 @@ class Trace {
     Ref<Variable> variable;
     Ref<Value> before, during;
     bool bf16_copy = false;  // values are those of the bf16 copy
-    bool updated = false;    // at any time: it may have its former value again
+    bool updated = false;    // at any time
     const Value* now() const { return bf16_copy ? variable->value->bf16_copy.get() : variable->value.get(); }
     bool assigned() const { return now() && now() != before.get() && now() != during.get(); }
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;  // in order of emission
   bool constants = false;        // host data may become part of the plan
-  // While it is traced, generator k has the seed kSeed + k: only its draws and those of its copies do. These are the
-  // seeds that it has outside.
+  // Generator k has the seed kSeed + k in the trace, and seeds[k] outside.
   static constexpr uint64_t kSeed = 0x9d3a67c1e05b8f42;
   std::vector<uint64_t> seeds;
   std::unordered_map<const Rng*, uint64_t> taken;  // blocks, by address
   uint64_t seed_outside(uint64_t seed) const { return seed - kSeed < seeds.size() ? seeds[seed - kSeed] : seed; }
 
-  // A handle of the trace with the id, flag, label and hooks of the caller's: its gradients are those of all uses.
+  // A handle with the same id, label and hooks.
   Tensor add_input(const Tensor&);
-  // A handle of the trace for `t`, which CompileOptions::state lists: reads through another handle are a fault.
   Tensor add_state(const Tensor& t);
   void made(const Ref<Variable>& v);  // a new variable
   // The value that an op reads. Lazy values from outside are evaluated.
@@ -50,9 +48,9 @@ class Trace {
   Ref<Value> bf16_copy(const Tensor&);  // keep_bf16_copy(); captures that of an outside variable
   void emitted(const Ref<Node>&);
   Ref<Value> assigns(const Tensor& to, const Tensor& value);  // the new value of `to`
-  // Before `*state[k]` is assigned: an Error if the function reads its variable through another handle, too.
+  // An Error if the function reads state k through another handle, too.
   void updates_state(size_t k);
-  // Throws, now and at the end of the trace: the function may catch the first Error.
+  // Throws, now and at the end of the trace.
   [[noreturn]] void refuse(const std::string& why);
   void check_refused() const;
   void check_host_read(const Tensor&);
@@ -70,7 +68,7 @@ class Trace {
   bool traced(const Value& v) const { return v.producer && emitted_.contains(v.producer.get()); }
   std::unordered_set<const Node*> emitted_;
   std::unordered_set<const Value*> known_;                // inputs, and values `during`
-  std::unordered_map<const Value*, std::string> taped_;   // inputs on a tape outside, and their names
+  std::unordered_map<const Value*, std::string> taped_;   // inputs on a tape outside
   std::unordered_map<const Variable*, size_t> captured_;  // indices of `held`
   std::vector<Ref<Variable>> made_;                       // inputs too
   std::vector<const Variable*> inputs_;                   // in the trace
@@ -79,7 +77,7 @@ class Trace {
   const uint64_t first_id_, reads_elsewhere_ = g_reads_elsewhere;
 };
 
-// An id above those of all tensors so far, and not above those that any thread makes from now on.
+// A lower bound for ids of later tensors, in all threads.
 uint64_t id_of_next_tensors();
 
 extern constinit thread_local Trace* t_trace;

@@ -14,7 +14,7 @@ namespace tg {
 namespace {
 using namespace detail;
 
-// The first input that has the variable of input k and needs a gradient, which is one for all its uses.
+// The first input with the variable of input k, if it needs a gradient.
 size_t first_equal(Inputs in, size_t k) {
   size_t i = in[k].requires_grad() ? 0 : k;
   while (in[i].variable().get() != in[k].variable().get()) ++i;
@@ -59,7 +59,7 @@ class Tracing {
     }
     trace_.constants = o.constants;
     for (const Tensor& t : in) given_.push_back(t.variable().get());
-    for (const Tensor& t : in) {  // may be captured as well
+    for (const Tensor& t : in) {
       const size_t k = first_equal(in, in_.size());
       in_.push_back(k < in_.size() ? in_[k] : trace_.add_input(t));
     }
@@ -100,7 +100,7 @@ class Tracing {
     trace_.undo_steps();
     for (const GeneratorSpan& d : generators_) *d.generator = d.outside;
     for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
-    trace_.check_refused();  // it led to the error at hand
+    trace_.check_refused();
   }
   Graph graph(const TensorFunction& f) {
     for (size_t k = 0; k < generators_.size(); ++k)
@@ -152,7 +152,7 @@ class Tracing {
     for (size_t k = 0; k < state_.size(); ++k)  // after the loop: two may have been swapped
       if (next[k]) trace_.updates_state(k), former_[k].assign(next[k]);
   }
-  // The caller's generators have their state again: the first run advances them.
+  // The first run advances the generators.
   void check_draws() {
     for (size_t k = 0; k < generators_.size(); ++k) {
       GeneratorSpan& d = generators_[k];
@@ -243,7 +243,7 @@ struct Compiled::State {
   struct Entry {
     StructuralHash key;
     std::vector<uint64_t> state;    // ids of the variables of state handles
-    std::vector<Ref<Hooks>> hooks;  // of inputs: their addresses are in `key`
+    std::vector<Ref<Hooks>> hooks;  // of inputs, in `key`
     uint64_t structure;             // g_structure before the trace
     std::unique_ptr<Executable> program;
     Fingerprint fingerprint;

@@ -21,8 +21,7 @@ struct CompileOptions {
   /// The generators that the function draws from. A replay draws from their current state and advances them.
   std::vector<Rng*> generators = {};
   /// Tensors that the function replaces by `h = ...`, as its state between calls. A replay updates them like assign():
-  /// the handle keeps its variable, which it shares with no other state and no handle that the function reads. Shape,
-  /// dtype and device stay.
+  /// the handle keeps its variable, which no other handle of the function shares. Shape, dtype and device stay.
   std::vector<Tensor*> state = {};
   /// Whether the function may make tensors of host data and draw numbers on the host, which the plan keeps for all
   /// calls. If false, they are an Error.
@@ -88,13 +87,13 @@ class Compiled {
   ///
   /// Inside an AnomalyScope, an ObserveScope, dry_run() or another trace, it calls the function itself.
   ///
-  /// Errors: those of the function; host data without CompileOptions::constants; an optimiser's rate or step number
-  /// that is set or read inside; tensors of other threads; a read by the host during the trace; a result that still
-  /// needs a gradient; random numbers from a generator outside of the options; a tensor that outlives the call without
-  /// being a result, such as `h = h + x` of a captured h outside of CompileOptions::state; an input that is a variable
-  /// updated by the function, such as a parameter; a checked replay that differs, after which the next call is traced.
-  /// After an Error no tensor is assigned, and step numbers and generators are as before; tensors that a replay updates
-  /// in place may be half written, as without compile(). An Error names the line of compile().
+  /// Errors: those of the function; host data without CompileOptions::constants; a rate or step number that is set or
+  /// read inside; tensors of other threads; a read by the host; a result that still needs a gradient; random numbers
+  /// from a generator outside of the options; a tensor that outlives the call without being a result, such as `h = h +
+  /// x` of a captured h outside of CompileOptions::state; an input that the function updates, such as a parameter; a
+  /// checked replay that differs, after which the next call is traced. After an Error no tensor is assigned, and step
+  /// numbers and generators are as before; tensors that a replay updates in place may be half written, as without
+  /// compile(). An Error names the line of compile().
   std::vector<Tensor> operator()(Inputs) const;
   /// Counters of all calls so far.
   const CompileStats& stats() const;

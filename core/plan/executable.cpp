@@ -109,7 +109,7 @@ Rng Executable::moved(const Rng& traced) const {
     if (d.covers(traced)) return {d.generator->seed, d.generator->offset + (traced.offset - d.begin.offset)};
   return traced;
 }
-// In the first run the trace has counted steps, but not moved generators.
+// The trace has counted the first step.
 void Executable::update_dynamic_ops(bool first) {
   size_t kept = 0;
   for (DynamicOp& c : dynamic_ops_) {

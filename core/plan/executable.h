@@ -25,15 +25,15 @@ struct Binding {
     Ref<Variable> variable;
     uint32_t slot = kNone;       // of its value before the call; kNone: not read
     uint32_t new_value = kNone;  // slot; kNone: it keeps its value
-    size_t hooks;                // of the variable
-    bool updated;                // at any time in the trace
-    bool bf16_copy;              // slots are of its bf16 copy; its f32 entry precedes
-    bool requires_grad;          // in the trace
+    size_t hooks;
+    bool updated;        // at any time
+    bool bf16_copy;      // slots are of its bf16 copy; its f32 entry precedes
+    bool requires_grad;  // in the trace
   };
   std::vector<uint32_t> inputs;  // slots; kNone: not read
   std::vector<CapturedVariable> variables;
   std::vector<uint32_t> outputs;
-  std::vector<const Variable*> captured_as;  // by input; null: no variable, or it needs no gradient
+  std::vector<const Variable*> captured_as;  // by input; may be null
   const Variable* captured(const Variable* v) const {
     return std::ranges::any_of(variables, [&](auto& x) { return x.variable.get() == v; }) ? v : nullptr;
   }
@@ -42,7 +42,7 @@ inline size_t hooks_of(const Variable& v) { return v.hooks ? v.hooks->list.size(
 // An Error if an input that is read is a variable with a new value: after the assignment the function would read the
 // new value, a replay the old one.
 void check_inputs(const Binding&, std::span<const Variable* const>);
-// The state of a generator before the trace, and at its begin and end (Trace::kSeed).
+// The state of a generator before and in the trace.
 struct GeneratorSpan {
   Rng* generator;
   Rng outside, begin, end;
@@ -55,8 +55,8 @@ class Executable {
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  bool fits() const;         // whether variables have the traced layouts, flags and hooks
-  bool given(Inputs) const;  // whether inputs are the captured variables that they were
+  bool fits() const;         // whether variables are as in the trace
+  bool given(Inputs) const;  // whether inputs are
   std::vector<Tensor> run(Inputs);
   size_t ops() const { return calls_.size(); }
   size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
