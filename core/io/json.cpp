@@ -141,6 +141,7 @@ struct JsonText {
       return true;
     }
     bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
+      if (op_.empty()) return false;
       const std::string other = foreign_format(first_);
       TG_CHECK(other.empty(), value, "[{}] {} is not JSON but {}.", op_, source_, other);
       const std::string_view what =
@@ -179,10 +180,10 @@ struct JsonText {
     std::string key_;
     bool repeated_ = false;
   };
+  // Without `op`, null for what is no JSON.
   static Json read(std::string_view text, std::string_view op, const std::string& source, size_t depth, bool own) {
     Reader reader(text, op, source, depth, own);
-    Library::sax_parse(text, &reader);
-    return std::move(reader.result);
+    return Library::sax_parse(text, &reader) ? std::move(reader.result) : Json();
   }
 
   static Library scalar(const Json& x) {
@@ -218,13 +219,11 @@ struct JsonText {
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
   return JsonText::read(text, op, source, depth, false);
 }
-Json own_json(std::string_view text) {
-  constexpr size_t kDepth = 64;  // values are freed by recursion; ours are flatter
-  return JsonText::read(text, "json", "the text", kDepth, true);
-}
+constexpr size_t kDepth = 64;  // values are freed by recursion; ours are flatter
+Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", kDepth, true); }
 Json json_or_null(std::string_view text) {
   try {
-    return own_json(text);
+    return JsonText::read(text, "", "", kDepth, true);
   } catch (const Error&) {
     return {};
   }

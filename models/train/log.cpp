@@ -22,8 +22,12 @@ struct Lines {
 };
 // f(line, Json) for each line, without a torn last one.
 template <class F> void each_line(std::string_view text, F f) {
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1)
-    f(text.substr(begin, end + 1 - begin), json_or_null(text.substr(begin, end - begin)));
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+    const std::string_view line = text.substr(begin, end - begin);
+    const size_t first = line.find_first_not_of(" \t\r");
+    const bool is_object = first != line.npos && line[first] == '{' && line[line.find_last_not_of(" \t\r")] == '}';
+    f(text.substr(begin, end + 1 - begin), is_object ? json_or_null(line) : Json());
+  }
 }
 // The lines up to `step`, by strictly increasing step.
 Lines lines_of(const std::string& path, int64_t step) {

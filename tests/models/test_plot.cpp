@@ -140,4 +140,12 @@ TEST_CASE("log: read_log gives the steps, counts lines that it cannot read, and 
   CHECK(to_json(log.steps[1]) == to_json(r));
   CHECK(to_json(log.steps[2]) == to_json(lost));
   CHECK_SAYS_OF(io, read_log(folder / "none"), "none: No such file");
+  for (const std::string line : {"\n", "x\n", "}\n"}) {  // 14 us for each would be seconds
+    std::string text;
+    for (int i = 0; i < 500'000; ++i) text += line;
+    write_file_atomically(path, text);
+    const auto start = std::chrono::steady_clock::now();
+    CHECK(read_log(path).unreadable == 500'000);
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(3));
+  }
 }
