@@ -24,30 +24,45 @@ namespace {
 ptrdiff_t make_call(std::string_view, size_t bytes, const FileCall& call) { return call(bytes); }
 }  // namespace
 constinit FileCallHook file_call_hook = make_call;
+constinit FileReadHook file_read_hook = nullptr;
 int Descriptor::close() { return fd_ < 0 ? 0 : ::close(std::exchange(fd_, -1)); }
+
+const char* advice_for(int error) {
+  static const std::pair<std::vector<int>, const char*> kAdvice[] = {
+      {{EACCES, EPERM}, "Correct the permissions, or choose another path"},
+      {{EROFS}, "Its file system is mounted without the permission to write: choose a path on another one"},
+      {{ENOSPC, EDQUOT, EFBIG}, "Free space, or write to another disk"},
+      {{ENOENT, ENOTDIR}, "Make the folder first, or choose another path"},
+      {{EMFILE, ENFILE}, "Raise the limit of open files (ulimit -n)"},
+      {{ENOMEM}, "Free memory, or raise its limit (ulimit -v)"},
+      {{EISDIR, EEXIST, ENOTEMPTY}, "Remove what is there, or choose another path"},
+      {{ENAMETOOLONG}, "Choose a shorter path"},
+      {{ELOOP}, "Check the path: its symbolic links lead to each other"},
+      {{EIO, ENXIO}, "Check the disk (dmesg)"},
+      {{ESTALE, ENOTCONN, ETIMEDOUT, EHOSTDOWN}, "Check the server of its file system, and mount that again"},
+      {{EINTR, EAGAIN, EBUSY, ETXTBSY}, "Repeat the command when no other program uses it"},
+      {{EINVAL, ENOTSUP, EOPNOTSUPP, ENOSYS, ENODEV, ENOLCK, EXDEV, EMLINK},
+       "Its file system cannot do this: choose a path on another one"}};
+  for (const auto& [errors, advice] : kAdvice)
+    if (std::count(errors.begin(), errors.end(), error)) return advice;
+  return "Choose another path, or correct the cause";
+}
 }  // namespace detail
 
 namespace {
 namespace fs = std::filesystem;
-using detail::Descriptor;
+using detail::advice_for, detail::Descriptor;
 
 std::string reason(int error) { return std::generic_category().message(error); }
-std::string_view advice_for(int error) {
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG) return "Free space, or write to another disk";
-  if (error == ENOENT || error == ENOTDIR) return "Make the folder first, or choose another path";
-  if (error == EMFILE || error == ENFILE) return "Raise the limit of open files (ulimit -n)";
-  if (error == ENOMEM) return "Free memory, or raise its limit (ulimit -v)";
-  return "Check the folder's permissions, or choose another path";
-}
 const char* no_regular_file(const struct stat& s) {
   return S_ISDIR(s.st_mode) ? "it is a folder" : "it is a device, pipe or socket";
 }
 [[noreturn]] void fail_read(const std::string& path, std::string_view what, int error = 0) {
-  const bool too_little = error == EMFILE || error == ENFILE || error == ENOMEM;
+  const bool names_none = error == 0 || error == ENOENT || error == ENOTDIR;
   throw Error(Error::Kind::io,
               fmt::format("[file] cannot read {}: {}{}. {}.", path, what, error ? reason(error) : "",
-                          too_little ? advice_for(error)
-                                     : "It must be a regular file that this process may read. Check the path"));
+                          names_none ? "It must be a regular file that this process may read. Check the path"
+                                     : advice_for(error)));
 }
 [[noreturn]] void fail_write(const std::string& path, std::string_view what, std::string_view advice) {
   throw Error(Error::Kind::io,
@@ -63,6 +78,14 @@ template <class F> int system_call(std::string_view name, F f) {
     return ptrdiff_t(result);
   };
   return int(detail::file_call_hook(name, 0, call));
+}
+// Whether a file system lacks the call.
+bool is_lacking(int error) {
+  return error == EINVAL || error == ENOTSUP || error == EOPNOTSUPP || error == ENOSYS || error == ENOLCK;
+}
+// Returns 0 or the error.
+int synchronise(int fd) {
+  return system_call("fsync", [&] { return ::fsync(fd); }) && !is_lacking(errno) ? errno : 0;
 }
 // Returns 0 or the error.
 int write_all(int fd, std::span<const std::byte> bytes) {
@@ -96,7 +119,7 @@ class Temporary {
     if (const int error = write_all(fd_.get(), bytes)) fail("write", error);
   }
   void take_place() {
-    if (system_call("fsync", [&] { return ::fsync(fd_.get()); })) fail("fsync", errno);
+    if (const int error = synchronise(fd_.get())) fail("fsync", error);
     if (system_call("close", [&] { return fd_.close(); })) fail("close", errno);
     if (system_call("rename", [&] { return ::rename(name_.c_str(), path_.c_str()); })) fail("rename", errno);
     name_.clear();
@@ -110,7 +133,7 @@ class Temporary {
       const int fd =
           system_call("open", [&] { return ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
       if (fd >= 0) return fd;
-      if (errno != EEXIST && errno != EINTR) fail("open", errno);
+      if (errno != EEXIST) fail("open", errno);
     }
   }
   [[noreturn]] void fail(std::string_view call, int error) const {
@@ -132,7 +155,18 @@ Descriptor open_to_read(const std::string& path, struct stat& s) {
     fail_read(path, "", error);
   }
   if (!S_ISREG(s.st_mode)) fail_read(path, no_regular_file(s));
+  if (detail::file_read_hook) detail::file_read_hook(path, {uint64_t(s.st_dev), uint64_t(s.st_ino)});
   return fd;
+}
+// Returns the number of bytes before the file's end.
+size_t read_at(const std::string& path, int fd, size_t offset, std::span<std::byte> to) {
+  for (size_t done = 0;;) {
+    constexpr size_t kMost = size_t(1) << 30;  // some systems reject more than INT_MAX
+    const ssize_t n = ::pread(fd, to.data() + done, std::min(to.size() - done, kMost), off_t(offset + done));
+    if (n < 0 && errno != EINTR) fail_read(path, "", errno);
+    if (n == 0) return done;
+    if (n > 0) done += size_t(n);
+  }
 }
 int64_t modified_at(const struct stat& s) {  // nanoseconds
 #ifdef __APPLE__
@@ -148,18 +182,14 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   struct stat s;
   const Descriptor fd = open_to_read(path_, s);
   if (s.st_size == 0) return;  // mmap rejects length 0
-  void* p = ::mmap(nullptr, size_t(s.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (p == MAP_FAILED) fail_read(path_, fmt::format("mmap of {} bytes failed: ", s.st_size), errno);
-  bytes_ = {static_cast<const std::byte*>(p), size_t(s.st_size)};
-}
-MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
-MappedFile::MappedFile(MappedFile&& o) noexcept : path_(std::move(o.path_)), bytes_(std::exchange(o.bytes_, {})) {}
-MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
-  std::swap(path_, o.path_);
-  std::swap(bytes_, o.bytes_);
-  return *this;
+  size_ = size_t(s.st_size);
+  void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (p != MAP_FAILED) {
+    data_ = {static_cast<std::byte*>(p), [n = size_](std::byte* at) { ::munmap(at, n); }};
+    return;
+  }
+  data_ = {new std::byte[size_], std::default_delete<std::byte[]>()};
+  size_ = read_at(path_, fd.get(), 0, {data_.get(), size_});
 }
 
 InputFile::InputFile(std::string path) : path_(std::move(path)) {
@@ -169,19 +199,11 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
   modified_ = modified_at(s);
 }
 void InputFile::read(size_t offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    constexpr size_t kMost = size_t(1) << 30;  // some systems reject more than INT_MAX
-    const ssize_t n = ::pread(fd_.get(), to.data(), std::min(to.size(), kMost), off_t(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_read(path_, "", errno);
-    if (n == 0) check_unchanged();
-    TG_CHECK(n > 0, io,
-             "[file] {} has {} bytes, but {} bytes from byte {} on were requested. Read only bytes that "
-             "it has.",
-             path_, size_, to.size(), offset);
-    offset += size_t(n);
-    to = to.subspan(size_t(n));
-  }
+  const size_t n = read_at(path_, fd_.get(), offset, to);
+  if (n < to.size()) check_unchanged();
+  TG_CHECK(n == to.size(), io,
+           "[file] {} has {} bytes, but {} bytes from byte {} on were requested. Read only bytes that it has.", path_,
+           size_, to.size() - n, offset + n);
 }
 void InputFile::check_unchanged() const {
   constexpr const char* kRule =
@@ -207,15 +229,16 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   TG_CHECK(folder.get() >= 0, io, "[file] cannot write {}: its folder cannot be opened: {}. {}.", path, reason(error),
            advice_for(error));
 
+  remove_leftovers(path);
   Temporary file(path);
   produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.take_place();
-  // The new name is on the disk once its folder is. EINVAL: this file system needs no fsync of folders.
-  if (system_call("fsync", [&] { return ::fsync(folder.get()); }) && errno != EINVAL)
+  // The new name is on the disk once its folder is.
+  if (const int failed = synchronise(folder.get()))
     throw Error(Error::Kind::io,
                 fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the folder is on the disk "
-                            "a power cut may bring the former file back. Check the disk and write again.",
-                            path, reason(errno)));
+                            "a power cut may bring the former file back. {}.",
+                            path, reason(failed), advice_for(failed)));
 }
 void check_writable(const std::string& path) {
   struct Stop {};
@@ -241,11 +264,8 @@ void remove_leftovers(const std::string& path) {
         prefix.size() + size_t(length) != name.size())
       continue;
     const bool gone = process > 0 && ::kill(pid_t(process), 0) != 0 && errno == ESRCH;
-    std::error_code failed;
-    if (gone) fs::remove_all(it->path(), failed);
-    if (failed)
-      fail_write(path, fmt::format("the leftover {} cannot be removed: {}", name, failed.message()),
-                 advice_for(failed.value()));
+    std::error_code of_another_user;
+    if (gone) fs::remove_all(it->path(), of_another_user);
   }
 }
 std::string temporary_folder(const std::string& path) { return fmt::format("{}.{}-0.tmp", path, ::getpid()); }
@@ -296,10 +316,8 @@ void AppendFile::append(std::string_view text) {
   TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
 }
 void AppendFile::sync() {
-  const bool done = system_call("fsync", [&] { return ::fsync(fd_.get()); }) == 0;
-  const int error = errno;
-  TG_CHECK(done || error == EINVAL || error == ENOTSUP, io, "[file] fsync of {} failed: {}. {}.", path_, reason(error),
-           advice_for(error));
+  const int error = synchronise(fd_.get());
+  TG_CHECK(error == 0, io, "[file] fsync of {} failed: {}. {}.", path_, reason(error), advice_for(error));
 }
 
 FileLock::FileLock(std::string path) : path_(std::move(path)) {
@@ -311,13 +329,14 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
       created_ = fresh >= 0;
       return created_ || errno != EEXIST ? fresh : ::open(path_.c_str(), O_RDWR | flags, 0600);
     });
-    if (::flock(fd_.get(), LOCK_EX | LOCK_NB)) error = errno;
+    if (system_call("flock", [&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); })) error = errno;
+    if (is_lacking(error)) missing_ = reason(error), error = 0;
     if (error == 0 && names(path_, fd_.get())) return;  // else its former owner has removed it
+    if (created_ && error) ::unlink(path_.c_str());
     fd_.close();
   }
-  TG_CHECK(error == 0 || error == EWOULDBLOCK, io,
-           "[file] {} cannot be locked: {}. Its file system must support locks. Choose another disk.", path_,
-           reason(error));
+  TG_CHECK(error == 0 || error == EWOULDBLOCK, io, "[file] {} cannot be locked: {}. {}.", path_, reason(error),
+           advice_for(error));
   throw Error(Error::Kind::state,
               fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait until that process "
                           "has ended, or end it.",
@@ -333,13 +352,13 @@ namespace {
 int sync_folder_of(const fs::path& path) {
   const Descriptor folder = open_folder_of(path);
   if (folder.get() < 0) return errno == EACCES ? 0 : errno;
-  return system_call("fsync", [&] { return ::fsync(folder.get()); }) && errno != EINVAL ? errno : 0;
+  return synchronise(folder.get());
 }
 fs::file_status status_of(const std::string& path) {
   std::error_code error;
   const fs::file_status s = fs::status(path, error);
-  TG_CHECK(s.type() != fs::file_type::none, io,
-           "[file] cannot find out what {} is: {}. Check the path and its permissions.", path, error.message());
+  TG_CHECK(s.type() != fs::file_type::none, io, "[file] cannot find out what {} is: {}. {}.", path, error.message(),
+           advice_for(error.value()));
   return s;
 }
 }  // namespace
@@ -371,8 +390,25 @@ void make_folder(const std::string& path, unsigned permissions) {
   throw Error(
       Error::Kind::io,
       fmt::format("[file] cannot make or use the folder {}: {}. Each part of the path must be a folder, and the "
-                  "last one writable. Choose another path or correct the permissions.",
-                  path, what.empty() ? error.message() : what));
+                  "last one writable. {}.",
+                  path, what.empty() ? error.message() : what, advice_for(what.empty() ? error.value() : ELOOP)));
+}
+
+void remove_file(const std::string& path) {
+  TG_CHECK(::unlink(path.c_str()) == 0 || errno == ENOENT || errno == ENOTDIR, io, "[file] cannot remove {}: {}. {}.",
+           path, reason(errno), advice_for(errno));
+}
+void place_folder(const std::string& from, const std::string& to) {
+  const bool exchanges = path_exists(to);
+#ifdef __APPLE__
+  const auto place = [&] { return ::renamex_np(from.c_str(), to.c_str(), exchanges ? RENAME_SWAP : 0); };
+#else
+  const unsigned flags = exchanges ? RENAME_EXCHANGE : 0;
+  const auto place = [&] { return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags); };
+#endif
+  if (system_call("rename", place))
+    fail_write(to, "rename of " + from + " failed: " + reason(errno), advice_for(errno));
+  (void)sync_folder_of(to);
 }
 
 std::string absolute_path(const std::string& path) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,21 +32,20 @@ class Descriptor {
 /// meanwhile. Shortening the file ends the process (SIGBUS), so map only files that are read at once.
 class MappedFile {
  public:
-  /// Maps the file. An Error if it is missing, not readable or not a regular file.
+  /// Maps the file, or reads it if its file system has no mmap. An Error if it is missing, not readable or not a
+  /// regular file.
   explicit MappedFile(std::string path);
-  ~MappedFile();
-  MappedFile(MappedFile&&) noexcept;
-  MappedFile& operator=(MappedFile&&) noexcept;
 
   const std::string& path() const { return path_; }
   /// The content, valid while this object or its move target exists.
-  std::span<const std::byte> bytes() const { return bytes_; }
+  std::span<const std::byte> bytes() const { return {data_.get(), data_ ? size_ : 0}; }
   /// The content as text of unchecked encoding, valid while this object or its move target exists.
-  std::string_view text() const { return {reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_.get()), bytes().size()}; }
 
  private:
   std::string path_;
-  std::span<const std::byte> bytes_;
+  std::unique_ptr<std::byte[], std::function<void(std::byte*)>> data_;
+  size_t size_ = 0;
 };
 
 /// A regular file that is read by position. If the file becomes shorter, read() throws an Error; a mapping would end
@@ -80,8 +80,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 void write_file_atomically(const std::string& path, std::string_view content);
 /// Throws an Error if write_file_atomically() could not write `path`, before hours of work.
 void check_writable(const std::string& path);
-/// Removes temporary files and folders of `path` that killed processes left, not those of running ones. An Error if one
-/// cannot be removed.
+/// Removes temporary files and folders of `path` that killed processes left, not those of running ones.
 void remove_leftovers(const std::string& path);
 /// This process's temporary folder for `path`, as remove_leftovers() expects it.
 std::string temporary_folder(const std::string& path);
@@ -115,15 +114,17 @@ class FileLock {
   ~FileLock();
   FileLock(FileLock&&) = default;
   FileLock& operator=(FileLock o) noexcept {
-    std::swap(path_, o.path_), std::swap(fd_, o.fd_), std::swap(created_, o.created_);
+    std::swap(path_, o.path_), std::swap(fd_, o.fd_), std::swap(created_, o.created_), std::swap(missing_, o.missing_);
     return *this;
   }
 
   /// Keeps the file when the lock ends.
   void keep() { created_ = false; }
+  /// Why nothing is locked on this file system; empty: the lock is held.
+  const std::string& missing() const { return missing_; }
 
  private:
-  std::string path_;
+  std::string path_, missing_;
   detail::Descriptor fd_;
   bool created_ = false;
 };
@@ -131,6 +132,11 @@ class FileLock {
 /// Creates the folder and its parents, with these permissions, if missing. An Error if that fails, or if no file can be
 /// created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
+
+/// Removes the file or link, if it exists.
+void remove_file(const std::string& path);
+/// Renames the folder `from` to `to`, or exchanges both, at one moment.
+void place_folder(const std::string& from, const std::string& to);
 
 /// The absolute path, without parts such as `..`. An Error if the path is relative and the current folder is gone.
 std::string absolute_path(const std::string& path);
@@ -144,11 +150,15 @@ bool is_folder(const std::string& path);
 std::string foreign_format(std::string_view first, bool text_is_meant = false);
 
 namespace detail {
-// Every system call that writes files goes through this hook: mkdir, open, write, fsync, close or rename. call(bytes)
-// makes it; a write takes that number of bytes. Tests of crashes and full disks replace the hook before main().
+// Every system call that writes files goes through this hook: mkdir, open, flock, write, fsync, close or rename.
+// call(bytes) makes it; a write takes that number of bytes. Tests replace the hook before main().
 using FileCall = std::function<ptrdiff_t(size_t bytes)>;
 using FileCallHook = ptrdiff_t (*)(std::string_view name, size_t bytes, const FileCall& call);
 extern FileCallHook file_call_hook;
+// Called with path, device and inode of each file that is read.
+using FileReadHook = void (*)(const std::string& path, std::pair<uint64_t, uint64_t> id);
+extern FileReadHook file_read_hook;
+const char* advice_for(int error);  // the end of a message about this errno
 }  // namespace detail
 
 }  // namespace tg

@@ -10,6 +10,8 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/pointwise.h>
 
+#include <map>
+#include <set>
 #include <stdexcept>
 
 using namespace tg;
@@ -29,6 +31,8 @@ TEST_CASE("file: a mapping reads a file, survives its replacement and names what
   CHECK(moved.text() == "other");
   write_file_atomically(folder / "empty", "");
   CHECK(MappedFile(folder / "empty").bytes().empty());
+  const std::string without_mmap = "/sys/devices/system/cpu/online";
+  if (fs::exists(without_mmap)) CHECK(MappedFile(without_mmap).text().starts_with("0"));
   CHECK_SAYS_OF(io, MappedFile(folder / "none"), "[file] cannot read " + folder / "none: No such file or directory.");
   CHECK_SAYS_OF(io, MappedFile(folder.path), folder.path + ": it is a folder.");
   REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);
@@ -245,6 +249,46 @@ ptrdiff_t note_call(std::string_view name, size_t bytes, const detail::FileCall&
   return call(bytes);
 }
 }  // namespace
+namespace {
+std::string g_struck;
+int g_error = 0;
+ptrdiff_t fail_call(std::string_view name, size_t bytes, const detail::FileCall& call) {
+  return name == g_struck ? errno = g_error, -1 : call(bytes);
+}
+}  // namespace
+TEST_CASE("file: each errno of each system call has an advice that is true of it") {
+  const Folder folder;
+  const auto former = std::exchange(detail::file_call_hook, fail_call);
+  const std::set<int> denied = {EACCES, EPERM, EROFS}, lacking = {EINVAL, ENOTSUP, EOPNOTSUPP, ENOSYS, ENOLCK};
+  std::map<std::string, int> advices;
+  for (g_error = 1; g_error < 134; ++g_error) {
+    const std::string advice = detail::advice_for(g_error), reason = std::generic_category().message(g_error);
+    CHECK(has(advice, "permission") == denied.contains(g_error));
+    ++advices[advice];
+    for (const std::string call : {"open", "write", "fsync", "close", "rename", "mkdir", "flock"}) {
+      if (g_error == EINTR || g_error == EEXIST || (g_error == EWOULDBLOCK && call == "flock")) continue;
+      g_struck = call;
+      const bool goes_on = lacking.contains(g_error) && (call == "flock" || call == "fsync");
+      std::string said;
+      try {
+        const FileLock lock(folder / ".lock");
+        CHECK(lock.missing() == (call == "flock" ? reason : ""));
+        make_folder(folder / "a/b");
+        write_file_atomically(folder / "a/file", "x");
+        AppendFile(folder / "a/log", AppendFile::Begin::empty).sync();
+      } catch (const Error& e) {
+        said = e.what();
+      }
+      CAPTURE_ALL(call, reason, said);
+      CHECK((goes_on ? said == "" : has(said, ": " + reason + ".") && said.ends_with(advice + ".")));
+      fs::remove_all(folder / "a");
+    }
+  }
+  detail::file_call_hook = former;
+  CHECK(folder.entries() == 0);
+  for (const int error : {ENOSPC, EMFILE, EINVAL, EINTR, EISDIR, ENAMETOOLONG, ELOOP, ESTALE, EIO, ENOENT, ENOMEM})
+    CHECK(advices[detail::advice_for(error)] < 12);  // not the one of all others
+}
 TEST_CASE("file: each new folder is synchronised with the one it is in") {
   const Folder folder;
   const auto former = std::exchange(detail::file_call_hook, note_call);
@@ -296,6 +340,9 @@ TEST_CASE("file: temporary files of killed processes are removed, those of livin
   for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
   remove_leftovers(path);
   for (const std::string& name : kept) CHECK(fs::exists(name));
+  CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
+  write_file_atomically(fmt::format("{}.{}-9.tmp", path, gone), "x");
+  write_file_atomically(path, "y");  // as does each writer of the file
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }
