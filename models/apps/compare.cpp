@@ -105,10 +105,10 @@ int run(CompareOptions& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
     runtime_of(reference.device), runtime_of(other.device);  // before any work
+  const Subject s = subject_of(o, pairs);
   if (!o.json.empty())
     check_output("compare", "--json", o.json, "report of compare",
                  [](std::string_view text) { return json_or_null(text).contains("comparisons"); });
-  const Subject s = subject_of(o, pairs);
   const Batch batch = batch_of(o, s.config);
   fmt::print("{}: {} parameters; a training step of {} x {} tokens, seed {}\n", s.name, s.parameters,
              batch.inputs.size(0), batch.inputs.size(1), o.seed);

@@ -50,7 +50,6 @@ bool holds_logits(std::string_view text) {
 
 int run(EvalOptions& o) {
   if (o.model.empty() || o.data.empty()) throw UsageError("eval needs --model DIR and --data FILE...");
-  if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
   const LoadedModel m = open_model(o);
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;
@@ -60,6 +59,7 @@ int run(EvalOptions& o) {
   const RunData data = read_data({"eval", o.model, c.vocab_size, m.tokenizer.get(), m.tokenizer_error}, o.data,
                                  data_config(o.settings), o.unknown == "skip");
   check_used("eval", o.settings, o.data);
+  if (!o.logits.empty()) check_output("eval", "--logits", o.logits, "file of logits", holds_logits);
   const SequentialBatches windows(data.tokens, o.batch, window);
   fmt::print("data        {}: {}, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              counted(data.tokens.size(), "token"), window);

@@ -13,6 +13,7 @@
 
 namespace tg::apps {
 namespace {
+namespace fs = std::filesystem;
 
 struct FinetuneOptions : TrainOptions {
   std::string model, adapter, unknown, base_dtype;
@@ -166,16 +167,6 @@ int run(FinetuneOptions& o) {
   });
 }
 
-// Removes files of the overwritten model (tokenizer and others) that the new one lacks.
-void remove_former(const std::string& folder, const LoadedModel& m) {
-  const bool has_file = dynamic_cast<const BpeTokenizer*>(m.tokenizer.get());
-  for (const std::string& name : huggingface_files()) {
-    if (name.starts_with("model.safetensors") || name == "config.json") continue;
-    const bool written = m.origin ? path_exists(m.origin->folder + "/" + name) : has_file && name == "tokenizer.json";
-    std::error_code none;
-    if (!written) std::filesystem::remove(folder + "/" + name, none);
-  }
-}
 struct MergeOptions {
   std::string model, adapter, out;
   bool overwrite = false;
@@ -187,16 +178,25 @@ int run(MergeOptions& o) {
   check_separate("merge", o.model, o.out);
   TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,
            "[merge] {} is the folder of a training run, whose files would no longer match. Choose another.", o.out);
-  if (!o.overwrite) check_free("merge", o.out, "model");
+  std::error_code none;
+  const std::string out = path_exists(o.out) ? fs::canonical(o.out).string() : new_output("merge", o.out, "folder");
+  TG_CHECK(!path_exists(out) || (is_folder(out) && !fs::equivalent(out, ".", none)), value,
+           "[merge] --out {} is the current folder or no folder. A merged model takes the place of a whole folder. "
+           "Choose another --out.",
+           o.out);
+  const std::vector<std::string> former = huggingface_files(out);
+  check_free("merge", o.out, "model", former, o.overwrite);
+  check_free("merge", o.out, "model", {"adapter_config.json"}, o.overwrite);
   LoadedModel m = load_model(o.model);
   Lora lora = adapted(o.adapter, m, o.model);
   lora.merge();
-  make_folder(o.out);
-  save_model(o.out, m);
-  if (o.overwrite) remove_former(o.out, m);
-  if (const std::string chat = chat_template_over(m, o.model, o.adapter); !chat.empty())
-    write_file_atomically(o.out + "/chat_template.jinja", chat);
-  if (m.origin && m.tokenizer) save_ends(o.out, ends_of(m, o.model, o.adapter), *m.tokenizer);
+  const std::string chat = chat_template_over(m, o.model, o.adapter);
+  check_free("merge", o.out, "model", former, o.overwrite);
+  write_new_folder(out, former, [&](const std::string& folder) {
+    save_model(folder, m);
+    if (!chat.empty()) write_file_atomically(folder + "/chat_template.jinja", chat);
+    if (m.origin && m.tokenizer) save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
+  });
   fmt::print("merged {}\nwrote the model in {}\n", counted(int64_t(lora.modules().size()), "module"), o.out);
   if (!m.model.config().classes) fmt::print("try: tapegrad generate --model {} --prompt \"...\"\n", o.out);
   return 0;

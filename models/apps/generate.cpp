@@ -265,7 +265,6 @@ std::vector<Prompt> prompts_of(const LoadedModel& m, const GenerateOptions& o) {
 int run(GenerateOptions& o) {
   check_usage(o);
   o.sampling.validate();
-  if (!o.out.empty() && o.out != "-") check_output("generate", "--out", o.out, "result of generate", is_result);
   const LoadedModel m = open_model(o);
   if (o.prompt_ids.empty())
     check_tokenizer(m.tokenizer.get(), m.tokenizer_error,
@@ -283,6 +282,7 @@ int run(GenerateOptions& o) {
       }))
     print_note("--max-tokens {} goes beyond the context of {}: from there on each token takes a pass over all of it",
                *o.max_tokens, counted(m.model.context(), "token"));
+  if (!o.out.empty() && o.out != "-") check_output("generate", "--out", o.out, "result of generate", is_result);
   if (!o.out.empty())
     write_results(m, o, prompts);
   else if (o.samples == 1)

@@ -3,23 +3,26 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tg::apps {
 
-// Throws an Error if the file cannot be written, or is not an earlier output of this kind: holds_one(text) tells, and
-// may throw. An empty file passes.
+// Throws an Error if the file was read, cannot be written, or is no earlier output of this kind: holds_one(text) tells,
+// and may throw. An empty file passes.
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
                   const std::function<bool(std::string_view)>& holds_one);
 
 // An Error if --out is the folder of --model.
 void check_separate(std::string_view command, const std::string& model, const std::string& out);
-// An Error if the folder has files of a run, model or adapter, which a new `what` would overwrite.
-void check_free(std::string_view command, const std::string& out, std::string_view what);
+// An Error if a new `what` would replace or remove one of these files that was read, or exists without `overwrite`.
+void check_free(std::string_view command, const std::string& out, std::string_view what,
+                const std::vector<std::string>& names, bool overwrite);
 
-// `out` without slashes at its end, after the removal of what killed runs left there. An Error if it exists. `kind`:
-// file or folder.
+// `out` without slashes at its end. An Error if it exists. `kind`: file or folder.
 std::string new_output(std::string_view command, std::string out, std::string_view kind);
-// Calls write(temporary folder) and renames that folder to `out`, so `out` is complete or absent.
-void write_new_folder(const std::string& out, const std::function<void(const std::string& folder)>& write);
+// Calls write(temporary folder) and renames that folder to `out`, so `out` is complete or absent. The files of a folder
+// `out` stay, except `former`. An Error if it has folders.
+void write_new_folder(const std::string& out, const std::vector<std::string>& former,
+                      const std::function<void(const std::string& folder)>& write);
 
 }  // namespace tg::apps

@@ -40,9 +40,9 @@ int run(PlotOptions& o) {
   TG_CHECK(o.out.empty() || !path_exists(o.out) || !is_folder(o.out), value,
            "[plot] --out {} is a folder. The page is a file. Choose another.", o.out);
   check_alone("plot");
+  const std::string page = plot_html({}), head = page.substr(0, page.find("<title>"));
   if (!o.out.empty())
-    check_output("plot", "--out", o.out, "page of plot",
-                 [](std::string_view text) { return text.substr(0, 1000).find("tapegrad plot") != text.npos; });
+    check_output("plot", "--out", o.out, "page of plot", [&](std::string_view text) { return text.starts_with(head); });
   std::vector<NamedLog> runs;
   for (const std::string& run : o.runs) runs.push_back(read_run(run));
   if (o.terminal) {

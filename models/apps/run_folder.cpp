@@ -6,20 +6,36 @@
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/run_folder.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 namespace tg::apps {
 namespace {
+namespace fs = std::filesystem;
 std::string watch_path(const std::string& folder) { return folder + "/.watch"; }
+fs::path home_of(const std::string& run) { return fs::path(absolute_path(run + "/.")).parent_path(); }
 }  // namespace
 
+bool is_near(const std::string& dir, const std::string& run) {
+  std::error_code none;
+  const fs::path home = fs::weakly_canonical(home_of(run), none);
+  const std::string rest = fs::weakly_canonical(dir, none).lexically_relative(home).string();
+  return !rest.empty() && !rest.starts_with(home.parent_path().has_relative_path() ? "../.." : "..");
+}
+void Watch::validate() const {
+  TG_CHECK(sample_every >= 0 && (!quiet || sample_every == 0) && std::ranges::count(kProgress, progress), value,
+           "[watch] sample_every is {}, quiet {} and progress '{}'. They must be 0 or more, 0 if quiet, and one of {}.",
+           sample_every, quiet, progress, fmt::join(kProgress, ", "));
+}
 Watch saved_watch(const std::string& folder, bool note) {
   const std::string path = watch_path(folder);
   if (!path_exists(path)) return {};
   const MappedFile file(path);
   try {
-    return config_from_json<Watch>(file.text());
+    Watch w = config_from_json<Watch>(file.text());
+    if (!w.tensorboard.empty()) w.tensorboard = absolute_path((home_of(folder) / w.tensorboard).string());
+    return w;
   } catch (const Error& e) {
     if (note) print_note("{}: {} Progress, samples and event files are as by default.", path, e.what());
     return {};
@@ -39,7 +55,10 @@ std::string kernels_of(Device d, const TrainConfig& c) {
 
 FileLock lock_folder(const TrainOptions& o, const std::string& folder) {
   try {
-    return FileLock(folder + "/.lock");
+    FileLock lock(folder + "/.lock");
+    if (const std::string& why = lock.missing(); !why.empty())
+      print_note("{} cannot be locked ({}): see that no other process writes this run at the same time", folder, why);
+    return lock;
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::state) throw;
     throw Error(e.kind(), fmt::format("[{}] another process is training in {}. One at a time may write there. Wait "
@@ -48,12 +67,7 @@ FileLock lock_folder(const TrainOptions& o, const std::string& folder) {
   }
 }
 
-void check_overwritten(const TrainOptions& o, const std::string& out) {
-  const std::string path = checkpoint_path(out);
-  if (!path_exists(path)) {
-    if (!o.overwrite) check_free(o.command, out, "run");
-    return;
-  }
+static void check_run(const TrainOptions& o, const std::string& out, const std::string& path) {
   std::optional<Checkpoint> c;
   RunConfig run;
   try {
@@ -83,19 +97,38 @@ void check_overwritten(const TrainOptions& o, const std::string& out) {
                   "--resume {}{}`, choose another --out, or pass --overwrite.",
                   o.command, path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
+void check_overwritten(const TrainOptions& o, const std::string& out, const std::vector<std::string>& files) {
+  const std::string path = checkpoint_path(out);
+  const bool begun = path_exists(path);
+  std::vector<std::string> own = {"log.jsonl", "checkpoint.safetensors", ".watch"},
+                           names = {"model.safetensors", "config.json", "adapter_config.json"};
+  names.insert(names.end(), files.begin(), files.end());
+  if (o.no_save) own.resize(1), names.resize(3);
+  check_free(o.command, out, "run", own, true);
+  if (begun) check_run(o, out, path);
+  check_free(o.command, out, "run", names, o.overwrite);
+  if (!begun) check_free(o.command, out, "run", own, o.overwrite);
+}
 
 Files::Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, const Trainer& trainer)
     : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
   const int64_t done = s.state ? s.state->step - (s.state->unvalidated ? 1 : 0) : 0;
   if (is_main_rank()) {
     // The first to fail: no other file is changed then.
-    if (!s.watch.tensorboard.empty() && !trainer.done()) events_.emplace(s.watch.tensorboard, done + 1);
+    if (!s.watch.tensorboard.empty() && !trainer.done()) make_folder(s.watch.tensorboard);
     log_.emplace(open(done));
-    if (events_) events_->write_text("config", done + 1, to_json(s.run));
   } else if (!s.state) {
     save_checkpoint_only();  // collective
   }
   if (s.state) saved_ = s.state->step;
+}
+void Files::write(const StepRecord& r) {
+  if (!log_) return;
+  log_->write(r);
+  if (start_.watch.tensorboard.empty()) return;
+  // Not before: a run without a step may begin again.
+  if (!events_) events_.emplace(start_.watch.tensorboard, r.step).write_text("config", r.step, to_json(start_.run));
+  events_->write(r);
 }
 void Files::save() {
   if (!saves_) return;
@@ -122,7 +155,6 @@ void Files::save_checkpoint_only() {
   saved_ = trainer_.steps();
 }
 bool Files::is_whole() const {
-  namespace fs = std::filesystem;
   std::error_code none;
   const auto written = [&](const std::string& path) { return fs::last_write_time(path, none); };
   const std::string first = start_.out + "/" + what_.files.front();
@@ -130,24 +162,21 @@ bool Files::is_whole() const {
 }
 StepLog Files::open(int64_t done) {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
-  const Watch& w = start_.watch;
-  std::error_code none;
-  if (w == Watch())
-    std::filesystem::remove(watch, none);
-  else if (w != saved_watch(start_.out))
-    write_file_atomically(watch, to_json(w) + "\n");
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
-  if (!start_.state) {
-    if (!saves_) std::filesystem::remove(checkpoint_path(start_.out), none);  // of the overwritten run
-    // The run can now be resumed. Finds a full disk early.
-    save_checkpoint_only();
-    StepLog log(path);
-    // Files of the overwritten run do not match this one.
-    for (const std::string& name : what_.files) std::filesystem::remove(start_.out + "/" + name, none);
-    return log;
+  if (saves_) check_free(start_.finetuning ? "finetune" : "train", start_.out, "run", what_.files, true);
+  if (!start_.state) save_checkpoint_only();  // The run can now be resumed. Finds a full disk early.
+  if (Watch w = start_.watch; saves_ && (w == Watch() || w != saved_watch(start_.out))) {
+    if (!w.tensorboard.empty() && is_near(w.tensorboard, start_.out))
+      w.tensorboard = fs::path(w.tensorboard).lexically_relative(home_of(start_.out)).string();
+    w == Watch() ? remove_file(watch) : write_file_atomically(watch, to_json(w) + "\n");
   }
-  return StepLog::resume(path, done);
+  if (start_.state) return StepLog::resume(path, done);
+  StepLog log(path);
+  // Files of the overwritten run do not match this one.
+  for (const std::string& name : what_.files)
+    if (saves_) remove_file(start_.out + "/" + name);
+  return log;
 }
 
 }  // namespace tg::apps

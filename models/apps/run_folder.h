@@ -7,6 +7,8 @@
 namespace tg::apps {
 
 inline std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
+// Whether `dir` is in the folder of the run or next to it.
+bool is_near(const std::string& dir, const std::string& run);
 inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
 // The default if there is none or it is damaged, which `note` tells.
 Watch saved_watch(const std::string& folder, bool note = false);
@@ -18,9 +20,9 @@ std::string kernels_of(Device, const TrainConfig&);
 
 // Only one process at a time may write the files of a run.
 FileLock lock_folder(const TrainOptions&, const std::string& folder);
-// Without --overwrite, throws an Error if a new run would overwrite a run that has steps. A run of the other command is
-// never overwritten, because its files would remain.
-void check_overwritten(const TrainOptions&, const std::string& out);
+// Throws an Error if a new run would replace or remove an input, or, without --overwrite, `files` or a run that has
+// steps. A run of the other command is never overwritten, because its files would remain.
+void check_overwritten(const TrainOptions&, const std::string& out, const std::vector<std::string>& files);
 
 // The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
 // --no-save there is only the log.
@@ -28,10 +30,7 @@ class Files {
  public:
   Files(const TrainOptions&, const RunSetup&, const TrainTarget&, const Trainer&);
 
-  void write(const StepRecord& r) {
-    if (log_) log_->write(r);
-    if (events_) events_->write(r);
-  }
+  void write(const StepRecord&);
   void write_sample(int64_t step, const std::string& text) {
     if (events_) events_->write_text("samples", step, text);
   }

@@ -209,7 +209,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainTarget& what, int64_t p
   } else if (is_main_rank()) {
     make_folder(s.out);
     s.lock = lock_folder(o, s.out);
-    check_overwritten(o, s.out);
+    check_overwritten(o, s.out, what.files);
   }
   Files files(o, s, what, trainer);
   if (s.lock) s.lock->keep();  // a refused run removes its lock file
@@ -301,6 +301,10 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
            "{:016x}). A run can only resume with the same data. Restore it, or pass its path with --data.",
            o.command, name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
   const bool changed = !differences(before, run).empty();
+  Watch watch = saved_watch(o.resume, /*note=*/true);
+  if (o.tensorboard.empty() && !watch.tensorboard.empty() && !is_near(watch.tensorboard, o.resume))
+    print_note("no more event files: {} is neither in {} nor next to it. --tensorboard DIR names a folder",
+               std::exchange(watch.tensorboard, ""), o.resume);
   return {o.resume,
           std::move(run),
           std::move(data),
@@ -310,13 +314,14 @@ RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadDa
           std::move(saved.checkpoint.state),
           std::move(saved.lock),
           changed,
-          watch_of(o, saved_watch(o.resume, /*note=*/true))};
+          watch_of(o, std::move(watch))};
 }
 
 int run_training(const TrainOptions& o, RunSetup& s, Device device, const std::function<TrainTarget()>& make) {
   TG_CHECK(s.watch.sample_every == 0 || s.data.tokenizer, value,
            "[{}] --sample-every needs a tokenizer, and {} holds token ids only. Leave it out.", o.command,
            name_of_files(s.identity.files));
+  if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   if (is_main_rank() && !s.watch.tensorboard.empty()) check_events(o, s);
   if (s.run.train.compile) detail::check_planner();
   return in_memory(o, s, device, [&](int64_t planned) { return train(o, s, make(), planned); });

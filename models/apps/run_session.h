@@ -39,12 +39,14 @@ RunConfig run_of(const TrainOptions&, const RunConfig& base,
 // Reads the files of a run. May set its vocabulary.
 using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 
+inline constexpr std::string_view kProgress[] = {"auto", "bar", "lines", "none"};
 // How a run reports progress. Not in the checkpoint, since it does not affect results. A resumed run keeps it.
 struct Watch {
   int64_t sample_every = 0;
   bool quiet = false;
   std::string progress = "auto";
   std::string tensorboard = "";  // absolute; empty: none
+  void validate() const;
   bool operator==(const Watch&) const = default;
 };
 template <class F> void visit_fields(Watch& w, F&& f) {

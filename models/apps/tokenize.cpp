@@ -35,7 +35,7 @@ int run(TokenizerOptions& o) {
   set_threads(o.threads);
   const std::string out = new_output("tokenizer", o.out, "folder");
   int64_t ids = 0;
-  write_new_folder(out, [&](const std::string& folder) {
+  write_new_folder(out, {}, [&](const std::string& folder) {
     const BpeTokenizer tokenizer = train_bpe(files_of(o.train), o.training);
     ids = tokenizer.vocab_size();
     save_tokenizer(folder, tokenizer);
@@ -63,17 +63,14 @@ bool holds_tokens(const std::string& path) {
   }
 }
 void check_replaced(const TokenizeOptions& o) {
-  if (path_exists(o.out) && !o.overwrite) {
-    for (const std::string& in : files_of(o.in)) {
-      std::error_code none;
-      TG_CHECK(!std::filesystem::equivalent(in, o.out, none), value, "[tokenize] --out {} is one of the texts.", o.out);
-    }
-    TG_CHECK(!o.out.ends_with(".bin") || holds_tokens(o.out), value,
-             "[tokenize] {} exists, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
-             o.out);
-    check_output("tokenize", "--out", o.out, "token file", [&](std::string_view) { return holds_tokens(o.out); });
-  }
-  check_writable(o.out);
+  check_output("tokenize", "--out", o.out, "token file", [&](std::string_view) {
+    const bool ours = o.overwrite || holds_tokens(o.out);
+    if (!ours && o.out.ends_with(".bin"))
+      throw std::runtime_error(fmt::format(
+          "[tokenize] {} exists, and a .bin file does not say what it holds. Name a new file, or pass --overwrite.",
+          o.out));
+    return ours;
+  });
 }
 
 // Writes the ids of encode() in shards of at most `most`, and holds one. Returns their counts by file.
@@ -130,6 +127,7 @@ int run(TokenizeOptions& o) {
            o.tokenizer, tokenizer.vocab_size(), kMost);
   set_threads(o.threads);
   const std::vector<std::string> files = files_of(o.in);
+  for (const std::string& in : files) (void)InputFile(in);  // an input
   check_used("tokenize", o.settings, o.in);
   EncodedDocuments read;
   const Interrupt interrupt;
@@ -149,7 +147,7 @@ int run(TokenizeOptions& o) {
     TokenData::from_tokens(tokenizer.vocab_size(), encode, o.out).write(o.out, format);
   } else {
     where = new_output("tokenize", o.out, "folder");
-    write_new_folder(where, [&](const std::string& folder) {
+    write_new_folder(where, {}, [&](const std::string& folder) {
       const auto counts = write_shards(folder, tokenizer.vocab_size(), format, o.shard_tokens, encode);
       stop();
       const Json meta = {{"tokenizer_hash", identity_of(tokenizer)},

@@ -150,8 +150,7 @@ int run(TrainCommandOptions& o) {
                   else
                     save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train));
                 },
-            .files = origin ? huggingface_files()
-                            : std::vector<std::string>{"model.safetensors", "config.json", "tokenizer.json"},
+            .files = huggingface_files(s.out),
             .hint = fmt::format("tapegrad generate --model {} {}", s.out,
                                 s.data.tokenizer ? "--prompt \"...\"" : "--prompt-ids \"0\""),
             .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};

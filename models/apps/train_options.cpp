@@ -47,7 +47,7 @@ void add_train_options(Command& c, TrainOptions& o, const char* out,
            o.comm_timeout, 600);
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
   c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
-           o.progress, {"auto", "bar", "lines", "none"});
+           o.progress, {std::begin(kProgress), std::end(kProgress)});
   c.option(
       "--tensorboard", "DIR",
       "write TensorBoard's event files into DIR, a folder for this run alone; a resumed run continues there, or in "
@@ -83,7 +83,6 @@ Device prepare(const TrainOptions& o) {
   set_threads(o.threads);
   // Reads environment variables before anything is written.
   (void)runtime_of(Device::cpu()).describe(0);
-  if (!o.profile.empty()) StepProfile::check(o.command, o.profile);
   if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
   if (!o.machine.empty()) (void)machine(o.machine);
   TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[{}] --sample-every is {}. It must be 0 or more.", o.command,

@@ -139,8 +139,9 @@ void copy_with_permissions(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-std::vector<std::string> huggingface_files() {
-  std::vector<std::string> all{"model.safetensors", "model.safetensors.index.json", "config.json"};
+std::vector<std::string> huggingface_files(const std::string& folder) {
+  std::vector<std::string> all = weight_files(folder);
+  all.push_back("config.json");
   all.insert(all.end(), std::begin(kOthers), std::end(kOthers));
   return all;
 }

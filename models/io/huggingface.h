@@ -39,8 +39,8 @@ std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32
 /// Reads config.json and the headers of the files. `model` is the exported configuration if the folder still matches
 /// the output of save_huggingface().
 Origin read_huggingface(const std::string& folder);
-/// The names of files that save_huggingface() may write, without shards.
-std::vector<std::string> huggingface_files();
+/// The names of files that save_huggingface() may write or remove in `folder`.
+std::vector<std::string> huggingface_files(const std::string& folder);
 /// The weights as parameters of a Gpt with the configuration of read_huggingface(). An Error names the first tensor
 /// that is missing, unknown, of another shape, or not F32, BF16 or F16.
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
@@ -95,6 +95,8 @@ class Shards {
 /// then removes other old weights (remove_other_weights()). The tensors of one file are in memory at once. Each file is
 /// written atomically, the index last. An Error for a weight that f16 cannot represent.
 void write_shards(const std::string& folder, const std::vector<TheirTensor>&, int64_t max_shard);
+/// The names of model.safetensors, its index, and the shards in `folder`.
+std::vector<std::string> weight_files(const std::string& folder);
 /// Removes former weights after `shards` files were written: model.safetensors or the index, and all
 /// model-00001-of-0000N.safetensors of another number.
 void remove_other_weights(const std::string& folder, size_t shards);

@@ -127,17 +127,19 @@ void write_shards(const std::string& folder, const std::vector<TheirTensor>& ten
   remove_other_weights(folder, single ? 1 : shards.size());
 }
 
-void remove_other_weights(const std::string& folder, size_t shards) {
+std::vector<std::string> weight_files(const std::string& folder) {
   namespace fs = std::filesystem;
+  std::vector<std::string> all{kSingle + 1, kIndex + 1};
   std::error_code none;
-  fs::remove(folder + (shards == 1 ? kIndex : kSingle), none);  // first, while the files that it names are complete
-  std::vector<fs::path> others;
-  const std::string own = fmt::format("-of-{:05}.safetensors", shards);
   for (fs::directory_iterator it(folder, none), end; !none && it != end; it.increment(none))
-    if (const std::string name = it->path().filename().string();
-        is_shard(name) && (shards == 1 || !name.ends_with(own)))
-      others.push_back(it->path());
-  for (const fs::path& path : others) fs::remove(path, none);
+    if (const std::string name = it->path().filename().string(); is_shard(name)) all.push_back(name);
+  return all;
+}
+void remove_other_weights(const std::string& folder, size_t shards) {
+  remove_file(folder + (shards == 1 ? kIndex : kSingle));  // first, while the files that it names are complete
+  const std::string own = fmt::format("-of-{:05}.safetensors", shards);
+  for (const std::string& name : weight_files(folder))
+    if (is_shard(name) && (shards == 1 || !name.ends_with(own))) remove_file(folder + "/" + name);
 }
 
 }  // namespace tg

@@ -2,6 +2,7 @@
 // Former files stay, and messages name the next command.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <iterator>
@@ -111,6 +112,74 @@ TEST_CASE("a run that overwrites another is that run once it has begun, wherever
   }
   CHECK(former > 0);
   CHECK(begun >= 10 / stride());
+}
+
+TEST_CASE("no command replaces or removes an input, nor, without --overwrite, any file that it would write") {
+  const TextFolder folder;
+  std::string said;
+  const auto run = [&](const std::string& text) {
+    Process p(folder.path, command_in("`tapegrad " + text + "`"));
+    const int status = p.status();
+    said = p.errors();
+    return status;
+  };
+  const auto in_out = [](Arguments names, const Arguments& more = {}) {
+    names.insert(names.end(), more.begin(), more.end());
+    for (std::string& name : names) name = "out/" + name;
+    return names;
+  };
+  const std::string steps = " --data text.txt --quiet --max-steps 1 --warmup 0 --batch 1 --val-fraction 0",
+                    shape = " --layers 1 --heads 1 --width 8 --context 8", hf = " --model hf",
+                    both = hf + " --adapter ad";
+  const Arguments of_run = {"checkpoint.safetensors", "log.jsonl", ".watch"},
+                  model = with(huggingface_files("none"), {"model-00001-of-00002.safetensors"});
+  REQUIRE(run("train --positions rope --norm rms_norm --activation swiglu --out base" + steps + shape) == 0);
+  REQUIRE(run("export --model base --to hf --out hf") == 0);
+  REQUIRE(run("finetune --rank 1 --out ad" + steps + hf) == 0);
+  const std::tuple<std::string, std::string, Arguments> writers[] = {
+      // command, an input, files; last if it overwrites
+      {"train" + steps + shape + " --out out", "text.txt", in_out(model, of_run)},
+      {"train" + steps + hf + " --out out", "hf/config.json", in_out(model, of_run)},
+      {"train --no-save" + steps + shape + " --out out", "text.txt", in_out({"log.jsonl"})},
+      {"finetune" + steps + hf + " --out out", "hf/tokenizer.json",
+       in_out({"adapter_config.json", "adapter_model.safetensors", "chat_template.jinja"}, of_run)},
+      {"merge" + both + " --out out", "ad/adapter_config.json", in_out(model)},
+      {"tokenize --tokenizer hf --in text.txt --out out.npy", "text.txt", {"out.npy"}},
+      {"tokenize --tokenizer hf --in text.txt --out out.bin", "hf/tokenizer.json", {"out.bin"}},
+      {"export --to hf --out out" + both, "hf/config.json", {"out", "out/config.json", "out/notes"}},
+      {"export --to gguf --out out" + both, "ad/adapter_config.json", {"out"}},
+      {"tokenizer --out out --train text.txt --vocab 260", "text.txt", {"out", "out/tokenizer.json"}},
+      {"tokenize --out out --tokenizer hf --in text.txt --shard-tokens 100", "text.txt", {"out", "out/meta.json"}},
+      {"plot --out out ad", "ad/log.jsonl", {"out"}},
+      {"eval --data text.txt --logits out" + both, "hf/model.safetensors", {"out"}},
+      {"generate --prompt a --max-tokens 1 --out out" + both, "hf/config.json", {"out"}},
+      {"compare --json out --model base", "base/config.json", {"out"}},
+      {"train --out run --profile out" + steps + shape, "text.txt", {"out", "out.txt"}}};
+  for (const auto& [words, input, files] : writers)
+    for (const std::string& file : files)
+      for (const std::string kind : {"of another", "hard link", "symbolic link"}) {
+        CAPTURE_ALL(words, file, kind);
+        const bool over = kind != "of another" && words.ends_with(" --out " + file.substr(0, file.find('/')));
+        fs::create_directories(fs::path(folder / file).parent_path());
+        if (kind == "of another") write_file_atomically(folder / file, "mine, of tapegrad plot");
+        if (kind == "hard link") fs::create_hard_link(folder / input, folder / file);
+        if (kind == "symbolic link") fs::create_symlink(folder / input, folder / file);
+        const std::string before = read_file(folder / file);
+        CHECK(run(words + (over ? " --overwrite" : "")) == 1);
+        CHECK_HAS(said, over ? file + " is the file that is read as " : file.substr(0, 3));
+        REQUIRE((fs::is_symlink(folder / file) == (kind == "symbolic link") && read_file(folder / file) == before));
+        for (const std::string& left : {std::string("out"), file, std::string("run")}) fs::remove_all(folder / left);
+      }
+  // --no-save removes nothing, and --overwrite only what the command's kind of folder has.
+  fs::create_directory(folder / "out");
+  for (const std::string& file : in_out(model, {"notes", "adapter_model.safetensors"}))
+    write_file_atomically(folder / file, "mine");
+  const auto entries = [&] { return size_t(std::distance(fs::directory_iterator(folder / "out"), {})); };
+  CHECK(run("train --no-save --overwrite --out out" + steps + shape) == 0);
+  CHECK(entries() == model.size() + 4);  // log.jsonl and .lock
+  CHECK(run("merge --overwrite --out out" + both) == 0);
+  CHECK(read_file(folder / "out/notes") + read_file(folder / "out/adapter_model.safetensors") == "minemine");
+  CHECK(entries() == 4 + 4);  // of the model
 }
 
 TEST_CASE("event files that are removed during a run end it, and the message names the next command") {
