@@ -44,6 +44,7 @@
 #include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/jinja/jinja.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/model/lora.h>

@@ -1,0 +1,119 @@
+// Values of a template, with the operations and texts of Python. Internal.
+#pragma once
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/json.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tg::jinja {
+
+template <class... A> [[noreturn]] void refuse(fmt::format_string<A...> form, A&&... values) {
+  detail::fail(Error::Kind::value, "[jinja] " + fmt::format(form, std::forward<A>(values)...));
+}
+
+struct Items;
+struct Value {
+  enum Kind : uint8_t { absent, undefined, none, boolean, integer, number, string, list, dict, space, callable };
+  Kind kind = undefined;  // absent: an argument not given; space: a namespace or `loop`
+  bool safe = false;      // of a string: `+` escapes only what it adds
+  union {
+    int64_t whole = 0;  // booleans are 0 and 1
+    double real;
+  };
+  std::shared_ptr<void> object;  // std::string (what is undefined), Items or Function
+
+  Value(Kind k = undefined, std::shared_ptr<void> o = nullptr) : kind(k), object(std::move(o)) {}
+  template <std::same_as<bool> T> Value(T x) : kind(boolean), whole(x) {}
+  template <std::signed_integral T> Value(T x) : kind(integer), whole(x) {}
+  Value(double x) : kind(number), real(x) {}
+  template <class T> T& as() const { return *static_cast<T*>(object.get()); }
+  const std::string& text() const { return as<std::string>(); }
+  bool is_whole() const { return kind == boolean || kind == integer; }
+  bool is_number() const { return is_whole() || kind == number; }
+  bool given() const { return kind != absent && kind != none; }
+};
+using Values = std::vector<Value>;
+enum class Form : uint8_t { list, tuple, view, iterator };  // view: range(), keys(); iterator: read once
+struct Items {
+  Values keys, values;  // keys: of a dict or a space
+  Form form = Form::list;
+  size_t depth = 0;
+};
+inline bool has_form(const Value& x, Form f) { return x.kind == Value::list && x.as<Items>().form == f; }
+struct Call {
+  Values values;  // of a builtin: its object, then one for each parameter
+  std::vector<std::pair<std::string, Value>> named;
+  const Value& operator[](size_t i) const { return values[i]; }
+};
+struct Run;
+using Function = std::function<Value(Run&, Call&)>;
+struct Builtin {
+  std::string_view name = {}, params = {};  // "sep? count?"; "*": any
+  Value (*run)(Run&, std::string_view name, Call&) = nullptr;
+};
+Builtin find_filter(std::string_view name);
+Builtin find_test(std::string_view name);
+Builtin find_method(const Value&, std::string_view name);
+Builtin find_function(std::string_view name);
+struct JsonForm {
+  std::string indent = {}, item = ", ", key = ": ";
+  bool lines = false, ascii = false;
+};
+struct Scope {
+  std::shared_ptr<Scope> parent;
+  std::vector<std::pair<std::string, Value>> names = {};
+};
+
+/// One rendering. Operations charge their work, which bounds time and memory.
+struct Run {
+  Items context = {};
+  std::string out = {};
+  std::vector<std::pair<size_t, size_t>> generated = {};
+  std::shared_ptr<Scope> scope = std::make_shared<Scope>();
+  std::vector<std::shared_ptr<Scope>> held = {};    // by macros
+  std::vector<std::unique_ptr<Items>> spaces = {};  // of namespaces, which may refer to each other
+  Value captured = {};
+  int line = 1;
+  size_t work = 8'000'000, deep = 0;
+
+  void charge(size_t n) {
+    n < work ? void(work -= n) : refuse("the template does too much work. Shorten its loops or values.");
+  }
+  Value text(std::string);
+  Value list(Values, Form = Form::list);
+  Value dict(Items);
+  Value function(Function f) { return {Value::callable, std::make_shared<Function>(std::move(f))}; }
+  Value undefined(std::string what) { return {Value::undefined, std::make_shared<std::string>(std::move(what))}; }
+  Value from(const Json&, size_t depth = 0);
+  bool truth(const Value&);
+  bool equal(const Value&, const Value&);
+  bool less(const Value&, const Value&, bool or_equal = false);
+  Value binary(std::string_view op, const Value&, const Value&);
+  int64_t length(const Value&);
+  Values items(const Value&);  // that a loop reads
+  Value* find(Items&, const Value& key);
+  void insert(Items&, const Value& key, Value);
+  Value item(const Value&, const Value& key);         // x[key]
+  Value attribute(const Value&, const std::string&);  // x.name
+  Value slice(const Value&, const Value& from, const Value& to, const Value& step);
+  std::string str(const Value&);
+  void write(std::string& to, const Value&, const JsonForm* json = nullptr, size_t depth = 0);  // or as repr()
+  Value apply(const Builtin&, Call);
+};
+
+std::string type_of(const Value&);  // or what is undefined
+// A character at the start of a text, which has one: its bytes and code point; an invalid byte is a character.
+std::string_view first(std::string_view);
+char32_t code_of(std::string_view);
+size_t offset_of(std::string_view, int64_t point);
+bool is_space(char32_t);
+std::string_view strip(std::string_view, bool left = true, bool right = true, const std::string* chars = nullptr);
+std::string escaped(std::string_view);  // for HTML
+
+}  // namespace tg::jinja
