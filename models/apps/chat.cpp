@@ -11,38 +11,39 @@
 namespace tg::apps {
 namespace {
 
-// Adds a message, and returns the ids before its answer. The oldest turns go where they leave no room for it. An Error
-// changes nothing.
-std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatFormat& format,
-                         std::vector<Message>& messages, const std::string& text) {
+// A list of messages, and the ids before an answer to the last of them. The oldest turns go where they leave no room
+// for it.
+std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatTemplate& chat, Json& messages) {
   const int64_t context = m.model.context(), room = std::min(o.most(), context / 2);
-  const ptrdiff_t first = o.system ? 1 : 0;  // message after the system's
-  std::vector<Message> kept = messages;
-  kept.push_back({"user", o.unknown == "skip" ? known_text(*m.tokenizer, text, "the message") : text});
-  std::vector<int64_t> ids = encode_chat(*m.tokenizer, format, kept);
-  size_t gone = 0;
-  for (; std::ssize(ids) + room > context && std::ssize(kept) > first + 1; gone += 2) {
-    kept.erase(kept.begin() + first, kept.begin() + first + 2);
-    ids = encode_chat(*m.tokenizer, format, kept);
+  const size_t first = o.system ? 1 : 0, all = messages.size();  // message after the system's
+  std::vector<int64_t> ids = chat.encode(*m.tokenizer, {{"messages", messages}});
+  while (std::ssize(ids) + room > context && messages.size() > first + 1) {
+    Json kept = Json::array();
+    for (size_t i = 0; i < messages.size(); ++i)
+      if (i < first || i >= first + 2) kept.push_back(messages[i]);
+    messages = std::move(kept);
+    ids = chat.encode(*m.tokenizer, {{"messages", messages}});
   }
   TG_CHECK(std::ssize(ids) < context, value,
            "[generate] the message and its format have {} tokens, and the context is {}. It must be longer than they "
            "are. Shorten the message.",
            ids.size(), context);
-  if (gone > 0) print_note("the {} oldest messages are forgotten: the context is {}", gone, counted(context, "token"));
-  messages = std::move(kept);
+  if (all > messages.size())
+    print_note("the {} oldest messages are forgotten: the context is {}", all - messages.size(),
+               counted(context, "token"));
   return ids;
 }
 
 }  // namespace
 
 int chat(const LoadedModel& m, GenerateOptions o) {
-  const ChatFormat format = chat_format_of("generate", o.chat_format, {o.adapter, o.model}, *m.tokenizer).format;
-  std::vector<Message> messages;
-  if (o.system) messages.push_back({"system", *o.system});
-  const std::string& stop = format.stop;
-  if (const auto id = stop.empty() ? std::nullopt : special_token(*m.tokenizer, stop)) o.stop_tokens.push_back(*id);
-  if (!stop.empty()) o.stops.push_back(stop);
+  const ChatTemplate chat = chat_template_for("generate", o.chat_format, o.adapter, o.model, *m.tokenizer);
+  const auto message = [](const char* role, const std::string& content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  Json messages = Json::array();
+  if (o.system) messages.push_back(message("system", *o.system));
+  if (const auto id = special_token(*m.tokenizer, chat.stop(*m.tokenizer).token)) o.stop_tokens.push_back(*id);
   const bool terminal = isatty(STDIN_FILENO) != 0;
   const auto mark = [&](const char* text) {
     if (terminal) std::fputs(text, stderr);
@@ -50,8 +51,11 @@ int chat(const LoadedModel& m, GenerateOptions o) {
   for (mark("> "); const std::optional<std::string> line = read_input(true); mark("> ")) {
     if (line->find_first_not_of(" \t") == line->npos) continue;
     std::vector<int64_t> tokens;
+    Json asked = messages;  // an Error leaves the messages as they are
     try {
-      tokens = ask(m, o, format, messages, *line);
+      asked.push_back(message("user", o.unknown == "skip" ? known_text(*m.tokenizer, *line, "the message") : *line));
+      tokens = ask(m, o, chat, asked);
+      messages = asked;
     } catch (const Error& e) {
       if (!terminal) throw;
       print_note(e.what());
@@ -72,7 +76,7 @@ int chat(const LoadedModel& m, GenerateOptions o) {
     generate(m.model, tokens, most, o.sampling, {.use_cache = !o.no_cache, .on_token = take});
     show(text.end());
     put("\n");
-    messages.push_back({"assistant", answer});
+    messages.push_back(message("assistant", answer));
     const int signal = Interrupt::signal();
     if (signal && signal != SIGINT) return 128 + signal;
     if (!signal && !text.ended())

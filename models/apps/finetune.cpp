@@ -31,9 +31,10 @@ struct Base {
   Base(const std::string& f, Device device, DType dtype)
       : folder(f), loaded(load_model(f, device, dtype)), weights(weights_hash(loaded.params)) {}
 
-  ModelOfData of_data() const {
+  ModelOfData of_data(const std::string& adapter = "") const {
     check_language_model(folder, loaded.model.config());
-    return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error};
+    return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error,
+            adapter};
   }
 };
 
@@ -97,8 +98,8 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
   else
     lora_targets(base.loaded.model, lora);  // throws before the data is read
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
-    RunData d = read_examples_or_data(base.of_data(), files, with.data, with.train.window_in(with.model.context),
-                                      o.unknown == "skip");
+    RunData d = read_examples_or_data(base.of_data(o.adapter), files, with.data,
+                                      with.train.window_in(with.model.context), o.unknown == "skip");
     if (d.examples) {
       TG_CHECK(
           o.unknown != "skip", value,
@@ -129,7 +130,8 @@ FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
            folder, path, base.weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
   RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig& run) {
-    return read_examples_or_data(base.of_data(), files, run.data, run.train.window_in(run.model.context),
+    if (path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();  // the file says it
+    return read_examples_or_data(base.of_data(o.resume), files, run.data, run.train.window_in(run.model.context),
                                  o.unknown != "error");
   });
   return {std::move(base), std::move(s)};
@@ -142,7 +144,7 @@ int run(FinetuneOptions& o) {
   RunSetup& s = job.start;
   std::vector<std::string> files = adapter_files();
   files.push_back("chat_template.jinja");
-  const std::string chat = s.data.examples ? jinja_of(chat_format(s.run.data.chat_format)) : "";
+  const std::string chat = s.data.chat ? s.data.chat->text() : "";
   return run_training(o, s, device, [&]() -> TrainTarget {
     Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
     const int64_t trained = lora.params().count();
@@ -153,17 +155,15 @@ int run(FinetuneOptions& o) {
                                  .base = base.weights,
                                  .folder = absolute_path(base.folder),
                                  .chat_template = chat};
-    return {
-        .model = base.loaded.model,
-        .params = lora.params(),
-        .title =
-            fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.count(),
-                        trained, lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
-        .save = [=, &s] { save_adapter(s.out, lora, options); },
-        .files = files,
-        .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
-                            s.data.examples ? "--chat --chat-format " + s.run.data.chat_format : "--prompt \"...\""),
-        .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
+    return {.model = base.loaded.model,
+            .params = lora.params(),
+            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.count(),
+                                 trained, lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
+            .save = [=, &s] { save_adapter(s.out, lora, options); },
+            .files = files,
+            .hint = fmt::format("tapegrad generate --model {} --adapter {} {}", base.folder, s.out,
+                                s.data.chat ? "--chat" : "--prompt \"...\""),
+            .note = about_dropout(base.loaded.origin, "--lora-dropout is that of the adapters")};
   });
 }
 

@@ -320,7 +320,7 @@ Subcommand generate_command() {
         c.option("--system", "TEXT", "", "the system message of --chat",
                  [&o](const std::string& word) { o.system = word; });
         c.option("--chat-format", "NAME",
-                 fmt::format("of --chat: {}; by default guessed from the folder's chat template", kChatFormats),
+                 fmt::format("of --chat: {}; default: the chat template of the adapter or model", kChatFormats),
                  o.chat_format);
         c.option("--samples", "texts to make of each prompt", o.samples, 1);
         c.option("--batch", "texts in a forward pass", o.batch, 8);

@@ -130,46 +130,43 @@ std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::stri
     return std::nullopt;
   }
 }
-int64_t reply_end(const Tokenizer& tokenizer, const std::string& folder) {
+int64_t reply_end(const Tokenizer& tokenizer, const std::string& model, const std::string& folder) {
   const std::string chat = chat_template_of(folder);
-  const size_t at = chat.find("{%- generation %}"), end = chat.find("{%- endgeneration %}");
-  const auto name = guess_chat_format(chat);
-  if (at == chat.npos && !name) return -1;
-  const std::string stop = at == chat.npos ? chat_format(*name).stop : tokenizer.special_in(chat.substr(at, end - at));
-  return stop.empty() ? tokenizer.end_of_text() : special_token(tokenizer, stop).value_or(-1);
+  if (chat.empty()) return -1;
+  const ChatTemplate by(chat, "of " + folder, special_tokens_of({model, folder}, tokenizer));
+  return special_token(tokenizer, by.stop(tokenizer).token).value_or(-1);
 }
 std::vector<int64_t> ends_of(const LoadedModel& m, const std::string& model, const std::string& adapter) {
   std::vector<int64_t> ends = m.origin ? m.origin->eos_tokens : std::vector<int64_t>();
   if (!m.tokenizer) return ends;
   if (ends.empty()) ends = {m.tokenizer->end_of_text()};
   for (const std::string& folder : {adapter, m.origin ? "" : model})
-    if (const int64_t end = reply_end(*m.tokenizer, folder); std::ranges::find(ends, end) == ends.end())
+    if (const int64_t end = reply_end(*m.tokenizer, model, folder); std::ranges::find(ends, end) == ends.end())
       ends.push_back(end);
   std::erase_if(ends, [&](int64_t id) { return id < 0 || id >= m.model.config().vocab_size; });
   return ends;
 }
-NamedFormat chat_format_of(std::string_view command, const std::string& given, const std::vector<std::string>& folders,
-                           const Tokenizer& tokenizer) {
-  std::string name = given;
-  for (const std::string& folder : folders) {
-    if (!name.empty() || folder.empty()) continue;
-    name = guess_chat_format(chat_template_of(folder)).value_or("");
-    if (!name.empty())
-      print_note("the chat format is {}, guessed from the template of {}; --chat-format sets another", name, folder);
-  }
-  TG_CHECK(!name.empty(), value,
-           "[{}] {} has no chat template that is known. Messages need the format that the model was trained on. Pass "
-           "--chat-format with {}.",
-           command, folders.back(), kChatFormats);
-  ChatFormat format = chat_format(name);
-  if (const int64_t end = tokenizer.end_of_text(); format.stop.empty() && end >= 0)
-    format.stop = tokenizer.decode(std::vector{end});
-  for (const std::string& marker : {format.begin, format.stop})
-    TG_CHECK(!marker.starts_with('<') || !marker.ends_with('>') || special_token(tokenizer, marker), value,
-             "[{}] the chat format {} needs the token {}, which the tokenizer of {} lacks. Pass the --chat-format that "
-             "the model was trained on.",
-             command, name, marker, folders.back());
-  return {std::move(name), format};
+ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,
+                               const std::string& folder, const Tokenizer& tokenizer) {
+  const Json tokens = special_tokens_of({folder, adapter}, tokenizer);
+  std::string from = adapter, recorded = chat_template_of(adapter);
+  if (recorded.empty()) recorded = chat_template_of(from = folder);
+  TG_CHECK(!given.empty() || !recorded.empty(), value,
+           "[{}] {} has no chat template. Messages need the one that the model was trained on. Pass --chat-format with "
+           "{}.",
+           command, folder, kChatFormats);
+  ChatTemplate chat = given.empty() ? ChatTemplate(recorded, "of " + from, tokens) : ChatTemplate::named(given, tokens);
+  if (!recorded.empty() && without_generation(recorded) != without_generation(chat.text()))
+    print_note("the chat template {} replaces that of {}", given, printable(from));
+  const std::string missing = chat.stop(tokenizer).missing;
+  TG_CHECK(missing.empty() || given.empty(), value,
+           "[{}] the chat format {} needs the token {}, which the tokenizer of {} lacks. Pass the --chat-format that "
+           "the model was trained on.",
+           command, given, missing, folder);
+  if (!missing.empty())
+    print_note("the chat template of {} ends a reply by {}, which is no special token of the tokenizer",
+               printable(from), printable(missing));
+  return chat;
 }
 
 RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::string>& words, DataConfig& how,
@@ -194,9 +191,8 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
   check_tokenizer(m.tokenizer, m.tokenizer_error,
                   fmt::format("[{}] {} has no tokenizer, and {} has messages. Name a model with a tokenizer.",
                               m.command, m.folder, name_of_files(files)));
-  const auto [name, format] = chat_format_of(m.command, how.chat_format, {m.folder}, *m.tokenizer);
-  how.chat_format = name.find_first_of("./") == name.npos ? name : absolute_path(name);  // a resume may run elsewhere
-  ExampleOptions o{.format = format, .loss = how.loss, .context = window, .skip_bad = how.skip_bad, .pairs = pairs};
+  const ChatTemplate chat = chat_template_for(m.command, how.chat_format, m.adapter, m.folder, *m.tokenizer);
+  ExampleOptions o{.chat = chat, .loss = how.loss, .context = window, .skip_bad = how.skip_bad, .pairs = pairs};
   if (const int64_t end = m.tokenizer->end_of_text(); end >= 0) o.end = m.tokenizer->decode(std::vector{end});
   Examples all = read_examples(files, *m.tokenizer, o);
   for (const Examples::Row& row : all.rows)
@@ -211,7 +207,8 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
                counted(window + 1, "token"));
   if (all.skipped > 0)
     print_note("{} skipped, which no example is on; the first: {}", counted(all.skipped, "line"), all.why);
-  return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all)};
+  if (!all.ignored.empty()) print_note("keys without an effect are ignored: {}", printable(all.ignored));
+  return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all), chat};
 }
 
 RunConfig run_from(const ModelOfData& m, const GptConfig& config) {
@@ -232,7 +229,7 @@ Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& fold
 }
 
 std::string chat_template_over(const LoadedModel& m, const std::string& model, const std::string& adapter) {
-  const std::string chat = chat_template_of(adapter);
+  const std::string chat = without_generation(chat_template_of(adapter));
   return chat.empty() && !m.origin ? chat_template_of(model) : chat;
 }
 

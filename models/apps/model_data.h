@@ -21,6 +21,7 @@ struct RunData {
   TokenData tokens;
   std::unique_ptr<Tokenizer> tokenizer;   // null: ids without a tokenizer
   std::optional<Examples> examples = {};  // in place of tokens
+  std::optional<ChatTemplate> chat = {};  // of the examples
 };
 // Words are paths, or patterns that several files match.
 std::vector<std::string> files_of(const std::vector<std::string>& words);
@@ -41,7 +42,7 @@ void add_unknown_option(Command&, const std::string& otherwise, std::string& to)
 // The text without characters unknown to the tokenizer. Reports them on stderr, as characters of `what`.
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
-inline constexpr const char* kChatFormats = "chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.json";
+inline constexpr const char* kChatFormats = "chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.jinja";
 
 // The model of a command, and its flags.
 struct ModelOptions {
@@ -51,7 +52,8 @@ struct ModelOptions {
 void add_model_options(Command&, ModelOptions&);
 LoadedModel open_model(const ModelOptions&);
 void check_language_model(const std::string& folder, const GptConfig&);
-// The template of an adapter, else that of the model's folder, unless it is one of Hugging Face, which is copied.
+// The template of an adapter, without {% generation %}, else that of the model's folder, unless it is one of Hugging
+// Face, which is copied.
 std::string chat_template_over(const LoadedModel&, const std::string& model, const std::string& adapter);
 
 // A model folder, as far as data depends on it.
@@ -61,27 +63,24 @@ struct ModelOfData {
   int64_t vocab_size = 0;
   const Tokenizer* tokenizer = nullptr;  // null: token files only
   std::string tokenizer_error = {};      // why it cannot be read
+  std::string adapter = {};              // its chat template goes before the folder's
 };
 // read_tokens() within the model's vocabulary.
 RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
 // Examples of instructions, chats or preferences if the files hold them, else read_data(). `window`: the most tokens of
-// an example. Sets how.chat_format. Notes what was cut and skipped.
+// an example. Notes what was cut, skipped and ignored.
 RunData read_examples_or_data(const ModelOfData&, const std::vector<std::string>& words, DataConfig& how,
                               int64_t window, bool skip_unknown);
 // The id of a special token, or nothing.
 std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
-// The token that ends a reply in the chat template of a folder, or -1.
-int64_t reply_end(const Tokenizer&, const std::string& folder);
+// The token that ends a reply in the chat template of a folder, the model's or an adapter's; or -1.
+int64_t reply_end(const Tokenizer&, const std::string& model, const std::string& folder);
 // The folder's ends of a text, else the tokenizer's; and reply_end() of the adapter or our folder.
 std::vector<int64_t> ends_of(const LoadedModel&, const std::string& model, const std::string& adapter);
-struct NamedFormat {
-  std::string name;
-  ChatFormat format;
-};
-// The chat format `given`, or that of the chat template in a folder (the first that has one), with a note. An Error if
-// the tokenizer lacks its tokens.
-NamedFormat chat_format_of(std::string_view command, const std::string& given, const std::vector<std::string>& folders,
-                           const Tokenizer&);
+// The chat template `given`, else that of the adapter's folder or the model's. Notes one that `given` replaces. An
+// Error, or a note for those of folders, if the tokenizer lacks its stop.
+ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,
+                               const std::string& folder, const Tokenizer&);
 // The defaults of a run that begins with this model.
 RunConfig run_from(const ModelOfData&, const GptConfig&);
 

@@ -74,7 +74,7 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainTarget& w
   if (s.data.examples) {
     const Examples::Split parts = s.data.examples->split(1 - t.val_fraction);
     fmt::print("data    {}: {} to train on, {} to validate on, in the format {}\n", files,
-               counted(parts.train.size(), "example"), parts.val.size(), s.run.data.chat_format);
+               counted(parts.train.size(), "example"), parts.val.size(), s.data.chat->name());
   } else {
     const TokenData::Split parts = s.data.tokens.split(1 - t.val_fraction);
     fmt::print("data    {}: {} to train on, {} to validate on\n", files, counted(parts.train.size(), "token"),

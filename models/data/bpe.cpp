@@ -27,8 +27,8 @@ class Encoder {
     bytes_ += sizeof(Part);
     if (bytes_ >= kPart * kParts) run();
   }
-  // Stores a text for add() until the next keep().
-  std::string_view keep(std::string text) { return kept_.emplace_back(std::move(text)); }
+  // Stores a text for add() until the next keep() of this level.
+  std::string_view keep(std::string text, size_t level) { return kept_[level].emplace_back(std::move(text)); }
   // `begins`: the document starts here. The text must live until run().
   void add(std::string_view text, bool begins) {
     while (!text.empty()) {
@@ -68,7 +68,8 @@ class Encoder {
     }
     open_.clear();
     bytes_ = 0;
-    while (kept_.size() > 1) kept_.pop_front();
+    for (auto& kept : kept_)
+      while (kept.size() > 1) kept.pop_front();
   }
 
  private:
@@ -95,9 +96,15 @@ class Encoder {
   std::vector<Part> open_;
   size_t bytes_ = 0;
   int32_t last_ = -1;
-  std::deque<std::string> kept_;  // texts in open_, and the current one
+  std::deque<std::string> kept_[2];  // texts in open_, and the current one
   std::vector<std::unique_ptr<detail::BpeMemory>> memories_;
 };
+std::string without(std::string_view text, std::string_view dropped) {
+  std::string kept;
+  for (size_t at; (at = text.find(dropped)) != text.npos; text.remove_prefix(at + dropped.size()))
+    kept += text.substr(0, at);
+  return kept.append(text);
+}
 // Adds the ids of a document.
 void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions options, Encoder& out) {
   // Finds added tokens in `part`. plain(text, whether it starts the part) takes the rest.
@@ -111,9 +118,12 @@ void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions 
   };
   if (options.add_special) out.add(p.before);
   find(p.added, text, [&](std::string_view part, bool begins) {
-    if (!p.normalizer.empty()) part = out.keep(detail::normalized(p.normalizer, part));
-    find(p.added_normalized, part,
-         [&](std::string_view rest, bool rest_begins) { out.add(rest, begins && rest_begins); });
+    if (!p.normalizer.empty()) part = out.keep(detail::normalized(p.normalizer, part), 0);
+    find(p.added_normalized, part, [&](std::string_view rest, bool rest_begins) {
+      if (!options.dropped.empty() && rest.find(options.dropped) != rest.npos)
+        rest = out.keep(without(rest, options.dropped), 1);
+      out.add(rest, begins && rest_begins);
+    });
   });
   if (options.add_special) out.add(p.after);
 }
@@ -144,13 +154,16 @@ void BpeTokenizer::encode_documents(std::span<const std::string_view> documents,
   out.run();
 }
 int64_t BpeTokenizer::end_of_text() const { return parts_->end_of_text; }
-std::string BpeTokenizer::special_in(std::string_view text) const {
-  std::string found;
+std::vector<SpecialSpan> BpeTokenizer::specials(std::string_view text) const {
+  std::vector<SpecialSpan> all;
   for (const detail::AddedTokens* tokens : {&parts_->added, &parts_->added_normalized})
-    tokens->find(text, true, [&](size_t, size_t, const detail::AddedToken* t) {
-      if (t && t->special && found.empty()) found = t->content;
+    tokens->find(text, true, [&](size_t begin, size_t, const detail::AddedToken* t) {
+      if (!t || !t->special) return;
+      const size_t at = text.find(t->content, begin);
+      all.push_back({begin, at, at + t->content.size()});
     });
-  return found;
+  std::ranges::stable_sort(all, {}, &SpecialSpan::at);
+  return all;
 }
 
 std::string BpeTokenizer::decode_next(int64_t id, bool& begins) const {

@@ -32,7 +32,7 @@ class BpeTokenizer final : public Tokenizer {
   void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const override;
   /// The special token `<|endoftext|>`, else `<|end_of_text|>`, else `</s>`.
   int64_t end_of_text() const override;
-  std::string special_in(std::string_view) const override;
+  std::vector<SpecialSpan> specials(std::string_view) const override;
   std::string decode_next(int64_t id, bool& begins) const override;
   int64_t vocab_size() const override;
   /// The largest id that is not an added token, plus 1. A model may lack added tokens, such as padding.

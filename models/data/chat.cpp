@@ -1,83 +1,237 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/fields.h>
+#include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/chat.h>
+
+#include <algorithm>
+#include <array>
+#include <regex>
 
 namespace tg {
 namespace {
-constexpr std::string_view kFormats[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"},
-                           kQwen = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+constexpr const char* kSpace = " \t\r\n";
+constexpr std::string_view kFormats[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"};
 
+// A message is `begin`, its role, `middle`, its content and `end`.
+std::string tagged(const std::string& begin, const std::string& middle, const std::string& end) {
+  return "{% for m in messages %}{{ '" + begin + "' + m['role'] + '" + middle + "' + m['content'] + '" + end +
+         "' }}{% endfor %}{% if add_generation_prompt %}{{ '" + begin + "assistant" + middle + "' }}{% endif %}";
+}
 // By the place in kFormats.
-ChatFormat built_in(size_t place) {
-  const ChatFormat chatml{.system = {"<|im_start|>system\n", "<|im_end|>\n"},
-                          .user = {"<|im_start|>user\n", "<|im_end|>\n"},
-                          .assistant = {"<|im_start|>assistant\n", "\n"},
-                          .stop = "<|im_end|>"};
-  ChatFormat all[] = {
-      chatml,
-      chatml,
-      {.begin = "<|begin_of_text|>",
-       .system = {"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
-       .user = {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
-       .assistant = {"<|start_header_id|>assistant<|end_header_id|>\n\n", ""},
-       .stop = "<|eot_id|>"},
-      {.system = {"<|system|>\n", "</s>\n"},
-       .user = {"<|user|>\n", "</s>\n"},
-       .assistant = {"<|assistant|>\n", "\n"},
-       .stop = "</s>"},
-      {.begin = "<s>", .system = {"", "\n\n"}, .user = {"[INST] ", " [/INST]"}, .stop = "</s>", .system_in_user = true},
-      {.default_system = "Below is an instruction that describes a task. Write a response that appropriately "
-                         "completes the request.",
-       .system = {"", "\n\n"},
-       .user = {"### Instruction:\n", "\n\n"},
-       .assistant = {"### Response:\n", "\n\n"},
-       .input = "\n\n### Input:\n"},
-      {}};
-  all[1].default_system = kQwen;
-  return all[place];
+std::string built_in(size_t place) {
+  const std::string chatml = tagged("<|im_start|>", "\\n", "<|im_end|>\\n"),
+                    each = "{% for m in turns %}{% if m['role'] == 'user' %}";
+  return "{% set given = messages[0]['role'] == 'system' %}{% set turns = messages[1:] if given else messages %}"
+         "{% if not turns %}{{ raise_exception('A conversation needs a message of the user.') }}{% endif %}"
+         "{% for m in turns %}{% if m['role'] != ('user' if loop.index0 % 2 == 0 else 'assistant') %}{{ "
+         "raise_exception("
+         "'After an optional system message, user and assistant take turns: ' + m['role'] + ' is out of turn.') }}"
+         "{% endif %}{% endfor %}" +
+         std::array{
+             chatml,
+             "{% if not given %}{{ '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+             "assistant.<|im_end|>\\n' }}{% endif %}" +
+                 chatml,
+             "{{ '<|begin_of_text|>' }}" + tagged("<|start_header_id|>", "<|end_header_id|>\\n\\n", "<|eot_id|>"),
+             tagged("<|", "|>\\n", "</s>\\n"),
+             "{{ '<s>' }}" + each +
+                 "{{ '[INST] ' + (messages[0]['content'] + '\\n\\n' if given and loop.first else '') + m['content'] + "
+                 "' [/INST]' }}{% else %}{{ m['content'] + '</s>' }}{% endif %}{% endfor %}",
+             "{{ (messages[0]['content'] if given else 'Below is an instruction that describes a task. Write a "
+             "response that appropriately completes the request.') + '\\n\\n' }}" +
+                 each +
+                 "{{ '### Instruction:\\n' + m['content'] }}{% else %}{{ '### Response:\\n' + m['content'] }}"
+                 "{{ eos_token }}{% endif %}{{ '\\n\\n' }}{% endfor %}"
+                 "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}",
+             std::string("{% for m in messages %}{{ m['content'] }}"
+                         "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}")}[place];
 }
 
-// Throws unless the roles take turns.
-void check_roles(std::span<const Message> messages) {
-  const size_t first = !messages.empty() && messages[0].role == "system";
-  TG_CHECK(messages.size() > first, value,
-           "[chat] {} messages without one of the user. A conversation has one: add it.", messages.size());
-  for (size_t i = first; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
-    TG_CHECK(role == "system" || role == "user" || role == "assistant", value,
-             "[chat] message {} has the role '{}'. Roles are system, user and assistant.", i, role);
-    const std::string_view turn = (i - first) % 2 == 0 ? "user" : "assistant";
-    TG_CHECK(role == turn, value,
-             "[chat] message {} is of the {}, and its turn is the {}'s. An optional system message is first; then user "
-             "and assistant take turns.",
-             i, role, turn);
+// As transformers does: without null, and thoughts under two names.
+Json normalized(const Json& message) {
+  Json all = Json::object();
+  const Json* thought = nullptr;
+  for (const char* name : {"reasoning", "thinking", "reasoning_content"})
+    if (const Json* x = find_value(message, name)) thought = x;
+  if (thought) all["thinking"] = *thought;
+  for (const auto& [key, x] : message.items())
+    if (!x.is_null()) all[key] = x;
+  if (thought) all["reasoning_content"] = *thought;
+  return all;
+}
+// The value with f() of each text and key.
+template <class F> Json mapped(const Json& x, const F& f) {
+  if (x.is_string()) return f(x.get<std::string>());
+  if (!x.is_array() && !x.is_object()) return x;
+  Json all = x.is_array() ? Json::array() : Json::object();
+  if (x.is_array())
+    for (const Json& e : x) all.push_back(mapped(e, f));
+  else
+    for (const auto& [key, e] : x.items()) all[f(key)] = mapped(e, f);
+  return all;
+}
+// As `normalized` messages, with a noncharacter in each special token that they spell, which the tokenizer drops again.
+constexpr const char* kMark = "\uFFFF";
+Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
+  Json all = conversation, messages = Json::array();
+  for (const Json& m : conversation.at("messages")) messages.push_back(normalized(m));
+  TG_CHECK(!messages.empty(), value, "[chat] there are no messages. A conversation has one: add it.");
+  all["messages"] = std::move(messages);
+  return !tokenizer ? all : mapped(all, [&](std::string text) {
+    TG_CHECK(text.find(kMark) == text.npos, value,
+             "[chat] a message has the noncharacter U+FFFF, which marks special tokens as text. Leave it out.");
+    for (bool again = true; std::exchange(again, false);) {
+      const std::vector<SpecialSpan> spans = tokenizer->specials(text);
+      for (auto s = spans.rbegin(); s != spans.rend(); ++s) {
+        size_t second = s->at + 1;  // a token of one character stays
+        while (second < s->end && (uint8_t(text[second]) & 0xC0) == 0x80) ++second;
+        if (second < s->end) text.insert(second, kMark), again = true;
+      }
+    }
+    return text;
+  });
+}
+Json object_of(const std::string& folder, const char* name) {
+  const std::string path = folder + "/" + name;
+  if (folder.empty() || !path_exists(path)) return Json::object();
+  const Json file = parse_json(MappedFile(path).text(), "chat", path, 64);
+  return file.is_object() ? file : Json::object();
+}
+// f(), whose Errors are of a template.
+template <class F> auto of_template(const F& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{}\n    --chat-format sets another template", e.what()));
   }
-}
-
-// A literal of Jinja, as of JSON.
-std::string quoted(std::string_view text) { return text_of(Json(text)); }
-// A statement that prints the sum of expressions.
-std::string printed(std::initializer_list<std::string_view> expressions) {
-  std::string sum;
-  for (const std::string_view e : expressions)
-    if (e != "\"\"") sum += (sum.empty() ? "" : " + ") + std::string(e);
-  return sum.empty() ? "" : "{{- " + sum + " }}";
 }
 }  // namespace
 
-ChatFormat chat_format(const std::string& name) {
-  if (name.find_first_of("./") == name.npos) return built_in(known_place("chat", name, kFormats));
+ChatTemplate::ChatTemplate(std::string text, std::string name, Json tokens)
+    : jinja_(of_template([&] { return JinjaTemplate(std::move(text), "chat template " + name); })),
+      name_(std::move(name)),
+      tokens_(std::move(tokens)) {}
+ChatTemplate ChatTemplate::named(const std::string& name, Json tokens) {
+  if (name.find_first_of("./") == name.npos)
+    return ChatTemplate(built_in(known_place("chat", name, kFormats)), name, std::move(tokens));
   const MappedFile file(name);
-  return in_file(name, [&] { return config_from_json<ChatFormat>(file.text(), {.name = name, .op = "chat"}); });
+  TG_CHECK(!json_or_null(file.text()).is_object(), value,
+           "[chat] {} is JSON, as chat formats of earlier versions were. A chat template is Jinja. Pass a FILE.jinja, "
+           "such as the chat_template.jinja of an adapter that was trained with it.",
+           name);
+  return ChatTemplate(std::string(file.text()), name, std::move(tokens));
+}
+
+JinjaTemplate::Rendered ChatTemplate::rendered(const Json& conversation, bool prompt, size_t messages) const {
+  Json all = tokens_;
+  all["tools"] = nullptr, all["documents"] = nullptr;
+  for (const auto& [key, x] : conversation.items())
+    if (key != "messages") all[key] = x;
+  Json& some = all["messages"] = Json::array();
+  for (size_t i = 0; i < std::min(messages, conversation["messages"].size()); ++i)
+    some.push_back(conversation["messages"][i]);
+  all["add_generation_prompt"] = prompt;
+  return of_template([&] { return jinja_.render(all); });
+}
+std::string ChatTemplate::render(const Json& conversation, bool add_generation_prompt) const {
+  return rendered(prepared(conversation, nullptr), add_generation_prompt, SIZE_MAX).text;
+}
+std::vector<int64_t> ChatTemplate::encode(const Tokenizer& tokenizer, const Json& conversation,
+                                          bool add_generation_prompt) const {
+  return tokenizer.encode(rendered(prepared(conversation, &tokenizer), add_generation_prompt, SIZE_MAX).text,
+                          {.parse_special = true, .dropped = kMark});
+}
+
+ChatTemplate::Bytes ChatTemplate::reply(const Json& conversation, size_t message, std::string_view whole,
+                                        std::span<const SpecialSpan> special) const {
+  const size_t begin = [&] {
+    const std::string before = rendered(conversation, true, message).text;
+    TG_CHECK(whole.starts_with(before), value,
+             "[chat] before message {} the chat template {} makes another text with the reply than without it, so the "
+             "begin of the reply is unknown. Put {{% generation %}} and {{% endgeneration %}} around replies in a copy "
+             "of the template, and pass it by --chat-format.",
+             message, name_);
+    return before.size();
+  }();
+  const Json &m = conversation["messages"][message], *calls = find_value(m, "tool_calls");
+  auto stop = std::ranges::lower_bound(special, begin, {}, &SpecialSpan::at);
+  const Json* content = m.find("content");
+  std::string text = content && content->is_string() ? content->get<std::string>() : "";
+  const std::string_view front = whole.substr(0, stop == special.end() ? whole.size() : stop->at);
+  if (front.find(text, begin) == front.npos)
+    text.erase(text.find_last_not_of(kSpace) + 1), text.erase(0, text.find_first_not_of(kSpace));
+  const size_t at = front.find(text, begin), end = at == front.npos ? begin : at + text.size();  // of the content
+  if (stop != special.end() && !calls && whole.find_first_not_of(kSpace, end) == stop->at) return {begin, stop->end};
+  const std::string through = rendered(conversation, false, message + 1).text;
+  const size_t most = whole.starts_with(through) ? through.size() : whole.size();
+  if (calls)  // they may begin by a special token
+    while (stop != special.end() && stop + 1 != special.end() && stop[1].end <= most) ++stop;
+  return {begin, stop != special.end() && stop->end <= most ? stop->end : end > begin ? end : most};
+}
+ChatTemplate::Tokens ChatTemplate::example(const Tokenizer& tokenizer, const Json& conversation,
+                                           const std::vector<bool>& counts) const {
+  const Json talk = prepared(conversation, &tokenizer), &messages = talk["messages"];
+  const auto [text, generated] = rendered(talk, false, SIZE_MAX);
+  const std::vector<SpecialSpan> special = tokenizer.specials(text);
+  const auto replies = size_t(std::ranges::count_if(messages, [](const Json& m) { return m["role"] == "assistant"; }));
+  std::vector<Bytes> ranges;
+  if (!generated.empty() && size_t(std::ranges::count(counts, true)) == replies)
+    ranges = generated;
+  else
+    for (size_t i = 0, k = 0; i < messages.size(); k += messages[i++]["role"] == "assistant")
+      if (counts[i]) ranges.push_back(generated.size() == replies ? generated[k] : reply(talk, i, text, special));
+  Tokens r;
+  const auto encoded = [&](size_t begin, size_t end) {
+    return tokenizer.encode(std::string_view(text).substr(begin, end - begin),
+                            {.parse_special = true, .dropped = kMark});
+  };
+  auto range = ranges.begin();
+  // A special token begins each part, so that its ids are those of the whole text.
+  for (size_t k = 0, begin = 0, end; begin < text.size(); begin = end) {
+    while (k < special.size() && special[k].begin <= begin) ++k;
+    end = k < special.size() ? special[k].begin : text.size();
+    const std::vector<int64_t> ids = encoded(begin, end);
+    std::vector<bool> in(ids.size());
+    // The tokens before a byte, with `touched` the one that it is within too.
+    const auto place = [&](size_t at, bool touched) {
+      if (at <= begin || at >= end) return at <= begin ? 0 : std::ssize(ids);
+      const std::vector<int64_t> some = encoded(begin, at);
+      const ptrdiff_t same = std::ranges::mismatch(some, ids).in1 - some.begin();
+      return std::min(same + (touched && same < std::ssize(some)), std::ssize(ids));
+    };
+    for (; range != ranges.end() && range->first < end; ++range) {
+      std::fill(in.begin() + place(range->first, false), in.begin() + place(range->second, true), true);
+      if (range->second > end) break;
+    }
+    r.ids.insert(r.ids.end(), ids.begin(), ids.end()), r.counts.insert(r.counts.end(), in.begin(), in.end());
+  }
+  return r;
+}
+
+ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
+  const Json talk = parse_json(R"({"messages": [{"role": "user", "content": "1+1?"},
+                                                {"role": "assistant", "content": "2!"}]})",
+                               "chat", "");
+  try {
+    const auto [text, generated] = rendered(talk, false, SIZE_MAX);
+    const std::vector<SpecialSpan> special = tokenizer.specials(text);
+    const Bytes bytes = generated.empty() ? reply(talk, 1, text, special) : generated[0];
+    const auto last = std::ranges::lower_bound(special, bytes.first, {}, &SpecialSpan::at);
+    if (last != special.end() && (last->end <= bytes.second || last->at == bytes.second))
+      return {text.substr(last->at, last->end - last->at)};
+    const size_t at = text.find_first_not_of(kSpace, text.find("2!", bytes.first) + 2);
+    if (at != text.npos && text[at] == '<' && text.find('>', at) < text.find_first_of(kSpace, at))
+      return {"", text.substr(at, text.find('>', at) + 1 - at)};
+  } catch (const Error&) {  // of a template that refuses this conversation
+  }
+  return {};
 }
 
 std::string chat_template_of(const std::string& folder) {
-  const std::string file = folder + "/chat_template.jinja", path = folder + "/tokenizer_config.json";
-  if (folder.empty()) return "";
-  if (path_exists(file)) return std::string(MappedFile(file).text());
-  const Json config = path_exists(path) ? parse_json(MappedFile(path).text(), "chat", path, 64) : Json();
-  const Json* found = config.is_object() ? config.find("chat_template") : nullptr;
+  if (const std::string file = folder + "/chat_template.jinja"; !folder.empty() && path_exists(file))
+    return std::string(MappedFile(file).text());
+  const Json config = object_of(folder, "tokenizer_config.json"), *found = config.find("chat_template");
   if (found && found->is_array()) {  // objects with "name" and "template"
     const auto named = std::ranges::find_if(*found, [](const Json& t) {
       return t.is_object() && t.contains("template") && t.contains("name") && t["name"] == Json("default");
@@ -86,90 +240,26 @@ std::string chat_template_of(const std::string& folder) {
   }
   return found && found->is_string() ? found->get<std::string>() : "";
 }
-
-std::optional<std::string> guess_chat_format(std::string_view chat_template) {
-  constexpr std::pair<std::string_view, const char*> kMarkers[] = {{kQwen, "qwen"},
-                                                                   {"<|im_start|>", "chatml"},
-                                                                   {"<|start_header_id|>", "llama3"},
-                                                                   {"<|user|>", "zephyr"},
-                                                                   {"[INST]", "mistral"}};
-  for (size_t i = 0; i < std::size(kFormats); ++i)
-    if (chat_template == jinja_of(built_in(i))) return std::string(kFormats[i]);
-  for (const auto& [marker, name] : kMarkers)
-    if (chat_template.find(marker) != chat_template.npos) return name;
-  return std::nullopt;
-}
-
-std::vector<ChatPart> chat_parts(const ChatFormat& f, std::span<const Message> messages, bool add_generation_prompt) {
-  check_roles(messages);
-  std::vector<ChatPart> parts;
-  std::string marker = f.begin;  // joined up to the next content, as one text is encoded
-  const auto end_marker = [&] {
-    if (!marker.empty()) parts.push_back({std::exchange(marker, ""), true});
-  };
-  const auto content = [&](const std::string& text, int64_t reply) {
-    end_marker();
-    if (!text.empty()) parts.push_back({text, false, reply});
-  };
-  const bool given = messages[0].role == "system";
-  const auto put_system = [&] {
-    if (!given && f.default_system.empty()) return;
-    marker += f.system.prefix;
-    content(given ? messages[0].content : f.default_system, -1);
-    marker += f.system.suffix;
-  };
-  if (!f.system_in_user) put_system();
-  for (size_t i = given; i < messages.size(); ++i) {
-    if (messages[i].role == "user") {
-      marker += f.user.prefix;
-      if (f.system_in_user && i == size_t(given)) put_system();
-      content(messages[i].content, -1);
-      marker += f.user.suffix;
-    } else {
-      marker += f.assistant.prefix;
-      content(messages[i].content, int64_t(i));
-      if (!f.stop.empty()) parts.push_back({f.stop, true, int64_t(i)});
-      marker += f.assistant.suffix;
+Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer& tokenizer) {
+  const int64_t end = tokenizer.end_of_text();
+  Json all = {{"eos_token", end >= 0 ? tokenizer.decode(std::vector{end}) : ""}};
+  for (const std::string& folder : folders)
+    for (const char* name : {"special_tokens_map.json", "tokenizer_config.json"}) {
+      const Json file = object_of(folder, name);
+      for (const auto& [key, x] : file.items()) {
+        if (!key.ends_with("_token") || key.starts_with("add_")) continue;
+        const Json* text = x.is_object() ? x.find("content") : &x;
+        if (text && text->is_string()) all[key] = *text;
+        if (x.is_null()) all.erase(key);
+      }
     }
-  }
-  if (add_generation_prompt) marker += f.assistant.prefix;
-  end_marker();
-  return parts;
-}
-std::string render(const ChatFormat& f, std::span<const Message> messages, bool add_generation_prompt) {
-  std::string all;
-  for (const ChatPart& p : chat_parts(f, messages, add_generation_prompt)) all += p.text;
   return all;
 }
-std::vector<int64_t> encode_chat(const Tokenizer& tokenizer, const ChatFormat& f, std::span<const Message> messages,
-                                 bool add_generation_prompt) {
-  std::vector<int64_t> all;
-  for (const ChatPart& p : chat_parts(f, messages, add_generation_prompt))
-    for (const int64_t id : tokenizer.encode(p.text, EncodeOptions{.parse_special = p.marker})) all.push_back(id);
-  return all;
-}
-
-std::string jinja_of(const ChatFormat& f) {
-  const std::string system = quoted(f.system.prefix) + " + system + " + quoted(f.system.suffix);
-  const bool always = !f.default_system.empty();
-  const auto if_system = [&](const std::string& also) {
-    const std::string condition = always ? also : also + (also.empty() ? "given" : " and given");
-    return condition.empty() ? printed({system}) : "{%- if " + condition + " %}" + printed({system}) + "{%- endif %}";
-  };
-  return "{%- set given = messages[0]['role'] == 'system' %}"
-         "{%- set system = messages[0]['content'] if given else " +
-         quoted(f.default_system) + " %}" + printed({quoted(f.begin)}) + (f.system_in_user ? "" : if_system("")) +
-         "{%- for message in (messages[1:] if given else messages) %}"
-         "{%- if message['role'] == ('user' if loop.index0 % 2 == 0 else 'assistant') %}"
-         "{%- if message['role'] == 'user' %}" +
-         printed({quoted(f.user.prefix)}) + (f.system_in_user ? if_system("loop.first") : "") +
-         printed({"message['content']", quoted(f.user.suffix)}) + "{%- else %}" +
-         printed({quoted(f.assistant.prefix)}) + "{%- generation %}" +
-         printed({"message['content']", f.stop.empty() ? "eos_token" : quoted(f.stop)}) + "{%- endgeneration %}" +
-         printed({quoted(f.assistant.suffix)}) +
-         "{%- endif %}{%- else %}{{- raise_exception('user and assistant take turns') }}{%- endif %}{%- endfor %}"
-         "{%- if add_generation_prompt %}" +
-         printed({quoted(f.assistant.prefix)}) + "{%- endif %}";
+std::string without_generation(std::string text) {
+  for (const auto& [tag, other] : {std::pair("generation", "if true"), {"endgeneration", "endif"}})
+    text = std::regex_replace(text, std::regex(fmt::format("(\\{{%[-+]?\\s{{0,99}}){}(\\s{{0,99}}[-+]?%\\}})", tag)),
+                              fmt::format("$1{}$2", other));
+  return text;
 }
 
 }  // namespace tg

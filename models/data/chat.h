@@ -1,70 +1,67 @@
 /// @file
-/// Chat formats: how the messages of a conversation become one text. A format is data, not a program as the Jinja
-/// templates of Hugging Face are; jinja_of() writes such a template.
+/// Chat templates: how the messages of a conversation become one text, and its tokens.
 #pragma once
-#include <tapegrad/models/config/config_json.h>
+#include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/jinja/jinja.h>
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tg {
 
-/// A message of a conversation. Its role is "system", "user" or "assistant".
-struct Message {
-  std::string role, content;
-};
+/// A chat template of Hugging Face: Jinja that turns a conversation into a text. A conversation is a JSON object with
+/// "messages", a list of {"role", "content"}, and the other variables of the template, such as "tools".
+class ChatTemplate {
+ public:
+  /// `tokens` has bos_token, eos_token and so on, as special_tokens_of() reads them; `name` stands in messages. An
+  /// Error if the text is no template.
+  explicit ChatTemplate(std::string text, std::string name = "of this program", Json tokens = Json::object());
+  /// One that is built in: chatml, qwen (chatml with the default system message of Qwen2.5), llama3, zephyr, mistral,
+  /// alpaca or plain; or, with a dot or slash in its name, that of a file.
+  static ChatTemplate named(const std::string& name_or_path, Json tokens = Json::object());
 
-/// The text around messages. A message is prefix, content, suffix; an assistant's is prefix, content, stop, suffix.
-struct ChatFormat {
-  /// The text around one role's contents.
-  struct Turn {
-    std::string prefix = {}, suffix = {};
+  const std::string& text() const { return jinja_.text(); }
+  const std::string& name() const { return name_; }
+  bool mentions(std::string_view name) const { return jinja_.mentions(name); }
+  /// The text that transformers' apply_chat_template() makes. An Error carries the message of the template.
+  std::string render(const Json& conversation, bool add_generation_prompt = false) const;
+  /// The ids of apply_chat_template(), but special tokens that a message spells are text.
+  std::vector<int64_t> encode(const Tokenizer&, const Json& conversation, bool add_generation_prompt = true) const;
+  /// Ids, and which belong to replies that count.
+  struct Tokens {
+    std::vector<int64_t> ids;
+    std::vector<bool> counts;
   };
-  std::string begin = {};           ///< before the first message
-  std::string default_system = {};  ///< the system message of conversations without one; empty: none
-  Turn system = {}, user = {}, assistant = {};
-  std::string stop = {};        ///< ends a reply; empty: the tokenizer's end of text
-  std::string input = "\n\n";   ///< between an instruction and its input
-  bool system_in_user = false;  ///< the system message follows user.prefix
-};
-/// The fields of a file.
-template <class F> void visit_fields(ChatFormat& c, F&& f) {
-  f("begin", c.begin), f("default_system", c.default_system);
-  f("system_prefix", c.system.prefix), f("system_suffix", c.system.suffix);
-  f("user_prefix", c.user.prefix), f("user_suffix", c.user.suffix);
-  f("assistant_prefix", c.assistant.prefix), f("assistant_suffix", c.assistant.suffix);
-  f("stop", c.stop), f("input", c.input), f("system_in_user", c.system_in_user);
-}
+  /// The ids of a whole conversation, where the messages with `counts` are replies to learn. A reply is what the
+  /// template has in {% generation %}. Without this tag it begins where the messages before it and the prompt of a
+  /// reply end, and ends with the first special token after it, or else with its content. An Error if the whole text
+  /// does not begin by these messages.
+  Tokens example(const Tokenizer&, const Json& conversation, const std::vector<bool>& counts) const;
+  /// The special token that ends a reply, or text of its look that the tokenizer does not know, or neither.
+  struct Stop {
+    std::string token = {}, missing = {};
+  };
+  Stop stop(const Tokenizer&) const;
 
-/// The format with this name: chatml, qwen (chatml with the default system message of Qwen2.5), llama3, zephyr,
-/// mistral, alpaca or plain. A name with a dot or slash is the path of a JSON file: an object with fields of
-/// visit_fields(), "" by default. An Error names the key.
-ChatFormat chat_format(const std::string& name_or_path);
+ private:
+  using Bytes = std::pair<size_t, size_t>;
+  JinjaTemplate::Rendered rendered(const Json& conversation, bool add_generation_prompt, size_t messages) const;
+  Bytes reply(const Json& conversation, size_t message, std::string_view whole, std::span<const SpecialSpan>) const;
+  JinjaTemplate jinja_;
+  std::string name_;
+  Json tokens_;
+};
+
 /// The Jinja template in a folder's chat_template.jinja or tokenizer_config.json, or "".
 std::string chat_template_of(const std::string& folder);
-/// The name of the format that a Jinja template is jinja_of(), else has the markers of, or nothing.
-std::optional<std::string> guess_chat_format(std::string_view chat_template);
-/// A Jinja template for Hugging Face's apply_chat_template(): same text, with replies and stop inside {% generation %}.
-/// An empty stop is `eos_token`.
-std::string jinja_of(const ChatFormat&);
-
-/// A part of a rendered conversation.
-struct ChatPart {
-  std::string text;
-  bool marker = false;  ///< text of the format, not a message's content
-  int64_t reply = -1;   ///< the assistant's message that this belongs to
-};
-/// The parts of a conversation in order; add_generation_prompt appends the assistant's prefix. An Error unless the
-/// roles are: optionally system, then user and assistant in turns.
-std::vector<ChatPart> chat_parts(const ChatFormat&, std::span<const Message>, bool add_generation_prompt = false);
-/// The text of chat_parts().
-std::string render(const ChatFormat&, std::span<const Message>, bool add_generation_prompt = false);
-/// The ids of chat_parts(), each encoded separately: special tokens are parsed in markers and are text in contents.
-std::vector<int64_t> encode_chat(const Tokenizer&, const ChatFormat&, std::span<const Message>,
-                                 bool add_generation_prompt = true);
+/// The texts of bos_token, eos_token and so on in the files of a tokenizer's folders, later folders first; without
+/// files eos_token is the tokenizer's end of text, or "".
+Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer&);
+/// A template with the same text for programs that do not know {% generation %}, a tag of transformers.
+std::string without_generation(std::string chat_template);
 
 }  // namespace tg

@@ -23,7 +23,7 @@ struct DataConfig : DocumentOptions {
   Objective objective = Objective::lm;
   double beta = 0.1;  ///< of DPO
   ExampleLoss loss = ExampleLoss::completion;
-  std::string chat_format = "";  ///< chat_format(); "": that of the model's folder
+  std::string chat_format = "";  ///< ChatTemplate::named(); "": that of the folder
   Packing pack = Packing::none;
   bool skip_bad = false;  ///< leave out lines that are no example
 };
@@ -34,8 +34,8 @@ template <class Config, class F> void visit_example_fields(Config& c, F&& f) {
   f("beta", c.beta, "of dpo: how strongly the model is held to the base");
   f("loss", c.loss, "tokens of an example that count: completion (the assistant's), or all");
   f("chat_format", c.chat_format,
-    "of messages: chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a JSON file; default: that of the model's "
-    "folder");
+    "of messages: chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.jinja; default: that of the "
+    "adapter or model");
   f("pack", c.pack, "none: an example per row, with padding; concat: whole examples share rows");
   f("skip_bad", c.skip_bad, "leave out lines that are no example, and report their number");
 }

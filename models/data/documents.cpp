@@ -21,11 +21,22 @@ InputFile open_text(const std::string& path, bool bytes_are_meant) {
 namespace {
 constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
 
+// Throws if a text is JSON with keys of examples near its start.
+void check_plain(const std::string& path, std::string_view text) {
+  text = text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()), 1 << 16);
+  if (!text.starts_with('{') && !text.starts_with('[')) return;
+  for (const char* key : {"messages", "conversations", "prompt", "instruction", "text"})
+    TG_CHECK(text.find(fmt::format("\"{}\":", key)) == text.npos, value,
+             "[data] {} is JSON with \"{}\", and would be learned as text with its braces. Such objects are lines of a "
+             ".jsonl file. Convert it, an array by `jq -c '.[]'`, or rename it.",
+             path, key);
+}
 void append_file(const std::string& path, DocumentKind kind, std::string& to) {
   const InputFile file = open_text(path, kind == DocumentKind::bytes);
   const size_t before = to.size();
   to.resize(before + file.size());
   file.read(0, std::as_writable_bytes(std::span(to).subspan(before)));
+  if (kind != DocumentKind::bytes) check_plain(path, std::string_view(to).substr(before));
 }
 
 constexpr std::string_view kNoText = "[data] no text is named. Training needs at least one file. Pass its path.";
@@ -100,7 +111,9 @@ void for_each_documents(std::span<const std::string> paths, DocumentKind kind,
       add(std::move(text));
       continue;
     }
+    bool first = !is_json_lines(path);
     detail::for_each_line(path, [&](std::string_view line, int64_t number) {
+      if (std::exchange(first, false)) check_plain(path, MappedFile(path).text());
       add(is_json_lines(path) ? text_of_line(line, fmt::format("line {} of {}", number, path)) : std::string(line));
       return true;
     });

@@ -40,8 +40,8 @@ struct DocumentOptions {
 };
 
 /// Calls f with the documents of the files in order, some megabytes at a time. A text file that is one document is read
-/// whole. Blank lines are no documents. An Error for an empty list, an empty or missing file, another format, and a
-/// line of JSON without a "text" (it names the line).
+/// whole. Blank lines are no documents. An Error for an empty list, an empty or missing file, another format, a line
+/// of JSON without a "text" (it names the line), and examples of instructions or chats that would be learned as text.
 void for_each_documents(std::span<const std::string> paths, DocumentKind,
                         const std::function<void(std::span<const std::string_view>)>& f);
 /// The documents joined, for tokenizers without end_of_text(); those of lines keep a line break. Writes their number to

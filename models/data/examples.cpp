@@ -1,12 +1,15 @@
+#include <fmt/ranges.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
+#include <tapegrad/models/data/token_file.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
-#include <unordered_map>
 
 namespace tg {
 namespace {
@@ -17,30 +20,64 @@ std::string text_in(const Json& object, const std::string& key, const std::strin
   TG_CHECK(x.is_string(), value, "[examples] {}'{}' is {}. It must be a text in quotes.", place, key, x.type_name());
   return x.get<std::string>();
 }
+bool is_blank(const Json* x) {
+  return !x || x->is_null() || (x->is_string() && *x == Json("")) || ((x->is_array() || x->is_object()) && x->empty());
+}
+
+// Keys that change a text or what counts in it: those that name kinds of lines, those that some kinds take, those that
+// the template must mention (of a line and of a message), whether a reply counts, and those that are refused.
+constexpr std::string_view kParts[] = {"messages", "prompt",      "completion", "chosen",
+                                       "rejected", "instruction", "output",     "text"},
+                           kShared[] = {"system", "history", "input", "chat_template_kwargs"},
+                           kOfLine[] = {"tools", "functions", "documents", "enable_thinking"},
+                           kOfMessage[] = {"tools", "functions", "documents", "tool_calls", "function_call",
+                                           "name",  "prefix",    "reasoning", "thinking",   "reasoning_content"},
+                           kCounts[] = {"weight", "train", "trainable", "mask", "loss_mask", "label"},
+                           kRefused[] = {"image", "images", "video", "videos", "audio", "audios", "chat_template"};
+bool holds(std::span<const std::string_view> keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
 
 // Turns the objects of lines into examples.
 class LineReader {
  public:
-  LineReader(const Tokenizer& tokenizer, const ExampleOptions& o) : tokenizer_(tokenizer), o_(o) {
-    if (o_.format.stop.empty()) o_.format.stop = o_.end;
-  }
-  int64_t cut = 0;  // examples of the last line that were longer than the context
+  LineReader(const Tokenizer& tokenizer, const ExampleOptions& o) : tokenizer_(tokenizer), o_(o) {}
+  int64_t cut = 0;                        // examples of the last line that were longer than the context
+  std::vector<std::string> ignored = {};  // its keys without an effect
   Examples::Row read(const Json& line) {
-    cut = 0;
-    if (!o_.pairs) return {example_of(line)};
-    if (!has(line, {"prompt", "chosen", "rejected"})) refuse(line, "prompt, chosen and rejected");
-    Examples::Row pair{answered(line, "chosen"), answered(line, "rejected")};
-    TG_CHECK(pair[0]->tokens != pair[1]->tokens, value,
-             "[examples] 'chosen' and 'rejected' have the same {} tokens{}. A pair must differ: correct it or leave it "
-             "out.",
-             pair[0]->tokens.size(), cut > 0 ? " within the context" : "");
-    return pair;
+    cut = 0, ignored.clear(), used_.clear();
+    const bool counted = !line.is_object() || check_keys(line, true, "");
+    Examples::Row row;
+    if (o_.pairs) {
+      if (!has(line, {"prompt", "chosen", "rejected"})) refuse(line, "prompt, chosen and rejected");
+      row = {answered(line, "chosen", counted), answered(line, "rejected", counted)};
+      TG_CHECK(row[0]->tokens != row[1]->tokens, value,
+               "[examples] 'chosen' and 'rejected' have the same {} tokens{}. A pair must differ: correct it or leave "
+               "it out.",
+               row[0]->tokens.size(), cut > 0 ? " within the context" : "");
+    } else {
+      row = {example_of(line, counted)};
+    }
+    for (const auto& [key, x] : line.items()) {
+      if (is_blank(&x) || holds(used_, key)) continue;
+      TG_CHECK(!holds(kShared, key) && !holds(kOfLine, key), value,
+               "[examples] '{}' is given, and a line with {} has none. Leave it out.", key, listed(used_));
+      if (holds(kParts, key)) ignored.push_back(key);
+    }
+    return row;
   }
 
  private:
   using Example = std::shared_ptr<const TokenExample>;
-  static bool has(const Json& line, std::initializer_list<const char*> keys) {
-    return line.is_object() && std::ranges::all_of(keys, [&](const char* k) { return line.contains(k); });
+  bool has(const Json& line, std::initializer_list<std::string_view> keys) {
+    if (!line.is_object() || !std::ranges::all_of(keys, [&](std::string_view k) { return line.contains(k); }))
+      return false;
+    used_.insert(used_.end(), keys);
+    return true;
+  }
+  bool given(const Json& line, std::string_view key) {
+    if (!is_blank(line.find(key))) used_.push_back(key);
+    return !is_blank(line.find(key));
   }
   [[noreturn]] void refuse(const Json& line, std::string_view kinds) const {
     std::vector<std::string_view> keys;
@@ -55,62 +92,134 @@ class LineReader {
                             : o_.pairs ? "Leave out --objective dpo, or rename its keys"
                                        : "Pass --objective dpo"));
   }
-  // A list of messages, or a text as one of `role`.
-  static std::vector<Message> messages_in(const Json& line, const std::string& key, const std::string& role) {
-    const Json& x = line.at(key);
-    if (!role.empty() && x.is_string()) return {{role, x.get<std::string>()}};
-    TG_CHECK(x.is_array(), value, "[examples] '{}' is {}. It must be {}a list of messages.", key, x.type_name(),
-             role.empty() ? "" : "a text or ");
-    std::vector<Message> all;
-    for (const Json& m : x) {
-      const std::string place = fmt::format("message {} of '{}': ", all.size(), key);
-      TG_CHECK(m.is_object() && m.contains("role") && m.contains("content"), value,
-               "[examples] {}no role and content. A message is {{\"role\": ..., \"content\": ...}}.", place);
-      all.push_back({text_in(m, "role", place), text_in(m, "content", place)});
+  // Whether replies count, by the keys of a message or line. An Error for a key that would be lost.
+  bool check_keys(const Json& object, bool line, const std::string& place) {
+    bool counted = true;
+    for (const auto& [key, x] : object.items()) {
+      if (line ? holds(kParts, key) || holds(kShared, key) : key == "role" || key == "content") continue;
+      const bool passed = line ? holds(kOfLine, key) : holds(kOfMessage, key), refused = holds(kRefused, key),
+                 thought = key == "reasoning" || key == "thinking",
+                 mentioned = o_.chat.mentions(key) || (thought && o_.chat.mentions("reasoning_content"));
+      if (holds(kCounts, key)) {
+        const bool yes = x.is_null() || x == Json(true) || x == Json(1), no = x == Json(false) || x == Json(0);
+        TG_CHECK(yes || (no && o_.loss == ExampleLoss::completion), value,
+                 "[examples] {}'{}' is {}. It says whether replies count: 1 or true; with --loss completion also 0 or "
+                 "false. Correct it.",
+                 place, key, text_of(x));
+        counted &= yes;
+      } else if (passed || refused) {
+        TG_CHECK((passed && mentioned) || is_blank(&x), value,
+                 "[examples] {}'{}' is given, and the chat template {} does not take it. It would be lost. Leave it "
+                 "out, or pass a template with it by --chat-format.",
+                 place, key, o_.chat.name());
+      } else if ((line || !mentioned) && std::ranges::find(ignored, key) == ignored.end()) {
+        ignored.push_back(key);
+      }
     }
-    return all;
+    return counted;
   }
-  Example example_of(const Json& line) {
-    if (has(line, {"messages"})) return conversation(messages_in(line, "messages", ""), 0);
-    if (has(line, {"prompt", "completion"})) return answered(line, "completion");
+
+  // A conversation, and which messages count.
+  struct Talk {
+    Json context = Json::object(), messages = Json::array();
+    std::vector<bool> counts = {};
+    void add(const char* role, const std::string& content, bool counted) {
+      messages.push_back({{"role", role}, {"content", content}}), counts.push_back(counted);
+    }
+  };
+  // The begin of a conversation: its system message and history, and the variables of the template.
+  Talk begun(const Json& line, bool history) {
+    Talk t;
+    if (given(line, "system")) t.add("system", text_in(line, "system"), false);
+    for (const std::string_view key : kOfLine)
+      if (given(line, key)) {
+        const Json& x = line.at(key);  // a list may be a text, for tables of one type
+        t.context[key] = x.is_string() ? parse_json(x.get<std::string>(), "examples", std::string(key), 64) : x;
+      }
+    if (given(line, "chat_template_kwargs"))
+      for (const auto& [key, x] : line["chat_template_kwargs"].items()) {
+        TG_CHECK(o_.chat.mentions(key), value,
+                 "[examples] '{}' is in chat_template_kwargs, and the chat template {} does not take it. Leave it out.",
+                 key, o_.chat.name());
+        t.context[key] = x;
+      }
+    if (!history || !given(line, "history")) return t;
+    const auto is_pair = [](const Json& x) {
+      return x.is_array() && x.size() == 2 && x[0].is_string() && x[1].is_string();
+    };
+    TG_CHECK(line["history"].is_array() && std::ranges::all_of(line["history"], is_pair), value,
+             "[examples] 'history' is {}. It must be a list of pairs of texts.",
+             text_of(line["history"]).substr(0, 100));
+    for (const Json& turn : line["history"])
+      t.add("user", turn[0].get<std::string>(), false), t.add("assistant", turn[1].get<std::string>(), false);
+    return t;
+  }
+  // Adds a list of messages, or a text as one of `role`.
+  void add_messages(const Json& line, const std::string& key, const char* role, bool counted, Talk& t) {
+    const Json& x = line.at(key);
+    if (role && x.is_string()) return t.add(role, x.get<std::string>(), counted);
+    TG_CHECK(x.is_array(), value, "[examples] '{}' is {}. It must be {}a list of messages.", key, x.type_name(),
+             role ? "a text or " : "");
+    for (const Json& m : x) {
+      const std::string place = fmt::format("message {} of '{}': ", t.counts.size(), key);
+      TG_CHECK(m.is_object() && m.contains("role") && (m.contains("content") || m.contains("tool_calls")), value,
+               "[examples] {}no role and content. A message is {{\"role\": ..., \"content\": ...}}.", place);
+      const Json* content = m.find("content");
+      if (content && content->is_array())
+        for (const Json& part : *content)
+          TG_CHECK(
+              o_.chat.mentions("type") && part.is_object() && part.contains("type") && part["type"] == Json("text"),
+              value, "[examples] {}'content' has {}. The chat template {} takes {}. Join its texts.", place,
+              text_of(part).substr(0, 100), o_.chat.name(), o_.chat.mentions("type") ? "texts" : "one text");
+      else if (is_blank(m.find("tool_calls")))
+        (void)text_in(m, "content", place);
+      t.counts.push_back(check_keys(m, false, place) && counted && text_in(m, "role", place) == "assistant");
+      t.messages.push_back(m);
+    }
+  }
+  Example example_of(const Json& line, bool counted) {
+    if (has(line, {"messages"})) {
+      Talk t = begun(line, false);
+      add_messages(line, "messages", nullptr, counted, t);
+      return conversation(std::move(t));
+    }
+    if (has(line, {"prompt", "completion"})) return answered(line, "completion", counted);
     if (has(line, {"instruction", "output"})) {
+      Talk t = begun(line, true);
       std::string user = text_in(line, "instruction");
-      if (line.contains("input") && !text_in(line, "input").empty()) user += o_.format.input + text_in(line, "input");
-      return conversation({{"user", user}, {"assistant", text_in(line, "output")}}, 0);
+      const bool alpaca = o_.chat.text().find("### Instruction:") != std::string::npos;
+      if (given(line, "input")) user += (alpaca ? "\n\n### Input:\n" : "\n\n") + text_in(line, "input");
+      t.add("user", user, false);
+      add_messages(line, "output", "assistant", counted, t);
+      return conversation(std::move(t));
     }
     if (!has(line, {"text"}))
       refuse(line,
              "messages; prompt and completion; instruction and output; or text. Prompt, chosen and rejected are "
              "for DPO");
     TokenExample e;
-    add(e, tokenizer_.encode(text_in(line, "text"), {.add_special = true}), true);
-    const std::vector<int64_t>& end = marker(o_.end);
-    const bool ended = e.tokens.size() >= end.size() && std::equal(end.rbegin(), end.rend(), e.tokens.rbegin());
-    if (!ended) add(e, end, true);
+    add(e, tokenizer_.encode(text_in(line, "text"), {.add_special = true}), counted);
+    if (end_.empty()) end_ = tokenizer_.encode(o_.end, {.parse_special = true});
+    const bool ended = e.tokens.size() >= end_.size() && std::equal(end_.rbegin(), end_.rend(), e.tokens.rbegin());
+    if (!ended) add(e, end_, counted);
     return finished(std::move(e));
   }
-  Example answered(const Json& line, const std::string& key) {
-    std::vector<Message> all = messages_in(line, "prompt", "user");
-    const size_t prompt = all.size();
-    for (Message& m : messages_in(line, key, "assistant")) all.push_back(std::move(m));
-    return conversation(all, prompt);
+  Example answered(const Json& line, const std::string& key, bool counted) {
+    Talk t = begun(line, true);
+    add_messages(line, "prompt", "user", false, t);
+    add_messages(line, key, "assistant", counted, t);
+    return conversation(std::move(t));
   }
-  // Only replies from message `first` on count.
-  Example conversation(const std::vector<Message>& messages, size_t first) {
-    for (const Message& m : messages)
-      TG_CHECK(m.role != "assistant" || !m.content.empty(), value,
+  Example conversation(Talk t) {
+    for (const Json& m : t.messages)
+      TG_CHECK(m["role"] != Json("assistant") || !is_blank(m.find("content")) || !is_blank(m.find("tool_calls")), value,
                "[examples] a reply of the assistant is empty. There is nothing to learn from it: fill it or leave it "
                "out.");
+    t.context["messages"] = std::move(t.messages);
+    const auto [ids, counts] = o_.chat.example(tokenizer_, t.context, t.counts);
     TokenExample e;
-    for (const ChatPart& p : chat_parts(o_.format, messages))
-      add(e, p.marker ? marker(p.text) : tokenizer_.encode(p.text),
-          o_.loss == ExampleLoss::all || p.reply >= int64_t(first));
+    for (size_t i = 0; i < ids.size(); ++i) add(e, {&ids[i], 1}, counts[i] || o_.loss == ExampleLoss::all);
     return finished(std::move(e));
-  }
-  const std::vector<int64_t>& marker(const std::string& text) {
-    const auto [at, added] = markers_.try_emplace(text);
-    if (added) at->second = tokenizer_.encode(text, {.parse_special = true});
-    return at->second;
   }
   static void add(TokenExample& e, std::span<const int64_t> ids, bool counts) {
     for (const int64_t id : ids) e.tokens.push_back(int32_t(id)), e.targets.push_back(counts ? int32_t(id) : kIgnored);
@@ -132,18 +241,21 @@ class LineReader {
 
   const Tokenizer& tokenizer_;
   ExampleOptions o_;
-  std::unordered_map<std::string, std::vector<int64_t>> markers_;
+  std::vector<int64_t> end_;
+  std::vector<std::string_view> used_;  // keys of the line that its kind takes
 };
+
 }  // namespace
 
 bool holds_examples(const std::string& path) {
-  if (!path.ends_with(".jsonl")) return false;
   constexpr int64_t kLines = 100;  // some may be wrong
   bool holds = false;
+  if (is_token_file(path)) return false;
   detail::for_each_line(path, [&](std::string_view text, int64_t number) {
     const Json line = json_or_null(text);
-    holds = line.is_object() && (line.contains("messages") || line.contains("prompt") || line.contains("instruction"));
-    return !line.is_object() && number < kLines;
+    holds = line.is_object() && std::ranges::any_of(std::array{"messages", "conversations", "prompt", "instruction"},
+                                                    [&](const char* key) { return line.contains(key); });
+    return !line.is_object() && number < kLines && path.ends_with(".jsonl");
   });
   return holds;
 }
@@ -162,6 +274,8 @@ Examples read_examples(std::span<const std::string> paths, const Tokenizer& toke
                  line.size(), kMostBytes);
         all.rows.push_back(reader.read(parse_json(line, "examples", "the line", 64)));
         all.cut += reader.cut;
+        if (all.ignored.empty() && !reader.ignored.empty())
+          all.ignored = fmt::format("'{}' in {}:{}", fmt::join(reader.ignored, "', '"), path, number);
       } catch (const Error& e) {
         std::string what = e.what();
         if (what.size() > kMostMessage) what.resize(kMostMessage), what += "...";  // JSON's Errors quote the text

@@ -30,9 +30,8 @@ struct TokenExample {
 
 /// How lines become examples.
 struct ExampleOptions {
-  ChatFormat format = {};
-  /// The tokenizer's text of the token that ends a text, such as "<|endoftext|>": ends text lines, and replies of
-  /// formats without a stop. Empty: none.
+  ChatTemplate chat = ChatTemplate::named("plain");
+  /// The tokenizer's text of the token that ends a plain text, such as "<|endoftext|>". Empty: none.
   std::string end = {};
   ExampleLoss loss = ExampleLoss::completion;
   int64_t context = 0;    ///< most inputs; longer examples are cut at the end
@@ -50,6 +49,8 @@ struct Examples {
   int64_t cut = 0;       ///< examples that were longer than the context
   int64_t skipped = 0;   ///< lines left out by skip_bad
   std::string why = {};  ///< the Error of the first of them
+  /// The keys without an effect of the first line that has some, and its place: "'id', 'url' in chat.jsonl:1".
+  std::string ignored = {};
   struct Split;
   int64_t size() const { return std::ssize(rows); }  ///< rows
   /// The first int(fraction * size()) rows for training, the rest for validation. 0 < fraction <= 1.
@@ -62,7 +63,7 @@ struct Examples::Split {
   Examples train, val;
 };
 
-/// Whether the path ends in .jsonl and the first object in it has a key of examples, other than "text".
+/// Whether the first object in the lines of a file has a key of examples, other than "text".
 bool holds_examples(const std::string& path);
 /// Reads files of JSON lines, each an object with the keys of the first kind that it has all of:
 ///
@@ -74,9 +75,12 @@ bool holds_examples(const std::string& path);
 /// | text | a plain text, with the tokenizer's template |
 /// | prompt, chosen, rejected | with `pairs`, the only kind: as prompt and completion, twice |
 ///
-/// Other keys do not matter, and empty lines are skipped. Lines have at most 16 MiB. An Error names file and line:
-/// wrong JSON or UTF-8, other keys (it lists them), contents that are no texts, a reply that is empty, roles out of
-/// turn, no target within the context, or a pair of equal tokens within it. Special tokens in contents are text.
+/// A `system` text begins a conversation, and a `history` of pairs of texts comes before its instruction or prompt.
+/// Keys that change a text, such as tools and tool_calls, go to the template, which must mention them. weight, train,
+/// trainable, mask, loss_mask and label say whether a reply counts. Other keys are ignored. Lines have at most 16 MiB.
+/// An Error names file and line: wrong JSON or UTF-8, other keys (it lists them), contents that are no texts, a reply
+/// that is empty, what the template refuses, no target within the context, or a pair of equal tokens within it.
+/// Special tokens in contents are text.
 Examples read_examples(std::span<const std::string> paths, const Tokenizer&, const ExampleOptions&);
 
 /// Sizes of batches of examples.

@@ -119,6 +119,10 @@ void Tokenizer::encode_documents(std::span<const std::string_view> documents, En
                                  const Take& take) const {
   for (const std::string_view text : documents) encode(text, options, take);
 }
+std::string Tokenizer::special_in(std::string_view text) const {
+  const std::vector<SpecialSpan> all = specials(text);
+  return all.empty() ? "" : std::string(text.substr(all[0].at, all[0].end - all[0].at));
+}
 KnownText Tokenizer::known(std::string_view text) const { return {std::string(text), int64_t(text.size()), 0, ""}; }
 
 void ByteTokenizer::encode(std::string_view text, EncodeOptions, const Take& take) const {

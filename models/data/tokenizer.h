@@ -25,6 +25,12 @@ struct KnownText {
 struct EncodeOptions {
   bool parse_special = false;  ///< special tokens in the text are tokens, not text
   bool add_special = false;    ///< adds the model's tokens before and after a text
+  std::string_view dropped{};  ///< left out of the text between added tokens
+};
+
+/// A special token in a text: bytes [at, end) spell it, and white space from `begin` on belongs to it.
+struct SpecialSpan {
+  size_t begin, at, end;
 };
 
 /// The interface of tokenizers.
@@ -41,8 +47,10 @@ class Tokenizer {
   virtual void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const;
   /// The special token that separates documents, or -1: none.
   virtual int64_t end_of_text() const { return -1; }
+  /// The special tokens in a text, in order.
+  virtual std::vector<SpecialSpan> specials(std::string_view) const { return {}; }
   /// The first spelling of a special token in a text, or "".
-  virtual std::string special_in(std::string_view) const { return ""; }
+  std::string special_in(std::string_view text) const;
   /// Drops characters that encode() refuses. By default it refuses none, and bytes count as characters. An Error if
   /// none is left.
   virtual KnownText known(std::string_view text) const;

@@ -260,7 +260,7 @@ struct GgufVocabulary {
     to.set("tokenizer.ggml.add_bos_token", !parts.before.empty());
     to.set("tokenizer.ggml.add_eos_token", !parts.after.empty());
     const std::string chat = o.chat_template.empty() && o.origin ? chat_template_of(o.origin->folder) : o.chat_template;
-    if (!chat.empty()) to.set("tokenizer.chat_template", chat);
+    if (!chat.empty()) to.set("tokenizer.chat_template", without_generation(chat));
   }
 };
 

@@ -32,8 +32,8 @@ struct PeftFile {
   std::map<std::string, Tensor> copies;                      // weights of the base, which PEFT saves with adapted heads
   std::map<std::string, int64_t> ranks;                      // of modules
   std::map<std::string, double> alphas;
-  std::vector<std::string> to_save;                          // modules_to_save
-  std::map<std::string, Tensor> whole;                       // their tensors
+  std::vector<std::string> to_save;     // modules_to_save
+  std::map<std::string, Tensor> whole;  // their tensors
 };
 // The configuration alone. An Error if the folder has no adapter.
 Json read_peft_config(const std::string& folder);

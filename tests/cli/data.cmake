@@ -132,7 +132,7 @@ string(REPEAT [=[{"messages": [{"role": "user", "content": "1+1"}, {"role": "ass
 ]=] 6 lines)
 file(WRITE ${dir}/chat.jsonl "${lines}")
 run(0 finetune --model both --batch 2 --max-steps 3 --warmup 1 --chat-format plain --data chat.jsonl --out chatty)
-expect(out "--adapter chatty --chat --chat-format plain")
+expect(out "--adapter chatty --chat\n")
 expect(out "chat.jsonl: 16 examples to train on, 2 to validate on, in the format plain")
 expect(err "an epoch has 8 batches")
 run(0 ${tune} --data chat.jsonl --out whole)
@@ -145,6 +145,8 @@ file(READ ${dir}/chatty_hf/tokenizer_config.json config)
 string(JSON template GET "${config}" chat_template)
 file(READ ${dir}/chatty/chat_template.jinja recorded)
 fail_if("the chat template is '${template}'" NOT template STREQUAL recorded OR NOT template MATCHES "eos_token")
+run(0 finetune --model both --adapter chatty --data chat.jsonl --batch 2 --max-steps 3 --warmup 1 --quiet --out more)
+same_files(chatty/chat_template.jinja more/chat_template.jinja "further training loses the chat template")
 run(0 merge --model both --adapter chatty --out chatty_merged)
 same_files(chatty/chat_template.jinja chatty_merged/chat_template.jinja "merging keeps the chat format")
 run(0 finetune --model both --batch 2 --max-steps 3 --warmup 1 --data a.jsonl --out chatty --overwrite)
@@ -174,7 +176,7 @@ refused(1 "[examples] the keys are messages. A line is an object with prompt, ch
         ${tune} --data chat.jsonl --objective dpo --out never)
 refused(1 "beta is 0.5 and objective is" ${tune} --data chat.jsonl --beta 0.5 --out never)
 refused(1 "has no examples: lines of a .jsonl file" ${tune} --data text.txt --out never)
-refused(1 "both has no chat template that is known"
+refused(1 "both has no chat template."
         finetune --model both --data chat.jsonl --max-steps 3 --warmup 1 --out never)
 refused(1 "needs the token <|im_end|>, which the tokenizer of both lacks"
         finetune --model both --data chat.jsonl --chat-format chatml --max-steps 3 --warmup 1 --out never)

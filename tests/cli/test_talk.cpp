@@ -15,7 +15,7 @@ std::string output_of(const Folder& folder, const Arguments& words) {
   return read_file(folder / "out");
 }
 
-// A model that answers "he" to "t" and "as" to "c", in the format talk.json.
+// A model that answers "he" to "t" and "as" to "c", by the template talk.jinja.
 struct Talker : Folder {
   Talker() {
     Json tokens = own_json(R"({"?": 0, "t": 1, "h": 2, "e": 3, "c": 4, "a": 5, "s": 6, " ": 7})"),
@@ -37,8 +37,7 @@ struct Talker : Folder {
       for (const char id : rng.below(2) ? std::string{8, 1, 9, 2, 3, 10} : std::string{8, 4, 9, 5, 6, 10})
         ids += {id, '\0'};
     write_file_atomically(*this / "ids.bin", ids);
-    write_file_atomically(*this / "talk.json",
-                          R"({"user_prefix": "<|u|>", "assistant_prefix": "<|a|>", "stop": "<|e|>"})");
+    write_file_atomically(*this / "talk.jinja", kTemplate);
     Process p(path,
               {"train",        "--data", "ids.bin",     "--tokenizer", "./tokens.json", "--out", "run",       "--quiet",
                "--layers",     "1",      "--heads",     "1",           "--width",       "16",    "--context", "16",
@@ -57,9 +56,12 @@ struct Talker : Folder {
     CHECK(p.status() == status);
     return {read_file(*this / "out"), p.errors()};
   }
+  static constexpr const char* kTemplate =
+      "{% for m in messages %}{{ {'user': '<|u|>', 'assistant': '<|a|>', 'system': ''}[m.role] + m.content }}"
+      "{{ '<|e|>' if m.role == 'assistant' }}{% endfor %}{% if add_generation_prompt %}<|a|>{% endif %}";
   inline static const Arguments kTalk = {"generate", "--model", "run", "--chat", "--temperature", "0"};
 };
-const Arguments kFormat = {"--chat-format", "talk.json"};
+const Arguments kFormat = {"--chat-format", "talk.jinja"};
 }  // namespace
 
 TEST_CASE("the log-probabilities of generate sum to the loss of eval on the same tokens") {
@@ -102,27 +104,26 @@ TEST_CASE("a prompt loop answers each line after the conversation so far, and st
   const auto cut = talker.say("t\nc\n", with(kFormat, {"--max-tokens", "1"}));
   CHECK(cut.out == "h\na\n");
   CHECK_HAS(cut.errors, "tapegrad: the answer ends at --max-tokens 1\n");
-  write_file_atomically(talker / "text.json",
-                        R"({"user_prefix": "<|u|>", "assistant_prefix": "<|a|>", "stop": "e<|e|>"})");
-  CHECK(talker.say("t\n", {"--chat-format", "text.json"}).out == "h\n");  // a stop of several tokens
+  write_file_atomically(talker / "run/chat_template.jinja", Talker::kTemplate);  // that of the folder
+  const auto own = talker.say("t\nc\n\n \nt", {"--max-tokens", "4"});
+  CHECK(own.out == out);
+  CHECK(own.errors == errors);
+  CHECK_HAS(talker.say("t\n", {"--chat-format", "plain"}).errors, "the chat template plain replaces that of run\n");
 }
 
 TEST_CASE("a prompt loop refuses formats that do not fit, and messages beyond the context") {
   const Talker talker;
-  CHECK_HAS(
-      talker.say("t\n", {}, 1).errors,
-      "tapegrad: [generate] run has no chat template that is known. Messages need the format that the model "
-      "was trained on. Pass --chat-format with chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.json.\n");
+  CHECK_HAS(talker.say("t\n", {}, 1).errors,
+            "tapegrad: [generate] run has no chat template. Messages need the one that the model was trained on. Pass "
+            "--chat-format with chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.jinja.\n");
   const std::string unknown = talker.say("t\n", {"--chat-format", "chatnl"}, 1).errors;
   for (const char* name : {"chatnl", "chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"})
     CHECK_HAS(unknown, name);
   CHECK_HAS(talker.say("t\n", {"--chat-format", "llama3"}, 1).errors,
-            "[generate] the chat format llama3 needs the token <|begin_of_text|>, which the tokenizer of run lacks.");
-  write_file_atomically(talker / "run/tokenizer_config.json", R"({"chat_template": "{{ '<|im_start|>' }}"})");
-  const std::string guessed = talker.say("t\n", {}, 1).errors;
-  CHECK_HAS(guessed,
-            "tapegrad: the chat format is chatml, guessed from the template of run; --chat-format sets another\n");
-  CHECK_HAS(guessed, "the chat format chatml needs the token <|im_end|>");
+            "[generate] the chat format llama3 needs the token <|eot_id|>, which the tokenizer of run lacks.");
+  write_file_atomically(talker / "run/tokenizer_config.json",
+                        R"({"chat_template": "{{ raise_exception('No dogs.') }}"})");
+  CHECK_HAS(talker.say("t\n", {}, 1).errors, "chat template of run\n    --chat-format sets another template");
   CHECK_HAS(talker.say("tttttttttttttttt\n", kFormat, 1).errors,
             "[generate] the message and its format have 18 tokens, and the context is 16.");
   for (const Arguments& more : {Arguments{"--prompt", "t"},
@@ -165,11 +166,11 @@ TEST_CASE("Ctrl-C ends an answer, and the program at the prompt") {
   Json config = own_json(read_file(talker / "run/config.json"));
   config["model"]["context"] = 1'000'000;
   write_file_atomically(talker / "run/config.json", text_of(config));
-  write_file_atomically(talker / "endless.json", R"({"user_prefix": "<|u|>", "assistant_prefix": "<|a|>"})");
+  write_file_atomically(talker / "endless.jinja", "{% for m in messages %}<|u|>{{ m.content }}{% endfor %}<|a|>");
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   const int out = new_file(talker / "out");
-  Process p(talker.path, with(Talker::kTalk, {"--chat-format", "endless.json", "--max-tokens", "1000000"}),
+  Process p(talker.path, with(Talker::kTalk, {"--chat-format", "endless.jinja", "--max-tokens", "1000000"}),
             {.output = out, .input = ends[0]});
   size_t before = 0;
   for (int answer = 0; answer < 2; ++answer) {

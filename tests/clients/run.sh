@@ -34,6 +34,7 @@ $python tests/clients/llama_cpp.py --tapegrad $bin/tapegrad --program $bin/encod
 venv trl torch==2.15.0 transformers==5.24.0 trl==1.16.0 -r tests/clients/requirements-ci.txt
 $out/trl/bin/python tests/clients/masks.py --program $bin/encode_examples
 $out/trl/bin/python tests/clients/tokenizer_keys.py
+$out/trl/bin/python tests/clients/chats.py --program $bin/encode_examples
 for version in 5.23.0 4.57.6; do
   peft=0.21.2
   [ "$version" = 5.23.0 ] || peft=0.17.1

@@ -1,4 +1,4 @@
-// Any bytes as JSON lines of examples: two bytes of choices, then a file. A NUL ends it: the rest is a chat format.
+// Any bytes as JSON lines of examples: two bytes of choices, then a file. A NUL ends it: the rest is a chat template.
 #include "fuzz.h"
 
 #include <tapegrad/models/data/examples.h>
@@ -34,16 +34,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string content(reinterpret_cast<const char*>(data) + 2, size - 2);
   const size_t end = std::min(content.find('\0'), content.size());
   constexpr const char* kNames[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"};
-  ExampleOptions o{.format = chat_format(kNames[data[0] % 6]), .end = data[1] % 2 ? "</s>" : ""};
+  ExampleOptions o{.chat = ChatTemplate::named(kNames[data[0] % 7]), .end = data[1] % 2 ? "</s>" : ""};
   o.loss = data[1] % 4 < 2 ? ExampleLoss::completion : ExampleLoss::all;
   o.context = 1 + data[0];
   o.pairs = data[1] % 16 >= 12;
   if (end < content.size()) {
-    const std::string path = scratch.file("format.json", content.substr(end + 1));
-    if (const auto format = fuzz::accepted([&] { return chat_format(path); })) o.format = *format;
+    const std::string path = scratch.file("chat.jinja", content.substr(end + 1));
+    if (const auto chat = fuzz::accepted([&] { return ChatTemplate::named(path); })) o.chat = *chat;
   }
-  (void)guess_chat_format(content);
-  (void)jinja_of(o.format);
   const std::string path = scratch.file("lines", content.substr(0, end));
   const ByteTokenizer bytes;
   const auto strict = fuzz::accepted([&] { return read_examples({&path, 1}, bytes, o); });

@@ -127,6 +127,15 @@ TEST_CASE("documents: wrong files and lines are refused by their place") {
             "line 1 of " + f / "keys.jsonl" + " is an object with the keys 'prompt' 'completion'. It must be");
   CHECK_HAS(refused("list.jsonl", "[1]"), "line 1 of " + f / "list.jsonl" + " is array. It must be");
   CHECK_HAS(refused("null.jsonl", R"({"text": null})"), "is an object whose \"text\" is null. It must be");
+  for (const std::string key : {"messages", "conversations", "prompt", "instruction", "text"})
+    for (const std::string begin : {"[{", " \n[\n  {", "{", "{\n  "})
+      for (const DocumentKind kind : {DocumentKind::file, DocumentKind::line}) {
+        write_file_atomically(f / "data.json", begin + "\"" + key + "\": \"a\"");
+        CHECK_SAYS(documents_of({f / "data.json"}, kind),
+                   "data.json is JSON with \"" + key + "\", and would be learned");
+      }
+  write_file_atomically(f / "other.json", R"({"a": 1})");
+  CHECK(documents_of({f / "other.json"}, DocumentKind::file).size() == 1);
   CHECK_HAS(refused("empty.jsonl", ""), "is empty");
   write_file_atomically(f / "blank", "\n \n");
   CHECK_SAYS(encoded(byte_level(), {f / "blank"}, {.documents = DocumentKind::line}),

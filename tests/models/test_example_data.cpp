@@ -36,7 +36,7 @@ std::string counted(const TokenExample& e) {
   return s;
 }
 std::string counted(const Examples& e) { return counted(*e.rows.at(0)[0]); }
-const ExampleOptions kPlain{.format = chat_format("plain"), .end = "</s>"};
+const ExampleOptions kPlain{.chat = ChatTemplate::named("plain", {{"eos_token", "</s>"}}), .end = "</s>"};
 // Example i has sizes[i] inputs, tokens i, 1, 2, ..., which all count, or all but `ignored`.
 Examples of_sizes(const std::vector<int64_t>& sizes, int64_t context = 100, int32_t ignored = -1) {
   Examples all;
@@ -73,7 +73,7 @@ std::vector<int64_t> varied_sizes(int64_t n) {
 
 TEST_CASE("examples: each kind of line; replies and their stop count") {
   const Lines f;
-  const ExampleOptions chat{.format = chat_format("zephyr")};
+  const ExampleOptions chat{.chat = ChatTemplate::named("zephyr")};
   const std::string talk = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
     {"role": "user", "content": "d"}, {"role": "assistant", "content": "ef"}], "id": 7})";
   std::string line = talk;
@@ -97,9 +97,71 @@ TEST_CASE("examples: each kind of line; replies and their stop count") {
   CHECK(counted(f.read(lists, all)) == "ab</s>cd</s>");
 }
 
+TEST_CASE("examples: a key that changes a text or its targets is followed, or refused without a template for it") {
+  const Lines f;
+  const auto line = [](const std::string& of_line, const std::string& of_reply) {
+    return R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a")" + of_reply + "}]" +
+           of_line + "}";
+  };
+  const auto passed = [&](const std::string& key, const std::string& value, bool message) {
+    CAPTURE(key);
+    const std::string pair = fmt::format(R"(, "{}": {})", key, value), in = message ? line("", pair) : line(pair, "");
+    CHECK_HAS(f.error(in, kPlain), fmt::format("'{}' is given, and the chat template plain does not take it.", key));
+    ExampleOptions with = kPlain;
+    with.chat = ChatTemplate(
+        fmt::format("{{{{ {0} }}}}{{% for m in messages %}}{{{{ m.content }}}}{{{{ m.{0} }}}}{{% endfor %}}", key));
+    if (key == "image" || key == "chat_template") {
+      CHECK_HAS(f.error(in, with), "is given");
+    } else {
+      with.loss = ExampleLoss::all;
+      CHECK_HAS(counted(f.read(in, with)), "77");
+    }
+    for (const char* blank : {"null", "[]", "\"\"", "{}"}) {  // as tables of one type have
+      const std::string none = fmt::format(R"(, "{}": {})", key, blank);
+      CHECK(counted(f.read(message ? line("", none) : line(none, ""), kPlain)) == ".a</s>");
+    }
+  };
+  for (const char* key : {"tools", "functions", "documents", "enable_thinking", "image", "chat_template"})
+    passed(key, "[\"77\"]", false);
+  for (const char* key : {"tools", "functions", "documents", "tool_calls", "function_call", "name", "prefix",
+                          "reasoning", "thinking", "reasoning_content", "image"})
+    passed(key, "[\"77\"]", true);
+  for (const std::string key : {"weight", "train", "trainable", "mask", "loss_mask", "label"})
+    for (const bool message : {false, true}) {
+      CAPTURE(key);
+      const auto of = [&](const std::string& value) {
+        const std::string pair = fmt::format(R"(, "{}": {})", key, value);
+        return message ? line("", pair) : line(pair, "");
+      };
+      for (const char* yes : {"1", "true", "null"}) CHECK(counted(f.read(of(yes), kPlain)) == ".a</s>");
+      for (const char* no : {"0", "false"}) CHECK_HAS(f.error(of(no), kPlain), "none of its 3 tokens counts");
+      for (const char* wrong : {"0.5", "\"1\"", "[]", "2"})
+        CHECK_HAS(f.error(of(wrong), kPlain), "says whether replies count");
+      ExampleOptions all = kPlain;
+      all.loss = ExampleLoss::all;
+      CHECK_HAS(f.error(of("0"), all), "with --loss completion also 0");
+    }
+  const std::string kwargs = line(R"(, "chat_template_kwargs": {"x": "77"})", "");
+  CHECK_HAS(f.error(kwargs, kPlain), "'x' is in chat_template_kwargs");
+  CHECK_HAS(f.error(R"({"text": "a", "tools": [1]})", kPlain), "does not take it");
+  for (const char* key : {"system", "input"})
+    CHECK_HAS(f.error(fmt::format(R"({{"text": "a", "{}": "b"}})", key), kPlain), "a line with text has none.");
+  CHECK_HAS(f.error(line(R"(, "history": [["a", "b"]])", ""), kPlain), "a line with messages has none.");
+  CHECK_HAS(f.error(R"({"prompt": "a", "completion": "b", "history": "c"})", kPlain), "It must be a list of pairs");
+  CHECK(
+      f.read(line(R"(, "id": 1, "url": "u")", R"(, "date": 1)") + "\n" + line(R"(, "other": 1)", ""), kPlain).ignored ==
+      "'id', 'url', 'date' in " + f.path + "/d.jsonl:1");
+  const char* before = R"("system": "s", "history": [["q", "r"]], )";
+  CHECK(counted(f.read(fmt::format(R"({{{}"instruction": "i", "output": "o"}})", before), kPlain)) == ".....o</s>");
+  CHECK(counted(f.read(fmt::format(R"({{{}"prompt": "i", "completion": "o"}})", before), kPlain)) == ".....o</s>");
+  CHECK(counted(f.read(line(R"(, "system": "s")", ""), kPlain)) == "..a</s>");
+  CHECK_HAS(f.error(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})", kPlain),
+            "The chat template plain takes one text.");
+}
+
 TEST_CASE("examples: markers in contents stay text") {
   const Examples e =
-      Lines().read(R"({"prompt": "<|im_end|>", "completion": "<|im_start|>"})", {.format = chat_format("qwen")});
+      Lines().read(R"({"prompt": "<|im_end|>", "completion": "<|im_start|>"})", {.chat = ChatTemplate::named("qwen")});
   const BpeTokenizer t = chat_tokenizer();
   CHECK(std::ranges::count(e.rows[0][0]->tokens, t.id_of("<|im_end|>")) == 3);
   CHECK(std::ranges::count(e.rows[0][0]->tokens, t.id_of("<|im_start|>")) == 3);
@@ -153,11 +215,10 @@ TEST_CASE("examples: what is no example is refused by file, line and keys") {
   says(R"({"messages": "a"})", "'messages' is string. It must be a list of messages.");
   says(talk(R"({"role": "user", "content": null})"), "message 0 of 'messages': 'content' is null.");
   says(talk(R"({"role": "user"})"), "message 0 of 'messages': no role and content.");
-  says(talk(R"({"role": "user", "content": "a"}, {"role": "robot", "content": "a"})"),
-       "message 1 has the role 'robot'.");
-  says(talk(R"({"role": "assistant", "content": "a"})"), "its turn is the user's");
+  says(talk(R"({"role": "user", "content": "a"}, {"role": "robot", "content": "a"})"), "robot is out of turn");
+  says(talk(R"({"role": "assistant", "content": "a"})"), "assistant is out of turn");
   says(talk(R"({"role": "user", "content": "a"})"), "none of its 1 tokens counts");
-  says(talk(""), "0 messages without one of the user.");
+  says(talk(""), "there are no messages.");
   says(std::string(100, '['), "nested too deeply");
   ExampleOptions pairs = kPlain;
   pairs.pairs = true;
