@@ -3,6 +3,7 @@
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/fingerprint.h>
+#include <tapegrad/core/one_user.h>
 
 #include <algorithm>
 #include <atomic>
@@ -250,6 +251,7 @@ struct Compiled::State {
     uint64_t replays = 0;
   };
   std::list<Entry> entries;  // most recently used first
+  OneUser user;
   CompileStats stats;
 
   std::vector<Tensor> call(Inputs);
@@ -336,6 +338,7 @@ std::vector<Tensor> Compiled::State::call(Inputs in) {
   if (tracing() || anomaly_enabled() || observing() || running_dry()) return f(in);
   for (size_t k = 0; k < in.size(); ++k)
     TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
+  const OneUser::Use alone = user.use("compile", "compiled function");
   evaluate(in);
   const StructuralHash key = signature(in);
 #ifdef NDEBUG

@@ -163,6 +163,7 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
 Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
   TG_CHECK(o.clip_norm >= 0, value, "[{}] clip_norm is {}. It must be more than 0, or 0 for no clipping.", op_,
            o.clip_norm);
+  const detail::OneUser::Use alone = user_->use(op_, "optimiser");
   NoGradScope off;
   const ProfileRange range(Phase::optimizer);
   NameScope here(op_);

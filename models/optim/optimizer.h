@@ -3,6 +3,7 @@
 /// for files.
 #pragma once
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/one_user.h>
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/models/optim/partition.h>
 #include <tapegrad/ops/training/optim_step.h>
@@ -141,6 +142,7 @@ class Optimizer {
   std::shared_ptr<const Partition> partition_;
   std::map<std::string, State> state_;
   Ref<OptimizerClock> clock_;
+  std::shared_ptr<detail::OneUser> user_ = std::make_shared<detail::OneUser>();  // copies share weights
 };
 
 namespace detail {

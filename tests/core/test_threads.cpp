@@ -3,6 +3,7 @@
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/training/collective.h>
+#include <tapegrad/ops/training/optim_step.h>
 
 #include <array>
 #include <atomic>
@@ -106,6 +107,46 @@ TEST_CASE("two threads read shared weights, with kernels large enough for the po
   });
   CHECK(wrong[0] == 0);
   CHECK(wrong[1] == 0);
+}
+// Not for the thread sanitizer: sizes are read without a lock.
+TEST_CASE("a model is read while it is trained") {
+  const Tensor w = filled({64, 64}, 0.f).requires_grad_();
+  const std::vector<Tensor> weights{w}, grads{filled({64, 64}, 1.f)};
+  const Compiled replay = compile([&](Inputs) { return w.assign(w.detach() + 1.0), std::vector<Tensor>{}; });
+  for (const int way : {0, 1, 2}) {
+    std::atomic<bool> done = false;
+    int torn = 0;
+    both([&](size_t i) {
+      if (i == 0) {
+        for (int k = 0; k < 2000; ++k)
+          way == 0 ? w.assign(w.detach() + 1.0) : way == 1 ? sgd_step({weights, grads}, {}, -1, 1) : (void)replay({});
+        done = true;
+        return;
+      }
+      for (float last = 0; !done;) {
+        const std::vector<float> now = values(parameter_as(w, DType::f32) * 1.0);
+        torn +=
+            std::ranges::adjacent_find(now, std::not_equal_to<>()) != now.end() && way != 2;  // a replay is in place
+        torn += now[0] < last, last = now[0];
+      }
+    });
+    CHECK(torn == 0);
+    CHECK(values(w)[0] == 2000.f * float(way + 1));
+  }
+}
+TEST_CASE("one compiled function in two threads at once is an Error") {
+  std::atomic<int> inside = 0;
+  const Compiled f = compile([&](Inputs x) {
+    ++inside;
+    while (inside < 2) std::this_thread::yield();
+    return std::vector<Tensor>{x[0] + 1.0};
+  });
+  const Tensor x = filled({2}, 1.f);
+  std::thread other([&] { f({x}); });
+  while (inside < 1) std::this_thread::yield();
+  CHECK_HAS(error_of([&] { f({x}); }), "two threads call one compiled function at once");
+  ++inside;
+  other.join();
 }
 TEST_CASE("tensors made in one thread end in another") {
   const auto base = memory_stats().live;

@@ -32,6 +32,22 @@ TEST_CASE("train: the loss falls, and the record of each step is whole") {
   CHECK(*all[39].val_loss < *all[19].val_loss);
 }
 
+TEST_CASE("train: another thread generates with the model that is trained") {
+  for (const bool compiled : {false, true})
+    for (const DType d : {DType::f32, DType::bf16}) {
+      TrainConfig c = tiny_train();
+      c.compile = compiled, c.dtype = d, c.max_steps = 80;
+      Run run(c);
+      std::atomic<bool> done = false;
+      std::thread trains([&] { run.trainer.run(), done = true; });
+      while (!done) {
+        const auto logits = run.model.forward(tensor<int32_t>({1, 2, 3}, {1, 3}), {.compute = d}).to_vector<float>();
+        CHECK(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }));
+      }
+      trains.join();
+    }
+}
+
 TEST_CASE("train: losses are bit-equal for one seed and for 1 and 2 threads, and differ between seeds") {
   TrainConfig c = tiny_train();
   c.max_steps = 12;
