@@ -85,7 +85,7 @@ TEST_CASE("foreign files: other formats in a file's place are named, with the wa
     put(data[0], head);
     CHECK_SAYS(read_texts(data), "To learn its bytes as they are, pass --documents bytes.");
     CHECK(read_texts(data, DocumentKind::bytes) == head);
-    CHECK_SAYS(read_examples(data, ByteTokenizer(), {.format = chat_format("plain"), .context = 8}), "[data]");
+    CHECK_SAYS(read_examples(data, ByteTokenizer(), {.context = 8}), "[data]");
   }
   for (const auto part : std::views::split(kText, '|')) {
     const std::string_view text(part.begin(), part.end());
@@ -127,10 +127,10 @@ TEST_CASE("foreign files: a message about content of any length is short") {
     for (const char* name : {"a.jsonl", "config.json", "adapter_config.json"}) put(m / name, text);
     const std::vector<std::function<void()>> readers{
         [&] { read_texts(lines); },
-        [&] { read_examples(lines, ByteTokenizer(), {.format = chat_format("plain"), .context = 8}); },
+        [&] { read_examples(lines, ByteTokenizer(), {.context = 8}); },
         [&] { read_tokenizer(file); },
         [&] { Tokenizer::from_json(text); },
-        [&] { chat_format(file); },
+        [&] { ChatTemplate::named(file); },
         [&] { SafetensorsFile{file}; },
         [&] { load_model(m.path); },
         [&] { adapter_base(m.path); },
