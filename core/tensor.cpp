@@ -148,10 +148,9 @@ void Tensor::assign(const Tensor& t) const {
       !t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
       "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGradScope, or detach().",
       *this, t);
-  if (detail::Trace* const trace = detail::tracing())
-    var().value = trace->assigns(*this, t);
-  else
-    detail::WritesValues().replace(var(), detail::value_of(t));
+  detail::Trace* const trace = detail::tracing();
+  Ref<Value> next = trace ? trace->assigns(*this, t) : detail::value_of(t);
+  detail::WritesValues().replace(var(), std::move(next));
 }
 Tensor Tensor::to(DType t) const { return dtype() == t ? *this : emit1(make_ref<op::Cast>(t), {*this}); }
 Tensor Tensor::contiguous() const { return is_contiguous() ? *this : emit1(make_ref<op::Cast>(dtype()), {*this}); }

@@ -107,11 +107,12 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
   detail::Trace* const trace = detail::tracing();
   Ref<Value> traced;
   detail::ReadsValues reads;
-  for (const Tensor& t : in) reads.wait_for(*t.variable());
   for (size_t i = 0; i < in.size(); ++i) {
     Variable& x = *in[i].variable();
     if (trace) [[unlikely]]
       traced = trace->reads(in[i]);
+    else
+      reads.wait_for(x);
     const Ref<Value>& seen = trace ? traced : x.value;
     Value& v = *seen;
     // A clock per thread, never behind the nodes that it reads.

@@ -1,9 +1,11 @@
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <tapegrad/core/engine/shared_values.h>
+#include <tapegrad/core/engine/trace.h>
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -57,28 +59,35 @@ void wait_for_writer(ValueReader& r) {
   } while (g_writing.load(std::memory_order_seq_cst));
 }
 void ReadsValues::wait(const Variable& v) {
+  if (tracing()) return;
   const uint32_t depth = reader_.depth.load(std::memory_order_relaxed);
-  do {
+  // The thread that traces may wait for this one.
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+       is_updating(v) && (v.updating || std::chrono::steady_clock::now() < end);) {
     reader_.depth.store(0, std::memory_order_release);
-    while (v.updating.load(std::memory_order_acquire)) std::this_thread::yield();
+    std::this_thread::yield();
     reader_.depth.store(depth, std::memory_order_seq_cst);
-    if (g_writing.load(std::memory_order_seq_cst))
-      wait_for_writer(reader_), reader_.depth.store(depth, std::memory_order_relaxed);
-  } while (v.updating.load(std::memory_order_acquire));
+    if (g_writing.load(std::memory_order_seq_cst)) {
+      wait_for_writer(reader_);
+      reader_.depth.store(depth, std::memory_order_relaxed);
+    }
+  }
 }
 
 WritesValues::WritesValues()
     : reader_(t_reader ? *t_reader : new_reader()), depth_(reader_.depth.exchange(0, std::memory_order_release)) {
   readers().writing.lock();
   others_ = readers().all.size() > 1;
-  if (!others_) return;
-  g_writing.store(true, std::memory_order_seq_cst);
-  if (readers().registered)
-    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-  else
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // stores of readers have arrived
-  for (const ValueReader* r : readers().all)
-    while (r->depth.load(std::memory_order_acquire)) std::this_thread::yield();
+  if (others_) {
+    g_writing.store(true, std::memory_order_seq_cst);
+    if (readers().registered)
+      syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // stores of readers have arrived
+    for (const ValueReader* r : readers().all)
+      while (r->depth.load(std::memory_order_acquire)) std::this_thread::yield();
+  }
+  reader_.depth.store(depth_ + 1, std::memory_order_relaxed);  // it may read itself
 }
 WritesValues::~WritesValues() {
   reader_.depth.store(depth_, std::memory_order_relaxed);

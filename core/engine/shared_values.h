@@ -1,7 +1,7 @@
 // Lets a thread read variables that another one updates: it gets the old value or the new one. Readers announce
 // themselves by a store; a writer waits until no thread reads, by membarrier(2) (an asymmetric big-reader lock).
 #pragma once
-#include <tapegrad/core/tensor.h>
+#include <tapegrad/core/node.h>
 
 namespace tg::detail {
 
@@ -26,18 +26,22 @@ class ReadsValues {
   ~ReadsValues() { reader_.depth.store(reader_.depth.load(std::memory_order_relaxed) - 1, std::memory_order_release); }
   ReadsValues(const ReadsValues&) = delete;
   ReadsValues& operator=(const ReadsValues&) = delete;
-  // Waits while an op in another thread updates the variable.
+  // Waits while another thread updates the variable, or for a while if it traces a function that does.
   void wait_for(const Variable& v) {
-    if (v.updating.load(std::memory_order_acquire)) [[unlikely]]
+    if (is_updating(v)) [[unlikely]]
       wait(v);
   }
 
  private:
+  static bool is_updating(const Variable& v) {
+    return v.updating.load(std::memory_order_acquire) || (v.value->producer && v.value->producer->error);
+  }
   void wait(const Variable&);
   ValueReader& reader_;
 };
 // The value of a tensor, kept.
 inline Ref<Value> value_of(const Tensor& t) {
+  (void)t.value();  // an Error for an empty tensor
   ReadsValues r;
   r.wait_for(*t.variable());
   return t.value();

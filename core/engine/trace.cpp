@@ -1,6 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@ Trace::Trace() : first_id_(id_of_next_tensors()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
   for (CapturedVariable& h : held)
-    if (!h.bf16_copy && h.variable->value.get() != h.before.get()) h.variable->value = std::move(h.before);
+    if (!h.bf16_copy && h.variable->value.get() != h.before.get())
+      WritesValues().replace(*h.variable, std::move(h.before));
 }
 
 namespace {

@@ -37,7 +37,6 @@ bool same_place(const Layout& a, const Layout& b) {
 }
 }  // namespace
 bool Executable::fits() const {
-  const ReadsValues reads;
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
     // A value without readers may have any layout that assign() accepts.
     return v.variable->requires_grad == v.requires_grad && hooks_of(*v.variable) == v.hooks &&
@@ -74,6 +73,7 @@ void Executable::bind(Inputs in) {
       check_inputs(binding_, given);
       break;
     }
+  read_.clear();
   ReadsValues reads;
   for (const auto& v : binding_.variables) reads.wait_for(*v.variable);
   std::vector<Tensor> pending;  // assigned under a LazyScope, not yet computed
@@ -99,9 +99,9 @@ void Executable::bind(Inputs in) {
     r.data = at;
     patch_pointers(r);
   }
-  read_.clear();
-  for (const uint32_t i : moving_sources_)
-    if (several_readers() && sources_[i].kind == MemorySource::Kind::variable) read_.emplace_back(sources_[i].storage);
+  if (several_readers())
+    for (const uint32_t i : moving_sources_)
+      if (sources_[i].kind == MemorySource::Kind::variable) read_.emplace_back(sources_[i].storage);
 }
 // The generator state of this run that corresponds to one of the trace.
 Rng Executable::moved(const Rng& traced) const {

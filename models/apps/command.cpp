@@ -121,8 +121,9 @@ void check_path(const CLI::App& app, const std::string& flag, const std::string&
   for (const Kind& k : {kRun, kModel, kAdapter, kTokenizer, kLog, kTokens, kText, kWeights, kJson})
     if (taken(k)) wanted.push_back(k.what);
   if (flag == "RUN" && std::filesystem::is_regular_file(path)) return;  // logs have any name
+  if (wanted.empty()) return;  // an output, which must not count as read
   const std::vector<Kind> kinds = kinds_of(path);
-  if (wanted.empty() || kinds.empty() || std::ranges::any_of(kinds, taken)) return;
+  if (kinds.empty() || std::ranges::any_of(kinds, taken)) return;
   for (const Kind& k : kinds)
     if (held.empty() || k.what != kLog.what) held.push_back(k.what);
   const std::string folder = std::filesystem::path(path).parent_path().string();

@@ -74,7 +74,7 @@ class Plan {
 
   Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
-    check_whole(model);
+    check_whole(model, !layout.empty());
     std::map<std::string, std::string> theirs;  // by core
     if (!layout.empty())
       for (const auto& [name, ab] : f.modules) theirs.emplace(core_of(name), name);
@@ -98,12 +98,15 @@ class Plan {
 
  private:
   // Without tensors in the file, whole layers stay as in the base.
-  void check_whole(const Linears& model) {
+  void check_whole(const Linears& model, bool of_family) {
     std::map<std::string, Shape> own, given;
     for (const NamedLinear& l : model.list)
       for (const auto& [end, t] : {std::pair(".weight", l.layer->weight), {".bias", l.layer->bias}})
         if (l.whole && t) own[l.name + end] = t.shape(), tensors[l.name + end] = t.detach();
-    for (const auto& [name, t] : f_.whole) given[name] = t.shape(), tensors[name] = t;
+    for (const auto& [theirs, t] : f_.whole) {
+      const std::string name = of_family ? core_of(theirs) : theirs;
+      given[name] = t.shape(), tensors[name] = t;
+    }
     const auto is_own = [&](const std::string& name) { return name == "classifier" || own.contains(name + ".weight"); };
     TG_CHECK((own == given || (given.empty() && f_.to_save.empty())) && std::ranges::all_of(f_.to_save, is_own), shape,
              "[adapter] 'modules_to_save' is {}, which changes the results and is not supported. Its tensors are {}, "

@@ -111,16 +111,16 @@ TEST_CASE("two threads read shared weights, with kernels large enough for the po
 // Not for the thread sanitizer: sizes are read without a lock.
 TEST_CASE("a model is read while it is trained") {
   const Tensor w = filled({64, 64}, 0.f).requires_grad_();
-  const std::vector<Tensor> weights{w}, grads{filled({64, 64}, 1.f)};
+  const std::vector<Tensor> weights{w}, grads{filled({64, 64}, -1.f)};
   const Compiled replay = compile([&](Inputs) { return w.assign(w.detach() + 1.0), std::vector<Tensor>{}; });
   for (const int way : {0, 1, 2}) {
     std::atomic<bool> done = false;
     int torn = 0;
     both([&](size_t i) {
       if (i == 0) {
+        const std::shared_ptr<void> end(nullptr, [&](void*) { done = true; });
         for (int k = 0; k < 2000; ++k)
-          way == 0 ? w.assign(w.detach() + 1.0) : way == 1 ? sgd_step({weights, grads}, {}, -1, 1) : (void)replay({});
-        done = true;
+          way == 0 ? w.assign(w.detach() + 1.0) : way == 1 ? sgd_step({weights, grads}, {}, 1, 1) : (void)replay({});
         return;
       }
       for (float last = 0; !done;) {

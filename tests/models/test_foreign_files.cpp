@@ -130,7 +130,6 @@ TEST_CASE("foreign files: a message about content of any length is short") {
         [&] { read_examples(lines, ByteTokenizer(), {.context = 8}); },
         [&] { read_tokenizer(file); },
         [&] { Tokenizer::from_json(text); },
-        [&] { ChatTemplate::named(file); },
         [&] { SafetensorsFile{file}; },
         [&] { load_model(m.path); },
         [&] { adapter_base(m.path); },

@@ -84,12 +84,12 @@ TEST_CASE("plot: a million steps fit into a page below 1 MB, with the least and 
   const std::string page = plot_html({log_of("long", steps, noise), log_of("again", steps, noise)});
   CHECK(page.size() < 1'000'000);
   const std::string curve = curve_in(page, "o");
-  CHECK(count_of(curve, "L") < 2 * 1130);
+  CHECK(count_of(curve, "L") < 2 * 560);
   CHECK(count_of(curve, "M") == 1);
   // the extremes decide the axis, and both are on the curve
-  const size_t top = curve.find(fmt::format(" {:.1f}", 28 + 332 * 0.05 / 1.1));
+  const size_t top = curve.find(fmt::format(" {:.1f}", 30 + 242 * 0.05 / 1.1));
   CHECK(top != curve.npos);
-  CHECK(curve.find(fmt::format(" {:.1f}", 28 + 332 * 1.05 / 1.1)) != curve.npos);
+  CHECK(curve.find(fmt::format(" {:.1f}", 30 + 242 * 1.05 / 1.1)) != curve.npos);
   CHECK_HAS(page, kSanitized ? ">50k<" : ">1M<");
 }
 

@@ -5,6 +5,7 @@
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/tapegrad.h>
 
+#include <future>
 #include <limits>
 #include <thread>
 
@@ -38,13 +39,12 @@ TEST_CASE("train: another thread generates with the model that is trained") {
       TrainConfig c = tiny_train();
       c.compile = compiled, c.dtype = d, c.max_steps = 80;
       Run run(c);
-      std::atomic<bool> done = false;
-      std::thread trains([&] { run.trainer.run(), done = true; });
-      while (!done) {
+      std::future<void> trains = std::async(std::launch::async, [&] { run.trainer.run(); });
+      while (trains.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
         const auto logits = run.model.forward(tensor<int32_t>({1, 2, 3}, {1, 3}), {.compute = d}).to_vector<float>();
         CHECK(std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }));
       }
-      trains.join();
+      trains.get();
     }
 }
 
