@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """Result files of the benchmarks as one HTML page with plots, without network or scripts.
 
-    python bench/common/report.py bench/results/cpu/*.json [more.json] -o report.html
-
 Reads the --json files of bench/, run.json of bench/gpu/run.py, and traces of `tapegrad train --profile` and
-`bench_lm_profile --trace`. A file's keys tell its kind. Needs matplotlib: Debian's python3-matplotlib, or pip.
+`bench_lm_profile --trace`. A file's keys tell its kind.
 """
 import argparse, functools, html, io, json, os, re, sys
 from collections import Counter, defaultdict

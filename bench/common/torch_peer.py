@@ -1,7 +1,8 @@
-"""Comparison with PyTorch: a process that answers requests with times, alternating rounds of both sides, and their
-table. A round does not count if other work took too much of the processors. A way that fails or exceeds --limit is
-missing from its row, and every row is printed and written at once. For the compare_torch.py of each benchmark, and for
-gpt_training/compare_llmc.py, whose peers are other programs."""
+"""Comparison with PyTorch: a process that answers requests with times, and a table. Both sides alternate, with equal
+threads and in several rounds, so that machine noise hits both. Each side's fastest way by its median counts; the ratio
+is the median over the rounds of the peer's time over ours, above 1 if ours is faster. A round does not count if other
+work took too much of the processors. A way that fails or exceeds --limit is missing from its row, and every row is
+printed and written at once. For each compare_*.py; the pages of their folders have the commands."""
 import argparse, functools, json, math, os, queue, statistics, subprocess, sys, tempfile, threading, time
 
 from results_file import write

@@ -1,16 +1,11 @@
 #!/usr/bin/env python3
 """Data parallel steps of a GPT on the CPU: `mpirun -n 2 tapegrad train` and PyTorch's DistributedDataParallel (gloo).
 
-    python bench/dist/compare_ddp.py build/release/bin/tapegrad [--ranks N] [--threads N] [--steps N] [--warmup N]
-        [--rounds N] [--ways ...] [--dtype bf16] [--json FILE]
-
 The model has 6 layers of width 384, 10.7 million parameters, in the forms of bench/gpt_training/compare_torch.py. Each
 rank has a separate batch of 8 x 128 random tokens and --threads threads; a step is forward, backward, the mean of the
-gradients over the ranks, their norm with clipping, and AdamW. Both sides alternate in several rounds. Each side's
-fastest way by its median counts; the ratio is the median over the rounds of PyTorch's time over ours.
-
-The messages' cost is the time of a step minus that of one without them: PyTorch's under no_sync(), ours of as many
-independent processes at once, each with the work of a rank.
+gradients over the ranks, their norm with clipping, and AdamW. The messages' cost is the time of a step minus that of
+one without them: PyTorch's under no_sync(), ours of as many independent processes at once, each with the work of a
+rank.
 """
 import os, socket, statistics, sys, tempfile, time
 from types import SimpleNamespace

@@ -1,15 +1,11 @@
 #!/usr/bin/env python3
 """Data parallel steps, predicted: on this machine compared with measured ones, or for H100s on paper.
 
-    python bench/dist/predict.py build/release/bin [--ranks 2,4] [--threads N] [--steps N] [--warmup N] [--rounds N]
-        [--json FILE]
-    python bench/dist/predict.py build/release/bin --on-paper gpt2-xl,cs336-2.7b [--ranks 8,64,1024,16384]
-
-The folder has the programs. A step is the minimum time of its ops on a machine (`tapegrad inspect --roofline`: forward,
-backward, update), scaled to a single rank's time if measured, plus the messages that backward does not hide. A message
-of m bytes takes alpha + m beta (Hockney, The communication challenge for MPP, 1994); a rank sends the N - 1 messages of
-an all_to_all or all_gather sequentially, within its node and between nodes (Thakur, Rabenseifner and Gropp,
-Optimization of collective communication operations in MPICH, 2005). Memory is that of `tapegrad inspect --plan`.
+A step is the minimum time of its ops on a machine (`tapegrad inspect --roofline`: forward, backward, update), scaled
+to a single rank's time if measured, plus the messages that backward does not hide. A message of m bytes takes alpha +
+m beta (Hockney, The communication challenge for MPP, 1994); a rank sends the N - 1 messages of an all_to_all or
+all_gather sequentially, within its node and between nodes (Thakur, Rabenseifner and Gropp, Optimization of collective
+communication operations in MPICH, 2005). Memory is that of `tapegrad inspect --plan`.
 
 Measured: the model has 6 layers of width 384, 10.7 million parameters; each rank has a micro-batch of 8 x 128 random
 tokens. The prediction uses bench_ops for the machine, bench_comm for the network of that many ranks, and `tapegrad

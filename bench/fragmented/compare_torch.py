@@ -1,17 +1,8 @@
 #!/usr/bin/env python3
 """The cells of bench_fragmented, compared with PyTorch.
 
-    python bench/fragmented/compare_torch.py build/release/bin/bench_fragmented [--device cuda] [--sizes 2048,4096]
-        [--batches 1,8,16] [--fragments 2,8] [--steps N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
-
-For each size and batch a linear layer, and for each number of fragments a fragmented one in training (soft selection)
-and in inference (hard): the forward pass, and the step of forward, backward and Adam. PyTorch's layer is the
-document's: GEMMs of all fragments in training, a copy of the selected matrix per row in inference. Its ways are eager
-with foreach Adam, eager and torch.compile with fused Adam, and torch.compile of the layer and of foreach Adam. Ours are
-eager and compiled, with gradients stored or folded into Adam's pass. Both sides alternate, with equal threads and in
-several rounds, so that machine noise hits both. Each side's fastest way by its median counts; the ratio is the median
-over the rounds of PyTorch's time over ours, above 1 if ours is faster. The rows "inference forward beside linear"
-compare our hard selection with PyTorch's linear layer. f32 uses no TF32.
+PyTorch's layer is the document's: GEMMs of all fragments in training, a copy of the selected matrix per row in
+inference. The rows "inference forward beside linear" compare our hard selection with PyTorch's linear layer.
 """
 import os, sys
 

@@ -1,16 +1,9 @@
 #!/usr/bin/env python3
 """The runs of bench_gpt_timeit, compared with PyTorch.
 
-    python bench/gpt_timeit/compare_torch.py build/release/bin/bench_gpt_timeit [--device cuda] [--sizes small,medium]
-        [--computations ...] [--mixed False,True] [--batch N] [--context N] [--steps N] [--rounds N] [--threads N]
-        [--cpu-time] [--ways ...] [--json FILE]
-
-For each size, computation and precision, ours runs eager and compiled, and PyTorch in four ways: document 004's model
-written out (separate q, k, v GEMMs; softmax, norms and loss by hand) and the same model of PyTorch's fused functions,
-each eager and with torch.compile. All alternate, with equal threads and in several rounds, so that machine noise hits
-all; each has warm-up steps, and gradients accumulate on both sides. Each side's fastest way by its median counts; the
-ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. f32 rows use no TF32. True
-is bf16 over f32 parameters: autocast in PyTorch, whose backward then runs inside it, as in the document.
+PyTorch has document 004's model written out (separate q, k, v GEMMs; softmax, norms and loss by hand) and the same
+model of fused functions. Gradients accumulate on both sides. True is bf16 over f32 parameters: autocast in PyTorch,
+whose backward then runs inside it, as in the document.
 """
 import math, os, statistics, sys
 

@@ -1,16 +1,12 @@
 #!/usr/bin/env python3
 """Training steps of GPT-2 124M on the CPU: `tapegrad train` and the trainers of llm.c and llm.cpp.
 
-    pip install numpy
     git clone https://github.com/karpathy/llm.c; git clone --recursive https://github.com/zhangpiu/llm.cpp
-    python bench/gpt_training/compare_llmc.py build/release/bin/tapegrad [--llmc DIR] [--llmcpp DIR]
-        [--runs 4x64,16x128] [--compilers gcc,clang] [--steps N] [--warmup N] [--rounds N] [--threads N] [--json FILE]
 
-A step reads the batch and runs forward, backward and AdamW without decay, in f32, like their train_gpt2; ours is eager
-and with --compile. Copies of their sources are built with their own build and each compiler; the changes are printed:
-batch, tokens, steps, no validation, no samples. All start from the same random weights and see the same batch in every
-step; the script fails unless losses agree. Times are those that each program prints. All alternate; each side's fastest
-way by its median over the rounds counts; the ratio is the median over the rounds of their time over ours.
+A step reads the batch and runs forward, backward and AdamW without decay, in f32, like their train_gpt2. Copies of
+their sources are built with their own build and each compiler; the changes are printed: batch, tokens, steps, no
+validation, no samples. All start from the same random weights and see the same batch in every step; the script fails
+unless losses agree. Times are those that each program prints.
 """
 import array, os, random, re, shutil, subprocess, sys, tempfile
 

@@ -1,17 +1,9 @@
 #!/usr/bin/env python3
 """Whole training steps of GPTs: bench_step and PyTorch, alternating.
 
-    python bench/gpt_training/compare_torch.py build/release/bin/bench_step [--runs nano,shakespeare_char,...]
-        [--dtype bf16] [--matmul-precision medium] [--layers N] [--steps N] [--warmup N] [--rounds N] [--threads N]
-        [--ways ...] [--json FILE]
-
-A step is forward, backward, the global gradient norm with clipping at 1, and AdamW, on random tokens. Ours is the step
-of `tapegrad train`, eager and compiled, including the reading of the batch. PyTorch's model has its fused functions
-(LayerNorm or RMSNorm, one qkv GEMM, scaled_dot_product_attention, GELU or SwiGLU), eager, compiled as a whole and block
-by block, with AdamW fused and foreach. All use equal threads and run in several rounds. Each side's fastest way by its
-median counts; the ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. --dtype
-bf16 is bf16 over f32 parameters, autocast in PyTorch. Name the runs for a GPU: cs336_2.7b, document 003's model, with
-ways without foreach, which takes more memory, and gpt2_64x1024, GPT-2 124M with llm.c's batch.
+A step is forward, backward, the global gradient norm with clipping at 1, and AdamW, on random tokens. --dtype bf16 is
+bf16 over f32 parameters, autocast in PyTorch. Name the runs for a GPU: cs336_2.7b, document 003's model, with ways
+without foreach, which takes more memory, and gpt2_64x1024, GPT-2 124M with llm.c's batch.
 """
 import os, statistics, sys
 

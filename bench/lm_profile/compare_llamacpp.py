@@ -2,16 +2,11 @@
 """Greedy decoding: bench_decode and llama.cpp, with the same weights, prompts and number of threads.
 
     pip install numpy gguf==0.19.0 xllamacpp==2026.10.11549
-    python bench/lm_profile/compare_llamacpp.py build/release/bin/bench_decode [--size 124m|tiny] [--dtypes f32,bf16]
-        [--prompts 32,256,512,900] [--tokens N] [--rounds N] [--threads N] [--cpu-time] [--json FILE]
 
-Writes a GPT-2 of random weights, exact in bf16, as a Hugging Face folder and as GGUF files of both dtypes. The two
-sides alternate, a process of ours and a completion of theirs; both warm up first, and prompts are not timed. llama.cpp
-runs with its defaults, keys and values in f16; ours has all in the dtype of the weights, and its compiled way counts.
---cpu-time uses one thread and CPU time on both sides, for a busy machine: threads of llama.cpp wait in spin loops.
-Tokens must equal those of llama.cpp with f32 keys and values. If they differ, its logits at the first different token
-must be equal up to rounding (its GELU is an f16 table). The table has the time of a token; the ratio is the median over
-the rounds of theirs over ours.
+Writes a GPT-2 of random weights, exact in bf16, as a Hugging Face folder and as GGUF files of both dtypes. Both sides
+warm up first, and prompts are not timed. llama.cpp runs with its defaults, keys and values in f16; ours has all in the
+dtype of the weights, and its compiled way counts. Tokens must equal those of llama.cpp with f32 keys and values. If
+they differ, its logits at the first different token must be equal up to rounding (its GELU is an f16 table).
 """
 import json, math, os, sys, tempfile, time
 from importlib.metadata import version

@@ -1,14 +1,7 @@
 #!/usr/bin/env python3
-"""The document's ids of bench_training, compared with PyTorch.
+"""The document's ids of bench_training, compared with PyTorch, on the CPU with one thread and with all cpus.
 
-    python bench/lora_training/compare_torch.py build/release/bin/bench_training [--device cuda] [--filter TEXT]
-        [--seconds S] [--rounds N] [--cpu-time] [--json FILE]
-
-For each id, ours runs eager and compiled and PyTorch eager and with torch.compile, on the CPU with one thread and with
-all cpus, alternating in several rounds, so that machine noise hits all. Each side's fastest way by its median counts;
-the ratio is the median over the rounds of PyTorch's time over ours, above 1 if ours is faster. AdamW is fused or
-foreach, whichever is faster. LoRA's A and B require gradients on both sides. Each time is the median of synchronised
-samples. On a busy machine --cpu-time compares one thread each, by CPU time.
+AdamW is fused or foreach, whichever is faster. LoRA's A and B require gradients on both sides.
 """
 import math, os, sys
 

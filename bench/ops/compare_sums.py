@@ -1,8 +1,5 @@
 #!/usr/bin/env python3
-"""The reductions of bench_sums in PyTorch: errors and times of both.
-
-    python bench/ops/compare_sums.py build/release/bin/bench_sums [--most N]
-"""
+"""The reductions of bench_sums in PyTorch: errors and times of both."""
 import argparse, subprocess, time
 import torch
 

@@ -1,13 +1,7 @@
 #!/usr/bin/env python3
 """The rows of bench_ops, compared with PyTorch (equal threads, or the same GPU).
 
-    python bench/ops/compare_torch.py build/release/bin/bench_ops [--device cuda] [--compile] [--filter TEXT]
-        [--seconds S] [--rounds N] [--cpu-time]
-
-Both programs alternate, so that machine noise hits both; each figure is the median of its rounds, and the ratio is
-PyTorch's time over ours: above 1 ours is faster. PyTorch is eager; --compile also measures torch.compile, and the ratio
-is to the faster. Backward rows repeat the backward of one retained graph. On a busy machine --cpu-time compares one
-thread each, by CPU time. Rows in tf32 allow TF32 in PyTorch, rows in f32 do not.
+Backward rows repeat the backward of one retained graph. Rows in tf32 allow TF32 in PyTorch, rows in f32 do not.
 """
 import os, sys
 

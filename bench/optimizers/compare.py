@@ -1,10 +1,7 @@
 """AdamW, SGD and Muon on tiny Shakespeare: validation loss by steps, and the cost of a step.
 
-    python bench/optimizers/compare.py build/release/bin/tapegrad input.txt --out runs --json result.json
-
 Runs `tapegrad train --preset shakespeare-cpu` for each seed: AdamW with the preset's rate, and with --adamw-lr if
-given, and Muon for --muon-steps, with a schedule of that length. Choose the rates on a seed that is not measured. Then
-it times a few steps of each optimiser, alternating. Finished runs in --out are not repeated.
+given, and Muon for --muon-steps, with a schedule of that length. Choose the rates on a seed that is not measured.
 """
 import math, os, statistics, sys
 

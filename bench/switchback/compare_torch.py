@@ -1,17 +1,9 @@
 #!/usr/bin/env python3
 """The ops and steps of bench_switchback, compared with PyTorch.
 
-    python bench/switchback/compare_torch.py build/release/bin/bench_switchback [--device cuda] [--dims 1024,2048]
-        [--batch ...] [--switch False,True] [--dtype bf16] [--only LIST] [--repeat N] [--rounds N] [--threads N]
-        [--cpu-time] [--json FILE]
-
-For each layer and batch: each op that document 001 times, and the whole layer's step, forward and backward, in full
-precision and as SwitchBack in each mode. PyTorch's int8 GEMMs are torch._int_mm followed by the scales, its quantising
-consists of its ops, and SwitchBack is a torch.autograd.Function of these; all eager and with torch.compile. Both sides
-alternate, with equal threads and in several rounds, so that machine noise hits both, each with half the number of calls
-as warm-up. Each side's fastest way by its median counts; the ratio is the median over the rounds of PyTorch's time over
-ours, above 1 if ours is faster. The rows "SwitchBack beside linear" compare our fastest SwitchBack with PyTorch's
-fastest full-precision linear layer. f32 uses no TF32.
+PyTorch's int8 GEMMs are torch._int_mm followed by the scales, its quantising consists of its ops, and SwitchBack is a
+torch.autograd.Function of these. The rows "SwitchBack beside linear" compare our fastest SwitchBack with PyTorch's
+fastest full-precision linear layer.
 """
 import os, sys
 

@@ -1,13 +1,10 @@
 """Our tokenizers, `tiktoken` and Hugging Face's `tokenizers`: megabytes per second of encoding texts.
 
     pip install tiktoken==0.14.0 tokenizers==0.23.3 numpy
-    python bench/tokenizer/compare_clients.py build/release/bin/bench_tokenizer --tokenizer DIR --text FILE
-        --json run.json
 
-A tokenizer is a byte-level tokenizer.json or a folder of vocab.json and merges.txt; --tokenizer and --text may be
-repeated. Words of ten scripts, drawn with a fixed seed, are encoded in addition to the texts. The programs alternate:
-first one thread each, by CPU time, then --threads by wall time, where the others get chunks of 64 kB, because their
-batches need them. The ids of all must be equal; tiktoken's are not compared if the tokenizer normalizes.
+Words of ten scripts, drawn with a fixed seed, are encoded in addition to the texts. The programs alternate: first one
+thread each, by CPU time, then --threads by wall time, where the others get chunks of 64 kB, because their batches need
+them. The ids of all must be equal; tiktoken's are not compared if the tokenizer normalizes.
 """
 import argparse
 import json
