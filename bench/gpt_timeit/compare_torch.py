@@ -5,7 +5,7 @@ PyTorch has document 004's model written out (separate q, k, v GEMMs; softmax, n
 model of fused functions. Gradients accumulate on both sides. True is bf16 over f32 parameters: autocast in PyTorch,
 whose backward then runs inside it, as in the document.
 """
-import math, os, statistics, sys
+import functools, math, os, statistics, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 import torch_gpt
@@ -21,8 +21,9 @@ def gpt(torch, kind, size, context):
     """Document 004's model and loss, as written there or from PyTorch's fused functions."""
     nn = torch.nn
     width, blocks, heads = SIZES[size]
+    make = functools.partial(torch_gpt.gpt, torch, blocks, heads, width, VOCABULARY, context, tied=False, scaled=True)
     if kind == "fused":
-        return torch_gpt.gpt(torch, blocks, heads, width, VOCABULARY, context, rms=True, tied=False, scaled=True)
+        return make(rms=True)
     linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
 
     class RmsNorm(nn.Module):
@@ -55,27 +56,12 @@ def gpt(torch, kind, size, context):
             h = self.fc(self.norm_2(x))
             return x + self.down_projection(0.5 * h * (1 + torch.erf(h / math.sqrt(2))))
 
-    class Gpt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.wte, self.wpe = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
-            self.h = nn.ModuleList(Block() for _ in range(blocks))
-            self.ln_f = RmsNorm()
-            self.head = linear(width, VOCABULARY)
-            for key, p in self.named_parameters():
-                if p.dim() == 2:
-                    nn.init.normal_(p, std=0.02 / (math.sqrt(2 * blocks) if "projection" in key else 1))
+    def loss(logits, targets):
+        shifted = logits - logits.amax(-1, keepdim=True)
+        at_target = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return (torch.log(torch.exp(shifted).sum(-1)) - at_target).mean()
 
-        def forward(self, tokens, targets):
-            x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
-            for block in self.h:
-                x = block(x)
-            logits = self.head(self.ln_f(x))
-            shifted = logits - logits.amax(-1, keepdim=True)
-            at_target = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-            return (torch.log(torch.exp(shifted).sum(-1)) - at_target).mean()
-
-    return Gpt()
+    return make(norm=RmsNorm, block=Block, loss=loss)
 
 
 def ways_of(torch, request, args):

@@ -18,55 +18,9 @@ BIG = "cs336_2.7b"
 SIZES = {**RUNS, **FOR_A_GPU}
 
 
-def big_gpt(torch, layers):
-    """Document 003's model: RMSNorm, interleaved rotary positions, SwiGLU, a separate head, no biases."""
-    nn, F = torch.nn, torch.nn.functional
-    blocks, heads, width, hidden, vocabulary, context = layers or 32, 32, 2560, 10240, 10000, 512
-    linear = lambda inputs, outputs: nn.Linear(inputs, outputs, bias=False)
-    half = width // heads // 2
-    angles = torch.outer(torch.arange(context).float(), 10000.0 ** (-torch.arange(half).float() / half))
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm_1, self.norm_2 = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
-            self.qkv, self.proj = linear(width, 3 * width), linear(width, width)
-            self.fc, self.down = linear(width, 2 * hidden), linear(hidden, width)
-
-        def forward(self, x, cos, sin):
-            def turned(x):
-                a, b = x[..., ::2], x[..., 1::2]
-                return torch.cat((a * cos - b * sin, a * sin + b * cos), -1).to(x.dtype)
-
-            b, t, c = x.shape
-            q, k, v = (z.view(b, t, heads, c // heads).transpose(1, 2) for z in self.qkv(self.norm_1(x)).chunk(3, -1))
-            y = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
-            x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
-            gate, up = self.fc(self.norm_2(x)).chunk(2, -1)
-            return x + self.down(F.silu(gate) * up)
-
-    class Gpt(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.wte = nn.Embedding(vocabulary, width)
-            self.h = nn.ModuleList(Block() for _ in range(blocks))
-            self.norm, self.head = nn.RMSNorm(width, eps=1e-5), linear(width, vocabulary)
-            self.register_buffer("cos", angles.cos())
-            self.register_buffer("sin", angles.sin())
-            for p in self.parameters():
-                if p.dim() == 2:
-                    nn.init.normal_(p, std=0.02)
-
-        def forward(self, tokens, targets, blocks=None):
-            x, t = self.wte(tokens), tokens.shape[1]
-            for block in blocks or self.h:
-                x = block(x, self.cos[:t], self.sin[:t])
-            return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
-
-    return Gpt()
-
-
-def gpt(torch, run):
+def gpt(torch, run, layers):
+    if run == BIG:
+        return torch_gpt.gpt(torch, layers or 32, 32, 2560, 10000, 512, rms=True, tied=False, hidden=10240)
     blocks, heads, width, vocabulary, bias, dropout, _, context = SIZES[run]
     return torch_gpt.gpt(torch, blocks, heads, width, vocabulary, context, bias, dropout)
 
@@ -77,7 +31,7 @@ def ways_of(torch, run, args):
     vocabulary, batch, context = (10000, 4, 512) if run == BIG else (SIZES[run][3], *SIZES[run][6:])
     tokens, targets = (torch.randint(vocabulary, (batch, context), device=args.device) for _ in range(2))
     with torch.device(args.device):
-        model = big_gpt(torch, args.layers) if run == BIG else gpt(torch, run)
+        model = gpt(torch, run, args.layers)
     compiled = torch.compile(model) if any(way.startswith("compile") for way in args.ways) else None
     blocks = [torch.compile(block) for block in model.h] if BY_BLOCK in args.ways else None
 
