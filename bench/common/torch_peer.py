@@ -10,23 +10,30 @@ from results_file import write
 PRECISIONS = ("highest", "high", "medium")  # of f32 GEMMs
 
 
-def numbers(text):
-    return [int(word) for word in text.split(",")]
+def numbers(*default):
+    """A flag of parse(): a list of numbers."""
+    return {"type": lambda text: [int(word) for word in text.split(",")], "default": list(default)}
 
 
-def words(known):
-    """The type of a list of these words."""
+def words(known, default=None):
+    """A flag of parse(): a list of these words."""
     def parsed(text):
         for word in (found := text.split(",")):
             if word not in known:
                 raise argparse.ArgumentTypeError(f"there is no '{word}': {', '.join(known)}")
         return found
-    return parsed
+    return {"type": parsed, "default": list(default or known), "help": f"a list of {', '.join(known)}"}
 
 
-def parse(doc, program, declare, rounds, seconds=None):
-    """Parses the common flags and those of `declare`. With `seconds`, rows have --filter and no --threads. The
-    program's name is required except in PyTorch's process."""
+def one_of(*known):
+    """A flag of parse(): one of these words, the first by default."""
+    return {"choices": known, "default": known[0]}
+
+
+def parse(doc, program, ways_of=None, rounds=3, seconds=None, steps=None, threads=None, **flags):
+    """Parses the common flags and `flags`, {name: default or arguments of add_argument()}; then PyTorch's process
+    serves ways_of(torch, request, args), others return. The program's name is required except there. With `seconds`,
+    rows have --filter and no --threads; steps: the numbers of untimed and timed ones."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("program", nargs="?", help=program)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -35,19 +42,27 @@ def parse(doc, program, declare, rounds, seconds=None):
         parser.add_argument("--filter", default="", help="only rows with one of these in their name: softmax,add")
         parser.add_argument("--seconds", type=float, default=seconds, help="for each row, way and round")
     else:
-        parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+        parser.add_argument("--threads", type=int, default=threads or len(os.sched_getaffinity(0)))
+    if steps:
+        parser.add_argument("--warmup", type=int, default=steps[0], help="steps before the timed ones")
+        parser.add_argument("--steps", type=int, default=steps[1], help="timed ones, for each way and round")
+    for name, flag in flags.items():
+        parser.add_argument("--" + name.replace("_", "-"),
+                            **(flag if isinstance(flag, dict) else {"type": type(flag), "default": flag}))
     parser.add_argument("--cpu-time", action="store_true", help="one thread each, by its processor time")
     parser.add_argument("--limit", type=float, help="seconds of a run of ours, and of the peer's ways of a row")
     parser.add_argument("--commit", default="", help="what was built, kept in the JSON file")
     parser.add_argument("--json", help="write the table to this file")
     parser.add_argument("--serve", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # run PyTorch's process
-    declare(parser)
     args = parser.parse_args()
     if not args.program and not args.serve:
         parser.error(f"name the program {program}")
     args.now = time.process_time if args.cpu_time else time.perf_counter
     if args.cpu_time:
         args.threads = 1
+    if args.serve:
+        serve(args, lambda torch, request: ways_of(torch, request, args))
+        sys.exit()
     return args, parser.error
 
 
@@ -186,6 +201,12 @@ def timer(args, make, sample):
         return statistics.median(times)
 
     return measure
+
+
+def median_of_steps(args, step):
+    for _ in range(args.warmup):
+        step()
+    return statistics.median(step() for _ in range(args.steps))
 
 
 class Failed(SystemExit):

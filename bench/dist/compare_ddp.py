@@ -7,7 +7,7 @@ gradients over the ranks, their norm with clipping, and AdamW. The messages' cos
 one without them: PyTorch's under no_sync(), ours of as many independent processes at once, each with the work of a
 rank.
 """
-import os, socket, statistics, sys, tempfile, time
+import os, socket, sys, tempfile, time
 from types import SimpleNamespace
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -15,7 +15,7 @@ for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
 from ranks import RUN, SHAPE, mpirun
 from torch_gpt import gpt
-from torch_peer import PRECISIONS, Peer, medians, parse, rounds_of, serve, table, words
+from torch_peer import PRECISIONS, Peer, median_of_steps, medians, one_of, parse, rounds_of, table, words
 from train_runs import RUNS, flags_of, report_of, seconds_of, step_of, train
 
 RUNS[RUN] = SHAPE
@@ -42,10 +42,8 @@ def of_rank(rank, args, way, port, results):
     step = step_of(torch, args, model, lambda: function(tokens, targets), "fused")
 
     def measured():
-        for _ in range(args.warmup):
-            step()
         dist.barrier()
-        return statistics.median(step() for _ in range(args.steps))
+        return median_of_steps(args, step)
 
     seconds = {"step": measured()}
     with model.no_sync():
@@ -56,7 +54,7 @@ def of_rank(rank, args, way, port, results):
     dist.destroy_process_group()
 
 
-def ways_of(torch, args):
+def ways_of(torch, _, args):
     """{way: function that starts the ranks, which time a step with and without messages}."""
     names = ("ranks", "threads", "device", "dtype", "matmul_precision", "warmup", "steps")  # what spawn can copy
     settings = SimpleNamespace(**{k: getattr(args, k) for k in names})
@@ -82,22 +80,11 @@ def ours(args, folder):
     return seconds_of(logs, args.warmup), seconds_of(alone, args.warmup), printed
 
 
-def declare(parser):
-    parser.set_defaults(threads=1)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--ways", type=words(WAYS), default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
-    parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
-    parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
-    parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones")
-    parser.add_argument("--steps", type=int, default=10, help="timed ones, for each way and round")
-
-
 def main():
-    args, error = parse(__doc__, "tapegrad", declare, rounds=3)
+    args, error = parse(__doc__, "tapegrad", ways_of, steps=(3, 10), threads=1, ranks=2, ways=words(WAYS),
+                        dtype=one_of("f32", "bf16"), matmul_precision=one_of(*PRECISIONS))
     if args.cpu_time or args.device != "cpu":
         error("it measures wall time on the CPU: leave --cpu-time and --device out")
-    if args.serve:
-        return serve(args, lambda torch, _: ways_of(torch, args))
     peer, messages = Peer(args), {}
 
     def measured():

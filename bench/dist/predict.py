@@ -163,18 +163,12 @@ def on_paper(args):
             print()
 
 
-def declare(parser):
-    parser.set_defaults(threads=1, dtype="f32", matmul_precision="highest")
-    parser.add_argument("--on-paper", metavar="MODELS",
-                        help="tables of H100s for these named models, and nothing measured")
-    parser.add_argument("--ranks", type=numbers)
-    parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
-    parser.add_argument("--steps", type=int, default=8, help="timed ones, for each run and round")
-
-
 def main():
-    args, error = parse(__doc__, "the folder with tapegrad, bench_ops and bench_comm", declare, rounds=3)
+    args, error = parse(__doc__, "the folder with tapegrad, bench_ops and bench_comm", steps=(2, 8), threads=1,
+                        on_paper={"metavar": "MODELS", "help": "tables of H100s for these, and nothing measured"},
+                        ranks=numbers())
     args.programs, args.program = args.program, os.path.join(args.program, "tapegrad")
+    args.dtype, args.matmul_precision = "f32", "highest"
     args.ranks = args.ranks or ([8, 64, 1024, 16384] if args.on_paper else [2, 4])
     if min(args.ranks) < 2 or args.cpu_time or args.device != "cpu":
         error("--ranks are two or more; it measures wall time on the CPU: leave --cpu-time and --device out")

@@ -7,7 +7,7 @@ inference. The rows "inference forward beside linear" compare our hard selection
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import UNKNOWN, Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, serve, table, words
+from torch_peer import UNKNOWN, Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, table, words
 
 MODES = ("linear", "train", "inference")
 OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
@@ -109,19 +109,9 @@ def of_ours(cells):
     return found
 
 
-def declare(parser):
-    parser.add_argument("--sizes", type=numbers, default=[2048])
-    parser.add_argument("--batches", type=numbers, default=[1, 16])
-    parser.add_argument("--fragments", type=numbers, default=[2, 8])
-    parser.add_argument("--ways", type=words(WAYS), default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
-    parser.add_argument("--warmup", type=int, default=3, help="untimed steps, for each way and round")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps, for each way and round")
-
-
 def main():
-    args, error = parse(__doc__, "bench_fragmented", declare, rounds=3)
-    if args.serve:
-        return serve(args, lambda torch, request: ways_of(torch, request, args))
+    args, error = parse(__doc__, "bench_fragmented", ways_of, steps=(3, 10), sizes=numbers(2048),
+                        batches=numbers(1, 16), fragments=numbers(2, 8), ways=words(WAYS))
     if min(args.warmup, args.steps, args.rounds, *args.batches, *args.fragments) < 1:
         error("--warmup, --steps, --rounds, --batches and --fragments must be 1 or more")
     for size, fragments in ((s, f) for s in args.sizes for f in args.fragments):

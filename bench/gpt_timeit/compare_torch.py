@@ -5,11 +5,11 @@ PyTorch has document 004's model written out (separate q, k, v GEMMs; softmax, n
 model of fused functions. Gradients accumulate on both sides. True is bf16 over f32 parameters: autocast in PyTorch,
 whose backward then runs inside it, as in the document.
 """
-import functools, math, os, statistics, sys
+import functools, math, os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 import torch_gpt
-from torch_peer import PRECISIONS, Peer, both_modes, parse, serve, table, words
+from torch_peer import PRECISIONS, Peer, both_modes, median_of_steps, one_of, parse, table, words
 
 # Width, blocks, heads; vocabulary 10 000, RMSNorm, GELU, learned positions, no biases.
 SIZES = {"small": (768, 12, 12), "medium": (1024, 24, 16), "tiny": (32, 2, 2)}
@@ -88,33 +88,17 @@ def ways_of(torch, request, args):
 
     def measured(f):
         with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=mixed == "True"):
-            for _ in range(args.warmup):
-                step(f)
-            return statistics.median(step(f) for _ in range(args.steps))
+            return median_of_steps(args, lambda: step(f))
 
     functions = {way: models[way.split()[0]] if way.endswith("eager") else torch.compile(models[way.split()[0]])
                  for way in args.ways}
     return {way: (lambda f=f: measured(f)) for way, f in functions.items()}
 
 
-def declare(parser):
-    computations, mixed = ["forward", "backward", "forward_backward"], ["False", "True"]
-    parser.add_argument("--sizes", type=words(SIZES), default=["small", "medium"])
-    parser.add_argument("--computations", type=words(computations), default=computations)
-    parser.add_argument("--mixed", type=words(mixed), default=mixed)
-    parser.add_argument("--ways", type=words(WAYS), default=list(WAYS), help=f"of PyTorch: {', '.join(WAYS)}")
-    parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--warmup", type=int, default=3,
-                        help="steps before the timed ones: tracing takes some, and recording a graph")
-    parser.add_argument("--steps", type=int, default=5, help="timed ones, for each way and round")
-
-
 def main():
-    args, _ = parse(__doc__, "bench_gpt_timeit", declare, rounds=3)
-    if args.serve:
-        return serve(args, lambda torch, request: ways_of(torch, request, args))
+    args, _ = parse(__doc__, "bench_gpt_timeit", ways_of, steps=(3, 5), sizes=words(SIZES, ("small", "medium")),
+                    computations=words(("forward", "backward", "forward_backward")), mixed=words(("False", "True")),
+                    ways=words(WAYS), matmul_precision=one_of(*PRECISIONS), batch=16, context=128)
     requests = {f"{size}_{computation}_mixed_{mixed}": (size, computation, mixed)
                 for mixed in args.mixed for size in args.sizes for computation in args.computations}
     shared = ["--matrix-only", "--warmups", args.warmup, "--steps", args.steps, "--batch", args.batch, "--context",

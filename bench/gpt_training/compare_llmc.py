@@ -147,18 +147,11 @@ def theirs(programs, run, logs):
     return found
 
 
-def declare(parser):
-    parser.add_argument("--llmc", help="a checkout of llm.c")
-    parser.add_argument("--llmcpp", help="a checkout of llm.cpp with its submodules; Eigen may be the system's")
-    parser.add_argument("--runs", type=words(RUNS), default=list(RUNS))
-    parser.add_argument("--compilers", type=lambda text: text.split(","), default=["gcc", "clang"])
-    parser.add_argument("--warmup", type=int, default=2, help="steps before the timed ones")
-    parser.add_argument("--steps", type=int, default=5, help="timed ones, for each way and round")
-    parser.set_defaults(dtype="f32")
-
-
 def main():
-    args, error = parse(__doc__, "tapegrad", declare, rounds=3)
+    args, error = parse(__doc__, "tapegrad", steps=(2, 5), llmc={"help": "a checkout of llm.c"},
+                        llmcpp={"help": "a checkout of llm.cpp with its submodules; Eigen may be the system's"},
+                        runs=words(RUNS), compilers={"type": lambda text: text.split(","), "default": ["gcc", "clang"]})
+    args.dtype = "f32"
     sources = [(kind, source) for kind, source in ((LlmC, args.llmc), (LlmCpp, args.llmcpp)) if source]
     if args.cpu_time or args.device != "cpu":
         error("the programs measure wall time alone, on the CPU: leave --cpu-time and --device out")

@@ -5,11 +5,11 @@ A step is forward, backward, the global gradient norm with clipping at 1, and Ad
 bf16 over f32 parameters, autocast in PyTorch. Name the runs for a GPU: cs336_2.7b, document 003's model, with ways
 without foreach, which takes more memory, and gpt2_64x1024, GPT-2 124M with llm.c's batch.
 """
-import os, statistics, sys
+import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 import torch_gpt
-from torch_peer import PRECISIONS, Peer, both_modes, parse, serve, table, words
+from torch_peer import PRECISIONS, Peer, both_modes, median_of_steps, one_of, parse, table, words
 from train_runs import FOR_A_GPU, RUNS, settings_of, step_of
 
 WAYS = ("eager fused", "eager foreach", "compile fused")  # model mode and AdamW of PyTorch
@@ -39,22 +39,9 @@ def ways_of(torch, run, args):
         function = compiled if way.startswith("compile") else model
         step = step_of(torch, args, model, lambda: function(tokens, targets, blocks if way == BY_BLOCK else None),
                        way.split()[1])
-        for _ in range(args.warmup):
-            step()
-        return statistics.median(step() for _ in range(args.steps))
+        return median_of_steps(args, step)
 
     return {way: (lambda way=way: measured(way)) for way in args.ways}
-
-
-def declare(parser):
-    runs, ways = (*SIZES, BIG), (*WAYS, BY_BLOCK)
-    parser.add_argument("--runs", type=words(runs), default=list(RUNS), help=", ".join(runs))
-    parser.add_argument("--ways", type=words(ways), default=list(WAYS), help=f"of PyTorch: {', '.join(ways)}")
-    parser.add_argument("--layers", type=int, default=0, help=f"blocks of {BIG}, 0: all 32")
-    parser.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
-    parser.add_argument("--matmul-precision", default="highest", choices=PRECISIONS)
-    parser.add_argument("--warmup", type=int, default=3, help="steps before the timed ones: tracing takes some")
-    parser.add_argument("--steps", type=int, default=10, help="timed ones, for each way and round")
 
 
 def flags_of(args, run):
@@ -67,11 +54,12 @@ def flags_of(args, run):
 
 
 def main():
-    args, error = parse(__doc__, "bench_step", declare, rounds=3)
+    args, error = parse(__doc__, "bench_step", ways_of, steps=(3, 10), runs=words((*SIZES, BIG), RUNS),
+                        ways=words((*WAYS, BY_BLOCK), WAYS), dtype=one_of("f32", "bf16"),
+                        layers={"type": int, "default": 0, "help": f"blocks of {BIG}, 0: all 32"},
+                        matmul_precision=one_of(*PRECISIONS))
     if args.cpu_time:
         error("steps take wall time alone: leave --cpu-time out")
-    if args.serve:
-        return serve(args, lambda torch, run: ways_of(torch, run, args))
     table(args, both_modes(args, {run: run for run in args.runs}, lambda run: flags_of(args, run),
                            lambda report, _: report["median"], [Peer(args)]),
           threads=args.threads, steps=args.steps, dtype=args.dtype, matmul_precision=args.matmul_precision)

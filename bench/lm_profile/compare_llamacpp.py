@@ -17,7 +17,7 @@ import xllamacpp
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
 from gpt2_weights import SIZES, weights, write_folder
-from torch_peer import in_turn, parse, report_of, table, words
+from torch_peer import in_turn, one_of, parse, report_of, table, words
 
 NEAR = {"f32": 4e-3, "bf16": 6e-2}  # log-probabilities: f16 table; bf16 activations
 
@@ -104,15 +104,9 @@ def check_tokens(peer, dtype, prompt, tokens):
     return f"equal to token {first}, where two are {gap:.2g} apart"
 
 
-def declare(parser):
-    parser.add_argument("--size", choices=SIZES, default="124m")
-    parser.add_argument("--dtypes", type=words(NEAR), default=list(NEAR))
-    parser.add_argument("--prompts", default="32,256,512,900")
-    parser.add_argument("--tokens", type=int, default=32)
-
-
 def main():
-    args, error = parse(__doc__, "bench_decode", declare, rounds=5)
+    args, error = parse(__doc__, "bench_decode", rounds=5, size=one_of(*SIZES), dtypes=words(NEAR),
+                        prompts="32,256,512,900", tokens=32)
     if args.device != "cpu":
         error("llama.cpp runs on the CPU here: leave --device out")
     size, agree = SIZES[args.size], {}

@@ -6,7 +6,7 @@ AdamW is fused or foreach, whichever is faster. LoRA's A and B require gradients
 import math, os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, both_modes, parse, serve, table, timer
+from torch_peer import Peer, both_modes, parse, table, timer
 
 # x, rank: document 000's LoRA layers are square, with alpha = 2 rank
 LORA = {
@@ -96,10 +96,9 @@ def ways_of(torch, name, device):
 
 
 def main():
-    args, error = parse(__doc__, "bench_training", lambda parser: None, rounds=5, seconds=0.2)
-    if args.serve:
-        return serve(args, lambda torch, name: {f"{way}, {args.serve} thread(s)": timer(args, make, 0.002)
-                                                for way, make in ways_of(torch, name, args.device).items()})
+    args, error = parse(__doc__, "bench_training", lambda torch, name, args: {
+        f"{way}, {args.serve} thread(s)": timer(args, make, 0.002)
+        for way, make in ways_of(torch, name, args.device).items()}, rounds=5, seconds=0.2)
     ids = {name: name for name in IDS if any(words in name for words in args.filter.split(","))}
     if not ids:
         error(f"no id has '{args.filter}' in it")

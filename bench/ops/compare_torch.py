@@ -6,7 +6,7 @@ Backward rows repeat the backward of one retained graph. Rows in tf32 allow TF32
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Peer, in_turn, parse, report_of, serve, table, timer
+from torch_peer import Peer, in_turn, parse, report_of, table, timer
 
 DTYPES = {"f32": "float32", "tf32": "float32", "f64": "float64", "bf16": "bfloat16"}
 
@@ -84,10 +84,8 @@ def text(row):
 
 
 def main():
-    compiled = lambda parser: parser.add_argument("--compile", action="store_true", help="torch.compile too")
-    args, _ = parse(__doc__, "bench_ops", compiled, rounds=3, seconds=0.2)
-    if args.serve:
-        return serve(args, lambda torch, row: ways_of(torch, row, args))
+    args, _ = parse(__doc__, "bench_ops", ways_of, seconds=0.2,
+                    compile={"action": "store_true", "help": "torch.compile too"})
     torch = None
 
     def one(_, filter, folder):

@@ -8,7 +8,7 @@ fastest full-precision linear layer.
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, serve, table, words
+from torch_peer import Failed, Peer, by_row, in_turn, missing, numbers, one_of, parse, report_of, table, words
 
 OPS = ("standard_fwd", "standard_gw", "standard_gx", "rowwise_fwd", "rowwise_bwd", "global_fwd", "global_bwd",
        "x_quantize_rowwise",
@@ -67,6 +67,10 @@ def switchback(torch, mode):
     return SwitchBack.apply
 
 
+def parts_of(args):
+    return [part for part in (*OPS, *LAYERS, BESIDE) if any(word in part for word in args.only.split(","))]
+
+
 def ways_of(torch, request, args):
     """The ways of a row: {"op|way": function that measures the seconds of a call}."""
     dim_in, dim_out, batch = request
@@ -112,8 +116,9 @@ def ways_of(torch, request, args):
             ways[f"{op}|{way}"] = lambda f=wrap(f), inputs=inputs: measured(lambda: f(*inputs))
         for layer, f in steps.items():
             ways[f"{layer}|{way}"] = lambda run=step(wrap(f)): measured(run)
+    parts = parts_of(args)
     return {name: f for name, f in ways.items()
-            if (op := name.split("|")[0]) in args.parts or op == "linear" and BESIDE in args.parts}
+            if (op := name.split("|")[0]) in parts or op == "linear" and BESIDE in parts}
 
 
 def of_ours(row):
@@ -130,23 +135,12 @@ def of_torch(times):
     return found | ({BESIDE: {f"linear {way}": s for way, s in found["linear"].items()}} if "linear" in found else {})
 
 
-def declare(parser):
-    parser.add_argument("--dims", type=numbers, default=[1024, 2048])
-    parser.add_argument("--batch", type=numbers, default=[1024, 4096])
-    parser.add_argument("--switch", type=words(("False", "True")), default=["False"])
-    parser.add_argument("--dtype", choices=("f32", "bf16"), default="bf16")
-    parser.add_argument("--only", default="",
-                        help="of the ops and layers those with one of these in their name: linear,global")
-    parser.add_argument("--ways", type=words(("eager", "compile")), default=["eager", "compile"], help="of PyTorch")
-    parser.add_argument("--repeat", type=int, default=4, help="timed calls, for each way and round")
-
-
 def main():
-    args, error = parse(__doc__, "bench_switchback", declare, rounds=3)
-    args.parts = [part for part in (*OPS, *LAYERS, BESIDE) if any(word in part for word in args.only.split(","))]
-    if args.serve:
-        return serve(args, lambda torch, request: ways_of(torch, request, args))
-    if not args.parts:
+    args, error = parse(__doc__, "bench_switchback", ways_of, dims=numbers(1024, 2048), batch=numbers(1024, 4096),
+                        switch=words(("False", "True"), ["False"]), dtype=one_of("bf16", "f32"),
+                        only={"default": "", "help": "of the ops and layers those with one of these in their name"},
+                        ways=words(("eager", "compile")), repeat=4)
+    if not (parts := parts_of(args)):
         error(f"no op and no layer has '{args.only}' in it: {', '.join((*OPS, *LAYERS, BESIDE))}")
     requests = {}
     for dim in args.dims:
@@ -171,7 +165,7 @@ def main():
         mine, theirs = of_ours(row), of_torch(peer(request[0]))
         return {**report, "torch": peer.version}, {
             f"{name} {'step, ' * (part in LAYERS)}{part}": (mine.get(part, {}), theirs.get(part, {}))
-            for part in args.parts}
+            for part in parts}
 
     table(args, in_turn(args, args.threads, requests, one), threads=args.threads, repeat=args.repeat, dtype=args.dtype)
 
