@@ -6,7 +6,14 @@
 #include <tapegrad/core/io/file.h>
 
 namespace tg::bench {
+std::string_view embedded_document(std::string_view folder);  // bench/CMakeLists.txt
 
+std::vector<Json> document_rows(std::string_view folder) {
+  std::vector<Json> rows;
+  for (const auto line : std::views::split(embedded_document(folder), '\n'))
+    if (!line.empty()) rows.push_back(own_json(std::string_view(line.begin(), line.end())));
+  return rows;
+}
 void declare_results(Command& c, SharedFlags& f) {
   c.option("--device", "NAME", "cpu or cuda", f.device);
   c.option("--json", "FILE", "write machine, date and figures to this file", f.json);

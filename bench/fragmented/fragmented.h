@@ -129,11 +129,11 @@ double fair_bytes(const FragmentedCell&);      // without that layer and its gra
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
 
-// A figure of document 002; none for a cell outside its grid.
+// A figure of document 002; null for a cell outside its grid.
 struct FragmentedFigure {
   double forward_ms, backward_ms, peak;  // peak in MiB
 };
-std::optional<FragmentedFigure> fragmented_figure(const FragmentedCell&);
+const FragmentedFigure* fragmented_figure(const FragmentedCell&);
 
 struct FragmentedRow {
   FragmentedCell cell;

@@ -8,23 +8,6 @@
 
 namespace tg::bench {
 namespace {
-// The two runs on one model, then timeit_runs({}): f32 and mixed.
-constexpr TimeitFigure kDocument[] = {
-    {260.487, 221.089, 77.0235, 220.483, 414.491}, {220.676, 220.622, 0.3337, 220.170, 221.206},
-    {74.113, 73.137, 2.2265, 72.292, 78.464},      {79.124, 75.171, 7.3582, 74.255, 93.519},
-    {71.171, 71.131, 0.1378, 70.959, 71.350},      {73.794, 73.823, 0.0565, 73.699, 73.859},
-    {149.865, 150.206, 1.0536, 147.786, 150.662},  {151.141, 151.482, 0.7732, 149.605, 151.694},
-    {150.254, 150.193, 0.2013, 149.958, 150.516},  {151.467, 151.430, 0.0759, 151.385, 151.564},
-    {220.339, 220.236, 1.3218, 218.327, 222.473},  {224.320, 224.365, 0.1466, 224.073, 224.477},
-    {220.491, 220.479, 0.2783, 220.160, 220.830},  {224.344, 224.382, 0.1172, 224.199, 224.486},
-    {245.821, 245.088, 1.4745, 244.956, 248.761},  {223.693, 222.693, 2.1637, 222.347, 228.008},
-    {244.915, 244.981, 0.1557, 244.672, 245.076},  {222.611, 222.564, 0.1084, 222.476, 222.744},
-    {483.126, 483.475, 1.4353, 480.336, 484.216},  {461.943, 463.649, 3.2608, 455.431, 463.729},
-    {483.812, 483.791, 0.2527, 483.513, 484.244},  {464.213, 463.939, 0.8810, 463.462, 465.929},
-    {728.044, 727.165, 1.6101, 726.529, 730.475},  {683.814, 683.922, 1.0362, 682.084, 685.337},
-    {726.819, 726.417, 0.6117, 726.191, 727.781},  {683.909, 683.543, 0.6866, 683.391, 685.254},
-};
-
 Json profiler_object(const TimeitRun& r, int64_t steps) {
   return {{"computation", name_of(r.computation)},
           {"warmup_steps", r.warmup},
@@ -65,15 +48,12 @@ std::string standalone_name(const TimeitRun& r) { return "standalone_" + r.key()
 }  // namespace
 
 const TimeitFigure* timeit_figure(std::string_view name) {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const int64_t warmup : {0, 1})
-      all.push_back(standalone_name({"small", Computation::forward_backward, warmup}));
-    for (const TimeitRun& r : timeit_runs({})) all.push_back(r.key());
-    return all;
-  }();
-  const auto at = size_t(std::ranges::find(names, name) - names.begin());
-  return at == names.size() ? nullptr : &kDocument[at];
+  static const Document<std::string, TimeitFigure> all("gpt_timeit", [](const Json& j) {
+    return std::pair{j["name"].get<std::string>(),
+                     TimeitFigure{number_of(j, "mean"), number_of(j, "median"), number_of(j, "std_dev"),
+                                  number_of(j, "min"), number_of(j, "max")}};
+  });
+  return all.find(std::string(name));
 }
 std::string log_line(std::string_view text, std::chrono::system_clock::time_point at) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count() % 1000;

@@ -211,14 +211,15 @@ std::string answers(const std::vector<LmFigures>& all) {
 
 namespace {
 // Figures of document 003 per step type: ranges in ms, and the GPU's totals over all four steps.
-struct Document {
+struct StepFigures {
   StepType type;
   double step, forward, loss, backward, optimizer;
   double kernels, launches, products;  // of all steps: ms, count, percent
 };
-constexpr Document kDocument[] = {{StepType::forward, 844.67, 844.64, 0, 0, 0, 3408.5, 7329, 91.4},
-                                  {StepType::backward, 2580.60, 842.81, 3.26, 1734.46, 0, 10278.5, 20467, 89.7},
-                                  {StepType::train, 2758.09, 843.66, 3.11, 1732.48, 178.76, 11001.7, 26067, 84.0}};
+constexpr StepFigures kStepFigures[] = {
+    {StepType::forward, 844.67, 844.64, 0, 0, 0, 3408.5, 7329, 91.4},
+    {StepType::backward, 2580.60, 842.81, 3.26, 1734.46, 0, 10278.5, 20467, 89.7},
+    {StepType::train, 2758.09, 843.66, 3.11, 1732.48, 178.76, 11001.7, 26067, 84.0}};
 constexpr int kDocumentSteps = 4;
 }  // namespace
 
@@ -226,7 +227,7 @@ std::string compare_with_document(const std::vector<LmFigures>& all) {
   Table table("{}|{}|{:.2f}|{:.2f}|{:.2f}", "||ours|document|ratio");
   for (const LmFigures& f : all) {
     if (f.setup.size != "2.7B") continue;
-    const Document& d = *std::ranges::find(kDocument, f.type, &Document::type);
+    const StepFigures& d = *std::ranges::find(kStepFigures, f.type, &StepFigures::type);
     const auto row = [&](std::string_view what, double ours, double theirs) {
       if (theirs > 0) table.row(label(f), what, ours, theirs, theirs / ours);
     };

@@ -49,7 +49,6 @@ void check_training(RunMode, Device);
 
 // A figure of document 000, in seconds: confidence interval and estimate; null for other ids.
 struct DocumentFigure {
-  std::string_view id;
   double low, point, high;
 };
 const DocumentFigure* document_figure(std::string_view id);

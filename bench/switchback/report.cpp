@@ -4,27 +4,15 @@
 #include <cmath>
 
 namespace tg::bench {
-extern const std::string_view kSwitchBackDocument;  // document.jsonl: bench/CMakeLists.txt
 
 namespace {
-struct Line {
-  SwitchBackShape shape;
-  SwitchBackFigure figure;
-};
-Line parsed(std::string_view text) {
-  const Json j = own_json(text);
-  const auto number = [&](const std::string& key) { return j[key].get<double>(); };
+std::pair<SwitchBackShape, SwitchBackFigure> parsed(const Json& j) {
+  const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
   const bool swapped = j["switch"].get<bool>();
-  Line l{{int64_t(number(swapped ? "dim_out" : "dim_in")), number("wm"), int64_t(number("batch_size")), swapped}, {}};
-  for (size_t op = 0; op < kOps; ++op) l.figure.ms[op] = number(kTimed[op].key);
-  l.figure.totals = {number("time_standard"), number("time_rowwise"), number("time_global")};
-  return l;
-}
-std::vector<Line> all_lines() {
-  std::vector<Line> lines;
-  for (size_t at = 0, end; (end = kSwitchBackDocument.find('\n', at)) != std::string_view::npos; at = end + 1)
-    lines.push_back(parsed(kSwitchBackDocument.substr(at, end - at)));
-  return lines;
+  SwitchBackFigure f;
+  for (size_t op = 0; op < kOps; ++op) f.ms[op] = number_of(j, kTimed[op].key);
+  f.totals = {number_of(j, "time_standard"), number_of(j, "time_rowwise"), number_of(j, "time_global")};
+  return {{whole(swapped ? "dim_out" : "dim_in"), number_of(j, "wm"), whole("batch_size"), swapped}, f};
 }
 
 bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
@@ -84,9 +72,8 @@ Json json_of(const SwitchBackRow& r, const SwitchBackSetup& setup) {
 }  // namespace
 
 const SwitchBackFigure* switchback_figure(const SwitchBackShape& shape) {
-  static const std::vector<Line> lines = all_lines();
-  const auto at = std::ranges::find(lines, shape, &Line::shape);
-  return at == lines.end() ? nullptr : &at->figure;
+  static const Document<SwitchBackShape, SwitchBackFigure> all("switchback", parsed);
+  return all.find(shape);
 }
 
 std::string document_lines(const OpTimes& ms) {
