@@ -8,7 +8,35 @@
 #include "switchback/switchback.h"
 
 namespace tg::bench {
-
+namespace {
+using Ops = const SwitchBackOps&;
+template <Quantized SwitchBackOps::*a, Quantized SwitchBackOps::*b> Tensor product(Ops o) {
+  return int8_linear(o.*a, o.*b, {}, o.setup.dtype);
+}
+template <Tensor SwitchBackOps::*t, Quantized (*f)(const Tensor&, DType)> Tensor codes(Ops o) {
+  return f(o.*t, DType::f32).codes;
+}
+template <Tensor SwitchBackOps::*t> Tensor cast(Ops o) { return (o.*t).to(DType::i8); }
+}  // namespace
+using O = SwitchBackOps;
+const TimedOp kTimed[kOps] = {
+    {"standard_fwd", OpKind::product, [](Ops o) { return linear(o.x, o.w); }},
+    {"standard_gw", OpKind::product, [](Ops o) { return matmul(o.g, o.x, {.trans_a = true}); }},
+    {"standard_gx", OpKind::product, [](Ops o) { return matmul(o.g, o.w); }},
+    {"rowwise_fwd", OpKind::product_8, product<&O::x_rows, &O::w_rows>},
+    {"rowwise_bwd", OpKind::product_8, product<&O::g_rows, &O::w_columns>},
+    {"global_fwd", OpKind::product_8, product<&O::x_rows, &O::w_all>},
+    {"global_bwd", OpKind::product_8, product<&O::g_rows, &O::w_all_transposed>},
+    {"x_quantize_rowwise", OpKind::quantise, codes<&O::x, quantize_rowwise>},
+    {"g_quantize_rowwise", OpKind::quantise, codes<&O::g, quantize_rowwise>},
+    {"w_quantize_rowwise", OpKind::quantise, codes<&O::w, quantize_rowwise>},
+    {"w_quantize_colwise_transpose", OpKind::quantise, codes<&O::w, quantize_columnwise_transpose>},
+    {"w_quantize_global", OpKind::quantise, codes<&O::w, quantize_global>},
+    {"w_quantize_global_transpose", OpKind::quantise, codes<&O::w, quantize_global_transpose>},
+    {"cast_x", OpKind::cast, cast<&O::x>},
+    {"cast_g", OpKind::cast, cast<&O::g>},
+    {"cast_w", OpKind::cast, cast<&O::w>},
+};
 size_t op_place(std::string_view key) {
   const auto at = std::ranges::find(kTimed, key, &TimedOp::key);
   TG_CHECK(at != std::end(kTimed), value, "[bench_switchback] there is no op '{}'.", key);
@@ -35,49 +63,27 @@ double quantise_share(const OpTimes& ms) {
          totals(ms).global;
 }
 
-SwitchBackOps::SwitchBackOps(const SwitchBackShape& shape, const SwitchBackSetup& setup) : setup_(setup) {
+SwitchBackOps::SwitchBackOps(const SwitchBackShape& shape, const SwitchBackSetup& of) : setup(of) {
   Rng rng{setup.seed};
   const auto draw = [&](const Shape& s) { return randn(s, rng, 0, 1, setup.dtype, setup.device); };
-  x_ = draw({shape.batch, shape.dim_in()});
-  g_ = draw({shape.batch, shape.dim_out()});
-  w_ = draw({shape.dim_out(), shape.dim_in()});
-  x_rows_ = quantize_rowwise(x_), g_rows_ = quantize_rowwise(g_), w_rows_ = quantize_rowwise(w_);
-  w_columns_ = quantize_columnwise_transpose(w_);
-  w_all_ = quantize_global(w_), w_all_transposed_ = quantize_global_transpose(w_);
-}
-
-Tensor SwitchBackOps::run(size_t op) const {
-  const auto product = [&](const Quantized& a, const Quantized& b) { return int8_linear(a, b, {}, setup_.dtype); };
-  switch (op) {  // the indices of kTimed
-    case 0: return linear(x_, w_);
-    case 1: return matmul(g_, x_, {.trans_a = true});
-    case 2: return matmul(g_, w_);
-    case 3: return product(x_rows_, w_rows_);
-    case 4: return product(g_rows_, w_columns_);
-    case 5: return product(x_rows_, w_all_);
-    case 6: return product(g_rows_, w_all_transposed_);
-    case 7: return quantize_rowwise(x_).codes;
-    case 8: return quantize_rowwise(g_).codes;
-    case 9: return quantize_rowwise(w_).codes;
-    case 10: return quantize_columnwise_transpose(w_).codes;
-    case 11: return quantize_global(w_).codes;
-    case 12: return quantize_global_transpose(w_).codes;
-    case 13: return x_.to(DType::i8);
-    case 14: return g_.to(DType::i8);
-    default: return w_.to(DType::i8);
-  }
+  x = draw({shape.batch, shape.dim_in()});
+  g = draw({shape.batch, shape.dim_out()});
+  w = draw({shape.dim_out(), shape.dim_in()});
+  x_rows = quantize_rowwise(x), g_rows = quantize_rowwise(g), w_rows = quantize_rowwise(w);
+  w_columns = quantize_columnwise_transpose(w);
+  w_all = quantize_global(w), w_all_transposed = quantize_global_transpose(w);
 }
 
 OpTimes SwitchBackOps::times() const {
   OpTimes ms{};
   for (size_t op = 0; op < kOps; ++op) {
-    for (int64_t i = 0; i < setup_.untimed(); ++i) run(op);
-    synchronize(setup_.device);
+    for (int64_t i = 0; i < setup.untimed(); ++i) run(op);
+    synchronize(setup.device);
     const double seconds = timed([&] {
-      for (int64_t i = 0; i < setup_.repeat; ++i) run(op);
-      synchronize(setup_.device);
+      for (int64_t i = 0; i < setup.repeat; ++i) run(op);
+      synchronize(setup.device);
     });
-    ms[op] = 1e3 * seconds / double(setup_.repeat);
+    ms[op] = 1e3 * seconds / double(setup.repeat);
   }
   return ms;
 }
@@ -97,7 +103,7 @@ double op_bytes(const SwitchBackShape& shape, const SwitchBackSetup& setup, size
   const auto b = double(shape.batch), in = double(shape.dim_in()), out = double(shape.dim_out());
   const std::string_view key = kTimed[op].key;
   const auto is = [&](std::string_view part) { return key.find(part) != std::string_view::npos; };
-  if (kTimed[op].kind == OpKind::product || kTimed[op].kind == OpKind::product_8) {
+  if (is_product(kTimed[op])) {
     const bool forward = is("fwd"), of_weight = is("gw");
     const double one = kTimed[op].kind == OpKind::product ? wide : 1;
     const double result = of_weight ? in * out : b * (forward ? out : in);
@@ -125,7 +131,7 @@ std::array<OpRate, kOps> rates(const SwitchBackShape& shape, const SwitchBackSet
                                Peaks& peaks) {
   std::array<OpRate, kOps> r{};
   for (size_t op = 0; op < kOps; ++op) {
-    const bool product = kTimed[op].kind == OpKind::product || kTimed[op].kind == OpKind::product_8;
+    const bool product = is_product(kTimed[op]);
     const double bytes = op_bytes(shape, setup, op), seconds = 1e-3 * ms[op];
     r[op] = {.rate = 1e-9 * (product ? shape.flop() : bytes) / seconds,
              .peak = product ? peaks.gflops(std::string(name_of(setup.dtype))) : peaks.bandwidth(bytes).best()};

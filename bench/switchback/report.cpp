@@ -15,8 +15,6 @@ std::pair<SwitchBackShape, SwitchBackFigure> parsed(const Json& j) {
   return {{whole(swapped ? "dim_out" : "dim_in"), number_of(j, "wm"), whole("batch_size"), swapped}, f};
 }
 
-bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
-
 Json number(double x) {  // 4, not 4.0, as in the document
   return x == std::floor(x) ? Json(int64_t(x)) : Json(x);
 }

@@ -67,28 +67,14 @@ SwitchBackPlan switchback_plan(const SwitchBackFlags&);
 // The ops, in the order of the document's keys.
 inline constexpr int64_t kOps = 16;
 enum class OpKind : uint8_t { product, product_8, quantise, cast };  // product_8: int8 GEMM, dequantised
+struct SwitchBackOps;
 struct TimedOp {
   const char* key;
   OpKind kind;
+  Tensor (*run)(const SwitchBackOps&);  // quantized values without their scales
 };
-inline constexpr TimedOp kTimed[kOps] = {
-    {"standard_fwd", OpKind::product},
-    {"standard_gw", OpKind::product},
-    {"standard_gx", OpKind::product},
-    {"rowwise_fwd", OpKind::product_8},
-    {"rowwise_bwd", OpKind::product_8},
-    {"global_fwd", OpKind::product_8},
-    {"global_bwd", OpKind::product_8},
-    {"x_quantize_rowwise", OpKind::quantise},
-    {"g_quantize_rowwise", OpKind::quantise},
-    {"w_quantize_rowwise", OpKind::quantise},
-    {"w_quantize_colwise_transpose", OpKind::quantise},
-    {"w_quantize_global", OpKind::quantise},
-    {"w_quantize_global_transpose", OpKind::quantise},
-    {"cast_x", OpKind::cast},
-    {"cast_g", OpKind::cast},
-    {"cast_w", OpKind::cast},
-};
+extern const TimedOp kTimed[kOps];
+inline bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
 size_t op_place(std::string_view key);
 using OpTimes = std::array<double, kOps>;  // in milliseconds
 struct Totals {
@@ -99,18 +85,16 @@ Totals totals(const OpTimes&);
 double quantise_share(const OpTimes&);  // of the total `global`
 
 // The tensors of a row, N(0, 1), and its ops: x (batch, in), gradient g (batch, out), weight w (out, in).
-class SwitchBackOps {
- public:
+struct SwitchBackOps {
   SwitchBackOps(const SwitchBackShape&, const SwitchBackSetup&);
-  Tensor run(size_t op) const;  // quantized values without their scales
-  OpTimes times() const;        // means of the timed calls, synchronised around them
+  Tensor run(size_t op) const { return kTimed[op].run(*this); }
+  OpTimes times() const;  // means of the timed calls, synchronised around them
   // For each int8 GEMM, its relative_distance() from the full-precision one.
   std::vector<std::pair<std::string, double>> distances() const;
 
- private:
-  SwitchBackSetup setup_;
-  Tensor x_, g_, w_;
-  Quantized x_rows_, g_rows_, w_rows_, w_columns_, w_all_, w_all_transposed_;
+  SwitchBackSetup setup;
+  Tensor x, g, w;
+  Quantized x_rows, g_rows, w_rows, w_columns, w_all, w_all_transposed;
 };
 
 // A forward and a backward pass of a layer, including quantising.
