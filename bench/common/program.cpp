@@ -14,22 +14,16 @@ std::vector<Json> document_rows(std::string_view folder) {
     if (!line.empty()) rows.push_back(own_json(std::string_view(line.begin(), line.end())));
   return rows;
 }
-void declare_results(Command& c, SharedFlags& f) {
+void declare_shared(Command& c, SharedFlags& f, int shared) {
+  if (shared & kThreads) c.option("--threads", "of the CPU backend, 0: all", f.threads, 0, INT32_MAX);
+  if (shared & kCpuTime)
+    c.toggle("--cpu-time", "one thread, and its processor time: for a machine busy with other work", f.cpu_time);
+  if (shared & kDocument)
+    c.toggle("--against-document", "print the document's figures next to ours", f.against_document);
+  if (!(shared & kResults)) return;
   c.option("--device", "NAME", "cpu or cuda", f.device);
   c.option("--json", "FILE", "write machine, date and figures to this file", f.json);
   c.option("--commit", "TEXT", "what was built, kept in the JSON file", f.commit);
-}
-void declare_filter(Command& c, SharedFlags& f, const std::string& help) {
-  c.option("--filter", "TEXT", help, f.filter);
-}
-void declare_cpu_time(Command& c, SharedFlags& f) {
-  c.toggle("--cpu-time", "one thread, and its processor time: for a machine busy with other work", f.cpu_time);
-}
-void declare_document(Command& c, SharedFlags& f) {
-  c.toggle("--against-document", "print the document's figures next to ours", f.against_document);
-}
-void declare_threads(Command& c, SharedFlags& f) {
-  c.option("--threads", "of the CPU backend, 0: all", f.threads, 0, INT32_MAX);
 }
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most) {
   TG_CHECK(x >= least && x <= most, value, "[{}] --{} is {}. It must be from {} to {}.", program, flag, x, least, most);
@@ -43,6 +37,9 @@ Origin begin(const SharedFlags& f, int argc, char** argv, std::string_view how) 
   fmt::print("{}, {} cpu(s), {}: {}, {}{}{}\n", m.cpu, m.cpus, m.device, m.backend, m.compiler, how,
              f.cpu_time ? ", processor time" : "");
   return {m, f.cpu_time ? "processor" : "wall", f.commit, fmt::format("{}", fmt::join(argv, argv + argc, " "))};
+}
+Json json_of(const Timing& t, double by) {
+  return {{"median", t.median * by}, {"p10", t.p10 * by}, {"p90", t.p90 * by}};
 }
 Json json_of(const Origin& o) {
   const Machine& m = o.machine;

@@ -28,11 +28,8 @@ struct SharedFlags {
   int64_t threads = 0;  // 0: all
   bool cpu_time = false, against_document = false;
 };
-void declare_results(Command&, SharedFlags&);
-void declare_filter(Command&, SharedFlags&, const std::string& help);
-void declare_cpu_time(Command&, SharedFlags&);
-void declare_document(Command&, SharedFlags&);  // --against-document
-void declare_threads(Command&, SharedFlags&);
+enum Shared { kThreads = 1, kCpuTime = 2, kDocument = 4, kResults = 8 };
+void declare_shared(Command&, SharedFlags&, int shared);  // a sum of these
 // A wrong word is wrong usage.
 template <NamedEnum E> void read_name(std::string_view word, E& value) {
   try {
@@ -58,10 +55,10 @@ template <NamedEnum E> void declare_name(Command& c, const std::string& flag, co
 }
 // The main() of a program with declare(Command&, Flags&), declare_results() and run(Flags&, argc, argv).
 template <class Flags, class Declare, class Run>
-int run_benchmark(int argc, char** argv, const char* name, const char* about, Declare declare, Run run) {
+int run_benchmark(int argc, char** argv, const char* name, const char* about, int shared, Declare declare, Run run) {
   Flags f;
   const auto declare_all = [&](Command& c) {
-    declare(c, f), declare_results(c, f);
+    declare(c, f), declare_shared(c, f, shared | kResults);
     return [&] { return run(f, argc, argv); };
   };
   return apps::run_program(argc, argv, {name, about, declare_all});
@@ -83,7 +80,8 @@ struct Origin {  // of results
 };
 // Sets clock and threads, prints the machine and `how`. Throws if --json is not writable.
 Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "");
-Json json_of(const Origin&);  // with the date; the head of all result files
+Json json_of(const Timing&, double by = 1);  // median, p10 and p90, times `by`
+Json json_of(const Origin&);                 // with the date; the head of all result files
 // One line per key and per object of a list. Nothing without a path. Atomic; throws on failure.
 void write_json(const std::string& path, const Json&);
 

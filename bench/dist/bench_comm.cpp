@@ -71,12 +71,8 @@ Json print_rows(const std::vector<Row>& rows) {
   for (const Row& r : rows) {
     fmt::print("{:16} {:10.0f} {:12.2f} {:12.2f} {:12.2f}\n", r.collective, r.bytes, 1e6 * r.time.median,
                1e6 * r.time.p10, 1e6 * r.time.p90);
-    all.push_back({
-        {"collective", r.collective},
-        {"bytes", r.bytes},
-        {"seconds", {{"median", r.time.median}, {"p10", r.time.p10}, {"p90", r.time.p90}}},
-        {"runs", r.time.runs},
-    });
+    all.push_back(
+        {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", json_of(r.time)}, {"runs", r.time.runs}});
   }
   return all;
 }
@@ -109,5 +105,5 @@ int main(int argc, char** argv) {
     c.option("--largest", "bytes of the longest message", f.largest, 4096, 1 << 30);
   };
   return run_benchmark<Flags>(argc, argv, kProgram, "Measures collectives between processes: mpirun -n N bench_comm.",
-                              declare, run);
+                              0, declare, run);
 }

@@ -55,13 +55,10 @@ int main(int argc, char** argv) {
     c.option("--warmup", "untimed steps", f.warmup, 10);
     c.option("--steps", "timed steps", f.steps, 100);
     c.option("--seed", "of the layer and of the data, N(0, 1)", f.seed);
-    declare_threads(c, f);
-    declare_cpu_time(c, f);
-    declare_document(c, f);
   };
   return run_benchmark<FragmentedFlags>(
       argc, argv, "bench_fragmented",
       "Document 002's benchmark of fragmented layers: forward passes and steps of Adam next to "
       "those of a linear layer, and their memory. Run it on a quiet machine.",
-      declare, measured);
+      kThreads | kCpuTime | kDocument, declare, measured);
 }

@@ -60,18 +60,15 @@ int main(int argc, char** argv) {
     c.option("--context", "tokens of each", f.setup.context, 1, INT32_MAX);
     c.option("--vocab", "token ids", f.setup.vocab, 2, INT32_MAX);  // one: nothing to learn, no gradient
     c.option("--seed", "of weights and tokens, the same for each run", f.setup.seed);
-    declare_threads(c, f);
     declare_name(c, "--mode", "eager, or compiled: each step goes through tg::compile", f.setup.mode);
     c.toggle("--matrix-only", "without the two runs on one model that come before the matrix", f.matrix_only);
     c.toggle("--check-warmup", "end with status 1 unless each run with a warm-up step varies less than the one without",
              f.check_warmup);
-    declare_filter(c, f, "only runs with this in their name: small_forward_warmup");
-    declare_cpu_time(c, f);
-    declare_document(c, f);
+    c.option("--filter", "TEXT", "only runs with this in their name: small_forward_warmup", f.filter);
   };
   return run_benchmark<TimeitFlags>(
       argc, argv, "bench_gpt_timeit",
       "Document 004's profile of a GPT: forward, backward and both, with and without a warm-up "
       "step and mixed precision, a few timed steps each. Run it on a quiet machine.",
-      declare, measured);
+      kThreads | kCpuTime | kDocument, declare, measured);
 }

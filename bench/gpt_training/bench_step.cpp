@@ -136,7 +136,6 @@ int main(int argc, char** argv) {
     c.option("--lora-rank",
              "train adapters of this rank on all Linear layers of the blocks, over weights in --dtype; 0: train all",
              f.lora_rank, 0, 4096);
-    declare_threads(c, f);
     for (const RunField& field : run_fields()) {
       if (kOfRuns.contains(field.name) || is_data_setting(field.name)) continue;
       std::string flag = "--" + field.name;
@@ -144,7 +143,7 @@ int main(int argc, char** argv) {
       c.option(flag, field.kind, field.value, field.help,
                [&f, name = field.name](const std::string& word) { f.settings.emplace_back(name, word); });
     }
-    declare_results(c, f);
+    declare_shared(c, f, kThreads | kResults);
     return [&] { return measured(f, argc, argv); };
   };
   return apps::run_program(argc, argv,

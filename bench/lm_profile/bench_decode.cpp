@@ -99,11 +99,10 @@ Json measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, 
     const Timing t = summary(seconds[k]);
     fmt::print("{:<24} {:8.2f} tokens/s  (p10 {:.2f}, p90 {:.2f})  {:.3f} of the first\n", kNames[k], tokens / t.median,
                tokens / t.p90, tokens / t.p10, median(seconds[0]) / t.median);
-    ways.push_back(
-        {{"way", kNames[k]},
-         {"tokens_per_second", tokens / t.median},
-         {"seconds_per_token", {{"median", t.median / tokens}, {"p10", t.p10 / tokens}, {"p90", t.p90 / tokens}}},
-         {"runs", t.runs}});
+    ways.push_back({{"way", kNames[k]},
+                    {"tokens_per_second", tokens / t.median},
+                    {"seconds_per_token", json_of(t, 1 / tokens)},
+                    {"runs", t.runs}});
   }
   Json all = {
       {"arch", name},       {"dtype", dtype},       {"batch", f.batch},        {"prompt", prompt},
@@ -138,13 +137,11 @@ int main(int argc, char** argv) {
     c.option("--prompt", "tokens of prompts, which are not timed", f.prompts);
     c.option("--tokens", "tokens after each", f.tokens, 2, 1 << 20);
     c.option("--rounds", "times that each way decodes, after one to warm up", f.rounds, 1, 1 << 20);
-    declare_threads(c, f);
     c.option("--seed", "of weights and prompt", f.seed);
-    declare_cpu_time(c, f);
   };
   return run_benchmark<DecodeFlags>(
       argc, argv, "bench_decode",
       "Tokens per second of decoding with a cache that grows, one of fixed capacity, and that one "
       "compiled.",
-      declare, decode);
+      kThreads | kCpuTime, declare, decode);
 }

@@ -55,17 +55,15 @@ int main(int argc, char** argv) {
     c.option("--vocab", "token ids", f.vocab, 2, INT32_MAX);
     c.option("--layers", "0: those of the size", f.layers, 0, 1 << 14);
     c.option("--warmup", "steps before the profiled one", f.setup.warmup, 0, 1'000'000);
-    declare_threads(c, f);
     c.option("--seed", "of weights and tokens", f.setup.seed);
     c.toggle("--answers", "profile the other forms and precisions too, and answer the document's nine conclusions",
              f.answers);
     c.option("--csv", "FOLDER", "write each table of each run to a file in this folder", f.csv);
     c.option("--trace", "FILE", "write the last profile to this file, for Perfetto", f.trace);
-    declare_document(c, f);
   };
   return run_benchmark<LmFlags>(
       argc, argv, "bench_lm_profile",
       "Document 003's profiles of a language model: steps to warm up, then one whose parts are "
       "timed, in tables as nsys prints them.",
-      declare, profile_all);
+      kThreads | kDocument, declare, profile_all);
 }

@@ -66,13 +66,11 @@ int main(int argc, char** argv) {
     c.option("--target", "seconds, for all samples of an id", f.target, 0.001, 600);
     c.option("--samples", "of each id; complete_iteration takes 10 at most", f.samples, 2, 10'000);
     c.toggle("--quick", "two samples of few iterations and no warm-up, as a test", f.quick);
-    declare_filter(c, f, "only ids with this in them: lora_forward, rank_8");
-    declare_cpu_time(c, f);
-    declare_document(c, f);
+    c.option("--filter", "TEXT", "only ids with this in them: lora_forward, rank_8", f.filter);
   };
   return run_benchmark<TrainingFlags>(
       argc, argv, "bench_training",
       "Measures document 000's benchmarks, LoRA layers and their training, as Criterion.rs "
       "does. Run it on a quiet machine.",
-      declare, run);
+      kCpuTime | kDocument, declare, run);
 }

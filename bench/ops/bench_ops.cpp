@@ -137,10 +137,9 @@ int main(int argc, char** argv) {
     c.option("--machine", "FILE",
              "write the rates that the device sustains, for `tapegrad inspect --roofline --device FILE`", f.machine);
     c.toggle("--quick", "one run of the small rows, as a test", f.quick);
-    declare_filter(c, f, "only rows with this in their text: linear, 'softmax 4096', bf16");
-    declare_cpu_time(c, f);
+    c.option("--filter", "TEXT", "only rows with this in their text: linear, 'softmax 4096', bf16", f.filter);
   };
   return run_benchmark<Flags>(argc, argv, "bench_ops",
                               "Measures ops and the engine against the peak of the machine. Run it on a quiet machine.",
-                              declare, run);
+                              kCpuTime, declare, run);
 }

@@ -106,7 +106,7 @@ int run(bool cpu_time) {
 int main(int argc, char** argv) {
   bench::SharedFlags f;
   const auto declare = [&](bench::Command& c) {
-    bench::declare_cpu_time(c, f);
+    bench::declare_shared(c, f, bench::kCpuTime);
     return [&] { return run(f.cpu_time); };
   };
   return apps::run_program(argc, argv, {"bench_profiler", "Measures what ranges and the profiler cost.", declare});

@@ -65,16 +65,13 @@ int main(int argc, char** argv) {
     c.option("--dtype", "f32, bf16 or auto: bf16 where the device has instructions for its products", f.dtype,
              {"auto", "f32", "bf16"});
     c.option("--seed", "of the data, N(0, 1)", f.seed);
-    declare_threads(c, f);
     c.toggle("--parts-only", "without the whole layer's step", f.parts_only);
     c.toggle("--quick", "peaks from one short run each, as a test", f.quick);
     c.option("--jsonl", "FILE", "append one object with the document's keys for each row", f.jsonl);
-    declare_cpu_time(c, f);
-    declare_document(c, f);
   };
   return run_benchmark<SwitchBackFlags>(
       argc, argv, "bench_switchback",
       "Document 001's benchmark of SwitchBack: a linear layer in 8-bit integers next to one in "
       "full precision, op by op and as a whole. Run it on a quiet machine.",
-      declare, measured);
+      kThreads | kCpuTime | kDocument, declare, measured);
 }

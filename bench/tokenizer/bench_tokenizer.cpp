@@ -47,12 +47,8 @@ Json measured(const TokenizerFlags& f, const BpeTokenizer& tokenizer, const std:
     const Timing t = summary(seconds[k]);
     fmt::print("{:<24} {:<24} {:3} thread(s) {:8.1f} MB/s  (p10 {:.1f}, p90 {:.1f})\n", name, path, f.counts[k],
                rate(t.median), rate(t.p90), rate(t.p10));
-    runs.push_back({
-        {"threads", f.counts[k]},
-        {"mb_per_second", rate(t.median)},
-        {"seconds", {{"median", t.median}, {"p10", t.p10}, {"p90", t.p90}}},
-        {"runs", t.runs},
-    });
+    runs.push_back(
+        {{"threads", f.counts[k]}, {"mb_per_second", rate(t.median)}, {"seconds", json_of(t)}, {"runs", t.runs}});
   }
   return {{"tokenizer", name},
           {"text", path},
@@ -85,7 +81,7 @@ int main(int argc, char** argv) {
     c.list("--text", "FILE", "texts, each encoded by itself", f.texts);
     c.option("--threads", "of the CPU, each in turn; default: 1 and 2", f.counts);
     c.option("--rounds", "times that each text is encoded, after one to warm up", f.rounds, 1, 1 << 20);
-    declare_cpu_time(c, f);
   };
-  return run_benchmark<TokenizerFlags>(argc, argv, kProgram, "Megabytes per second of encoding texts.", declare, run);
+  return run_benchmark<TokenizerFlags>(argc, argv, kProgram, "Megabytes per second of encoding texts.", kCpuTime,
+                                       declare, run);
 }
