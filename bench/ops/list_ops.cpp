@@ -4,9 +4,8 @@
 #include <fmt/format.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/io/file.h>
 
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -55,13 +54,8 @@ std::string table(std::string_view before = {}) {
   }
   return text;
 }
-std::string read(const std::string& path) {
-  std::ifstream f(path);
-  if (!f) throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] cannot read {}.", path));
-  return {std::istreambuf_iterator<char>(f), {}};
-}
 int readme(const std::string& path, bool update) {
-  const std::string text = read(path);
+  const std::string text(tg::MappedFile(path).text());
   const size_t begin = text.find(kBegin), end = text.find(kEnd);
   if (begin == text.npos || end == text.npos || end < begin)
     throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] {} has no lines '{}' and '{}' to write between.", path,
@@ -73,10 +67,7 @@ int readme(const std::string& path, bool update) {
     fmt::print(stderr, "the table of ops in {} is out of date: run list_ops --update-readme {}\n", path, path);
     return 1;
   }
-  std::ofstream f(path);
-  f << want;
-  f.close();
-  if (!f) throw tg::Error(tg::Error::Kind::io, fmt::format("[list_ops] cannot write {}.", path));
+  tg::write_file_atomically(path, want);
   return 0;
 }
 }  // namespace
