@@ -36,6 +36,13 @@ PLANNED = {  # seconds
     "sanitizer": 120,  # compute-sanitizer, in a second call
 }
 FIRST = list(PLANNED)[1:-1]
+SMOKE = (  # name, test cases; the variable to set if they fail
+    ("device", "PTX: vectors*"),
+    ("ptx", "PTX: cp_async*,PTX: ldmatrix*,PTX: mma*,PTX: named*,PTX: recip*,PTX: approx*"),
+    ("wgmma", "PTX: TMA*", "TG_INT8_PRODUCTS", "mma"), ("add", "operands that repeat*"),
+    ("cublaslt", "one shape with bias*"), ("chain", "chains: one kernel*"),
+    ("graph", "graphs: inputs and kept*,graphs: branches*", "TG_CUDA_GRAPHS", "0"),
+    ("int8", "products of codes on the device: exact*"), ("attention", "attention: every compiled*"))
 KEEP = 10  # seconds at the end for the table and the files
 LIBRARIES = ("libcublasLt.so.13", "libnvrtc.so.13", "libnvrtc-builtins.so.13.*", "libcupti.so.13", "libnccl.so.2")
 PROMPTS = re.compile(r"\[device\]|rror|refus|cannot|skipped|missing")
@@ -207,31 +214,18 @@ class Run:
             "machine", f"{self.gpu or 'no GPU'}; {self.torch or 'no torch'}; {what}; commit {self.commit}")
 
     def smoke(self):
-        right, of = 0, 0
-
-        def one(name, cases):
-            nonlocal right, of
-            of += 1
+        right = 0
+        for name, cases, *switch in SMOKE:
             status = self.box("smoke_" + name, [self.ours("tg_tests_cuda"), "-tc=" + cases], 40)
-            with open(self.path("logs", f"smoke_{name}.log"), errors="replace") as f:
+            log = self.path("logs", f"smoke_{name}.log")
+            if name == "device" and status in (77, 127):
+                return self.row("smoke", first_line(log))
+            with open(log, errors="replace") as f:
                 right += status == 0 and not re.search(r"\| +0 passed", f.read())
-            return status
-
-        if one("device", "PTX: vectors*") in (77, 127):
-            return self.row("smoke", first_line(self.path("logs", "smoke_device.log")))
-        one("ptx", "PTX: cp_async*,PTX: ldmatrix*,PTX: mma*,PTX: named*,PTX: recip*,PTX: approx*")
-        if one("wgmma", "PTX: TMA*"):
-            self.env["TG_INT8_PRODUCTS"] = "mma"
-            self.row("switch", "TG_INT8_PRODUCTS=mma from here on")
-        one("add", "operands that repeat*")
-        one("cublaslt", "one shape with bias*")
-        one("chain", "chains: one kernel*")
-        if one("graph", "graphs: inputs and kept*,graphs: branches*"):
-            self.env["TG_CUDA_GRAPHS"] = "0"
-            self.row("switch", "TG_CUDA_GRAPHS=0 from here on")
-        one("int8", "products of codes on the device: exact*")
-        one("attention", "attention: every compiled*")
-        self.row("smoke", f"{right} of {of} right")
+            if status and switch:
+                self.env.update([switch])
+                self.row("switch", f"{'='.join(switch)} from here on")
+        self.row("smoke", f"{right} of {len(SMOKE)} right")
 
     def training(self):
         common = ("--data tests/data/prose.txt --tokenizer char --layers 3 --heads 3 --width 96 --context 64 --batch 8 "
