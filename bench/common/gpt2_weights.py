@@ -1,8 +1,9 @@
 """A GPT-2 with random weights, and its Hugging Face folder. For lm_profile/compare_llamacpp.py and
 gpt_training/compare_llmc.py."""
-import json, os, struct
+import json, os
 
 import numpy as np
+from safetensors.numpy import save_file
 
 SIZES = {"124m": dict(width=768, layers=12, heads=12, vocab=50257, context=1024),
          "tiny": dict(width=64, layers=2, heads=2, vocab=300, context=128)}  # fmt: skip
@@ -35,12 +36,4 @@ def write_folder(path, size, w):
         json.dump({"model_type": "gpt2", "vocab_size": size["vocab"], "n_positions": size["context"],
                    "n_embd": size["width"], "n_layer": size["layers"], "n_head": size["heads"],
                    "activation_function": "gelu_new"}, f)  # fmt: skip
-    header, at = {}, 0
-    for name, x in w.items():
-        header["transformer." + name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
-        at += x.nbytes
-    text = json.dumps(header).encode()
-    with open(path + "/model.safetensors", "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for x in w.values():
-            f.write(x.tobytes())
+    save_file({"transformer." + name: np.ascontiguousarray(x) for name, x in w.items()}, path + "/model.safetensors")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Training steps of GPT-2 124M on the CPU: `tapegrad train` and the trainers of llm.c and llm.cpp.
 
+    pip install numpy safetensors
     git clone https://github.com/karpathy/llm.c; git clone --recursive https://github.com/zhangpiu/llm.cpp
 
 A step reads the batch and runs forward, backward and AdamW without decay, in f32, like their train_gpt2. Copies of

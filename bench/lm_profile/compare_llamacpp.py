@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Greedy decoding: bench_decode and llama.cpp, with the same weights, prompts and number of threads.
 
-    pip install numpy gguf==0.19.0 xllamacpp==2026.10.11549
+    pip install numpy safetensors gguf==0.19.0 xllamacpp==2026.10.11549
 
 Writes a GPT-2 of random weights, exact in bf16, as a Hugging Face folder and as GGUF files of both dtypes. Both sides
 warm up first, and prompts are not timed. llama.cpp runs with its defaults, keys and values in f16; ours has all in the
