@@ -10,24 +10,13 @@ from torch_peer import Peer, both_modes, parse, table, timer
 
 # x, rank: document 000's LoRA layers are square, with alpha = 2 rank
 LORA = {
-    "lora_forward/forward/small_512x512_r8": ((4, 16, 512), 8),
-    "lora_forward/forward/medium_1024x1024_r8": ((4, 16, 1024), 8),
-    "lora_forward/forward/large_2048x2048_r8": ((4, 16, 2048), 8),
-    "lora_forward/forward/small_512x512_r16": ((4, 16, 512), 16),
-    "lora_rank_scaling/forward/rank_4": ((2, 32, 1024), 4),
-    "lora_rank_scaling/forward/rank_8": ((2, 32, 1024), 8),
-    "lora_rank_scaling/forward/rank_16": ((2, 32, 1024), 16),
-    "lora_rank_scaling/forward/rank_32": ((2, 32, 1024), 32),
-    "lora_rank_scaling/forward/rank_64": ((2, 32, 1024), 64),
-    "lazy_vs_eager_lora/eager_forward": ((4, 16, 512), 8),
-    "lazy_vs_eager_lora/lazy_forward_sync": ((4, 16, 512), 8),
-}
+    **{f"lora_forward/forward/{size}_{n}x{n}_r{rank}": ((4, 16, n), rank)
+       for size, n, rank in (("small", 512, 8), ("medium", 1024, 8), ("large", 2048, 8), ("small", 512, 16))},
+    **{f"lora_rank_scaling/forward/rank_{rank}": ((2, 32, 1024), rank) for rank in (4, 8, 16, 32, 64)},
+    **{f"lazy_vs_eager_lora/{way}": ((4, 16, 512), 8) for way in ("eager_forward", "lazy_forward_sync")}}
 LAYERS = ("softmax_stable", "layer_norm", "rms_norm")
-GRADIENT, ADAMW, STEP = (
-    "gradient_computation/forward_backward",
-    "optimizer_step/adamw_step",
-    "full_training_step/complete_iteration",
-)
+GRADIENT, ADAMW, STEP = ("gradient_computation/forward_backward", "optimizer_step/adamw_step",
+                         "full_training_step/complete_iteration")
 IDS = list(LORA)[:4] + [GRADIENT, ADAMW, STEP] + [f"layer_operations/{name}" for name in LAYERS] + list(LORA)[4:]
 
 
