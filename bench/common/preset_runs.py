@@ -1,8 +1,8 @@
 """Single-threaded runs of `tapegrad train --preset shakespeare-cpu`, and their logs. For optimizers/compare.py and
 switchback/training.py."""
-import argparse, concurrent.futures, datetime, json, pathlib, platform, subprocess
+import argparse, concurrent.futures, json, pathlib, subprocess
 
-from results_file import write
+from results_file import cpu, now, write
 
 
 def parser(doc):
@@ -47,8 +47,5 @@ def trained(a, kinds):
 
 
 def write_result(a, backend, **rows):
-    cpu = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), platform.machine())
-    write(a.json, {"machine": {"cpu": cpu, "backend": backend, "threads": 1, "jobs": a.jobs},
-                   "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                   **rows}, a.commit)
+    write(a.json, {"machine": {"cpu": cpu(), "backend": backend, "threads": 1, "jobs": a.jobs}, "date": now(), **rows},
+          a.commit)

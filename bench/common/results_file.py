@@ -1,5 +1,14 @@
 """Result files in the format of write_json() in program.cpp: one row per line."""
-import json, sys
+import datetime, json, platform, sys
+
+
+def cpu():
+    with open("/proc/cpuinfo") as f:
+        return next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def lines_of(d):

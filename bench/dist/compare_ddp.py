@@ -13,12 +13,11 @@ from types import SimpleNamespace
 HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
-from ranks import RUN, SHAPE, mpirun
 from torch_gpt import gpt
 from torch_peer import PRECISIONS, Peer, median_of_steps, medians, one_of, parse, rounds_of, table, words
-from train_runs import RUNS, flags_of, report_of, seconds_of, step_of, train
+from train_runs import OF_RANKS, flags_of, mpirun, report_of, seconds_of, step_of, train
 
-RUNS[RUN] = SHAPE
+(RUN, SHAPE), = OF_RANKS.items()
 # DDP variants: default, gradients as views of its buckets, compiled.
 WAYS = {"ddp eager": {}, "ddp eager views": {"gradient_as_bucket_view": True},
         "ddp compile": {"gradient_as_bucket_view": True}}
@@ -37,7 +36,7 @@ def of_rank(rank, args, way, port, results):
     model = torch.nn.parallel.DistributedDataParallel(gpt(torch, *SHAPE[:4], SHAPE[7], *SHAPE[4:6]), **WAYS[way])
     function = torch.compile(model) if "compile" in way else model
     torch.manual_seed(2 + rank)
-    tokens, targets = (torch.randint(RUNS[RUN][3], RUNS[RUN][6:]) for _ in range(2))
+    tokens, targets = (torch.randint(SHAPE[3], SHAPE[6:]) for _ in range(2))
     args.now, args.wait = time.perf_counter, lambda: None
     step = step_of(torch, args, model, lambda: function(tokens, targets), "fused")
 

@@ -19,12 +19,11 @@ import json, math, os, statistics, subprocess, sys, tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 for folder in ("common", "gpt_training"):
     sys.path.insert(0, os.path.join(HERE, os.pardir, folder))
-from ranks import RUN, SHAPE, mpirun
 from results_file import write
 from torch_peer import LEAST_SHARE, numbers, parse, rounds_of
-from train_runs import RUNS, flags_of, report_of, seconds_of, train
+from train_runs import OF_RANKS, flags_of, mpirun, report_of, seconds_of, train
 
-RUNS[RUN] = SHAPE
+RUN, = OF_RANKS
 # Nodes of 8 H100 SXM5: NVLink 4 has 450 GB/s per direction, a GPU's 400 Gb/s InfiniBand 50 GB/s; 0.8 of these are
 # reached. Message latencies are assumed. Sums make five passes over GPU memory (2900 GB/s): pack, add, unpack.
 H100 = {"name": "h100", "ranks_per_node": 8, "us_in_node": 2, "gb_per_s_in_node": 0.8 * 450, "us_between": 5,

@@ -1,6 +1,8 @@
 """Runs of `tapegrad train` on random tokens, and their step times, for compare_llmc.py and bench/dist/compare_ddp.py;
 settings shared with compare_torch.py."""
-import array, datetime, json, os, platform, random, statistics, subprocess, sys
+import array, datetime, json, os, random, statistics, subprocess, sys
+
+from results_file import cpu
 
 # Blocks, heads, width, vocabulary, biases, dropout; sequences, tokens in each.
 RUNS = {
@@ -12,12 +14,13 @@ RUNS = {
 }
 # llm.c's batch on each GPU, and its padded vocabulary
 FOR_A_GPU = {"gpt2_64x1024": (12, 12, 768, 50304, True, 0.0, 64, 1024)}
+OF_RANKS = {"6x384_8x128": (6, 6, 384, 65, False, 0.0, 8, 128)}  # 10.7 million parameters; a rank's sequences
 RATE, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 
 def settings_of(args, run):
     """Flags of a run, for `tapegrad train` and bench_step."""
-    blocks, heads, width, vocabulary, bias, dropout, batch, context = {**RUNS, **FOR_A_GPU}[run]
+    blocks, heads, width, vocabulary, bias, dropout, batch, context = {**RUNS, **FOR_A_GPU, **OF_RANKS}[run]
     return {"layers": blocks, "heads": heads, "width": width, "vocab-size": vocabulary, "context": context,
             "bias": str(bias).lower(), "dropout": dropout, "batch": batch, "lr": RATE, "beta1": BETAS[0],
             "beta2": BETAS[1],
@@ -74,20 +77,25 @@ def seconds_of(logs, warmup):
 
 def flags_of(args, run, folder):
     """The flags of `tapegrad train` for a run, with random tokens in a file of the folder."""
-    vocabulary = RUNS[run][3]
+    settings = settings_of(args, run)
+    vocabulary = settings["vocab-size"]
     data = os.path.join(folder, f"{vocabulary}.bin")
     if not os.path.exists(data):
         draw = random.Random(1)
         with open(data, "wb") as f:
             array.array("H", (draw.randrange(vocabulary) for _ in range(100_000))).tofile(f)
-    return {"data": data, **settings_of(args, run)}
+    return {"data": data, **settings}
+
+
+def mpirun(ranks):
+    """The Open MPI launch command for `ranks` ranks: unbound, allowing root and more ranks than cpus."""
+    return ["mpirun", *["--allow-run-as-root"] * (os.geteuid() == 0), *["--oversubscribe"] * (ranks > os.cpu_count()),
+            "--bind-to", "none", "-n", str(ranks)]
 
 
 def report_of(args, header, **peer):
     """The origin keys of our programs' JSON files."""
     backend = next(line for line in header.splitlines() if line.startswith("device")).removeprefix("device").strip()
-    with open("/proc/cpuinfo") as f:
-        cpu = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
     built = subprocess.run([args.program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    return {"machine": {"cpu": cpu, "cpus": os.cpu_count(), "backend": backend, "compiler": built}, "clock": "wall",
+    return {"machine": {"cpu": cpu(), "cpus": os.cpu_count(), "backend": backend, "compiler": built}, "clock": "wall",
             "date": datetime.date.today().isoformat(), "device": args.device, **peer}

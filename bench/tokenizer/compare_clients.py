@@ -6,24 +6,13 @@ Words of ten scripts, drawn with a fixed seed, are encoded in addition to the te
 thread each, by CPU time, then --threads by wall time, where the others get chunks of 64 kB, because their batches need
 them. The ids of all must be equal; tiktoken's are not compared if the tokenizer normalizes.
 """
-import argparse
-import json
-import os
-import pathlib
-import random
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
+import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
 
-import numpy
-import tiktoken
-import tokenizers
+import numpy, tiktoken, tokenizers
 
 for folder in ("tests/clients", "bench/common"):
     sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / folder))
-from results_file import write
+from results_file import now, write
 
 from peers import load, pattern_of, tiktoken_of
 
@@ -150,7 +139,7 @@ def main():
             cells += [rate.get((p, args.threads), "") for p in ("tapegrad", "tiktoken", "tokenizers")]
             print("| " + " | ".join(cells) + " |", flush=True)
     if args.json:
-        write(args.json, {"machine": machine, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        write(args.json, {"machine": machine, "date": now(),
                           "tiktoken": tiktoken.__version__, "tokenizers": tokenizers.__version__, "clients": rows},
               args.commit)
 
