@@ -1,5 +1,4 @@
 #include "ops/op_rows.h"
-#include "ops/torch_emit.h"
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>

@@ -39,4 +39,11 @@ struct EmitOptions {
 // if built in. All are measured in the same rounds.
 std::vector<Result> emit_rows(const std::function<bool(const RowId&)>& wanted, EmitOptions = {});
 
+// ns per eager 2x2 add in libtorch: op overhead without kernel work.
+struct TorchEmit {
+  double untracked, tracked;  // median of 15 rounds of 10 000
+  const char* version;
+};
+bool torch_emit(TorchEmit&);  // false in a build without TG_TORCH_DIR
+
 }  // namespace tg::bench

@@ -1,10 +1,8 @@
-#include "ops/torch_emit.h"
+#include "ops/op_rows.h"
 
 #ifdef TG_BENCH_TORCH
 #include <torch/torch.h>
 #include <torch/version.h>
-
-#include "common/harness.h"
 
 namespace tg::bench {
 namespace {
@@ -27,7 +25,5 @@ bool torch_emit(TorchEmit& r) {
 }
 }  // namespace tg::bench
 #else
-namespace tg::bench {
-bool torch_emit(TorchEmit&) { return false; }
-}  // namespace tg::bench
+bool tg::bench::torch_emit(TorchEmit&) { return false; }
 #endif
