@@ -127,8 +127,7 @@ int measured(const StepFlags& f, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  StepFlags f;
-  const auto declare = [&](Command& c) {
+  const auto declare = [](Command& c, StepFlags& f) {
     c.option("--arch", "NAME", "a named model: " + arch_names(), f.arch);
     declare_name(c, "--mode", "eager, or compiled: each step is one compiled function", f.mode);
     c.option("--steps", "timed ones", f.steps, 1, 1'000'000);
@@ -143,12 +142,10 @@ int main(int argc, char** argv) {
       c.option(flag, field.kind, field.value, field.help,
                [&f, name = field.name](const std::string& word) { f.settings.emplace_back(name, word); });
     }
-    declare_shared(c, f, kThreads | kResults);
-    return [&] { return measured(f, argc, argv); };
   };
-  return apps::run_program(argc, argv,
-                           {"bench_step",
-                            "Times whole training steps of a named model on random tokens, as `tapegrad train` makes "
-                            "them, without its files. Settings have its flags.",
-                            declare});
+  return run_benchmark<StepFlags>(
+      argc, argv, "bench_step",
+      "Times whole training steps of a named model on random tokens, as `tapegrad train` makes "
+      "them, without its files. Settings have its flags.",
+      kThreads, declare, measured);
 }
