@@ -279,18 +279,23 @@ UNKNOWN = {"machine": {"cpu": "?", "backend": "our program failed", "compiler": 
            "clock": "wall"}
 
 
+def in_modes(args, name, flags, folder, flag="--mode"):
+    """{mode: our report}, for the modes that run."""
+    reports = {}
+    for mode in ("eager", "compiled"):
+        try:
+            reports[mode] = report_of(args, [flag, mode, *flags], os.path.join(folder, "ours.json"))
+        except Failed as e:
+            missing(name, mode, str(e))
+    return reports
+
+
 def both_modes(args, requests, flags, seconds, peers):
     """in_turn() with a row for each request: ours eager and compiled by flags(request) and seconds(report, request),
     and the ways of all peers."""
     def one(name, request, folder):
-        reports = {}
-        for mode in ("eager", "compiled"):
-            try:
-                reports[mode] = report_of(args, ["--mode", mode, *flags(request)], os.path.join(folder, "ours.json"))
-            except Failed as e:
-                missing(name, mode, str(e))
-        last = reports.get("compiled", reports.get("eager", UNKNOWN))
-        return ({**last, "torch": peers[0].version},
+        reports = in_modes(args, name, flags(request), folder)
+        return ({**[UNKNOWN, *reports.values()][-1], "torch": peers[0].version},
                 {name: ({mode: seconds(report, request) for mode, report in reports.items()},
                         {way: t for peer in peers for way, t in peer(request).items()})})
 

@@ -7,7 +7,7 @@ inference. The rows "inference forward beside linear" compare our hard selection
 import os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "common"))
-from torch_peer import UNKNOWN, Failed, Peer, by_row, in_turn, missing, numbers, parse, report_of, table, words
+from torch_peer import UNKNOWN, Peer, by_row, in_modes, in_turn, numbers, parse, table, words
 
 MODES = ("linear", "train", "inference")
 OURS = {("separate", "eager"): "eager", ("folded", "eager"): "folded", ("separate", "compiled"): "compiled",
@@ -121,24 +121,16 @@ def main():
 
     def one(title, request, folder):
         size, batch, fragments = request
-        report, cells = UNKNOWN, []
-        for mode in ("eager", "compiled"):
-            flags = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--run", mode,
-                     "--warmup", args.warmup, "--steps", args.steps]
-            try:
-                report = report_of(args, flags, os.path.join(folder, "ours.json"))
-                cells += report["cells"]
-            except Failed as e:
-                missing(title, mode, str(e))
-        mine, theirs, rows = of_ours(cells), by_row(peer(request)), {}
+        flags = ["--sizes", size, "--batches", batch, "--fragments", fragments, "--warmup", args.warmup, "--steps",
+                 args.steps]
+        reports = [UNKNOWN | {"cells": []}, *in_modes(args, title, flags, folder, "--run").values()]
+        mine, theirs, rows = of_ours(c for r in reports for c in r["cells"]), by_row(peer(request)), {}
         for mode in MODES if fragments == args.fragments[0] else MODES[1:]:
             name = f"{size} {batch} {mode}" + f" {fragments}" * (mode != "linear")
             for part in ("forward", "step"):
-                rows[f"{name} {part}"] = (mine.get(f"{mode} {part}", {}),
-                                           theirs.get(f"{mode} {part}", {}))
-        rows[f"{name} forward beside linear"] = (mine.get("inference forward", {}),
-                                                   theirs.get("linear forward", {}))
-        return {**report, "torch": peer.version}, rows
+                rows[f"{name} {part}"] = (mine.get(f"{mode} {part}", {}), theirs.get(f"{mode} {part}", {}))
+        rows[f"{name} forward beside linear"] = (mine.get("inference forward", {}), theirs.get("linear forward", {}))
+        return {**reports[-1], "torch": peer.version}, rows
 
     requests = {f"{s}, batch {b}, {f} fragments": (s, b, f) for s in args.sizes for b in args.batches
                 for f in args.fragments}
