@@ -30,7 +30,6 @@ struct SharedFlags {
 };
 enum Shared { kThreads = 1, kCpuTime = 2, kDocument = 4, kResults = 8 };
 void declare_shared(Command&, SharedFlags&, int shared);  // a sum of these
-// A wrong word is wrong usage.
 template <NamedEnum E> void read_name(std::string_view word, E& value) {
   try {
     from_name(word, value);
@@ -63,7 +62,6 @@ int run_benchmark(int argc, char** argv, const char* name, const char* about, in
   };
   return apps::run_program(argc, argv, {name, about, declare_all});
 }
-// An Error "[program] --flag ..." unless least <= x <= most.
 void check_within(std::string_view program, std::string_view flag, int64_t x, int64_t least, int64_t most);
 
 // An Error unless all have different names, name(one).

@@ -129,7 +129,6 @@ double fair_bytes(const FragmentedCell&);      // without that layer and its gra
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
 
-// A figure of document 002; null for a cell outside its grid.
 struct FragmentedFigure {
   double forward_ms, backward_ms, peak;  // peak in MiB
 };
@@ -148,9 +147,7 @@ struct FragmentedReport : Origin {
 // "Benchmarking with input_size=2048, ..." and a block per cell: linear, train, inference. Rows have one size, batch
 // and variant. MB are 2^20 bytes, as in the document.
 std::string document_text(const std::vector<FragmentedRow>&);
-// A line per row, in MiB: measured; the document's framework with and without its harness's layer; 4 P and 3 P.
 std::string memory_table(const std::vector<FragmentedRow>&);
-// Empty if the document has none of the rows. `ours` describes our measurement.
 std::string compare_with_document(const std::vector<FragmentedRow>&, const std::string& ours);
 
 void write_fragmented_json(const std::string& path, const FragmentedReport&);

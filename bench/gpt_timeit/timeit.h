@@ -21,8 +21,7 @@ inline constexpr EnumNames<3> kEnumNames<bench::Computation>{"computation",
 namespace tg::bench {
 
 struct TimeitRun {
-  // "small" and "medium" are the document's; "tiny" has two blocks of width 32
-  std::string size;
+  std::string size;  // "tiny" has two blocks of width 32
   Computation computation = Computation::forward;
   int64_t warmup = 0;       // steps before the timed ones
   bool mixed = false;       // bf16 over f32 parameters
@@ -51,8 +50,6 @@ struct TimeitPlan {
   std::vector<TimeitRun> matrix;
 };
 std::vector<TimeitRun> timeit_runs(const TimeitFlags&);  // the matrix, without the filter
-// An Error names the first wrong flag, a duplicate run, a filter that matches none, or a run that exceeds the device's
-// memory.
 TimeitPlan timeit_plan(const TimeitFlags&);
 
 GptConfig timeit_config(const TimeitRun&, const TimeitSetup&);
@@ -60,8 +57,7 @@ GptConfig timeit_config(const TimeitRun&, const TimeitSetup&);
 struct TimeitResult {
   Computation computation = Computation::forward;
   std::vector<double> times = {};
-  double mean_time = 0, median_time = 0, std_dev = 0, min_time = 0, max_time = 0,
-         total_time = 0;  // std_dev divides by n
+  double mean_time = 0, median_time = 0, std_dev = 0, min_time = 0, max_time = 0, total_time = 0;
   int64_t profile_steps = 0;
   int64_t peak_bytes = 0;  // of tensors on the device, over all steps
   double loss = 0;         // of the last step
@@ -117,7 +113,6 @@ struct TimeitReport : Origin {
 
 // "2026-01-31 12:00:00,123 - bench_gpt_timeit - INFO - <text>\n", in local time.
 std::string log_line(std::string_view text, std::chrono::system_clock::time_point);
-// Objects with the document's names, indented by 4.
 std::string model_json(const GptConfig&);
 std::string profiler_json(const TimeitRun&, int64_t steps);
 std::string result_json(const TimeitResult&);
@@ -141,15 +136,12 @@ struct WarmupClaim {
 };
 WarmupClaim warmup_claim(const std::vector<TimeitRow>&);
 std::string text(const WarmupClaim&);
-// forward + backward compared with forward_backward, for runs with all three; else empty.
 std::string sums_text(const std::vector<TimeitRow>&);
 
-// A figure of document 004, in ms; null for other names.
-struct TimeitFigure {
+struct TimeitFigure {  // of document 004, in ms
   double mean, median, std_dev, min, max;
 };
 const TimeitFigure* timeit_figure(std::string_view name);
-// Both figures of each run in the document, and its mean over ours; empty without any.
 std::string compare_with_document(const TimeitReport&);
 
 void write_timeit_json(const std::string& path, const TimeitReport&);

@@ -59,14 +59,12 @@ struct LmStep {
   double allocated = 0;                                // bytes of tensors and scratch, including freed ones
   std::vector<double> layers;                          // kernel seconds per layer in forward_pass
   std::vector<double> host_layers, first_host_layers;  // the ranges, as the document sums them
-  double ranges_attention = 0,
-         ranges_ffn = 0;  // seconds of sublayer ranges in all steps, as document
+  double ranges_attention = 0, ranges_ffn = 0;         // seconds of sublayer ranges in all steps
   // Covered shares: of the step by its phases; of forward_pass by embedding, layers, norm and head, by kernels and by
   // ranges. The latter reach 1 only if kernels run in the queuing thread.
   double phases_cover = 0, layers_cover = 0, host_layers_cover = 0;
   double phase_seconds(const std::string& name) const;
 };
-// The range of the profiled step; throws if there is none.
 const Profile::Range& step_range(const Profile&);
 LmStep profiled_step(const Profile&);
 
@@ -97,27 +95,19 @@ struct LmFigures : LmResult {  // a run and its analysed profile
 LmFigures figures_of(const LmRun&);
 std::string label(const LmFigures&);
 
-// "Model: 2.7B, Context Length: 512" etc., printed before the model is made.
 std::string preamble(const LmSetup&, StepType);
-// All tables with nsys's numbers; a missing one says why.
 std::string tables_text(const LmFigures&);
-// Phases of the profiled step with kernel times, model parts, and the share that ranges cover.
 std::string step_text(const LmFigures&);
-// Nine numbered paragraphs from steps of train; unmeasured ones say so.
 std::string answers(const std::vector<LmFigures>&);
-// Phases, copies and kernels against the document's; empty for sizes other than 2.7B.
 std::string compare_with_document(const std::vector<LmFigures>&);
 
 struct LmReport : Origin {
   std::vector<LmFigures> runs;
   std::map<Precision, double> peaks = {};  // measured GEMM peaks, GFLOP/s
 };
-// Model FLOPs, whatever an implementation recomputes or skips: 2 T (L (4 d^2 + 3 d ff) + V d) + 4 T C d L, with T
-// tokens, contexts of C, L layers, width d, ff and vocabulary V, the whole score matrix included. With the backward
-// pass, three times that.
+// Model FLOPs, by the formula of utilisation(): whatever an implementation recomputes or skips.
 double flops_of_step(const LmSetup&, StepType);
-// The formula, and for each run FLOPs, GFLOP/s, and their share of the peak (MFU, PaLM, arXiv:2204.02311, appendix B),
-// if it is known.
+// For each run FLOPs, GFLOP/s, and their share of the peak (MFU, PaLM, arXiv:2204.02311, appendix B).
 std::string utilisation(const LmReport&);
 
 void write_lm_json(const std::string& path, const LmReport&);

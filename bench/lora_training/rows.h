@@ -26,7 +26,6 @@ struct TrainingRow {
   std::optional<int> samples = {};
 };
 std::vector<TrainingRow> training_rows();  // the document's 17
-// Add, GEMMs, LoRA, a chain and a graph of ten ops, for the CPU.
 std::vector<TrainingRow> lazy_rows();
 Benchmark benchmark(const TrainingRow&, RunMode, Device);
 
@@ -41,9 +40,7 @@ std::function<std::vector<Tensor>()> runner(const Work&, RunMode);
 // Throw Errors, so that broken work is never timed. check_step() trains for 50 steps: B moves at step 1; A only decays
 // at step 1 (its gradient is 0 while B is) and moves at step 2; the loss starts at log 512 and falls.
 void check_step(const Work&, RunMode);
-// Each of two AdamW steps moves the variable by about its rate.
 void check_adamw(const Work&, RunMode);
-// `work` returns a loss, a zero gradient of A and a non-zero one of B.
 void check_gradient(const Work&, RunMode);
 void check_training(RunMode, Device);
 
@@ -58,7 +55,6 @@ struct TrainingReport : Origin {
   std::vector<Measured> rows;
 };
 void write_training_json(const std::string& path, const TrainingReport&);
-// Both figures of each id in the document, and its time over ours; empty without any.
 std::string compare_with_document(const std::vector<Measured>&);
 
 }  // namespace tg::bench

@@ -111,7 +111,6 @@ std::vector<LayerTime> layer_times(const SwitchBackShape&, const SwitchBackSetup
 
 // Int8 results against full precision: |a - b| / |b| by Euclidean norms, over the first rows of two equal shapes.
 double relative_distance(const Tensor& a, const Tensor& b);
-// Throws an Error of kind state above 0.05; int8 values of normal numbers are off by 0.01 to 0.02.
 void check_near(std::string_view what, double distance);
 
 // Peak bytes of tensors by a dry_run(); exact except for compiled steps' buffers.
@@ -128,7 +127,6 @@ std::array<OpRate, kOps> rates(const SwitchBackShape&, const SwitchBackSetup&, c
 struct DeviceRates {
   double products, products_8, bytes;
 };
-// The rates of --predict. Throws unless they are three numbers above 0.
 DeviceRates device_rates(const std::vector<std::string>& words);
 // The time of each op: the longer of its GEMM and its bytes.
 OpTimes predicted_times(const SwitchBackShape&, const SwitchBackSetup&, const DeviceRates&);
@@ -142,7 +140,6 @@ struct SwitchBackRow {
 };
 SwitchBackRow measured_row(const SwitchBackShape&, const SwitchBackSetup&, Peaks&);
 
-// A figure of document 001 (fp16 on a GPU); null for a layer outside its grid.
 struct SwitchBackFigure {
   OpTimes ms;
   Totals totals;  // as printed in the document
@@ -155,20 +152,16 @@ struct SwitchBackReport : Origin {
   std::vector<SwitchBackRow> rows = {};
 };
 
-// The document's output: "time standard_fwd: 1.210 ms" per op, the totals, the percentage of time saved.
 std::string document_lines(const OpTimes&);
-// The document's 25 keys in its order, on one line.
 std::string document_object(const SwitchBackShape&, int64_t repeat, const OpTimes&);
 std::string rate_lines(const SwitchBackRow&, const SwitchBackSetup&);
 // The linear layer's time over this method's time, in one mode; 1 for the linear layer.
 double speedup(const std::vector<LayerTime>&, const LayerTime&);
-// The fastest linear layer's time over the fastest int8 layer's.
 double best_speedup(const std::vector<LayerTime>&);
 std::string layer_lines(const std::vector<LayerTime>&);
 
 // A line per layer and batch, averaged over swapped and unswapped layers: totals, speedups, the share of quantising.
 std::string summary(const std::vector<SwitchBackRow>&);
-// Empty if the document has none of the rows. `ours` describes our measurement.
 std::string compare_with_document(const std::vector<SwitchBackRow>&, const std::string& ours);
 
 void write_switchback_json(const std::string& path, const SwitchBackReport&, const Peaks&);
