@@ -90,8 +90,6 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             rounds, shares = rounds_of(args, args.ranks * args.threads, RUN, lambda: (ours(args, folder), peer(RUN)))
             steps = lambda key: [{way: t[key] for way, t in theirs.items()} for _, theirs in rounds]
-            yield (f"{RUN}, {args.ranks} ranks", [mine for (mine, _, _), _ in rounds], steps("step"), shares,
-                   report_of(args, rounds[-1][0][2], torch=peer.version))
             for side, with_them, without in (("ours", medians([m for (m, _, _), _ in rounds]),
                                               medians([alone for (_, alone, _), _ in rounds])),
                                              ("torch", medians(steps("step")), medians(steps("no_sync")))):
@@ -100,6 +98,8 @@ def main():
                     print(f"  {side:5} {way:18} {1e3 * seconds:9.1f} ms a step, {1e3 * without[way]:9.1f} without "
                           f"messages: "
                           f"they cost {1e3 * (seconds - without[way]):+8.1f} ms")
+            yield (f"{RUN}, {args.ranks} ranks", [mine for (mine, _, _), _ in rounds], steps("step"), shares,
+                   report_of(args, rounds[-1][0][2], torch=peer.version))
 
     table(args, measured(), ranks=args.ranks, threads=args.threads, steps=args.steps, dtype=args.dtype,
           matmul_precision=args.matmul_precision, messages=messages)
