@@ -1,12 +1,15 @@
 # Finds every dependency; a missing one stops with its package name.
+function(tg_missing what apt dnf brew vcpkg)
+  message(FATAL_ERROR "tapegrad needs ${what} and did not find it. Run `sh cmake/deps.sh`, or install one of\n"
+                      "  apt install ${apt} | dnf install ${dnf} | brew install ${brew} | vcpkg install ${vcpkg}\n"
+                      "or point CMAKE_PREFIX_PATH to it.")
+endfunction()
 # (name, minimum version, package for apt, dnf, brew and vcpkg)
 function(tg_require package version apt dnf brew vcpkg)
   find_package(${package} ${version} CONFIG QUIET)
   if(NOT ${package}_FOUND)
     string(STRIP "${package} ${version}" what)
-    message(FATAL_ERROR "tapegrad needs ${what} and did not find it. Run `sh cmake/deps.sh`, or install one of\n"
-                        "  apt install ${apt} | dnf install ${dnf} | brew install ${brew} | vcpkg install ${vcpkg}\n"
-                        "or point CMAKE_PREFIX_PATH to it.")
+    tg_missing("${what}" ${apt} ${dnf} ${brew} ${vcpkg})
   endif()
   if(${package}_DIR)
     mark_as_advanced(${package}_DIR)
@@ -19,15 +22,17 @@ find_package(Threads REQUIRED)
 tg_require(fmt 8 libfmt-dev fmt-devel fmt fmt)
 tg_require(Eigen3 3.4 libeigen3-dev eigen3-devel eigen eigen3)
 tg_require(nlohmann_json 3.10 nlohmann-json3-dev json-devel nlohmann-json nlohmann-json)
-find_path(TG_UTF8PROC_INCLUDE utf8proc.h)  # it has no CMake package on some systems
-find_library(TG_UTF8PROC_LIBRARY utf8proc)
-mark_as_advanced(TG_UTF8PROC_INCLUDE TG_UTF8PROC_LIBRARY)
-if(NOT TG_UTF8PROC_INCLUDE OR NOT TG_UTF8PROC_LIBRARY)
-  message(FATAL_ERROR "tapegrad needs utf8proc and did not find it. Run `sh cmake/deps.sh`, or install one of\n"
-                      "  apt install libutf8proc-dev | dnf install utf8proc-devel | "
-                      "brew install utf8proc | vcpkg install utf8proc\n"
-                      "or point CMAKE_PREFIX_PATH to it.")
-endif()
+# (variable, header, library, package for apt, dnf, brew and vcpkg): without a CMake package on some systems
+function(tg_require_library name header library apt dnf brew vcpkg)
+  find_path(TG_${name}_INCLUDE ${header})
+  find_library(TG_${name}_LIBRARY ${library})
+  mark_as_advanced(TG_${name}_INCLUDE TG_${name}_LIBRARY)
+  if(NOT TG_${name}_INCLUDE OR NOT TG_${name}_LIBRARY)
+    tg_missing(${library} ${apt} ${dnf} ${brew} ${vcpkg})
+  endif()
+endfunction()
+tg_require_library(UTF8PROC utf8proc.h utf8proc libutf8proc-dev utf8proc-devel utf8proc utf8proc)
+tg_require_library(PCRE2 pcre2.h pcre2-8 libpcre2-dev pcre2-devel pcre2 pcre2)
 if(TG_APPS OR TG_BENCH)
   tg_require(CLI11 2.1 libcli11-dev cli11-devel cli11 cli11)
 endif()

@@ -8,7 +8,7 @@
 set -eu
 
 packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
-tools='c++ cmake ninja utf8proc'
+tools='c++ cmake ninja utf8proc pcre2'
 ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen python3-venv mpicxx mpirun'
 table='
 what             apt                 dnf            brew           vcpkg
@@ -21,6 +21,7 @@ fmt              libfmt-dev          fmt-devel      fmt            fmt
 nlohmann_json    nlohmann-json3-dev  json-devel     nlohmann-json  nlohmann-json
 CLI11            libcli11-dev        cli11-devel    cli11          cli11
 utf8proc         libutf8proc-dev     utf8proc-devel utf8proc       utf8proc
+pcre2            libpcre2-dev        pcre2-devel    pcre2          pcre2
 git              git                 -              -              -
 pkg-config       pkg-config          -              -              -
 clang++-16       clang-16            -              -              -
@@ -58,9 +59,10 @@ missing_tools() {
     if [ "$tool" = clang-rt-16 ]; then # no program: the runtime of the sanitizers
       echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
     fi
-    if [ "$tool" = utf8proc ]; then # a library without a CMake package
-      printf '#include <utf8proc.h>\nint main() { return !utf8proc_version(); }' |
-        ${CXX:-c++} -x c++ - -lutf8proc -o /dev/null 2>/dev/null && continue
+    library=$(case $tool in utf8proc) echo utf8proc ;; pcre2) echo pcre2-8 ;; esac)
+    if [ -n "$library" ]; then # without a CMake package
+      printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s.h>\nint main() {}' "$tool" |
+        ${CXX:-c++} -x c++ - "-l$library" -o /dev/null 2>/dev/null && continue
     fi
     if [ "$tool" = python3-venv ]; then # part of python3
       python3 -c 'import ensurepip, venv' 2>/dev/null && continue

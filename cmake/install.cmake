@@ -45,7 +45,7 @@ if(TG_APPS)
   # with the libraries that a bare system lacks
   file(RELATIVE_PATH private ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/tapegrad)
   set_target_properties(tg_app PROPERTIES INSTALL_RPATH "$ORIGIN/${private}")
-  install(TARGETS tg_app RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "/?lib(fmt|utf8proc)[.]" PRE_EXCLUDE_REGEXES "."
+  install(TARGETS tg_app RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "lib(fmt|utf8proc|pcre2-8)[.]" PRE_EXCLUDE_REGEXES "."
           RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR}
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tapegrad)
 endif()
@@ -66,5 +66,5 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS /usr/lib)
-set(CPACK_DEBIAN_PACKAGE_DEPENDS "libfmt-dev, libutf8proc-dev")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libfmt-dev, libutf8proc-dev, libpcre2-dev")
 include(CPack)

@@ -34,7 +34,6 @@
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
-#include <tapegrad/models/data/pattern.h>
 #include <tapegrad/models/data/token_file.h>
 #include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>

@@ -92,9 +92,9 @@ class Field {
   const std::string* source_;
 };
 
-TextPattern pattern_of(const Field& regex) {
+Regex pattern_of(const Field& regex) {
   try {
-    return TextPattern(regex.text());
+    return Regex(regex.text());
   } catch (const Error& e) {
     regex.fail(fmt::format("is refused: {}", e.what()));
   }
@@ -130,7 +130,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
     if (type == "ByteLevel") {
       c.kind = Cut::Kind::bytes;
       c.prefix_space = step["add_prefix_space"].flag(true);
-      if (step["use_regex"].flag(true)) c.pattern = TextPattern(kGpt2Pattern);
+      if (step["use_regex"].flag(true)) c.pattern = Regex(kGpt2Pattern);
       parts.model.byte_level = true;
     } else if (type == "Split") {
       const Field pattern = step["pattern"];
@@ -142,7 +142,7 @@ void read_cuts(const Field& root, BpeParts& parts) {
       else
         c.literal = pattern["String"].text_that_is_not_empty();
     } else if (type == "Digits") {
-      c.pattern = TextPattern(step["individual_digits"].flag() ? R"(\p{N})" : R"(\p{N}+)");
+      c.pattern = Regex(step["individual_digits"].flag() ? kDigitPattern : kDigitsPattern);
     } else if (type == "Metaspace") {
       c.kind = Cut::Kind::metaspace;
       c.literal = step["replacement"].text_that_is_not_empty();

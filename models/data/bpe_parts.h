@@ -158,6 +158,7 @@ std::string as_characters(std::string_view bytes);
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges);
 Json added_token(std::string_view content, const Json& id, bool special);
 
+inline constexpr std::string_view kDigitPattern = R"(\p{N})", kDigitsPattern = R"(\p{N}+)";
 inline constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kLlama3Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|)"

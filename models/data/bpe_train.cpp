@@ -27,7 +27,7 @@ namespace {
 
 std::vector<detail::Cut> cuts_of(std::string_view pattern) {
   std::vector<detail::Cut> cuts(1);
-  cuts[0].pattern = TextPattern(detail::pattern_named(pattern));
+  cuts[0].pattern = detail::Regex(detail::pattern_named(pattern));
   return cuts;
 }
 

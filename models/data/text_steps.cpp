@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/code_points.h>
+#include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/data/text_steps.h>
 #include <tapegrad/models/data/utf8.h>
 
@@ -14,29 +14,23 @@ size_t before(std::string_view text, size_t end) {
     if (first_of(text.substr(end - n, n)).length == n) return end - n;
   return end - 1;
 }
-bool begins_with(const CodeSet& set, std::string_view text) {
-  const Utf8 c = first_of(text);
-  return c.length > 0 && set.has(c.code);
+bool begins_with(const Regex& regex, std::string_view text) {
+  return regex.matches_whole(text.substr(0, first_of(text).length));
 }
-bool is_space(std::string_view character) {
-  static const CodeSet* const spaces = unicode_class("White_Space");
-  return begins_with(*spaces, character);
+bool is_space(std::string_view text) {
+  static const Regex space(R"(\s)");
+  return begins_with(space, text);
 }
 // \w of Unicode's regular expressions: letters, marks, numbers of letters, digits, connectors, joiners, circled and
 // squared letters.
-bool is_word(std::string_view character) {
-  static const CodeSet words = [] {
-    CodeSet::Ranges all{{'_', '_'},         {0x200C, 0x200D},   {0x203F, 0x2040},  {0x2054, 0x2054},
-                        {0x24B6, 0x24E9},   {0xFE33, 0xFE34},   {0xFE4D, 0xFE4F},  {0xFF3F, 0xFF3F},
-                        {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
-    for (const char* name : {"L", "M", "Nd", "Nl"})
-      for (const auto& range : unicode_class(name)->ranges()) all.push_back(range);
-    return CodeSet(std::move(all));
-  }();
-  return begins_with(words, character);
+bool is_word(std::string_view text) {
+  static const Regex word(
+      "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}_\u200c\u200d\u203f\u2040\u2054\u24b6-\u24e9\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
+      "\U0001f130-\U0001f149\U0001f150-\U0001f169\U0001f170-\U0001f189]");
+  return begins_with(word, text);
 }
 
-void split_at_literal(std::string_view text, std::string_view literal, const TextPattern::Take& take) {
+void split_at_literal(std::string_view text, std::string_view literal, const Regex::Take& take) {
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t found = std::min(text.find(literal, begin), text.size());
@@ -151,9 +145,17 @@ void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const
 }
 
 size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from) {
-  const bool by_pattern =
-      !cuts.empty() && cuts[0].pattern && !cuts[0].prefix_space && cuts[0].matches == Cut::Matches::alone;
-  return by_pattern && from < text.size() ? cuts[0].pattern->cut_from(text, from) : text.size();
+  // Matches of the named patterns and of Digits end after letters, and after digits.
+  static const Regex ends(R"(\p{L}(?=\P{L})|\p{N}(?=\P{N}))");
+  for (const Cut& c : cuts) {
+    if (!c.pattern || c.prefix_space || c.matches != Cut::Matches::alone || from >= text.size()) break;
+    const std::string_view pattern = c.pattern->text();
+    if (pattern == kGpt2Pattern || pattern == kLlama3Pattern || pattern == kQwen2Pattern)
+      return from + ends.split(
+                        text.substr(from), [](size_t, size_t, bool) {}, 1);
+    if (pattern != kDigitPattern && pattern != kDigitsPattern) break;
+  }
+  return text.size();
 }
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
@@ -202,9 +204,9 @@ void AddedTokens::find(std::string_view text, bool parse_special, const Take& ta
     size_t begin = at, end = at + token->content.size();
     at = end;
     if (token->special && !parse_special) continue;
-    const bool in_word =
-        (begin > 0 && is_word(text.substr(before(text, begin)))) || (end < text.size() && is_word(text.substr(end)));
-    if (token->single_word && in_word) continue;
+    if (token->single_word &&
+        ((begin > 0 && is_word(text.substr(before(text, begin)))) || (end < text.size() && is_word(text.substr(end)))))
+      continue;
     if (token->left_strip)
       while (begin > done && is_space(text.substr(before(text, begin)))) begin = before(text, begin);
     if (token->right_strip)

@@ -1,6 +1,6 @@
 // Steps before the merges: special tokens, normalisation, pre-tokens. Internal.
 #pragma once
-#include <tapegrad/models/data/pattern.h>
+#include <tapegrad/models/data/regex.h>
 
 #include <array>
 #include <cstdint>
@@ -36,8 +36,8 @@ struct Cut {
   enum class Kind { split, bytes, metaspace };
   enum class Matches { alone, removed, with_previous, with_next };
   Kind kind = Kind::split;
-  std::optional<TextPattern> pattern{};  // bytes: without one there is no split
-  std::string literal{};                 // without a pattern; metaspace: replaces spaces
+  std::optional<Regex> pattern{};  // bytes: without one there is no split
+  std::string literal{};           // without a pattern; metaspace: replaces spaces
   Matches matches = Matches::alone;
   bool invert = false;        // swaps matches and the rest
   bool splits = true;         // metaspace: splits before each replacement
@@ -47,7 +47,7 @@ struct Cut {
 using TakePreTokens = std::function<void(std::span<const std::string_view> pre_tokens)>;
 // Calls `take` with batches of pre-tokens. `begins`: the document starts here.
 void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePreTokens&);
-// The first offset from `from` on where a split does not change the pre-tokens, or the size of the text.
+// The first offset after `from` where a split does not change the pre-tokens, or the size of the text.
 size_t part_end(const std::vector<Cut>&, std::string_view text, size_t from);
 
 // A token found in the text itself.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 namespace tg::detail {
@@ -42,13 +44,21 @@ size_t unfinished_at_end(std::string_view text) {
   return 0;
 }
 
+size_t valid_end(std::string_view text, size_t at, size_t end) {
+  while (at < end) {
+    uint64_t eight = ~uint64_t(0);
+    if (at + 8 <= end) std::memcpy(&eight, text.data() + at, 8);
+    const auto ascii = size_t(std::countr_zero(eight & 0x8080808080808080u)) / 8;
+    const size_t length = ascii > 0 ? ascii : first_of(text.substr(at)).length;
+    if (length == 0) break;
+    at += length;
+  }
+  return at;
+}
+
 int64_t invalid_bytes(std::string_view text) {
   int64_t count = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = first_of(text.substr(at)).length;
-    count += length == 0;
-    at += length + (length == 0);
-  }
+  for (size_t at = 0; (at = valid_end(text, at, text.size())) < text.size(); ++at) ++count;
   return count;
 }
 bool nfc_lacks(char32_t c) {
@@ -60,8 +70,7 @@ std::string note_of_nfc() {
   if (c == 0) unknown = 0;
   if (c == 0 || c == kNoted) return "";
   return fmt::format(
-      "the text has U+{:04X}, which Unicode {} of utf8proc lacks, and patterns here are of Unicode 16: ids "
-      "may differ from those of newer tools",
+      "the text has U+{:04X}, which Unicode {} of utf8proc lacks: ids may differ from those of newer tools",
       uint32_t(c), utf8proc_unicode_version());
 }
 

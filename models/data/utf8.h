@@ -34,6 +34,8 @@ void append_utf8(std::string& to, char32_t code);
 // The number of bytes, 0 to 3, of an incomplete last character.
 size_t unfinished_at_end(std::string_view text);
 
+// The end of the valid characters from `at` on, or of the first that reaches `end`.
+size_t valid_end(std::string_view text, size_t at, size_t end);
 // The number of bytes that belong to no character.
 int64_t invalid_bytes(std::string_view text);
 

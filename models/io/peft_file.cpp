@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/models/data/pattern.h>
+#include <tapegrad/models/data/regex.h>
 #include <tapegrad/models/io/peft_file.h>
 
 #include <algorithm>
@@ -90,36 +90,6 @@ void read_tensors(PeftFile& f) {
   }
 }
 
-// Lazy and greedy quantifiers match the same whole names, and anchors at the ends say nothing.
-std::string without_lazy_quantifiers(std::string_view regex) {
-  if (regex.starts_with('^')) regex.remove_prefix(1);
-  if (regex.ends_with('$') && !regex.ends_with("\\$")) regex.remove_suffix(1);
-  std::string r;
-  bool escaped = false, in_class = false;
-  for (size_t i = 0; i < regex.size(); ++i) {
-    const char c = regex[i];
-    r += c;
-    if (escaped || c == '\\') {
-      escaped = !escaped;
-      continue;
-    }
-    in_class = in_class ? c != ']' : c == '[';
-    const bool quantifier =
-        !in_class && std::string_view("*+?}").find(c) != std::string_view::npos && i > 0 && regex[i - 1] != '(';
-    if (quantifier && i + 1 < regex.size() && regex[i + 1] == '?') ++i;
-  }
-  return r;
-}
-// A regular expression of Python for whole names. Marks stand for their ends: TextPattern has no anchors.
-TextPattern whole(std::string_view regex) { return TextPattern("\x01(?:" + without_lazy_quantifiers(regex) + ")\x02"); }
-bool matches(const TextPattern& pattern, const std::string& name) {
-  const std::string text = "\x01" + name + "\x02";
-  bool all = false;
-  pattern.split(text,
-                [&](size_t begin, size_t end, bool matched) { all |= matched && begin == 0 && end == text.size(); });
-  return all;
-}
-
 // The value of the first key that matches each module, after any outer names.
 template <class T>
 std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, const auto& modules, T otherwise) {
@@ -129,9 +99,9 @@ std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, c
   std::map<std::string, T> found;
   for (const auto& [key, x] : keys) {
     try {
-      const TextPattern pattern = whole(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key));
+      const Regex regex(key.starts_with('^') ? key : fmt::format("(?:.*\\.)?(?:{})", key), Regex::Use::whole);
       for (const auto& [module, ab] : modules)
-        if (matches(pattern, module)) found.emplace(module, x);
+        if (regex.matches_whole(module)) found.emplace(module, x);
     } catch (const Error& e) {
       fail(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
                                  "reads: {}",
@@ -148,7 +118,7 @@ std::optional<bool> names(const Json& config, const char* key, const std::string
   if (!x) return false;
   if (x->is_string()) {
     try {
-      return matches(whole(x->get<std::string>()), module);
+      return Regex(x->get<std::string>(), Regex::Use::whole).matches_whole(module);
     } catch (const Error&) {
       return {};
     }

@@ -18,7 +18,7 @@ inline constexpr std::string_view kPeftPrefix = "base_model.model.", kPeftA = ".
                                   kPeftB = ".lora_B.weight";
 
 // Whether target_modules, exclude_modules, layers_to_transform and layers_pattern select a module, as PEFT applies
-// them. Nothing without target_modules, or for a regular expression in a syntax that TextPattern lacks: the tensors of
+// them. Nothing without target_modules, or for a regular expression in a syntax that Regex lacks: the tensors of
 // the file name the modules as well.
 std::optional<bool> is_selected(const Json& config, const std::string& module);
 

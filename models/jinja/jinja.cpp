@@ -1,4 +1,4 @@
-#include <tapegrad/models/data/pattern.h>
+#include <tapegrad/models/data/regex.h>
 #include <tapegrad/models/data/utf8.h>
 #include <tapegrad/models/jinja/jinja.h>
 #include <tapegrad/models/jinja/value.h>
@@ -90,7 +90,7 @@ std::string unescaped(std::string_view s) {
   return to;
 }
 std::vector<Token> tokens_of(std::string_view raw, int& line) {
-  static const TextPattern kTokens(
+  static const detail::Regex kTokens(
       R"([0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?|[A-Za-z_][A-Za-z0-9_]*|'(?:[^'\\]|\\(?:\s|\S))*')"
       R"(|"(?:[^"\\]|\\(?:\s|\S))*"|//|\*\*|[=!<>]=|[\-+/*%~\[\](){}<>=.:|,;])");
   std::string s;

@@ -1,0 +1,35 @@
+// Regular expressions over UTF-8, by PCRE2. Internal.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace tg::detail {
+
+// Syntax: `|`, `( )`, `(?: )`, `(?i: )` (ASCII), `(?= )`, `(?! )`, `[...]`, `[^...]`, ranges, `\p{X}`, `\P{X}` of
+// general categories and Han, `\s \S \d \r \n \t`, escaped punctuation, `.`, greedy `? * + {n} {n,} {n,m}`, possessive
+// `?+ *+ ++`; for whole texts also `^`, `$`, lazy quantifiers. An Error names the offset of other syntax: PCRE2,
+// Oniguruma and Python read it differently. No match or lookahead has an invalid byte.
+class Regex {
+ public:
+  // Use::split: an Error if the pattern can match nothing.
+  enum class Use { split, whole };
+  explicit Regex(std::string_view pattern, Use use = Use::split);
+  const std::string& text() const { return text_; }
+
+  // Takes bytes [begin, end) of a text and whether they match.
+  using Take = std::function<void(size_t begin, size_t end, bool matched)>;
+  // Passes on matches and the text between them, in order, up to the first match that ends at `stop` or later. Returns
+  // its end, or the size of the text. An Error for patterns that backtrack too much.
+  size_t split(std::string_view text, const Take& take, size_t stop = std::string_view::npos) const;
+  bool matches_whole(std::string_view text) const;  // false for invalid UTF-8
+
+ private:
+  int match(const struct RegexScratch&, std::string_view text, uint32_t options) const;
+  std::string text_;
+  std::shared_ptr<const void> code_;
+  bool is_compiled_ = false;  // to machine code
+};
+
+}  // namespace tg::detail
