@@ -164,7 +164,8 @@ StepLog Files::open(int64_t done) {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
-  if (saves_ && !start_.state) check_free(start_.finetuning ? "finetune" : "train", start_.out, "run", what_.files, true);
+  if (saves_ && !start_.state)
+    check_free(start_.finetuning ? "finetune" : "train", start_.out, "run", what_.files, true);
   if (!start_.state) save_checkpoint_only();  // The run can now be resumed. Finds a full disk early.
   if (Watch w = start_.watch; saves_ && (w == Watch() || w != saved_watch(start_.out))) {
     if (!w.tensorboard.empty() && is_near(w.tensorboard, start_.out))
