@@ -11,66 +11,52 @@
 
 namespace tg {
 
-Json::Json(std::string x) : type_(Type::string), text_(std::move(x)) {}
-Json::Json(std::initializer_list<Json> list) : type_(Type::array), items_(list) {
-  const auto is_member = [](const Json& x) { return x.is_array() && x.size() == 2 && x.items_[0].is_string(); };
-  if (!std::all_of(list.begin(), list.end(), is_member)) return;
-  type_ = Type::object;
-  for (Json& x : items_) {
-    keys_.push_back(std::move(x.items_[0].text_));
-    Json value = std::move(x.items_[1]);
-    x = std::move(value);
+Json::Json(std::initializer_list<Json> list) {
+  const auto is_member = [](const Json& x) { return x.is_array() && x.size() == 2 && x[0].is_string(); };
+  if (!std::ranges::all_of(list, is_member)) {
+    value_ = List(list);
+    return;
   }
-}
-Json Json::array(std::initializer_list<Json> list) {
-  Json j(Type::array);
-  j.items_ = list;
-  return j;
+  value_ = Members();
+  for (const Json& x : list) append(x[0].get<std::string>(), x[1]);
 }
 
 const char* Json::type_name() const {
   constexpr const char* kNames[] = {"null", "boolean", "number", "number", "number", "string", "array", "object"};
-  return kNames[size_t(type_)];
+  return kNames[value_.index()];
 }
 void Json::fail_type(std::string_view wanted) const {
   detail::fail(Error::Kind::value, fmt::format("[json] {} is no {}. Look at its type first.", text_of(*this), wanted));
 }
-bool Json::boolean() const {
-  if (!is_boolean()) fail_type("boolean");
-  return bits_.integer;
+const Json::List& Json::list() const {
+  static const List none;
+  return is_array() ? std::get<List>(value_) : is_object() ? std::get<Members>(value_).values : none;
+}
+uint64_t Json::bits() const {
+  if (const auto* x = std::get_if<int64_t>(&value_)) return uint64_t(*x);
+  return is_number_unsigned() ? std::get<uint64_t>(value_) : 0;
 }
 uint64_t Json::integer(int64_t least, uint64_t most) const {
-  if (!is_number()) fail_type("number");
+  const double whole = std::trunc(number());
   Json x = *this;
-  if (is_number_float()) {
-    const double whole = std::trunc(bits_.number);
-    if (std::abs(whole) < 0x1p63) x = int64_t(whole);
-    if (whole >= 0x1p63 && whole < 0x1p64) x = uint64_t(whole);
-  }
-  const bool holds =
-      !x.is_number_float() &&
-      (x.is_number_unsigned() || x.bits_.integer >= 0 ? x.bits_.natural <= most : x.bits_.integer >= least);
+  if (is_number_float() && std::abs(whole) < 0x1p63) x = int64_t(whole);
+  if (is_number_float() && whole >= 0x1p63 && whole < 0x1p64) x = uint64_t(whole);
+  const bool holds = !x.is_number_float() &&
+                     (x.is_number_unsigned() || int64_t(x.bits()) >= 0 ? x.bits() <= most : int64_t(x.bits()) >= least);
   TG_CHECK(holds, value, "[json] {} is asked for as an integer of {} to {}. Look at its size first.", text_of(*this),
            least, most);
-  return x.bits_.natural;
+  return x.bits();
 }
 double Json::number() const {
-  if (is_number_float()) return bits_.number;
-  if (!is_number()) fail_type("number");
-  return is_number_unsigned() ? double(bits_.natural) : double(bits_.integer);
-}
-const std::string& Json::string() const {
-  if (!is_string()) fail_type("string");
-  return text_;
-}
-const std::vector<Json>& Json::elements() const {
-  if (!is_array()) fail_type("array");
-  return items_;
+  if (is_number_integer()) return is_number_unsigned() ? double(bits()) : double(int64_t(bits()));
+  return as<double>("number");
 }
 
 const Json* Json::find(std::string_view key) const {
-  const auto at = std::find(keys_.begin(), keys_.end(), key);
-  return at == keys_.end() ? nullptr : &items_[size_t(at - keys_.begin())];
+  if (!is_object()) return nullptr;
+  const auto& [keys, values] = std::get<Members>(value_);
+  const auto at = std::ranges::find(keys, key);
+  return at == keys.end() ? nullptr : &values[size_t(at - keys.begin())];
 }
 const Json& Json::at(std::string_view key) const {
   const Json* found = find(key);
@@ -78,44 +64,49 @@ const Json& Json::at(std::string_view key) const {
   return *found;
 }
 const Json& Json::at(size_t i) const {
-  TG_CHECK(i < elements().size(), value, "[json] {} has no element {}. Look at its size().", text_of(*this), i);
-  return items_[i];
+  const List& all = as<List>("array");
+  TG_CHECK(i < all.size(), value, "[json] {} has no element {}. Look at its size().", text_of(*this), i);
+  return all[i];
 }
 Json& Json::operator[](std::string_view key) {
-  if (is_null()) type_ = Type::object;
-  if (!is_object()) fail_type("object");
+  if (is_null()) value_ = Members();
   if (const Json* found = find(key)) return const_cast<Json&>(*found);
-  keys_.emplace_back(key);
-  return items_.emplace_back();
+  return append(std::string(key), {});
+}
+Json& Json::append(std::string key, Json x) {
+  (void)as<Members>("object");
+  auto& [keys, values] = std::get<Members>(value_);
+  keys.push_back(std::move(key));
+  return values.emplace_back(std::move(x));
 }
 void Json::erase(std::string_view key) {
-  const auto at = std::find(keys_.begin(), keys_.end(), key);
-  if (at == keys_.end()) return;
-  items_.erase(items_.begin() + (at - keys_.begin()));
-  keys_.erase(at);
+  const Json* found = find(key);
+  if (!found) return;
+  auto& [keys, values] = std::get<Members>(value_);
+  const auto at = found - values.data();
+  keys.erase(keys.begin() + at), values.erase(values.begin() + at);
 }
 Json& Json::push_back(Json x) {
-  if (is_null()) type_ = Type::array;
-  if (!is_array()) fail_type("array");
-  return items_.emplace_back(std::move(x));
+  if (is_null()) value_ = List();
+  (void)as<List>("array");
+  return std::get<List>(value_).emplace_back(std::move(x));
 }
 std::vector<Json::Member> Json::items() const {
-  if (!is_object()) fail_type("object");
+  const auto& [keys, values] = as<Members>("object");
   std::vector<Member> all;
-  for (size_t i = 0; i < items_.size(); ++i) all.push_back({keys_[i], items_[i]});
+  for (size_t i = 0; i < keys.size(); ++i) all.push_back({keys[i], values[i]});
   return all;
 }
+bool Json::Members::operator==(const Members& o) const { return keys == o.keys && values == o.values; }
 bool Json::operator==(const Json& o) const {
   if (is_number_float() || o.is_number_float()) return is_number() && o.is_number() && number() == o.number();
-  if (is_number() && o.is_number()) return bits_.integer == o.bits_.integer;
-  return type_ == o.type_ && bits_.integer == o.bits_.integer && text_ == o.text_ && items_ == o.items_ &&
-         keys_ == o.keys_;
+  if (is_number() && o.is_number()) return bits() == o.bits();
+  return value_ == o.value_;
 }
 
-// Reads and writes with the JSON library's events and scalars. Its documents would be a second copy, and searched for
-// each new key.
+// The JSON library's documents would be searched for each new key: values are read from its events, and appended to it.
 struct JsonText {
-  using Library = nlohmann::json;
+  using Library = nlohmann::ordered_json;
 
   class Reader : public nlohmann::json_sax<Library> {
    public:
@@ -144,9 +135,8 @@ struct JsonText {
       if (op_.empty()) return false;
       const std::string other = foreign_format(first_);
       TG_CHECK(other.empty(), value, "[{}] {} is not JSON but {}.", op_, source_, other);
-      const std::string_view what =
-          // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
-          e.what();
+      // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
+      const std::string_view what = e.what();
       detail::fail(Error::Kind::value, fmt::format("[{}] {} is not JSON: {}. Correct the text.", op_, source_,
                                                    what.substr(std::min(what.find("] ") + 2, what.size()))));
     }
@@ -165,8 +155,7 @@ struct JsonText {
       Json& to = *open_.back().value;
       if (to.is_array()) return &to.push_back(std::move(x));
       if (repeated_) return &(to[key_] = std::move(x));
-      to.keys_.push_back(std::move(key_));
-      return &to.items_.emplace_back(std::move(x));
+      return &to.append(std::move(key_), std::move(x));
     }
     bool add(Json x) { return put(std::move(x)), true; }
     bool begin(Json x) { return open_.push_back({put(std::move(x)), {}}), true; }
@@ -186,33 +175,21 @@ struct JsonText {
     return Library::sax_parse(text, &reader) ? std::move(reader.result) : Json();
   }
 
-  static Library scalar(const Json& x) {
-    switch (x.type_) {
-      case Json::Type::boolean: return bool(x.bits_.integer);
-      case Json::Type::integer: return x.bits_.integer;
-      case Json::Type::unsigned_integer: return x.bits_.natural;
-      case Json::Type::number: return x.bits_.number;
-      case Json::Type::string: return x.text_;
-      default: return {};
-    }
-  }
-  static std::string text(const Library& scalar) {
-    return scalar.dump(-1, ' ', false, Library::error_handler_t::replace);
-  }
-  static void write(const Json& x, int indent, std::string& to, const std::string& line) {
-    if (!x.is_array() && !x.is_object()) {
-      to += text(scalar(x));
-      return;
-    }
-    const std::string inner = indent < 0 ? "" : line + std::string(size_t(indent), ' ');
-    to += x.is_object() ? '{' : '[';
-    for (size_t i = 0; i < x.size(); ++i) {
-      to += (i ? "," : "") + inner;
-      if (x.is_object()) to += text(x.keys_[i]) + (indent < 0 ? ":" : ": ");
-      write(x.items_[i], indent, to, inner);
-    }
-    if (!x.empty()) to += line;
-    to += x.is_object() ? '}' : ']';
+  static Library library(const Json& x) {
+    const auto convert = []<class T>(const T& value) -> Library {
+      if constexpr (std::same_as<T, Json::List>) {
+        Library::array_t all;
+        for (const Json& element : value) all.push_back(library(element));
+        return all;
+      } else if constexpr (std::same_as<T, Json::Members>) {
+        Library::object_t all;
+        for (size_t i = 0; i < value.keys.size(); ++i) all.emplace_back(value.keys[i], library(value.values[i]));
+        return all;
+      } else {
+        return value;
+      }
+    };
+    return std::visit(convert, x.value_);
   }
 };
 
@@ -229,9 +206,7 @@ Json json_or_null(std::string_view text) {
   }
 }
 std::string text_of(const Json& x, int indent) {
-  std::string text;
-  JsonText::write(x, indent, text, indent < 0 ? "" : "\n");
-  return text;
+  return JsonText::library(x).dump(indent, ' ', false, JsonText::Library::error_handler_t::replace);
 }
 std::ostream& operator<<(std::ostream& to, const Json& x) { return to << text_of(x); }
 

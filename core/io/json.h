@@ -10,70 +10,74 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace tg {
 
 class Json {
  public:
-  enum class Type : uint8_t { null, boolean, integer, unsigned_integer, number, string, array, object };
   struct Member;  // of an object
+  using List = std::vector<Json>;
+  struct Members {  // of an object
+    std::vector<std::string> keys;
+    List values;  // parallel to the keys
+    bool operator==(const Members&) const;
+  };
 
   Json() = default;  // null
   Json(std::nullptr_t) {}
-  template <std::same_as<bool> T> Json(T x) : type_(Type::boolean) { bits_.integer = x; }
-  template <std::signed_integral T> Json(T x) : type_(Type::integer) { bits_.integer = x; }
-  template <std::unsigned_integral T>
-    requires(!std::same_as<T, bool>)
-  Json(T x) : type_(Type::unsigned_integer) {
-    bits_.natural = x;
+  template <std::integral T> Json(T x) {
+    if constexpr (std::same_as<T, bool>)
+      value_ = x;
+    else
+      value_ = std::conditional_t<std::signed_integral<T>, int64_t, uint64_t>(x);
   }
-  Json(double x) : type_(Type::number) { bits_.number = x; }
-  Json(std::string);
+  Json(double x) : value_(x) {}
+  Json(std::string x) : value_(std::move(x)) {}
   Json(std::string_view x) : Json(std::string(x)) {}
   Json(const char* x) : Json(std::string(x)) {}
-  template <class T> Json(const std::vector<T>& list) : type_(Type::array) {
-    for (const T& x : list) items_.push_back(Json(x));
-  }
-  template <class T> Json(const std::map<std::string, T>& members) : type_(Type::object) {
-    for (const auto& [key, x] : members) keys_.push_back(key), items_.push_back(Json(x));
+  template <class T> Json(const std::vector<T>& list) : value_(List(list.begin(), list.end())) {}
+  template <class T> Json(const std::map<std::string, T>& members) : value_(Members()) {
+    for (const auto& [key, x] : members) append(key, x);
   }
   // An object if each element is a list of a string and a value, {{"step", 1}, {"loss", 2.5}}; else an array.
   Json(std::initializer_list<Json>);
-  static Json array(std::initializer_list<Json> = {});
-  static Json object() { return Json(Type::object); }
+  static Json array(std::initializer_list<Json> list = {}) { return List(list); }
+  static Json object() { return std::map<std::string, Json>(); }
 
-  bool is_null() const { return type_ == Type::null; }
-  bool is_boolean() const { return type_ == Type::boolean; }
+  bool is_null() const { return is<std::nullptr_t>(); }
+  bool is_boolean() const { return is<bool>(); }
   bool is_number() const { return is_number_integer() || is_number_float(); }
-  bool is_number_integer() const { return type_ == Type::integer || is_number_unsigned(); }
-  bool is_number_unsigned() const { return type_ == Type::unsigned_integer; }  // parsed integers >= 0 are
-  bool is_number_float() const { return type_ == Type::number; }
-  bool is_string() const { return type_ == Type::string; }
-  bool is_array() const { return type_ == Type::array; }
-  bool is_object() const { return type_ == Type::object; }
+  bool is_number_integer() const { return is<int64_t>() || is_number_unsigned(); }
+  bool is_number_unsigned() const { return is<uint64_t>(); }  // parsed integers >= 0 are
+  bool is_number_float() const { return is<double>(); }
+  bool is_string() const { return is<std::string>(); }
+  bool is_array() const { return is<List>(); }
+  bool is_object() const { return is<Members>(); }
   const char* type_name() const;  // "number", "object"
 
   // T is bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and
   // fractions truncated. An Error for a number outside of the integer's range, or another type.
   template <class T> T get() const {
     if constexpr (std::same_as<T, bool>) {
-      return boolean();
+      return as<bool>("boolean");
     } else if constexpr (std::integral<T>) {
       return T(integer(int64_t(std::numeric_limits<T>::min()), uint64_t(std::numeric_limits<T>::max())));
     } else if constexpr (std::floating_point<T>) {
       return T(number());
     } else if constexpr (std::same_as<T, std::string>) {
-      return string();
+      return as<std::string>("string");
     } else {
       T list;
-      for (const Json& x : elements()) list.push_back(x.get<typename T::value_type>());
+      for (const Json& x : as<List>("array")) list.push_back(x.get<typename T::value_type>());
       return list;
     }
   }
 
-  size_t size() const { return items_.size(); }  // of elements or members
-  bool empty() const { return items_.empty(); }
+  size_t size() const { return list().size(); }  // of elements or members
+  bool empty() const { return size() == 0; }
   // Elements, or values of members; an Error for missing ones. Through a non-const Json, a null becomes an object, and
   // a missing key is added. References are valid until something is added.
   const Json& at(std::string_view key) const;
@@ -86,31 +90,27 @@ class Json {
   bool contains(std::string_view key) const { return find(key); }
   void erase(std::string_view key);
   Json& push_back(Json);
-  std::vector<Json>::const_iterator begin() const { return items_.begin(); }  // elements, or values of members
-  std::vector<Json>::const_iterator end() const { return items_.end(); }
+  List::const_iterator begin() const { return list().begin(); }  // elements, or values of members
+  List::const_iterator end() const { return list().end(); }
   std::vector<Member> items() const;
 
   bool operator==(const Json&) const;  // 1 == 1.0; the order of keys counts
 
  private:
-  explicit Json(Type t) : type_(t) {}
-  bool boolean() const;
+  template <class T> bool is() const { return std::holds_alternative<T>(value_); }
+  template <class T> const T& as(std::string_view name) const {
+    if (!is<T>()) fail_type(name);
+    return std::get<T>(value_);
+  }
+  const List& list() const;  // elements, or values of members; empty for a scalar
+  Json& append(std::string key, Json x);
+  uint64_t bits() const;                                 // of an integer, else 0
   uint64_t integer(int64_t least, uint64_t most) const;  // the bits of an integer in this range
   double number() const;
-  const std::string& string() const;
-  const std::vector<Json>& elements() const;
   [[noreturn]] void fail_type(std::string_view wanted) const;
 
   friend struct JsonText;
-  Type type_ = Type::null;
-  union {
-    int64_t integer = 0;
-    uint64_t natural;
-    double number;
-  } bits_;
-  std::string text_;
-  std::vector<Json> items_;
-  std::vector<std::string> keys_;  // of an object, parallel to items_
+  std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, List, Members> value_;
 };
 struct Json::Member {
   const std::string& key;
