@@ -278,12 +278,7 @@ std::string to_json(const ProfileTable& t) {
   Json rows = Json::array();
   for (const auto& row : t.rows) {
     Json& r = rows.push_back({});
-    for (size_t k = 0; k < row.size(); ++k) {
-      if (t.columns[k].format == Format::text)
-        r[t.columns[k].title] = std::get<std::string>(row[k]);
-      else
-        r[t.columns[k].title] = std::get<double>(row[k]);
-    }
+    for (size_t k = 0; k < row.size(); ++k) std::visit([&](const auto& cell) { r[t.columns[k].title] = cell; }, row[k]);
   }
   return text_of({{"report", t.report}, {"rows", std::move(rows)}}, 2) + "\n";
 }
