@@ -38,7 +38,9 @@ class Json {
   Json(std::string x) : value_(std::move(x)) {}
   Json(std::string_view x) : Json(std::string(x)) {}
   Json(const char* x) : Json(std::string(x)) {}
-  template <class T> Json(const std::vector<T>& list) : value_(List(list.begin(), list.end())) {}
+  template <class T>
+    requires std::constructible_from<Json, const T&>
+  Json(const std::vector<T>& list) : value_(List(list.begin(), list.end())) {}
   template <class T> Json(const std::map<std::string, T>& members) : value_(Members()) {
     for (const auto& [key, x] : members) append(key, x);
   }

@@ -357,7 +357,7 @@ TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all 
     return Tensor();
   });
   GradMap g = backward(through(w, a));
-  CHECK((seen == std::vector{DType::bf16}));
+  CHECK(seen == std::vector{DType::bf16});
   CHECK(g.native(w).dtype() == DType::bf16);
   CHECK(g[w].dtype() == DType::f32);
   CHECK(bits_of(g[w]) == bits_of(a.to(DType::f32)));
