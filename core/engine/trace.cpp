@@ -15,6 +15,7 @@ std::atomic<uint64_t> g_reads_elsewhere = 0;
 Trace::Trace() : first_id_(id_of_next_tensors()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
+  for (const Ref<Value>& v : copied_) v->bf16_copy = nullptr;  // its op reads the value: a cycle
   for (CapturedVariable& h : held)
     if (!h.bf16_copy && h.variable->value.get() != h.before.get())
       WritesValues().replace(*h.variable, std::move(h.before));
@@ -103,7 +104,10 @@ Ref<Value> Trace::bf16_copy(const Tensor& t) {
   const Ref<Value> seen = reads(t);
   if (Ref<Value> copy = detail::bf16_copy(*seen)) return copy;
   const auto at = captured_.find(t.variable().get());
-  if (at == captured_.end() || held[at->second].during.get() != seen.get()) return keep_bf16_copy(*seen);
+  if (at == captured_.end() || held[at->second].during.get() != seen.get()) {
+    copied_.push_back(seen);
+    return keep_bf16_copy(*seen);
+  }
   const CapturedVariable& h = held[at->second];
   const ScopedValue<Trace*> outside(t_trace, nullptr);
   Ref<Value> before = keep_bf16_copy(*h.before);
