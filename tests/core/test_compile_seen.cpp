@@ -18,7 +18,7 @@
 using namespace tg;
 namespace {
 using Results = std::vector<Tensor>;
-using Bits = std::vector<std::vector<std::byte>>;
+using BitsOfAll = std::vector<std::vector<std::byte>>;
 using Caller = std::function<Results(Inputs)>;
 struct Wrap {
   std::optional<size_t> verify;  // none: eager
@@ -29,8 +29,8 @@ struct Wrap {
 };
 Tensor three(float a, float b, float c) { return tensor<float>({a, b, c}, {3}); }
 // A program gives the same bits, whether wrap() compiles its functions or not.
-void agrees(const std::function<Bits(const Wrap&)>& program) {
-  const Bits eager = program({});
+void agrees(const std::function<BitsOfAll(const Wrap&)>& program) {
+  const BitsOfAll eager = program({});
   for (const size_t verify : {0, 1}) CHECK(program({verify}) == eager);
 }
 std::string refusal(const TensorFunction& f, const Results& in = {random({3}, 9)}, const CompileOptions& o = {}) {
@@ -55,8 +55,8 @@ struct Things {
     layer.delta().b.assign(random({2, 3}, 7));
     write_safetensors(folder / "a", {{"a", c}});
   }
-  Bits bits() {
-    Bits r;
+  BitsOfAll bits() {
+    BitsOfAll r;
     for (const Tensor& t : {w, c, layer.linear().weight}) r.push_back(bits_of(t));
     for (const auto& [name, t] : adam.state()) r.push_back(bits_of(t));
     r.push_back(bits_of(tensor<int64_t>({adam.steps(), int64_t(noise.offset), cache.length()}, {3})));
@@ -165,7 +165,7 @@ TEST_CASE("functions of other headers inside a compiled one: each is seen or ref
       agrees([&](const Wrap& wrap) {
         Things t;
         const Caller f = wrap([&](Inputs x) { return Results{x[0] * 1.0 + c.act(t, x[0])}; }, options(t));
-        Bits r;
+        BitsOfAll r;
         for (uint64_t i = 0; i < 3; ++i) {
           r.push_back(bits_of(f(Results{random({3}, i)})[0]));
           for (auto& b : t.bits()) r.push_back(b);
@@ -176,7 +176,7 @@ TEST_CASE("functions of other headers inside a compiled one: each is seen or ref
     }
     for (const bool swallowed : {false, true}) {
       Things t;
-      const Bits before = t.bits();
+      const BitsOfAll before = t.bits();
       const std::string message = refusal(
           [&](Inputs x) {
             try {
@@ -217,7 +217,7 @@ TEST_CASE("equal inputs, and inputs that are captured, are one variable: gradien
     const auto zero = wrap([&](Inputs x) {
       return Results{backward(sum(parameter_as(x[0], DType::bf16) * parameter_as(a, DType::bf16)))[a]};
     });
-    Bits r;
+    BitsOfAll r;
     for (int i = 0; i < 2; ++i)
       for (const Results& in : {Results{a, a, c}, {a, b, c}, {b, a, b}, {b, b, b}, {a, c, a}})
         for (const auto& f : {both, one, zero})
@@ -257,7 +257,7 @@ TEST_CASE("hooks of inputs and captured tensors run in the trace, and later ones
       GradMap g = backward(sum(x[0] * w * w));
       return Results{g[x[0]], g[w]};
     });
-    Bits r;
+    BitsOfAll r;
     const auto call = [&] {
       for (const Tensor& in : {a, b})
         for (const Tensor& t : f(Results{in})) r.push_back(bits_of(t));
@@ -278,7 +278,7 @@ TEST_CASE("generators are known by address: equal states, states set outside and
                      recompute([](Inputs y, Rng* r) { return Tensors{dropout(y[0], 0.5, *r)}; }, x, &b)[0]};
     };
     const Caller f = wrap(draws, {.generators = {&a, &b}});
-    Bits r;
+    BitsOfAll r;
     for (int i = 0; i < 5; ++i) {
       if (i == 3) b = Rng{7, 3};
       for (const Tensor& t : f(Results{three(1, 2, 3)})) r.push_back(bits_of(t));
@@ -351,7 +351,7 @@ TEST_CASE("state: handles that share a variable are Errors; parameters that are 
   agrees([](const Wrap& wrap) {
     Things t;
     const Caller pending = wrap([&](Inputs x) { return Results{backward(sum(t.w * x[0] * t.w))[t.w]}; });
-    Bits r;
+    BitsOfAll r;
     for (uint64_t i = 0; i < 3; ++i) {
       {
         const LazyScope lazy;
