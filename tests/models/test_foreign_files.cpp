@@ -126,14 +126,10 @@ TEST_CASE("foreign files: a message about content of any length is short") {
                                   "{\"model\": {\"type\": \"" + key + "\"}}", "[" + key}) {
     for (const char* name : {"a.jsonl", "config.json", "adapter_config.json"}) put(m / name, text);
     const std::vector<std::function<void()>> readers{
-        [&] { read_texts(lines); },
-        [&] { read_examples(lines, ByteTokenizer(), {.context = 8}); },
-        [&] { read_tokenizer(file); },
-        [&] { Tokenizer::from_json(text); },
-        [&] { SafetensorsFile{file}; },
-        [&] { load_model(m.path); },
-        [&] { adapter_base(m.path); },
-        [&] { run_config_from_json(text, file); }};
+        [&] { read_texts(lines); },     [&] { read_examples(lines, ByteTokenizer(), {.context = 8}); },
+        [&] { read_tokenizer(file); },  [&] { Tokenizer::from_json(text); },
+        [&] { SafetensorsFile{file}; }, [&] { load_model(m.path); },
+        [&] { adapter_base(m.path); },  [&] { run_config_from_json(text, file); }};
     for (const auto& read : readers) {
       const std::string e = error_of(read);
       CHECK(e != "no error");

@@ -308,8 +308,7 @@ TEST_CASE("LoRA: a Trainer trains the adapters alone, and goes on bit for bit") 
     CHECK(bits_of(t) == bits_of(whole.lora.params().state().at(name)));
   Tuning merged(c, config);
   merged.lora.merge();  // nothing is left to learn
-  CHECK_SAYS(merged.trainer.step(),
-             "is to train its adapter, which is merged into the weight. Call unmerge() first");
+  CHECK_SAYS(merged.trainer.step(), "is to train its adapter, which is merged into the weight. Call unmerge() first");
 }
 
 TEST_CASE("LoRA on a Gpt: what is refused names the modules that there are") {
