@@ -178,14 +178,17 @@ void Trace::check_constant(const std::string& what) {
       what));
 }
 
+void Trace::check_elsewhere() {
+  if (g_reads_elsewhere != reads_elsewhere_)
+    refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
+}
 // Escape analysis by reference counts. Invariant: at the end of a trace, every reference to a Variable that the trace
 // made comes from made_, `held`, the inputs or the results. Nodes hold Values, never Variables, so any other reference
 // is a handle of the caller. It would keep the value of the traced call, which no replay updates: an Error. Conversely,
 // a captured Variable from before the trace needs an owner outside of it. Without one it is an intermediate of an
 // earlier graph, and replays could not see its next value.
 void Trace::check_kept(Inputs inputs, Inputs returned) {
-  if (g_reads_elsewhere != reads_elsewhere_)
-    refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
+  check_elsewhere();
   std::unordered_map<const Variable*, size_t> known;  // references held by the trace, inputs and results
   for (const Inputs handles : {inputs, returned})
     for (const Tensor& t : handles) ++known[t.variable().get()];

@@ -53,6 +53,7 @@ class Trace {
   // Throws, now and at the end of the trace.
   [[noreturn]] void refuse(const std::string& why);
   void check_refused() const;
+  void check_elsewhere();
   void check_host_read(const Tensor&);
   // An Error unless `constants`; `what` is "makes (3) f32 of host data".
   void check_constant(const std::string& what);

@@ -76,6 +76,10 @@ class Tracing {
       Fingerprint fingerprint(g, b, trace_, generators_);
       const Plan plan = make_plan(g, enabled_passes());
       return {std::make_unique<Executable>(g, plan, std::move(b), generators_), std::move(fingerprint)};
+    } catch (const std::exception& e) {
+      undo();
+      if (std::string_view(e.what()).find(*error_of_traced()) == std::string_view::npos) trace_.check_elsewhere();
+      throw;
     } catch (...) {
       undo();
       throw;
