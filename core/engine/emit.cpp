@@ -192,17 +192,15 @@ Tensors emit(OpPtr op, Inputs in) {
 Tensors emit_donating(OpPtr op, std::vector<Tensor> in) {
   return emit_and(std::move(op), in, [&] { in.clear(); });
 }
-namespace {
-void set_updated(Inputs variables) {
-  for (const Tensor& t : variables) t.variable()->updating.store(false, std::memory_order_release);
-}
-}  // namespace
 void emit_update(OpPtr op, Inputs in, size_t n) {
   NoGradScope off;
   Tensors outs;
   const Layouts layouts = checked_layouts(*op, in);  // before the move: argument order is unspecified
   auto node = make_node(std::move(op), in, layouts, outs);
   size_t assigned = 0;
+  const auto end = [&] {
+    for (const Tensor& t : in.first(assigned)) t.variable()->updating = false;
+  };
   try {  // assign first: the node then owns the old value alone
     if (lazy_enabled()) {
       for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
@@ -218,11 +216,11 @@ void emit_update(OpPtr op, Inputs in, size_t n) {
       }
     }
     detail::run_or_evaluate(*node, {outs.data(), outs.size()});
-    set_updated(in.first(n));
+    end();
   } catch (...) {
     detail::WritesValues alone;
     for (size_t k = 0; k < assigned; ++k) alone.replace(*in[k].variable(), node->in[k].value);
-    set_updated(in.first(assigned));
+    end();
     throw;
   }
 }

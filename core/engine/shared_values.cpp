@@ -1,10 +1,11 @@
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
 #include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
+#ifdef __linux__
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
-#include <array>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -16,15 +17,22 @@ namespace {
 struct Readers {
   std::mutex writing;  // also guards the others
   std::vector<ValueReader*> all, unused;
-  std::array<Ref<Value>, 4096> old;
+  std::vector<Ref<Value>> old{4096};
   size_t next = 0;
-  const bool registered = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
 };
 Readers& readers() {
   static Readers* const all = new Readers;
   return *all;
 }
 std::atomic<size_t> g_readers = 0;
+// Returns when the stores of all threads are visible.
+void wait_for_stores() {
+#ifdef __linux__
+  static const bool registered = !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+  if (registered && !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)) return;
+#endif
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
 }  // namespace
 
 constinit thread_local ValueReader* t_reader = nullptr;
@@ -52,25 +60,20 @@ ValueReader& new_reader() {
   return *(t_reader = mine.reader);
 }
 void wait_for_writer(ValueReader& r) {
+  const uint32_t depth = r.depth.load(std::memory_order_relaxed);
   do {
     r.depth.store(0, std::memory_order_release);
     readers().writing.lock(), readers().writing.unlock();
-    r.depth.store(1, std::memory_order_seq_cst);
+    r.depth.store(depth, std::memory_order_seq_cst);
   } while (g_writing.load(std::memory_order_seq_cst));
 }
 void ReadsValues::wait(const Variable& v) {
   if (tracing()) return;
-  const uint32_t depth = reader_.depth.load(std::memory_order_relaxed);
   // The thread that traces may wait for this one.
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
        is_updating(v) && (v.updating || std::chrono::steady_clock::now() < end);) {
-    reader_.depth.store(0, std::memory_order_release);
     std::this_thread::yield();
-    reader_.depth.store(depth, std::memory_order_seq_cst);
-    if (g_writing.load(std::memory_order_seq_cst)) {
-      wait_for_writer(reader_);
-      reader_.depth.store(depth, std::memory_order_relaxed);
-    }
+    wait_for_writer(reader_);
   }
 }
 
@@ -80,10 +83,7 @@ WritesValues::WritesValues()
   others_ = readers().all.size() > 1;
   if (others_) {
     g_writing.store(true, std::memory_order_seq_cst);
-    if (readers().registered)
-      syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-    else
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // stores of readers have arrived
+    wait_for_stores();
     for (const ValueReader* r : readers().all)
       while (r->depth.load(std::memory_order_acquire)) std::this_thread::yield();
   }

@@ -25,7 +25,6 @@ class ReadsValues {
   }
   ~ReadsValues() { reader_.depth.store(reader_.depth.load(std::memory_order_relaxed) - 1, std::memory_order_release); }
   ReadsValues(const ReadsValues&) = delete;
-  ReadsValues& operator=(const ReadsValues&) = delete;
   // Waits while another thread updates the variable, or for a while if it traces a function that does.
   void wait_for(const Variable& v) {
     if (is_updating(v)) [[unlikely]]
@@ -53,7 +52,6 @@ class WritesValues {
   WritesValues();
   ~WritesValues();
   WritesValues(const WritesValues&) = delete;
-  WritesValues& operator=(const WritesValues&) = delete;
   // The layout of the old value stays readable for some thousand updates: sizes are read without a lock.
   void replace(Variable&, Ref<Value>);
   bool others() const { return others_; }  // whether a second thread has read variables

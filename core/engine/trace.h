@@ -73,7 +73,7 @@ class Trace {
   std::unordered_map<const Variable*, size_t> captured_;  // indices of `held`
   std::vector<Ref<Variable>> made_;                       // inputs too
   std::vector<const Variable*> inputs_;                   // in the trace
-  std::vector<Ref<Value>> copied_;                        // whose bf16 copy an op of the trace makes
+  std::vector<Ref<Value>> copied_;                        // whose bf16 copies ops make
   std::vector<OpPtr> ops_;                                // in order of emission
   std::optional<Error> refused_;
   const uint64_t first_id_, reads_elsewhere_ = g_reads_elsewhere;

@@ -1,7 +1,7 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/one_user.h>
 #include <tapegrad/core/engine/run_node.h>
-#include <tapegrad/core/one_user.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/fingerprint.h>
 

@@ -120,8 +120,8 @@ void check_path(const CLI::App& app, const std::string& flag, const std::string&
   std::vector<const char*> wanted, held;
   for (const Kind& k : {kRun, kModel, kAdapter, kTokenizer, kLog, kTokens, kText, kWeights, kJson})
     if (taken(k)) wanted.push_back(k.what);
-  if (flag == "RUN" && std::filesystem::is_regular_file(path)) return;  // logs have any name
-  if (wanted.empty()) return;                                           // an output, which must not count as read
+  // Outputs must not count as read, and logs have any name.
+  if (wanted.empty() || (flag == "RUN" && std::filesystem::is_regular_file(path))) return;
   const std::vector<Kind> kinds = kinds_of(path);
   if (kinds.empty() || std::ranges::any_of(kinds, taken)) return;
   for (const Kind& k : kinds)

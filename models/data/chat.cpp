@@ -3,10 +3,10 @@
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/chat.h>
+#include <tapegrad/models/data/regex.h>
 
 #include <algorithm>
 #include <array>
-#include <regex>
 
 namespace tg {
 namespace {
@@ -256,10 +256,14 @@ Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer&
   return all;
 }
 std::string without_generation(std::string text) {
-  for (const auto& [tag, other] : {std::pair("generation", "if true"), {"endgeneration", "endif"}})
-    text = std::regex_replace(text, std::regex(fmt::format("(\\{{%[-+]?\\s{{0,99}}){}(\\s{{0,99}}[-+]?%\\}})", tag)),
-                              fmt::format("$1{}$2", other));
-  return text;
+  static const detail::Regex kTags(R"(\{%[\-+]?\s{0,99}(?:end)?generation\s{0,99}[\-+]?%\})");
+  std::string to;
+  kTags.split(text, [&](size_t begin, size_t end, bool matched) {
+    std::string part = text.substr(begin, end - begin);
+    const size_t at = part.find_first_of("eg"), n = part.find("generation") + 10 - at;
+    to += matched ? part.replace(at, n, part[at] == 'e' ? "endif" : "if true") : part;
+  });
+  return to;
 }
 
 }  // namespace tg

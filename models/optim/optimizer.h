@@ -3,7 +3,7 @@
 /// for files.
 #pragma once
 #include <tapegrad/autograd/backward.h>
-#include <tapegrad/core/one_user.h>
+#include <tapegrad/core/engine/one_user.h>
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/models/optim/partition.h>
 #include <tapegrad/ops/training/optim_step.h>
