@@ -8,7 +8,7 @@ add_custom_target(demo
   COMMAND tg_app train --preset demo --out ${demo_out} --data ${demo_text}
   COMMAND ${CMAKE_COMMAND} -E echo ""
   COMMAND ${CMAKE_COMMAND} -E echo "The model writes:"
-  COMMAND tg_app generate --model ${demo_out} --prompt "There was a" --max-tokens 500 --temperature 0.7
+  COMMAND tg_app generate --model ${demo_out} --prompt "There was a" --max-tokens 200 --temperature 0.7
           --seed 1
   COMMAND ${CMAKE_COMMAND} -E echo ""
   COMMAND ${CMAKE_COMMAND} -E echo "Again, with your prompt and seed:"
