@@ -5,13 +5,17 @@
 #include <tapegrad/models/data/utf8.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
 namespace tg::detail {
+namespace {
+
+constexpr uint32_t kTogether = 4;  // matches of a call: to enter PCRE2 takes as long as to match a word
 // The state of a thread, for its matches.
 struct RegexScratch {
-  std::shared_ptr<pcre2_match_data> data{pcre2_match_data_create(1, nullptr), pcre2_match_data_free};
+  std::shared_ptr<pcre2_match_data> data{pcre2_match_data_create(1 + kTogether, nullptr), pcre2_match_data_free};
   std::shared_ptr<pcre2_match_context> context{pcre2_match_context_create(nullptr), pcre2_match_context_free};
   std::shared_ptr<pcre2_jit_stack> stack{pcre2_jit_stack_create(1 << 15, 1 << 26, nullptr), pcre2_jit_stack_free};
   RegexScratch() {
@@ -19,10 +23,11 @@ struct RegexScratch {
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
-namespace {
 
 constexpr std::string_view kClasses[] = {"L",  "M",  "N",  "P",  "S",  "Lu", "Ll",
                                          "Lt", "Lm", "Lo", "Nd", "Nl", "No", "Han"};
+
+}  // namespace
 
 // Writes a pattern in PCRE2's syntax.
 class RegexReader {
@@ -153,59 +158,67 @@ class RegexReader {
   char before_ = 0;  // the character before this part
 };
 
+namespace {
 thread_local const RegexScratch regex_scratch;
 [[noreturn]] void fail_backtracking() {
   fail(Error::Kind::value,
        "[pattern] splitting the text takes too many steps. The pattern backtracks too much; make it simpler.");
 }
-
 }  // namespace
 
 Regex::Regex(std::string_view pattern, Use use) : text_(pattern) {
   RegexReader reader(text_, use == Use::whole);
   const std::string p = reader.read();
+  one_ = compiled(p, use == Use::whole ? PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOLLAR_ENDONLY : 0, reader);
+  if (use == Use::whole) return;
+  uint32_t empty = 0;
+  pcre2_pattern_info(static_cast<const pcre2_code*>(one_.code.get()), PCRE2_INFO_MATCHEMPTY, &empty);
+  TG_CHECK(
+      !empty, value,
+      "[pattern] the pattern {} can match nothing, and each match must have characters. Make it require a character.",
+      pattern);
+  std::string several;
+  for (uint32_t k = 0; k < kTogether; ++k) several += fmt::format("{}(?<m{}>{})", k ? "(?:" : "", k, p);
+  for (uint32_t k = 1; k < kTogether; ++k) several += ")?";
+  several_ = compiled(several, 0, reader);
+}
+
+Regex::Program Regex::compiled(const std::string& pcre, uint32_t options, const RegexReader& reader) const {
   const std::shared_ptr<pcre2_compile_context> c(pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
   pcre2_set_newline(c.get(), PCRE2_NEWLINE_LF);
-  uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE;
-  if (use == Use::whole) options |= PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_DOLLAR_ENDONLY;
   int error = 0;
   size_t offset = 0;
   const std::shared_ptr<pcre2_code> code(
-      pcre2_compile(PCRE2_SPTR(p.data()), p.size(), options, &error, &offset, c.get()), pcre2_code_free);
+      pcre2_compile(PCRE2_SPTR(pcre.data()), pcre.size(), options | PCRE2_UTF | PCRE2_UCP | PCRE2_NO_AUTO_CAPTURE,
+                    &error, &offset, c.get()),
+      pcre2_code_free);
   if (!code) {
     PCRE2_UCHAR message[256] = {};
     pcre2_get_error_message(error, message, sizeof(message));
     reader.fail_at(reader.origin(offset), reinterpret_cast<const char*>(message));
   }
-  uint32_t empty = 0;
-  pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &empty);
-  TG_CHECK(
-      use == Use::whole || !empty, value,
-      "[pattern] the pattern {} can match nothing, and each match must have characters. Make it require a character.",
-      pattern);
-  is_compiled_ = pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0;
-  code_ = code;
+  return {code, pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0};
 }
 
-int Regex::match(const RegexScratch& s, std::string_view text, uint32_t options) const {
+// The number of groups and 1, or a code of PCRE2.
+int Regex::match(const Program& p, std::string_view text, uint32_t options) {
+  const RegexScratch& s = regex_scratch;
   pcre2_set_match_limit(s.context.get(), uint32_t(std::min<size_t>(1'000'000 + 64 * text.size(), UINT32_MAX)));
-  const auto f = is_compiled_ ? pcre2_jit_match : pcre2_match;
-  const int result = f(static_cast<const pcre2_code*>(code_.get()), PCRE2_SPTR(text.data()), text.size(), 0,
+  const auto f = p.is_compiled ? pcre2_jit_match : pcre2_match;
+  const int result = f(static_cast<const pcre2_code*>(p.code.get()), PCRE2_SPTR(text.data()), text.size(), 0,
                        options | PCRE2_NO_UTF_CHECK, s.data.get(), s.context.get());
   if (result < PCRE2_ERROR_PARTIAL) fail_backtracking();
   return result;
 }
 
-bool Regex::matches_whole(std::string_view text) const {
-  return invalid_bytes(text) == 0 && match(regex_scratch, text, 0) >= 0;
-}
+bool Regex::matches_whole(std::string_view text) const { return invalid_bytes(text) == 0 && match(one_, text, 0) >= 0; }
 
 size_t Regex::split(std::string_view text, const Take& take, size_t stop) const {
-  constexpr size_t kWindow = 256;  // a match that may need more is tried again in a larger one
+  constexpr size_t kWindow = 256;  // a match that may need more is tried again, alone, then in a larger one
   size_t begin = 0, at = 0, window = kWindow, valid = 0, budget = 1'000'000 + 64 * text.size();
   bool ends = false;  // the text, or its valid part, ends at `valid`
-  const RegexScratch& s = regex_scratch;
-  const size_t* const found = pcre2_get_ovector_pointer(s.data.get());
+  bool alone = false;
+  const size_t* const found = pcre2_get_ovector_pointer(regex_scratch.data.get());
   const auto pass = [&](size_t end, bool matched) {
     if (end > begin) take(begin, end, matched);
     begin = end;
@@ -222,18 +235,26 @@ size_t Regex::split(std::string_view text, const Take& take, size_t stop) const 
     }
     size_t end = std::min(valid, at + window);
     while (end < valid && (uint8_t(text[end]) & 0xC0u) == 0x80u) ++end;
-    const int result = match(s, text.substr(at, end - at), ends && end == valid ? 0 : PCRE2_PARTIAL_HARD);
+    const int result =
+        match(alone ? one_ : several_, text.substr(at, end - at), ends && end == valid ? 0 : PCRE2_PARTIAL_HARD);
     if (result == PCRE2_ERROR_PARTIAL) {
-      if (budget < end - at) fail_backtracking();
-      budget -= end - at, window = 2 * (end - at);
+      if (alone) {
+        if (budget < end - at) fail_backtracking();
+        budget -= end - at, window = 2 * (end - at);
+      }
+      alone = true;
       continue;
     }
-    window = kWindow;
-    const size_t from = at + found[0];
-    at = result == PCRE2_ERROR_NOMATCH ? end : at + found[1];  // before take(), which may split
+    window = kWindow, alone = false;
+    const size_t origin = std::exchange(at, end);
     if (result == PCRE2_ERROR_NOMATCH) continue;
-    pass(from, false);
-    pass(at, true);
+    std::array<size_t, 2 * kTogether + 2> offsets;
+    std::copy_n(found, 2 * result, offsets.begin());  // take() may split
+    for (int group = result > 1; group < result && begin < stop; ++group) {
+      pass(origin + offsets[size_t(2 * group)], false);
+      at = origin + offsets[size_t(2 * group) + 1];
+      pass(at, true);
+    }
   }
   if (begin < stop) pass(text.size(), false);
   return begin;

@@ -26,10 +26,14 @@ class Regex {
   bool matches_whole(std::string_view text) const;  // false for invalid UTF-8
 
  private:
-  int match(const struct RegexScratch&, std::string_view text, uint32_t options) const;
+  struct Program {
+    std::shared_ptr<const void> code;
+    bool is_compiled = false;  // to machine code
+  };
+  Program compiled(const std::string& pcre, uint32_t options, const class RegexReader&) const;
+  static int match(const Program&, std::string_view text, uint32_t options);
   std::string text_;
-  std::shared_ptr<const void> code_;
-  bool is_compiled_ = false;  // to machine code
+  Program one_, several_;  // for one match, and for some adjacent ones, a group each
 };
 
 }  // namespace tg::detail

@@ -75,6 +75,12 @@ class Cutter {
   // Joins matches and the text between them.
   void cut(const Cut& c, size_t step, std::string_view text, bool begins) {
     if (!c.pattern && (c.kind == Cut::Kind::bytes || !c.splits)) return run(step + 1, text, begins);
+    if (c.matches == Cut::Matches::alone && c.pattern) {
+      c.pattern->split(text, [&](size_t from, size_t to, bool) {
+        run(step + 1, text.substr(from, to - from), begins && from == 0);
+      });
+      return;
+    }
     size_t begin = 0, end = 0;  // may still grow
     bool last_matched = false;
     const auto next = [&] {

@@ -117,6 +117,23 @@ TEST_CASE("regex: a text can be cut where letters or digits end, and its pieces 
   }
 }
 
+TEST_CASE("regex: pieces one by one are the pieces of the whole text") {
+  Rng rng{.seed = 4};
+  for (const std::string_view p : {kGpt2Pattern, kLlama3Pattern, std::string_view("a{3}|b(?=b)|\\p{L}{9,}")}) {
+    const Regex regex(p);
+    std::string text;
+    for (int i = 0; i < 3000; ++i) text.append(1 + rng.below(i % 50 ? 6 : 700), " ab1.\n\xff"[rng.below(7)]);
+    Pieces one_by_one;
+    for (size_t at = 0, end; at < text.size(); at += end) {
+      const auto take = [&](size_t from, size_t to, bool matched) {
+        one_by_one.push_back((matched ? "" : "[") + text.substr(at + from, to - from) + (matched ? "" : "]"));
+      };
+      end = regex.split(std::string_view(text).substr(at), take, 1);
+    }
+    CHECK(one_by_one == pieces(regex, text));
+  }
+}
+
 TEST_CASE("regex: whole texts, as Python matches them") {
   const auto whole = [](std::string_view p, std::string_view text) {
     return Regex(p, Regex::Use::whole).matches_whole(text);
