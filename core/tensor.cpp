@@ -124,6 +124,7 @@ void* Tensor::read(DType t) const {
 }
 void* Tensor::write(DType t) {
   void* const p = read(t);
+  detail::UpdatesElsewhere::note(var());
   ++value()->storage->version;
   return p;
 }

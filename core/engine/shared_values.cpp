@@ -6,6 +6,7 @@
 #include <unistd.h>
 #endif
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -95,10 +96,39 @@ WritesValues::~WritesValues() {
   readers().writing.unlock();
 }
 void WritesValues::replace(Variable& v, Ref<Value> next) {
+  UpdatesElsewhere::note(v);
   std::swap(v.value, next);
   if (!others_ || !next || next.use_count() > 1) return;
   next->storage = nullptr, next->producer = nullptr, next->bf16_copy = nullptr;
   std::swap(readers().old[readers().next++ % readers().old.size()], next);
+}
+
+std::atomic<uint32_t> UpdatesElsewhere::active_ = 0;
+namespace {
+struct Updated {
+  std::mutex mutex;
+  std::vector<uint64_t> ids;  // of variables
+};
+Updated& updated() {
+  static Updated* const all = new Updated;
+  return *all;
+}
+}  // namespace
+UpdatesElsewhere::UpdatesElsewhere() {
+  const std::lock_guard lock(updated().mutex);
+  if (!active_++) updated().ids.clear();
+  first_ = updated().ids.size();
+}
+UpdatesElsewhere::~UpdatesElsewhere() { --active_; }
+void UpdatesElsewhere::add(const Variable& v) {
+  if (tracing()) return;
+  const std::lock_guard lock(updated().mutex);
+  updated().ids.push_back(v.id);
+}
+bool UpdatesElsewhere::have(const Variable& v) const {
+  const std::lock_guard lock(updated().mutex);
+  const auto& ids = updated().ids;
+  return std::find(ids.begin() + int64_t(first_), ids.end(), v.id) != ids.end();
 }
 
 }  // namespace tg::detail

@@ -63,4 +63,22 @@ class WritesValues {
 };
 bool several_readers();
 
+// Notes updates by threads without a trace while another thread traces a function.
+class UpdatesElsewhere {
+ public:
+  UpdatesElsewhere();
+  ~UpdatesElsewhere();
+  UpdatesElsewhere(const UpdatesElsewhere&) = delete;
+  static void note(const Variable& v) {
+    if (active_.load(std::memory_order_relaxed)) [[unlikely]]
+      add(v);
+  }
+  bool have(const Variable&) const;  // since the constructor
+
+ private:
+  static void add(const Variable&);
+  static std::atomic<uint32_t> active_;
+  size_t first_;
+};
+
 }  // namespace tg::detail

@@ -1,7 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
-#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 
 #include <algorithm>
@@ -194,10 +193,10 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
     for (const Tensor& t : handles) ++known[t.variable().get()];
   for (const CapturedVariable& h : held) {
     ++known[h.variable.get()];
-    if (!h.bf16_copy && !h.updated && h.now() != h.before.get())
+    if (elsewhere_.have(*h.variable))
       refuse(
-          fmt::format("[compile] another thread assigned {} while the function was traced, which no replay would "
-                      "repeat. Assign it in the thread that calls the function, or before the call.",
+          fmt::format("[compile] another thread updated {} while the function was traced, which no replay would "
+                      "repeat. Update it in the thread that calls the function, or before the call.",
                       Tensor(h.variable)));
   }
   // They are freed at the end: number() counts the owners of values next.

@@ -1,6 +1,7 @@
 // The nodes that a function emits while compile() traces it, which do not run, and the outside variables that it reads
 // or assigns. For emit.cpp, tensor.cpp and compile.cpp only.
 #pragma once
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/rng.h>
 
@@ -76,6 +77,7 @@ class Trace {
   std::vector<Ref<Value>> copied_;                        // whose bf16 copies ops make
   std::vector<OpPtr> ops_;                                // in order of emission
   std::optional<Error> refused_;
+  const UpdatesElsewhere elsewhere_;
   const uint64_t first_id_, reads_elsewhere_ = g_reads_elsewhere;
 };
 

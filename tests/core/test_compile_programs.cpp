@@ -39,6 +39,7 @@ struct World {
     layer.delta().b.assign(random({2, 3}, seed * 16 + 14));
     for (int i = 0; i < kVariables; ++i) variables.push_back(random({3}, seed * 16 + uint64_t(i)));
     for (int i = 0; i < 2; ++i) handles.push_back(random({3}, seed * 16 + 8 + uint64_t(i)));
+    if (seed % 16 == 0) handles[1] = handles[0];
     cache = random({3, kCapacity}, seed * 16 + 13);
     at = tensor<int64_t>({0, int64_t(seed % kCapacity), 4}, {3});
     parameter = random({3}, seed * 16 + 12).requires_grad_();
@@ -79,10 +80,17 @@ void act_on_host(Dice& draw, World& w, Inputs in, const Tensor& a, std::vector<T
   const auto in_thread = [](auto f) { return std::async(std::launch::async, f).get(); };
   AdamW& optimiser = w.optimiser[0];
   switch (draw.below(14)) {
-    case 0: pool.push_back(in_thread([&] { return exp(a); }) * 1.0); break;
+    case 0: {
+      const Tensor read = draw.below(2) ? a : draw.of(w.variables);
+      pool.push_back(in_thread([&] { return exp(read); }) * 1.0);
+      break;
+    }
     case 1:
       pool.push_back(w.variables[1] * 1.0);
-      in_thread([&] { w.variables[1].assign(in[0].detach()); });
+      if (draw.below(2))
+        in_thread([&] { w.variables[1].assign(in[0].detach()); });
+      else
+        in_thread([&] { w.variables[1].assign(filled({3}, w.host++)); });
       break;
     case 2: pool.push_back(a * double(in_thread([&, b = sum(a)] { return b.item<float>(); }) > 0)); break;
     case 3: pool.push_back(a * optimiser.lr()); break;
@@ -176,7 +184,7 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
       }
       case 24: pool.push_back(dropout(a, 0.5, w.second)); break;
       case 25:
-        if (draw.below(6) == 0) act_on_host(draw, w, in, a, pool);
+        if (draw.below(seed % 8 ? 8 : 2) == 0) act_on_host(draw, w, in, a, pool);
         break;
       case 26:
         if (draw.below(6)) break;
@@ -221,7 +229,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
         unseen |= world.change(change, options.verify != 1);
       }
       for (size_t k = 0; k < 2; ++k)
-        if (const uint64_t from = draw.below(16); from < 4) {
+        if (const uint64_t from = draw.below(seed % 8 == 1 ? 6 : 20); from < 4) {
           in[k] = from < 2 ? world.leaves[from] : from == 2 ? world.parameter : in[0];
           eager_in[k] = from < 2 ? eager.leaves[from] : from == 2 ? eager.parameter : eager_in[0];
         }

@@ -334,7 +334,7 @@ TEST_CASE("what another thread does with tensors of a trace is an Error that nam
               in_thread([&] { w.assign(p); });
               return Results{r};
             }),
-            "[compile] another thread assigned 'w' (3) f32");
+            "[compile] another thread updated 'w' (3) f32");
 }
 TEST_CASE("state: handles that share a variable are Errors; parameters that are pending are none") {
   Tensor h = three(1, 2, 3), same = h, other = h.detach();
