@@ -1,4 +1,3 @@
-// Without a driver or GPU there is no device, and why_missing() says what is missing.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/jit/chain.h>
@@ -29,7 +28,7 @@ struct DeviceState {
   DeviceAllocator allocator;
   Staging staging{kStagingChunk, kStagingChunks};
   std::mutex shared_mutex;
-  std::unordered_map<const void*, size_t> shared;  // dynamic bytes that kernels opted in to
+  std::unordered_map<const void*, size_t> shared;  // opted-in dynamic bytes by kernel
   explicit DeviceState(int device) : allocator(device) {}
 };
 
@@ -102,10 +101,10 @@ Devices& devices() {
   return d;
 }
 
-thread_local int t_device = 0;  // this thread's current CUDA device
+thread_local int t_device = 0;  // current CUDA device
 thread_local std::pair<int, cudaStream_t> t_on{-1, nullptr};
 
-// Also makes the device the calling thread's current one.
+// Makes the device current in the calling thread.
 DeviceState& state(int device) {
   Devices& all = devices();
   auto& slot = all.open.at(size_t(device));

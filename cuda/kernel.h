@@ -1,6 +1,6 @@
 /// @file
-/// Loops of CUDA kernels for .cu files: over elements, and over rows of the last dimension. Any other kernel is a
-/// `__global__` function, launched by launch().
+/// Loops of CUDA kernels for .cu files: over elements, and over rows of the last dimension. Other kernels are
+/// `__global__` functions, launched by launch().
 ///
 /// - `launch(context, kernel, grid, block, shared_bytes, arguments...)`: in the context's stream; errors name the op
 /// - `blocks_for(context, n, per_block)`: a grid that fills the GPU; `for (GridLoop i(n); i; ++i)` then visits each *i
@@ -20,11 +20,10 @@ template <class G> struct Call {
   template <class... X> __device__ __forceinline__ static auto f(const G& g, X... x) { return g(x...); }
 };
 
-/// out[i] = f(in[i]...): `for_each(context, {in[0]}, out[0], Scaled{2.0})` with
-/// `struct Scaled { double by; template <class T> __device__ T operator()(T x) const { return T(by) * x; } };`, which
-/// is copied to the device. All have one dtype: f64, f32 or bf16. f takes and returns double for f64, float otherwise;
-/// bf16 results are rounded once. Inputs broadcast to out, with any strides. out is contiguous and may alias an input.
-/// An Error if dtypes or shapes do not fit.
+/// out[i] = f(in[i]...): `for_each(context, {in[0]}, out[0], Scaled{2.0})` with `struct Scaled { double by; template
+/// <class T> __device__ T operator()(T x) const { return T(by) * x; } };`, copied to the device. All have one dtype:
+/// f64, f32 or bf16. f takes and returns double for f64, else float; bf16 results are rounded once. Inputs broadcast to
+/// out, with any strides. out is contiguous and may alias an input. An Error if dtypes or shapes do not fit.
 template <size_t N, class F> void for_each(const Context& c, const Buf (&in)[N], const Buf& out, F f) {
   tg::detail::check_elements(in, out);
   visit_computed(out.dtype(), [&]<class T>() {
@@ -48,10 +47,10 @@ __global__ void __launch_bounds__(kRowThreads) row_kernel(F f, int64_t rows, int
   }
 }
 /// f(n, y, x...) for each row y of out (n elements) and row x of each input, by all kRowThreads threads of a block;
-/// `for_row<kRowThreads>(x, n, [&](int64_t j, T v) {...})` visits each element of a row by one of them. f is an
-/// object with `template <class T> __device__ void operator()(int64_t n, T* y, const T* x) const`, which is copied to
-/// the device. All have one dtype T (f64, f32 or bf16) and the same number of rows. Input rows may have other lengths;
-/// they are contiguous for any strides of the inputs. An Error if dtypes or shapes do not fit.
+/// `for_row<kRowThreads>(x, n, [&](int64_t j, T v) {...})` gives each element of a row to one of them. f: an object
+/// with `template <class T> __device__ void operator()(int64_t n, T* y, const T* x) const`, copied to the device. All
+/// have one dtype T (f64, f32 or bf16) and the same number of rows. Input rows may have other lengths; they are
+/// contiguous for any strides of the inputs. An Error if dtypes or shapes do not fit.
 template <size_t N, class F> void for_each_row(const Context& c, const Buf (&in)[N], const Buf& out, F f) {
   tg::detail::check_rows(in, out);
   const int64_t n = out.shape().back();

@@ -1,5 +1,5 @@
 /// @file
-/// Kernels of a function of one operand (ops/pointwise.h), for .cu files: the library's in cuda/kernels/pointwise.cu,
+/// Kernels of a function of one operand (ops/pointwise.h), for .cu files: tapegrad's in cuda/kernels/pointwise.cu,
 /// and others by TG_UNARY_OP(F, cuda).
 #pragma once
 #include <tapegrad/cuda/device/map.h>
@@ -7,13 +7,12 @@
 
 namespace tg::cuda {
 namespace {
-// F's value or derivative for one element.
 template <class F> struct Value {
   template <class T, class... Y> __device__ __forceinline__ static T f(Numbers<T>, T x, Y... y) {
     return F::f(x, y...);
   }
 };
-template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
+template <class F> struct Slope {  // operands (x, y, dy) or (saved, dy)
   template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x, T y, T g) { return F::df(x, y) * g; }
   template <class T> __device__ __forceinline__ static T f(Numbers<T>, T s, T g) { return F::df(s, s) * g; }
 };

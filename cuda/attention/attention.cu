@@ -1,4 +1,4 @@
-// The choice of a kernel, and delta of the gradient.
+// Chooses the kernel; delta of the gradient.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 
@@ -18,7 +18,7 @@ Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
 Error outside_starts(const IndexSite& s, int64_t position, int64_t value) {
   return attention_span_outside(s.op, "starts", value, position, s.size - 1);
 }
-// Lengths or starts; ids.first is null if not given. A value outside [0, most] is noted and clamped.
+// Lengths or starts; ids.first is null if absent. Values outside [0, most] are logged and clamped.
 struct SpanIds {
   Ids ids;
   int64_t step;
@@ -34,7 +34,6 @@ __global__ void attention_read_spans(SpanIds lengths, SpanIds starts, int64_t ba
                                      AttentionSpan* spans) {
   for (GridLoop b(batch); b; ++b) spans[*b] = {lengths(*b, tk, tk), starts(*b, tk, tk - tq)};
 }
-// get() is null without lengths and starts.
 class Spans {
  public:
   Spans(const op::AttentionForm& o, const AttentionSizes& z, Bufs extra, const Context& c)
@@ -109,8 +108,8 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// delta[i] = dy[i] . y[i], kLanes lanes per row. kVectors: rows are aligned 16-byte vectors.
-constexpr int kProductRows = 64;  // per block
+// delta[i] = dy[i] . y[i]; dy, y (rows, HS), kLanes lanes per row.
+constexpr int kProductRows = 64;  // rows per block
 template <class T, int kLanes, bool kVectors>
 __global__ void __launch_bounds__(kThreads, 6)
     attention_row_products(AttentionSizes z, Heads<const T> y, Heads<const T> dy, compute_t<T>* delta) {

@@ -1,5 +1,5 @@
-// attention_tiled*.cu has any dtype in its own precision, attention_mma*.cu bf16 on tensor cores. Scores stay in
-// registers and shared memory (FlashAttention-2, arXiv:2307.08691).
+// attention_tiled*.cu: any dtype; attention_mma*.cu: bf16 on tensor cores. q, y (B, H, Tq, HS), k, v (B, Hkv, Tk, HS).
+// Scores stay on chip (FlashAttention-2, arXiv:2307.08691).
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/kernel.h>
@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 
-template <class T> struct HeadRows {  // one head: element (t, i) at p[t * row + i * col]
+template <class T> struct HeadRows {  // element (t, i) of a head is p[t * row + i * col]
   T* p;
   int64_t row, col;
   bool vectors;  // rows are whole aligned 16-byte vectors
@@ -29,7 +29,7 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   }
 };
 
-// A sequence has `keys` keys; the rest of Tk is padding. start: the position of its first query among the keys.
+// A sequence's `keys` of Tk keys are valid; its first query has the position `start` among them.
 struct AttentionSpan {
   int64_t keys, start;
 };
@@ -43,8 +43,8 @@ struct AttentionSizes {
   __device__ __forceinline__ AttentionSpan span(int64_t b) const {
     return spans ? spans[b] : AttentionSpan{tk, tk - tq};
   }
-  // seen: the number of keys that query i sees, from the first on: at least one, unless there are none. first_query:
-  // the first query that sees key j; tq if none does.
+  // seen: number of visible keys of query i, a prefix; at least 1 if there are keys. first_query: lowest query that
+  // sees key j, else tq.
   __device__ __forceinline__ int64_t seen(const AttentionSpan& s, int64_t i) const {
     const int64_t n = i + 1 + s.start;
     return causal && n < s.keys ? n : s.keys;
@@ -75,7 +75,7 @@ template <class T> struct AttentionGradArgs {
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// A block's sequence, head and tile index i. Tiles i start before tiles i + 1: the longest loops go first.
+// A block's sequence, head and tile i. Tiles with smaller i start earlier, so i counts down the loop lengths.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {
@@ -86,12 +86,11 @@ struct HeadBlock {
   }
 };
 
-// Calls f<D>() for the smallest D >= n of kSizes.
 template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
 
-// f<Tile>(): Small if the device has no room for Large.
+// f<Tile>(): Small if Large exceeds the device's shared memory.
 template <class Large, class Small, class F> void visit_tile(const Context& c, DType t, int64_t hs, F f) {
   const size_t most = properties(c.device.index).shared_per_block;
   const bool large = Large::kShared <= kLeastShared || Large::kShared <= most;
@@ -106,10 +105,9 @@ template <class Large, class Small, class F> void visit_tile(const Context& c, D
   f.template operator()<Large>();
 }
 
-// Head sizes up to kMostHeadSize; f64 up to kMostF64HeadSize.
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
-// Head sizes up to kMostMmaHeadSize. q, k, v and dy are in whole vectors. Forward needs scale > 0.
+// q, k, v and dy are in whole vectors. Forward needs scale > 0.
 void attention_mma(const Context&, const AttentionArgs<bf16>&);
 void attention_grad_mma(const Context&, const AttentionGradArgs<bf16>&);
 

@@ -1,4 +1,5 @@
-// A block of 4 warps owns a tile of queries and loops over tiles of keys. V loads during Q K^T, the next K during P V.
+// A block of 4 warps: q rows [q0, q0 + kQueries) of head h; it loops over tiles of keys. V loads during Q K^T, the next
+// K during P V.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
@@ -8,12 +9,12 @@ template <int D> struct Tile {
   static constexpr int kOwn = kTall * 16;               // rows per warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
-  static constexpr int kCtas = 2;  // per SM
+  static constexpr int kCtas = 2;  // blocks per SM
   static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
-// Online softmax of a warp's rows: a lane has rows 8 apart, [2]. step() replaces s by 2^(scale (s - max)), scale > 0,
-// and rescales o and sum. `sum` is of the lane's columns only.
+// Online softmax of a warp's rows. A lane has two rows, 8 apart, per 16-row tile. step(): s = 2^(scale (s - max)),
+// scale > 0; o and sum are rescaled. `sum` covers the lane's columns only.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
@@ -73,7 +74,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
-  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last tiles see the most keys
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the longest loops first
   const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1);
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = q0 + warp * S::kOwn, warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;
@@ -104,7 +105,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
     cp_async_commit();
     if (busy) add_weighted<D>(o, s, values);
   }
-  if (end == 0) {  // the loop did not run: the queries are in flight
+  if (end == 0) {  // no iteration waited for the queries
     cp_async_wait<0>();
     __syncthreads();
   }

@@ -1,14 +1,14 @@
-// GEMMs of bf16 tiles in shared memory (mma.sync m16n8k16), accumulated in f32. A warp has kTall * 16 rows of a tile.
-// In a 16 x 8 accumulator, lane l has rows l / 4 and l / 4 + 8, columns l % 4 * 2 and the next: elements e = 0, 1 are
-// of the first row, 2, 3 of the second. Two adjacent accumulators, rounded to bf16, are the A operand of the next GEMM.
+// GEMMs of bf16 tiles in shared memory (mma.sync m16n8k16), f32 accumulators. A warp has kTall * 16 rows. Lane l of a
+// 16 x 8 accumulator has columns l % 4 * 2 and the next of rows l / 4 (e = 0, 1) and l / 4 + 8 (e = 2, 3). Two adjacent
+// accumulators, rounded to bf16, are the next GEMM's A operand.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
 namespace tg::cuda {
 namespace {
 constexpr int kWarps = 4, kThreads = kWarps * 32;
-constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // sm_90; the system reserves kSharedOfBlock
-// Row stride of a tile: an odd number of 16 bytes, so that 8 rows cover all banks.
+constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // sm_90; kSharedOfBlock is the system's share
+// Row stride of a tile: an odd multiple of 16 bytes, so that 8 rows cover all banks.
 template <int D> constexpr int kStep = D + 8;
 
 __device__ __forceinline__ int lane_row() { return int(threadIdx.x) % 32 / 4; }
@@ -23,8 +23,7 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 #endif
 }
 
-// Starts cp.async of rows [first, first + kRows) by D columns; zeros beyond `rows` and hs. A thread copies one vector
-// of every kAtOnce-th row.
+// cp.async of rows [first, first + kRows) by D columns; zeros beyond `rows` and hs.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -38,7 +37,7 @@ __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& 
   for (int r = 0; r < kRows; r += kAtOnce, p += kAtOnce * from.row)
     if (r + kAtOnce <= kRows || r + row < kRows) cp_async16(to + r * kStep<D>, p, r < left);
 }
-// s = a b^T: the warp's rows of a, N * 8 rows of b.
+// s = a b^T: a, the warp's rows (16 kTall, D); b (8 N, D).
 template <int D, int kTall, int N>
 __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
   const int lane = int(threadIdx.x) % 32;
@@ -67,7 +66,7 @@ __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf1
     }
   }
 }
-// o += s b: N * 8 rows of b.
+// o += s b: s (16 kTall, 8 N); b (8 N, D).
 template <int D, int kTall, int N>
 __device__ __forceinline__ void add_weighted(float (&o)[kTall][D / 8][4], const float (&s)[kTall][N][4],
                                              const bf16* b) {
@@ -100,7 +99,7 @@ template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTa
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
 }
-// The warp's rows, from `first` on, = o * factor. `own`, shared memory that only this warp uses, stages 16-byte stores.
+// Stores o * factor as rows [first, ...). `own`: the warp's shared memory, which stages 16-byte stores.
 template <int D, int kTall>
 __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],
                                            const float (&factor)[kTall][2], bf16* own, int64_t first, int64_t rows,

@@ -1,24 +1,24 @@
-// Without atomics: blocks of one kernel own a tile of keys and loop over tiles of queries (dK, dV; P and dS are (keys,
-// queries)), blocks of the other own a tile of queries and loop over tiles of keys (dQ). Both recompute the scores and
-// load the next tile during the GEMMs.
+// Without atomics: blocks of one kernel own a tile of keys and loop over queries (dK, dV; P and dS are (keys,
+// queries)), blocks of the other own a tile of queries and loop over keys (dQ). Both recompute the scores and load the
+// next tile during the GEMMs.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
-// A warp owns 16 kRowTiles rows, and takes 8 N rows of the other operand per step. More rows need fewer shared-memory
+// A warp owns 16 kRowTiles rows and takes 8 N rows of the other operand per step. More rows need fewer shared-memory
 // reads.
 template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kTall = kRowTiles, N = kOtherTiles, kOwn = kTall * 16, kBlock = kWarps * kOwn, kOthers = N * 8;
   static constexpr int kElements = (2 * kBlock + 4 * kOthers) * kStep<D>;
   static constexpr size_t kShared = sizeof(bf16) * kElements + 2 * sizeof(float) * 2 * kOthers;
-  static constexpr int kCtas = 2;  // per SM
+  static constexpr int kCtas = 2;  // blocks per SM
   static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
-// Keys: 32 rows per warp with heads of 64 or 80 would read a third less, but need more than 255 registers.
+// Keys: 32 rows per warp with heads of 64 or 80 would read a third less, but exceed 255 registers.
 template <int D> using KeyTile = Tile<D, D == 32 ? 2 : 1, D == 64 || D == 80 ? 8 : 4>;
 template <int D> using QueryTile = Tile<D, D <= 96 ? 2 : 1, D == 32 ? 8 : 4>;
 
-// Two tiles of own rows (K and V, or Q and dY), then two stages: two tiles of the others, lse (base 2) and delta.
+// Two own tiles (K, V or Q, dY), then two stages: two tiles of the other operand, lse (base 2), delta.
 template <class S, int D> struct Shared {
   bf16* p = dynamic_shared<bf16>();
   __device__ __forceinline__ bf16* own(int i) const { return p + i * S::kBlock * kStep<D>; }
@@ -31,7 +31,7 @@ template <class S, int D> struct Shared {
 };
 
 template <class S> using Scores = float[S::kTall][S::N][4];
-// p = P, ds = dS, both (keys, queries). stats: lse (base 2), then delta, of kOthers queries.
+// p = P, ds = dS, both (keys, queries). stats: lse (base 2), delta of kOthers queries.
 template <class S>
 __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale) {
 #pragma unroll
@@ -47,7 +47,7 @@ __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const fl
       }
   }
 }
-// Zeros for pairs that the mask hides: keys from `keys` on, and queries before edge + row.
+// Zeros hidden pairs: keys from `keys` on, queries before edge + row.
 template <class S> __device__ __forceinline__ void mask_keys(Scores<S>& p, Scores<S>& ds, int keys, int edge) {
 #pragma unroll
   for (int t = 0; t < S::kTall; ++t)
@@ -98,20 +98,18 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t k0 = at.i * S::kBlock;  // the first keys have the most queries
+  const int64_t k0 = at.i * S::kBlock;  // the longest loops first
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = k0 + warp * S::kOwn, first = z.first_query(span, k0) / S::kOthers * S::kOthers;
-  // Numbers of query tiles, from `first` on: all, the first that sees a key of the warp, the first where each query
-  // sees all keys of the warp.
   const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
   const int blocks = block_of(z.tq + S::kOthers - 1), begin = block_of(z.first_query(span, row0)),
             whole = block_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
-  // keys: those of the warp that exist. Queries from first + edge + row on see key `row` of the warp.
+  // keys: number of the warp's valid keys. Key `row` of the warp is visible to queries from first + edge + row on.
   const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * S::kOwn * kStep<D>, *v = m.own(1) + warp * S::kOwn * kStep<D>;
-  // Loads tile n of the queries of head h. Returns the thread's element of stats (lse, then delta).
+  // Loads query tile n of head h; returns the thread's element of stats.
   const auto load = [&](int stage, int h, int n) {
     const int64_t q0 = first + n * S::kOthers;
     load_tile<S::kOthers, D>(m.others(stage, 0), a.q.at(at.b, h), q0, z.tq, z.hs);
@@ -136,7 +134,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   clear(dv);
   for (int stage = 0; h < heads; stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // the tile has arrived; no thread reads the last one
+    __syncthreads();  // this tile has arrived; no thread reads the last one
     const bool last = n + 1 == blocks, more = !last || h + 1 < heads;
     const float stat = more ? load(stage ^ 1, last ? h + 1 : h, last ? 0 : n + 1) : 0;
     if (n >= begin) {
@@ -153,7 +151,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
     if (more) keep(stage ^ 1, stat);
     h = last ? h + 1 : h, n = last ? 0 : n + 1;
   }
-  cp_async_wait<0>();  // if the loop did not run, the own rows may be in flight
+  cp_async_wait<0>();  // own rows are in flight if the loop did not run
   __syncthreads();
   float ones[S::kTall][2], scales[S::kTall][2];
 #pragma unroll
@@ -171,7 +169,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t q0 = ((z.tq - 1) / S::kBlock - at.i) * S::kBlock;  // the last tiles see the most keys
+  const int64_t q0 = ((z.tq - 1) / S::kBlock - at.i) * S::kBlock;  // the longest loops first
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = q0 + warp * S::kOwn, end = z.seen(span, min(q0 + S::kBlock, z.tq) - 1);
   const int64_t warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;
@@ -200,7 +198,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
   int stage = 0;
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers, stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // the tile has arrived; no thread reads the last one
+    __syncthreads();  // this tile has arrived; no thread reads the last one
     if (k0 + S::kOthers < end) load(stage ^ 1, k0 + S::kOthers);
     if (k0 >= warp_end) continue;
     const bf16 *keys = m.others(stage, 0), *values = m.others(stage, 1);
@@ -211,7 +209,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
     if (k0 + S::kOthers > z.seen(span, row0)) mask_queries<S>(ds, z, span, row0, k0);
     add_weighted<D>(dq, ds, keys);
   }
-  if (end == 0) {  // the loop did not run: the own rows are in flight
+  if (end == 0) {  // no iteration waited for the own rows
     cp_async_wait<0>();
     __syncthreads();
   }

@@ -1,9 +1,10 @@
-// A block owns a tile of queries and loops over tiles of keys. K and V share one tile of shared memory in turn.
+// A block: q rows [q0, q0 + kQueries) of head h; it loops over tiles of keys. K and V share one tile of shared memory
+// in turn.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-// A thread has R queries and N keys: fewer if rows are long, or memory is small.
+// A thread has R queries and N keys: fewer for long rows or little memory.
 template <class C, int D, bool kSmall = false> struct Tile {
   static constexpr int kBytes = D * int(sizeof(C)),
                        R = kBytes <= 1024 ? 4
@@ -17,8 +18,8 @@ template <class C, int D, bool kSmall = false> struct Tile {
   static_assert(!kSmall || kShared <= kLeastShared);
 };
 
-// Online softmax of a row: the first `seen` scores become exponentials, the rest 0. Returns the factor for earlier
-// sums. The maximum skips NaN; the exponentials keep it.
+// Online softmax of a row: s becomes exponentials, 0 beyond `seen`. Returns the factor for earlier sums. The maximum
+// skips NaN; the exponentials keep it.
 template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], int64_t seen, C scale, C& max, C& sum) {
   const int tx = int(threadIdx.x) % kSide;
   C next = max;
@@ -48,7 +49,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(Attention
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
-  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the last tiles see the most keys
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the longest loops first
   const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);

@@ -1,5 +1,5 @@
-// GEMMs of tiles in shared memory, accumulated in registers in T's compute type (f64, or f32 without tensor cores). 256
-// threads are 16 x 16. Thread (ty, tx) has R rows from ty * R on: 16 adjacent lanes share a row.
+// GEMMs of tiles in shared memory, register accumulators in T's compute type. 256 threads are 16 x 16: thread (ty, tx)
+// has rows [ty R, ty R + R), and 16 adjacent lanes share a row.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
@@ -12,12 +12,11 @@ __device__ __forceinline__ double power2(double x) { return exp2(x); }
 __device__ __forceinline__ float logarithm2(float x) { return log2f(x); }
 __device__ __forceinline__ double logarithm2(double x) { return log2(x); }
 
-// Row stride of a tile: 16 bytes of padding move adjacent rows to other banks.
+// Row stride of a tile: the padding shifts adjacent rows by 16 bytes of banks.
 template <class C, int N> constexpr int kStep = N + kVec<C>;
-// A thread's columns: (tx + 16 j) * W + w, W adjacent at once, N / 16 in all.
+// A thread's columns: (tx + 16 j) * W + w, w < W; N / 16 in all.
 template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
 
-// Copies rows [first, first + kRows) by D columns; zeros beyond `rows` and hs.
 template <int kRows, int D, class T, class C>
 __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -67,7 +66,7 @@ __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C*
     }
   }
 }
-// p[ty R + r][tx + 16 n] = s[r][n]. Only the lanes that share a row read it, so __syncwarp() is enough.
+// p[ty R + r][tx + 16 n] = s[r][n]. Its readers share a row, so __syncwarp() is enough.
 template <int R, int N, class C> __device__ __forceinline__ void store_weights(C* p, const C (&s)[R][N]) {
   p += int(threadIdx.x) / kSide * R * kStep<C, N * kSide> + int(threadIdx.x) % kSide;
   __syncwarp();
@@ -77,7 +76,7 @@ template <int R, int N, class C> __device__ __forceinline__ void store_weights(C
     for (int n = 0; n < N; ++n) p[r * kStep<C, N * kSide> + n * kSide] = s[r][n];
   __syncwarp();
 }
-// o[r][j] += row ty R + r of p (K weights) times the thread's j-th column of b.
+// o[r][j] += row ty R + r of p (K weights) . the thread's j-th column of b.
 template <int K, int D, int R, class C>
 __device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, const C* b) {
   constexpr int V = kVec<C>, W = kWide<C, D>, kColumns = D / kSide / W;
@@ -100,7 +99,6 @@ __device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, c
       }
   }
 }
-// Rows first + ty R + r = o[r] * factor[r].
 template <int D, int R, class T, class C>
 __device__ __forceinline__ void store_tile(const HeadRows<T>& to, const C (&o)[R][D / kSide], const C (&factor)[R],
                                            int64_t first, int64_t rows, int64_t hs) {
@@ -134,7 +132,6 @@ template <int R, int N, class C> __device__ __forceinline__ void clear(C (&o)[R]
 #pragma unroll
     for (int n = 0; n < N; ++n) o[r][n] = 0;
 }
-// Reduces v over the 16 lanes that share a row.
 template <class Op, class C> __device__ __forceinline__ C over_row(C v, Op op = {}) {
 #pragma unroll
   for (int d = kSide / 2; d > 0; d /= 2) v = op(v, __shfl_xor_sync(~0u, v, d));

@@ -1,10 +1,10 @@
-// Without atomics: blocks of one kernel own a tile of keys and loop over tiles of queries (dk, dv), blocks of the other
-// own a tile of queries and loop over tiles of keys (dq). Both recompute the scores.
+// Without atomics: blocks of one kernel own a tile of keys and loop over queries (dk, dv), blocks of the other own a
+// tile of queries and loop over keys (dq). Both recompute the scores.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-// A thread has R own rows and N of the others: fewer if rows are long. kTurns: both tiles of the others share memory.
+// A thread has R own rows and N others: fewer for long rows. kTurns: the two other tiles share memory.
 template <class C, int D, bool kSmall = false> struct Tile {
   static constexpr bool kTurns = kSmall;
   static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1;
@@ -23,7 +23,7 @@ template <class C, int D, class S> struct Shared {
     weights = others[1] + S::kOthers * kStep<C, D>;
   }
 };
-// Loads tile i of the others, and the other one if it has its own memory.
+// Loads tile i, and the second tile unless both share memory.
 template <class S, class F> __device__ __forceinline__ void take_turn(int i, F load) {
   __syncthreads();
   load(i);
@@ -38,7 +38,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   const Shared<C, D, S> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t k0 = at.i * S::kOwn;  // the first keys have the most queries
+  const int64_t k0 = at.i * S::kOwn;  // the longest loops first
   const int row0 = int(threadIdx.x) / kSide * S::R, tx = int(threadIdx.x) % kSide;
   load_tile<S::kOwn, D>(m.own[0], a.k.at(at.b, at.h), k0, span.keys, z.hs);
   load_tile<S::kOwn, D>(m.own[1], a.v.at(at.b, at.h), k0, span.keys, z.hs);
@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
   const Shared<C, D, S> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the last tiles see the most keys
+  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the longest loops first
   const int64_t end = z.seen(span, min(q0 + S::kOwn, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const int tx = int(threadIdx.x) % kSide;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());

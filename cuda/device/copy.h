@@ -1,4 +1,4 @@
-// Copies tensors of any layout into parts of contiguous ones, with the widest possible accesses.
+// Copies tensors of any layout into parts of contiguous ones, in the widest possible accesses.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// Copies `shape` from x, or zeros if x is null, to y. Strides count elements.
+// y = x, or zeros if x is null. Strides count elements.
 struct Region {
   Shape shape;
   const std::byte* x;
@@ -14,7 +14,7 @@ struct Region {
   std::byte* y;
   Strides y_strides;
 };
-// One launch per 16 regions, which must not overlap. size: bytes of an element.
+// One launch per 16 regions without overlap. size: bytes per element.
 void copy_regions(const Context&, size_t size, std::span<const Region>);
 
 }  // namespace tg::cuda

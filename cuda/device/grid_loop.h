@@ -1,9 +1,9 @@
-// It includes nothing: kernels compiled at run time use it too, after the names of CUDA's language.
+// No includes: kernels of NVRTC use it too.
 #pragma once
 
 namespace tg::cuda {
 
-/// The grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
+/// Grid-stride loop: for (GridLoop i(n); i; ++i) use *i. 64-bit.
 class GridLoop {
  public:
   __device__ __forceinline__ explicit GridLoop(int64_t n)

@@ -1,5 +1,5 @@
-// mbarrier, TMA tile loads with the 128-byte swizzle, and wgmma: PTX wrappers for nvcc, then the same names for the
-// emulator. Kernels that use them are compiled for sm_90a only.
+// mbarrier, TMA tile loads with the 128-byte swizzle, wgmma: PTX for nvcc, then the emulator's versions. For sm_90a
+// only.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
@@ -30,13 +30,13 @@ inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, c
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
-// Describes data[rows][columns] for swizzled boxes of box_rows x box_columns (128 bytes wide).
+// data[rows][columns], swizzled boxes box_rows x box_columns (128 bytes wide).
 inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint32_t box_rows, std::uint32_t box_columns) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, rows, columns, columns * sizeof *data, box_rows,
                            box_columns);
 }
-// Bytes in rows `stride` apart, a multiple of 16, for swizzled boxes of box_rows x 128.
+// Bytes, rows `stride` apart (a multiple of 16), swizzled boxes box_rows x 128.
 inline cudaError_t make_tensor_map(TensorMap* map, const std::int8_t* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint64_t stride, std::uint32_t box_rows) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, rows, columns, stride, box_rows, 128);
@@ -47,18 +47,18 @@ using mbarrier = std::uint64_t;
 __device__ __forceinline__ void mbarrier_init(mbarrier* b, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-// Called after the inits, before the barrier that publishes them.
+// Goes between the inits and the barrier that publishes them.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
-// Arrives; the phase also waits for that many bytes of TMA.
+// Arrives; the phase also needs that many bytes of TMA.
 __device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-// Waits for the end of the phase of that parity; the first has 0.
+// Waits for the phase of that parity to end; the first has 0.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -68,10 +68,10 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
       : "memory");
 }
 
-// Makes this thread's writes of shared memory visible to wgmma after a following barrier.
+// Makes this thread's shared-memory writes visible to wgmma after the next barrier.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// One thread loads the box at (row, column); elements outside are zeros.
+// One thread loads the box at (row, column), zeros outside the tensor.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -80,7 +80,7 @@ __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int
       : "memory");
 }
 
-// A k-major operand: rows of 128 swizzled bytes, 1024-byte aligned. + 2 advances k by 32 bytes.
+// k-major operand: rows of 128 swizzled bytes, 1024-byte aligned. + 2 advances k by 32 bytes.
 __device__ __forceinline__ std::uint64_t wgmma_operand(const void* shared) {
   return (std::uint64_t{shared_address(shared)} & 0x3ffffU) >> 4 | std::uint64_t{1} << 16 |
          std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       : "l"(a), "l"(b)
       : "memory");
 }
-// Waits for all wgmma of the warpgroup. Naming the accumulators keeps reads of them below it.
+// Waits for all wgmma of the warpgroup. The operand d keeps reads of the accumulators below.
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)
@@ -147,7 +147,7 @@ namespace tg::cuda {
 
 struct TensorMap {
   const char* data;
-  std::uint64_t rows, columns, stride;  // stride: bytes from row to row
+  std::uint64_t rows, columns, stride;  // stride: bytes between rows
   std::uint32_t box_rows, box_columns, element;
 };
 cudaError_t make_tensor_map(TensorMap*, const __nv_bfloat16*, std::uint64_t rows, std::uint64_t columns,

@@ -1,5 +1,5 @@
-// The kernel skips bad indices and logs them in host memory; the next synchronisation throws the Error of the first
-// one, as on the CPU. No call waits for its check. A captured graph may hold it; calls are then ordered by recording.
+// The kernel skips bad indices and logs them in pinned memory; the next synchronisation throws the Error of the first
+// one, as on the CPU. Captured graphs may hold it; recording then orders calls.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 
-// i64 or i32 at run time: no kernel is compiled for each.
+// A run-time dtype, i64 or i32, halves the number of kernels.
 struct Ids {
   const void* first;
   bool wide;
@@ -17,7 +17,7 @@ struct Ids {
   }
 };
 
-// An index Error, except its value and position. Interned for ever, once per distinct use.
+// An index Error without value and position. Interned for ever, once per distinct use.
 struct IndexSite {
   Error (*error)(const IndexSite&, int64_t position, int64_t value);
   std::string_view op;
@@ -30,7 +30,7 @@ struct IndexSite {
 struct IndexLog {
   static constexpr unsigned kEntries = 256;
   struct Entry {
-    const IndexSite* site;  // null: not written
+    const IndexSite* site;  // null: unwritten
     int64_t position, value;
     unsigned long long key;
   };
@@ -46,13 +46,13 @@ class IndexCheck {
  public:
   IndexCheck(const Context&, const IndexSite&);
   __device__ __forceinline__ bool inside(int64_t id) const { return uint64_t(id) < uint64_t(size_); }
-  // inside(id); else notes it at `position` of the indices.
+  // inside(id); else logs it with its position among the indices.
   __device__ __forceinline__ bool operator()(int64_t id, int64_t position) const {
     if (!inside(id)) note(id, position);
     return inside(id);
   }
-  // Only a key below all earlier ones takes an entry, so the last entry is the first index in row-major order, for any
-  // order of threads. When entries run out, the oldest and largest are overwritten.
+  // Only a key below all earlier ones takes an entry: whatever the order of threads, the last entry is the first bad
+  // index in row-major order. When entries run out, the oldest are overwritten.
   __device__ __forceinline__ void note(int64_t value, int64_t position) const {
     const unsigned long long key = key_ + static_cast<unsigned long long>(position);
     if (atomicMin(&log_.counters->least, key) <= key) return;

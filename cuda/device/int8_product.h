@@ -11,10 +11,10 @@ struct Product {
   int64_t ld_x = 0, ld_weight = 0;
   const float *absmax_x = nullptr, *absmax_weight = nullptr, *bias = nullptr;
   int64_t step_x = 0, step_weight = 0;
-  bool wide = false;  // rows of the result are 16-byte aligned
+  bool wide = false;  // result rows are 16-byte aligned
 };
 
-// Groups of kGroup rows of tiles go column by column, so that concurrent blocks share rows and columns.
+// Rasterises groups of kGroup tile rows column by column, so that concurrent blocks share operands in L2.
 struct TileOrigin {
   int64_t row, column;
   __device__ __forceinline__ TileOrigin(const Product& p, int64_t rows, int64_t columns, int64_t t) {
@@ -33,7 +33,7 @@ template <class S, class T> struct Results {
                           kBytes = kColumnBytes + size_t(S::kWarps) * 16 * kStep * sizeof(T);
   static_assert(S::kN % kPart == 0);
 
-  // All multiplying threads call it. `shared` is free between their barriers before and after it.
+  // For all multiplying threads. `shared` is free between their barriers around the call.
   static __device__ __forceinline__ void store(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
                                                std::byte* shared, int64_t first, int64_t left) {
     const int warp = int(threadIdx.x) / 32;
@@ -91,7 +91,7 @@ template <class S, class T> struct Results {
     }
   }
   static __device__ __forceinline__ void copy(const Product& p, const T* own, T* y, int64_t first, int64_t left) {
-    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // rows per store of a warp
+    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // kAtOnce: rows per store of a warp
     const int row = int(threadIdx.x) % 32 / kPacks, pack = int(threadIdx.x) % kPacks;
     left += pack * V;
     if (left >= p.n) return;

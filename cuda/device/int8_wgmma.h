@@ -1,5 +1,5 @@
-// One thread loads tiles of both operands by TMA into a ring of stages, two warpgroups multiply. Blocks are persistent:
-// they load the next tile's stages while they store one.
+// One thread loads both operands' tiles by TMA into a ring of stages, two warpgroups multiply. Blocks are persistent:
+// the next tile loads while this one is stored.
 #pragma once
 #include <tapegrad/cuda/device/hopper.h>
 #include <tapegrad/cuda/device/int8_product.h>
@@ -11,16 +11,16 @@ namespace {
 struct Wgmma {
   static constexpr int kRows = 128, kColumns = 256, kDepth = 128, kStages = 4;
   static constexpr int kRowBytes = kRows * kDepth, kStageBytes = kRowBytes + kColumns * kDepth;
-  // of the multiplying warps: 16 rows and all columns each
+  // Multiplying warps: 16 rows, all columns each.
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
-  static constexpr int kBlock = kThreads + 128;  // plus the warpgroup of the loading thread
+  static constexpr int kBlock = kThreads + 128;  // + the loading warpgroup
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }
   template <class T> static constexpr size_t shared() {
     return size_t(kStages) * kStageBytes + Results<Wgmma, T>::kBytes;
   }
   static int64_t tiles(const Product& p) { return (p.m + kRows - 1) / kRows * ((p.n + kColumns - 1) / kColumns); }
 };
-class Ring {  // a thread's position in it
+class Ring {  // a thread's position
  public:
   __device__ __forceinline__ int stage() const { return stage_; }
   // Flips each round, like the barriers' phases.
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
       const TileOrigin at(p, S::kRows, S::kColumns, t);
       for (int step = 0; step < steps; ++step, ring.next()) {
         const int s = ring.stage();
-        mbarrier_wait(empty + s, ring.parity() ^ 1);  // the first round does not wait
+        mbarrier_wait(empty + s, ring.parity() ^ 1);  // passes at once in the first round
         mbarrier_arrive_expect(full + s, S::kStageBytes);
         std::byte* const to = shared + s * S::kStageBytes;
         tma_load(to, &x, int(at.row), step * S::kDepth, full + s);
@@ -88,21 +88,21 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
   }
 #endif
 }
-// Compute capability 9.0 is not enough: the code must be compiled for 9.0a.
+// Compute capability 9.0 is not enough: the image must be for 9.0a.
 template <class T> bool has_wgmma(const Context& c) {
   if (properties(c.device.index).major != 9 || !has_shared(c, Wgmma::shared<T>())) return false;
 #ifdef __CUDACC__
   static const bool compiled = [&] {
     cudaFuncAttributes a;
     check(cudaFuncGetAttributes(&a, int8_product_wgmma<T>), c.op, "asking for a kernel's attributes");
-    return a.sharedSizeBytes > 0;  // the barriers
+    return a.sharedSizeBytes > 0;  // barriers
   }();
   return compiled;
 #else
   return true;
 #endif
 }
-// Needs k > 0.
+// k > 0.
 template <class T> void multiply_by_wgmma(const Context& c, const Product& p, T* y) {
   using S = Wgmma;
   TensorMap x, weight;

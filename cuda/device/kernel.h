@@ -11,7 +11,7 @@
 #include <array>
 #include <optional>
 #include <utility>
-// last: it defines names of CUDA's language
+// Last: it defines names of CUDA's language.
 #include <tapegrad/cuda/device/device.h>
 #include <tapegrad/cuda/device/grid_loop.h>
 #include <tapegrad/cuda/device/numeric.h>
@@ -19,13 +19,13 @@
 
 namespace tg::cuda {
 
-/// Dynamic shared memory without opt-in, of 48 KiB together with static, which is 32 KiB or less.
+/// Dynamic shared memory without opt-in: 48 KiB, less at most 32 KiB of static.
 inline constexpr size_t kSharedWithoutOptIn = 16 * 1024;
-/// The limit per block of compute capabilities 8.6, 8.9 and 12.0; no other has less.
+/// Least shared memory per block, of compute capabilities 8.6, 8.9 and 12.0.
 inline constexpr size_t kLeastShared = 99 * 1024;
 
 /// kernel<<<grid, block, shared_bytes, stream of c>>>(args...). A failed launch is an Error with the op's name; the
-/// next synchronisation reports a failure of the kernel itself.
+/// next synchronisation reports failures inside the kernel.
 template <class... P, class... A>
 void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A&&... args) {
   const cudaStream_t stream = stream_of(c.device.index);
@@ -38,11 +38,11 @@ void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_
   launched(c);
 }
 
-/// Offsets of the i-th element (row-major) of N operands of one shape. Compatible adjacent dimensions are merged. A
-/// stride of 0 broadcasts.
+/// Offsets of the i-th element (row-major) of N operands of one shape. Compatible adjacent dimensions are merged.
+/// Stride 0 broadcasts.
 template <size_t N> struct Strided {
   int32_t dims = 0;
-  int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost dimension first
+  int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost first
 
   Strided(const Shape& s, const std::array<Strides, N>& st) {
     for (size_t d = s.size(); d-- > 0;) {
@@ -75,7 +75,7 @@ template <size_t N> struct Strided {
 #pragma unroll
     for (size_t k = 0; k < N; ++k) at[k] = 0;
 #pragma unroll 1
-    for (int32_t d = 0; d < dims; ++d) {  // few iterations of much code
+    for (int32_t d = 0; d < dims; ++d) {  // unrolling would multiply much code
       I index = i, rest = 0;
       if (d + 1 < dims) {  // the last dimension needs no division
         rest = i / I(shape[d]);
@@ -88,11 +88,11 @@ template <size_t N> struct Strided {
   }
 };
 
-// Copies any layout and dtype to contiguous memory in row-major order (cast.cu).
+// Copies any layout and dtype to contiguous, row-major memory (cast.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
-/// An operand as contiguous data: its own memory if contiguous, else a copy that this object owns.
+/// An operand's own memory if contiguous, else an owned copy.
 class Contiguous {
  public:
   Contiguous(const Context& c, const Buf& b) : data_(first_element(b)) {
@@ -117,7 +117,7 @@ template <class T> class Dense {
   Contiguous any_;
 };
 
-// f(bits): `number` as an element of dtype d, in an unsigned type.
+// f(bits): `number` as dtype d, in an unsigned type.
 template <class F> void visit_bits(DType d, double number, F&& f) {
   visit_dtype(d, [&]<class T>() {
     using U = std::conditional_t<

@@ -1,5 +1,5 @@
-// A kernel takes many tensors' descriptors by value, so nothing is uploaded and a captured graph holds them. A block
-// finds the tensor of its chunk by bisection.
+// Kernels take many tensors' descriptors by value: no upload, and captured graphs hold them. A block finds its chunk's
+// tensor by bisection.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -8,8 +8,8 @@
 
 namespace tg::cuda {
 
-// Elements per chunk: four chunks for each of 132 SMs if n suffices. It depends on n only, since sums go by chunks. It
-// is a multiple of 16 bytes of any dtype.
+// Elements per chunk, a multiple of 16 bytes of any dtype: four chunks per each of 132 SMs if n suffices. It depends on
+// n only, because sums go by chunks.
 inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
 template <class D> int64_t batch_chunk(const std::vector<D>& all) {
   int64_t n = 0;
@@ -23,7 +23,7 @@ template <class D, int kMost> struct Batch {
   D item[kMost];
   int64_t first[kMost + 1];  // first chunk of each item, then the total
   int count = 0;
-  int64_t chunk;  // elements
+  int64_t chunk;  // elements per chunk
 
   explicit Batch(int64_t size) : chunk(size) { first[0] = 0; }
   bool full() const { return count == kMost; }
@@ -47,7 +47,7 @@ template <class D, int kMost> struct Batch {
   }
 };
 
-// Batches of at most 4 or kMany: small launches carry small parameters. run(batch, index of its first).
+// Batches of at most 4 or kMany: small launches carry small arguments. run(batch, index of its first).
 template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
   constexpr size_t kFew = 4;
   const auto fill = [&]<int kMost>(size_t from) {

@@ -1,4 +1,4 @@
-// PTX instructions without a name in CUDA C++: wrappers, then their emulated versions. Change both together.
+// PTX instructions that CUDA C++ lacks, then their emulated versions. Change both together.
 #pragma once
 #include <tapegrad/core/half.h>
 
@@ -120,21 +120,20 @@ template <class T> T sum_rn(T a, T b) {
   return a + b;
 }
 
-// Dynamic shared memory of the block, 1024-byte aligned.
 template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }
 
-// *p = x of at most 16 bytes by one instruction (1 or 2 bytes, or elements of them in 2: as the compiler likes).
+// *p = x (up to 16 bytes) by one instruction; of 1 or 2 bytes, or two such elements, as the compiler likes.
 // Streaming: not read again soon.
 template <class V> __forceinline__ void store_global(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), false); }
 template <class V> __forceinline__ void store_global_streaming(V* p, const V& x) { store_global(p, x); }
 template <class V> __forceinline__ void store_shared(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), true); }
 
-// Copies 16 bytes; zeros if !valid. Visible to the issuing thread after cp_async_wait, to others after a later barrier.
+// Copies 16 bytes; zeros if !valid. Visible to the issuing thread after cp_async_wait, to others after another barrier.
 inline void cp_async16(void* shared, const void* global, bool valid = true) {
   simt::engine::cp_async(shared, global, 16, valid);
 }
 inline void cp_async_commit() { simt::engine::cp_async_commit(); }
-// Waits until at most N of this thread's groups are in flight.
+// Waits until at most N groups of this thread are in flight.
 template <int N> void cp_async_wait() { simt::engine::cp_async_wait(N); }
 
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site at = simt::Site::current()) {
@@ -144,7 +143,7 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site at =
   simt::engine::ldmatrix(r, row, 4, true, at);
 }
 
-// d += a b, one warp: 16x8 += 16x16 * 16x8 (bf16), 16x8 += 16x32 * 32x8 (int8).
+// d += a b by a warp: 16x16 * 16x8 (bf16), 16x32 * 32x8 (int8).
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                      simt::Site at = simt::Site::current()) {
   simt::engine::mma_bf16(d, a, b0, b1, at);
@@ -154,27 +153,27 @@ inline void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1
   simt::engine::mma_s8(d, a, b0, b1, at);
 }
 
-// Rounds to nearest even.
+// Round to nearest even.
 inline bf16 to_bf16(float x) { return bf16(x); }
-// Exact, except which NaN it is.
+// Exact, except for NaN payloads.
 inline float to_float(f16 x) { return float(x); }
 
-// 1 / x rounded to nearest for x in [2^-100, 2^100]: the division without its slow path.
+// 1 / x, round to nearest, for x in [2^-100, 2^100]: division without its slow path.
 inline float reciprocal(float x) { return 1.0f / x; }
 
-// 1 / x to 1 ulp, for any x; denormal results are 0.
+// 1 / x to 1 ulp; denormal results become 0.
 inline float reciprocal_approx(float x) {
   const float y = 1.0f / x;
   return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
 }
 
-// 2^x to 2 ulp; denormal results are 0.
+// 2^x to 2 ulp; denormal results become 0.
 inline float exp2_approx(float x) {
   const float y = exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;  // NaN stays
 }
 
-// bar.sync and bar.arrive on barriers 1..15 among `threads` threads (a multiple of 32).
+// bar.sync and bar.arrive: barriers 1..15, `threads` threads (a multiple of 32).
 inline void named_barrier_sync(int id, int threads, simt::Site at = simt::Site::current()) {
   simt::engine::named_barrier(id, threads, true, at);
 }

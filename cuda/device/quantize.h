@@ -1,5 +1,4 @@
-// The arithmetic of `ops/quantized/codes.h` bit for bit, without its divisions, and Errors of values that cannot be
-// quantized.
+// Bit-exact `ops/quantized/codes.h` without divisions; Errors for values that cannot be quantized.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -7,7 +6,7 @@
 
 namespace tg::cuda {
 namespace {
-// Magnitudes as ordered unsigned integers (16-bit floats need no conversion), and as f32 bits.
+// Magnitudes as ordered unsigned integers (16-bit floats unconverted), and as f32 bits.
 __device__ __forceinline__ uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> __device__ __forceinline__ uint32_t magnitude(T x) { return x.bits & 0x7fffu; }
 template <class T> __device__ __forceinline__ uint32_t as_f32(uint32_t m) {
@@ -25,8 +24,8 @@ template <class T> __device__ __forceinline__ float value(T x) {
 }
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-// x / y rounded to nearest, with r = 1 / y, if no operation leaves the normal range. All quotients of the quantizers
-// were tested.
+// x / y rounded to nearest, with r = 1 / y, if no operation leaves the normal range. Tested for all quotients of the
+// quantizers.
 __device__ __forceinline__ float quotient(float x, float y, float r) {
   const float q = x * r;
   return math::detail::fma(math::detail::fma(-q, y, x), r, q);
@@ -58,12 +57,12 @@ __device__ __forceinline__ float usual_value(int8_t code, float absmax) {
   return quotient(absmax * float(code), 127.0f, 1.0f / 127.0f);
 }
 
-// Non-finite elements first: positions of those too large for an f16 state are kTooLarge higher.
+// Keys of bad elements: non-finite ones sort before those too large for an f16 state.
 constexpr int64_t kTooLarge = int64_t(1) << 39;
 Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
   return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
-// Only a thread that saw a bad value searches for its position.
+// Only threads that saw a bad value search for its position.
 class NonFiniteCheck {
  public:
   NonFiniteCheck(const Context& c, const Buf& x, DType state)

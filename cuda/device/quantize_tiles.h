@@ -1,6 +1,6 @@
-// Rows that fit in registers are read once. A matrix with contiguous columns, or both directions at once, take two
-// passes over tiles. One finds the absmax of columns, of both, or of all, as an integer maximum, which no order of
-// threads changes. The other quantizes and transposes through shared memory.
+// Rows that fit in registers are read once. Contiguous columns, or both directions, take two passes over tiles: the
+// first finds absmax per row, column or matrix by integer maximum, which no order of threads changes; the second
+// quantizes and transposes through shared memory.
 #pragma once
 #include <tapegrad/cuda/device/quantize.h>
 #include <tapegrad/cuda/device/rows.h>
@@ -12,13 +12,13 @@ namespace tg::cuda {
 namespace {
 constexpr int kTileThreads = 256;
 
-// Rows are contiguous.
+// Contiguous rows.
 template <class T> struct Matrix {
   const T* p;
   int64_t rows, cols, ld;
-  bool vectors;                  // 16 bytes at a time
-  int64_t row_place, col_place;  // element (i, j) is number i * row_place + j * col_place of x
-  // Reads V elements of row i from column j on; 0 beyond.
+  bool vectors;                  // rows move 16 bytes at a time
+  int64_t row_place, col_place;  // element (i, j) is x[i * row_place + j * col_place]
+  // V elements of row i from column j on; 0 beyond.
   __device__ __forceinline__ Vec<T> at(int64_t i, int64_t j) const {
     Vec<T> v;
     if (vectors && i < rows && j < cols) return load16(p + i * ld + j);
@@ -29,9 +29,9 @@ template <class T> struct Matrix {
 };
 constexpr int kTallest = 1024;  // rows per block, at most
 enum class Of { columns, both, all };
-template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns of a block, V per lane
+template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns per block, V per lane
 
-// Finds maximum magnitudes, in words that start at 0.
+// Maximum magnitudes, into words that start at 0.
 template <Of kOf, class T>
 __global__ void __launch_bounds__(kTileThreads, 4)
     absmax_in_tiles(Matrix<T> x, int64_t tall, uint32_t* of_rows, uint32_t* of_columns, NonFiniteCheck watch) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
       const uint32_t all = block_all<MaxOp, kTileThreads>(own, 0u);
       if (threadIdx.x == 0) atomicMax(of_columns, as_f32<T>(all));
     } else {
-      __syncthreads();  // the last tile's parts were read
+      __syncthreads();  // part is read
       store16_shared(part + warp * kSegment<T> + lane * V, most);
       __syncthreads();
       if (int(threadIdx.x) < kSegment<T> && left + threadIdx.x < x.cols) {
@@ -87,13 +87,13 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   }
 }
 
-// step: 0 if all share one absmax, else 1.
+// step: 0 for one absmax, else 1.
 template <class Q> struct AbsmaxView {
   const uint32_t* p;
   int64_t step;
   __device__ __forceinline__ Q operator()(int64_t i) const { return Q(p[i * step]); }
 };
-// Writes (rows, cols) if kBoth, and transposed (cols, rows). wide: as in TransposeTile::store().
+// Writes (rows, cols) if kBoth, and transposed (cols, rows). wide: see TransposeTile::store().
 template <bool kBoth, class Q, class T>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_tiles(Matrix<T> x, AbsmaxView<Q> of_rows, AbsmaxView<Q> of_columns, typename Q::Value* codes,
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kTileThreads)
             if (j + e < x.cols) to[e] = q.x[e];
         }
       }
-    __syncthreads();  // the last tile was stored
+    __syncthreads();  // the last tile is stored
 #pragma unroll
     for (int e = 0; e < V; ++e) {
       if (j + e >= x.cols) continue;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kTileThreads)
 struct AsIs {
   template <class T> static __device__ __forceinline__ T f(T x) { return x; }
 };
-// Quantizes each row by its absmax, after F.
+// Quantizes F(row) by its absmax, row by row.
 template <class S, class F, class Q>
 __global__ void __launch_bounds__(S::kBlock)
     quantize_rows(const typename S::T* x, int64_t step, typename Q::Value* codes, ScaleOutput scales, int64_t rows,
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(S::kBlock)
       for (int64_t j = threadIdx.x % S::kThreads; j < n; j += S::kThreads) watch(p[j], r * n + j);
   }
 }
-// Packs are kept unconverted, so there is room for twice the 16-bit floats.
+// Packs stay unconverted, so that rows of 16-bit floats may be twice as long.
 template <class T, class F> void visit_shape(int64_t n, bool vectors, F&& f) {
   constexpr int V = kVec<T>;
   if (vectors) {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kTileThreads) narrow_scales(const uint32_t* mo
 void clear(const Context& c, void* p, int64_t bytes) {
   if (bytes > 0) check(cudaMemsetAsync(p, 0, size_t(bytes), stream_of(c.device.index)), c.op, "clearing");
 }
-// The output if it is f32, else scratch that finish() rounds to f16.
+// The output if f32, else scratch that finish() rounds to f16.
 class AbsmaxWords {
  public:
   AbsmaxWords(const Context& c, const Buf& scales) : c_(c), scales_(scales), n_(scales.numel()) {
@@ -237,7 +237,7 @@ bool has_contiguous_columns(const Buf& x) {
 template <class T> Matrix<T> matrix(const T* p, int64_t rows, int64_t cols, int64_t ld) {
   return {p, rows, cols, ld, aligned16(p) && ld % kVec<T> == 0 && cols % kVec<T> == 0, cols, 1};
 }
-// x with contiguous columns, as the matrix in memory.
+// x with contiguous columns, as the (transposed) matrix in memory.
 template <class T> Matrix<T> transposed_matrix(const Buf& x) {
   Matrix<T> m = matrix(static_cast<const T*>(x.data<T>()), x.size(1), x.size(0), x.strides()[1]);
   m.row_place = 1, m.col_place = x.size(1);
@@ -275,7 +275,7 @@ void quantize_each_row(const Context& c, const Buf& x, Bufs out, const NonFinite
     launch_per_row<S>(c, rows, quantize_rows<S, F, Q>, p, step, codes, ScaleOutput(out[1]), rows, n, watch);
   });
 }
-// Writes values to out[0], each row's absmax to out[1].
+// out[0]: values; out[1]: each row's absmax.
 template <class Q, class T>
 void quantize_rows_of(const Context& c, const Buf& x, Bufs out, const NonFiniteCheck& watch) {
   if (!has_contiguous_columns(x)) return quantize_each_row<Q, AsIs, T>(c, x, out, watch);

@@ -1,11 +1,11 @@
-// 16 bytes at a time from the first aligned element on, single elements before and after.
+// 16 bytes at a time from the first aligned element on; single elements around.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
 namespace tg::cuda {
 
-/// f(j, x) for the packs of [0, n): x is a Vec at p[j], 16 bytes or one element. Each call gives a thread the same
-/// elements.
+/// f(j, x) for the packs of [0, n): x is a Vec at p[j], 16 bytes or one element. A thread gets the same elements in
+/// each call.
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row_packs(const T* p, int64_t n, F&& f) {
   constexpr int V = kVec<T>;
   const auto beyond = int64_t(reinterpret_cast<uintptr_t>(p) % 16 / sizeof(T));
@@ -13,10 +13,10 @@ template <int kThreads, class T, class F> __device__ __forceinline__ void for_ro
   if (int64_t(threadIdx.x) < head) f(int64_t(threadIdx.x), load16<1>(p + threadIdx.x));
 #pragma unroll 2
   for (int64_t i = threadIdx.x; i < vectors; i += kThreads) f(head + i * V, load16(p + head + i * V));
-#pragma unroll 1  // at most one iteration for most threads
+#pragma unroll 1  // one iteration for most threads
   for (int64_t j = head + vectors * V + threadIdx.x; j < n; j += kThreads) f(j, load16<1>(p + j));
 }
-/// f(j, p[j]), with the threads of for_row_packs().
+/// f(j, p[j]) with the threads of for_row_packs().
 template <int kThreads, class T, class F> __device__ __forceinline__ void for_row(const T* p, int64_t n, F&& f) {
   for_row_packs<kThreads>(p, n, [&]<int N>(int64_t j, const Vec<T, N>& x) {
 #pragma unroll

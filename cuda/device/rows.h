@@ -9,13 +9,13 @@
 
 namespace tg::cuda {
 
-// kPacks: packs per thread kept in registers. 0: rows of any length, read again on each pass.
+// kPacks: packs per thread in registers. 0: rows of any length, read again on each pass.
 template <class Element, int kRowThreads, int kWidth, int kKeptPacks> struct RowShape {
   using T = Element;
   using C = compute_t<T>;
   static constexpr int kThreads = kRowThreads, V = kWidth, kPacks = kKeptPacks;
   static constexpr bool kKept = kPacks > 0;
-  static constexpr int kBlock = kThreads < 128 ? 128 : kThreads, kRows = kBlock / kThreads;  // per block
+  static constexpr int kBlock = kThreads < 128 ? 128 : kThreads, kRows = kBlock / kThreads;  // rows per block
 };
 
 namespace {
@@ -28,7 +28,7 @@ template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n,
       if (j < n) f(k, int64_t(j));
     }
   } else {
-#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // with more, ptxas spills in some kernels
+#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // with more, ptxas spills
     for (int64_t j = t * S::V; j < n; j += S::kThreads * S::V) f(0, j);
   }
 }
@@ -39,7 +39,7 @@ template <class S, class E, class F> __device__ __forceinline__ void store_pack(
   for (int e = 0; e < S::V; ++e) r.x[e] = narrow<E>(f(e));
   store16(y + j, r);
 }
-// T may be narrower than S::T; both have the compute type C.
+// T may be narrower than S::T; both compute in C.
 template <class S, class Element = typename S::T> class RowOf {
  public:
   using T = Element;
@@ -48,7 +48,7 @@ template <class S, class Element = typename S::T> class RowOf {
   __device__ __forceinline__ void load(int64_t n) {
     if constexpr (S::kKept) each_pack<S>(n, [&](int k, int64_t j) { read(k, j); });
   }
-  // Replaces load(): s = x + r rounded to T, and x becomes s. s may alias x or r.
+  // load() of s = x + r rounded to T; x becomes s. s may alias x or r.
   template <class R> __device__ __forceinline__ void load_sum(int64_t n, const R* r, T* s) {
     load(n);  // all loads are in flight before the first store
     const auto sum = [&](int k, int64_t j) {
@@ -66,12 +66,12 @@ template <class S, class Element = typename S::T> class RowOf {
       p_ = s;
     }
   }
-  // The pack at j, in the compute type. Writes to it last for later passes if the row is kept in registers.
+  // The pack at j in the compute type. If the row is in registers, writes last for later passes.
   __device__ __forceinline__ C (&at(int k, int64_t j))[S::V] {
     if constexpr (!S::kKept) read(k, j);
     return kept_[k];
   }
-  // The pack that at() returned last, whether the row is kept in registers or not.
+  // The pack that at() returned last.
   __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
 
  private:
@@ -83,8 +83,8 @@ template <class S, class Element = typename S::T> class RowOf {
   const T* p_;
   C kept_[S::kKept ? S::kPacks : 1][S::V];
 };
-// A thread's partial sum of a row: for each pack, C c = sum.begin(), additions to c, sum.end(c). A kept row has at most
-// 16 elements per thread, which are added one after another.
+// A thread's partial sum of a row: per pack, C c = sum.begin(), additions to c, sum.end(c). A row in registers has at
+// most 16 elements per thread, added sequentially.
 template <class C> struct ShortSum {
   C value = 0;
   __device__ __forceinline__ C begin() const { return value; }
@@ -97,17 +97,17 @@ template <class C> struct LongSum : KahanSum<C> {
   __device__ __forceinline__ void end(C x) { this->add(x); }
 };
 template <class S> using RowSum = std::conditional_t<S::kKept, ShortSum<typename S::C>, LongSum<typename S::C>>;
-// Sums f(k, j), a pack's partial sum, over the row; all threads of the row get the total.
+// Sum of f(k, j), a pack's partial sum, over the row, for all its threads.
 template <class S, class F> __device__ __forceinline__ typename S::C sum_of_packs(int64_t n, F&& f) {
   RowSum<S> sum;
   each_pack<S>(n, [&](int k, int64_t j) { sum.add(f(k, j)); });
   return block_all<SumOp, S::kThreads>(sum.total(), typename S::C(0));
 }
 
-// Elements of a row kept in registers per thread, at most.
+// Most elements of a row in registers per thread.
 template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
-// vectors: each row of each operand begins at a multiple of 16 bytes. Each shape costs seconds to compile, so f64 and
-// unaligned rows share generic shapes.
+// vectors: all rows are 16-byte aligned. Each shape costs seconds to compile, so f64 and unaligned rows share generic
+// shapes.
 template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {
   constexpr int kKept = int(kKeptElements<T>), V = kVec<T>;
   if constexpr (!std::is_same_v<T, double>)
@@ -125,7 +125,7 @@ template <class T, class... P> bool rows_in_vectors(int64_t n, const P*... p) {
   return n % kVec<T> == 0 && (aligned16(p) && ...);
 }
 
-// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()) visits the rows of this warp or block.
+// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()): the rows of this warp or block.
 template <class S> __device__ __forceinline__ int64_t first_row() {
   return blockIdx.x * int64_t(S::kRows) + threadIdx.x / S::kThreads;
 }

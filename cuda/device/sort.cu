@@ -1,6 +1,5 @@
-// Each pass of 8 bits counts the digits per tile, one block scans the counts, and each tile scatters its words. A warp
-// matches equal digits of 32 adjacent words by ballots, so the sort is stable. With few tiles, one block does all
-// passes in one launch.
+// Each pass of 8 bits counts digits per tile, one block scans the counts, each tile scatters its words. A warp ranks
+// equal digits of 32 adjacent words by ballots: stable. If tiles are few, one block does all passes in one launch.
 #include <tapegrad/cuda/device/sort.h>
 
 namespace tg::cuda {
@@ -14,7 +13,7 @@ __device__ __forceinline__ int64_t index_of(int64_t tile, int round) {
   return tile * kTile + int64_t(threadIdx.x / 32) * 32 * kRounds + round * 32 + threadIdx.x % 32;
 }
 
-// counts[digit][tile]. All threads call it.
+// counts[digit][tile]. For all threads.
 __device__ __forceinline__ void count_tile(const uint64_t* in, int64_t n, int64_t tile, int64_t tiles, int shift,
                                            int64_t* counts) {
   __shared__ unsigned count[kDigits];
@@ -65,7 +64,7 @@ __device__ __forceinline__ unsigned peers_of(int digit, bool valid) {
 }
 __device__ __forceinline__ void place_tile(const uint64_t* in, uint64_t* out, int64_t n, int64_t tile, int64_t tiles,
                                            int shift, const int64_t* starts) {
-  __shared__ unsigned count[kWarps][kDigits];  // per warp so far, then the sums over earlier warps
+  __shared__ unsigned count[kWarps][kDigits];  // count per warp so far, then sums over earlier warps
   __shared__ int64_t start[kDigits];
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
   for (int d = lane; d < kDigits; d += 32) count[warp][d] = 0;

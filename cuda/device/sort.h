@@ -1,5 +1,4 @@
-// Stable radix sort of pairs (key << position bits | position) by key, equal keys by position. It runs on the device
-// alone, without waits or host memory.
+// Stable radix sort of words (key << position bits | position), on the device alone.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -7,20 +6,20 @@
 
 namespace tg::cuda {
 
-// Keys in [0, keys] and positions in [0, n) in one word.
+// A word holds a key in [0, keys] and a position in [0, n).
 struct PairBits {
   int position, key;
   PairBits(uint64_t keys, uint64_t n) : position(std::bit_width(n)), key(std::bit_width(keys)) {}
   bool fit() const { return position + key <= 64; }
 };
 
-// n words of device memory: fill data(), then sort(). Both may be repeated.
+// n words of device memory: fill data(), then sort(). Repeatable.
 class SortedPairs {
  public:
   SortedPairs(const Context& c, int64_t n, PairBits bits);
-  uint64_t* data() const { return data_; }  // before sort() to fill, after it sorted
+  uint64_t* data() const { return data_; }  // filled before sort(), sorted after it
   void sort() { sort(bits_.key); }
-  void sort(int key_bits);  // by the lowest bits of the keys
+  void sort(int key_bits);  // sorts by the keys' lowest bits
 
  private:
   const Context& c_;  // the calling kernel's

@@ -1,6 +1,5 @@
 // Byte transpose through shared memory: a tile is 128 rows by 8 packs of V columns. Thread t of 256 has pack t % 8 in
-// the four rows of group t / 8. A column is stored in groups of 16 bytes, XOR-swizzled by its pack, so that no two
-// lanes use the same bank.
+// four rows of group t / 8. A column is stored in groups of 16 bytes, XOR-swizzled by its pack against bank conflicts.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -12,13 +11,13 @@ template <int V> struct TransposeTile {
 
   static __device__ __forceinline__ int pack() { return int(threadIdx.x) % kPacks; }
   static __device__ __forceinline__ int group() { return int(threadIdx.x) / kPacks; }
-  // Stores column e of the thread's pack, in its four rows.
+  // Stores column e of the thread's pack, four rows.
   __device__ __forceinline__ void put(int e, const Vec<int8_t, 4>& q) {
     auto& part = parts[pack() * V + e][group() / 4 ^ pack()];
     store16_shared(part.x + group() % 4 * 4, q);
   }
-  // Writes columns as rows of memory, ld apart. wide: 16 bytes at a time; `rows` is a multiple of 16. All threads call
-  // it, after a barrier.
+  // Writes columns as rows of memory, ld apart. wide: 16 bytes at a time; `rows` is a multiple of 16. For all threads,
+  // after a barrier.
   __device__ __forceinline__ void store(int8_t* to, int64_t ld, int64_t columns, int64_t rows, bool wide) const {
     if (wide) {
       for (int k = int(threadIdx.x); k < kWide * (kTall / 16); k += kThreads) {

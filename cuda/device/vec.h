@@ -1,5 +1,5 @@
-// Adjacent elements that one 16-byte instruction moves. Only these functions store them: nvcc may split a struct
-// assignment into elements, which the test cuda_whole_vectors refuses.
+// Adjacent elements moved by one 16-byte instruction. Only these functions store them: nvcc may split struct
+// assignments, which the test cuda_whole_vectors refuses.
 #pragma once
 #include <tapegrad/cuda/device/ptx.h>
 
@@ -12,7 +12,7 @@ template <class T, int N = int(16 / sizeof(T))> struct alignas(sizeof(T) * N) Ve
 /// Elements of T in 16 bytes.
 template <class T> inline constexpr int kVec = int(16 / sizeof(T));
 
-/// p is aligned to 16 bytes, or to N elements if they are fewer.
+/// p is aligned to 16 bytes, or to N elements if fewer.
 template <int N, class T> __device__ __forceinline__ Vec<T, N> load16(const T* p) {
   if constexpr (N <= kVec<T>) {
     return *reinterpret_cast<const Vec<T, N>*>(p);
@@ -29,7 +29,7 @@ template <int N, class T> __device__ __forceinline__ Vec<T, N> load16(const T* p
 }
 template <class T> __device__ __forceinline__ Vec<T> load16(const T* p) { return load16<kVec<T>>(p); }
 
-/// f(q, part) for each 16-byte part of x and its address q.
+/// f(q, part): each 16-byte part of x, at q.
 template <class T, int N, class F> __device__ __forceinline__ void each_part(T* p, const Vec<T, N>& x, F&& f) {
   if constexpr (N <= kVec<T>) {
     f(reinterpret_cast<Vec<T, N>*>(p), x);
@@ -43,11 +43,11 @@ template <class T, int N, class F> __device__ __forceinline__ void each_part(T* 
     }
   }
 }
-/// p[0 .. N) = x in global memory. p is aligned as for load16().
+/// p[0 .. N) = x in global memory, aligned as for load16().
 template <class T, int N> __device__ __forceinline__ void store16(T* p, const Vec<T, N>& x) {
   each_part(p, x, [](auto* to, const auto& part) { store_global(to, part); });
 }
-/// p[0 .. N) = x in global memory, evicted from the caches first: for data not read again soon.
+/// store16() of data not read again soon, evicted from caches first.
 template <class T, int N> __device__ __forceinline__ void store16_streaming(T* p, const Vec<T, N>& x) {
   each_part(p, x, [](auto* to, const auto& part) { store_global_streaming(to, part); });
 }

@@ -1,5 +1,5 @@
-// The library is column-major: out = a b is out^T = b^T a^T to it, so its A is our b, its B is our a, and m and n are
-// swapped. Each operand keeps its transposition flag.
+// cuBLASLt is column-major: out = a b is its out^T = b^T a^T, so its A is our b, its B our a, and m and n are swapped.
+// Operands keep their transposition flags.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -21,7 +21,7 @@
 namespace tg::cuda {
 namespace {
 
-// A part of a GEMM beyond the library's sizes. out is not contiguous; later parts of k accumulate.
+// A part of a GEMM beyond cuBLASLt's sizes. out is not contiguous; later parts of k accumulate.
 struct Part : Gemm {
   int64_t ldd = 0;
   bool accumulate = false;
@@ -78,7 +78,7 @@ class Gemms {
     const std::lock_guard lock(mutex_);
     open(c.op);
     if (by_library(c, g)) return;
-    // The bias may be the reason. Then it becomes the first term of the sums, rounded once with them.
+    // The bias may be why. Then it becomes the first term of the sums, rounded once with them.
     if (g.bias) {
       fill_rows(c, g, g.ldd);
       g.bias = nullptr, g.accumulate = true;
@@ -182,13 +182,13 @@ class Gemms {
     }
     if (!options_.autotune || plan.candidates().empty() || p.accumulate || !may_measure(stream, c.op)) return;
     const double us = measure(c, plan, key, p, stream);
-    if (us == 0) return;  // the library refuses all of them
+    if (us == 0) return;  // cuBLASLt refuses all of them
     ++stats_.timed;
     file_->add(key, {plan.algorithm(), us});
   }
 };
 
-// Measured times differ from run to run, so would the choice and the bits of results without a file.
+// Measured times differ from run to run; without a file, so would the algorithm and the bits.
 void check_tuning(const GemmOptions& o) {
   TG_CHECK(
       !o.autotune || !o.file.empty(), value,
@@ -208,7 +208,7 @@ struct All {
   GemmOptions options = options_from_environment();
   std::map<int, std::unique_ptr<Gemms>> devices;
 };
-All& all() {  // leaked, as the devices are
+All& all() {  // leaked, like the devices
   static auto& a = *new All;
   return a;
 }
@@ -229,7 +229,6 @@ GemmOperand advance(GemmOperand x, int64_t row, int64_t column, int64_t matrix, 
   return x;
 }
 DType result_of(DType t) { return t == DType::i8 ? DType::i32 : t; }
-// f(begin, count) for segments of [0, n).
 template <class F> void for_chunks(int64_t n, int64_t step, F&& f) {
   for (int64_t at = 0; at < n; at += step) f(at, std::min(step, n - at));
 }
@@ -265,7 +264,7 @@ void gemm(const Context& c, const Gemm& g) {
   Gemms& device = gemms(c.device.index);
   Part part{g};
   part.ldd = g.n;
-  // The library (13.0, 13.1) has no int8 GEMM with more columns, which are our rows.
+  // cuBLASLt 13.0 and 13.1 refuse int8 GEMMs with larger n, which is our m.
   const int64_t most_rows = g.dtype == DType::i8 ? std::min<int64_t>(o.largest, 65536) : o.largest;
   for_chunks(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
     for_chunks(g.m, most_rows, [&](int64_t row, int64_t rows) {

@@ -1,6 +1,6 @@
-// GEMMs by cuBLASLt where it has an algorithm: one, or a batch of equal shapes, row-major. Plans (descriptors and
-// algorithm) are cached per device and shape: a repeated call is one call of the library and allocates nothing.
-// matmul.cu handles views and broadcasting.
+// GEMMs, row-major, by cuBLASLt where it has an algorithm: one, or a batch of equal shapes. Plans (descriptors and
+// algorithm) are cached per device and shape: a repeated call allocates nothing. matmul.cu handles views and
+// broadcasting.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -9,17 +9,17 @@
 
 namespace tg::cuda {
 
-// A row-major matrix or batch in device memory: element (i, j) of matrix b is data[b * stride + i * ld + j].
-// `transposed`: read as (j, i).
+// Row-major matrices in device memory: element (i, j) of matrix b is data[b * stride + i * ld + j]. `transposed`: read
+// as (j, i).
 struct GemmOperand {
   const void* data = nullptr;
   int64_t ld = 0, stride = 0;  // stride 0 repeats one matrix
   bool transposed = false;
 };
-// out (m, n) = a (m, k) x b (k, n) as read, plus bias (n) to each row; `batch` of them.
+// out (m, n) = a (m, k) b (k, n) + bias (n), `batch` times; a and b as read.
 struct Gemm {
-  // f64, f32, bf16 (accumulated in f32, rounded once per 2^30 of k), or i8. With i8, rows of a and b are contiguous
-  // along k, and k, n and row strides are multiples of 4; out is i32, without bias.
+  // f64, f32, bf16 (f32 accumulators, rounded once per 2^30 of k) or i8. i8: a and b contiguous along k; k, n, row
+  // strides multiples of 4; out is i32, without bias.
   DType dtype = DType::f32;
   MatmulPrecision products = MatmulPrecision::highest;
   int64_t m = 0, n = 0, k = 0, batch = 1;
@@ -28,36 +28,36 @@ struct Gemm {
   void* out = nullptr;         // contiguous matrices, out_stride elements apart
   int64_t out_stride = 0;
 };
-// Size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h takes over where the library has no
-// algorithm; a line on stderr names the first. An Error(cuda) if the library fails.
+// Size 0 does nothing, k = 0 gives zeros (contiguous batches). Without an algorithm of cuBLASLt, plain_product.h
+// computes; a line on stderr names the first such GEMM. An Error(cuda) if cuBLASLt fails.
 void gemm(const Context&, const Gemm&);
 
-// Texts of the files of measured algorithms (bench/gpu/gemm_*.txt) in the build.
+// Texts of the build's files of measured algorithms (bench/gpu/gemm_*.txt).
 std::span<const std::string_view> shipped_algorithms();
 
 // The environment's values hold until set_gemm_options().
 struct GemmOptions {
-  // Times the library's candidates at the first call of each shape and keeps the fastest in `file`. Without a file this
-  // is an Error, since results depend on the algorithm. If false, the library's first candidate is used. TG_AUTOTUNE=1.
+  // Times candidates at the first call of each shape and keeps the fastest in `file`. An Error without a file, since
+  // results depend on the algorithm. If false, cuBLASLt's first candidate is used. TG_AUTOTUNE=1.
   bool autotune = false;
-  // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Choices for
-  // another library version or GPU stay unused. TG_GEMM_CACHE=path.
+  // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Those of other
+  // cuBLASLt versions or GPUs stay unused. TG_GEMM_CACHE=path.
   std::string file;
   // Used where the file has no entry, never with autotune.
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // per device, least recently used evicted
-  int64_t largest = int64_t(1) << 30;  // larger sizes are split: the library's are 32-bit
+  int64_t largest = int64_t(1) << 30;  // larger sizes are split: cuBLASLt's are 32-bit
   int64_t largest_batch = 65535;
 };
 GemmOptions gemm_options();
 void set_gemm_options(const GemmOptions&);  // forgets plans; not while GEMMs are being queued
 
-struct GemmStats {                    // of a device, since options were last set
-  uint64_t products = 0, plain = 0;   // by the library, by plain_product.h
+struct GemmStats {                    // one device's, since options were last set
+  uint64_t products = 0, plain = 0;   // products by cuBLASLt; by plain_product.h
   uint64_t hits = 0;                  // calls with a cached plan
-  uint64_t timed = 0, from_file = 0;  // plans with a measured, or read, algorithm
+  uint64_t timed = 0, from_file = 0;  // plans with a measured algorithm; with a read one
   uint64_t held = 0;                  // cached plans
-  uint64_t foreign = 0;               // entries of the file for another version or GPU
+  uint64_t foreign = 0;               // entries for another version or GPU
 };
 GemmStats gemm_stats(int device = 0);
 

@@ -1,4 +1,4 @@
-// One entry per cuBLASLt version, GPU and GEMM, from a file and from the build.
+// Entries per cuBLASLt version, GPU and GEMM, from a file and from the build.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 
-// Sets the entry's checksum: the library may crash on damaged bytes.
+// Adds a checksum: damaged bytes may crash cuBLASLt.
 Json with_checksum(Json entry);
 class GemmFile {
  public:
@@ -16,8 +16,8 @@ class GemmFile {
     double microseconds;
     bool shipped = false;
   };
-  // Entries of the file precede those of `shipped`. An Error(io) names a damaged file. Entries of another library
-  // version or GPU are preserved. An empty path means no file.
+  // Entries of the file precede `shipped`. An Error(io) names a damaged file. Entries of other cuBLASLt versions or
+  // GPUs are preserved. Empty path: no file.
   GemmFile(std::string path, std::string gpu, std::span<const std::string_view> shipped);
   const std::string& path() const { return path_; }
   const Entry* find(const GemmKey&) const;  // null: not measured

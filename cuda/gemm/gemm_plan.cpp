@@ -3,7 +3,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kCandidates = 32;  // ranked by a heuristic; TG_AUTOTUNE=1 times them
+constexpr int kCandidates = 32;  // ranked by heuristics; TG_AUTOTUNE=1 times them
 
 struct Types {
   cudaDataType data, result, scale;
@@ -42,7 +42,7 @@ LtLayout layout(cudaDataType t, int64_t rows, int64_t cols, int64_t ld, int64_t 
   return r;
 }
 
-// reductions: allowed types of split-k partial sums.
+// reductions: types allowed for split-k partial sums.
 LtPreference preference(const GemmKey& key, cublasLtReductionScheme_t reductions, std::string_view op) {
   cublasLtMatmulPreference_t p = nullptr;
   check_lt(cublasLtMatmulPreferenceCreate(&p), op, "making preferences");
@@ -58,7 +58,7 @@ LtPreference preference(const GemmKey& key, cublasLtReductionScheme_t reductions
 }  // namespace
 
 #ifndef TG_CUDA_EMULATED
-SharedLibrary& lt_library() {  // leaked: GEMMs may run until the process ends
+SharedLibrary& lt_library() {  // leaked: GEMMs may run until exit
   static auto& l = *new SharedLibrary(
       fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), TG_CUDA_LIBRARIES,
       fmt::format("Matrix products on a GPU need it. Install\n  apt install libcublas-{0}-{1} | dnf install "
@@ -123,7 +123,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmKey& key, const void* bias
     candidates_.resize(size_t(found));
     std::erase_if(candidates_, [](auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
   };
-  // In the compute type, or in the narrower output type if the library has nothing else.
+  // In the compute type, else in the narrower output type.
   find(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   if (candidates_.empty()) find(CUBLASLT_REDUCTION_SCHEME_MASK);
   if (!candidates_.empty()) choose(0);

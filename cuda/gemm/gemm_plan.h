@@ -1,4 +1,4 @@
-// Descriptors of one GEMM shape, and the algorithm chosen for it.
+// Descriptors and algorithm of one GEMM shape.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/lt_api.h>
@@ -11,17 +11,16 @@
 
 namespace tg::cuda {
 
-// A key's alignment, log2: up to 16 bytes, or 256. The library hears that of the key, and the key chooses the
-// algorithm.
+// Alignment (log2) in keys: up to 16 bytes, or 256. cuBLASLt gets the key's, so the key chooses the algorithm.
 constexpr uint8_t key_alignment(int log2) { return uint8_t(log2 >= 8 ? 8 : std::min(log2, 4)); }
 
-// All that the choice of an algorithm depends on, in column-major terms: D (m, n) = op(A) op(B).
+// All that determines the algorithm, in column-major terms: D (m, n) = op(A) op(B).
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
   DType dtype;
   MatmulPrecision products;
   uint8_t trans_a, trans_b, bias;
-  uint8_t align_a, align_b, align_d, align_bias;  // log2 of bytes of the pointers
+  uint8_t align_a, align_b, align_d, align_bias;  // log2 of the pointers' alignments in bytes
   uint8_t zero[7];
   GemmKey() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
   bool operator==(const GemmKey& o) const { return std::memcmp(this, &o, sizeof o) == 0; }
@@ -32,7 +31,6 @@ struct GemmKeyHash {
 };
 std::string describe(const GemmKey&);  // "bf16 768 x 4096 x 3072", for messages
 
-// The library cannot make this GEMM on this GPU.
 bool refused(cublasStatus_t);
 // Throws an Error(cuda) "[op] what failed: ..." unless s is success.
 void check_lt(cublasStatus_t s, std::string_view op, const std::string& what);
@@ -49,7 +47,7 @@ using LtPreference = LtObject<cublasLtMatmulPreference_t, cublasLtMatmulPreferen
 
 #ifdef TG_CUDA_EMULATED  // emulated algorithms use little
 inline constexpr size_t kGemmWorkspace = size_t(64) << 10;
-#else  // wanted by the fastest algorithms of sm_90
+#else  // the fastest algorithms of sm_90 want it
 inline constexpr size_t kGemmWorkspace = size_t(32) << 20;
 #endif
 
@@ -62,15 +60,15 @@ struct GemmPointers {
 // Not thread-safe: the descriptor holds the bias pointer.
 class GemmPlan {
  public:
-  // Takes the library's first candidates, possibly none.
+  // Takes cuBLASLt's first candidates, possibly none.
   GemmPlan(cublasLtHandle_t, const GemmKey&, const void* bias, std::string_view op);
   const std::vector<cublasLtMatmulHeuristicResult_t>& candidates() const { return candidates_; }
   void choose(size_t candidate) { algorithm_ = candidates_[candidate].algo, chosen_ = true; }
-  bool adopt(const cublasLtMatmulAlgo_t&);  // false: the library refuses it for this GEMM
+  bool adopt(const cublasLtMatmulAlgo_t&);  // false: cuBLASLt refuses it
   const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
-  // False if the library refuses the chosen algorithm; then nothing was done.
+  // False if cuBLASLt refuses the chosen algorithm; then nothing was done.
   bool run_chosen(const GemmPointers&, cudaStream_t, std::string_view op);
-  // Like run_chosen(), but falls back to the first candidate that the library accepts.
+  // run_chosen(), with the next accepted candidate as fallback.
   bool run(const GemmPointers&, cudaStream_t, std::string_view op);
 
  private:

@@ -1,5 +1,5 @@
-// cuBLASLt: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). The toolkit's has half a gigabyte
-// and takes a tenth of a second to load, so the first call loads it.
+// cuBLASLt: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). Half a gigabyte, a tenth of a
+// second to load: the first call loads it.
 #pragma once
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cublaslt.h>

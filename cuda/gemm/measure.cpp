@@ -34,7 +34,7 @@ class Stopwatch {
   cudaEvent_t events_[2] = {};
 };
 
-// Copies at the same alignment: enough to exceed the cache, one per launch, or none if memory is short.
+// Copies at equal alignment, one per launch: enough to exceed L2, or none if memory is short.
 class Operands {
  public:
   Operands(const Context& c, const GemmKey& k, const GemmPointers& p, cudaStream_t stream) : all_{p} {
@@ -44,7 +44,7 @@ class Operands {
     };
     const size_t a = span(k.trans_a ? k.m : k.k, k.trans_a ? k.k : k.m, k.lda, k.batch, k.stride_a, element),
                  b = span(k.trans_b ? k.k : k.n, k.trans_b ? k.n : k.k, k.ldb, k.batch, k.stride_b, element),
-                 d = span(k.n, k.m, k.ldd, k.batch, k.stride_d, std::max<size_t>(element, 4));  // of i8 and bf16 too
+                 d = span(k.n, k.m, k.ldd, k.batch, k.stride_d, std::max<size_t>(element, 4));  // holds i8 and bf16 too
     const size_t each = room(a) + room(b) + room(d);
     size_t sets = std::clamp<size_t>(2 * properties(c.device.index).l2_cache / each + 1, 2, kMeasuredLaunches);
     try {

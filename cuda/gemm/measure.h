@@ -1,15 +1,14 @@
-// Measures cuBLASLt's algorithms.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 
 namespace tg::cuda {
 
-// False during a capture: measuring waits for the device.
+// False during a capture, since measuring synchronises.
 bool may_measure(cudaStream_t, std::string_view op);
 
-// Chooses the candidate with the least median time over a few rounds, and returns microseconds per GEMM. A round is
-// kMeasuredLaunches GEMMs between two events, on operands that are cold in L2. D is overwritten. Scratch memory is at
-// most twice the cache plus one GEMM's operands.
+// Chooses the candidate with the least median time of a few rounds; returns microseconds per GEMM. A round is
+// kMeasuredLaunches GEMMs between two events, with operands cold in L2. D is overwritten. Scratch memory: at most twice
+// the L2 plus one GEMM's operands.
 inline constexpr int kMeasuredLaunches = 20;
 double measure(const Context&, GemmPlan&, const GemmKey&, const GemmPointers&, cudaStream_t);
 

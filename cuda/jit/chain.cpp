@@ -16,12 +16,12 @@ namespace {
 struct ChainKernel {
   ChainSource source;
   cudaKernel_t kernel = nullptr;  // null: not compilable
-  std::string name;               // of its ops, for messages
+  std::string name;               // names of the ops, for messages
 };
 struct Chains {  // leaked: messages hold names of kernels
   std::mutex mutex;
   std::unordered_map<StructuralHash, const ChainKernel*, StructuralHasher> kernels;
-  std::unordered_map<std::string, cudaKernel_t> loaded;  // by source and architecture
+  std::unordered_map<std::string, cudaKernel_t> loaded;  // key: source and architecture
   std::optional<bool> has_compiler;
   uint64_t refused = 0;
 };
@@ -79,7 +79,7 @@ const ChainKernel& kernel_of(const Chain& c) {
   return *kernel;
 }
 
-// Whether each group of `vector` elements is, in each buffer, contiguous and aligned, or one repeated element.
+// Each group of `vector` elements is, in each buffer, contiguous and aligned, or one repeated element.
 bool in_groups(const Chain& c, const ChainSource& s) {
   for (const uint32_t b : s.buffers) {
     const ChainPlan::Buffer& buffer = c.plan.buffers[b];

@@ -1,5 +1,5 @@
-// Sources of chain kernels (chain_source.h) begin with this header and those of the pointwise functions. The library
-// embeds copies for NVRTC; on the emulator the host compiler reads the files.
+// Head of every chain kernel's source (chain_source.h), with the headers of pointwise functions. NVRTC gets embedded
+// copies; on the emulator the host compiler reads the files.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
@@ -10,7 +10,7 @@
 #include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
-// Gradients in those headers name them; nothing calls them here.
+// Gradients in those headers name them without a call here.
 class Vjp;
 class Tensor;
 class Tensors;
@@ -20,15 +20,14 @@ template <class... I> constexpr Mask mask_of(I... i) { return ((Mask(1) << i) | 
 
 namespace tg::cuda {
 namespace {
-// Filled word by word by launch() of chain.cpp.
+// Filled by launch() of chain.cpp, word by word.
 template <int kBuffers, int kNumbers> struct Arguments {
-  // `groups` groups of adjacent elements from the first on, then single elements.
+  // `groups` groups of adjacent elements, then single elements.
   int64_t elements, groups, columns;
   uint64_t zero;
   void* data[kBuffers];
   uint64_t numbers[kNumbers > 0 ? kNumbers : 1];
 };
-// A number as T, from the lowest bytes.
 template <class T> __device__ __forceinline__ T number(uint64_t bits) {
   if constexpr (sizeof(T) == 8)
     return __builtin_bit_cast(T, bits);
@@ -67,8 +66,8 @@ template <> struct Narrowed<bf16> {
   __device__ __forceinline__ static bf16 from(float x) { return to_bf16(x); }
 };
 
-// The result of an op that the next one reads. Op by op it passes through memory, so no multiplication of one is
-// contracted with an addition of the other. An XOR with a zero unknown to the compiler prevents that here.
+// A result that another op of the chain reads. Op by op it passes through memory, so multiplication and addition are
+// not contracted. XOR with a zero unknown to the compiler prevents it here.
 template <class T> __device__ __forceinline__ T settled(T x, uint64_t) { return x; }
 __device__ __forceinline__ float settled(float x, uint64_t zero) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) ^ uint32_t(zero));
@@ -79,7 +78,7 @@ __device__ __forceinline__ double settled(double x, uint64_t zero) {
 }  // namespace
 }  // namespace tg::cuda
 
-#ifdef TG_CUDA_EMULATED  // the emulator's way into the kernel
+#ifdef TG_CUDA_EMULATED  // the emulator's entry to the kernel
 #define TG_CHAIN_ENTRY(kernel, Args)                                                          \
   extern "C" void kernel##_run(const void* args) { kernel(*static_cast<const Args*>(args)); } \
   extern "C" unsigned long kernel##_bytes() { return sizeof(Args); }

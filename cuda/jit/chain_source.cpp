@@ -67,7 +67,7 @@ class Writer {
   ChainSource write() {
     std::string body;
     for (uint32_t k = 0; k < p_.uses.size(); ++k) body += op(k);
-    std::string once, first;  // read once: declarations, values
+    std::string once, first;  // declarations, values read once
     for (const uint32_t b : s_.buffers)
       if (reads_of(p_, p_.buffers[b]) == Reads::one && !is_output(b)) {
         once += fmt::format(" {} b{};", type_of(p_.buffers[b].dtype), b);
@@ -117,7 +117,7 @@ class Writer {
   }
   std::string input(uint32_t b, bool bitwise) const {
     const Buffer& from = p_.buffers[b];
-    std::string s = fmt::format("v{}", b);  // the result of an op of the chain
+    std::string s = fmt::format("v{}", b);  // an op's result
     if (from.kind == Buffer::Kind::input) {
       const Reads how = reads_of(p_, from);
       s = fmt::format("{}b{}{}", how == Reads::one ? "once." : "", b,
@@ -157,11 +157,11 @@ class Writer {
 
   const ChainPlan& p_;
   std::span<const Op* const> ops_;
-  std::vector<uint32_t> readers_;  // per buffer, within the chain
+  std::vector<uint32_t> readers_;  // readers_[b]: reads of buffer b within the chain
   ChainSource s_;
 };
 
-// Casts: truncated towards 0 and saturated.
+// Casts truncate towards 0 and saturate.
 template <class T> T to(double x) {
   if constexpr (std::is_integral_v<T>) {
     constexpr T lo = std::numeric_limits<T>::min(), hi = std::numeric_limits<T>::max();

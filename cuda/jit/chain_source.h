@@ -1,4 +1,4 @@
-// Writes a chain of pointwise ops as one kernel, from the text of the ops' functions.
+// Source of a chain of pointwise ops as one kernel, from the text of their functions.
 #pragma once
 #include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/op.h>
@@ -13,9 +13,9 @@ enum class Reads : uint8_t { all, row, column, one };
 Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 
 struct ChainSource {
-  std::string text;               // set by dtypes, strides and expressions only
+  std::string text;               // a function of dtypes, strides and expressions
   int vector = 1;                 // adjacent elements per thread, if aligned
-  std::vector<uint32_t> buffers;  // in memory, in the order of the kernel's arguments
+  std::vector<uint32_t> buffers;  // buffers in memory, in argument order
   struct Number {                 // number `index` of the expression of `op`
     uint32_t op, index;
     DType dtype;
@@ -28,7 +28,7 @@ inline constexpr unsigned kChainThreads = 128;
 
 // All ops have expressions.
 ChainSource chain_source(const ChainPlan&, std::span<const Op* const> ops);
-// A number in its dtype or its compute type.
+// A number in its dtype or compute type.
 uint64_t number_bits(const ChainSource::Number&, double);
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-// Kernels from source text at run time: NVRTC compiles them, the disk caches them.
+// Kernels from source text: NVRTC compiles, the disk caches.
 #pragma once
 #include <tapegrad/cuda/jit/rtc_api.h>
 
@@ -15,7 +15,7 @@ struct EmbeddedHeader {
 // Embedded by cmake/embed.cmake, so that programs need no files.
 std::span<const EmbeddedHeader> embedded_headers();
 
-// NVRTC is missing, or the toolkit was too old. Empty if kernels can be compiled.
+// Empty if kernels can be compiled; else: NVRTC is missing, or the toolkit was too old.
 std::string why_no_compiler();
 
 struct Compiled {
@@ -23,17 +23,17 @@ struct Compiled {
   std::string log;    // the compiler's warnings; empty if read from disk
 };
 // The kernels of a source for compute capability arch / 10, read from disk if the same compiler compiled the same
-// source and headers before. The folder is $TG_CACHE_DIR, $XDG_CACHE_HOME/tapegrad or $HOME/.cache/tapegrad. A damaged
-// file is replaced; a folder that is not writable is not used. An Error(cuda) if there is no compiler, or with its
-// message if it refuses the source.
+// source and headers before. The folder is $TG_CACHE_DIR, $XDG_CACHE_HOME/tapegrad or $HOME/.cache/tapegrad. Damaged
+// files are replaced; a folder that is not writable is not used. An Error(cuda) without a compiler, or with its message
+// if it refuses the source.
 Compiled compile_kernels(const std::string& source, int arch);
-// Where compile_kernels() keeps the image; empty if no folder is known.
+// The image's file of compile_kernels(); empty if no folder is known.
 std::string cached_file(const std::string& source, int arch);
 
-// Runs on any device of its capability; loaded until the process ends.
+// Runs on any device of its capability; loaded until exit.
 cudaKernel_t load_kernel(const std::string& image, const char* name);
 
-struct RtcStats {  // of this process
+struct RtcStats {  // this process's
   uint64_t compiled = 0, read = 0;
 };
 RtcStats rtc_stats();

@@ -1,5 +1,5 @@
 // NVRTC and kernel loading: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). NVRTC has a
-// hundred megabytes, so the first compilation loads it.
+// hundred megabytes: the first compilation loads it.
 #pragma once
 #include <tapegrad/cuda/runtime/api.h>
 #ifdef TG_CUDA_EMULATED
@@ -9,7 +9,7 @@
 #include <tapegrad/cuda/runtime/shared_library.h>
 
 #include <nvrtc.h>
-#define TG_LOADS_KERNELS (CUDART_VERSION >= 12080)  // added in 12.8: cudaLibraryLoadData
+#define TG_LOADS_KERNELS (CUDART_VERSION >= 12080)  // 12.8 added cudaLibraryLoadData
 
 namespace tg::cuda {
 SharedLibrary& rtc_library();  // rtc.cpp

@@ -1,5 +1,5 @@
-// Casts of any layout to contiguous memory, one element per thread. The conversions of training have a kernel each; all
-// others go through i64 or f64, which hold every value, with run-time dtypes: they are memory-bound anyway.
+// Casts of any layout to contiguous memory, an element per thread. Conversions of training have a kernel each; the rest
+// go through i64 or f64, which hold every value, with run-time dtypes: memory bounds them anyway.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cuda/device/copy.h>
 
@@ -22,7 +22,7 @@ template <class T> __device__ __forceinline__ T load_as(DType d, const std::byte
     default: return T(reinterpret_cast<const uint8_t*>(p)[at]);
   }
 }
-// Floats to integers truncate and saturate; NaN becomes 0. Integers wrap.
+// Floats to integers truncate and saturate, NaN becomes 0. Integers wrap.
 template <class To, class W> __device__ __forceinline__ To convert(W x) {
   if constexpr (std::is_same_v<To, bool>) {
     return x != W(0);
@@ -62,7 +62,7 @@ template <class From, class To> __global__ void cast_direct(const From* x, To* y
     y[*i] = narrow<To>(compute_t<To>(widen(x[at[0]])));
   }
 }
-// Contiguous operands: 16 bytes of the wider type per thread.
+// Contiguous: 16 bytes of the wider type per thread.
 template <class From, class To> __global__ void cast_dense(const From* x, To* y, int64_t n) {
   constexpr int kWide = int(16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To)));
   for (GridLoop i((n + kWide - 1) / kWide); i; ++i) {

@@ -1,5 +1,5 @@
-// The tensors of a dtype form one row, reduced in rounds: each rank gets its part from all ranks, sums them in rank
-// order, and sends the sums to the others. So the bits equal the CPU's; NCCL only moves bytes.
+// Tensors of a dtype form one row, reduced in rounds: each rank gets its part from all ranks, sums in rank order, and
+// sends the sums to the others. So the bits equal the CPU's; NCCL only moves bytes.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
@@ -32,8 +32,8 @@ class Row {
   std::vector<ReduceBuffer> all_;
   std::vector<int64_t> ends_;
 };
-// Rank r owns elements [cuts[r], cuts[r + 1]); each round takes its next ones, at most `most`. In a round's memory they
-// begin at element r * most.
+// Rank r owns elements [cuts[r], cuts[r + 1]); a round takes its next `most` at most, at element r * most of the
+// round's memory.
 class Rounds {
  public:
   Rounds(const Row& row, const std::vector<int64_t>& cuts, int64_t most)
@@ -42,7 +42,7 @@ class Rounds {
         first_(cuts.begin(), cuts.end() - 1),
         end_(cuts.begin() + 1, cuts.end()),
         n_(end_.size()) {}
-  // Returns false at the end.
+  // False at the end.
   bool next() {
     for (size_t r = 0; r < n_.size(); ++r) first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
     return std::ranges::any_of(n_, [](int64_t n) { return n > 0; });
@@ -53,7 +53,7 @@ class Rounds {
     for (const int64_t n : n_) all.push_back(size_t(n) * element);
     return all;
   }
-  // Copies some ranks' elements of this round from their tensors, or to them.
+  // Copies some ranks' elements of this round from, or to, their tensors.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_segments(
         c,
@@ -86,11 +86,10 @@ class Rounds {
   }
   const Row& row_;
   int64_t most_;
-  std::vector<int64_t> first_, end_, n_;  // per rank
+  std::vector<int64_t> first_, end_, n_;  // all three per rank
 };
 bool all_ranks(int) { return true; }
 
-// Shared by the ops.
 struct Ranks {
   const Context& c;
   const char* op;
@@ -107,14 +106,14 @@ struct Ranks {
         round(comm ? comm->round() : properties(context.device.index).l2_cache),
         exchange(comm, name) {}
 
-  // Elements of a rank's part of a round: a multiple of 16 bytes.
+  // A rank's elements per round: a multiple of 16 bytes.
   int64_t most(const ShardOffsets& cuts, size_t size) const {
     const auto vec = int64_t(16 / size);
     int64_t part = 0;
     for (size_t r = 0; r + 1 < cuts.size(); ++r) part = std::max(part, cuts[r + 1] - cuts[r]);
     return std::min((part + vec - 1) / vec * vec, std::max(vec, int64_t(round / size) / (ranks * vec) * vec));
   }
-  // Each rank's part of a row whose tensors are a subset of those that `cuts` covers.
+  // Cuts of a row whose tensors are a subset of those of `cuts`.
   ShardOffsets cuts_of(const ShardOffsets& cuts, Bufs all, bool (*in)(const Buf&, size_t), size_t which) const {
     ShardOffsets r(cuts.size());
     int64_t begin = 0;
@@ -172,7 +171,7 @@ void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) 
     int64_t begin = 0;
     for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
       if (in[i].dtype() != dtype) continue;
-      // The output holds only the elements that this rank owns.
+      // The output holds only this rank's elements.
       const Shard own = shard_of(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
       row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});

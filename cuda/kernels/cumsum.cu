@@ -1,5 +1,5 @@
-// A warp per chunk of a row, or a thread per chunk of a column. Each chunk starts from the scan of earlier chunks'
-// totals. The order of additions depends on the sizes only.
+// A warp per chunk of a row, or a thread per chunk of a column. A chunk starts from the scan of earlier totals. The
+// order of additions depends on the sizes only.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/kernel.h>
@@ -20,7 +20,7 @@ struct Lines {  // (outer, n, inner), contiguous; a scan of n in chunks
   bool reverse;
   __host__ __device__ int64_t tasks() const { return outer * chunks * inner; }
 };
-// Elements [begin, end) of one line; element i at at(i).
+// Elements [begin, end) of a line; element i is at(i).
 struct Part {
   int64_t begin, end, first, step;
   __device__ __forceinline__ Part(const Lines& l, int64_t t) {
@@ -43,7 +43,7 @@ template <class T> __global__ void cumsum_row_totals(Lines l, const T* x, Acc<T>
     if (*i % kWarp == 0) totals[t] = sum;
   }
 }
-// before: scan of the totals; null if a line is one chunk. x may alias y.
+// before: scan of totals; null for one chunk. x may alias y.
 template <class T> __global__ void cumsum_row_scan(Lines l, const T* x, T* y, const Acc<T>* before) {
   for (GridLoop i(l.tasks() * kWarp); i; ++i) {
     const int64_t t = *i / kWarp;

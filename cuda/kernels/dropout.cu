@@ -1,5 +1,5 @@
-// The output is contiguous, so an offset in it is the row-major position of the element, for any layout of the input. A
-// thread has V elements, whose words are V / 4 blocks of the random stream.
+// The output is contiguous, so an offset in it is the element's row-major position. A thread has V elements: V / 4
+// blocks of the random stream.
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/dropout.h>
 
@@ -18,7 +18,7 @@ template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int
     word[4 * b + 2] = int32_t(w.z >> 8), word[4 * b + 3] = int32_t(w.w >> 8);
   }
 }
-// Dropped if the upper 24 bits of the word are below limit. y may alias x.
+// Drops elements whose upper 24 random bits are below limit. y may alias x.
 template <class T, int V>
 __global__ void dropout_values(StepValue<Rng> state, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors,
                                int64_t n, const T* x, T* y) {

@@ -1,5 +1,5 @@
-// GEMMs use the library's 8-bit floats where available. Else they run in TF32, which represents fp8 values and their
-// products exactly; a pass scales the accumulators.
+// cuBLASLt's fp8 GEMMs where available. Else TF32, which represents fp8 values and products exactly; a pass scales the
+// accumulators.
 #include <tapegrad/cuda/device/quantize_tiles.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
@@ -26,7 +26,7 @@ template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
 template <Fp8Format f> class Fp8Quantizer {
  public:
   using Value = uint8_t;
-  // Scales far from 1 are moved nearer, exactly; underflow quantizes to 0.
+  // Moves scales far from 1 nearer, exactly; underflow quantizes to 0.
   __device__ __forceinline__ explicit Fp8Quantizer(uint32_t absmax) {
     const float s = fp8_scale<f>(math::detail::float_of(absmax));
     factor_ = s < 0x1p-60f ? 0x1p80f : s > 0x1p60f ? 0x1p-80f : 1.0f;
@@ -34,8 +34,7 @@ template <Fp8Format f> class Fp8Quantizer {
     inverse_ = reciprocal(scale_);
     kept_ = s > 0 ? 0xff : 0;
   }
-  // quotient() gives the division's result at every rounding boundary: all scales were tested. It loses the sign of
-  // zeros.
+  // quotient() equals division at every rounding boundary: tested for all scales. It loses the sign of zeros.
   __device__ __forceinline__ uint8_t operator()(float x) const {
     const uint32_t size = math::detail::bits_of(quotient(x * factor_, scale_, inverse_)) & 0x7fffffffu;
     return nearest<f>(math::detail::float_of(size | (math::detail::bits_of(x) & 0x80000000u))) & kept_;
@@ -46,13 +45,13 @@ template <Fp8Format f> class Fp8Quantizer {
   uint8_t kept_;
 };
 
-// The bits in f32 have the right fraction; one multiplication corrects the exponent.
+// The bits as f32 have the right fraction; a multiplication corrects the exponent.
 template <Fp8Format f> __device__ __forceinline__ float decoded(uint8_t code) {
   constexpr uint32_t kPower = uint32_t(127 - Fp8<f>::kBias + 127) << 23;
   const uint32_t u = (code & 0x80u) << 24 | (code & 0x7fu) << (23 - Fp8<f>::kFraction);
   return math::detail::float_of(u) * math::detail::float_of(kPower);
 }
-// Values are unscaled without absmax.
+// Without absmax: unscaled values.
 template <Fp8Format f, class T, int V>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const uint8_t* codes, const float* absmax, int64_t n, int64_t packs, T* y) {
@@ -77,12 +76,12 @@ __global__ void __launch_bounds__(kThreads)
     else
       scale_weight[*g - m] = weight[*g - m] / largest_weight;
 }
-// n: elements of a row, a multiple of V.
+// n: elements per row, a multiple of V.
 struct Sums {
   const float* p = nullptr;
-  const float *absmax_x = nullptr, *absmax_weight = nullptr;  // null if already scaled
+  const float *absmax_x = nullptr, *absmax_weight = nullptr;  // null: already scaled
   float largest_x = 1, largest_weight = 1;
-  const float* bias = nullptr;  // null if none
+  const float* bias = nullptr;  // null: none
   int64_t n = 0;
 };
 template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums(Sums s, int64_t packs, T* y) {
@@ -152,7 +151,7 @@ void decode_plain(const Context& c, Fp8Format format, const uint8_t* codes, int6
 float largest_of(Fp8Format f) {
   return f == Fp8Format::e4m3 ? Fp8<Fp8Format::e4m3>::kLargest : Fp8<Fp8Format::e5m2>::kLargest;
 }
-constexpr int64_t kMostRows = 16384;  // rows held as f32 in memory at a time
+constexpr int64_t kMostRows = 16384;  // f32 rows in memory at a time
 size_t bytes_of(int64_t floats) { return size_t(std::max<int64_t>(floats, 1)) * 4; }
 struct Product {
   Fp8Format of_x, of_weight;
@@ -176,7 +175,7 @@ template <class T> bool multiply_by_library(const Context& c, const Product& p, 
   g.m = p.m, g.n = p.n, g.k = p.k, g.of_x = p.of_x, g.of_weight = p.of_weight, g.x = p.x, g.weight = p.weight;
   g.scale_x = scale_x.as<float>(), g.scale_weight = scale_weight.as<float>(), g.dtype = dtype, g.out = y;
   if (!p.bias) return gemm_fp8(c, g);
-  const int64_t most = std::min(p.m, kMostRows);  // the library would round the bias
+  const int64_t most = std::min(p.m, kMostRows);  // cuBLASLt would round the bias
   const Scratch sums(c, bytes_of(most * p.n));
   g.dtype = DType::f32, g.out = sums.as<void>();
   for (int64_t first = 0; first < p.m; first += most) {

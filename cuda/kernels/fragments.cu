@@ -1,4 +1,4 @@
-// A block scores the fragments of a row, one per warp, and takes their softmax.
+// A block scores a row's fragments, one per warp, then takes their softmax.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/ops/fragments.h>
@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 Error not_finite(const IndexSite& s, int64_t position, int64_t value) {
   return score_not_finite(position / s.size, position % s.size, std::bit_cast<double>(value), s.index);
 }
-// scores (rows, F) is scratch.
+// scores (rows, F): scratch.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     fragment_weights_rows(const T* x, const T* selector, compute_t<T>* scores, T* y, int64_t rows, int64_t f, int64_t d,
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
     total = block_all<SumOp, kThreads>(total, C(0));
     const C scale = C(1) / total;
     for (int64_t k = threadIdx.x; k < f; k += kThreads) y[r * f + k] = narrow<T>(math::exp(z[k] - top) * scale);
-    __syncthreads();  // the row is done
+    __syncthreads();  // scores are read
   }
 }
 void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context& c) {

@@ -1,6 +1,6 @@
-// Reads by index are one walk over the output, one thread per 2 to 16 bytes. Sums by index give each element of the
-// result one writer, which accumulates in source order: one thread per line, or, if lines are few and long, a thread
-// that reads its terms from sorted (destination, position) pairs (sort.h).
+// Gathers walk the output, a thread per 2 to 16 bytes. Scatters give each element one writer, which accumulates in
+// source order: a thread per line, or, for few long lines, a thread that reads its terms from sorted (destination,
+// position) pairs (sort.h).
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -24,7 +24,7 @@ IndexCheck check_of(const Context& c, const Buf& index, size_t dim, int64_t size
 }
 
 // --- reading by index ---------------------------------------------------------------------------------------------
-// The index of output element e is at (e / repeat) % count.
+// Output element e has index number (e / repeat) % count.
 struct Repeats {
   int64_t repeat, count, unit = 1;
   __device__ __forceinline__ int64_t operator()(int64_t i) const { return i * unit / repeat % count; }
@@ -47,14 +47,14 @@ __global__ void __launch_bounds__(kThreads) index_pick(const Bits* x, Ids index,
   }
 }
 
-// Strides over y's shape; step is x's along the indexed dimension.
+// Strides over y's shape; step: x's along the indexed dimension.
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
   int64_t step;
   Repeats repeats;
 
-  // Elements that move together: the greatest common divisor of all offsets and sizes.
+  // Elements per vector copy: the gcd of all offsets and sizes.
   int64_t unit() const {
     const auto bytes = int64_t(size_of(y.dtype()));
     if (y.shape().empty() || index_strides.back() != 0 || x_strides.back() != 1) return 1;
@@ -119,7 +119,7 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context& c) {
 }
 
 // --- adding slices by index ---------------------------------------------------------------------------------------
-// (index, position); indices out of range come last.
+// (index, position); bad indices sort last.
 __global__ void __launch_bounds__(kThreads)
     index_make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
   for (GridLoop i(n); i; ++i) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // unless they alias
+template <class T> void copy_to(const Context& c, const Buf& x, const Buf& y) {  // no-op on aliases
   if (x.data<T>() != y.data<T>() || !x.is_contiguous()) copy_contiguous(c, x, y.data<T>());
 }
 template <class T>
@@ -232,7 +232,7 @@ template <class From, class To> void convert_to(const Context& c, const Buf& x, 
          Strided<1>(x.shape(), {x.strides()}), n);
 }
 
-// One thread accumulates a line of n elements into y, in compute types.
+// A thread accumulates a line of n elements into y, in compute types.
 struct Lines {
   // count: lines. Along a line: n elements, strides of y, index and src.
   int64_t count, n, step, id_step, src_step;
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// (offset in y, position in src); indices out of range come last.
+// (offset in y, position in src); bad indices sort last.
 __global__ void __launch_bounds__(kThreads)
     index_make_element_pairs(Ids index, uint64_t* pairs, Strided<2> walk, int64_t n, int64_t step, int64_t y_size,
                              int position_bits, IndexCheck check) {
@@ -286,7 +286,7 @@ template <class T> void scatter_lines(const Context& c, Bufs in, const Buf& out,
   using A = compute_t<T>;
   const Buf &index = in[1], &src = in[2];
   Layout wide_layout = *out.layout;
-  std::optional<Scratch> wide;  // bf16 is rounded once
+  std::optional<Scratch> wide;  // rounds bf16 once
   Buf y = out;
   if constexpr (std::is_same_v<A, T>) {
     copy_to<T>(c, in[0], out);

@@ -1,6 +1,6 @@
-// mma.sync m16n8k32, or wgmma on compute capability 9.0 (int8_wgmma.h). Tiles of both operands pass through a ring of
-// stages in shared memory; the epilogue applies scales and bias. Operands are rows of whole 16 bytes; others are copied
-// and zero-padded. TG_INT8_PRODUCTS selects a method for comparison.
+// mma.sync m16n8k32, or wgmma on compute capability 9.0 (int8_wgmma.h). Operand tiles pass through a ring of stages in
+// shared memory; the epilogue applies scales and bias. Rows are whole 16 bytes; others are copied and zero-padded.
+// TG_INT8_PRODUCTS selects a method for comparison.
 #include <tapegrad/cuda/device/int8_wgmma.h>
 #include <tapegrad/cuda/device/transpose_tile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -31,8 +31,8 @@ using Small = TileShape<2, 2, 2, 4, 2, 3>;    // 64 x 64, 48 KiB
 static_assert(Large::kRows == Wgmma::kRows && Large::kColumns == Wgmma::kColumns);
 static_assert(Compact::kSharedBytes <= kLeastShared && Small::kSharedBytes <= kLeastShared);
 
-// Rows first ... first + kRows, bytes k ... k + kDepth: 16-byte unit p of row r is stored at p ^ r % 8. Rows beyond the
-// last repeat it and are not stored. Bytes beyond k_end are 0.
+// Loads rows [first, first + kRows), bytes [k, k + kDepth): 16-byte unit p of row r goes to p ^ r % 8. Rows beyond the
+// last repeat it, unstored. Bytes beyond k_end are 0.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t ld, int64_t first, int64_t rows,
                                           int64_t k, int64_t k_end) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t
 }
 template <class S> struct Fragments {  // operands of one mma step: 32 bytes of k
   uint32_t a[S::kM][4], b[S::kN / 2][4];
-  // Bytes from k * 32 on of the warp's rows of both operands.
+  // The warp's rows of both operands, bytes from k * 32 on.
   __device__ __forceinline__ void load(const Bytes* rows, const Bytes* columns, int k) {
     const int lane = int(threadIdx.x) % 32;
     const Bytes* const from = rows + lane % 16 * kParts + ((k * 2 + lane / 16) ^ lane % kParts);
@@ -105,7 +105,7 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
 
 // --- operands that are not rows of whole 16 bytes -------------------------------------------------------------------
 constexpr int kThreads = 256;
-// to (rows, padded) from element (i, j) at i * row_step + j * step; zeros from k on.
+// to (rows, padded): element (i, j) is at i * row_step + j * step; zeros from k on.
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const int8_t* from, int64_t row_step, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to) {
   const int64_t parts = padded / 16;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int e = 0; e < 16; ++e) v[l].x[e] = j + l < k && i + e < rows ? from[(j + l) * step + i + e] : int8_t(0);
     }
-    __syncthreads();  // the last tile was stored
+    __syncthreads();  // the last tile is stored
 #pragma unroll
     for (int e = 0; e < 16; ++e) tile.put(e, {v[0].x[e], v[1].x[e], v[2].x[e], v[3].x[e]});
     __syncthreads();
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Its own memory, or a padded copy.
+// Own memory, or a padded copy.
 class Operand {
  public:
   const int8_t* data;
@@ -169,7 +169,7 @@ class Operand {
 };
 
 // --- cuBLASLt -------------------------------------------------------------------------------------------------------
-// y = scaled accumulators, V columns at a time.
+// y = scaled accumulators, V columns per thread.
 template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums(Product p, const int32_t* sums, T* y) {
   const int64_t packs = p.n / V;
   for (GridLoop g(p.m * packs); g; ++g) {
@@ -185,13 +185,13 @@ template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums
     store16(y + *g * V, v);
   }
 }
-// If TG_INT8_PRODUCTS names it. Where it does not apply, another is used.
+// TG_INT8_PRODUCTS names it. Where it does not apply, another is used.
 bool wanted(std::string_view way) {
   const char* const how = std::getenv("TG_INT8_PRODUCTS");
   return how && how == way;
 }
 template <class T> void multiply_by_library(const Context& c, Product p, T* y) {
-  constexpr int64_t kMostRows = 65536;  // accumulators held in memory at a time
+  constexpr int64_t kMostRows = 65536;  // accumulators in memory at a time
   Gemm g;
   g.dtype = DType::i8, g.n = p.n, g.k = p.k;
   g.b = {.data = p.weight, .ld = p.ld_weight, .transposed = true};
@@ -226,7 +226,7 @@ template <class T> void multiply(const Context& c, Product p, T* y) {
   const auto run = [&]<class S>() {
     launch(c, int8_product<S, T>, dim3(unsigned(tiles<S>(p))), S::kThreads, S::kSharedBytes, p, y);
   };
-  if (tiles<Large>(p) * 2 <= properties(c.device.index).multiprocessors)  // most of the device would be idle
+  if (tiles<Large>(p) * 2 <= properties(c.device.index).multiprocessors)  // large tiles would idle most of the device
     return run.template operator()<Small>();
   const bool fits = p.k > 0 && std::max(p.m, p.n) < int64_t(1) << 31;  // TMA counts rows in 32 bits
   if (fits && !wanted("mma") && has_wgmma<T>(c)) return multiply_by_wgmma(c, p, y);
@@ -238,7 +238,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   Product p;
   p.n = w.size(0), p.m = y.numel() / p.n;
   const int64_t k = w.size(1);
-  // Rows of x are read in place if they have one stride.
+  // Rows of x with one stride are read in place.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   const int8_t* from = x.data<int8_t>();

@@ -1,5 +1,5 @@
-// A block per row, or per kMostRows of many. x a stays in shared memory between the two GEMMs. Sums have a fixed order:
-// warps split the inner size, and partial sums are reduced by warp number.
+// A block per row, or per kMostRows of many. x a stays in shared memory between the two GEMMs. Fixed order of sums:
+// warps split the inner size; partial sums are reduced by warp number.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/lora.h>
 
@@ -8,13 +8,13 @@
 namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
-constexpr int kMostRows = 4, kCols = 8;  // tile of x a, in a thread's registers
+constexpr int kMostRows = 4, kCols = 8;  // tile of x a in registers
 
 struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// Lane l gets sum l % N over the warp. Each step halves the numbers; the order of additions is the same for any N.
+// Lane l gets sum l % N over the warp. Each step halves the count; the order of additions is the same for any N.
 template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) {
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, in
   return sums_to_lanes(sum);
 }
 
-// x a, rounded to h, and times scale to inner (kRows, r). Ends with a barrier.
+// x a (kRows, r), rounded, to h, and times scale to inner. Ends with a barrier.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale, int64_t row, const T* x, const T* a,
                                               T* h, compute_t<T>* inner) {
@@ -116,7 +116,7 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
     const Dense<T> x(c, in[0]), a(c, in[1]), b(c, in[2]);
     std::optional<Dense<T>> base;
     if (in.size() > 3) base.emplace(c, in[3]);
-    // of x a and of the warps' shares
+    // x a and the warps' partial sums
     const auto bytes = [&](int rows) { return size_t(rows) * (size_t(s.r) + kWarps * kCols) * sizeof(C); };
     TG_CHECK(has_shared(c, bytes(1)), value,
              "[lora] the rank is {}: a row of x a takes {} bytes, and a block has {} bytes of shared memory. Use a "
@@ -128,7 +128,8 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
              out[0].data<T>(), out[1].data<T>());
     };
     const bool vectors = s.r % kCols == 0 && aligned16(a);
-    const bool idle = s.rows < kMostRows * properties(c.device.index).multiprocessors;  // SMs, with more rows per block
+    const bool idle =
+        s.rows < kMostRows * properties(c.device.index).multiprocessors;  // more rows per block would idle SMs
     if (idle || !has_shared(c, bytes(kMostRows)))
       vectors ? run.template operator()<1, true>() : run.template operator()<1, false>();
     else

@@ -1,6 +1,6 @@
-// Kernels of ops/loss.h. Cross-entropy reads the logits once, one block per row, with an online softmax per thread. The
-// gradient reads them once more and writes once, in place where allowed. One block reduces the losses of rows in f64.
-// Squared differences are reduced in chunks whose number depends on the size only. Every run gives the same bits.
+// Cross-entropy reads logits once, a block per row, with an online softmax per thread. The gradient reads them once
+// more and writes once, in place where allowed. One block reduces rows' losses in f64. Squared differences go by
+// chunks; their number depends on the size only. Every run gives the same bits.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/row_loop.h>
@@ -26,7 +26,7 @@ struct Targets : Ids {
   __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
 
-// Online sum of exp(x - top), top being the largest x so far (-inf at first). A NaN is never top, but reaches the sum.
+// Online sum of exp(x - top), top: largest x so far, -inf at first. NaN is never top, but reaches the sum.
 template <class C> struct LogSum {
   C top = -std::numeric_limits<C>::infinity();
   KahanSum<C, true> sum;
@@ -46,7 +46,7 @@ template <class C> struct LogSum {
   }
 };
 
-// x (rows, n) -> log-sum-exp and loss of each row: 0 for ignored rows, NaN for a target out of range.
+// x (rows, n) -> log-sum-exp and loss per row: 0 for ignored rows, NaN for bad targets.
 template <int kBlock, class T>
 __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock)
     cross_entropy_rows(const T* x, Targets targets, compute_t<T>* lse, compute_t<T>* losses, int64_t rows, int64_t n,
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     for_row_packs<kBlock>(p, n, [&](int64_t, const auto& v) { own.add(v); });
     const C top = block_all<MaxOp, kBlock>(own.top, -std::numeric_limits<C>::infinity());
     const C total = own.sum.total(), scaled = total == C(0) ? C(0) : total * math::exp(own.top - top);
-    // top - top is 0, or NaN for an infinite top, as x - top is
+    // top - top is 0; NaN, like x - top, for infinite top.
     const C sum = block_all<SumOp, kBlock>(scaled, C(0)) + (top - top);
     C below = 0;  // sum of x - top
     if (smoothing != C(0)) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
   }
 }
 
-// The number of rows that are not ignored. One block; all its threads get it.
+// Number of rows not ignored, for all threads of one block.
 __device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t rows) {
   if (!targets.ignores) return rows;
   int64_t kept = 0;
@@ -222,7 +222,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
 struct SquaredDifference {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return (a - b) * (a - b); }
 };
-constexpr int64_t kChunks = 1024;  // at most, on any device
+constexpr int64_t kChunks = 1024;  // maximum on any device
 template <class T>
 __global__ void __launch_bounds__(kThreads) mse_squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
   for (GridLoop i(n); i; ++i) y[*i] = SquaredDifference{}(widen(x[*i]), widen(t[*i]));

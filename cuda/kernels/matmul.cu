@@ -1,5 +1,5 @@
-// A matrix with contiguous rows or columns is read in place; any other is copied. Equal strides over a batch make one
-// call of the library.
+// Matrices with contiguous rows or columns are read in place, others copied. A batch with equal strides is one call of
+// cuBLASLt.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -22,7 +22,7 @@ bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t colu
   return true;
 }
 
-// The last two dimensions are a matrix, the others broadcast.
+// Matrices in the last two dimensions; the others broadcast.
 class Batched {
  public:
   Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {
@@ -39,8 +39,8 @@ class Batched {
     matrix.data = p;
     matrix.transposed ^= transposed;
   }
-  GemmOperand matrix;  // the first of the batch
-  // Elements from one matrix to the next, per batch dimension.
+  GemmOperand matrix;  // the batch's first
+  // Elements between matrices, per batch dimension.
   Strides steps(const Shape& batch) const {
     const size_t nd = layout_.shape.size() - 2;
     Layout l;
@@ -58,7 +58,7 @@ class Batched {
   }
 };
 
-// multiply_small_m() if reading b dominates; false if it does not, or the kernels cannot.
+// multiply_small_m() where reading b dominates and its kernels apply; else false.
 template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
   if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
@@ -90,7 +90,7 @@ bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Stride
   return true;
 }
 
-// The longest dimension is the library's batch; a loop covers the rest.
+// The longest dimension is cuBLASLt's batch; a loop covers the rest.
 void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   Strides step_out = Strides::filled(batch.size(), g.m * g.n);
   for (size_t d = batch.size(); d-- > 1;) step_out[d - 1] = step_out[d] * batch[d];
@@ -161,7 +161,7 @@ void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   }
   if (g.k == 0) return gemm(c, g);
 
-  // Rows of x are read in place if they have one stride.
+  // Rows of x with one stride are read in place.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   std::optional<Contiguous> copy;

@@ -1,6 +1,6 @@
-// Kernels of ops/norm.h: one row per warp or block; a second pass computes the variance. Gradients of weight and bias
-// are partial sums over groups of consecutive rows, reduced afterwards. The number of groups depends on the sizes only.
-// RMSNorm is LayerNorm with a mean of 0.
+// One row per warp or block; a second pass computes the variance. Gradients of weight and bias: partial sums over
+// groups of consecutive rows, then a reduction. The number of groups depends on the sizes only. RMSNorm is LayerNorm
+// with mean 0.
 #include <tapegrad/ops/norm.h>
 
 #include <tapegrad/cuda/device/reduce.h>
@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 namespace {
-// The i-th input, or null. Not a std::optional: g++ warns that its contents are uninitialised.
+// The i-th input, or null. Not std::optional: g++ warns of uninitialised contents.
 template <class T> struct Parameter {
   std::unique_ptr<Dense<T>> data;
   Parameter(const Context& c, Bufs in, size_t i) {
@@ -89,9 +89,9 @@ template <class T, class B> struct Backward {
   C *dw, *db;  // (groups, n) each with row stride `step`; or null
   int64_t rows, n, groups, per_group, step;
 };
-// Minimum blocks per SM for __launch_bounds__: caps ptxas's registers. LayerNorm has one more accumulator.
+// Minimum blocks per SM for __launch_bounds__, to cap registers. LayerNorm has one more accumulator.
 template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
-// One group of rows per warp or block. For rows that do not fit in registers, norm_grad_columns computes dw and db.
+// One group of rows per warp or block. For rows beyond registers, norm_grad_columns computes dw and db.
 template <class S, class B, bool kCentred>
 __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
         }
         if constexpr (!kRoom) store(k, j);
       });
-      if constexpr (kRoom) each_pack<S>(n, store);  // after all loads of ds
+      if constexpr (kRoom) each_pack<S>(n, store);  // all loads of ds come first
     }
     if constexpr (kRoom) {
       each_pack<S>(n, [&](int k, int64_t j) {
@@ -216,8 +216,8 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
   B* const dr = wants.dr ? out[next].data<B>() : nullptr;
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
-  // Groups are blocks, or warps (4 per block): as many as 132 SMs hold at once. Each group writes partial sums, so it
-  // has at least 4 rows. It accumulates at most 128 rows sequentially.
+  // Groups are blocks, or warps (4 per block): as many as 132 SMs hold at once, with 4 to 128 rows each, added
+  // sequentially.
   const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
   const int64_t per_group = std::clamp<int64_t>((rows + most - 1) / most, 4, 128);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;
@@ -240,7 +240,6 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
     reduce(c, IntoParameters<T>{dw ? dw : db, db, n}, part->as<C>(), split(0b01, {groups, step}, {step, 1}));
 }
 
-// f with the dtype of the residual stream and the dtype of the branch.
 template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
   if (stream != branch) return f.template operator()<float, bf16>();
   visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });

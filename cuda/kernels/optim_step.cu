@@ -18,9 +18,9 @@ struct Gradient {
   int64_t n;
   DType dtype;
 };
-constexpr int kNormCtas = 5;  // per SM
+constexpr int kNormCtas = 5;  // blocks per SM
 
-// This thread's sum over [begin, end), a multiple of 16 bytes from the start of the tensor.
+// This thread's sum over [begin, end), which starts 16-byte aligned in the tensor.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
   constexpr int V = kVec<T>;
   const T* x = static_cast<const T*>(data);
@@ -37,7 +37,6 @@ template <class T> __device__ __forceinline__ double square_sum(const void* data
   for (int64_t i = scalars + threadIdx.x; i < end; i += kThreads) sum += double(widen(x[i])) * double(widen(x[i]));
   return sum;
 }
-// One partial sum per chunk.
 template <int kMost>
 __global__ void __launch_bounds__(kThreads, kNormCtas)
     square_sums_all(const __grid_constant__ Batch<Gradient, kMost> batch, double* sums) {
@@ -82,7 +81,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
 }
 
 // --- steps --------------------------------------------------------------------------------------------------------
-// Gradient clipping of all tensors of a step; off if both norms are null.
+// Gradient clipping; off if both norms are null.
 struct Clip {
   const double* wide = nullptr;
   const float* narrow = nullptr;
@@ -96,16 +95,16 @@ struct Clip {
   }
   template <class T> struct Factor {
     T of_gradient;
-    bool skip;  // nothing changes
+    bool skip;  // skip: nothing changes
   };
   template <class T> __device__ __forceinline__ Factor<T> factor() const {
     if (!wide && !narrow) return {T(1), false};
     const double norm = wide ? *wide : double(*narrow), c = max_norm / (norm + 1e-6);
-    return {T(c > 1 ? 1 : c),  // a NaN stays visible
+    return {T(c > 1 ? 1 : c),  // NaN stays visible
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor's kLists lists, which are updated, and its gradient in T or bf16. W: of the first list, M: of the others.
+// A tensor's kLists updated lists, and its gradient in T or bf16. W: type of the first list, M: of the others.
 template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
@@ -114,9 +113,9 @@ template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   const void* in[kLists];
   void* out[kLists];  // may alias the inputs
   const void* grad;
-  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // of in[0] after the step, may be null; or low bits
+  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // in[0] after the step, or null; or low bits
   int64_t n;
-  bool narrow;  // the gradient is bf16
+  bool narrow;  // bf16 gradient
 
   static bool has(Bufs out, size_t n, size_t k) {
     return out[k].dtype() == dtype_of<W>() && (kLists == 1 || out[n + k].dtype() == dtype_of<M>());
@@ -211,7 +210,7 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
     w -= s.rate * g;
   }
 };
-// Elements [at, at + V), whose gradient is g.
+// Elements [at, at + V) with gradient g.
 template <int V, class Entry, class T = typename Entry::Type>
 __device__ __forceinline__ void step_at(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
                                         int64_t at, const T (&g)[V]) {
@@ -258,7 +257,7 @@ __device__ __forceinline__ void step_chunk(const Entry& t, const Clip::Factor<T>
   for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_by<V, G>(t, clip, now, begin + i);
   for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_by<1, G>(t, clip, now, begin + i);
 }
-// recorded: `now` of the entries in a recording, else null.
+// recorded: step values in device memory while captured in a CUDA graph; null: entries hold `now`.
 template <class Entry, int kMost>
 __global__ void __launch_bounds__(kThreads, Entry::kCtas)
     optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks, const __grid_constant__ Clip clip,
@@ -280,12 +279,11 @@ __global__ void __launch_bounds__(kThreads, Entry::kCtas)
     step_chunk<T>(t, factor, now, begin, n);
   }
 }
-// The entries of one dtype.
 template <class Entry> struct Entries {
   using T = typename Entry::Type;
   std::deque<Contiguous> dense;
   std::vector<Entry> all;
-  std::vector<size_t> places;  // their indices in the op
+  std::vector<size_t> places;  // indices in the op
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
@@ -328,14 +326,14 @@ template <class Entry> struct Entries {
 };
 template <class... Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
   const size_t copies = all_out.size() - op.copied.size(), low = copies - op.split.size();
-  for (size_t k = 0; k < copies; ++k)  // low bits, and tensors outside the update, are copied
+  for (size_t k = 0; k < copies; ++k)  // copies low bits, and tensors outside the update
     if ((k >= low || k < op.first.size()) && all_in[k].bytes != all_out[k].bytes)
       copy_contiguous(c, all_in[k], first_element(all_out[k]));
   const op::StepParts parts(op.first, op.copied, op.split, all_in, all_out);
   const Bufs in = parts.in(), out = parts.out();
   const size_t updated = out.size(), n = op.tensors();
   const Clip clip(op, in, updated + n);
-  const std::tuple all{Entries<Entry>(op, in, out, c)...};  // allocate all before any write
+  const std::tuple all{Entries<Entry>(op, in, out, c)...};  // all allocations precede any write
   std::apply([&](const auto&... e) { (e.step(op, clip, c), ...); }, all);
 }
 
@@ -344,8 +342,8 @@ template <class T, class M> struct Folded : AdamW<T, M> {
   static constexpr bool kCopies = false;
   using AdamW<T, M>::AdamW;
 };
-// w (rows, columns) has the gradient a^T b, of a (terms, rows) and b (terms, columns). A thread has kTall rows of V
-// adjacent columns, so that it reads b once for all of them.
+// Gradient of w (rows, columns): a^T b, a (terms, rows), b (terms, columns). A thread has kTall rows of V adjacent
+// columns, so that it reads b once for all of them.
 constexpr int kTall = 4;
 template <class T, class M, int V>
 __global__ void __launch_bounds__(kThreads)

@@ -1,4 +1,4 @@
-// Folds over the lists of ops/pointwise.h and ops/binary.h: the functors of the CPU.
+// Kernels for the lists of ops/pointwise.h and ops/binary.h, with the CPU's functors.
 #include <tapegrad/cuda/unary.h>
 
 namespace tg::cuda {
@@ -9,7 +9,7 @@ template <class F> struct WithNumber {
     return F::f(n.choice ? n.a : x, n.choice ? x : n.a);
   }
 };
-template <class F> struct Partial {  // n.choice: by y
+template <class F> struct Partial {  // n.choice: derivative by y
   template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x, T y, T g) {
     return (n.choice ? F::dy(x, y) : F::dx(x, y)) * g;
   }
@@ -19,13 +19,13 @@ template <class F> struct PartialWithNumber {
     return (n.choice ? F::dy(n.a, x) : F::dx(x, n.a)) * g;
   }
 };
-// Powers are computed in double.
+// pow computes in double.
 template <> constexpr bool kGrouped<Value<op::Pow>> = false;
 template <> constexpr bool kGrouped<WithNumber<op::Pow>> = false;
 template <> constexpr bool kGrouped<Partial<op::Pow>> = false;
 template <> constexpr bool kGrouped<PartialWithNumber<op::Pow>> = false;
 
-// F computes in double, float, and integers if it takes them.
+// f(T) for double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

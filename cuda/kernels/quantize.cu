@@ -1,4 +1,4 @@
-// Kernels of ops/quantized/quantize.h except the GEMM (int8_linear.cu), and of GELU before quantization.
+// Kernels of ops/quantized/quantize.h except the GEMM (int8_linear.cu), and GELU before quantization.
 #include <tapegrad/cuda/device/quantize_tiles.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/inputs.h>
@@ -9,7 +9,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // --- rows ---------------------------------------------------------------------------------------------------------
-// Rounded as by the activation's own kernel.
+// Rounds like the activation's own kernel.
 template <class F> struct After {
   template <class T> static __device__ __forceinline__ T f(T x) { return narrow<T>(F::f(widen(x))); }
 };

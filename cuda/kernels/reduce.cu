@@ -1,4 +1,3 @@
-// device/reduce.h walks the elements.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/map.h>
@@ -20,8 +19,8 @@ template <class A> __device__ __forceinline__ constexpr A lowest() {
 
 template <class T> inline constexpr bool kCommon = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
-// Reduces chunk results: sums, or maxima of keys (Best). Everything is a run-time value, so that one kernel serves
-// every op and dtype; such results are few.
+// Reduces chunk results: sums, or maxima of keys (Best). Run-time values let one kernel serve every op and dtype; such
+// results are few.
 template <class Total> struct OfChunks {
   using A = Total;
   static constexpr Forms kForms = Forms::few;
@@ -60,11 +59,11 @@ template <class T> struct Add {
   __device__ __forceinline__ void store(int64_t out, A total) const { y[out] = narrow<T>(compute_t<T>(total)); }
   OfChunks<A> partial() const { return {false, false, dtype_of<T>(), y}; }
 };
-// Sums of x, or of (x - mean)^2, divided.
+// Sums of x or (x - mean)^2, divided.
 template <class T> struct Moment {
   using A = compute_t<T>;
   const A* means;
-  A* first;  // if there are no means yet
+  A* first;  // set if there are no means yet
   T* second;
   A divisor;
   static __device__ __forceinline__ A start() { return 0; }
@@ -103,9 +102,9 @@ template <class T> struct Best {
   OfChunks<A> partial() const { return {true, !largest, dtype_of<T>(), y}; }
 };
 
-// The maximum of a row with a NaN is that NaN.
+// NaN, if any, is a row's maximum.
 template <class C> __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-template <class T> struct Ties {  // number of elements that equal the extremum
+template <class T> struct Ties {  // number of elements equal to the extremum
   using A = int64_t;
   static constexpr Forms kForms = kCommon<T> ? Forms::columns : Forms::few;
   const T* best;

@@ -1,5 +1,5 @@
-// Sines and cosines of all (position, pair) once per call, then one pass over the rows. A thread keeps the rotations of
-// V adjacent elements of a position and steps through the batch. V is 16 bytes if rows are aligned, else a pair.
+// Sines and cosines of all (position, pair) once per call, then one pass over rows. A thread keeps the rotations of V
+// adjacent elements of a position and steps through the batch. V: 16 bytes if rows are aligned, else a pair.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>

@@ -1,4 +1,4 @@
-// Copies know elements by their size only; every element is written once.
+// Copies know elements by size only; each is written once.
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/ops/shape_ops.h>
 

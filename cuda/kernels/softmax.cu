@@ -1,5 +1,5 @@
-// Kernels of ops/softmax.h: one row per warp or block. Rows that fit in registers are read once. Longer rows are read
-// twice: one pass computes both the maximum and the sum of exponentials (Milakov & Gimelshein 2018).
+// One row per warp or block. Rows that fit in registers are read once, longer ones twice: one pass computes maximum and
+// sum of exponentials (Milakov & Gimelshein 2018).
 #include <tapegrad/ops/softmax.h>
 
 #include <tapegrad/core/math.h>
@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 template <class C> __device__ __forceinline__ C lowest() { return -std::numeric_limits<C>::infinity(); }
 
-// The row's maximum, and sum(exp(x - top)). A row kept in registers is overwritten by x - top (kLog) or exp(x - top).
+// A row's maximum, and sum(exp(x - top)). A row in registers becomes x - top (kLog) or exp(x - top).
 template <class S, bool kLog> struct Weights {
   using C = typename S::C;
   C top, sum;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(S::kBlock)
     });
   }
 }
-// dx = y * (dy - sum(dy * y)), or dy - exp(y) * sum(dy) for log-softmax. dx may alias y or dy.
+// dx = y * (dy - sum(dy * y)); kLog: dy - exp(y) * sum(dy). dx may alias y or dy.
 template <class S, bool kLog>
 __global__ void __launch_bounds__(S::kBlock)
     softmax_grad_rows(const typename S::T* y, const typename S::T* dy, typename S::T* dx, int64_t rows, int64_t n) {

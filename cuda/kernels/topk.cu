@@ -1,7 +1,6 @@
-// argmax: a block per row, or a thread if rows are strided. topk: a block per row finds the k-th largest digit by digit
-// (radix select on keys in float order), collects the items above it and sorts them in shared memory. k above kChunk
-// takes several rounds, each below the last. argsort: stable radix sorts of all elements, by 32 bits of the keys at a
-// time from the lowest, and last by row.
+// argmax: a block per row, or a thread per strided row. topk: a block per row finds the k-th largest by radix select on
+// ordered keys, collects larger items and sorts them in shared memory; k above kChunk takes several rounds. argsort:
+// stable radix sorts of all elements, by 32 bits of the keys at a time from the lowest, and last by row.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/row_loop.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -12,7 +11,7 @@ namespace {
 constexpr int kSmall = 128, kLarge = 512;  // threads per block, short and long rows
 constexpr int64_t kShortRow = 1024;
 
-// index -1 is none. NaN is largest, ties go to the lower index: a total order.
+// Total order: NaN is largest, ties go to the lower index. Index -1 is none.
 template <class C> struct Best {
   C value = 0;
   int64_t index = -1;
@@ -139,7 +138,7 @@ template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s,
   s.prefix |= K(digit) << shift;
 }
 
-// Finds the `count` largest items after `last` (index -1 at first), sorted, into s.items.
+// s.items: the `count` largest items after `last` (index -1 at first), sorted.
 template <int kThreads, class T, class K>
 __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
   const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };
@@ -161,7 +160,7 @@ __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_
   }
   const K threshold = s.prefix;
   const auto need = int64_t(s.need);
-  // All items above the threshold, and the first ones at it.
+  // Items above the threshold, and the first ones at it.
   int64_t seen = 0;
   for (int64_t from = 0; from < n; from += kThreads) {
     const int64_t j = from + tid;
@@ -181,7 +180,6 @@ __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_
     __syncthreads();
   }
 }
-// Bitonic sort.
 template <int kThreads, class K> __device__ __forceinline__ void sort_items(Selection<K>& s, int count) {
   int size = 1;
   while (size < count) size *= 2;
@@ -232,7 +230,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
 }
 
 // --- argsort ------------------------------------------------------------------------------------------------------
-struct Positions {  // the low bits of a word: where in x the element is
+struct Positions {  // the low bits of a word: the element's position in x
   int bits;
   __device__ __forceinline__ int64_t of(uint64_t word) const { return int64_t(word & ((uint64_t(1) << bits) - 1)); }
   __device__ __forceinline__ uint64_t word(uint64_t key, int64_t at) const { return key << bits | uint64_t(at); }
@@ -263,7 +261,7 @@ void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context& c) {
   const unsigned blocks = blocks_for(c, n, kLarge);
   SortedPairs pairs(c, n, bits);
   const auto run = [&]<class T>() {
-    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // those of bf16 are the high ones
+    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // bf16 has the high bits
     const Dense<T> x(c, in[0]);
     for (int shift = kAll - kBits; shift < kAll; shift += 32) {
       launch(c, argsort_by_key<T>, blocks, kLarge, 0, static_cast<const T*>(x), n, shift, shift == kAll - kBits,

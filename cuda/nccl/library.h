@@ -8,7 +8,7 @@
 
 namespace tg::cuda::nccl {
 
-// Its Error says where to get NCCL.
+// An Error says where to get NCCL.
 SharedLibrary library_of(std::string file);
 // An Error if `version` is below 2.16, the first for CUDA 12 and compute capability 9.0.
 void check_version(int version);

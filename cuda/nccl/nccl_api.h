@@ -1,4 +1,4 @@
-// Our own prototypes of NCCL: a build needs no nccl.h, and the first call loads libnccl.so.2. The emulator has its own
+// Our prototypes of NCCL: a build needs no nccl.h; the first call loads libnccl.so.2. The emulator has its own
 // functions (TG_CUDA=EMULATE). A test compares the prototypes with nccl.h where installed. Buffers move as bytes: our
 // kernels compute the sums.
 #pragma once

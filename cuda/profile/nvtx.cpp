@@ -1,4 +1,4 @@
-// Ranges of a Profiler as NVTX ranges, for nsys and ncu. Without a tool they do nothing.
+// A Profiler's ranges as NVTX ranges, for nsys and ncu.
 #include <tapegrad/core/profile/profiler_record.h>
 
 #ifndef TG_CUDA_EMULATED

@@ -1,7 +1,6 @@
-// CUPTI delivers records in no order, so they are matched once all have arrived. A kernel has the number of the API
-// call that launched it, and that call's record has the number of its range (the "external correlation"). A kernel of a
-// graph has the number of the graph's launch, and of its node. A node's op is noted as it is captured (running()), and
-// copied when graphs clone their nodes.
+// CUPTI delivers records in no order, so they are matched once all have arrived. A kernel has the id of its launching
+// API call, whose record has the id of its range (the "external correlation"). A graph's kernel has the ids of the
+// graph's launch and of its node. A node's op is noted at its capture (running()), and copied when graphs clone nodes.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -31,7 +30,7 @@ std::unique_ptr<detail::DeviceProfiler> make_profiler() {
 namespace tg::cuda {
 using namespace detail;
 #ifndef TG_CUDA_EMULATED
-SharedLibrary& cupti_library() {  // leaked, as lt_library()
+SharedLibrary& cupti_library() {  // leaked, like lt_library()
   static auto& l = *new SharedLibrary(
       fmt::format("libcupti.so.{}", CUDART_VERSION / 1000), TG_CUPTI_LIBRARIES,
       fmt::format(
@@ -44,7 +43,7 @@ SharedLibrary& cupti_library() {  // leaked, as lt_library()
 namespace {
 
 #if !defined(TG_CUDA_EMULATED) && CUPTI_API_VERSION >= 130000
-// Records of toolkits since 13.0 begin like the older ones.
+// Records of toolkits since 13.0 begin like older ones.
 #define TG_SAME_PLACE(field) \
   static_assert(offsetof(CUpti_ActivityKernel9, field) == offsetof(CUpti_ActivityKernel10, field))
 TG_SAME_PLACE(start);
@@ -93,7 +92,7 @@ std::string demangled(const char* name) {
   return s;
 }
 
-struct Link {  // from a record to its call and graph node
+struct Link {  // a record's call and graph node
   uint32_t call;
   uint64_t node;
 };
@@ -101,15 +100,15 @@ struct Link {  // from a record to its call and graph node
 struct Arrived {
   std::mutex mutex;
   DeviceRecords records;
-  int64_t behind = 0;                                // CUPTI's clock behind the host's, in nanoseconds
-  bool totals = false;                               // only totals are kept
-  std::vector<Link> kernels, copies;                 // of the records
-  std::vector<std::pair<uint32_t, uint32_t>> calls;  // numbers and threads
+  int64_t behind = 0;   // CUPTI's clock behind the host's, in nanoseconds
+  bool totals = false;  // keeps totals only
+  std::vector<Link> kernels, copies;
+  std::vector<std::pair<uint32_t, uint32_t>> calls;  // (correlation id, thread)
   std::vector<std::pair<DeviceCall, std::pair<uint32_t, uint32_t>>> driver_calls;
-  std::unordered_map<uint32_t, uint64_t> ranges;                               // by call
-  std::unordered_map<uint64_t, Running> nodes;                                 // of graphs
+  std::unordered_map<uint32_t, uint64_t> ranges;                               // range by call
+  std::unordered_map<uint64_t, Running> nodes;                                 // op by graph node
   std::unordered_map<std::string, std::string_view> names;                     // demangled, never freed
-  std::unordered_map<uint32_t, std::string_view> runtime_names, driver_names;  // by id
+  std::unordered_map<uint32_t, std::string_view> runtime_names, driver_names;  // names by id
   bool keeps_calls_of(std::string_view name) const {
     return name != "cudaGetLastError" && name != "cudaPeekAtLastError" && name != "cudaGetDevice";
   }
@@ -211,7 +210,7 @@ void buffer_wanted(uint8_t** buffer, size_t* size, size_t* most_records) {
 }
 void buffer_full(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
   Arrived& a = arrived();
-  // Without our lock: CUPTI calls node_made() under its own.
+  // Unlocked: CUPTI calls node_made() under its own lock.
   size_t dropped = 0;
   if (cuptiActivityGetNumDroppedRecords(nullptr, 0, &dropped) != CUPTI_SUCCESS) dropped = 0;
   try {
@@ -219,7 +218,7 @@ void buffer_full(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
     CUpti_Activity* r = nullptr;
     while (valid && cuptiActivityGetNextRecord(buffer, valid, &r) == CUPTI_SUCCESS) take(a, r);
     a.records.dropped += dropped;
-  } catch (...) {  // no memory for it
+  } catch (...) {  // out of memory for the record
     ++a.records.dropped;
   }
   ::operator delete(buffer, std::align_val_t(kAlign));
@@ -251,7 +250,7 @@ const Running* origin_of(const Arrived& a, uint64_t node) {
   const auto at = node ? a.nodes.find(node) : a.nodes.end();
   return at == a.nodes.end() ? nullptr : &at->second;
 }
-// A driver API launch outside the runtime's calls is a library's.
+// A driver API launch outside the runtime's calls comes from a CUDA library.
 void add_driver_calls(Arrived& a) {
   std::unordered_map<uint32_t, std::vector<std::pair<int64_t, int64_t>>> by_thread;
   std::unordered_set<uint32_t> numbers;
@@ -276,7 +275,7 @@ DeviceRecords joined(Arrived& a) {
   for (size_t i = 0; i < r.calls.size(); ++i) r.calls[i].range = range_of(a, a.calls[i].first);
   size_t in_graphs = 0, known = 0;
   for (const Link& k : a.kernels) in_graphs += k.node != 0, known += origin_of(a, k.node) != nullptr;
-  const bool by_op = 20 * known >= 19 * in_graphs;  // else the numbers of nodes may be wrong
+  const bool by_op = 20 * known >= 19 * in_graphs;  // else node ids may be wrong
   if (known < in_graphs)
     r.notes.push_back(fmt::format("{:.1f} % of the kernels of CUDA graphs ({} of {}) have an op{}",
                                   100 * double(known) / double(in_graphs), known, in_graphs,
@@ -361,7 +360,7 @@ class CuptiProfiler final : public DeviceProfiler {
     const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
     if (r == CUPTI_SUCCESS) return;
     note(r, "the clock of the host, so its own times are shifted to it");
-    // Narrowest of a few pairs, against the host's earlier reading: so no record ends after the profile.
+    // Narrowest of a few pairs, against the host's earlier reading: no record ends after the profile.
     int64_t behind = 0, narrowest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 8; ++i) {
       uint64_t own = 0;

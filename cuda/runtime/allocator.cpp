@@ -25,7 +25,7 @@ constexpr size_t kRedZone = 0;
 void segment_made(void*, size_t) {}
 #endif
 
-constexpr size_t kMostBytes = size_t(1) << 47;  // of any address space: sums below cannot overflow
+constexpr size_t kMostBytes = size_t(1) << 47;  // exceeds any address space: sums below cannot overflow
 
 std::string size_text(size_t bytes) {
   if (bytes < 1 << 10) return fmt::format("{} B", bytes);
@@ -36,7 +36,7 @@ std::string size_text(size_t bytes) {
 
 cudaStream_t owner_of(const Block& b) { return static_cast<cudaStream_t>(const_cast<void*>(b.pool->owner)); }
 
-// A thread that captures may not call cudaMalloc, unless it declares that it does not depend on the capture.
+// A capturing thread may call cudaMalloc only after declaring that it does not depend on the capture.
 class MayAllocate {
  public:
   MayAllocate() { exchange(); }
@@ -92,8 +92,8 @@ void DeviceAllocator::deallocate(void* p, size_t bytes) noexcept {
   Block* b = pool_.find(p);
   if (!b) return;
   const cudaStream_t owner = owner_of(*b);
-  // The owner waits for the other streams, so that it reuses the block after them. Errors are ignored: the device is
-  // lost or the process ends.
+  // The owner's stream waits for the others before it reuses the block. Errors are ignored: the device is lost or the
+  // process ends.
   if (!users_.empty()) {
     const auto [first, last] = users_.equal_range(p);
     for (auto it = first; it != last; ++it)
@@ -170,7 +170,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   if (!p && size > least) p = segment(size = least);
   if (!p) {
     check(cudaMemGetInfo(&free, &total), "allocate", "reading the size of its memory");
-    // Releasing waits for the device, which a capture of this thread forbids, or would not help.
+    // cudaFree synchronises, which is illegal during this thread's capture.
     if (held_memory() || least > total) fail(asked);
     release(lock);
     p = segment(size);
@@ -180,7 +180,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   return pool_.take(bytes, stream);
 }
 void DeviceAllocator::release(Lock& lock) {
-  // A capture may need our lock, or one of our caller's, to end: wait no longer than this.
+  // The capture may need our lock, or a caller's, to end: bounds the wait.
   constexpr std::chrono::seconds kMost{10};
   lock.unlock();
   const std::unique_lock alone(captures(), kMost);

@@ -1,4 +1,4 @@
-// The caching allocator of one GPU: reuses freed blocks in stream order, without CUDA calls in the steady state. Never
+// Caching allocator of one GPU: reuses freed blocks in stream order, without CUDA calls in the steady state. Never
 // destroyed.
 #pragma once
 #include <tapegrad/core/backend/allocator.h>
@@ -13,21 +13,21 @@ namespace tg::cuda {
 class DeviceAllocator final : public Allocator {
  public:
   explicit DeviceAllocator(int device) : device_(device) {}
-  // At least 256-byte aligned. The bytes belong to the calling thread's stream; other streams need used_on().
+  // At least 256-byte aligned, for the calling thread's stream; other streams need used_on().
   void* allocate(size_t bytes) override;
   // Later work in that stream may reuse the bytes.
   void deallocate(void* p, size_t bytes) noexcept override;
-  // Exclusive memory for recorded work that runs repeatedly in `stream`, until give_back(); 256-byte aligned. Its
-  // contents are lost between runs. Works during a capture.
+  // Exclusive memory for recorded work that runs repeatedly in `stream`, until give_back(); 256-byte aligned. Runs lose
+  // its contents. Works during a capture.
   void* hold(size_t bytes, cudaStream_t stream);
   void give_back(void* p, size_t bytes) noexcept;
-  // Work queued in `stream` before deallocate() uses the block and is waited for.
+  // Delays reuse until `stream` has done the work queued before deallocate().
   void used_on(const void* p, cudaStream_t stream);
   void name(const void* p, const std::string* label) override;
   MemoryStats stats() const override;
   void reset_peak() override;
-  // Waits for the device and for threads that record graphs. After some seconds, or if the calling thread records, it
-  // is an Error(state).
+  // Waits for the device and for threads that record graphs. An Error(state) after some seconds, or if the calling
+  // thread records.
   void empty_cache() override;
 
   struct Counts {
@@ -37,7 +37,6 @@ class DeviceAllocator final : public Allocator {
   Counts counts() const;
 
  private:
-  // These need the lock.
   using Lock = std::unique_lock<std::mutex>;
   Block* take(size_t bytes, cudaStream_t, Lock&);
   void give(Block*, size_t bytes);
@@ -56,7 +55,7 @@ class DeviceAllocator final : public Allocator {
   int64_t cuda_calls_ = 0;
 };
 
-// Tell the emulator that from this point of the stream memory is in use, with unwritten contents, or not in use.
+// Tell the emulator that memory, from this point of the stream, is in use and unwritten, or unused.
 void begin_use(void* p, size_t bytes, cudaStream_t);
 void end_use(void* p, size_t bytes, cudaStream_t);
 

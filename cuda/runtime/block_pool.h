@@ -1,4 +1,4 @@
-// Splits segments into blocks and merges adjacent free ones. Host bookkeeping only: no CUDA, no locks, no access to the
+// Splits segments into blocks and merges adjacent free ones. Bookkeeping alone: no CUDA, no locks, no access to the
 // memory.
 #pragma once
 #include <tapegrad/core/error.h>
@@ -12,7 +12,7 @@
 
 namespace tg::cuda {
 
-using Owner = const void*;  // the stream that owns free blocks
+using Owner = const void*;  // stream that owns free blocks
 
 struct Block {
   std::byte* at = nullptr;
@@ -20,7 +20,7 @@ struct Block {
   struct Pool* pool = nullptr;
   Block *before = nullptr, *after = nullptr;  // adjacent in the segment
   bool in_use = false;
-  // Messages name these.
+  // For messages.
   size_t asked = 0;
   std::string_view op = {};
   const Scope* scope = nullptr;
@@ -30,9 +30,9 @@ struct Block {
 inline constexpr size_t kBlockUnit = 512;  // alignment and granularity
 // Larger blocks have separate segments, which small blocks do not split.
 inline constexpr size_t kSmallMost = 1 << 20;
-inline constexpr size_t kSegmentUnit = 2 << 20;  // of cudaMalloc
+inline constexpr size_t kSegmentUnit = 2 << 20;  // granularity of cudaMalloc
 
-// At most 1/8 and 2 MiB more than asked for, so that similar sizes reuse each other's blocks.
+// At most 1/8 and 2 MiB above the request, so that similar sizes reuse each other's blocks.
 size_t rounded_block(size_t bytes);
 
 struct BestFit {  // the smallest, then the lowest address
@@ -54,13 +54,13 @@ struct Pool {
 
 class BlockPool {
  public:
-  // At least rounded_block(bytes) from the owner's free blocks; null if there is none.
+  // At least rounded_block(bytes) from the owner's free blocks, or null.
   Block* take(size_t bytes, Owner);
   // Merges with adjacent free blocks; the block may cease to exist.
   void give(Block*);
-  Block* find(const void*) const;  // the block in use at that address, or null
+  Block* find(const void*) const;  // block in use at that address, or null
 
-  // Bytes to allocate after take() found nothing: it grows with the owner's memory, and is at least least_segment().
+  // Bytes to allocate after take() found nothing: grows with the owner's memory, at least least_segment().
   size_t next_segment(size_t bytes, Owner);
   static size_t least_segment(size_t bytes);
   void add_segment(void*, size_t bytes, size_t for_bytes, Owner);
@@ -84,7 +84,7 @@ class BlockPool {
 
   std::vector<std::unique_ptr<Pool>> pools_;
   std::unordered_map<const void*, Block*> used_;
-  std::vector<decltype(used_)::node_type> used_nodes_;  // spare ones
+  std::vector<decltype(used_)::node_type> used_nodes_;  // spare nodes
   std::vector<std::unique_ptr<Block>> all_;
   std::vector<Block*> spare_;
   size_t segments_ = 0, reserved_ = 0, in_use_ = 0;

@@ -9,9 +9,9 @@
 
 namespace tg::cuda {
 
-// Captures share it. A wait for the device (cudaDeviceSynchronize, cudaFree) takes it exclusively, since CUDA then ends
+// Captures share it. Synchronising the device (cudaDeviceSynchronize, cudaFree) takes it exclusively: CUDA would end
 // other threads' captures, whatever their mode.
-inline std::shared_timed_mutex& captures() {  // leaked, as the devices are
+inline std::shared_timed_mutex& captures() {  // leaked, like the devices
   static auto& m = *new std::shared_timed_mutex;
   return m;
 }
@@ -55,7 +55,7 @@ class Graph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// It keeps the source graph, whose nodes identify its own.
+// Keeps the source graph, whose nodes identify the executable's.
 class ExecutableGraph {
  public:
   ExecutableGraph() : graph_(nullptr) {}
@@ -90,8 +90,7 @@ class ExecutableGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// Work that the calling thread queues in the stream is recorded and not run. Other threads are free, except in this
-// stream.
+// Records the calling thread's work in the stream instead of running it. Other threads are free, except in this stream.
 class Capture {
  public:
   explicit Capture(cudaStream_t s) : stream_(s) {

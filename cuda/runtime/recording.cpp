@@ -12,7 +12,7 @@
 namespace tg::cuda {
 namespace {
 
-// Values that change per step: in a few device blocks, with host copies for the next launch.
+// Values that change per step, in a few device blocks, with host copies for the next launch.
 class StepValues {
  public:
   explicit StepValues(int device)
@@ -23,7 +23,7 @@ class StepValues {
   StepValues(const StepValues&) = delete;
   StepValues& operator=(const StepValues&) = delete;
 
-  // A repeated recording of a call reuses its places.
+  // A repeated recording of a call reuses its memory.
   void begin(size_t call) { call_ = call, next_ = 0; }
   const void* take(const Op& op, size_t bytes, FillValues fill) {
     std::vector<Value>& values = calls_[call_];
@@ -128,14 +128,14 @@ class CudaRecording final : public Recording {
 
  private:
   struct Branch {
-    Stream stream;  // calls are captured here; nothing runs in it
+    Stream stream;  // captures calls; nothing runs in it
     HeldMemory memory;
     Branch(int device, bool concurrent) : memory(allocator_of(device), stream, stream_of(device), concurrent) {}
   };
   void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
-    std::vector<cudaGraphNode_t> last(nodes.size());  // of the call's branch so far
+    std::vector<cudaGraphNode_t> last(nodes.size());  // last nodes of the branch so far
     std::vector<cudaGraphNode_t> newest(branches_.size());
     // Dependencies of the next node per branch.
     std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());
@@ -168,7 +168,7 @@ class CudaRecording final : public Recording {
   }
   Graph captured_whole() {
     const Event begin;
-    std::vector<std::optional<Event>> done(order_.size());  // of calls that other branches wait for
+    std::vector<std::optional<Event>> done(order_.size());  // ends of calls that other branches depend on
     for (const CallOrder& o : order_)
       for (const uint32_t d : o.after)
         if (!done[d]) done[d].emplace();
@@ -195,7 +195,7 @@ class CudaRecording final : public Recording {
   std::deque<Branch> branches_;
   StepValues values_;
   ExecutableGraph graph_;
-  std::vector<cudaGraphNode_t> nodes_;  // of calls; null: it queues nothing
+  std::vector<cudaGraphNode_t> nodes_;  // node per call; null: it queues nothing
   bool flat_ = false;                   // one capture, without child graphs
 };
 

@@ -1,5 +1,5 @@
 // Kernel calls as one CUDA graph. Each call is a child graph, so that a call with changed arguments is captured again
-// alone. Values that change per step are in memory that is written before each launch.
+// alone. Values that change per step are in memory written before each launch.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -30,16 +30,16 @@ class HeldMemory {
   cudaStream_t recorded_, order_;
   bool concurrent_;
   size_t total_ = 0;
-  std::multimap<size_t, void*> free_;      // by size
+  std::multimap<size_t, void*> free_;      // sizes and blocks
   std::unordered_map<void*, size_t> all_;  // sizes
 };
 // Scratch memory while the calling thread records, else null.
 HeldMemory* held_memory();
 
-// Sets the values of an op from the op of a step.
+// Sets an op's values from the op of a step.
 using FillValues = std::function<void(const Op&, std::byte* to)>;
-// While the calling thread records: device memory that each launch fills by fill() with the op of its step. It is null
-// otherwise. A kernel must take all such values from it.
+// While the calling thread records: device memory that each launch fills by fill() with the op of its step; else null.
+// A kernel must take all such values from it.
 const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
 std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder>, std::function<void(size_t)> call);

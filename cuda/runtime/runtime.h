@@ -1,4 +1,4 @@
-// The host side of the CUDA backend: one DeviceState per GPU, errors, scratch memory. Users only see Device::cuda().
+// Host side of the CUDA backend: a DeviceState per GPU, errors, scratch memory. Users see Device::cuda() only.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/cuda/runtime/errors.h>
@@ -14,15 +14,15 @@ struct Properties {
   int major = 0, minor = 0;     // compute capability
   int multiprocessors = 0;      // SMs
   size_t shared_per_block = 0;  // bytes, with the opt-in above 48 KiB
-  size_t memory = 0;            // bytes of the card
+  size_t memory = 0;            // bytes
   size_t l2_cache = 0;          // bytes
 };
 
 const Properties& properties(int device);
-// The stream of the calling thread's work. An Error once a kernel has failed in this process.
+// The calling thread's stream. An Error once a kernel has failed in this process.
 cudaStream_t stream_of(int device);
-// Scope: the calling thread uses another stream. The caller orders streams by events. A block allocated in one stream
-// and used in another needs DeviceAllocator::used_on().
+// Scope: the calling thread uses another stream. Callers order streams by events. A block allocated in one stream and
+// used in another needs DeviceAllocator::used_on().
 struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
   OnStream(int device, cudaStream_t);
 };
@@ -35,13 +35,12 @@ DeviceAllocator& allocator_of(int device);
 // Throws the launch's error, or with TG_SYNC=1 the finished kernel's.
 void launched(const Context&);
 
-// Whether a block can have that many bytes, static and dynamic.
+// bytes: static and dynamic, of one block.
 inline bool has_shared(const Context& c, size_t bytes) { return bytes <= properties(c.device.index).shared_per_block; }
-// Raises the kernel's limit of dynamic shared memory; CUDA is called only if it grows. An Error above
-// has_shared().
+// Raises the kernel's limit of dynamic shared memory. An Error above has_shared().
 void opt_in(const Context&, const void* kernel, size_t shared_bytes);
 
-// After a wait for the device: throws the Error of the first bad index noted since the last wait (index_check.h).
+// Throws the first bad index (index_check.h) logged since the last call; after a synchronisation.
 void throw_bad_index(int device);
 
 /// Blocks for n items, `per_block` each: at least 1, at most 16 per SM, so kernels loop.

@@ -8,7 +8,7 @@ namespace tg::cuda {
 
 class SharedLibrary {
  public:
-  // `file` is searched by the system's rules, then in `folder`. `install` tells users where to get it. It stays loaded.
+  // Searches `file` by the system's rules, then in `folder`. `install` tells users where to get it. Never unloaded.
   SharedLibrary(std::string file, std::string folder, std::string install)
       : file_(std::move(file)), folder_(std::move(folder)), install_(std::move(install)) {}
   // An Error(cuda) if the library or function is missing; the next call searches again.
@@ -20,7 +20,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// A library function as an object that hides the library's declaration and resolves it when called.
+// An object that hides the library function's declaration and resolves it when called.
 template <class F, SharedLibrary& (*library)()> class LibraryFunction;
 template <class R, class... A, SharedLibrary& (*library)()> class LibraryFunction<R(A...), library> {
  public:

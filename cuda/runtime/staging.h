@@ -1,5 +1,5 @@
-// Copies between pageable host memory and a device through a ring of pinned memory: the host fills one segment while
-// the bus transfers another.
+// Copies between pageable host memory and a device through a ring of pinned memory: the host fills a segment while the
+// bus transfers another.
 #pragma once
 #include <tapegrad/cuda/runtime/stream.h>
 
@@ -21,7 +21,7 @@ class Staging {
   // Returns when `from` has been read: it waits for the device only while the ring is full. Not during a capture: a
   // graph would read the ring after others reuse it.
   void to_device(void* to, const void* from, size_t bytes, cudaStream_t);
-  // Returns when the copy, and all work queued in the stream before it, is done.
+  // Returns when the copy, and all earlier work of the stream, is done.
   void to_host(void* to, const void* from, size_t bytes, cudaStream_t);
   size_t chunk() const { return chunk_; }
 

@@ -34,7 +34,7 @@ class Event {
   operator cudaEvent_t() const { return event_; }
   void record(cudaStream_t s) const { check(cudaEventRecord(event_, s), "event", "recording an event"); }
   void synchronize() const { check(cudaEventSynchronize(event_), "event", "waiting for an event"); }
-  // Later work of the stream waits for the point; the host does not.
+  // Delays later work of the stream, not the host, until the point.
   void wait_in(cudaStream_t s) const { check(cudaStreamWaitEvent(s, event_, 0), "event", "ordering two streams"); }
 
  private:
