@@ -1,4 +1,3 @@
-// The CPU backend: host memory, memcpy, the thread pool.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>

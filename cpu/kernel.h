@@ -1,7 +1,6 @@
 /// @file
-/// Loops for CPU kernels, user-defined ones included, over elements or rows of the last dimension, vectorised and
-/// threaded. The split depends only on the sizes: results do not depend on threads. For other loops: parallel_for()
-/// (thread_pool.h).
+/// Loops for CPU kernels over elements or rows of the last dimension, vectorised and threaded. The split depends on
+/// sizes alone: results do not depend on threads. For other loops: parallel_for() (thread_pool.h).
 #pragma once
 #include <tapegrad/cpu/simd/map.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -14,9 +13,8 @@ namespace tg::cpu::TG_ISA_NS {
 template <size_t, class T> using Repeated = T;
 
 /// out[i] = f(in[i]...): `for_each({in[0], in[1]}, out[0], [](auto x, auto y) { return x * y; })`. All have one dtype:
-/// f64, f32 or bf16. f takes and returns double for f64, else float; bf16 is rounded once. Inputs broadcast to out,
-/// with any strides; out is contiguous and may be an input. Several threads call f. An Error if dtypes or shapes do not
-/// fit.
+/// f64, f32 or bf16. f takes and returns double for f64, else float; bf16 is rounded once. Inputs broadcast, with any
+/// strides; out is contiguous and may be an input. Several threads call f. An Error if dtypes or shapes do not fit.
 template <size_t N, class F> void for_each(const Buf (&in)[N], const Buf& out, F f) {
   tg::detail::check_elements(in, out);
   visit_computed(out.dtype(), [&]<class T>() {
@@ -26,10 +24,10 @@ template <size_t N, class F> void for_each(const Buf (&in)[N], const Buf& out, F
   });
 }
 
-/// Calls row(n, y, x...) for each row y of out, of n elements, and the row x of each input: `for_each_row({in[0]},
-/// out[0], []<class T>(int64_t n, T* y, const T* x) {...})`. All have one dtype T (f64, f32 or bf16) and the same
-/// number of rows; compute in compute_t<T>. Rows of inputs are contiguous for any strides and may have other lengths; y
-/// may be one of them. Several threads call it. An Error if dtypes or shapes do not fit.
+/// row(n, y, x...) for each row y of out (n elements) and row x of each input: `for_each_row({in[0]}, out[0], []<class
+/// T>(int64_t n, T* y, const T* x) {...})`. All have one dtype T (f64, f32 or bf16) and the same number of rows;
+/// compute in compute_t<T>. Rows of inputs are contiguous for any strides and may have other lengths; y may be one of
+/// them. Several threads call it. An Error if dtypes or shapes do not fit.
 template <size_t N, class F> void for_each_row(const Buf (&in)[N], const Buf& out, F&& row) {
   tg::detail::check_rows(in, out);
   const int64_t n = out.shape().back(), total = out.numel();

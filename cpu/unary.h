@@ -1,20 +1,20 @@
 /// @file
-/// Kernels of unary functions (ops/pointwise.h): cpu/kernels/pointwise.cpp instantiates the library's, TG_UNARY_OP(F,
-/// cpu) a user-defined one.
+/// Kernels of unary functions (ops/pointwise.h): cpu/kernels/pointwise.cpp instantiates tapegrad's, TG_UNARY_OP(F, cpu)
+/// a user-defined one.
 #pragma once
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/ops/pointwise.h>
 
 namespace tg::cpu::TG_ISA_NS {
 
-/// The kernel of op::Unary<F>, for any strides: f64, f32, bf16, and integers if F takes them.
+/// Kernel of op::Unary<F>, any strides: f64, f32, bf16, and integers if F takes them.
 template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context&) {
   if constexpr (op::takes_integers<F>)
     if (is_index(out[0].dtype()))
       return visit_index(out[0].dtype(), [&]<class T>() { map<T, T>(in, out, [](T x) { return F::f(x); }); });
   for_each({in[0]}, out[0], [](auto x) { return F::f(x); });
 }
-/// The kernel of op::UnaryGrad<F>, for any strides.
+/// Kernel of op::UnaryGrad<F>, any strides.
 template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, Context&) {
   if constexpr (op::UnaryGrad<F>::kDy == 2)
     for_each({in[0], in[1], in[2]}, out[0], [](auto x, auto y, auto g) { return F::df(x, y) * g; });

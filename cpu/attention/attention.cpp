@@ -23,10 +23,10 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using namespace blocks;
 
-// Up to kAlone queries of a head run one by one: panels would leave most lanes empty.
+// Up to kAlone queries of a head run singly: panels would leave most lanes empty.
 constexpr int64_t kAlone = 4;
 
-// One query of a head. y is (HS).
+// y: (HS).
 template <class T, class K>
 void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
                  compute_t<T>& lse) {
@@ -50,7 +50,7 @@ void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, Ma
   lse = max + math::log(sum);
 }
 
-// All queries of a head, one by one. y: rows of HS, `ld` apart.
+// All queries of a head, singly. y: rows of HS, `ld` apart.
 template <class T>
 void forward_alone(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, int64_t ld,
                    compute_t<T>* lse) {
@@ -123,8 +123,8 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// The gradient's rows of one head, whole vectors each: in the output, or in scratch that finish() rounds and copies.
-// The first write of a row does not read it.
+// Gradient rows of one head, in whole vectors: the output's, or scratch that finish() rounds and copies. The first
+// write of a row does not read it.
 template <class T> class Sums {
   using C = compute_t<T>;
 
@@ -141,7 +141,7 @@ template <class T> class Sums {
       if (sum_.ld == hs_) sum_ = {to_, ld_};
   }
   Matrix<C> at(int64_t row) const { return sum_.at(row); }
-  // Whether the next GEMM into n rows from `row` on accumulates. Rows come in order.
+  // True if the next GEMM into n rows from `row` on accumulates. Rows come in order.
   bool begin(int64_t row, int64_t n) {
     const bool add = row < begun_;
     if (add) clear(row + n);
@@ -168,7 +168,7 @@ template <class T> class Sums {
   Matrix<C> sum_;
 };
 
-// Key head g of batch b with all its query heads and keys [first, last).
+// Key head g of batch b with its query heads (tq, hs), keys [first, last) of (tk, hs).
 template <class T> struct BackwardTile {
   using C = compute_t<T>;
   static constexpr int64_t P = kPanel<C>;
@@ -176,10 +176,10 @@ template <class T> struct BackwardTile {
   const Sizes& z;
   Bufs in, out;
   int64_t b, g, first, last;
-  // These keys' share of dq, whole vectors per row; null if these are all keys.
+  // This key range's part of dq (tq, whole vectors); null if it has all keys.
   C* part;
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
-  // Also holds rows of y, before there are scores.
+  // Holds rows of y before there are scores.
   int64_t p_size = std::max(kStrip * kKeys, ld* kQueries);
   Scratch scratch{need(p_size) + need(kStrip * kKeys) + 3 * need(kQueries) + 2 * need(kQueries * hs) +
                   2 * need(kQueries * ld) + 3 * need(kKeys * ld) + need(z.tq * wide) + 2 * need(z.tk * wide)};
@@ -273,7 +273,7 @@ template <class T> struct BackwardTile {
     }
   }
 };
-// BackwardTile::run() for the only query of a key head.
+// BackwardTile::run() for a key head with one query.
 template <class T> void backward_one(const BackwardTile<T>& t) {
   using C = compute_t<T>;
   const Sizes& z = t.z;
@@ -310,7 +310,7 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   if (t.part) std::copy_n(dq, ld, t.part);
   T* const to = t.out[0].template data<T>() + t.b * t.out[0].strides()[0] + t.g * t.out[0].strides()[1];
   for (int64_t j = 0; !t.part && j < hs; ++j) to[j] = T(dq[j]);
-  const auto write = [&](const Buf& x, const C* weights, const C* of) {  // keys that it does not see get 0
+  const auto write = [&](const Buf& x, const C* weights, const C* of) {  // hidden keys get 0
     const Strides& st = x.strides();
     T* row = x.data<T>() + t.b * st[0] + t.g * st[1] + t.first * st[2];
     for (int64_t k = 0; k < n; ++k, row += st[2])
@@ -321,12 +321,12 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   write(t.out[2], p, dy);
 }
 
-// The ranges of a head's keys in backward, so that one head keeps threads busy. Sizes alone decide: dq is the sum over
+// Ranges of a head's keys in backward, so that one head keeps threads busy. Sizes alone decide: dq is the sum over
 // ranges, in order.
 struct Parts {
   // About kTiles tasks, unless the dq of all ranges exceeds kBytes.
   static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;
-  int64_t number, keys;  // `keys` in each but the last
+  int64_t number, keys;  // keys per range but the last
   Parts(const Buf& q, const Buf& k) {
     const int64_t heads = std::max<int64_t>(1, k.size(0) * k.size(1)), blocks = (k.size(2) + kKeys - 1) / kKeys,
                   bytes = std::max<int64_t>(1, q.numel() * int64_t(sizeof(double)));

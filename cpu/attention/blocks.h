@@ -1,5 +1,4 @@
-// Building blocks of cpu/attention/attention.cpp: scratch, sizes, rows of heads, and the GEMMs of a block of keys and
-// queries.
+// Scratch, sizes, rows of heads, and the GEMMs of a block of keys and queries for attention.cpp.
 #pragma once
 #include <tapegrad/cpu/attention/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -15,8 +14,7 @@ inline constexpr int64_t kQueries = 128, kKeys = 128;
 inline constexpr int64_t kStrip = 64;  // queries per accumulation into dk and dv
 inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
-// Per-thread scratch, kept from tile to tile. It is aligned, because the sum order of Eigen's smallest GEMMs depends on
-// it.
+// Per-thread scratch, kept between tiles. Aligned: the sum order of Eigen's smallest GEMMs depends on it.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) {
@@ -42,18 +40,18 @@ class Scratch {
   size_t used_ = 0;
 };
 
-template <class C> struct Matrix {  // rows x cols to write to, rows ld apart
+template <class C> struct Matrix {  // (rows, cols), rows ld apart
   C* p;
   int64_t ld;
   Matrix at(int64_t row) const { return {p + row * ld, ld}; }
 };
-// One head of a (B, heads, T, HS) buffer: element (t, i).
+// Element (t, i) of one head of x (B, heads, T, HS).
 template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   const Strides& s = x.strides();
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
 // Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`.
-// Without `seldom` (read at most twice), rows far apart are copied: they share few L1 sets.
+// `seldom`: read at most twice. Other rows far apart are copied, since they share few L1 sets.
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
                               bool seldom = false) {
@@ -81,9 +79,9 @@ struct Sizes {
   int64_t tq, tk, hs, group;  // group: query heads per key head
   bool causal;
   double scale;
-  bool pairs;     // scores by GEMM on bf16 pairs
+  bool pairs;     // GEMM of scores on bf16 pairs
   int64_t depth;  // k of the score GEMM
-  // Per sequence: its keys (the rest is padding) and the position of its first query.
+  // A sequence's valid keys, and the position of its first query.
   int64_t keys, start;
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
@@ -96,12 +94,12 @@ struct Sizes {
         depth(pairs ? (hs + 1) / 2 : hs),
         keys(tk),
         start(tk - tq) {}
-  // The number of keys that query i sees: at least one, unless there are none.
+  // Number of keys that query i sees: at least 1 if there are keys.
   int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
-  // The number of keys in [k0, k0 + n) that query i sees.
+  // Number of keys in [k0, k0 + n) that query i sees.
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
 };
-// n keys from k0 on, and `queries` from q0 on. The last query sees all n.
+// Keys [k0, k0 + n), queries [q0, q0 + queries). The last query sees all n.
 struct Block {
   const Sizes& z;
   int64_t q0, queries, k0, n;
@@ -111,11 +109,10 @@ struct Block {
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
-// Whether the score GEMM reads keys (once per panel) at most twice. It is false on the baseline, whose sums may depend
-// on alignment.
+// The score GEMM reads keys (once per panel) at most twice. False on the baseline, whose sums may depend on alignment.
 template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
 
-// The sizes of each sequence. extra: lengths and starts, if the form has them.
+// extra: lengths and starts, if any.
 class Sequences {
  public:
   Sequences(const op::AttentionForm& o, Bufs in, Bufs extra, std::string_view op) : all_(o, in[0], in[1]) {
@@ -140,7 +137,7 @@ class Sequences {
   std::vector<int64_t> lengths_, starts_;
 };
 
-// rows_of() for the score GEMM: floats, or bf16 pairs in their place.
+// rows_of() for the score GEMM: floats, or bf16 pairs in their memory.
 template <class T>
 MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
                                  bool seldom = false) {
@@ -159,7 +156,7 @@ MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, in
   return rows_of<T>(x, first, n, z.hs, scratch, seldom);
 }
 
-// The factor of scores for base-2 exponentials, never negative: queries change their sign instead.
+// Never negative: queries change their sign instead.
 template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
 // Packs n query rows as columns of panels at `to`.
 template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
@@ -173,7 +170,7 @@ template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> 
         panel[j] = -panel[j];
   }
 }
-// s (keys, ld) = K X^T, x a panel. May also compute masked entries.
+// s (keys, ld) = K X^T, x a panel (hs, kPanel). May compute masked entries too.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
   const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
   const MatView<C> panel{x, kPanel<C>, 1};
@@ -181,7 +178,7 @@ template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s,
     if (b.z.pairs) return gemm_in_cache_pairs(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, seen);
   gemm_in_cache<C>(b.n, whole_vectors<C>(b.queries), b.z.depth, key, panel, s, ld, false, seen);
 }
-// y (queries, hs) = or += P X; p is stored transposed, (keys, ld).
+// y (queries, hs) = or += P X; p is transposed, (keys, ld).
 template <class C> void add_to_queries(const Block& b, const C* p, int64_t ld, MatView<C> x, Matrix<C> y, bool add) {
   gemm_in_cache<C>(b.queries, whole_vectors<C>(b.z.hs), b.n, {p, 1, ld}, x, y.p, y.ld, add,
                    b.triangle(Triangle::to, b.seen_first()));

@@ -1,5 +1,5 @@
-// Dot products of attention for one query (decoding). Keys and values are the cost: each row is read once, in memory
-// order, in its dtype. kLanes accumulators at any vector width.
+// Dot products of one query (decoding), bound by reading keys and values: each row is read once, in memory order, in
+// its dtype. kLanes accumulators at any vector width.
 #pragma once
 #include <tapegrad/cpu/simd/lanes.h>
 
@@ -9,7 +9,7 @@
 namespace tg::cpu::TG_ISA_NS::one_query {
 template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);  // vectors per kLanes numbers
 
-// s[j] = q . row j of keys; rows have hs elements, `ld` apart.
+// s[j] = q . row j of keys (n, hs), rows `ld` apart.
 template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, int64_t n, int64_t hs, C* s) {
   constexpr int P = kParts<C>, W = int(kVector<C>);
   for (int64_t j = 0; j < n; ++j, keys += ld) {
@@ -23,7 +23,7 @@ template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, i
     s[j] = rest + join_vectors(sum, kAdd);
   }
 }
-// N vectors of y: the sum of s[j] times row j of values. Short accumulator chains reduce rounding error.
+// N vectors of y = sum of s[j] values[j]. Short accumulator chains reduce rounding error.
 template <int N, class C, class T> void weigh_vectors(const C* s, const T* values, int64_t ld, int64_t n, C* y) {
   constexpr int64_t kChain = 128, W = kVector<C>;
   Vector<C> all[N] = {};

@@ -1,4 +1,4 @@
-// AVX2 and AVX-512 use the register tiles of gemm_micro.h, the baseline uses Eigen.
+// AVX2 and AVX-512: register tiles of gemm_micro.h; baseline: Eigen.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #if TG_ISA_LEVEL >= 3
@@ -19,13 +19,12 @@ constexpr int64_t kFewTiles = 4;  // with fewer, rows are split too
 // Low register tiles: a Triangle skips only whole ones.
 constexpr int kInCacheRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
-// A is not packed. On AVX2 that is slower, except for few rows or a small contiguous B.
+// A is not packed: slower on AVX2, except for few rows or a small contiguous B.
 template <class T> bool fits_medium_m(const Product<T>& p) {
   if (!kPacksA || p.m <= 2 * kRows) return p.m <= kMediumRows;
   return p.m <= kMediumRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= small_k::kInCache<T>;
 }
-// A is read in place; a tile packs its panels of B into L1. If there are few tiles and B needs no packing, rows are
-// split too.
+// A is read in place; a tile packs its panels of B into L1. Few tiles, and B not packed: rows are split too.
 template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   const int64_t step = rows_at_once(p.a), tiles = ceil_div(strips, per_tile), steps = ceil_div(p.m, step);
@@ -48,7 +47,7 @@ template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
     }
   });
 }
-// The cost is one read of B.
+// Bound by one read of B.
 template <class T> bool fits_small_m(const Product<T>& p) {
   if (p.m > small_m::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
   return !p.o.accumulate || p.k <= kDepth;  // one chain per element

@@ -1,8 +1,8 @@
 // GEMM for kernels: C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. On AVX2 and AVX-512,
-// element (i, j) depends bit for bit only on row i of A, column j of B and k, so a row is the same in any batch, with
-// any number of threads and at any address. It is the sum over blocks of at most 384 terms, in order; a block is one
-// chain of FMAs. For n up to one vector, n and the layouts matter too: there may be one chain per lane. The baseline
-// (Eigen) guarantees none of this.
+// element (i, j) depends bit for bit on row i of A, column j of B and k alone: a row is the same in any batch, with any
+// number of threads and at any address. It is the sum over blocks of at most 384 terms, in order; a block is one chain
+// of FMAs. For n up to one vector, n and layouts matter too: chains may be per lane. The baseline (Eigen) guarantees
+// none of this.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -10,7 +10,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Whether a row has the same bits alone and in any batch.
+// A row has the same bits alone and in any batch.
 inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
 
 // Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
@@ -22,35 +22,35 @@ template <class T> struct MatView {
 };
 template <class T> struct GemmOptions {
   bool accumulate = false;  // C += A B
-  // Called per segment of a row of C, from column j on, when its sums are complete and still in cache.
+  // Called per segment of a row of C, from column j on, when its sums are complete and in cache.
   const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
 };
-// Runs on the thread pool. C must not overlap A or B. T is float or double.
+// Runs on the thread pool. C must not overlap A or B.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 // gemm() of f32, by bf16 parts where the precision allows it and it is faster. `finish` may run twice for a row: rows
-// out of the parts' range are computed again.
+// outside the parts' range are computed again.
 void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
              int64_t ldc, GemmOptions<float> = {});
-// Runs on the calling thread, for use inside a tile.
+// On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// GEMM on operands in cache (cpu/attention/attention.cpp), without packing or threads. It skips register tiles that a
-// Triangle excludes. A panel has kPanel columns, whole vectors.
+// GEMM on operands in cache (attention.cpp), without packing or threads. Skips register tiles that a Triangle excludes.
+// Panels have kPanel columns, whole vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
-  // columns: C's row i is needed only from column i + at on. from: A's row i is 0 before column i + at. to: A's row i
-  // is 0 from column i + at on.
+  // columns: C's row i is needed from column i + at on. from: A's row i is 0 before column i + at. to: A's row i is 0
+  // from column i + at on.
   int64_t at = 0;
 };
 // C = or += A B. Rows of B are contiguous; n is a multiple of the vector.
 template <class T>
 void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
                    Triangle = {});
-// C = A B of bf16 by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h). A float of A or B holds two values
-// adjacent in k. Denormals count as 0.
+// C = A B of bf16 by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h). A float holds two bf16 adjacent in k.
+// Denormals count as 0.
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
                          Triangle);

@@ -1,4 +1,4 @@
-// Three paths: small_m reads B in place, `paired` multiplies packed bf16 pairs, `widened` calls the f32 GEMM.
+// small_m reads B in place, `paired` multiplies packed bf16 pairs, `widened` calls the f32 GEMM.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -22,7 +22,7 @@ struct Product {
   int64_t ldc;
   const FunctionRef<void(float*, int64_t, int64_t)>* finish;
 
-  // Rounds and stores rows [i, i + rows), columns [j, j + cols) from sums, ld apart.
+  // Rounds and stores rows [i, i + rows), columns [j, j + cols) of C from sums, ld apart.
   void store(int64_t i, int64_t rows, int64_t j, int64_t cols, float* sums, int64_t ld) const {
     for (int64_t r = 0; r < rows; ++r, sums += ld) {
       if (finish) (*finish)(sums, j, cols);
@@ -68,7 +68,6 @@ void multiply(const Product& p, bool parallel) {
 }  // namespace widened
 
 #if TG_ISA_LEVEL == 4
-// Packed bf16 pairs.
 namespace paired {
 constexpr int64_t kSerial = 1 << 21;  // multiply-adds: less runs on the calling thread
 

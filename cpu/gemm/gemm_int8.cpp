@@ -16,9 +16,9 @@ namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: less runs on the calling thread
-constexpr int64_t kFew = 32;          // rows: up to here reading B takes the time
+constexpr int64_t kFew = 32;          // rows: reading B takes the time up to here
 
-// Both operands are widened to int16, which compilers vectorise.
+// Compilers vectorise products of operands widened to int16.
 namespace plain {
 using packed::t_a, packed::t_b, packed::t_sums, packed::ceil_div;
 constexpr int64_t kDepth = 256, kHeight = 96, kWidth = 256;
@@ -95,7 +95,7 @@ struct TileDot {
 };
 #endif
 
-// vpdpbusd is unsigned by signed: B is packed with 128 added, and `starts` adds -128 times the sum of A's row.
+// vpdpbusd is unsigned by signed: packed B has 128 added, `starts` is -128 times the sum of A's row.
 const Int8Kernels* kernels(Int8Path path) {
   using namespace packed;
 #if TG_ISA_LEVEL == 4
@@ -145,7 +145,6 @@ void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_
                FunctionRef<void(int64_t i, int64_t j, int64_t n, const int32_t* sums)> store) {
   if (m == 0 || n == 0) return;
   const Int8Path path = int8_path();
-  // Below kFew rows, reading B takes the time.
   const bool parallel = std::max(m, kFew) * n * k >= kSerial;
 #if TG_ISA_LEVEL >= 3
   const auto small_m = of_small_m(path);

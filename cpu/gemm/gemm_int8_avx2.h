@@ -1,5 +1,5 @@
-// Packing and micro-kernels of gemm_int8.cpp for AVX2, with the layouts of gemm_packed_avx512.h: int8 quads for
-// vpdpbusd (AVX-VNNI), or int16 pairs for vpmaddwd, whose sums of two int8 products cannot overflow.
+// Packing and micro-kernels of gemm_int8.cpp for AVX2, in the layouts of gemm_packed_avx512.h: int8 quads for vpdpbusd
+// (AVX-VNNI), or int16 pairs for vpmaddwd, whose sums of two int8 products cannot overflow.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -75,7 +75,7 @@ template <bool Wide, int Flip> void pack_lines(MatView<int8_t> v, std::byte* to)
     } else {
       const int8_t* const p = v.p + 4 * t * v.col;
       const __m256i x = load256(p), y = load256(p + v.col), z = load256(p + 2 * v.col), w = load256(p + 3 * v.col);
-      // The first call stores rows [0, 8) and [16, 24), the second rows [8, 16) and [24, 32).
+      // The first call stores rows [0, 8) and [16, 24), the second [8, 16) and [24, 32).
       const auto fours = [&](int64_t at, __m256i xy, __m256i zw) {
         const __m256i low = _mm256_unpacklo_epi16(xy, zw), high = _mm256_unpackhi_epi16(xy, zw);
         store(at, _mm256_permute2x128_si256(low, high, 0x20));
@@ -127,8 +127,8 @@ inline void starts_of_rows(int64_t steps, const std::byte* a, int32_t* to) {
   }
 }
 
-// `Rows` rows and 16 columns of a block. Dot::add(sum, x, y) adds dot products of 32 bits: a row of A with 8 columns of
-// B.
+// `Rows` rows by 16 columns of a block, 2 Rows + 3 of 16 registers. Dot::add(sum, x, y) adds dot products of 32 bits: a
+// row of A with 8 columns of B.
 template <class Dot, int Rows>
 void rows256(int64_t steps, const std::byte* a, const std::byte* b, int32_t* c, int64_t ld, bool add,
              const int32_t* starts) {

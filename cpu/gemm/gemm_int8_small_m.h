@@ -1,5 +1,5 @@
-// int8 GEMM of few rows (only for gemm_int8.cpp); rows of A and columns of B are contiguous in k. B is read once, in
-// place, with lanes along k.
+// int8 GEMM of few rows (for gemm_int8.cpp); rows of A and columns of B are contiguous in k. B is read once, in place,
+// with lanes along k.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -12,11 +12,10 @@
 #include <cstring>
 
 namespace tg::cpu::TG_ISA_NS::few {
-inline constexpr int64_t kRows = 16;        // at most
-inline constexpr int kColumns = 4;          // of B at a time
-inline constexpr int64_t kBytes = 1 << 16;  // of B in a tile
+inline constexpr int64_t kRows = 16;        // maximum
+inline constexpr int kColumns = 4;          // columns of B at a time
+inline constexpr int64_t kBytes = 1 << 16;  // bytes of B in a tile
 
-// vpmaddwd on int16-widened elements.
 struct Madd {
   using Vector = __m256i;
   using OfA = int16_t;
@@ -29,7 +28,7 @@ struct Madd {
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   static void add(Vector& sum, Vector a, Vector b) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 };
-// vpdpbusd is unsigned by signed: 128 is added to B, and -128 times the sum of A's row to the result.
+// vpdpbusd is unsigned by signed: adds 128 to B, and -128 times the sum of A's row to the result.
 struct Vex {
   using Vector = __m256i;
   using OfA = int8_t;

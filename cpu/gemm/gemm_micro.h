@@ -1,5 +1,5 @@
-// Micro-kernels (register tiles) and packing of f32 and f64 GEMM for AVX2 and AVX-512, in the compiler's vector
-// extensions. An element is one chain of FMAs over ascending k in any tile. Callers handle splits, threads and memory.
+// Register tiles and packing of f32 and f64 GEMM for AVX2 and AVX-512, in vector extensions. An element is one chain of
+// FMAs over ascending k in any tile. Callers handle splits, threads and memory.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #if TG_ISA_LEVEL == 4
@@ -16,11 +16,11 @@
 namespace tg::cpu::TG_ISA_NS::micro {
 inline constexpr int kRows = TG_ISA_LEVEL == 4 ? 12 : 6;
 template <class T> inline constexpr int kLanes = int(kVector<T>);
-// kRows x kCols accumulators fill almost all vector registers.
+// Registers (C + B + A): AVX2 6 x 2 + 2 + 1 of 16; AVX-512 12 x 2 + 2 + 1 of 32.
 template <class T> inline constexpr int kCols = 2 * kLanes<T>;
 template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-// Addresses 4 KiB apart map to the same L1 set, which has kL1Ways ways.
+// Addresses 4 KiB apart share an L1 set of kL1Ways ways.
 inline constexpr int64_t kL1Ways = 8;
 template <class T> bool aliases_in_l1(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
 
@@ -29,7 +29,7 @@ template <class Number> struct ScalarFma {
   static void add(Vector<T>& sum, T y, Vector<T> x) { sum += y * x; }
 };
 #if TG_ISA_LEVEL == 4
-// Each float holds two bf16; vdpbf16ps adds their dot product to a lane.
+// A float holds two bf16; vdpbf16ps adds their dot product to a lane.
 struct Bf16Pairs {
   using T = float;
   static void add(Vector<T>& sum, T y, Vector<T> x) {
@@ -68,7 +68,7 @@ void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk,
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
 }
-// Accesses only the first n < kLanes elements at p; the rest loads as 0.
+// Accesses the first n < kLanes elements at p alone; the rest loads as 0.
 #if TG_ISA_LEVEL == 4
 template <class T> class Lanes {
  public:
@@ -287,19 +287,19 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
   }
 }
 
-// The view of packed A (m x k): panels of kRows x k, with element (r, t) at r * row + t * col.
+// Packed A (m x k): panels of kRows x k, element (r, t) at r * row + t * col.
 template <class T> inline MatView<T> packed_a(MatView<T> a, int64_t k, const T* at) {
   return a.row == 1 || (TG_ISA_LEVEL == 3 && a.col == 1) ? MatView<T>{at, 1, kRows} : MatView<T>{at, k, 1};
 }
 #if TG_ISA_LEVEL == 3
-// Transposes R contiguous rows of k, ld apart: element (r, t) goes to to[t * kRows + r].
+// Transposes R contiguous rows of k, ld apart: (r, t) goes to to[t * kRows + r].
 template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
   for (; t + L < k; t += L) {
     for (int r = 0; r < R; ++r) __builtin_prefetch(a + (R + r) * ld + t);
 #pragma GCC unroll 2
-    // Descending r0: a store of L elements may exceed the kRows of step t. Later stores overwrite the excess.
+    // Descending r0: a store of L elements may exceed the kRows of step t; later stores overwrite the excess.
     for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {
       Bits<T> x[L];
 #pragma GCC unroll 8

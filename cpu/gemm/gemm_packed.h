@@ -1,7 +1,7 @@
 // Blocked GEMM on packed operands (gemm_bf16.cpp, gemm_parts.cpp, gemm_int8.cpp). A step is kSide rows of A, or columns
 // of B, by 64 bytes of k; a panel is all its steps along k. Threads pack a block of A and one of B together, then each
-// takes rows of C. The block of B stays in L2; chunks of A (kSide rows, kChunk steps) and B pass through L1. f32
-// elements packed as three bf16 parts (gemm_parts.cpp) need six GEMMs, smallest first, per chunk.
+// takes rows of C. B's block stays in L2; chunks of A (kSide rows, kChunk steps) and B pass through L1. f32 elements as
+// three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -15,10 +15,10 @@ namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
 inline constexpr int64_t kRow = 64;             // bytes
 inline constexpr int64_t kStep = kSide * kRow;  // bytes
-// In steps: the depth of a block of B; the largest k that packs A as a whole; a chunk.
+// In steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
-inline constexpr int64_t kTogether = 4;  // panels packed together if elements have one byte
+inline constexpr int64_t kTogether = 4;  // one-byte panels packed together
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
@@ -29,26 +29,26 @@ template <class T, class Sum> struct Kernels {
   // apart.
   void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
-  // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`. Adds starts[r] to row r, unless null.
+  // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`, plus starts[r] in row r unless null.
   void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                 const Sum* starts);
-  // Computes `starts` of kSide rows from packed A; null: none.
+  // starts[r] of kSide rows from packed A, to be added to row r of C; null: none.
   void (*starts)(int64_t steps, const std::byte* a, Sum* to);
   // Around a thread's blocks; may be null.
   void (*enter)(), (*leave)();
-  int64_t parts = 1;  // or 3
+  int64_t parts = 1;  // 1 or 3
 };
 
 template <class T, class Sum> struct Product {
   int64_t m, n, k;
   MatView<T> a, b;
   FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;
-  // If not null: called for each packed panel of kSide rows of A or columns of B, from `first` on.
+  // Unless null: called per packed panel of kSide rows of A or columns of B, from `first` on.
   const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
 };
 
-// Calls tile(i, rows, j, cols) for `down` x `across` tiles of `height` x `width` that cover C; the last ones take the
-// rest, which may be larger.
+// tile(i, rows, j, cols) for `down` x `across` tiles of `height` x `width` that cover C; the last ones take the
+// remainder, which may be larger.
 struct Cut {
   int64_t height, width, down, across;
   template <class F> void for_tiles(int64_t m, int64_t n, bool parallel, F&& tile) const {
@@ -87,7 +87,7 @@ template <class T, class Sum> class Blocked {
   struct Block {
     int64_t i, rows, j, cols, first, depth;
   };
-  // Panels of kSide rows, each with all steps of one part, then of the next.
+  // Panels of kSide rows, all steps of one part, then of the next.
   struct Packed {
     std::byte* p = nullptr;
     int64_t steps = 0, parts = 1;
@@ -96,7 +96,7 @@ template <class T, class Sum> class Blocked {
     }
   };
 
-  // The size of equal ranges of n, in whole units: at most `most`, or 4 units if that is more.
+  // Equal ranges of n, in whole units: at most `most`, or 4 units if more.
   static int64_t even_part(int64_t n, int64_t most, int64_t unit) {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
@@ -151,7 +151,7 @@ template <class T, class Sum> class Blocked {
     if (kernels_.enter) kernels_.enter();
     for (int64_t s = 0; s < b_.steps; s += most) {
       const int64_t chunk = std::min(most, b_.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
-      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // add `starts` once per packed A
+      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // adds `starts` once per packed A
       const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
       const bool add = b.first + s > 0;
       for (int64_t j = first; j < last; ++j) {

@@ -1,6 +1,6 @@
-// Packing and micro-kernels of gemm_packed.h for AVX-512 and AMX: bf16 in pairs (gemm_bf16.cpp, gemm_parts.cpp), int8
-// in quads (gemm_int8.cpp), 32 bits each. A's step: two tiles of 16 rows of 64 contiguous bytes of k. B's step: two
-// tiles of 16 columns; each of 16 rows has 32 bits of k of every column.
+// Packing and micro-kernels of gemm_packed.h for AVX-512 and AMX: bf16 pairs (gemm_bf16.cpp, gemm_parts.cpp), int8
+// quads (gemm_int8.cpp), 32 bits each. A's step: two tiles of 16 rows of 64 contiguous bytes of k. B's step: two tiles
+// of 16 columns; each of 16 rows has 32 bits of k of every column.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -36,7 +36,7 @@ inline void transpose(__m512i (&x)[16]) {
   }
 }
 
-// 32 bits of k, from t on, of each of 16 rows of v, whose columns are contiguous; 0 outside `some` rows and `depth`.
+// 32 bits of k, from t on, of 16 rows of v, whose columns are contiguous; 0 outside `some` rows and `depth`.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
   const auto line = [&](int64_t at) {
     const bool inside = at < depth;
@@ -58,8 +58,8 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
   return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, x), bytes);
 }
 
-// Packs one tile of v, whose rows are A's rows or B's columns; element (i, t) is row i at t of k; 0 beyond `rows` and
-// `depth`. Bytes are XORed with Flip.
+// Packs a tile of v, whose rows are A's rows or B's columns; element (i, t) is row i at t of k; 0 beyond `rows` and
+// `depth`. Flip is XORed into bytes.
 template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
   constexpr int64_t kLine = kRow / int64_t(sizeof(T)), kEach = 4 / int64_t(sizeof(T));
   alignas(64) T copy[16 * kLine];
@@ -98,8 +98,8 @@ void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t
   }
 }
 
-// Inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. No clobber names the
-// tiles, because compilers never use them.
+// Inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. No clobber names
+// tiles: compilers never use them.
 template <int Tile> void load_tile(const void* p, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
 }
@@ -118,7 +118,7 @@ inline void enter_tiles() {
 }
 inline void leave_tiles() { asm volatile("tilerelease"); }
 
-// A block of C in AMX tiles; Dot::add<C, A, B>() adds a GEMM of tiles. Halves 1: only the upper 16 rows.
+// A block of C in AMX tiles; Dot::add<C, A, B>() adds a GEMM of tiles. Halves 1: the upper 16 rows.
 template <class Dot, int Halves, class Sum>
 void amx_halves(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add) {
   const int64_t bytes = ld * int64_t(sizeof(Sum));
@@ -158,7 +158,8 @@ struct AmxBf16 {
   }
 };
 
-// Eight rows of a block. Dot::add(sum, x, y) adds dot products of 32 bits: a row of A with 16 columns of B.
+// Eight rows of a block, 16 + 2 + 1 of 32 registers. Dot::add(sum, x, y) adds dot products of 32 bits: a row of A with
+// 16 columns of B.
 template <class Dot, class Sum>
 void avx512_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                  const Sum* starts) {

@@ -1,4 +1,4 @@
-// f32 GEMM by bf16 instructions. MatmulPrecision::medium rounds operands to bf16. `high` splits each element into three
+// f32 GEMM by bf16 instructions. MatmulPrecision::medium rounds operands to bf16. `high` splits elements into three
 // bf16 parts, each the rounded remainder, and sums the six largest of nine GEMMs; the others are below f32's rounding
 // (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
 // Computations", 2019).
@@ -16,10 +16,10 @@ namespace tg::cpu::TG_ISA_NS {
 #if TG_ISA_LEVEL == 4
 namespace {
 using namespace packed;
-constexpr int64_t kFewRows = 16;          // up to here reading B takes the time
+constexpr int64_t kFewRows = 16;          // reading B takes the time up to here
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
 constexpr int64_t kSerial = 1 << 21;      // less runs on the calling thread
-constexpr int64_t kTileDepth = kRow / 2;  // elements of k of a step
+constexpr int64_t kTileDepth = kRow / 2;  // elements of k per step
 thread_local Scratch t_largest, t_copy;
 
 // Rounds to bf16, ties to even, in the upper half of each lane. NaN stays NaN.
@@ -31,7 +31,7 @@ __m512i rounded(__m512i x) {
   return _mm512_and_si512(_mm512_mask_or_epi32(up, nan, x, _mm512_set1_epi32(0x400000)),
                           _mm512_set1_epi32(int(0xffff0000)));
 }
-// rounded(); Guard sees what it makes 0.
+// rounded(); a Guard must see what it flushes to 0.
 __m512i rounded_first(__m512i x) {
   const __m512i size = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)), one = _mm512_set1_epi32(1);
   const __mmask16 lost = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, one), _mm512_set1_epi32(0x8000));
@@ -99,7 +99,7 @@ class Guard {
   Guard(int64_t m, int64_t n) : m_(m), n_(n), largest_(t_largest.get<uint16_t>(padded(m) + padded(n))) {
     std::fill_n(largest_, padded(m) + padded(n), uint16_t(0));
   }
-  // Records the absmax of each row of A or column of B in a panel, as bf16 bits of the first parts.
+  // Records the absmax of each row of A or column of B in a panel, as bf16 bits of first parts.
   void look(bool of_b, int64_t first, int64_t steps, const std::byte* panel) const {
     uint16_t* const to = largest_ + (of_b ? padded(m_) : 0) + first;
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), lower = _mm512_set1_epi32(0xffff);
@@ -120,7 +120,7 @@ class Guard {
       }
     }
   }
-  // Calls redo(i, rows) for rows of C that need f32.
+  // redo(i, rows) for the rows of C that need f32.
   template <class F> void for_others(F&& redo) const {
     int least = kInfinite, most = 0;  // exponents of B's columns
     for (int64_t j = 0; j < n_; ++j)

@@ -4,7 +4,6 @@
 namespace tg::cpu::TG_ISA_NS {
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The arguments of gemm().
 template <class T> struct Product {
   int64_t m, n, k;
   MatView<T> a, b;

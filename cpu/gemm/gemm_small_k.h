@@ -1,18 +1,18 @@
-// GEMM of a small k for AVX2 and AVX-512. C is written in memory order, because its elements cost little work.
+// GEMM of small k for AVX2 and AVX-512. Elements of C cost little work, so C is written in memory order.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
 namespace tg::cpu::TG_ISA_NS::small_k {
 using namespace tiles;
 inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // k per pass: A stays in registers
-// For a larger k, register tiles of C are faster.
+// For larger k, register tiles of C are faster.
 inline constexpr int64_t kRegisters = 2 * kStep;
 template <int K> inline constexpr int kRegisterRows = std::min<int>(4, 3 * kStep / K);
 // kStep rows of B fill half of L1.
 template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);
 
-// register_rows(): R rows of A, K of k, n columns (whole vectors). It reads B and copies it to `packed` (kPack), or
-// reads `packed`. Sums continue from C unless `first`; `add`: C += sums.
+// register_rows(): R rows of A, K of k, n columns (whole vectors). Reads B and copies it to `packed` (kPack), or reads
+// `packed`. Sums continue from C unless `first`; `add`: C += sums.
 struct Order {
   bool first, add;
 };
@@ -28,7 +28,7 @@ void register_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, in
       x[r][t] = Vector<T>{} + a[r * ar + t * ak];
       asm("" : "+v"(x[r][t]));  // else reloaded per vector
     }
-  const T* row[(K + 2) / 3];  // as in micro::tile
+  const T* row[(K + 2) / 3];  // see micro::tile
 #pragma GCC unroll 4
   for (int t = 0; t < K; t += 3) row[t / 3] = b + t * bk;
 #pragma GCC unroll 1
@@ -72,7 +72,7 @@ inline constexpr auto kRegisterBlocks = []<int... K>(std::integer_sequence<int, 
   return std::array<decltype(&register_block<1, T>), sizeof...(K)>{register_block<K + 1, T>...};
 }(std::make_integer_sequence<int, kStep>());
 
-// Whether A stays in registers while rows of C are written; C += allows one pass only.
+// A stays in registers while rows of C are written; C += allows one pass.
 template <class T> bool fits_registers(const Product<T>& p) {
   return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kRegisters) && p.m > small_m::kMost && p.n >= kLanes<T>;
 }
@@ -95,11 +95,11 @@ template <class T> void run_registers(const Product<T>& p, bool parallel) {
   });
 }
 
-inline constexpr int64_t kMost = 64;                                             // of k
+inline constexpr int64_t kMost = 64;                                             // maximum k
 template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);    // elements of B
 template <class T> inline constexpr int64_t kPackAlone = (1 << 16) / sizeof(T);  // fewer elements: one thread packs
 inline constexpr int64_t kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
-// Whether C is written in strips of register tiles.
+// C is written in strips of register tiles.
 template <class T> bool fits_strips(const Product<T>& p) {
   return p.b.col == 1 && p.k <= kMost && p.k * p.n <= kInCache<T> && p.m >= 4 * kStripRows;
 }

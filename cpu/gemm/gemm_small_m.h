@@ -1,5 +1,5 @@
-// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512. Reading B takes the time: it is read once,
-// in place, in memory order, with the next segment prefetched to L2. Results have the bits of GEMMs of many rows.
+// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512, bound by reading B: once, in place, in
+// memory order, the next segment prefetched to L2. Bits equal those of GEMMs of many rows.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_micro.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -11,10 +11,10 @@ using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
 inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains are added in order
-// Bytes of a column of B; kLanes of them, and the prefetched ones, take a fraction of L2.
+// Bytes of a column of B; kLanes of them, with prefetches, take a fraction of L2.
 inline constexpr int64_t kSegment = 6144;
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
-inline constexpr int64_t kColumns = 64;    // of a tile, if contiguous in k
+inline constexpr int64_t kColumns = 64;    // columns per tile, if contiguous in k
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -24,7 +24,7 @@ template <class Sum> inline Bits<Sum> load_bits(const void* p) {
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-// The first n elements at p; the rest is 0 and is not read.
+// The first n elements at p; the rest is 0, unread.
 template <class T> inline Bits<T> load_some(const T* p, int64_t n) { return Bits<T>(micro::Lanes<T>(n).load(p)); }
 inline Bits<float> load_some(const bf16* p, int64_t n) {
   alignas(64) bf16 some[2 * kLanes<float>] = {};
@@ -32,8 +32,8 @@ inline Bits<float> load_some(const bf16* p, int64_t n) {
   return load_bits<float>(some);
 }
 
-// Multiply policies. A unit is kUnit elements adjacent in k. A Lane holds a unit of A, to be broadcast. 32 bits (f64:
-// 64) of B hold one unit or, if Widened, two: `unit` says which.
+// Multiply policies. A unit: kUnit elements adjacent in k. A Lane: a unit of A, to be broadcast. 32 bits (f64: 64) of B
+// hold one unit or, if Widened, two: `unit` says which.
 template <class Number> struct ScalarFma {
   using T = Number;
   using Lane = Number;
@@ -45,7 +45,7 @@ template <class Number> struct ScalarFma {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sum[r] += a[r] * Vector<Sum>(x);
   }
-  // A unit of kLanes columns, from rows of B that are ld apart; `left` rows remain.
+  // kLanes columns of one unit: kUnit rows of B, ld apart; `left` of them exist.
   static Bits<Sum> row(const T* b, int64_t, int64_t) { return load_bits<Sum>(b); }
 };
 struct Widened {
@@ -88,7 +88,7 @@ struct Pairs {
 };
 #endif
 
-// Cache lines to prefetch: `lines` of a row, then of the next.
+// Cache lines to prefetch: `lines` of a row, then the next row's.
 struct Ahead {
   const std::byte* p;
   int64_t left, lines, skip;
@@ -110,8 +110,8 @@ struct Ahead {
 struct Range {
   int64_t begin, end, k, depth;  // `depth` of k are one chain
 };
-// R rows of A by kLanes columns of B that are contiguous in k, ld apart. Sums (R, kLanes) continue from the previous
-// segment; the end of a chain adds them to `totals`. Each block of loads prefetches `each` cache lines.
+// R rows of A by kLanes columns of B, contiguous in k, ld apart. Sums (R, kLanes) continue from the previous segment;
+// the end of a chain adds them to `totals`. Each block of loads prefetches `each` cache lines.
 template <class W, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                 typename W::Sum* totals, Ahead& ahead, int64_t each) {
@@ -224,7 +224,7 @@ template <class W> class Product {
   }
   void run(bool parallel) const {
     const bool lines = b_.col != 1;  // columns of B are contiguous in k
-    // Row segments are long, unless the sums would not fit a cache or threads would idle.
+    // Row segments are long, unless sums would not fit a cache or threads would idle.
     const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
     const int64_t width = lines ? kColumns : wide / L * L, tiles = std::max<int64_t>(1, n_ / width);
     const auto tile = [&](int64_t t) {

@@ -1,4 +1,4 @@
-// GEMM of at most about one vector of columns, for AVX2 and AVX-512.
+// GEMM of about one vector of columns at most, for AVX2 and AVX-512.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
@@ -24,7 +24,7 @@ inline double reduce_add(Vector<double> v) {
   const __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
   return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
-// reduce_add() of eight vectors: the same additions, several per instruction.
+// reduce_add() of eight vectors: the same order, shared shuffles.
 inline void reduce_add_8(const Vector<float> (&v)[8], float* to) {
 #if TG_ISA_LEVEL == 4
   __m512 a[4], b[2];
@@ -58,11 +58,11 @@ template <class T> struct Columns {
   const T* p;
   int64_t across, along;
 };
-struct Part {  // of k
+struct Part {  // range of k
   bool first, last;
 };
-// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` carries the (R, N) accumulator vectors from
-// one range of k to the next.
+// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` (R, N): accumulator vectors carried between
+// ranges of k.
 template <int R, int N, class T>
 void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int64_t along, Part part, T* sums, T* c,
               int64_t ldc, bool add) {
@@ -103,7 +103,7 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + total[r * N + n] : total[r * N + n];
 }
-// R of dot_tile(), so that the accumulators fit the registers.
+// Rows of dot_tile() whose accumulators fit the registers: AVX2 12, AVX-512 24.
 template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
 #if TG_ISA_LEVEL == 4
@@ -191,7 +191,7 @@ int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth,
     }
   return j;
 }
-// Whether lanes run along k: rows of A are contiguous.
+// Lanes run along k: rows of A are contiguous.
 template <class T> bool fits_dot(const Product<T>& p) {
   return p.a.col == 1 && (p.n < kLanes<T> || (p.n == kLanes<T> && p.b.row == 1));
 }
@@ -212,7 +212,7 @@ template <class T> void run_dot(const Product<T>& p, bool parallel) {
     p.finish(i, end - i, 0, p.n);
   });
 }
-// Lanes run along m: A's columns are contiguous. Computes the transpose of C in strips.
+// Lanes run along m: A's columns are contiguous. Computes C^T in strips.
 template <class T> bool fits_axpy(const Product<T>& p) { return p.a.row == 1 && p.n <= kLanes<T>; }
 template <class T> void run_axpy(const Product<T>& p, bool parallel) {
   for_tiles(parallel, ceil_div(p.m, kCols<T>), [&](int64_t t) {

@@ -6,8 +6,8 @@
 namespace tg::cpu::TG_ISA_NS::tiles {
 // A tile is a thread's rows x cols of C; a register tile is kRows x kCols of it. k is split into blocks of at most
 // kDepth, B into panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, kTileCols of B stream from L2.
-// AVX2: a panel of B stays in L1 and A streams, packed in the register tile's order: with six rows, loads leave few
-// issue slots next to the FMAs.
+// AVX2: a panel of B stays in L1; A streams, packed in the register tile's order, since six-row loads leave few issue
+// slots next to the FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
@@ -44,8 +44,8 @@ template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-// Adds block l to rows x cols (at most kRows x kCols) of C at (i, j). b must be packed, with zero-padded rows, if cols
-// is between one and two vectors.
+// Adds block l to rows x cols (at most kRows x kCols) of C at (i, j). If cols is between one and two vectors, b must be
+// packed, with zero-padded rows.
 template <class T>
 void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               const MatView<T>& a, const T* b, int64_t bk) {
@@ -75,8 +75,8 @@ template <class T> struct Ahead {
   }
 };
 
-// B is always packed. A is packed on AVX2, and on AVX-512 if its layout is bad for the caches. Packed operands: all
-// threads pack the smaller one before the tiles, and each tile packs its share of the larger one.
+// B is always packed. A is packed on AVX2, and on AVX-512 if its layout is bad for caches. All threads pack the smaller
+// packed operand before the tiles; each tile packs its share of the larger one.
 template <class T> struct Tiles {
   const Product<T>& p;
   // A register tile reads kRows elements of each column of A. If columns are contiguous, the rest of those cache lines
@@ -107,8 +107,8 @@ template <class T> struct Tiles {
       }
     }
   }
-  // Packs blocks [q0, q1) of the shared operand. The panel that starts at column (of B) or row (of A) i of block l is
-  // stored at (l.first - block(q0).first) * padded + i * l.depth.
+  // Packs blocks [q0, q1) of the shared operand. The panel at column (of B) or row (of A) i of block l goes to (l.first
+  // - block(q0).first) * padded + i * l.depth.
   const T* share(int64_t q0, int64_t q1, bool parallel) const {
     if (!shares_a && !shares_b) return nullptr;
     constexpr int64_t kGroup = 4 * kRows;
@@ -125,7 +125,7 @@ template <class T> struct Tiles {
     });
     return to;
   }
-  // The elements of B that tile t packs in block l, to prefetch; none if B is small or packed before.
+  // Elements of B that tile t packs in block l, to prefetch; none if B is small or already packed.
   Ahead<T> ahead(int64_t t, const Block& l) const {
     const bool in_lines = p.b.col == 1 || p.b.row == 1;
     if (shares_b || !in_lines || p.n * p.k <= kShared<T> || t >= down * across) return {};
@@ -133,7 +133,7 @@ template <class T> struct Tiles {
     const T* const first = p.b.at(l.first, j).p;
     return p.b.col == 1 ? Ahead<T>{first, p.b.row, n, l.depth} : Ahead<T>{first, p.b.col, l.depth, n};
   }
-  // Adds block l to rows [i0, i0 + m), columns [j0, j0 + n) of C; `shared` is of this block.
+  // Adds block l to rows [i0, i0 + m), columns [j0, j0 + n) of C; `shared` is this block's.
   void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
     T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));
     const T* b = own;

@@ -12,7 +12,7 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 using Lane = Vector<uint64_t>;
-constexpr int64_t kBlocks = kVector<uint64_t>;  // of four words, a lane each
+constexpr int64_t kBlocks = kVector<uint64_t>;  // blocks of four words, a lane each
 
 // Products of the lower halves of lanes: compilers know no expression for it.
 Lane product(const Lane& a, const Lane& b) {
@@ -26,7 +26,7 @@ Lane product(const Lane& a, const Lane& b) {
   return (a & 0xffffffff) * (b & 0xffffffff);
 #endif
 }
-// The Philox block of each lane, permuted so that interleaving two result vectors restores block order.
+// Each lane's Philox block, permuted so that interleaving two result vectors restores block order.
 template <int... I> Lane block_of_lane(std::integer_sequence<int, I...>) {
   return Lane{uint64_t(I / 2 + I % 2 * int(kBlocks / 2))...};
 }
@@ -37,8 +37,7 @@ template <int... I> void store_blocks(uint32_t* to, const Lane& xy, const Lane& 
   std::memcpy(to, &first, sizeof first);
   std::memcpy(to + 2 * n, &second, sizeof second);
 }
-// Words of the generator from block n on, in the lower halves of lanes; the upper halves are not read. Two sets of
-// lanes hide the latency of multiplications.
+// Random words from block n on, in the lower halves of lanes. Two sets of lanes hide the latency of multiplications.
 class Stream {
  public:
   explicit Stream(Rng at) : offset_(at.offset) {
@@ -46,7 +45,7 @@ class Stream {
     for (auto& k : keys_) k[0] = Lane{} + k0, k[1] = Lane{} + k1, k0 += 0x9E3779B9, k1 += 0xBB67AE85;
   }
   static constexpr int kSets = 2;
-  static constexpr int64_t kWords = kBlock + 4 * kSets * kBlocks + 4;  // that draw() may write
+  static constexpr int64_t kWords = kBlock + 4 * kSets * kBlocks + 4;  // words that draw() may write
   // Writes words from 4 (first / 4) on, enough for n from `first` on; returns the address of `first`.
   const uint32_t* draw(int64_t first, int64_t n, uint32_t* word) const {
     const int64_t block = first / 4, blocks = (first + n + 3) / 4 - block;
@@ -63,7 +62,7 @@ class Stream {
 #pragma GCC unroll 2
     for (int s = 0; s < kSets; ++s) {
       x[s] = block_of_lane(kEach) + (n + uint64_t(s * kBlocks));
-      const Lane a = product(x[s], m0);  // the first round, of z = w = 0
+      const Lane a = product(x[s], m0);  // the first round, z = w = 0
       x[s] = (x[s] >> 32) ^ keys_[0][0], y[s] = Lane{}, z[s] = (a >> 32) ^ keys_[0][1], w[s] = a;
     }
 #pragma GCC unroll 9

@@ -1,4 +1,4 @@
-// Kernels of ops/quantized/fp8.h. GEMMs run in f32 on dequantized values: no processor here multiplies 8-bit floats.
+// Kernels of ops/quantized/fp8.h. GEMMs run in f32 on dequantized values: no supported CPU multiplies fp8.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>

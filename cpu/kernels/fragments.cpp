@@ -48,7 +48,7 @@ void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Rows sorted by `index`, so that equal ones are adjacent.
+// Rows sorted by `index`.
 std::vector<int64_t> grouped(const std::vector<int64_t>& index) {
   std::vector<int64_t> order(index.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);

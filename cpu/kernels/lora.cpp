@@ -13,15 +13,15 @@ namespace {
 constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: less runs on one thread
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// Rows of a block: whole register tiles at every level. Each block packs A itself, so blocks are few and equal where
-// rows do not depend on them.
+// Rows of a block: whole register tiles at every level. Blocks pack A themselves, so they are few, and equal where rows
+// do not depend on them.
 int64_t block_rows(int64_t rows) {
   if (!kRowsAlone) return 24;
   const int64_t threads = num_threads(), blocks = threads * std::max<int64_t>(1, ceil_div(rows, 48 * threads));
   return std::max<int64_t>(12, ceil_div(rows, blocks));
 }
 
-// A matrix in its compute dtype; bf16 is copied.
+// In the compute dtype; bf16 is copied.
 template <class T> struct Matrix {
   std::vector<compute_t<T>> wide;
   MatView<compute_t<T>> view;
@@ -41,7 +41,7 @@ struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// Rows [first, first + n) of y and h. x(i, scratch): row i.
+// Rows [first, first + n) of y (rows, out) and h (rows, r). x(i, scratch): row i.
 template <class T>
 void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
            const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {

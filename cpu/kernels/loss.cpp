@@ -63,7 +63,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target); g is the gradient of the row's loss.
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target); g: gradient of the row's loss.
 void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);
@@ -86,7 +86,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
         const T* p = x(r, scratch);
         const C at = lse[size_t(r)], base = even,
                 g = dloss[op.o.reduction == Reduction::none ? size_t(r) : 0] / divisor;
-        const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // before p may be overwritten
+        const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // read before p may be overwritten
         for_lanes<C>(n,
                      [&]<class V>(int64_t j) { store(to + j, V(g * (exp_to_zero(V(load<V>(p + j) - at)) - base))); });
         to[target] = T(g * hit);

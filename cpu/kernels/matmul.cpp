@@ -1,4 +1,3 @@
-// Kernels of ops/matmul.h on cpu/gemm/gemm.h and cpu/gemm/gemm_bf16.h.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -6,7 +5,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// Runs on the thread pool; f32 as the precision allows.
+// a (m, k), b (k, n), out (m, n); `precision` applies to f32.
 template <class T>
 void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
               GemmOptions<T> o = {}) {
@@ -27,7 +26,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
       const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
       return trans ? v.transposed() : v;
     };
-    // Strides of the batch dimensions, broadcast to the output's.
+    // Batch strides, broadcast to the output's.
     Shape batch(s.begin(), s.end() - 2);
     const auto batch_strides = [&](const Buf& x) {
       const size_t d = x.shape().size() - 2;
@@ -41,7 +40,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     if (count == 1)
       return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
-    // One b for a batch whose rows are evenly spaced: the batch is more rows.
+    // One b for a batch of evenly spaced rows: the batch becomes more rows.
     const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
     Shape all = batch;
     all.push_back(m);

@@ -1,5 +1,5 @@
-// Kernels of ops/norm.h. Several rows at a time hide the latency of sums. The output may reuse an input. Variance takes
-// two passes. RMSNorm is LayerNorm with a mean of 0.
+// Kernels of ops/norm.h. Rows are processed in groups, so that their accumulators' latencies overlap. The output may
+// reuse an input. Variance takes two passes. RMSNorm is LayerNorm with mean 0.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -11,7 +11,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// A vector of n parameters in the compute dtype: in place, or a copy; null if absent.
+// n parameters in the compute dtype: in place, or a copy; null if absent.
 template <class T> class Parameter {
  public:
   Parameter(Bufs in, size_t i, int64_t n) {
@@ -35,15 +35,15 @@ template <class T> class Parameter {
   const compute_t<T>* p_ = nullptr;
 };
 
-// Rows are processed together if all that they read and write fits L1.
+// Rows are processed together if all that they access fits L1.
 constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in L2
 int64_t rows_together(int64_t n, int64_t elements) {
   return std::clamp<int64_t>(elements / std::max<int64_t>(n, 1), 1, kMostTogether);
 }
 thread_local Scratch t_rows;
 
-// Forward of one term, or of two, whose sum is the second output. All four norms share one compiled function, because
-// the run-time choice is cheap. r and y are of B.
+// Forward of one term, or of two, whose sum is the second output. The four norms share one compiled function: the
+// run-time choice is cheap. B: type of r and y.
 template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
@@ -104,16 +104,16 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   });
 }
 
-// With g = dy * w and h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum over rows of dy * h,
-// db = sum over rows of dy. RMSNorm has no mean(g). ds is added to the rounded dx. Sums over rows: in order within
-// chunks of 16 to 128 rows (by shape), then as a tree. dy and dr, a copy of dx, are of B.
+// g = dy * w, h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum over rows of dy * h, db =
+// sum over rows of dy. RMSNorm has no mean(g). ds is added to the rounded dx. Row sums: in order within chunks of 16 to
+// 128 rows (by shape), then as a tree. B: type of dy and of dr, a copy of dx.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   Rows<B> dy;
   Rows<T> x;
   std::vector<C> mean, rstd;  // mean: empty for RMSNorm
   Parameter<T> weight;
-  std::vector<C> ones;  // if there is no weight
+  std::vector<C> ones;  // used without a weight
   std::optional<Rows<T>> ds;
   T* dx = nullptr;
   B* dr = nullptr;
@@ -136,15 +136,15 @@ template <class T, class B> struct Backward {
 
   const C* weights() const { return weight.data() ? weight.data() : ones.data(); }
 
-  // Both passes recompute g and h, which is cheaper than to keep them, unless conversion takes many steps. kSums: sums
+  // Both passes recompute g and h, which is cheaper than keeping them, unless conversion takes many steps. kSums: sums
   // over rows (1: dw, 2: dw and db).
   static constexpr bool kKeeps = kVectorBytes < 64 && sizeof(T) < sizeof(C);
   struct Row {
     const T* x;
     const B* dy;
-    C *g, *h;  // if kKeeps
+    C *g, *h;  // null unless kKeeps
     C mean, scale;
-    std::array<C, 2> sums;  // of g * h and of g
+    std::array<C, 2> sums;  // sums of g * h, of g
   };
   template <int kSums> void first_pass(Row& r, C* sum_w, C* sum_b) const {
     const C* const w = weights();
@@ -170,7 +170,7 @@ template <class T, class B> struct Backward {
       store(to + j, V(k * (g - h * along - shift)));
     });
   }
-  // Rows [begin, end); adds their shares of dw and db to sum_w and sum_b.
+  // Adds rows [begin, end) of dw and db to sum_w and sum_b (n).
   template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
     const int64_t n = x.n, together = rows_together(n, 1024);
     std::vector<T> x_scratch[kMostTogether], ds_scratch;
@@ -207,7 +207,7 @@ template <class T, class B> struct Backward {
     if (n == 0) return;
     const int64_t chunk = std::clamp<int64_t>((count + 63) / 64, 16, 128), chunks = (count + chunk - 1) / chunk;
     thread_local Scratch t_parts;
-    C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // of dw, then of db
+    C* const parts = dw || db ? t_parts.get<C>(2 * chunks * n) : nullptr;  // dw's, then db's
     parallel_for(chunks, std::max<int64_t>(1, kGrain / (n * chunk)), [&](int64_t c, int64_t last) {
       for (; c < last; ++c) {
         const int64_t begin = c * chunk, end = std::min(count, begin + chunk);
@@ -235,7 +235,6 @@ template <class T, class B> struct Backward {
   }
 };
 
-// The dtypes of the stream and of the branch computed from it.
 template <class F> void visit_dtypes(DType stream, DType branch, F&& f) {
   if (stream != branch) return f.template operator()<float, bf16>();
   visit_float(stream, [&]<class T>() { f.template operator()<T, T>(); });

@@ -16,7 +16,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// The sum of squares of a full bf16 block: f32 holds the squares exactly, so rounded sums suffice. Else NaN.
+// Sum of squares of a full bf16 block: f32 holds the squares exactly, so rounded sums suffice. Else NaN.
 template <class T> float f32_square_sum(int64_t n, const T* p) {
   if constexpr (std::is_same_v<T, bf16>)
     if (n == kBlock)
@@ -42,7 +42,7 @@ template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t 
   });
   return sum;
 }
-// All tensors in one parallel loop: tile t is elements [begin, end) of one tensor, in row-major order.
+// All tensors in one parallel loop: tile t is elements [begin, end) of one tensor, row-major.
 struct Tile {
   size_t tensor;
   int64_t begin, end;
@@ -76,7 +76,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
     *out[0].data<float>() = float(std::sqrt(sum));
 }
 
-// The norm of all gradients, if the op has that input after its lists.
+// The norm of all gradients, an input after the lists, if the op has it.
 std::optional<double> norm_of(Bufs in, size_t lists) {
   if (in.size() == lists) return {};
   const Buf& x = in[lists];
@@ -84,7 +84,7 @@ std::optional<double> norm_of(Bufs in, size_t lists) {
 }
 struct Clip {
   double factor = 1;
-  bool skip = false;  // weights and state stay
+  bool skip = false;  // skip: weights and state stay
   template <class Op> Clip(const Op& op, const std::optional<double>& norm) {
     if (!norm) return;
     const double c = op.max_norm / (*norm + 1e-6);
@@ -107,7 +107,7 @@ template <class T> struct AdamWOf : op::AdamWNumbers<T> {
   AdamWOf(const Op& op, const AdamWOverrides& x, const Clip& c)
       : op::AdamWNumbers<T>(op, x), clip(T(c.factor)), skip(c.skip) {}
 };
-// `at`: the position in the weight.
+// `at`: position in the weight.
 template <class T, class M, class G>
 void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tuple<const T*, const M*, const M*>& in,
                  const G* g, const std::tuple<T*, M*, M*>& out) {
@@ -165,8 +165,8 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::tuple<c
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// Calls block<W>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists
-// tensors. W: of weights, bf16 if split. Gradients and AdamW's moments may be bf16 where it is not f64.
+// block<W>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists tensors. W:
+// weights' type, bf16 if split. Gradients and AdamW's moments may be bf16 where it is not f64.
 template <size_t I, class W, class M> using ListOf = std::conditional_t<I == 0, W, M>;
 template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
@@ -209,7 +209,7 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
     of_gradient.template operator()<float, float>();
   });
 }
-// The numbers of all tensors, per dtype in use.
+// Numbers of all tensors, per dtype in use.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
   std::vector<Numbers<double>> f64;
@@ -228,7 +228,7 @@ template <template <class> class Numbers> struct Both {
       return f32[k];
   }
 };
-// The op's inputs after the updated lists, the bf16 copies of weights, and low bits.
+// Inputs after the updated lists, bf16 copies of weights, low bits.
 struct Rest {
   Bufs grads;
   std::vector<bf16*> copy;  // null: the weight has none
@@ -246,7 +246,7 @@ struct Rest {
     for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
   }
 };
-// Before a step: copies low bits, and the elements outside of the parts of weights.
+// Copies low bits, and the elements outside the updated parts of weights, before a step.
 template <class Op> void keep_rest(const Op& op, Bufs in, Bufs out) {
   const size_t copies = out.size() - op.copied.size(), low = copies - op.split.size();
   for (size_t k = 0; k < copies; ++k) {

@@ -1,9 +1,9 @@
-// Kernels of ops/pointwise.h and ops/binary.h, by folds over their lists.
+// Kernels of the lists of ops/pointwise.h and ops/binary.h.
 #include <tapegrad/cpu/unary.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// The types that F computes in: double and float, and integers if it takes them.
+// f(T) for double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

@@ -1,5 +1,5 @@
-// Kernels of ops/quantized/quantize.h. A row is read from memory for its absmax, then from cache. Columns and whole
-// tensors are read from memory twice.
+// Kernels of ops/quantized/quantize.h. A row is read from memory for its absmax, then from cache; columns and whole
+// tensors twice from memory.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -17,17 +17,17 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kSide = 64;                   // elements gathered together
-constexpr int64_t kInCache = int64_t(1) << 22;  // bytes that are read twice in turn
+constexpr int64_t kInCache = int64_t(1) << 22;  // bytes read twice in turn
 constexpr int64_t kPanel = 256;                 // columns, at least: contiguous runs
 
-// Magnitudes as bits of T, which have the same order.
+// Magnitudes as bits of T, in the same order.
 template <class T> using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> uint16_t magnitude(T x) { return uint16_t(x.bits & 0x7fff); }
 template <class T> uint32_t widened(Bits<T> magnitude) {
   return magnitude_bits(float(__builtin_bit_cast(T, magnitude)));
 }
-// The absmax, as the bits of a float.
+// absmax, as the bits of a float.
 template <class T> uint32_t largest(const T* x, int64_t n) {
   Bits<T> most = 0;
   for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
@@ -50,8 +50,7 @@ template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) 
 }
 thread_local Scratch t_parts, t_most, t_absmax;
 
-// The absmax of columns [0, n) over all lines, as bits of a float. first(lines) is called for each range of lines
-// before it is read.
+// absmax of columns [0, n) over all lines, as bits of a float. first(lines) precedes the read of each range of lines.
 template <class T, class F> const uint32_t* largest_by_place(const Lines<T>& x, F&& first) {
   constexpr int64_t kParts = 16, kTogether = 4;
   const int64_t part = std::max<int64_t>(1, (x.lines + kParts - 1) / kParts);
@@ -76,20 +75,20 @@ template <class T> const uint32_t* largest_by_place(const Lines<T>& x) {
   return largest_by_place(x, [](int64_t, int64_t) {});
 }
 
-// Whether columns of a matrix are contiguous: they are the lines.
+// Columns of a matrix are contiguous: they are the lines.
 template <class T> bool lies_in_columns(const Buf& x) {
   return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
 }
 template <class T> Lines<T> columns_of(const Buf& x) { return {x.data<T>(), x.size(1), x.size(0), x.strides()[1]}; }
 
-// Stores the absmax of a row; callers check for errors.
+// Callers check absmax for errors.
 void set_state(const Buf& out, int64_t i, float absmax) {
   if (out.dtype() == DType::f16)
     out.data<f16>()[i] = f16(absmax);
   else
     out.data<float>()[i] = absmax;
 }
-// Stores the absmax of n rows and returns the divisors: 1 for a row of zeros. Returns null for is_bad().
+// Stores the absmax of n rows and returns the divisors, 1 for a row of zeros; null if is_bad().
 const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t* most) {
   float* const divisors = t_absmax.get<float>(n);
   for (int64_t i = 0; i < n; ++i) {
@@ -168,8 +167,8 @@ void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
 }
 
-// Calls f(p, at, n) for contiguous segments of x, on the thread pool; `at` is the row-major index of the first element.
-// Strided elements are copied to scratch.
+// f(p, at, n) for contiguous segments of x, on the thread pool; `at`: row-major index of the first element. Strided
+// elements are copied to scratch.
 template <class T, class F> void for_segments(const Buf& x, F&& f) {
   using At = std::array<int64_t, 2>;
   for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {

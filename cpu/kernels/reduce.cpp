@@ -1,5 +1,5 @@
-// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner), else as a contiguous copy with the reduced
-// dimensions last. A struct per reduction does the arithmetic; the walk is shared.
+// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner), else as a contiguous copy with reduced
+// dimensions last. Each reduction is a struct; the walk is shared.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -16,9 +16,8 @@ constexpr int64_t kWidth = 512;   // columns of a block
 // Integers accumulate in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 
-// A reduction: row() reduces n contiguous elements from x[at] on. column() adds one element to each of w contiguous
-// outputs from `out` on; columns(), if defined, kTogether rows at a time. join() combines two partial results, the
-// earlier first.
+// row() reduces n contiguous elements from x[at] on. column() adds one element to each of w contiguous outputs from
+// `out` on; columns(), if defined, kTogether rows at a time. join() combines two partial results, the earlier first.
 constexpr int kTogether = 8;
 template <class V, class F> TG_INLINE inline V tree_of_rows(const F& row) {
   return ((row(0) + row(1)) + (row(2) + row(3))) + ((row(4) + row(5)) + (row(6) + row(7)));
@@ -51,7 +50,7 @@ template <class T> struct Add {
   }
   void store(int64_t out, A total) const { y[out] = T(total); }
 };
-template <class T> struct AddTo : Add<T> {  // in the compute dtype, divided: means
+template <class T> struct AddTo : Add<T> {  // mean, in the compute dtype
   using A = Acc<T>;
   A* means;
   A count;
@@ -88,8 +87,8 @@ template <class T> struct AddSquares {  // (x - mean)^2, divided
   }
   void store(int64_t out, A total) const { y[out] = T(total / divisor); }
 };
-// The largest, or the smallest as the largest of negated values; NaN wins. Compilers do not vectorise conditions across
-// lanes, hence the explicit vector type.
+// The largest, or the smallest as the largest of negated values; NaN wins. Explicit vectors: compilers do not vectorise
+// conditions across lanes.
 template <class T, bool kLargest> struct Best {
   using A = compute_t<T>;
   typedef A Lanes __attribute__((vector_size(kLanes * sizeof(A))));
@@ -155,7 +154,7 @@ template <class T, bool kLargest> struct Best {
 
 // A value equals itself, NaN too: the largest of a row with NaN is NaN.
 template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b)); }
-template <class T> struct Ties {  // how many elements equal the extremum
+template <class T> struct Ties {  // number of elements equal to the extremum
   using A = compute_t<T>;
   const T *x, *best;
   A* count;
@@ -231,7 +230,7 @@ template <class R> void reduce(const R& r, const Axes& z) {
   z.inner == 1 ? reduce_rows(r, z.outer, z.n) : reduce_columns(r, z);
 }
 
-// A value as (outer, reduced, inner): in place, or in the order of a copy.
+// (outer, reduced, inner): in place, or a copy.
 template <class T> struct Elements {
   const T* x;
   Axes z;
@@ -298,7 +297,7 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     const Elements<T> e = elements<T>(op.dims, x);
     reduce(Ties<T>{e.x, y, share.data()}, e.z);
     for (size_t o = 0; o < share.size(); ++o) share[o] = C(dy[o]) / share[o];
-    Strides each = x.strides();  // of y and share: 0 along reduced dimensions
+    Strides each = x.strides();  // strides of y and share: 0 along reduced dimensions
     for (size_t d = each.size(), step = 1; d-- > 0;) {
       const bool reduced = op.dims >> d & 1;
       each[d] = reduced ? 0 : int64_t(step);

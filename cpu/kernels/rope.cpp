@@ -24,7 +24,7 @@ template <class C> struct Turns {  // (starts, T, HS / 2)
     });
   }
 };
-// A row; y may be x.
+// y may be x.
 template <class T, class C> void turn(int64_t pairs, const C* s, const C* c, const T* x, T* y) {
   TG_SAME_INDEX
   for (int64_t i = 0; i < pairs; ++i) {
@@ -33,7 +33,7 @@ template <class T, class C> void turn(int64_t pairs, const C* s, const C* c, con
     y[2 * i + 1] = T(s[i] * a + c[i] * b);
   }
 }
-// Calls f(x, y, r) for rows r of two views of one shape; rows of y are contiguous.
+// f(x, y, r) for rows r of two views of one shape; rows of y are contiguous.
 template <class T, class F> void for_rows(const Buf& in, const Layout& from, const Buf& out, const Layout& to, F&& f) {
   const Rows<T> x(Buf{&from, in.bytes}), y(Buf{&to, out.bytes});
   if (from.numel() == 0) return;

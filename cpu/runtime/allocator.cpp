@@ -1,5 +1,5 @@
-// Small blocks (all blocks when kPlainMemory) come from the slab; each thread counts them. Larger ones have one shared
-// free list per class.
+// Small blocks (all blocks when kPlainMemory) come from the slab, counted per thread. Larger ones have one shared free
+// list per class.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -20,7 +20,7 @@ namespace tg {
 namespace {
 constexpr std::align_val_t kAlign{64};
 constexpr size_t kHuge = 2 << 20;
-// The limit of ASan; else the whole address space.
+// ASan's limit; else the address space.
 constexpr size_t kMaxBytes = size_t(1) << (kPlainMemory ? 40 : 47);
 constexpr size_t kLargeClasses = (47 - 10) * 8;
 static_assert(kSlabMax == 1 << 10);
@@ -30,11 +30,10 @@ struct Free {
   Free* next;
 };
 
-// Counts of small blocks that the thread has not reported; high is the peak of live. Without a destructor it is usable
-// even at thread exit.
+// A thread's unreported counts of small blocks; high: peak of live. No destructor, so usable even at thread exit.
 struct Local {
   int64_t live = 0, high = 0, total = 0;
-  // Report at this total. 0: the exit hook is not yet registered. -1: it has run.
+  // Report at this total. 0: exit hook not registered yet; -1: it has run.
   int64_t limit = 0;
 };
 constinit thread_local Local t_local;
@@ -44,7 +43,6 @@ struct Global {
   Free* large[kLargeClasses] = {};
   int64_t live = 0, peak = 0, total = 0, cached = 0;
 
-  // The functions below need the lock.
   void flush(Local& t) {
     peak = std::max(peak, live + t.high);
     live += t.live;
@@ -117,7 +115,7 @@ void system_free(void* p, [[maybe_unused]] size_t bytes) noexcept {
                   "or the size exceeds its address space. Check the shape, use a smaller batch, or release tensors.",
                   bytes, s.live, s.cached));
 }
-// Calls get(); after std::bad_alloc it retries once with an empty cache. bytes: for the Error.
+// Retries get() once with an empty cache after std::bad_alloc. bytes: for the Error.
 template <class F> void* get_or_fail(size_t bytes, F get) {
   try {
     return get();

@@ -1,23 +1,22 @@
-// The paths of bf16 GEMM (cpu/gemm/gemm_bf16.h, cpu/runtime/product_path.h). They differ in last bits. The code is
-// compiled once for all levels.
+// Paths of bf16 GEMM (cpu/gemm/gemm_bf16.h, product_path.h), which differ in last bits. Compiled once for all levels.
 #pragma once
 #include <string_view>
 
 namespace tg::cpu {
 
 enum class Bf16Path {
-  f32,     // widened block by block, GEMM in f32: everywhere
+  f32,     // blocks widened, GEMM in f32: everywhere
   avx512,  // vdpbf16ps of AVX512_BF16
   amx,     // tdpbf16ps on AMX tiles
 };
 inline constexpr Bf16Path kBf16Paths[] = {Bf16Path::f32, Bf16Path::avx512, Bf16Path::amx};
 std::string_view name_of(Bf16Path);  // as in TG_BF16: "f32", "avx512", "amx"
-// Whether processor, system and build have it. The first call asks Linux for the AMX tile registers.
+// True if processor, system and build have it. The first call asks Linux for AMX tile registers.
 bool has(Bf16Path);
 // TG_BF16 (read at each call), else AMX, else AVX512_BF16 of AMD, else f32. A value error if TG_BF16 is no name or an
 // absent path.
 Bf16Path bf16_path();
-// The path of f32 GEMM by six bf16 products (cpu/gemm/gemm_parts.cpp): TG_BF16, else AMX, else f32.
+// Path of f32 GEMM by six bf16 products (cpu/gemm/gemm_parts.cpp): TG_BF16, else AMX, else f32.
 Bf16Path bf16_parts_path();
 
 }  // namespace tg::cpu

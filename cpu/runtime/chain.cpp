@@ -13,7 +13,7 @@ constexpr int64_t kWork = 1 << 14;  // elements times ops: less does not pay for
 struct Tile {
   int64_t row, rows, column, columns;
 };
-struct Scratch {  // per thread
+struct Scratch {  // per-thread buffers
   std::vector<std::byte> bytes;
   std::vector<Layout> layouts;
   std::vector<std::byte*> data;

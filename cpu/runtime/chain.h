@@ -1,4 +1,4 @@
-// Runs a chain of pointwise ops (core/backend/chain.h) for the CPU backend. Kernels do not call it.
+// Runs a chain of pointwise ops (core/backend/chain.h). Kernels do not call it.
 #pragma once
 
 namespace tg {

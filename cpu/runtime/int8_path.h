@@ -1,5 +1,4 @@
-// The paths of int8 GEMM (cpu/gemm/gemm_int8.h, cpu/runtime/product_path.h). All give the same numbers. The code is
-// compiled once for all levels.
+// Paths of int8 GEMM (cpu/gemm/gemm_int8.h, product_path.h), equal to the bit. Compiled once for all levels.
 #pragma once
 #include <string_view>
 
@@ -15,7 +14,7 @@ enum class Int8Path {
 inline constexpr Int8Path kInt8Paths[] = {Int8Path::plain, Int8Path::avx2, Int8Path::avx_vnni, Int8Path::avx512_vnni,
                                           Int8Path::amx};
 std::string_view name_of(Int8Path);  // as in TG_INT8: "plain", "avx2", ..., "amx"
-// Whether processor, system and build have it. The first call asks Linux for the AMX tile registers.
+// True if processor, system and build have it. The first call asks Linux for AMX tile registers.
 bool has(Int8Path);
 // TG_INT8 (read at each call), else the last path that is present. A value error if TG_INT8 is no name or an absent
 // path.

@@ -30,7 +30,7 @@ class MpiWorld final : public Communicator {
   struct Place {
     int rank, size, local_rank, local_size;
     MPI_Comm comm;
-    bool ours;  // this library has started MPI
+    bool ours;  // tapegrad has started MPI
     bool any_thread;
   };
   explicit MpiWorld(const Place& p)
@@ -47,7 +47,7 @@ class MpiWorld final : public Communicator {
 
   void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) override {
     for (const auto list : {sent, received})
-      for (const Message& m : list) (void)count_of(m.bytes);  // before any message is posted
+      for (const Message& m : list) (void)count_of(m.bytes);  // checks before any message is posted
     meet(name, sent.size() + received.size(), [&](MPI_Request* r) {
       for (const Message& m : received)
         check(MPI_Irecv(m.data, count_of(m.bytes), MPI_BYTE, m.rank, kTag, comm_, r++), name);

@@ -17,7 +17,7 @@
 namespace tg::cpu {
 size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std::string_view op,
                    std::string_view dtype) {
-  const char* wish = std::getenv(variable);  // at each call: tests set it
+  const char* wish = std::getenv(variable);  // read at each call: tests set it
   if (!wish)
     return size_t(
         std::find_if(paths.rbegin(), paths.rend(), [](const ProductPath& p) { return p.has && p.fast; }).base() -
@@ -55,8 +55,8 @@ bool is_amd() {
 }
 bool has_tiles() {
 #if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr unsigned kTileState = 3u << 17;                    // of XCR0
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // of arch_prctl
+  constexpr unsigned kTileState = 3u << 17;                    // bits of XCR0
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // constants of arch_prctl
   if (!has_instructions(4, 0, CpuidRegister::d, 24)) return false;
   unsigned low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

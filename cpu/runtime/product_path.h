@@ -1,5 +1,5 @@
-// The choice of a GEMM path per dtype (cpu/runtime/bf16_path.h, int8_path.h) by processor, system and environment
-// alone: all processes on a machine compute the same bits. The code is compiled once for all levels.
+// Chooses a GEMM path per dtype (bf16_path.h, int8_path.h) by processor, system and environment alone: all processes on
+// a machine compute the same bits. Compiled once for all levels.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -8,12 +8,12 @@
 namespace tg::cpu {
 
 struct ProductPath {
-  std::string_view name;  // in the environment variable
+  std::string_view name;  // value of the environment variable
   bool has;
-  bool fast = true;  // false: only when named
+  bool fast = true;  // false: must be named
 };
-// The index of the path that the environment variable names, else of the last present and fast one. A value error of
-// `op` if the variable names no path or an absent one.
+// Index of the path that the variable names, else of the last present and fast one. A value error of `op` if the
+// variable names no path or an absent one.
 size_t chosen_path(std::span<const ProductPath>, const char* variable, std::string_view op, std::string_view dtype);
 
 // A bit of CPUID leaf 7, for kernels of this level and above; else false.

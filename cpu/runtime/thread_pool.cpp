@@ -1,5 +1,5 @@
 // One job at a time: the owner of busy_ publishes it, opens the gate, works, closes the gate and waits for the workers
-// inside, not for those that sleep.
+// inside, not for sleeping ones.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -24,9 +24,9 @@
 namespace tg::cpu {
 namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial code between two kernels
-constexpr auto kPoll = std::chrono::microseconds(20);  // between looks at late workers
+constexpr auto kPoll = std::chrono::microseconds(20);  // interval of looks at late workers
 constexpr int kPolls = 10;
-constexpr int64_t kPart = 16;  // a thread takes 1/kPart of a range's rest at a time
+constexpr int64_t kPart = 16;  // a thread takes 1/kPart of the remaining range at a time
 constexpr uint32_t kOpen = 1u << 31;
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr auto acquire = std::memory_order_acquire;
@@ -80,8 +80,8 @@ class Pool {
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
 
-  // The tiles [next, end) that one thread takes first, the same for every job: its caches hold their data. Then it
-  // helps the others.
+  // Tiles [next, end) that one thread takes first, the same for every job: its caches hold their data. Then it helps
+  // the others.
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
@@ -96,7 +96,7 @@ class Pool {
   std::atomic<bool> failed_{false};
 
   alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with every job; workers wait on it
-  alignas(64) std::atomic<uint32_t> gate_{0};   // kOpen + the number of workers inside
+  alignas(64) std::atomic<uint32_t> gate_{0};   // kOpen + number of workers inside
 };
 
 void Pool::start_workers() {
@@ -121,9 +121,9 @@ void Pool::start_workers() {
   }
 }
 
-// The scheduler leaves a caller that woke up on a worker's cpu there, at half speed for both, even with an idle cpu.
-// The worker moves, because the caller's affinity belongs to the user. It moves at most once a millisecond, because two
-// alternating callers would move it back and forth.
+// A caller that woke up on a worker's cpu stays there, both at half speed, even with an idle cpu. The worker moves,
+// because the caller's affinity belongs to the user; at most once a millisecond, because two alternating callers would
+// move it back and forth.
 void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
@@ -173,7 +173,7 @@ void Pool::take_tiles(size_t me) {
   t_in_tile = false;
 }
 
-// The workers inside that have not run since the last look: another process holds their cpus.
+// Workers inside that have not run since the last look: another process holds their cpus.
 std::vector<size_t> Pool::preempted_workers() {
   std::vector<size_t> those;
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -184,7 +184,7 @@ std::vector<size_t> Pool::preempted_workers() {
   return those;
 }
 
-// A worker preempted inside a tile would stall all for milliseconds, the scheduler's slice. It finishes on the cpu of
+// A worker preempted inside a tile would stall all for the scheduler's slice of milliseconds. It finishes on the cpu of
 // the idle caller, then moves back.
 void Pool::close_gate() {
   uint32_t inside = gate_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;

@@ -1,4 +1,3 @@
-// Kernels of ops/training/collective.h.
 #include <tapegrad/cpu/simd/isa.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/training/collective.h>
@@ -16,7 +15,6 @@ std::vector<ReduceBuffer> sums(Bufs in, Bufs out) {
   return all;
 }
 
-// The key of a job.
 const void* issue_ticket(const Buf& ticket) {
   *ticket.data<int64_t>() = 0;  // outputs are the same in every run
   return ticket.bytes;

@@ -1,5 +1,5 @@
-// Kernel of Cumsum (ops/reduce.h). Totals of the chunks of long rows come first; columns are adjacent lanes. The order
-// of additions depends on sizes alone.
+// Kernel of Cumsum (ops/reduce.h). Chunk totals of long rows come first; columns are adjacent lanes. The order of
+// additions depends on sizes alone.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/reduce.h>
@@ -8,7 +8,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kChunk = 4096;
 
-// A running sum is rounded at every element, so f32 accumulates in f64.
+// Every element rounds, so f32 accumulates in f64.
 template <class T>
 using Acc = std::conditional_t<std::is_integral_v<T>, uint64_t,
                                std::conditional_t<std::is_same_v<T, float>, double, compute_t<T>>>;

@@ -1,5 +1,5 @@
-// Kernels of ops/indexing.h. Reads by index are one walk over the output. In adds by index each element of the result
-// has one writer, which adds in source order.
+// Kernels of ops/indexing.h. Gathers walk the output. Scatters give each element of the result one writer, which adds
+// in source order.
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/indexing.h>
@@ -9,7 +9,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// f(id, position) throws for the first index, in row-major order, that is outside [0, size).
+// f(id, position) throws for the first index, in row-major order, outside [0, size).
 template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
   const auto ids = flat_indices(index);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -17,11 +17,11 @@ template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
 }
 bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
 
-// y[...] = x[... + index[...] * step]. All strides are over y's shape, 0 where repeated.
+// y[...] = x[... + index[...] * step]. Strides over y's shape, 0 where repeated.
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
-  int64_t step, size;  // of x along the indexed dimension
+  int64_t step, size;  // x's, along the indexed dimension
 
   template <class T, class I> bool run() const {  // false: an index is outside
     using At = std::array<int64_t, 3>;
@@ -142,10 +142,10 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   });
   return ok;
 }
-// y = x (zeros when null) with src added at the indices; false: an index is outside.
+// y = x (zeros when null) + src at the indices; false: an index is outside.
 template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, const Buf& y, size_t dim) {
   using A = compute_t<T>;
-  std::vector<A> wide(std::is_same_v<T, A> ? 0 : size_t(y.numel()));  // bf16 is rounded once
+  std::vector<A> wide(std::is_same_v<T, A> ? 0 : size_t(y.numel()));  // rounds bf16 once
   A* sums = wide.data();
   if constexpr (std::is_same_v<T, A>) sums = y.data<T>();
   const Strides strides = dense(y.shape());
@@ -177,8 +177,8 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Tokens are sorted by id, so each slice of the result has one writer. Thin slices are added line by line, if there is
-// no sum to add them to.
+// Tokens are sorted by id, so each slice of the result has one writer. Thin slices are added line by line, unless there
+// is an in[2] to add to.
 void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
   report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
@@ -188,7 +188,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   const Shape& s = out[0].shape();
   const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),
                 outer = Shape(s.begin(), s.begin() + op.dim).product();
-  const bool add = in.size() > 2;  // to in[2]
+  const bool add = in.size() > 2;  // dx += in[2]
   if (n < kLanes && !add) {
     Layout each = *in[0].layout;  // the index of each element of dy
     each.shape = in[1].shape();

@@ -1,4 +1,4 @@
-// Kernels of the copying ops in ops/shape_ops.h. Only element sizes matter.
+// Copying ops of ops/shape_ops.h. Only element sizes matter.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/shape_ops.h>
 

@@ -11,7 +11,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class C> bool is_nan(C x) { return x != x; }
 
-// Calls f(row, p) for the rows of x along `dim`, in the order of the elements of x's shape without it.
+// f(row, p) for the rows of x along `dim`, in row-major order of the other dimensions.
 template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
   Shape rest = x.shape();
   Strides from = x.strides();

@@ -11,7 +11,7 @@ namespace tg::cpu::TG_ISA_NS {
 // For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax. Such inputs have at most 11 bits: a value
 // that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at |x| =
 // absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax. The
-// latter are divided, as are f32 and values whose factor is not finite.
+// latter are divided, as are f32 and values with a factor that is not finite.
 template <class T> bool has_factor(float absmax) {
   return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
 }
@@ -19,9 +19,9 @@ inline float factor_of(float absmax) { return 127.0f / absmax * (1 + 0x1p-21f); 
 inline int32_t by_product(float x, float factor) { return int32_t(__builtin_rintf(x * factor)); }
 inline int32_t by_quotient(float x, float absmax) { return int32_t(code_of(x, absmax)); }
 
-inline constexpr float kMostF16 = 65520;  // from here on f16 rounds to infinity
+inline constexpr float kMostF16 = 65520;  // f16 rounds to infinity from here on
 
-// Whether an absmax is not finite, or too large for the state.
+// True for an absmax that is not finite, or too large for the state.
 inline bool is_bad(uint32_t most, DType state) {
   return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
 }

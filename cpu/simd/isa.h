@@ -1,5 +1,5 @@
-// Kernel files are compiled once per instruction-set level. Their definitions are in tg::cpu::TG_ISA_NS, a namespace
-// per level: the linker never mixes levels. User files have separate flags, so separate namespaces.
+// Kernel files are compiled once per instruction-set level, into tg::cpu::TG_ISA_NS, a namespace per level: the linker
+// never mixes levels. User files have separate flags, so separate namespaces.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -13,8 +13,8 @@ namespace TG_ISA_NS {}
 using namespace TG_ISA_NS;  // other files write tg::cpu::for_each
 }  // namespace tg::cpu
 
-// For a loop whose only memory order is: read index i, then write index i. Without this the compiler tests whether
-// operands overlap and does not vectorise. Sanitizers prevent vectorisation, so there the pragma would warn.
+// For loops that read index i, then write index i. Without this, compilers test whether operands overlap and do not
+// vectorise. Sanitizers prevent vectorisation: the pragma would warn.
 #if defined(__clang__) && defined(TG_SANITIZED)
 #define TG_SAME_INDEX
 #elif defined(__clang__)

@@ -1,6 +1,5 @@
-// Loops over elements of views and broadcasts, with one set of strides per operand (0 repeats). Dimensions that all
-// operands step through evenly are merged: contiguous data is one long row. Row functions write the results; tiles
-// depend on the problem alone.
+// Loops over elements of views and broadcasts, with strides per operand (0 repeats). Dimensions that all operands step
+// through evenly are merged: contiguous data is one long row. Tiles depend on the problem alone.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -39,7 +38,7 @@ template <size_t N> struct Walk {
     shape.push_back(1);
     for (auto& k : strides) k.push_back(0);
   }
-  // Calls row(n, at, step) for runs of the innermost dimension that cover elements [begin, end).
+  // row(n, at, step) for runs of the innermost dimension that cover elements [begin, end).
   template <class F> void rows(int64_t begin, int64_t end, F&& row) const {
     if (begin >= end) return;  // a size of 0 has no index
     const size_t inner = shape.size() - 1;
@@ -77,7 +76,7 @@ template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& 
 template <size_t N, class F> void for_rows(const Shape& s, const std::array<Strides, N>& strides, F&& row) {
   run_rows<N>(s, strides, RowFn<N>(row));
 }
-// Calls f(offset...) for every index, on one thread: for cold code.
+// f(offset...) for every index, on one thread: for cold code.
 template <size_t N, class F> void for_indices(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
   const Walk<N> walk(s, strides);
   walk.rows(0, walk.shape.product(), [&](int64_t n, std::array<int64_t, N> at, const std::array<int64_t, N>& step) {
@@ -113,8 +112,8 @@ template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratc
   return scratch.data();
 }
 
-// One operand of a row, in blocks: in place if contiguous, else gathered into a buffer. So each function needs only a
-// contiguous loop.
+// An operand of a row, in blocks: in place if contiguous, else gathered into a buffer. So functions need one contiguous
+// loop.
 inline constexpr int64_t kBlock = 512;
 template <class T> class RowOperand {
  public:

@@ -1,13 +1,13 @@
-// Elementwise kernels: out[i] = f(in[i]...) with broadcasting, any layout, and a dtype per operand. Walk, gather and
-// bf16 conversion are compiled once per number of operands; each function and compute type adds one contiguous loop.
+// out[i] = f(in[i]...) with broadcasting, any layout, a dtype per operand. Walk, gather and bf16 conversion are
+// compiled once per number of operands; each function and compute type adds one contiguous loop.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 
 namespace tg::cpu::TG_ISA_NS {
 
-enum class Bf16 { as_f32, as_bits };  // how a loop sees bf16 operands and results
+enum class Bf16 { as_f32, as_bits };  // a loop's view of bf16 operands and results
 
-// One operand of a row, in blocks: in place if contiguous and not converted, else in a buffer.
+// An operand of a row, in blocks: in place if contiguous and not converted, else in a buffer.
 class BlockOperand {
  public:
   BlockOperand(const Buf& b, Bf16 how, int64_t at, int64_t step, int64_t n)
@@ -99,8 +99,7 @@ template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop
   });
 }
 
-// out[i] = f(in[i]...), with f from X... to Y, the types of operands and result. bf16 is float, or uint16_t where only
-// bits move.
+// out[i] = f(in[i]...), f from X... to Y. bf16 is float, or uint16_t where bits move alone.
 template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   const auto loop = [f](int64_t n, void* to, const std::array<const void*, sizeof...(X)>& from) {
     [&]<size_t... K>(std::index_sequence<K...>) {
@@ -114,7 +113,7 @@ template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   map_blocks<sizeof...(X)>(in, out[0], bits ? Bf16::as_bits : Bf16::as_f32, BlockLoop<sizeof...(X)>(loop));
 }
 
-// Calls f.template operator()<T>() with d's compute type: double or float.
+// f.template operator()<T>() with d's compute type: double or float.
 template <class F> void visit_computed(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();

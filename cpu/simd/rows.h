@@ -6,7 +6,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Rows of the last dimension of any view; a row that is not contiguous is copied to scratch.
+// Rows of any view; a row that is not contiguous is copied to scratch.
 template <class T> struct Rows {
   const T* data;
   int64_t n, step;
@@ -30,7 +30,7 @@ template <class T> struct Rows {
     return scratch.data();
   }
 };
-// Calls f(begin, end) for ranges of rows of n elements, on the thread pool.
+// f(begin, end) for ranges of rows of n elements, on the thread pool.
 template <class F> void for_row_tiles(int64_t rows, int64_t n, F&& f) {
   parallel_for(rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, n)), f);
 }

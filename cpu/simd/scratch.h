@@ -1,5 +1,5 @@
-// Per-thread scratch of kernels, kept between calls: a thread_local object grows to the largest request. Growth loses
-// the contents. Tensors use cpu/runtime/allocator.h.
+// Kernels' per-thread scratch, kept between calls: a thread_local object grows to the largest request, and loses its
+// contents then. Tensors use cpu/runtime/allocator.h.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

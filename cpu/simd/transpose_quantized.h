@@ -23,8 +23,8 @@ template <class T> struct Lines {
 
 namespace transposing {
 constexpr int64_t kLine = 64;                    // rows whose int8 values fill a cache line
-constexpr int64_t kTall = 2 * kLine;             // of a block
-constexpr int64_t kWide = 1024;                  // columns of a block, at most: it stays in L2
+constexpr int64_t kTall = 2 * kLine;             // rows of a block
+constexpr int64_t kWide = 1024;                  // most columns of a block: it stays in L2
 constexpr int64_t kPitch = kWide + 16;           // not a power of two: L1 set aliasing
 constexpr int64_t kStreamed = int64_t(1) << 20;  // bytes: from here on stores bypass the caches
 constexpr int kLanes = TG_ISA_LEVEL == 4 ? 16 : TG_ISA_LEVEL == 3 ? 8 : 4;
@@ -50,7 +50,7 @@ template <class V> inline V higher(V x, V y) {
 }
 inline void transpose(Words (&x)[kLanes]) {
 #pragma GCC unroll 4
-  for (int stage = 1; stage < kLanes; stage *= 2) {  // each rotates a row's index by a bit
+  for (int stage = 1; stage < kLanes; stage *= 2) {  // perfect shuffle: rotates the bits of the row index by one
     Words y[kLanes];
 #pragma GCC unroll 8
     for (int i = 0; i < kLanes / 2; ++i)
@@ -61,7 +61,7 @@ inline void transpose(Words (&x)[kLanes]) {
 }
 
 // Quantizes n columns of four rows, four int8 per column, by the factor by[i] or else absmax; by[0] for all if Step is
-// 0.
+// zero.
 template <int Step, bool Factor, class T>
 inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_t n, const float* by,
                           uint32_t* __restrict to) {
@@ -88,7 +88,7 @@ void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int6
   }
   some(i, n - i);
 }
-// The scales of columns, or one for all if Step is 0.
+// Scales of columns, or one for all if Step is zero.
 template <int Step, class T> struct Scales {
   const float* absmax;
   std::vector<float> factors;
@@ -144,8 +144,8 @@ inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t
 }
 }  // namespace transposing
 
-// Quantizes and transposes to (n, lines). absmax[i] > 0 belongs to column i, or to all if Step is 0. Blocks run from
-// the last to the first, because the absmax pass has just read the last.
+// Quantizes and transposes to (n, lines). absmax[i] > 0 belongs to column i, or to all if Step is zero. Blocks run from
+// the last to the first: the absmax pass has just read the last.
 template <int Step, class T> void encode_transposed(const Lines<T>& x, const float* absmax, int8_t* to) {
   using namespace transposing;
   const int64_t down = (x.lines + kTall - 1) / kTall, across = (x.n + kWide - 1) / kWide;
