@@ -17,7 +17,7 @@
 
 namespace tg {
 namespace {
-// x (B, NH, T, HS), stored in the order (B, T, NH, HS): projections read it without a copy.
+// x (B, NH, T, HS), stored as (B, T, NH, HS): projections read it without a copy.
 Layout heads_last(const Tensor& x) {
   const Shape& s = x.shape();
   Layout l = Layout::contiguous(s, x.dtype(), x.device());
@@ -28,7 +28,7 @@ Layout heads_last(const Tensor& x) {
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
-// Checks all except heads. `extra`: lengths and starts, if the form has them; x begins with the batch.
+// Checks all except heads. `extra`: lengths and starts, if any; x begins with the batch.
 void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
   TG_CHECK(o.causal || !o.starts, value,
            "[{}] starts were given, and the mask is not causal. Without a mask the position of a query has no effect: "
@@ -52,14 +52,14 @@ Layout heads_of(const Layout& x, int64_t first, int64_t n) {
   return l;
 }
 Layout heads_of(const Layout& y) { return heads_of(y, 0, y.shape[2]); }
-struct Parts {  // q, k and v of x (B, T, NH + 2 kv, HS)
+struct Parts {  // of x (B, T, NH + 2 kv, HS)
   Layout q, k, v;
   Parts(const Layout& x, int64_t kv)
       : q(heads_of(x, 0, x.shape[2] - 2 * kv)),
         k(heads_of(x, x.shape[2] - 2 * kv, kv)),
         v(heads_of(x, x.shape[2] - kv, kv)) {}
 };
-// The work of `products` dot products between each query and the keys that it sees.
+// Work of `products` dot products per visible (query, key).
 OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const Shape& k, double products) {
   const auto heads = double(q[0] * q[1]), from = double(q[2]), to = double(k[2]);
   const double pairs = o.causal && !o.starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
@@ -122,8 +122,8 @@ Tensors op::Attention::vjp(const Vjp& v) const {
 }
 Layouts op::AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
-// Whether query i does not see key j: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if all see all. `extra`: lengths and
-// starts.
+// True where query i does not see key j: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if all see all. `extra`: lengths
+// and starts.
 Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, Device d) {
   const auto count = [d](int64_t n) { return arange(0, double(n), 1, DType::i64, d); };
   const auto each = [](const Tensor& x) { return reshape(x.to(DType::i64), {x.size(0), 1, 1, 1, 1}); };
@@ -137,7 +137,7 @@ Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, 
   return r ? logical_or(r, padding) : padding;
 }
 }  // namespace
-// It uses only q, k, v and dy: y and lse are functions of them. G query heads share a key head: (B, NHkv, G, T, HS).
+// y and lse are functions of q, k, v; only those and dy are used. G query heads share a key head: (B, NHkv, G, T, HS).
 Tensors op::AttentionGrad::compose(Inputs in) const {
   const Shape &s = in[0].shape(), &ks = in[1].shape();
   const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];
@@ -148,7 +148,7 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
   const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
   const Tensor mask = hidden(o, tq, tk, in.subspan(6), scores.device());
-  // A row of -infinity alone has no softmax: where a row may see nothing, use a finite number.
+  // A row of -infinity alone has no softmax: rows that may see nothing get a finite number.
   if (mask) scores = masked_fill(scores, mask, o.lengths ? -1e30 : -std::numeric_limits<double>::infinity());
   Tensor p = softmax(scores);
   if (o.lengths) p = masked_fill(p, mask, 0);

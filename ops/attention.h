@@ -7,28 +7,28 @@
 
 namespace tg {
 
-/// Options of attention(). Query i of sequence b sees keys j with j < lengths[b] and, if causal, j <= starts[b] + i.
+/// Options of attention(). Query i of sequence b sees keys j < lengths[b] and, if causal, j <= starts[b] + i.
 struct AttentionOptions {
   bool causal = true;  ///< without starts, query i sees j <= i + Tk - Tq
   double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
-  /// (B) i32 or i64: the number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
+  /// (B) i32 or i64: number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
   Tensor lengths = {};
-  /// (B) i32 or i64: the position of each sequence's first query among its keys, 0 to Tk; only with causal. For caches
-  /// longer than the text. Empty: Tk - Tq.
+  /// (B) i32 or i64: position of each sequence's first query among its keys, 0 to Tk; needs causal. For caches longer
+  /// than the text. Empty: Tk - Tq.
   Tensor starts = {};
 };
 namespace op {
 
-/// The attributes of the attention ops.
+/// Attributes of the attention ops.
 struct AttentionForm {
   bool causal;
   double scale;
-  bool lengths, starts;  ///< whether these are the last inputs, in this order
-  size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< the number of these inputs
+  bool lengths, starts;                                              ///< true: present, last inputs in this order
+  size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< number of these inputs
   void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(lengths), k.add(starts); }
 };
-/// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq) is the log-sum-exp of each row of scores, f64 for f64
-/// inputs, else f32.
+/// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq): log-sum-exp per row of scores, f64 for f64 inputs, else
+/// f32.
 struct Attention : OpOf<Attention> {
   static constexpr auto kName = "attention";
   AttentionForm o;
@@ -50,8 +50,8 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   void key(StructuralHash& k) const override { o.key(k); }
   OpWork work(Bufs in, Bufs out) const override;
 };
-/// (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS) has the heads of queries, then kv_heads of keys, then kv_heads
-/// of values. y is (B, T, NH, HS), lse (B, NH, T).
+/// (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS): heads of queries, then kv_heads of keys, then of values. y (B,
+/// T, NH, HS), lse (B, NH, T).
 struct SelfAttention : OpOf<SelfAttention> {
   static constexpr auto kName = "self_attention";
   AttentionForm o;
@@ -79,19 +79,18 @@ struct SelfAttentionGrad : OpOf<SelfAttentionGrad> {
 
 /// softmax(scale q k^T) v, (B, NH, Tq, HS), of q (B, NH, Tq, HS), k and v (B, NHkv, Tk, HS). f64, f32, or bf16
 /// (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result and gradients are stored as
-/// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if the mask is causal, Tq > Tk and
-/// there are no starts.
+/// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if causal, Tq > Tk, without starts.
 ///
-/// A sequence of length 0 has result and gradients 0. Queries in padding are computed by the formula; the caller
-/// ignores them. Lengths and starts have no gradient. One outside [0, Tk] is an Error that names it, when the op runs;
-/// on a CUDA device see indexing.h.
+/// A sequence of length 0 has result and gradients 0. Queries in padding are computed, for the caller to ignore.
+/// Lengths and starts have no gradient. One outside [0, Tk] is an Error that names it, when the op runs; on a CUDA
+/// device see indexing.h.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& = {});
 /// attention() on the output of one projection: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and
-/// values. The result is (B, T, NH, HS), with the bits of attention(). Neither it nor its gradient is concatenated. An
-/// Error if x has no query head, or as for attention().
+/// values. The result is (B, T, NH, HS), with the bits of attention(). Nothing is concatenated. An Error if x has no
+/// query head, or as for attention().
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
 
-/// Runs a kernel of attention() for self_attention(), on views of its buffers.
+/// Runs a kernel of attention() on views of self_attention()'s buffers.
 /// @{
 void by_parts(const op::SelfAttention&, Bufs in, Bufs out, Context&,
               void (*attention)(const op::Attention&, Bufs in, Bufs out, Context&));
@@ -99,7 +98,7 @@ void by_parts(const op::SelfAttentionGrad&, Bufs in, Bufs out, Context&,
               void (*attention)(const op::AttentionGrad&, Bufs in, Bufs out, Context&));
 /// @}
 
-/// For kernels: the Error of a length or start outside of [0, most]. `position` is its sequence, `what` is "lengths" or
+/// For kernels: the Error of a length or start outside [0, most]. `position`: its sequence; `what`: "lengths" or
 /// "starts".
 Error attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position, int64_t most);
 

@@ -1,7 +1,7 @@
 /// @file
-/// Pointwise ops of two tensors that broadcast, or of a tensor and a number. As in pointwise.h, one struct per function
-/// is the only source; kernels and tests fold over BinaryFns. Run-time compilation reads only the functions of this
-/// header, pointwise.h and comparison.h: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
+/// Pointwise ops of two tensors that broadcast, or of a tensor and a number. One struct per function is the only
+/// source, as in pointwise.h; kernels and tests fold over BinaryFns. Run-time compilation reads the functions of this
+/// header, pointwise.h and comparison.h alone: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY
@@ -15,12 +15,12 @@ namespace op {
 
 /// A list of types to fold over.
 template <class... T> struct TypeList {};
-/// The interval of test samples. Kinks are at multiples of `cell`. Samples keep a fifth of a cell from them, samples of
-/// two operands a tenth from each other.
+/// Interval of test samples. Kinks are at multiples of `cell`. Samples keep a fifth of a cell from them, samples of two
+/// operands a tenth from each other.
 struct Domain {
   double lo, hi, cell = 0;
 };
-/// Whether F declares kIntegers: it takes i64 and i32 next to f64, f32 and bf16.
+/// True if F declares kIntegers: it also takes i64 and i32.
 template <class F> inline constexpr bool takes_integers = requires { F::kIntegers; };
 
 /// x + y. The second op name is for a number on one side. Functions define vjp() by other ops, or dx() and dy() for
@@ -97,19 +97,18 @@ struct Pow {
   static constexpr char kGradName[] = "pow_grad", kScalarGradName[] = "pow_scalar_grad";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return math::pow(x, y); }
-  /// y x^(y-1), and 0 for y = 0 and any x. Selects the exponent, because 0 * infinity would be NaN, also in the next
-  /// derivative.
+  /// y x^(y-1), 0 for y = 0 and any x. Selects the exponent: 0 * infinity would be NaN, also in the next derivative.
   template <class T> TG_HD_INLINE static T dx(T x, T y) {
     return y * math::pow(x, math::select(y == T(0), T(0), y - T(1)));
   }
-  /// x^y log(x), and 0 for x = 0 where 0^y is finite.
+  /// x^y log(x), 0 for x = 0 where 0^y is finite.
   template <class T> TG_HD_INLINE static T dy(T x, T y) {
     return math::pow(x, y) * math::log(math::select(x == T(0), math::select(y >= T(0), T(1), x), x));
   }
 };
 /// All functions of two operands.
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
-/// Whether F defines dx() and dy() instead of vjp().
+/// True if F defines dx() and dy() instead of vjp().
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
 }  // namespace op
 
@@ -124,9 +123,9 @@ template <class F> std::string expression_of(std::string_view text) {
   return s;
 }
 
-/// The broadcast layout of two operands with equal dtypes, for the op `name`.
+/// Broadcast layout of two operands with equal dtypes, for the op `name`.
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
-/// The layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
+/// Layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 namespace op {
 
@@ -147,7 +146,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
     return {by_y ? dy : dx};
   }
 };
-/// (x, dz) -> dz times the derivative of F(x, s), or of F(s, x) if the number is on the left.
+/// (x, dz) -> dz times the derivative of F(x, s), or of F(s, x) with the number on the left.
 template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   static constexpr auto kName = F::kScalarGradName;
   double s;
@@ -194,7 +193,7 @@ template <class F> struct Binary : OpOf<Binary<F>> {
     }
   }
 };
-/// (x) -> F(x, s), or F(s, x) if the number is on the left. The key omits numbers, which often change per step.
+/// (x) -> F(x, s), or F(s, x) with the number on the left. Keys omit numbers, which often change per step.
 template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   static constexpr auto kName = F::kScalarName;
   double s;
@@ -224,7 +223,7 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
 };
 }  // namespace op
 
-/// The sum, difference, product or quotient of two tensors of equal dtypes: f64, f32, bf16, i64 or i32 (div: floating
+/// Sum, difference, product or quotient of two tensors of equal dtypes: f64, f32, bf16, i64 or i32 (div: floating
 /// dtypes only). Shapes broadcast: aligned at the right, each size must be equal or 1.
 /// @{
 Tensor add(const Tensor& x, const Tensor& y);
@@ -232,7 +231,7 @@ Tensor sub(const Tensor& x, const Tensor& y);
 Tensor mul(const Tensor& x, const Tensor& y);
 Tensor div(const Tensor& x, const Tensor& y);
 /// @}
-/// The sum, difference, product or quotient of a tensor and a number, in the tensor's shape and dtype: f64, f32, bf16,
+/// Sum, difference, product or quotient of a tensor and a number, in the tensor's shape and dtype: f64, f32, bf16,
 /// i64 or i32 (div: floating dtypes only). The number is converted to that dtype; a fraction for an integer tensor is
 /// an Error.
 /// @{
@@ -261,7 +260,7 @@ Tensor pow(const Tensor& x, double s);
 Tensor pow(double s, const Tensor& x);
 /// @}
 
-/// Arithmetic as add(), sub(), mul() and div().
+/// See add(), sub(), mul() and div().
 /// @{
 inline Tensor operator+(const Tensor& x, const Tensor& y) { return add(x, y); }
 inline Tensor operator-(const Tensor& x, const Tensor& y) { return sub(x, y); }

@@ -5,21 +5,21 @@
 
 namespace tg::check {
 
-/// x has a dtype for computing: f64, f32 or bf16. f16 is for storage only (load, cast, store).
+/// x has a dtype for computing: f64, f32 or bf16. f16 is for storage (load, cast, store).
 void computes(std::string_view op, const Tensor& x);
 /// x has a dtype for arithmetic: f64, f32, bf16, i64 or i32.
 void number(std::string_view op, const Tensor& x);
-/// a and b have the same dtype; there is no promotion.
+/// Equal dtypes; there is no promotion.
 void same_dtype(std::string_view op, const Tensor& a, const Tensor& b);
 /// x has n dimensions or more.
 void ndim_at_least(std::string_view op, const Tensor& x, size_t n);
-/// ids has a dtype of indices: i32 or i64.
+/// ids are i32 or i64.
 void index(std::string_view op, const Tensor& ids);
 
 /// The shape that all inputs broadcast to: aligned at the right, each size must be equal or 1.
 Shape broadcast(std::string_view op, Inputs);
 
-/// The dtype has the value x. For an integer dtype it must be whole, finite and in range; a floating dtype takes any.
+/// The dtype has the value x: for integers whole, finite and in range; floating dtypes take any.
 void representable(std::string_view op, double x, DType);
 
 }  // namespace tg::check

@@ -1,6 +1,6 @@
 /// @file
-/// Elementwise decisions: comparisons (bool, no gradient), where(), masked_fill() and clamp(). All except clamp()
-/// broadcast: aligned at the right, each size must be equal or 1.
+/// Comparisons (bool, no gradient), where(), masked_fill() and clamp(). All except clamp() broadcast: aligned at the
+/// right, each size must be equal or 1.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -62,9 +62,9 @@ struct ClampFn {
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
-/// The bool layout of two broadcast operands with equal dtypes, for the op `name`.
+/// Bool layout of two broadcast operands with equal dtypes, for the op `name`.
 Layouts infer_compare(std::string_view name, Inputs, bool bools);
-/// The bool layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
+/// Bool layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
 namespace op {
 
@@ -90,7 +90,7 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
     return {text, {s}};
   }
 };
-/// (condition, x, y) -> x where the condition holds, else y.
+/// (condition, x, y) -> condition ? x : y.
 struct Where : OpOf<Where> {
   static constexpr auto kName = "where";
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(1, 2)}; }
@@ -115,7 +115,7 @@ struct MaskedFill : OpOf<MaskedFill> {
 };
 }  // namespace op
 
-/// The bounds of clamp(); at least one must be set.
+/// Bounds of clamp(); at least one must be set.
 struct ClampOptions {
   std::optional<double> min = {}, max = {};
 };
@@ -169,8 +169,8 @@ Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
 /// @}
 
-/// The bool tensor of a comparison operator. It is no C++ bool: `if (x < y)` does not compile, where a Tensor would say
-/// whether the handle is empty. Use any(x < y), all(x < y), or (x < y).item<bool>() of one element.
+/// The bool tensor of a comparison operator. `if (x < y)` does not compile, since a Tensor as bool means a handle that
+/// is not empty. Use any(x < y), all(x < y), or (x < y).item<bool>() of one element.
 class BoolTensor : public Tensor {
  public:
   explicit BoolTensor(Tensor mask) : Tensor(std::move(mask)) {}
@@ -200,7 +200,7 @@ inline BoolTensor operator>=(double s, const Tensor& x) { return BoolTensor(le(x
 inline BoolTensor operator!(const BoolTensor& mask) { return BoolTensor(eq(mask, 0.0)); }
 /// @}
 
-/// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, of any kind. Elements not
+/// x where the condition (bool) holds, else y; all three broadcast. x and y have one dtype, any. Elements not
 /// chosen have gradient 0, even if NaN. A number is converted to the tensor's dtype.
 /// @{
 Tensor where(const Tensor& condition, const Tensor& x, const Tensor& y);

@@ -35,7 +35,7 @@ Tensor fine_uniform(const Shape& s, Rng& rng, Device d) {
   const Tensor high = rand(s, rng, 0, 1, DType::f64, d), low = rand(s, rng, 0, 1, DType::f64, d);
   return high + low * 0x1p-24;
 }
-// For each t (..., n): the number of leading elements of the row of sums (..., C) that are <= t.
+// Number of leading elements of a row of sums (..., C) that are <= t, for each t (..., n).
 Tensor bisected(const Tensor& sums, const Tensor& t) {
   const int64_t classes = sums.size(-1);
   Tensor at = zeros(t.shape(), DType::i64, t.device());

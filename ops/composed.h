@@ -10,36 +10,36 @@
 
 namespace tg {
 
-/// A view of x with permuted dimensions: permute(x, {2, 0, 1}) has the sizes of dimensions 2, 0 and 1. Negative ones
-/// count from the end. An Error unless `order` names each dimension once.
+/// A view with permuted dimensions: permute(x, {2, 0, 1}) has the sizes of dimensions 2, 0 and 1. Negative ones count
+/// from the end. An Error unless `order` names each dimension once.
 Tensor permute(const Tensor& x, const Dims& order);
-/// x with a dimension of size 1 added before `dim`; negative ones count from the end of the result. A view where
-/// reshape() is one.
+/// x with a dimension of size 1 before `dim`; negative ones count from the end of the result. A view where reshape() is
+/// one.
 Tensor unsqueeze(const Tensor& x, int64_t dim);
 /// x without the dimension `dim` of size 1. A view where reshape() is one.
 Tensor squeeze(const Tensor& x, int64_t dim);
 /// x with dimensions `first` to `last`, inclusive, merged into one. A view where reshape() is one.
 Tensor flatten(const Tensor& x, int64_t first = 0, int64_t last = -1);
-/// The tensors, of one shape and dtype, along a new dimension `dim`: n of (A, B) give (n, A, B) for dim 0.
+/// Tensors of one shape and dtype along a new dimension `dim`: n of (A, B) give (n, A, B) for dim 0.
 Tensor stack(Inputs, int64_t dim = 0);
 /// x repeated along each dimension: (A, B) with times {2, 3} gives (2 A, 3 B). One number, 0 or more, per dimension.
 Tensor repeat(const Tensor& x, const Dims& times);
 
-/// Every step-th slice of [start, stop) of a dimension, from start, with the rules of slice(). A view unless the steps
-/// reach beyond x. An Error unless step is 1 or more.
+/// Every step-th slice of [start, stop) of a dimension, from start, with the rules of slice(). A view unless steps
+/// reach beyond x. An Error unless step >= 1.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t step);
 /// Views of n equal ranges of a dimension. An Error unless n is 1 or more and divides its size; split() takes others.
 Tensors chunk(const Tensor& x, int64_t n, int64_t dim = -1);
 /// The slices along a dimension, without it: (A, B) gives A of (B) for dim 0. Views where reshape() is one.
 Tensors unbind(const Tensor& x, int64_t dim = 0);
-/// x with the order of the elements reversed along each of the dimensions; negative ones count from the end. A copy:
-/// f64, f32, bf16, i64 or i32.
+/// x with reversed elements along each of the dimensions; negative ones count from the end. A copy: f64, f32, bf16, i64
+/// or i32.
 Tensor flip(const Tensor& x, const Dims& dims);
 
-/// The running result of an associative function: slice i along dim is f(... f(f(x[0], x[1]), x[2]) ..., x[i]), of x's
-/// shape. f gets the earlier and the later slices of many places at once, of any number n >= 1 along dim, and returns
-/// the combined ones in that shape and dtype; it must treat slices alike. maximum gives the running maximum, mul the
-/// running product; cumsum() is faster for sums.
+/// Running result of an associative function: slice i along dim is f(... f(f(x[0], x[1]), x[2]) ..., x[i]), of x's
+/// shape. f gets earlier and later slices of many places at once, any number n >= 1 along dim, and returns the combined
+/// ones in that shape and dtype; it must treat slices alike. maximum gives the running maximum, mul the running
+/// product; cumsum() is faster for sums.
 ///
 /// Pairs of adjacent slices are combined, their results scanned, and those between follow: less than 2 n combinations
 /// in 2 log2(n) steps (Blelloch, Prefix sums and their applications, 1990). An Error if f returns another shape or
@@ -50,18 +50,18 @@ Tensor scan(const std::function<Tensor(const Tensor& earlier, const Tensor& late
 /// q[1]}; }. An Error also for no tensors, other sizes, or another number of results.
 Tensors scan(const std::function<Tensors(Inputs earlier, Inputs later)>& f, Inputs x, int64_t dim);
 /// x / max(norm, eps) with the norm sum(|x|^p)^(1/p) along a dimension, in x's shape and dtype: f64, f32, or bf16
-/// (computed in f32). p is 1 or more; infinity gives the largest |x|. Slices are divided by that first, so
-/// powers neither overflow nor vanish. An Error for other p, or unless eps is positive and finite.
+/// (computed in f32). p is 1 or more; infinity gives the largest |x|. Slices are divided by that first: powers neither
+/// overflow nor vanish. An Error for other p, or unless eps is positive and finite.
 Tensor normalize(const Tensor& x, double p = 2, int64_t dim = -1, double eps = 1e-12);
 
-/// The lower or the upper triangle of each matrix of x (..., R, C), with zeros elsewhere: tril keeps column j of row i
-/// where j <= i + diagonal, triu where j >= i + diagonal. Any dtype; NaN outside of the triangle becomes 0, too. An
-/// Error for fewer than 2 dimensions.
+/// The lower or upper triangle of each matrix of x (..., R, C), zeros elsewhere: tril keeps column j of row i where j
+/// <= i + diagonal, triu where j >= i + diagonal. Any dtype; NaN outside becomes 0, too. An Error for fewer than 2
+/// dimensions.
 /// @{
 Tensor tril(const Tensor& x, int64_t diagonal = 0);
 Tensor triu(const Tensor& x, int64_t diagonal = 0);
 /// @}
-/// The elements, 0 or more, that pad() adds before and after one dimension.
+/// Elements, 0 or more, that pad() adds before and after one dimension.
 struct Padding {
   int64_t before = 0, after = 0;
 };
@@ -73,12 +73,12 @@ inline Tensor pad(const Tensor& x, std::initializer_list<Padding> widths, double
   return pad(x, std::span(widths.begin(), widths.size()), value);
 }
 /// @}
-/// x with slices of source added: y[index[i]] += source[i] along dim. index (n), i64 or i32, has one entry per slice.
-/// source has x's shape, except n along dim, and x's dtype: f64, f32, bf16, i64 or i32. Slices with equal indices are
-/// added in order. Errors: those of scatter_add(), and wrong shapes.
+/// x with slices of source added: y[index[i]] += source[i] along dim. index (n), i64 or i32. source has x's shape,
+/// except n along dim, and x's dtype: f64, f32, bf16, i64 or i32. Slices with equal indices are added in order. Errors:
+/// those of scatter_add(), and wrong shapes.
 Tensor index_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& source);
 
-/// Whether an element is NaN, an infinity, or finite: bool, elementwise. f64, f32 or bf16.
+/// True for NaN, an infinity, or finite elements: bool, elementwise. f64, f32 or bf16.
 /// @{
 Tensor isnan(const Tensor& x);
 Tensor isinf(const Tensor& x);
@@ -91,25 +91,24 @@ Tensor logical_not(const Tensor& mask);
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 /// @}
-/// Whether any, or all, elements of a mask (bool) are true: () bool. Without elements, any is false and all is true.
+/// True if any, or all, elements of a mask (bool) are: () bool. Without elements, any is false and all is true.
 /// @{
 Tensor any(const Tensor& mask);
 Tensor all(const Tensor& mask);
 /// @}
 /// 1 at the index and 0 elsewhere: indices (...) i64 or i32 give (..., classes) of the dtype, f32, f64 or bf16. An
-/// Error for an index outside of [0, classes).
+/// Error for an index outside [0, classes).
 Tensor one_hot(const Tensor& indices, int64_t classes, DType = DType::f32);
-/// The share of positions where the largest of the logits (..., C) is at the target (...) i64 or i32: () f32. Targets
-/// equal to ignore_index do not count; NaN if none counts.
+/// Share of positions where the largest of the logits (..., C) is at the target (...) i64 or i32: () f32. Targets equal
+/// to ignore_index do not count; NaN if none counts.
 Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100);
 /// n classes drawn from each row of probabilities (..., C), f64, f32 or bf16, whose sum need not be 1: (..., n) i64, in
 /// draw order. A class of probability 0 is never drawn, and without replacement none twice.
 ///
-/// With replacement, or for one draw, bisection finds a uniform number in the running sum of the row. Without, the
-/// classes with the largest p / e win, with exponential numbers e (Efraimidis and Spirakis, Weighted random sampling
-/// with a reservoir, 2006). Uniform numbers have 48 bits; everything is computed in f64. A seed gives the same draws on
-/// any number of threads and on every device, except for ties within rounding of f64, which a GPU may break
-/// differently.
+/// With replacement, or for one draw, bisection finds a uniform number in the row's running sum. Without, the classes
+/// with the largest p / e win, with exponential numbers e (Efraimidis and Spirakis, Weighted random sampling with a
+/// reservoir, 2006). Uniform numbers have 48 bits; everything is computed in f64. A seed gives the same draws on any
+/// number of threads and on every device, except for ties within rounding of f64, which a GPU may break differently.
 ///
 /// An Error for a row with a negative or infinite number, NaN, or too few positive ones (n without replacement, else
 /// 1). On a GPU and in compiled functions gather() raises it when the draw is read.

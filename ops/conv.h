@@ -1,5 +1,5 @@
 /// @file
-/// Convolution along one dimension, composed of slices and products. It works on every backend, lazily and in compiled
+/// Convolution along one dimension, composed of slices and products: on every backend, lazily and in compiled
 /// functions.
 #pragma once
 #include <tapegrad/ops/composed.h>
@@ -15,11 +15,11 @@ struct Conv1dOptions {
   bool causal = false;   ///< (K - 1) dilation more zeros before
 };
 /// y[n, o, t] = bias[o] + sum over c and k of weight[o, c, k] x[n, g C / groups + c, t stride + k dilation], with g the
-/// group of o and x padded: cross-correlation, as PyTorch's. x is (N, C, L), weight (O, C / groups, K), bias (O) or
-/// empty; the result is (N, O, (L + padding - (K - 1) dilation - 1) / stride + 1). Dtypes are equal: f64, f32, or bf16
-/// (accumulated in f32). Slices of x become columns of one matrix product, K times as large as x; one channel per group
-/// (depthwise) becomes sums of K products instead. Errors: other shapes; C or O that groups does not divide; a stride,
-/// dilation or number of groups below 1; a padded row shorter than the kernel.
+/// group of o and x padded: cross-correlation, as PyTorch's. x (N, C, L), weight (O, C / groups, K), bias (O) or empty
+/// give (N, O, (L + padding - (K - 1) dilation - 1) / stride + 1). Dtypes are equal: f64, f32, or bf16 (accumulated in
+/// f32). Slices of x become columns of one matrix product, K times as large as x; one channel per group (depthwise)
+/// becomes sums of K products. Errors: other shapes; C or O that groups does not divide; a stride, dilation or number
+/// of groups below 1; a padded row shorter than the kernel.
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, const Conv1dOptions& = {});
 
 }  // namespace tg

@@ -8,7 +8,7 @@
 namespace tg {
 namespace op {
 
-/// (x) -> x with elements dropped. The key omits the generator's state, which changes at every use.
+/// (x) -> x with elements dropped. Keys omit the generator's state, which changes at every use.
 struct Dropout : OpOf<Dropout> {
   static constexpr auto kName = "dropout";
   double p;
@@ -27,7 +27,7 @@ struct Dropout : OpOf<Dropout> {
 
 /// Sets each element to 0 with probability p and divides the others by 1 - p. Element i in row-major order becomes 0 if
 /// uniform(random_word(rng, i)) < p. Advances rng by numel words; for p == 0 returns x and draws nothing. f64, f32,
-/// bf16. An Error if p is outside of [0, 1).
+/// bf16. An Error if p is outside [0, 1).
 Tensor dropout(const Tensor& x, double p, Rng& rng);
 
 }  // namespace tg

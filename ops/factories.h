@@ -31,7 +31,7 @@ struct Arange : OpOf<Arange> {
 };
 /// The distributions of Random.
 enum class Distribution { normal, truncated_normal, uniform };
-/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). The key omits the generator's state,
+/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). Keys omit the generator's state,
 /// which changes at every use.
 template <Distribution D> struct Random : OpOf<Random<D>> {
   static constexpr auto kName = D == Distribution::normal    ? "randn"
@@ -56,10 +56,10 @@ using RandomUniform = Random<Distribution::uniform>;
 }  // namespace op
 
 namespace detail {
-/// The largest f32 of [lo, hi), as in Rng::fill_uniform(); lo if they are equal.
+/// Largest f32 of [lo, hi), as in Rng::fill_uniform(); lo if they are equal.
 inline float below_of(float lo, float hi) { return lo < hi ? std::nextafter(hi, lo) : lo; }
-/// The least and the largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, if there is none. Draws in f32 are
-/// rounded to T and may leave the range.
+/// Least and largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, if there is none. Draws in f32 are rounded to T
+/// and may leave the range.
 template <class T> struct DrawnRange {
   compute_t<T> least, most;
   DrawnRange(double lo, double hi) : least(rounded(lo)), most(rounded(hi)) {
@@ -87,15 +87,15 @@ template <class T> struct DrawnRange {
 };
 }  // namespace detail
 
-/// A tensor with one value everywhere. An Error if the dtype lacks it.
+/// One value everywhere. An Error if the dtype lacks it.
 Tensor full(const Shape&, double value, DType = DType::f32, Device = {});
 /// A tensor of zeros.
 Tensor zeros(const Shape&, DType = DType::f32, Device = {});
 /// A tensor of ones.
 Tensor ones(const Shape&, DType = DType::f32, Device = {});
-/// Zeros in the shape and dtype of a tensor, on its device.
+/// Zeros in a tensor's shape, dtype and device.
 Tensor zeros_like(const Tensor&);
-/// Ones in the shape and dtype of a tensor, on its device.
+/// Ones in a tensor's shape, dtype and device.
 Tensor ones_like(const Tensor&);
 /// The values start, start + step, ... below stop, or above it if step is negative: (n). An Error if step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});

@@ -26,7 +26,7 @@ size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
 }
 }  // namespace
 
-OpWork op::Gather::work(Bufs in, Bufs out) const {  // of the chosen elements
+OpWork op::Gather::work(Bufs in, Bufs out) const {  // counts the gathered elements
   OpWork w = Op::work(in.last(1), out);
   w.read += w.written;
   return w;
@@ -56,7 +56,7 @@ Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tens
   return emit1(make_ref<op::ScatterAdd>(checked_dim("scatter_add", x, dim)), {x, index, src});
 }
 
-OpWork op::IndexSelect::work(Bufs in, Bufs out) const {  // of the chosen elements
+OpWork op::IndexSelect::work(Bufs in, Bufs out) const {  // counts the gathered elements
   OpWork w = Op::work(in.last(1), out);
   w.read += w.written;
   return w;
@@ -144,7 +144,7 @@ Error index_outside(std::string_view op, int64_t id, const Dims& where, const La
                            op, id, where, index, dim, size, size));
 }
 
-OpWork op::Embedding::work(Bufs in, Bufs out) const {  // of the chosen rows
+OpWork op::Embedding::work(Bufs in, Bufs out) const {  // counts the gathered rows
   OpWork w = Op::work(in.first(1), out);
   w.read += w.written;
   return w;

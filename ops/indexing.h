@@ -46,7 +46,7 @@ struct IndexSelect : OpOf<IndexSelect> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (index, dy) -> dense dx with `size` slices along dim. Slices of dy with equal indices are added in order. (index,
-/// dy, sum) -> sum + dx: in place, it writes only slices that have an index.
+/// dy, sum) -> sum + dx: in place, writing just slices that have an index.
 struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   static constexpr auto kName = "index_select_grad";
   size_t dim;
@@ -59,7 +59,7 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
 };
-/// The gradient of input `of`, whose slices the op selects by index, plus other ops' gradients.
+/// Gradient of input `of`, whose slices the op selects by index, plus other ops' gradients.
 Tensor index_select_grad(const Vjp&, size_t of, size_t dim, const Tensor& index, const Tensor& dy);
 /// (x, update, start) -> x with the slices from start on replaced by update.
 struct SliceUpdate : OpOf<SliceUpdate> {
@@ -88,7 +88,7 @@ Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
 /// of dimensions and no size larger than x's except along dim. x and src have one dtype: f64, f32, bf16 (summed in
 /// f32), i64 or i32. Elements with equal indices are added in src's order, on any number of threads.
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
-/// The slices of x along dim that index (n) names, in order: x's shape with size n along dim. f64, f32, bf16, i64, i32.
+/// Slices of x along dim that index (n) names, in order: x's shape with size n along dim. f64, f32, bf16, i64, i32.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 
 /// Writes update over the slices [start, start + n) of x along dim; update has size n there, else x's sizes. x becomes
@@ -99,18 +99,17 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 /// needs one, outside of a NoGradScope.
 void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim);
 
-/// For kernels: the Error of a start where n slices do not fit into dimension `dim` of `size`; `position` is that of
-/// the start.
+/// For kernels: the Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: the start's.
 Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size);
 
-/// For kernels: the Error of an index outside of dimension `dim` of `size`; `where` is its position in `index`.
+/// For kernels: the Error of an index outside dimension `dim` of `size`; `where`: its position in `index`.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
 
-/// The rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). When the op runs, an id
-/// outside [0, V) is an Error that names it and its position; on a CUDA device see above.
+/// Rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). When the op runs, an id outside
+/// [0, V) is an Error that names it and its position; on a CUDA device see above.
 Tensor embedding(const Tensor& ids, const Tensor& table);
 
-/// For kernels: the Error of an id outside of a table of `rows` rows; `where` is its position in `ids`.
+/// For kernels: the Error of an id outside a table of `rows` rows; `where`: its position in `ids`.
 Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows);
 
 }  // namespace tg

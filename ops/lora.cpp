@@ -44,7 +44,7 @@ Tensors op::Lora::vjp(const Vjp& v) const {
   constexpr MatmulOptions plain{.products = MatmulPrecision::highest},
       by_transposed{.trans_b = true, .products = plain.products},
       transposed{.trans_a = true, .products = plain.products};
-  const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // the latter in second derivatives
+  const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // dh_alone: in second derivatives
   Tensor g, dh;                                         // (T, out), (T, r)
   if (dy) g = reshape(dy, {rows, v.in_shape(2)[1]});
   if (v.wants(0) || v.wants(1)) {
@@ -70,7 +70,7 @@ Tensors op::Lora::compose(Inputs in) const {
 }
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {
   auto op = make_ref<op::Lora>(scale);
-  // Only the GEMM library uses tensor cores.
+  // cuBLASLt alone uses tensor cores.
   if (matmul_precision() != MatmulPrecision::highest && x.dtype() == DType::f32 && x.device().backend == Backend::cuda)
     return base ? op->compose(std::array{x, a, b, base})[0] : op->compose(std::array{x, a, b})[0];
   return base ? emit1(std::move(op), {x, a, b, base}) : emit1(std::move(op), {x, a, b});

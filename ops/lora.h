@@ -1,6 +1,6 @@
 /// @file
 /// Low-rank adaptation of a linear layer (Hu et al., 2021, arXiv:2106.09685): GEMM with two thin matrices in one op
-/// keeps the intermediate result in cache. Dropout, merging and freezing are in models/nn/lora.h.
+/// keeps the intermediate result in cache. models/nn/lora.h has dropout, merging and freezing.
 #pragma once
 #include <tapegrad/core/op.h>
 

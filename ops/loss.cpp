@@ -21,7 +21,7 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
   check::index(kName, targets);
   const Shape& s = logits.shape();
   const Shape rows(s.begin(), s.end() - 1);
-  Shape second = s;  // without the classes, if those are dimension 1 as in PyTorch
+  Shape second = s;  // drops the classes, if those are dimension 1 as in PyTorch
   if (s.size() > 2) second.erase(1);
   TG_CHECK(targets.shape() == rows, shape,
            "[cross_entropy] logits are {}, targets {}. There must be one target per row of logits: shape {}. {}",
@@ -43,8 +43,8 @@ Tensors op::CrossEntropy::vjp(const Vjp& v) const {
   return {std::move(emit_donating(make_ref<op::CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
 Layouts op::CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-// w (softmax(x) - (1 - s) onehot - s / V), with w the gradient of each row's loss. It does not read the log-sum-exp, a
-// function of x.
+// w (softmax(x) - (1 - s) onehot - s / V), w: gradient of each row's loss. It does not read the log-sum-exp, a function
+// of x.
 Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   const Tensor x = widened(in[0]), dloss = in[3];
   const Shape& rows = in[1].shape();

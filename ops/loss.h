@@ -8,7 +8,7 @@
 
 namespace tg {
 
-/// The reduction of the losses of rows or elements.
+/// The reduction of losses of rows or elements.
 enum class Reduction { mean, sum, none };
 /// Options of cross_entropy().
 struct CrossEntropyOptions {
@@ -68,10 +68,9 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 /// (x - target)^2 of tensors with equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for
 /// mean and sum, of x's shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
 Tensor mse_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mean);
-/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t, probabilities that
-/// are not checked to be in [0, 1]. Computed as t softplus(-x) + (1 - t) softplus(x), which neither overflows nor
-/// cancels. Shapes (no broadcasting) and dtypes are equal: f64, f32 or bf16. The result is 0-d for mean and sum, of x's
-/// shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.
+/// Binary cross-entropy -t log sigmoid(x) - (1 - t) log(1 - sigmoid(x)) of logits x and targets t, unchecked
+/// probabilities. Computed as t softplus(-x) + (1 - t) softplus(x), which neither overflows nor cancels. Shapes,
+/// dtypes, result and Errors are those of mse_loss().
 Tensor bce_with_logits(const Tensor& logits, const Tensor& targets, Reduction = Reduction::mean);
 
 /// |x - target|: shapes, dtypes, result and Errors are those of mse_loss(). The gradient is 0 where they are equal.
@@ -81,7 +80,7 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mea
 /// positive and finite.
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1, Reduction = Reduction::mean);
 
-/// For kernels: the Error of a target that is no class; `where` is its position in `targets`.
+/// For kernels: the Error of a target that is no class; `where`: its position in `targets`.
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
                      std::optional<int64_t> ignore_index);
 /// For kernels: the Error of a mean over no rows.

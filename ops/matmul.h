@@ -1,5 +1,5 @@
 /// @file
-/// Batched matrix multiplication and linear layers. Kernels read strides: operands may be any views, and a transposed
+/// Batched matrix multiplication and linear layers. Kernels read strides: operands may be any views; a transposed
 /// weight costs no copy. There are no vectors (reshape first) and no other contractions.
 #pragma once
 #include <tapegrad/ops/pointwise.h>
@@ -48,11 +48,10 @@ struct Linear : OpOf<Linear> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 
-// Plans fuse the two ops (ops/rewrite_rules.cpp); not for users.
-/// The activations that a linear layer can fuse.
+// Plans fuse the two ops (ops/rewrite_rules.cpp); not for users. Activations that a linear layer can fuse.
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
-/// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. Nothing between is kept, so the
-/// gradient goes through the two ops.
+/// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. The gradient goes through the two ops,
+/// since linear()'s result is not kept.
 template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
   static constexpr auto kChars = joined("linear_", F::kName);
   static constexpr const char* kName = kChars.data();

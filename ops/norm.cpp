@@ -59,7 +59,7 @@ Tensor as_column(const Tensor& statistic) {  // (...) -> (..., 1)
   s.push_back(1);
   return reshape(statistic, s);
 }
-// The gradients by plain ops: the kernel's formulas.
+// Gradients by plain ops: the kernel's formulas.
 template <class Op> Tensors composed(const Op& op, Inputs in) {
   const op::NormWants& wants = op.wants;
   const size_t at_ds = Op::kCentred ? 4 : 3, at_weight = at_ds + size_t(op.has_ds);
@@ -84,8 +84,8 @@ template <class Op> Tensors composed(const Op& op, Inputs in) {
   if (wants.dr) r.emplace_back(r[0].to(in[0].dtype()));
   return r;
 }
-// The gradient of x through the statistics, which are outputs too: only a second backward reads them. d mean = 1 / n, d
-// rstd = -rstd^3 centred / n.
+// Gradient of x through the statistics, which are outputs too: read by a second backward alone. d mean = 1 / n, d rstd
+// = -rstd^3 centred / n.
 Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tensor& dmean, const Tensor& drstd) {
   const auto n = double(centred.shape().back());
   Tensor dx;
@@ -94,8 +94,8 @@ Tensor through_statistics(const Tensor& centred, const Tensor& rstd, const Tenso
   const Tensor even = expand(as_column(dmean) / n, centred.shape());
   return dx ? dx + even : even;
 }
-// The gradient of the normalised tensor: input 0, or the sum of inputs 0 and 1, which is output 1. weight and bias are
-// the next inputs, the statistics the last outputs.
+// Gradient of the normalised tensor: input 0, or the sum of inputs 0 and 1, which is output 1. weight and bias are the
+// next inputs, the statistics the last outputs.
 template <class Op> Tensors norm_vjp(const Vjp& v) {
   constexpr size_t kWeight = Op::kTerms, kMean = Op::kTerms, kRstd = kMean + size_t(Op::kCentred);
   constexpr bool kSum = Op::kTerms > 1;

@@ -9,19 +9,19 @@
 namespace tg {
 namespace op {
 
-/// The norm of a tensor (terms 1) or of the sum of two (terms 2), centred (LayerNorm) or not (RMSNorm). Inputs: x, with
-/// two terms r, then optional weight and, where centred, bias. Outputs: y, with two terms s = x + r in x's dtype, then
-/// mean where centred, and rstd. r has y's dtype: that of x, or bf16 where x is f32. Statistics: one element per row,
-/// f64 for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
+/// Norm of a tensor (terms 1) or of the sum of two (terms 2), centred (LayerNorm) or not (RMSNorm). Inputs: x, with two
+/// terms r, then optional weight and, where centred, bias. Outputs: y, with two terms s = x + r in x's dtype, then mean
+/// where centred, and rstd. r has y's dtype: that of x, or bf16 where x is f32. Statistics: one element per row, f64
+/// for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
 template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   static constexpr auto kName =
       terms == 1 ? (centred ? "layer_norm" : "rms_norm") : (centred ? "add_layer_norm" : "add_rms_norm");
   static constexpr size_t kTerms = terms;                               ///< number of inputs whose sum is normalised
-  static constexpr bool kCentred = centred;                             ///< whether the mean is subtracted
+  static constexpr bool kCentred = centred;                             ///< true: subtracts the mean
   static constexpr Mask kX = (1u << terms) - 1, kWeight = 1u << terms;  ///< inputs
   static constexpr Mask kKept = (2u << (terms + centred)) - 2;          ///< outputs: all except y
   double eps;
-  DType to;  ///< of y
+  DType to;  ///< dtype of y
   Norm(double e, DType y) : eps(e), to(y) {}
   Traits traits() const override { return {.may_alias = kX, .cheap_to_recompute = terms == 1}; }
   Layouts infer(Inputs) const override;
@@ -33,7 +33,7 @@ template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
     if (terms == 1) return Op::recomputes_from(k, tracked);
     return k == 0 && saves_out(tracked) ? mask_of(2, 3) : 0;
   }
-  Tensor recompute(const Vjp&, size_t k) const override;  ///< y; of two terms, from s
+  Tensor recompute(const Vjp&, size_t k) const override;  ///< y; with two terms, from s
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(eps), k.add(int(to)); }
 };
@@ -44,12 +44,12 @@ using RmsNorm = Norm<1, false>;
 using AddLayerNorm = Norm<2, true>;
 using AddRmsNorm = Norm<2, false>;
 /// @}
-/// The outputs of a norm's gradient op: those that are true, in this order. dr is dx in dy's dtype, for a second term
-/// of that dtype.
+/// Outputs of a norm's gradient op: those that are true, in this order. dr: dx in dy's dtype, for a second term of that
+/// dtype.
 struct NormWants {
   bool dx = false, dw = false, db = false, dr = false;
 };
-/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias, dr) as `wants` says, with mean where centred. ds is
+/// (dy, x[, mean], rstd[, ds][, weight]) -> (dx, dweight, dbias, dr) as `wants` says, with mean where centred. ds:
 /// another gradient of x, added to dx after rounding. dy and dr have y's dtype, the rest x's.
 template <bool centred> struct NormGrad : OpOf<NormGrad<centred>> {
   static constexpr auto kName = centred ? "layer_norm_grad" : "rms_norm_grad";
@@ -80,7 +80,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias
 /// (computed in f32). weight is (C) in x's dtype, or empty. `to`: see layer_norm().
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5, std::optional<DType> to = {});
 
-/// The results of add_layer_norm() and add_rms_norm(), in the shape of x: the sum in x's dtype, y in r's.
+/// Results of add_layer_norm() and add_rms_norm(), in x's shape: the sum in x's dtype, y in r's.
 struct AddedNorm {
   Tensor sum, y;
 };
@@ -88,7 +88,7 @@ struct AddedNorm {
 /// for a residual stream x. x and r have one shape. r and y have x's dtype, or bf16 where x is f32.
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
                          double eps = 1e-5);
-/// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory, as add_layer_norm().
+/// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory; see add_layer_norm().
 AddedNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, double eps = 1e-5);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// Every public function on tensors: a list of includes for tapegrad.h. Authors of ops and kernels include single
-/// headers, so that a change of one op rebuilds little.
+/// Every public function on tensors: includes for tapegrad.h. Authors of ops and kernels include single headers, so
+/// that a change of one op rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/comparison.h>

@@ -2,17 +2,17 @@
 /// Pointwise ops of one operand. A struct per function has value and derivative, for host and device. UnaryFns
 /// (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
 ///
-/// To add a unary op to the library, add its struct, its name to UnaryFns and its function at the end of this file,
-/// then run tests/data/make_fixtures.py, which reads the list, for PyTorch's values. df gives derivatives of any order,
-/// because it is instantiated for Sym (symbolic.h) as well; so it branches by math::select. User-defined unary ops need
-/// such a struct and TG_UNARY_OP.
+/// A new unary op needs its struct, its name in UnaryFns, its function at the end of this file, and a run of
+/// tests/data/make_fixtures.py, which reads the list, for PyTorch's values. df is instantiated for Sym (symbolic.h) as
+/// well, for derivatives of any order; so it branches by math::select. User-defined unary ops need such a struct and
+/// TG_UNARY_OP.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
 namespace tg {
 namespace op {
 
-/// The inputs of the derivative: x, the output y, or neither if it is a constant.
+/// Inputs of the derivative: x, the output y, or neither if it is a constant.
 struct Saves {
   bool x = false, y = false;
 };
@@ -110,7 +110,7 @@ struct Abs {
     return math::select(x > T(0), T(1), math::select(x < T(0), T(-1), T(0)));
   }
 };
-/// The largest integer <= x. The derivative is 0.
+/// Largest integer <= x. The derivative is 0.
 struct Floor {
   static constexpr char kName[] = "floor";
   static constexpr Saves kSaves{};
@@ -118,7 +118,7 @@ struct Floor {
   template <class T> TG_HD_INLINE static T f(T x) { return math::floor(x); }
   template <class T> TG_HD_INLINE static T df(T, T) { return T(0); }
 };
-/// The nearest integer, ties to even. The derivative is 0.
+/// Nearest integer, ties to even. The derivative is 0.
 struct Round {
   static constexpr char kName[] = "round";
   static constexpr Saves kSaves{};
@@ -187,9 +187,9 @@ struct Gelu {
   template <class T> TG_HD_INLINE static T df(T x, T) {
     return cdf(x) + x * T(0.39894228040143267794) * math::exp(T(-0.5) * x * x);
   }
-  /// Float versions of cdf() and df(), with one polynomial p and one power of two each, at -|x|, where the results go
-  /// to 0: P(X <= -|x|) is 2^(|x| p(|x|) - 1), the derivative e^(-x^2 / 2) p(|x|). Errors: f 1.6e-7 of the result for x
-  /// >= 0, 4.2e-8 below; df 1.2e-7.
+  /// Float cdf() and df(), with one polynomial p and one power of two each, at -|x|, where results go to 0: P(X <=
+  /// -|x|) is 2^(|x| p(|x|) - 1), the derivative e^(-x^2 / 2) p(|x|). Errors: f 1.6e-7 of the result for x >= 0, 4.2e-8
+  /// below; df 1.2e-7.
   /// @{
   TG_HD_INLINE static float cdf(float x) {
     const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // beyond 14 the tail is 0
@@ -239,7 +239,7 @@ struct GeluTanh {
     return T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * du;
   }
 };
-/// All unary functions of the library.
+/// tapegrad's unary functions.
 using UnaryFns = TypeList<Exp, Log, Log1p, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid, Softplus, Erf, Neg, Abs, Sign, Floor,
                           Round, Relu, Silu, Gelu, GeluTanh>;
 }  // namespace op
@@ -247,12 +247,12 @@ using UnaryFns = TypeList<Exp, Log, Log1p, Sqrt, Rsqrt, Sin, Cos, Tanh, Sigmoid,
 #ifndef TG_FUNCTIONS_ONLY
 namespace op {
 
-/// Whether F is in a TypeList.
+/// True if F is in a TypeList.
 /// @{
 template <class F, class List> inline constexpr bool is_listed = false;
 template <class F, class... G> inline constexpr bool is_listed<F, TypeList<G...>> = (std::is_same_v<F, G> || ...);
 /// @}
-/// Whether the derivative is a constant.
+/// True if the derivative is a constant.
 template <class F> inline constexpr bool is_linear = !F::kSaves.x && !F::kSaves.y;
 /// dy times a constant; 0 times any dy is 0.
 Tensor times_slope(const Tensor& dy, double slope);
@@ -298,7 +298,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
     }
   }
 };
-/// F(x) as an op. pointwise.cpp instantiates it for UnaryFns, so that no other file has to.
+/// F(x) as an op, instantiated for UnaryFns in pointwise.cpp.
 /// @{
 template <class F> Tensor unary(const Tensor& x);
 template <class F>

@@ -1,6 +1,6 @@
 /// @file
-/// Reductions over any dimensions (sum, mean, max, min, variance, log-sum-exp), and the running sum along one. See
-/// topk.h for positions of extremes, norm.h for norms of rows.
+/// Reductions over any dimensions (sum, mean, max, min, variance, log-sum-exp), and the running sum along one. topk.h
+/// has positions of extremes, norm.h norms of rows.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -17,9 +17,9 @@ struct Sum : OpOf<Sum> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
-/// The layout of Extremum.
+/// Layout of Extremum.
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep);
-/// The gradient of Extremum.
+/// Gradient of Extremum.
 Tensors vjp_extremum(const Vjp&, uint8_t dims);
 /// (x) -> the largest or the smallest elements.
 template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
@@ -37,7 +37,7 @@ template <bool kLargest> struct Extremum : OpOf<Extremum<kLargest>> {
 using Max = Extremum<true>;
 /// Minimum over dimensions.
 using Min = Extremum<false>;
-/// (x, y, dy), with y the extremum of x -> dy, shared evenly among the elements of x equal to y; 0 elsewhere.
+/// (x, y, dy), y the extremum of x -> dy, shared evenly among the elements of x equal to y; 0 elsewhere.
 struct ExtremumGrad : OpOf<ExtremumGrad> {
   static constexpr auto kName = "extremum_grad";
   uint8_t dims;
@@ -65,7 +65,7 @@ struct Var : OpOf<Var> {
 struct Cumsum : OpOf<Cumsum> {
   static constexpr auto kName = "cumsum";
   size_t dim;
-  bool reverse;  ///< from the last element to the first: the gradient
+  bool reverse;  ///< last to first element: the gradient
   Cumsum(size_t d, bool backwards) : dim(d), reverse(backwards) {}
   Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;
@@ -78,7 +78,7 @@ struct Cumsum : OpOf<Cumsum> {
 struct ReduceOptions {
   bool keepdim = false;
 };
-/// The sum or the mean over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64,
+/// Sum or mean over the given dimensions (negative ones count from the end), or over all, in x's dtype: f64,
 /// f32, bf16 (accumulated in f32); sums also i64 and i32. The sum of a mask (bool) counts the true elements, in i64;
 /// the mean is their share, in f32. The sum of no elements is 0; their mean is an Error.
 /// @{
@@ -87,7 +87,7 @@ Tensor sum(const Tensor& x, const Dims& dims, ReduceOptions = {});
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, ReduceOptions = {});
 /// @}
-/// The largest or the smallest element over the given dimensions (negative ones count from the end), or over all; NaN
+/// Largest or smallest element over the given dimensions (negative ones count from the end), or over all; NaN
 /// if one is NaN. x's dtype: f64, f32, bf16, i64, i32. Equal extremes share the gradient. An Error without elements.
 /// @{
 Tensor max(const Tensor& x);
@@ -102,7 +102,7 @@ struct VarOptions {
   double correction = 1;  ///< 1: of a sample (Bessel); 0: of a population
 };
 /// The variance sum((x - mean)^2) / (n - correction) over the given dimensions (negative ones count from the end), or
-/// over all, with n elements each. It takes two passes. x's dtype: f64, f32, bf16. An Error if n <= correction.
+/// over all, with n elements each. Two passes. x's dtype: f64, f32, bf16. An Error if n <= correction.
 /// @{
 Tensor var(const Tensor& x);
 Tensor var(const Tensor& x, const Dims& dims, VarOptions = {});
@@ -115,12 +115,12 @@ Tensor logsumexp(const Tensor& x);
 Tensor logsumexp(const Tensor& x, const Dims& dims, ReduceOptions = {});
 /// @}
 
-/// The running sum: element i along dim is the sum of the elements 0 .. i of x. x's shape and dtype: f64, f32, bf16,
-/// i64, i32.
+/// Running sum: element i along dim is the sum of the elements 0 .. i of x. x's shape and dtype: f64, f32, bf16, i64,
+/// i32.
 Tensor cumsum(const Tensor& x, int64_t dim);
 /// Sums x to the shape `to`, over the elements that expanding `to` would repeat: the gradient of broadcasting.
 Tensor sum_to(const Tensor& x, const Shape& to);
-/// The sum over the last dimension, kept as size 1: (..., n) -> (..., 1).
+/// Sum over the last dimension, kept as size 1: (..., n) -> (..., 1).
 inline Tensor row_sum(const Tensor& x) { return sum(x, {-1}, {.keepdim = true}); }
 
 }  // namespace tg

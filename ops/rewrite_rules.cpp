@@ -1,4 +1,4 @@
-// The fusion rules of plans (core/plan/rewrite.h), and whether the result has the same bits.
+// Fusion rules of plans (core/plan/rewrite.h), and whether the result has the same bits.
 #include <tapegrad/core/plan/rewrite.h>
 #include <tapegrad/ops/lora.h>
 #include <tapegrad/ops/matmul.h>
@@ -19,7 +19,7 @@ Pattern with_more(Pattern p) {
   return p;
 }
 
-// norm(x + r), the same bits. The sum, the residual stream, is an output too.
+// norm(x + r), the same bits. The sum (residual stream) is an output too.
 template <class Norm, class AddedNorm> OpPtr added_norm(Ops ops, LayoutsIn in) {
   const auto* norm = static_cast<const Norm*>(ops[0]);
   if (in[0]->shape != in[1]->shape) return nullptr;  // one is broadcast
@@ -33,11 +33,11 @@ OpPtr linear_with_bias(Ops ops, LayoutsIn in) {
   if (in[2]->shape != Shape{in[1]->shape[0]}) return nullptr;
   return make_ref<op::Linear>(static_cast<const op::Linear*>(ops[1])->products);
 }
-// F(linear(x, w[, b])), the same bits. The rule does not apply where the gradient reads F's input.
+// F(linear(x, w[, b])), the same bits. Not where the gradient reads F's input.
 template <class F> OpPtr linear_then(Ops ops, LayoutsIn) {
   return make_ref<op::LinearActivation<F>>(static_cast<const op::Linear*>(ops[1])->products);
 }
-// F(linear(x, w) + b), as linear_with_bias.
+// F(linear(x, w) + b): see linear_with_bias().
 template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {
   return in[2]->shape == Shape{in[1]->shape[0]} ? linear_then<F>(ops.subspan(1), in) : nullptr;
 }

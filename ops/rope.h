@@ -9,7 +9,7 @@
 
 namespace tg {
 
-/// The scaling of the frequencies of rope().
+/// Scaling of the frequencies of rope().
 enum class RopeScalingKind {
   none,
   /// All are divided by the factor: position interpolation (Chen et al., 2023).
@@ -34,8 +34,8 @@ struct RopeScaling {
 struct RopeOptions {
   double theta = 10000;  ///< pair i of position p is rotated by p theta^(-2i / HS)
   int64_t start = 0;     ///< position of the first row
-  /// (B) i32 or i64: the position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS).
-  /// Read when the op runs, for sequences of unequal lengths and compiled functions.
+  /// (B) i32 or i64: position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS). Read
+  /// when the op runs, for sequences of unequal lengths and compiled functions.
   Tensor starts = {};
   RopeScaling scaling = {};
   /// > 0: x is (..., T, H, HS), as projected queries, keys and values; the first `heads` of H heads are rotated, the
@@ -44,14 +44,14 @@ struct RopeOptions {
 };
 namespace op {
 
-/// (x, starts?) -> x, rotated. The key omits the start, which changes at every step of generation.
+/// (x, starts?) -> x, rotated. Keys omit the start, which changes at every step of generation.
 struct Rope : OpOf<Rope> {
   static constexpr auto kName = "rope";
   double theta;
   RopeScaling scaling;
   int64_t start;
   bool inverse;  ///< rotates back: the gradient of a rotation
-  bool starts;   ///< whether the starts are input 1
+  bool starts;   ///< starts are input 1
   int64_t heads;
   Rope(double base, const RopeScaling& s, int64_t first, bool back, bool several, int64_t rotated)
       : theta(base), scaling(s), start(first), inverse(back), starts(several), heads(rotated) {}
@@ -65,7 +65,7 @@ struct Rope : OpOf<Rope> {
     k.add(inverse), k.add(starts), k.add(heads);
   }
   void replay_key(StructuralHash& k) const override { key(k), k.add(uint64_t(start)); }
-  /// The rows of x that are rotated, (..., T, HS), and the rest: no elements without heads.
+  /// Rotated rows of x (..., T, HS), and the remainder: no elements without heads.
   /// @{
   Layout rotated(const Layout& x) const;
   Layout kept(const Layout& x) const;
@@ -74,7 +74,7 @@ struct Rope : OpOf<Rope> {
 inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< positions are below it, the limit of math::sincos
 }  // namespace op
 
-/// The rotation of a pair from a position to the next, for kernels.
+/// Rotation of a pair from a position to the next, for kernels.
 TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t pair, int64_t pairs) {
   const double f = std::pow(theta, -double(pair) / double(pairs));
   if (s.kind == RopeScalingKind::none) return f;
@@ -92,7 +92,7 @@ TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t p
 /// `starts` when the op runs, on a CUDA device see indexing.h.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
 
-/// For kernels: the Error of a start whose `rows` rows leave the valid positions; `position` is its sequence.
+/// For kernels: the Error of a start whose `rows` rows leave the valid positions; `position`: its sequence.
 Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows);
 
 }  // namespace tg

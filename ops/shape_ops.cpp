@@ -98,7 +98,7 @@ Tensors op::Concat::vjp(const Vjp& v) const {
 }
 
 namespace {
-// Finds strides that read `from` in row-major order as `to`: each run of evenly stepping dimensions can be split anew.
+// Strides that read `from` in row-major order as `to`: each run of evenly stepping dimensions can be split anew.
 bool view_strides(const Layout& from, const Shape& to, Strides& out) {
   out = Layout::contiguous(to, from.dtype).strides;
   if (from.is_contiguous() || from.numel() == 0) return true;

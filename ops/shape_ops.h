@@ -88,18 +88,18 @@ struct Concat : OpOf<Concat> {
 Tensor reshape(const Tensor& x, const Shape& to);
 /// A view of x with the dimensions a and b swapped; negative ones count from the end.
 Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
-/// A view of [start, stop) of a dimension. Negative positions count from the end, and stop is clipped to the size.
+/// A view of [start, stop) of a dimension. Negative positions count from the end; stop is clipped to the size.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
-/// Views of consecutive ranges of a dimension, of the given sizes (at least one), whose sum is the dimension's size.
+/// Views of consecutive ranges of a dimension, of the given sizes (at least one), whose sum is the dimension's.
 /// @{
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
 inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
   return split(x, std::span(sizes.begin(), sizes.size()), dim);
 }
 /// @}
-/// A view of x in the shape `to`: sizes of 1 are repeated, and new dimensions are added at the left.
+/// A view of x in the shape `to`: sizes of 1 are repeated, new dimensions are added at the left.
 Tensor expand(const Tensor& x, const Shape& to);
-/// The tensors, concatenated along dim. There is at least one; dtypes are equal, and sizes except along dim.
+/// Concatenation along dim. At least one tensor; dtypes are equal, and sizes except along dim.
 Tensor concat(Inputs, int64_t dim = 0);
 
 }  // namespace tg

@@ -40,10 +40,10 @@ struct LogSoftmaxGrad : OpOf<LogSoftmaxGrad> {
 }  // namespace op
 
 /// exp(x - max) / sum(exp(x - max)) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32, on a GPU
-/// with exponentials to 2^-16). Entries of -infinity become 0; a row of only these is NaN.
+/// with exponentials to 2^-16). Entries of -infinity become 0; a row of these alone is NaN.
 Tensor softmax(const Tensor& x, int64_t dim = -1);
-/// x - max - log(sum(exp(x - max))) along `dim`, in x's shape and dtype: f64, f32, or bf16 (computed in f32, on a GPU
-/// with exponentials to 2^-16). Entries of -infinity stay; a row of only these is NaN.
+/// x - max - log(sum(exp(x - max))) along `dim`: shape, dtypes and accuracy of softmax(). Entries of -infinity stay; a
+/// row of these alone is NaN.
 Tensor log_softmax(const Tensor& x, int64_t dim = -1);
 
 }  // namespace tg

@@ -1,6 +1,6 @@
 /// @file
-/// SwiGLU (Shazeer, GLU variants improve transformer, 2020): a hidden layer gated by SiLU. Both halves are one tensor:
-/// one GEMM computes them without concatenation.
+/// SwiGLU (Shazeer, GLU variants improve transformer, 2020): a hidden layer gated by SiLU. One GEMM computes both
+/// halves as one tensor.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -15,7 +15,7 @@ struct Swiglu : OpOf<Swiglu> {
   Mask saves_in(Mask) const override { return mask_of(0); }
   Tensors vjp(const Vjp&) const override;
 };
-/// (x, dy) -> dx (..., 2F), both halves in one pass.
+/// (x, dy) -> dx (..., 2F).
 struct SwigluGrad : OpOf<SwigluGrad> {
   static constexpr auto kName = "swiglu_grad";
   Traits traits() const override { return {.may_alias = mask_of(0)}; }

@@ -1,7 +1,6 @@
 /// @file
-/// Sym: a Tensor or a number in a formula. The templates f and df of pointwise.h compute with numbers inside kernels;
-/// with Syms they emit ops, so gradients are differentiated again without a second definition. Only ops/pointwise.h
-/// uses it.
+/// Sym: a Tensor or a number in a formula, for ops/pointwise.h. Its templates f and df compute with numbers inside
+/// kernels; with Syms they emit ops, so gradients are differentiated again without a second definition.
 #pragma once
 #include <tapegrad/core/tensor.h>
 
@@ -20,13 +19,13 @@ class Sym {
   Tensor tensor_;
   double number_ = 0;
 };
-/// The result of a comparison: a bool tensor, or a bool. `compared` decides dtype and device.
+/// Result of a comparison: a bool tensor, or a bool. `compared` decides dtype and device.
 struct SymBool {
   Tensor mask, compared;
   bool value = false;
 };
 
-/// Arithmetic: on numbers at once, on tensors by ops.
+/// Arithmetic: numbers at once, tensors by ops.
 /// @{
 Sym operator+(const Sym&, const Sym&);
 Sym operator-(const Sym&, const Sym&);
@@ -34,7 +33,7 @@ Sym operator*(const Sym&, const Sym&);
 Sym operator/(const Sym&, const Sym&);
 Sym operator-(const Sym&);
 /// @}
-/// Comparisons: of numbers at once, of tensors by ops.
+/// Comparisons: numbers at once, tensors by ops.
 /// @{
 SymBool operator==(const Sym&, const Sym&);
 SymBool operator<(const Sym&, const Sym&);
@@ -45,7 +44,7 @@ SymBool operator>=(const Sym&, const Sym&);
 
 /// Functions of Sym next to those of core/math.h, for derivatives.
 namespace math {
-/// A function of core/math.h: of numbers at once, of tensors by an op.
+/// Functions of core/math.h: numbers at once, tensors by an op.
 /// @{
 Sym exp(const Sym&);
 Sym log(const Sym&);

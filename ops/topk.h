@@ -35,26 +35,26 @@ struct ArgSort : OpOf<ArgSort> {
 };
 }  // namespace op
 
-/// The index of the first largest element along a dimension, which is dropped: i64. x is f64, f32, bf16, i64 or i32; no
+/// Index of the first largest element along a dimension, which is dropped: i64. x is f64, f32, bf16, i64 or i32; no
 /// gradient. An Error if the dimension has size 0.
 Tensor argmax(const Tensor& x, int64_t dim = -1);
 
-/// The result of topk(), each (..., k): the values in x's dtype, their indices in i64.
+/// Result of topk(), each (..., k): the values in x's dtype, their indices in i64.
 struct TopK {
   Tensor values, indices;
 };
 /// The k largest elements of each row of x (..., n), largest first. Gradients flow through the values. f64, f32, bf16.
-/// An Error if k is outside of [1, n].
+/// An Error if k is outside [1, n].
 TopK topk(const Tensor& x, int64_t k);
 
 /// Options of sort() and argsort().
 struct SortOptions {
-  bool descending = false;  ///< the largest first
+  bool descending = false;  ///< largest first
 };
-/// The indices that sort x along a dimension: x's shape, i64; no gradient. Stable: equal elements stay in order, also
-/// where descending; NaN is the largest. x is f64, f32, bf16, i64 or i32; on a GPU of fewer than 2^32 elements.
+/// Indices that sort x along a dimension: x's shape, i64; no gradient. Stable: equal elements stay in order, also where
+/// descending; NaN is the largest. x is f64, f32, bf16, i64 or i32; on a GPU of fewer than 2^32 elements.
 Tensor argsort(const Tensor& x, int64_t dim = -1, SortOptions = {});
-/// The result of sort(), each in x's shape: the values in x's dtype, their indices in i64.
+/// Result of sort(), each in x's shape: the values in x's dtype, their indices in i64.
 struct Sorted {
   Tensor values, indices;
 };

@@ -1,6 +1,6 @@
 /// @file
-/// The arithmetic of int8 values, one source for host and device: all backends give the same bits, because only the
-/// explicit fma adds a product.
+/// Arithmetic of int8 values, one source for host and device: all backends give the same bits, because the explicit fma
+/// alone adds a product.
 #pragma once
 #include <tapegrad/core/math.h>
 

@@ -6,8 +6,8 @@
 
 namespace tg {
 
-/// The formats: e4m3 (4 bits of exponent, 3 of fraction) up to 448, without infinities, for values and weights; e5m2 up
-/// to 57344, for gradients.
+/// e4m3 (4 bits of exponent, 3 of fraction) up to 448, without infinities, for values and weights; e5m2 up to 57344,
+/// for gradients.
 enum class Fp8Format : uint8_t { e4m3, e5m2 };
 /// "e4m3" or "e5m2".
 std::string_view name_of(Fp8Format);
@@ -47,19 +47,19 @@ struct Fp8Linear : OpOf<Fp8Linear> {
 /// fp8 values, with the absmax of their rows.
 struct QuantizedFp8 {
   Tensor codes;   ///< u8
-  Tensor absmax;  ///< f32, of each row
+  Tensor absmax;  ///< f32, one per row
   Fp8Format format = Fp8Format::e4m3;
 };
 /// Quantizes each row of x (..., K), f32, bf16 or f16, any strides, to the fp8 nearest to x / (absmax / largest),
 /// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. All backends give the same bits. There is
 /// no gradient. A non_finite Error names the first element that is NaN or infinite.
 QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
-/// The dequantized values, rounded once to dtype: f32, bf16 or f16. There is no gradient.
+/// Dequantized values, rounded once to dtype: f32, bf16 or f16. There is no gradient.
 Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
-/// x (..., K) times the transpose of weight (N, K), plus a bias (N): (..., N) of dtype f32, bf16 or f16. Dot products
-/// are summed in f32, in a backend-defined order; fp8 tensor cores keep about 14 bits within groups of terms. The sum
-/// is scaled by both absmax in f32 and rounded once. They must not both be e5m2, which GPUs cannot multiply. There is
-/// no gradient.
+/// x (..., K) times weight (N, K) transposed, plus a bias (N): (..., N) of dtype f32, bf16 or f16. Dot products are
+/// summed in f32, in a backend-defined order; fp8 tensor cores keep about 14 bits within groups of terms. The sum is
+/// scaled by both absmax in f32 and rounded once. They must not both be e5m2, which GPUs cannot multiply. There is no
+/// gradient.
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

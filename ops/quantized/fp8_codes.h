@@ -7,7 +7,7 @@
 
 namespace tg {
 
-/// A format: bits of fraction, bias of the exponent, and the largest value.
+/// Bits of fraction, bias of the exponent, and largest value of a format.
 template <Fp8Format> struct Fp8;
 /// @cond
 template <> struct Fp8<Fp8Format::e4m3> {
@@ -20,7 +20,7 @@ template <> struct Fp8<Fp8Format::e5m2> {
 };
 /// @endcond
 
-/// The fp8 value nearest to x, ties to even; saturates at the largest value. x is not NaN.
+/// fp8 nearest to x, ties to even; saturates at the largest value. x is not NaN.
 template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
   using F = Fp8<f>;
   constexpr int kDrop = 23 - F::kFraction, kLeast = 1 - F::kBias;  // exponent of the smallest normal number
@@ -36,7 +36,7 @@ template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
   const bool is_normal = u >= uint32_t(kLeast + 127) << 23;
   return uint8_t(sign | (is_normal ? normal : small));
 }
-/// The value of an fp8. NaN and infinity do not occur.
+/// Value of an fp8 that is not NaN or infinite.
 template <Fp8Format f> TG_HD_INLINE float value_of_fp8(uint8_t code) {
   using F = Fp8<f>;
   const uint32_t fraction = code & ((1u << F::kFraction) - 1u), exponent = (code & 0x7fu) >> F::kFraction;
@@ -46,9 +46,9 @@ template <Fp8Format f> TG_HD_INLINE float value_of_fp8(uint8_t code) {
   const float size = exponent == 0 ? small : math::detail::float_of(normal);
   return (code & 0x80u) != 0 ? -size : size;
 }
-/// The scale of a row: 0 for a row of zeros, or of values below about 2^-140, which become zeros.
+/// Scale of a row: 0 for a row of zeros, or of values below about 2^-140, which become zeros.
 template <Fp8Format f> TG_HD_INLINE float fp8_scale(float absmax) { return absmax / Fp8<f>::kLargest; }
-/// The fp8 of x in a row of this scale.
+/// fp8 of x in a row of this scale.
 template <Fp8Format f> TG_HD_INLINE uint8_t fp8_code_of(float x, float scale) {
   return scale > 0.0f ? fp8_of<f>(x / scale) : uint8_t(0);
 }

@@ -1,18 +1,18 @@
 /// @file
-/// Shared by the ops on 8-bit values: their dtypes, and the quantization of a weight. For their sources and kernels.
+/// Dtypes of the ops on 8-bit values, and the quantization of a weight. For their sources and kernels.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
 
 namespace tg::detail {
 
-/// Whether values of d can be quantized and dequantized: f32, bf16 and f16.
+/// True if values of d can be quantized and dequantized: f32, bf16 and f16.
 constexpr bool is_quantisable(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 /// An Error unless x has such a dtype.
 void check_quantisable(std::string_view op, const Tensor& x);
 /// An Error unless dequantization can give d.
 void check_dequantised(std::string_view op, DType d);
-/// Calls `f.template operator()<T>()` for such a d. Unchecked: any other dtype is treated as f16.
+/// `f.template operator()<T>()` for such a d. Unchecked: any other dtype is treated as f16.
 template <class F> void visit_quantisable(DType d, F&& f) {
   if (d == DType::f32)
     f.template operator()<float>();

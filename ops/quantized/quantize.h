@@ -11,7 +11,7 @@ namespace op {
 /// (x (..., K)) -> (`codes` i8 (..., K), absmax (...)).
 struct QuantizeRowwise : OpOf<QuantizeRowwise> {
   static constexpr auto kName = "quantize_rowwise";
-  DType state;  ///< of absmax: f32 or f16
+  DType state;  ///< dtype of absmax: f32 or f16
   explicit QuantizeRowwise(DType s) : state(s) {}
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(int(state)); }
@@ -53,7 +53,7 @@ struct Int8Linear : OpOf<Int8Linear> {
 }  // namespace op
 
 namespace detail {
-// The Error of kernels for element number `position`, in row-major order: it is not finite, or overflows f16.
+// Kernels' Error for element number `position`, row-major: it is not finite, or overflows f16.
 Error not_quantised(std::string_view op, const Layout& x, int64_t position, float value);
 }  // namespace detail
 
@@ -68,7 +68,7 @@ struct Quantized {
 /// quantization. There is no gradient. A value Error names the first element that is NaN or infinite, or the first
 /// absmax that f16 cannot hold.
 Quantized quantize_rowwise(const Tensor& x, DType state = DType::f32);
-/// Quantizes x by the absmax of all elements, (1). Otherwise as quantize_rowwise().
+/// quantize_rowwise() by the absmax of all elements, (1).
 Quantized quantize_global(const Tensor& x, DType state = DType::f32);
 /// quantize_rowwise(transpose(x, 0, 1)): `codes` (N, M), absmax (N) of x (M, N).
 Quantized quantize_columnwise_transpose(const Tensor& x, DType state = DType::f32);
@@ -84,10 +84,10 @@ QuantizedBothWays quantize_both_ways(const Tensor& x, DType state = DType::f32);
 /// absmax * q / 127, computed in f32 and rounded once to dtype: f32, bf16 or f16. There is no gradient.
 Tensor dequantize(const Quantized&, DType = DType::f32);
 
-/// x (..., K) times the transpose of weight (N, K), exact: i8 -> i32 (..., N). K is at most 131071, so no sum
-/// overflows. There is no gradient.
+/// x (..., K) times weight (N, K) transposed, exact: i8 -> i32 (..., N). K is at most 131071, so no sum overflows.
+/// There is no gradient.
 Tensor int8_linear(const Tensor& x, const Tensor& weight);
-/// The GEMM of the dequantized x and weight, plus a bias (N): (..., N) of dtype f32, bf16 or f16. It is fma(absmax_w,
+/// GEMM of the dequantized x and weight, plus a bias (N): (..., N) of dtype f32, bf16 or f16. It is fma(absmax_w,
 /// absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), per row, or (1). There is no
 /// gradient.
 Tensor int8_linear(const Quantized& x, const Quantized& weight, const Tensor& bias = {}, DType = DType::f32);

@@ -9,16 +9,16 @@
 
 namespace tg {
 
-/// The quantization of weights, and what backward keeps. Rows of x and of the gradient have separate scales.
+/// Quantization of weights, and what backward keeps. Rows of x and of the gradient have separate scales.
 enum class SwitchBackMode : uint8_t {
   global,  ///< one absmax of the weight; keeps x and weight
   /// Absmax per row of the weight, and per column for the gradient of x; keeps x and weight.
   vector_wise,
-  /// As global; keeps x and weight quantized, and dequantizes x for the gradient of the weight.
+  /// Like global, but keeps x and weight quantized, and dequantizes x for the gradient of the weight.
   memory_efficient,
-  /// As vector_wise, in fp8: e4m3, and e5m2 for the gradient (fp8.h).
+  /// Like vector_wise, in fp8: e4m3, and e5m2 for the gradient (fp8.h).
   fp8,
-  fp8_e4m3,  ///< as fp8, with e4m3 for the gradient too
+  fp8_e4m3,  ///< fp8 with e4m3 for the gradient too
 };
 namespace op {
 

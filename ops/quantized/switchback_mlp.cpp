@@ -70,7 +70,7 @@ Tensors op::SwitchBackMlp::vjp(const Vjp& v) const {
     if (v.wants(2)) proj = weight_gradient(g, gelu_of(h, by_tanh), 2);
     proj_bias = bias_gradient(g, 4);
   }
-  if (v.grad(1)) {  // of second derivatives
+  if (v.grad(1)) {  // second derivatives
     const Tensor more = reshape(v.grad(1), {rows, hs[0]});
     dh = dh ? dh + more : more;
   }

@@ -1,6 +1,6 @@
 /// @file
-/// The int8 feed-forward part of a transformer block. GELU and the quantization of its result are one pass; the result
-/// is not kept, and backward recomputes it.
+/// The int8 feed-forward part of a transformer block. GELU and the quantization of its result are one pass; backward
+/// recomputes the result.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 #include <tapegrad/ops/quantized/switchback.h>
@@ -47,7 +47,7 @@ struct SwitchBackMlpLayers {
   bool by_tanh = true;                           ///< gelu_tanh(), or gelu()
 };
 /// switchback_linear(gelu(switchback_linear(x, fc)), proj): x (..., in) -> (..., out), in f32 or bf16, x's dtype. Keeps
-/// only x, the weights and the result of the first layer. Gradients are those of the layers.
+/// x, the weights and the result of the first layer alone. Gradients are those of the layers.
 Tensor switchback_mlp(const Tensor& x, const SwitchBackMlpLayers&);
 
 }  // namespace tg

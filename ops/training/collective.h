@@ -45,7 +45,7 @@ struct AllGatherParts : OpOf<AllGatherParts> {
   static constexpr auto kName = "all_gather_parts";
   std::shared_ptr<Communicator> comm;
   ShardOffsets cuts;
-  std::vector<uint32_t> copied;  ///< which w have a copy, in order
+  std::vector<uint32_t> copied;  ///< indices of w with a copy, in order
   AllGatherParts(std::shared_ptr<Communicator> c, ShardOffsets x) : comm(std::move(c)), cuts(std::move(x)) {}
   Traits traits() const override { return {.updates_in_place = true, .communicates = true}; }
   Layouts infer(Inputs) const override;
@@ -67,17 +67,16 @@ class PendingSums {
   friend PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
   friend PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
   PendingSums(OpPtr, Inputs, std::shared_ptr<Communicator>);
-  std::vector<Tensor> all_;  // the inputs of FinishSums
+  std::vector<Tensor> all_;  // inputs of FinishSums
   std::shared_ptr<Communicator> comm_;
 };
 
-/// The sum of each tensor over the ranks, in order: ((x0 + x1) + x2) + ... All ranks call it with the same number of
+/// Sum of each tensor over the ranks, in order: ((x0 + x1) + x2) + ... All ranks call it with the same number of
 /// tensors, shapes and dtypes, and run their ops in one order, so that calls match. Results have the tensor's dtype,
 /// f64, i64 or f32, and f32 for bf16, whose elements are added unrounded. There is no gradient. The CPU and NCCL give
 /// the same bits.
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
-/// all_reduce() of each tensor, restricted to this rank's shard: (n) for its n elements in row-major order; n may be 0.
-/// Otherwise see all_reduce().
+/// all_reduce() restricted to this rank's shard of each tensor: (n) for its n >= 0 elements in row-major order.
 Tensors reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// Asynchronous all_reduce() and reduce_scatter(), with the results from PendingSums::finish(). Ranks exchange data
 /// while the caller computes: on the CPU in a thread, if MPI allows threads, on GPUs in a stream.

@@ -1,5 +1,5 @@
 /// @file
-/// The arithmetic of AdamW, one source for all kernels.
+/// Arithmetic of AdamW, one source for all kernels.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/core/rng.h>
@@ -9,12 +9,12 @@
 
 namespace tg::op {
 
-/// The key of random words, by seed, tensor and step.
+/// Key of random words, by seed, tensor and step.
 struct RoundingKey {
   uint32_t low = 0, high = 0;
 };
-/// The word of a position, modulo 2^32: lowbias32 (Wellons, Prospecting for hash functions, 2018), with key.high
-/// inside. Philox takes longer than the rest of a step on a CPU.
+/// Random word of element i, modulo 2^32: lowbias32 (Wellons, Prospecting for hash functions, 2018), mixed with
+/// key.high. Philox would take longer than the rest of a step on a CPU.
 TG_HD_INLINE uint32_t rounding_word(RoundingKey key, uint32_t i) {
   uint32_t x = i ^ key.low;
   x = (x ^ x >> 16) * 0x7feb352du;
@@ -24,7 +24,7 @@ TG_HD_INLINE uint32_t rounding_word(RoundingKey key, uint32_t i) {
 /// x to an adjacent bf16 by 16 random bits, with mean x; towards 0 beyond the largest finite bf16.
 TG_HD_INLINE bf16 stochastic_bf16(float x, uint32_t random) {
   const uint32_t u = math::detail::bits_of(x), inside = 0u - uint32_t(math::detail::abs(x) < 0x1.fep127f);
-  const uint32_t nan = 0u - uint32_t(x != x);  // as bf16(x)
+  const uint32_t nan = 0u - uint32_t(x != x);  // see bf16(x)
   bf16 y;
   y.bits = uint16_t(((u + (random & 0xffffu & inside)) >> 16 & ~nan) | (nan & 0x7fffu));
   return y;
@@ -35,7 +35,7 @@ struct SplitWeight {
   bf16 high;
   uint16_t low;
 };
-/// Whether x is finite and its nearest bf16 is not: |x| >= 0x1.ffp127.
+/// True if x is finite and its nearest bf16 is not: |x| >= 0x1.ffp127.
 TG_HD_INLINE bool beyond_split(float x) { return (math::detail::bits_of(x) & 0x7fffffffu) - 0x7f7f8000u < 0x8000u; }
 /// Every NaN becomes the quiet one of its sign, and x beyond_split() the nearest that is not.
 TG_HD_INLINE SplitWeight split(float x) {
@@ -51,7 +51,7 @@ TG_HD_INLINE float join(bf16 high, uint16_t low) {
   return math::detail::float_of((uint32_t(high.bits) << 16) + (uint32_t(low) ^ 0x8000u) - 0x8000u);
 }
 
-/// The numbers of a tensor's AdamW step: computed in double, used in T.
+/// Numbers of a tensor's AdamW step: computed in double, used in T.
 template <class T> struct AdamWNumbers {
   T beta1, rest1, beta2, rest2, eps;
   WeightDecay kind;

@@ -11,7 +11,7 @@
 
 namespace tg {
 namespace {
-using Roles = std::span<const std::string_view>;  // of an entry's inputs: updated, then gradient
+using Roles = std::span<const std::string_view>;  // inputs of an entry: updated, then gradient
 constexpr std::string_view kGradient = "gradient";
 constexpr std::array<std::string_view, 4> kAdamW = {"weight", "first moment", "second moment", kGradient};
 constexpr std::array<std::string_view, 5> kAdamWProduct = {
@@ -28,7 +28,7 @@ void check_step(std::string_view op, double lr, int64_t t) {
   TG_CHECK(is_rate(lr), value, "[{}] lr is {}. It must be 0 or more, and finite.", op, lr);
   TG_CHECK(t >= 1, value, "[{}] the step's number is {}. Steps count from 1.", op, t);
 }
-// The overrides of each tensor; set(x) fills what is unset.
+// Overrides per tensor; set(x) fills unset values.
 template <class Overrides, class F>
 std::vector<Overrides> overrides_of(std::string_view op, std::span<const Overrides> own, Inputs w, F set) {
   TG_CHECK(own.empty() || own.size() == w.size(), value,
@@ -58,7 +58,7 @@ void check_distinct(std::string_view op, Roles roles, Inputs updated, size_t n) 
   detail::fail(Error::Kind::value, fmt::format("[{}] {} {} and {} {} are the same tensor, {}. Each needs its own.", op,
                                                roles[a / n], a % n, roles[b / n], b % n, updated[a]));
 }
-// Checks the op's inputs, without shapes and dtypes. One list per role; the first `updated` roles are updated.
+// Checks all except shapes and dtypes. One list per role; the first `updated` roles are updated.
 std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t updated, std::span<const Inputs> lists,
                                    const Tensor& norm, double max_norm) {
   const Inputs weights = lists[0];
@@ -168,7 +168,7 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-// The work of a step: old contents of copies are not read.
+// Old contents of copies are not read.
 OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
   for (const uint32_t i : copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
   return w;
@@ -223,7 +223,7 @@ Layouts op::AdamWStep::infer(Inputs in) const {
 }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
-// The overrides of each tensor, all set; streams for bf16 moments.
+// Overrides per tensor, all set; streams for bf16 moments.
 std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w, Inputs m,
                                           const AdamWOptions& o) {
   TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[{}] eps is {}. It must be above 0, and finite.", op, o.eps);

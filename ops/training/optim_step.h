@@ -29,7 +29,7 @@ struct NormOfSquareSums : OpOf<NormOfSquareSums> {
 };
 }  // namespace op
 
-/// When and how weights decay.
+/// Form and time of weight decay.
 enum class WeightDecay {
   before,  ///< w *= 1 - lr weight_decay, then the step: AdamW, PyTorch
   after,   ///< the step, then w *= 1 - lr weight_decay
@@ -49,13 +49,13 @@ struct AdamWOptions {
   EpsPlacement eps_placement = EpsPlacement::corrected;
   /// A step whose norm is not finite changes no tensor. Needs the norm; a max_norm of infinity clips nothing.
   bool skip_non_finite = false;
-  uint64_t seed = 0;  ///< of bf16 moments' rounding
+  uint64_t seed = 0;  ///< seed of bf16 moments' rounding
 };
 /// Per-tensor values of an AdamW step. Unset ones default to the options.
 struct AdamWOverrides {
   double lr_scale = 1;  ///< factor of the learning rate, also for decay
   std::optional<double> weight_decay = {}, beta1 = {}, beta2 = {};
-  std::optional<uint64_t> stream = {};  ///< of the seed; else the index
+  std::optional<uint64_t> stream = {};  ///< random stream; default: the index
 };
 /// The hyperparameters of an SGD step.
 struct SgdOptions {
@@ -70,8 +70,8 @@ struct SgdOverrides {
   double lr_scale = 1;  ///< factor of the learning rate
   std::optional<double> weight_decay = {};
 };
-/// The learning rate and the number of the last step, shared by an optimiser and its ops. Replays of compiled functions
-/// read the rate and count the step.
+/// Learning rate and number of the last step, shared by an optimiser and its ops. Replays of compiled functions read
+/// the rate and count the step.
 struct OptimizerClock : Counted<OptimizerClock> {
   double lr;
   int64_t t;
@@ -79,20 +79,20 @@ struct OptimizerClock : Counted<OptimizerClock> {
 };
 namespace op {
 
-/// The attributes of a step of many tensors. Keys omit learning rate and step number, which change every step.
+/// Attributes of a step of many tensors. Keys omit learning rate and step number, which change every step.
 template <class Options, class Overrides> struct StepAttributes {
   Options o;
   std::vector<Overrides> each;   ///< per tensor, all set
-  std::vector<uint32_t> copied;  ///< which tensors have a bf16 copy, in order
+  std::vector<uint32_t> copied;  ///< indices of tensors with a bf16 copy, in order
   /// Per tensor, the first element of w in the step; empty: all of w.
   std::vector<int64_t> first;
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;         ///< may be null
-  bool counts = true;                ///< whether a replay counts a step
-  std::vector<uint32_t> split = {};  ///< which weights are split, in order
+  bool counts = true;                ///< a replay counts a step
+  std::vector<uint32_t> split = {};  ///< indices of split weights, in order
   size_t tensors() const { return each.size(); }
-  /// The attributes of the next step, by `count`.
+  /// Attributes of the next step, by `count`.
   StepAttributes next() const {
     StepAttributes a = *this;
     a.lr = count->lr, a.t = counts ? ++count->t : count->t;
@@ -104,8 +104,8 @@ template <class Options, class Overrides> struct StepAttributes {
   }
 };
 
-/// The buffers of an op with StepAttributes::first: weights, low bits and copies restricted to the updated parts.
-/// Weights are read from the output, where the kernel has copied them.
+/// Buffers of an op with StepAttributes::first: weights, low bits and copies restricted to the updated parts. Weights
+/// are read from the output, where the kernel has copied them.
 class StepParts {
  public:
   using Places = std::span<const uint32_t>;
@@ -151,7 +151,7 @@ struct AdamWProductStep : OpOf<AdamWProductStep> {
   double lr, max_norm;
   int64_t t;
   Ref<OptimizerClock> count;  ///< may be null
-  bool counts;                ///< whether a replay counts a step
+  bool counts;                ///< a replay counts a step
   AdamWProductStep(const AdamWOptions& opt, const AdamWOverrides& x, double rate, int64_t step, double most,
                    Ref<OptimizerClock> c, bool counting)
       : o(opt), own(x), lr(rate), max_norm(most), t(step), count(std::move(c)), counts(counting) {}
@@ -187,8 +187,8 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 };
 }  // namespace op
 
-/// The sum of squares of each segment of 2^14 elements of each tensor, in row-major order: (number of segments) f64. At
-/// least one tensor; any shapes; f64, f32, bf16. There is no gradient.
+/// Sums of squares of segments of 2^14 elements of each tensor, in row-major order: (number of segments) f64. At least
+/// one tensor; any shapes; f64, f32, bf16. There is no gradient.
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
@@ -244,8 +244,8 @@ struct GradientProduct {
   Tensor a, b;
 };
 /// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. w, m and
-/// v are as for adamw_step(); a and b have w's dtype, and rows times columns are w's elements, in row-major order. If
-/// another op of the optimiser's step counts, pass counts = false and call this one after it.
+/// v: see adamw_step(); a and b have w's dtype, and rows times columns are w's elements, in row-major order. If another
+/// op of the optimiser's step counts, pass counts = false and call this one after it.
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
                         const AdamWOptions&, double lr, int64_t t, const AdamWOverrides& = {}, const Tensor& norm = {},
                         double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);

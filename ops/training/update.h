@@ -1,5 +1,5 @@
 /// @file
-/// Updates the bf16 parameter_as() copies together with their weights, for the ops of this folder.
+/// Updates bf16 parameter_as() copies together with their weights, for the ops of this folder.
 #pragma once
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/op.h>
@@ -8,8 +8,8 @@
 #include <vector>
 
 namespace tg::detail {
-// Emits an op that updates the first `updated` of `in`, including the weights w. Their copies are inserted after those;
-// `copied`, a member of the op, lists their weights.
+// Emits an op that updates the first `updated` of `in`. Copies of the weights w, if any, follow those; `copied`, a
+// member of the op, lists the indices in w.
 template <class OpT> void emit_with_copies(Ref<OpT> op, Inputs w, std::vector<Tensor> in, size_t updated) {
   std::vector<Tensor> copies;
   for (size_t k = 0; k < w.size(); ++k)
