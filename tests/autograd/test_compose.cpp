@@ -95,7 +95,7 @@ TEST_CASE("create_graph gives tracked gradients inside of NoGradScope too") {
 }
 TEST_CASE("several outputs at once") {
   Tensor x = random<double>({3}, 1).requires_grad_();
-  const Tensor a = x * 2.0, b = a * a, w = random<double>({3}, 2);  // a is an output, and on the way from b
+  const Tensor a = x * 2.0, b = a * a, w = random<double>({3}, 2);  // a is an output, and an input of b
   const GradMap g = backward(std::vector{a, b}, std::vector{w, w});
   CHECK(distance(g[x], 2.0 * w + 8.0 * x * w) < 1e-14);
   CHECK_SAYS(backward(std::vector{a, b}, std::vector{w}), "2 output(s) and 1 gradient(s)");

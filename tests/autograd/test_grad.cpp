@@ -1,4 +1,4 @@
-// Reverse mode: results, memory and refusals of backward. test_ops.cpp has gradients of single ops.
+// Reverse mode: results, memory and refusals. test_ops.cpp has gradients of single ops.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
@@ -17,7 +17,7 @@ struct Forgetful : OpOf<Forgetful> {  // vjp reads unsaved tensors
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
   Tensors vjp(const Vjp& v) const override { return {v.grad() * (output ? v.out(0) : v.in(0))}; }
 };
-struct Plain : OpOf<Plain> {  // without vjp
+struct Plain : OpOf<Plain> {  // no vjp
   static constexpr auto kName = "test_plain";
   Layouts infer(Inputs in) const override { return {in[0].layout()}; }
 };
@@ -144,7 +144,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   };
   const GradMap g = run(sum(c + inner));
   REQUIRE(seen.size() == 3);
-  CHECK(seen[0] == std::pair(c.id(), false));  // before the rest of backward
+  CHECK(seen[0] == std::pair(c.id(), false));  // the rest of backward comes later
   CHECK(seen[1].second);
   CHECK(!g.contains(c));
   CHECK(values(g[a]) == std::vector<float>{7, 7, 7});
@@ -362,7 +362,6 @@ TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all 
   CHECK(g[w].dtype() == DType::f32);
   CHECK(bits_of(g[w]) == bits_of(a.to(DType::f32)));
   CHECK(!g.native(x));
-  // In f32.
   GradMap sums = g;
   sums += backward(through(w, b));
   CHECK(bits_of(sums.native(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));

@@ -80,7 +80,7 @@ void triple(const Triple& op, Bufs in, Bufs out, Context& c) {
 }
 TG_KERNEL(Triple, cpu, triple);
 
-// Inputs do not fit its loops.
+// A kernel for_each() refuses: the shape of its output does not fit.
 struct Misfit : OpOf<Misfit> {
   static constexpr auto kName = "test_misfit";
   bool rows;
@@ -116,7 +116,7 @@ TEST_CASE("a kernel gets contiguous inputs, of the dtypes that its op names") {
     CHECK(list(emit1(stateless<Square>(), {slice(x, 1, 1, 3)})) == std::vector<double>{4, 9, 25, 36});
     CHECK(list(emit1(stateless<Square>(), {expand(slice(x, 1, 2, 3), {2, 2})})) == std::vector<double>{9, 9, 36, 36});
     Tensor w = x.detach().requires_grad_();
-    CHECK(list(backward(sum(emit1(stateless<Halve>(), {w})))[w]) == std::vector<double>(6, 0.5));  // of stride 0
+    CHECK(list(backward(sum(emit1(stateless<Halve>(), {w})))[w]) == std::vector<double>(6, 0.5));  // stride 0
   }
   const Compiled f = compile([](Inputs in) { return std::vector{emit1(stateless<Square>(), {transpose(in[0])})}; });
   for (int i = 0; i < 3; ++i) CHECK(list(f({x})[0]) == std::vector<double>{1, 16, 4, 25, 9, 36});
@@ -144,7 +144,7 @@ TEST_CASE("a kernel has scratch memory of its own until it returns") {
     const Compiled g = compile(f);
     for (int i = 0; i < 3; ++i) CHECK(bits_of(g(x)[0]) == want);
     CHECK(error_of([&] { emit1(make_ref<Triple>(true), {x[0]}); }) == "[test_triple] fails.");
-    // A worker of the pool reports freed memory in large amounts only.
+    // Workers of the pool report freed memory in large amounts.
     if (alone) CHECK(memory_stats().live == live + int64_t(g.stats().bytes));
   }
   set_num_threads(threads);
@@ -316,7 +316,7 @@ TEST_CASE("grad: of several outputs of any shape, given their gradients, again d
     const auto got = f({v, w});
     for (size_t k = 0; k < 3; ++k) CHECK(bits_of(got[k]) == bits_of(expected[k]));
   }
-  Tensor constant = zeros({2}, DType::f64);  // without a gradient it need not be on the tape
+  Tensor constant = zeros({2}, DType::f64);  // needs no tape without a gradient
   const std::vector<Tensor> one = grad({x * 2.0, constant}, {x}, {w, Tensor()});
   CHECK(distance(one[0], w * 2.0) < 1e-15);
   CHECK(bits_of(grad({x}, {x}, {w})[0]) == bits_of(w));

@@ -39,7 +39,7 @@ using Function = std::function<Tensor(Inputs)>;  // leaves -> loss
 struct RecomputedRun {
   std::vector<std::vector<std::byte>> bits;  // loss, gradients
   int64_t kept = 0;                          // bytes after forward
-  uint64_t kernels = 0;                      // of backward
+  uint64_t kernels = 0;                      // kernels of backward
 };
 RecomputedRun run(const Function& f, std::vector<Tensor> x, bool recompute) {
   for (auto& t : x) t = t.detach();
@@ -60,7 +60,7 @@ RecomputedRun run(const Function& f, std::vector<Tensor> x, bool recompute) {
   for (auto& t : x) r.bits.push_back(g[t] ? bits_of(g[t]) : std::vector<std::byte>());
   return r;
 }
-// The same bits; `less` bytes after forward for `more` kernels in backward.
+// The same bits; `less` bytes after forward, `more` kernels in backward.
 void check_saves(const Function& f, const std::vector<Tensor>& x, int64_t less, uint64_t more) {
   const RecomputedRun plain = run(f, x, false), again = run(f, x, true);
   CHECK(again.bits == plain.bits);
@@ -261,7 +261,6 @@ TEST_CASE("recompute: a write to what is read again is the Error that it is with
   CHECK(has(messages[0], "[rms_norm] input 0 (64, 128) f32 was changed after it was saved for backward"));
   CHECK(has(messages[0], "in layer"));
   CHECK(messages[0] == messages[1]);
-  // A bias too.
   Tensor b = row(1).requires_grad_(), w = row(2).requires_grad_(), v = square(3).requires_grad_(), x = activation(4);
   const RecomputeScope on;
   const Tensor loss = sum(linear(layer_norm(x.requires_grad_(), w, b.label("bias")), v));

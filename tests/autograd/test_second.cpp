@@ -32,7 +32,7 @@ Tensor first_gradients(const OpCase& c, const std::vector<Tensor>& all) {
   for (auto& t : x) gradients.push_back(g[t]);
   return projected(gradients, 50);
 }
-// Inputs of dtype t and weights of the outputs' dtypes, with values that `coarse` holds exactly.
+// Inputs of dtype t, then weights of the outputs' dtypes; all values are exact in `coarse` too.
 std::vector<Tensor> leaves_of(const OpCase& c, DType t = DType::f64, DType coarse = DType::f64) {
   NoGradScope off;
   std::vector<Tensor> all = make_inputs(c, coarse);

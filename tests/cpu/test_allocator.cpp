@@ -1,4 +1,3 @@
-// The allocator of the CPU backend, and the slab below it.
 #include <doctest/doctest.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/util/slab.h>
@@ -105,7 +104,7 @@ TEST_CASE("allocator: the peak of many small blocks, past what a thread keeps ba
   const MemoryStats s0 = a.stats();
   std::vector<void*> blocks(5000);
   for (void*& p : blocks) p = a.allocate(100);
-  int64_t seen = 0;  // by another thread
+  int64_t seen = 0;  // set by another thread
   std::thread([&] { seen = a.stats().live; }).join();
   CHECK(seen >= s0.live + 500000 - (64 << 10));
   for (void* p : blocks) a.deallocate(p, 100);
@@ -262,7 +261,7 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   void* p = nullptr;
   std::string what;
   try {
-    Limit low(32 * size_t(kMiB));  // room for the second block only without the first one
+    Limit low(32 * size_t(kMiB));  // the second block fits once the first is gone
     p = a.allocate(second);
     a.deallocate(a.allocate(second), second);
   } catch (const Error& e) {
@@ -273,8 +272,8 @@ TEST_CASE("allocator: at the limit the cache is emptied before giving up") {
   CHECK(a.stats().cached == s0.cached);
   CHECK(a.stats().live == s0.live + int64_t(second));
   a.deallocate(p, second);
-  // Blocks of 1 KiB until they take the cached memory: malloc has room for them in the heap of other tests, or maps 132
-  // KiB for each chunk of 64.
+  // 1-KiB blocks until they take the cached memory: malloc has room in the heap of other tests, or maps 132 KiB per
+  // chunk of 64.
   constexpr size_t kMost = 64 << 10;
   std::vector<void*> small;
   small.reserve(kMost);

@@ -1,4 +1,4 @@
-// The cpus that the thread pool takes, and the share of them that cgroups grant.
+// The thread pool's cpus, and the share of them that cgroups grant.
 #include <doctest/doctest.h>
 #include <tapegrad/cpu/runtime/cpus.h>
 
@@ -13,7 +13,7 @@
 using namespace tg::cpu::detail;
 
 namespace {
-// Files of cgroups in a temporary folder.
+// cgroup files in a temporary folder.
 class Groups {
  public:
   Groups& file(const std::string& path, const std::string& text) {

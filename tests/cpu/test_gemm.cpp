@@ -1,5 +1,5 @@
-// Products of the CPU backend: every path through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums. A row
-// does not depend on adjacent rows or on the number of threads.
+// Every path through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums. A row does not depend on adjacent
+// rows or on the number of threads.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
@@ -16,11 +16,11 @@ namespace {
 constexpr int64_t kSizes[] = {1, 5, 8, 12, 16, 17, 31, 33, 64, 100};
 constexpr int64_t kDepths[] = {1, 7, 16, 64, 65, 400};
 
-// Exact elements, and the scale of rounding errors, products of absolute values.
+// sums: exact elements; scale: sums of |a b|, the scale of rounding errors.
 struct Sums {
   std::vector<double> product, scale;
 };
-// Plain loops, which share nothing with the kernels.
+// Plain loops, independent of the kernels.
 Sums plain_sums(const Tensor& a, const Tensor& b) {
   const int64_t m = a.size(0), n = b.size(1), k = a.size(1);
   const std::vector<double> x = values<double>(a.to(DType::f64)), y = values<double>(b.to(DType::f64));
@@ -50,7 +50,7 @@ template <class T> constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6
 template <class T> Tensor matrix(int64_t rows, int64_t cols, uint64_t seed) {
   return random<T>({rows, cols}, seed, std::is_same_v<T, float> ? -1 : -0.9, 1);
 }
-// Whether our register tiles compute: the baseline uses Eigen.
+// False on the baseline, where Eigen computes.
 bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
 
 template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {

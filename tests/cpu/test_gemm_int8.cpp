@@ -1,5 +1,5 @@
-// int8 sums on the CPU, of each built level and on each path of this machine (TG_INT8): against a plain loop, bit for
-// bit, and refusals of TG_INT8.
+// int8 sums of each built level, on each path of this machine (TG_INT8): against a plain loop, bit for bit, and
+// refusals of TG_INT8.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
@@ -197,7 +197,7 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
       continue;
     }
     CHECK(cpu::int8_path() == path);
-    for (const Int8Level& level : int8_levels())  // also without its instructions
+    for (const Int8Level& level : int8_levels())  // even without its instructions
       if (level.level <= kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
     CHECK(has(runtime_of(Device::cpu()).describe(0), "int8 by ") ==
           (least_level(path) == 4 || path == Int8Path::avx_vnni));

@@ -1,5 +1,5 @@
-// f32 products under MatmulPrecision::high and medium on the CPU, on each path of this machine (TG_BF16): against
-// double precision and compared with `highest`, special values, threads and layouts, gradients in each mode.
+// f32 products under MatmulPrecision::high and medium, on each path of this machine (TG_BF16): against double and
+// `highest`, special values, threads and layouts, gradients.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
@@ -105,7 +105,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
   constexpr int64_t kM = 70, kN = 150, kK = 200;
   for_parts_paths([] {
     const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.products = kHigh});
-    // row 33 of A times `factor`, or one replaced element
+    // Row 33 of A times `factor`, or one replaced element.
     const auto with = [&](double factor, std::optional<float> element) {
       auto v = values(a);
       for (int64_t t = 0; t < kK; ++t) v[size_t(33 * kK + t)] *= float(factor);

@@ -1,4 +1,3 @@
-// The thread pool of the CPU backend.
 #include <doctest/doctest.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -52,7 +51,7 @@ TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" 
   ThreadsScope use(2);
   std::atomic<int> arrived{0};
   std::thread::id id[2];
-  parallel_for(2, [&](int64_t t) {  // ends only if both tiles run at the same time
+  parallel_for(2, [&](int64_t t) {  // ends if both tiles run at the same time
     id[t] = std::this_thread::get_id();
     for (++arrived; arrived < 2;) std::this_thread::yield();
   });
@@ -66,7 +65,7 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
   ThreadsScope use(2);
   constexpr int kJobs = 20;
   for (int64_t tiles : {2, 3, 7, 1000}) {
-    int of_others = 0;  // other work delays a thread: another takes its tiles
+    int of_others = 0;  // tiles that another thread takes from a delayed one
     for (int job = 0; job < kJobs; ++job) {
       std::atomic<int64_t> first[2] = {-1, -1};  // caller, worker
       const auto caller = std::this_thread::get_id();

@@ -1,5 +1,5 @@
-// main() of tests that need Device::cuda(). Without one it exits with 77, skipped for ctest. TG_EMULATE_SCHEDULE
-// chooses the emulator's order of threads, blocks and streams.
+// main() of tests on Device::cuda(). Without one it exits with 77, skipped for ctest. TG_EMULATE_SCHEDULE chooses the
+// emulator's order.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <tapegrad/core/backend/backend.h>

@@ -1,4 +1,4 @@
-// Compares our prototypes of NCCL with nccl.h: a difference does not compile.
+// Our prototypes against nccl.h: a difference does not compile.
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #ifdef TG_NCCL_HEADER
 #include TG_NCCL_HEADER

@@ -1,13 +1,13 @@
-// One launch per PTX wrapper of cuda/device/ptx.h and hopper.h, for test_ptx.cpp.
+// One launch per wrapper of cuda/device/ptx.h and hopper.h, for test_ptx.cpp.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg::cuda {
 
-// Elements of 1, 2, 4 and 8 bytes: vectors of 32, 16, 8 and 4 bytes (not 4 for the last), copied by store16(), its
-// streaming and its shared form.
+// Elements of 1, 2, 4 and 8 bytes in vectors of 32, 16, 8 and 4 bytes (not 4 for the last), by store16(), its streaming
+// and its shared form.
 void probe_stores(const Context&, const uint8_t* from /* (64) */, uint8_t* to /* (4, 3, 64) */);
-// Copies chunks of 16 bytes with an even index; the others become zeros. Each half of the 64 chunks is a group.
+// Copies 16-byte chunks with an even index; the others become zeros. Each half of the 64 chunks is a group.
 void probe_cp_async(const Context&, const uint32_t* from /* (64, 4) */, uint32_t* to /* (64, 4) */);
 // Register m of lane l, of four 8x8 matrices in a column.
 void probe_ldmatrix(const Context&, const uint16_t* from /* (32, 8) */, uint32_t* to /* (32, 4) */, bool transposed);

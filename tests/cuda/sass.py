@@ -72,7 +72,7 @@ def measure(binary, cuobjdump):
         elif found := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?) *;", line):
             code[kernel].append((int(found[1], 16), found[2]))
     for name, registers, shared in re.findall(r"Function (\w+):\n.*?REG:(\d+).*?SHARED:(\d+)", dump("-res-usage")):
-        resources[name] = int(registers), max(0, int(shared) - 1024)  # without what the system takes of each block
+        resources[name] = int(registers), max(0, int(shared) - 1024)  # each block's system share is 1024
     threads = {}
     for line in (lines := iter(dump("-elf").splitlines())):
         if entry := re.match(r"\.nv\.info\.(\w+)", line):

@@ -1,5 +1,4 @@
-// Chains of pointwise ops on Device::cuda(): one kernel each, same bits. The first run compiles the kernels into the
-// build tree.
+// One kernel per chain of pointwise ops, same bits. The first run compiles the kernels into the build tree.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>

@@ -20,7 +20,7 @@ TEST_CASE("copy_segments: every element of each piece, and no other") {
     for (const size_t pieces : {1, 4, 5, 700}) {
       CAPTURE_ALL(element, pieces);
       // Chunks of odd sizes and offsets, with gaps; some at multiples of 16 bytes.
-      std::vector<std::array<size_t, 3>> all;  // from, to, n
+      std::vector<std::array<size_t, 3>> all;  // (from, to, n)
       size_t from = 0, to = 0;
       for (size_t i = 0; i < pieces; ++i) {
         const size_t n = pieces == 1 ? 40'001 : i % 7 == 3 ? 0 : i % 5 == 0 ? 2000 + i : 1 + i * 37 % 300;

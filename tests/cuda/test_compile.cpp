@@ -1,4 +1,4 @@
-// compile() on Device::cuda(): replayed steps give the bits of emitted ones, and allocate once.
+// compile() on Device::cuda(): replayed steps have the bits of emitted ones, and allocate once.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -86,7 +86,7 @@ TEST_CASE("compile: steps of a Trainer are recorded once, and each is one launch
   CHECK(bits_of_state(plain.trainer) == bits_of_state(fast.trainer));
   CHECK(stats.why_no_graph == "");
   CHECK(stats.traces == 1);
-  CHECK(stats.graph_launches == 5);  // from the third step on
+  CHECK(stats.graph_launches == 5);  // all from the third step on
   CHECK(stats.recorded_ops == recorded);
 }
 TEST_CASE("compile: a step on CUDA that is not finite changes nothing, and the run goes on") {

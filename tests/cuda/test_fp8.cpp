@@ -14,7 +14,7 @@ constexpr Fp8Format kFormats[] = {Fp8Format::e4m3, Fp8Format::e5m2};
 #ifdef TG_CUDA_EMULATED
 constexpr double kKept = 2e-6, kInTf32 = 2e-6;
 #else
-constexpr double kKept = 1e-3, kInTf32 = 1e-5;  // its sums are in another order
+constexpr double kKept = 1e-3, kInTf32 = 1e-5;  // cuBLASLt sums in another order
 #endif
 
 void expect_both_same(const Tensor& x, const Tensor& y) {  // y: x on the device
@@ -60,7 +60,7 @@ TEST_CASE("8-bit floats of columns on the device: several tiles, whole and in pa
     }
 }
 TEST_CASE("8-bit floats at the edge of the next on the device, for scales of every binade") {
-  // Values of either format meet at sixteenths of a power of two: those of the smallest twelve powers.
+  // Values of either format meet at sixteenths of the smallest twelve powers of two.
   std::vector<float> v;
   Rng rng{8};
   constexpr int kSteps = 2;
@@ -121,7 +121,7 @@ TEST_CASE("values of 8-bit floats on the device: every code, dtype and layout, a
 TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the library where it has them") {
   struct {
     int64_t m, n, k;
-    bool fits;  // the library
+    bool fits;  // cuBLASLt applies
   } const sizes[] = {{9, 70, 40, false},    {64, 80, 128, true}, {20, 48, 272, true}, {64, 80, 120, false},
                      {64, 84, 128, false},  {6, 16, 16, false},  {1, 4, 17, false},   {3, 0, 8, false},
                      {16388, 16, 16, true}, {16387, 4, 4, false}};

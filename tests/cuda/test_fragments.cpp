@@ -1,5 +1,5 @@
-// Products of few rows, fragments and folded steps on Device::cuda(): against the CPU, alone and among other rows,
-// refusals, and launches of a training step.
+// Few rows, fragments and folded steps on Device::cuda(): against the CPU, alone and among other rows, refusals,
+// launches of a training step.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>

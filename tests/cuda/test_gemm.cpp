@@ -1,5 +1,5 @@
-// Matrix products on Device::cuda() against the CPU: transpositions, sizes, batches and views; kept plans; measured
-// algorithms and their file; TF32.
+// Device::cuda() against the CPU: transpositions, sizes, batches and views; kept plans; measured algorithms and their
+// file; TF32.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -27,7 +27,7 @@ Shape with(const Shape& batch, int64_t r, int64_t c) {
 }
 constexpr DType kTypes[] = {DType::f64, DType::f32, DType::bf16};
 
-struct Options {  // for the length of a test
+struct Options {  // scope of set_gemm_options()
   cuda::GemmOptions before = cuda::gemm_options();
   explicit Options(const cuda::GemmOptions& o = {}) { cuda::set_gemm_options(o); }
   ~Options() { cuda::set_gemm_options(before); }
@@ -50,7 +50,7 @@ std::string sealed(const std::string& text) {
     all["algorithms"][i] = cuda::with_checksum(all["algorithms"][i]);
   return text_of(all);
 }
-// TensorFloat-32 of an f32: 10 bits of fraction, to nearest even.
+// TensorFloat-32 of an f32: 10 bits of fraction, nearest even.
 Tensor to_tf32(const Tensor& x) {
   auto v = values(x);
   for (float& f : v) {
@@ -90,7 +90,7 @@ TEST_CASE("a long sum is right to the tolerance of its dtype") {
 TEST_CASE("views: offsets, odd and wide leading dimensions, transposed, repeated, with holes") {
   const std::function<Tensor(const Tensor&)> views[] = {
       [](const Tensor& x) { return slice(x, -1, 1, 8); },                   // odd ld, odd offset
-      [](const Tensor& x) { return slice(slice(x, -2, 1, 8), -1, 0, 7); },  // rows from the second on
+      [](const Tensor& x) { return slice(slice(x, -2, 1, 8), -1, 0, 7); },  // first row skipped
       [](const Tensor& x) { return transpose(slice(x, -2, 2, 9)); },        // no copy
       [](const Tensor& x) { return transpose(slice(slice(x, -1, 2, 9), -2, 1, 8)); },
       [](const Tensor& x) {
@@ -243,7 +243,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   s = read_again(false);
   CHECK(s.from_file == 1);
   CHECK(s.foreign == 1);
-  // So are another library version's.
+  // So are another cuBLASLt version's.
   file.write(sealed(replaced(text, "\"cublaslt\":", "\"cublaslt\":9")));
   CHECK(read_again(false).foreign == 1);
   const std::string digits = text.substr(text.find("\"algorithm\":\"") + 13, 128);
@@ -257,7 +257,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
       replaced(text, "\"alignment\":[", "\"alignment\":[3,"),
       replaced(text, digits, digits.substr(1)),
       replaced(text, digits, "g" + digits.substr(1)),
-#ifdef TG_CUDA_EMULATED                                       // the toolkit's library may crash
+#ifdef TG_CUDA_EMULATED                                       // the real cuBLASLt may crash
       sealed(replaced(text, digits, std::string(128, '1'))),  // no algorithm
 #endif
       "",
@@ -284,7 +284,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
                                  "' does not exist. Choose another with TG_GEMM_CACHE");
   file.write(text);
   CHECK(right());
-  // Shipped algorithms are read after the file's, and never when algorithms are measured.
+  // Shipped algorithms are read after the file's, and never when measuring.
   const auto shipped = [&](std::string_view algorithms, bool autotune) {
     o.shipped = std::span(&algorithms, 1), o.autotune = autotune, o.file = autotune ? file.path : "";
     cuda::set_gemm_options(o);
@@ -319,7 +319,7 @@ TEST_CASE("measuring: many launches of each algorithm, on copies of operands of 
   o.file = file.path;
   const Options options(o);
   for (const DType t : kTypes)
-    for (const int64_t n : {5, 40}) {  // of few bytes, and of more than the emulator's cache
+    for (const int64_t n : {5, 40}) {  // few bytes, and more than the emulator's cache
       const Tensor base = make({3, n + 1, n + 3}, 1, t), there = on_cuda(base);
       const auto view = [&](const Tensor& x) { return slice(slice(x, 1, 1, n + 1), 2, 2, n + 2); };  // odd steps
       CHECK(distance(matmul(view(there), view(there)), matmul(view(base), view(base))) < tolerance(t));
@@ -382,13 +382,13 @@ TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients like
     const Tensor rounded = matmul(narrow(a), narrow(b)), rounded_grad = matmul(narrow(g), narrow(b), {.trans_b = true});
 #ifdef TG_CUDA_EMULATED
     const double near = 1e-5;
-#else  // the library may round in another way, or multiply f32
+#else  // cuBLASLt may round in another way, or multiply f32
     const double near = high ? 2e-3 : 2e-2;
 #endif
     CHECK(distance(matmul(ad, bd, {.products = precision}), rounded) < near);
     CHECK(distance(rounded, strict) > 2e-5);
     CHECK(distance(rounded, strict) < (high ? 2e-3 : 2e-2));
-    const auto gradient = [&](const std::function<Tensor(const Tensor&)>& f) {  // outside any scope
+    const auto gradient = [&](const std::function<Tensor(const Tensor&)>& f) {  // no scope is open
       const Tensor x = ad.detach().requires_grad_(true);
       Tensor y;
       {

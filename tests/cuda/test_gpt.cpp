@@ -94,8 +94,8 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     const Oracle o(name);
     check_within(of_oracle(o, kCpu, kCuda));
     check_within(of_oracle(o, with(kCpu, DType::f64), with(kCuda, DType::f64)));
-    // Compares only a step's results with f32: rounding accumulates, more so in norms of small heads. The limit is
-    // twice the CPU's bf16 error per tensor.
+    // One step's results against f32: rounding accumulates, more so in norms of small heads. The limit is twice the
+    // CPU's bf16 error per tensor.
     const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
     const Comparison host = of_oracle(o, kCpu, with(kCpu, DType::f32, DType::bf16));
     for (const Compared& t : half.tensors) {

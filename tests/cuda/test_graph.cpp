@@ -130,7 +130,7 @@ TEST_CASE("graphs: where the driver refuses child graphs, all ops are captured a
   }
   simt::set_child_graphs(true);
   CHECK(fast.stats().graph_launches == 5);
-  CHECK(fast.stats().recorded_ops <= 2 * fast.stats().ops + 1);  // again after moves
+  CHECK(fast.stats().recorded_ops <= 2 * fast.stats().ops + 1);  // once more after moves
 }
 TEST_CASE("graphs: where the driver refuses to update child graphs, all ops are captured again, and run as one") {
   const Tensor w = on_gpu({130, 130}, 1);

@@ -1,4 +1,3 @@
-// LoRA on Device::cuda() against the CPU.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/models/io/peft.h>

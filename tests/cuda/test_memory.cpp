@@ -1,4 +1,4 @@
-// Device memory: the pool of blocks, then the allocator: flat after warm-up, a full card, streams, faults.
+// The pool of blocks, then the allocator: flat after warm-up, a full card, streams, faults.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>

@@ -1,4 +1,4 @@
-// Products of shapes without an algorithm of cuBLASLt, on Device::cuda() against the CPU.
+// Shapes that cuBLASLt has no algorithm for, on Device::cuda() against the CPU.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>
@@ -71,7 +71,7 @@ TEST_CASE("products of odd shapes and steps, with bias and in batches") {
 }
 #ifdef TG_CUDA_EMULATED
 namespace {
-// Restricts the library's reductions, and the algorithms that it accepts.
+// Restricts cuBLASLt's reductions and accepted algorithms.
 struct Library {
   explicit Library(uint32_t reductions, uint32_t refused = 0) { set(reductions, refused); }
   ~Library() { set(CUBLASLT_REDUCTION_SCHEME_MASK, 0); }

@@ -7,7 +7,7 @@
 using namespace tg;
 namespace {
 const Context kPtxContext{Device::cuda(), "ptx"};
-template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int hi) {  // whole, in [lo, hi)
+template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int hi) {  // integers in [lo, hi)
   Rng rng{seed};
   std::vector<T> v(n);
   for (auto& x : v) x = T(float(int(std::floor(double(lo) + (hi - lo) * double(rng.uniform())))));
@@ -15,7 +15,7 @@ template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int h
 }
 template <class T> Tensor device(const std::vector<T>& v) { return tensor(v, {int64_t(v.size())}, Device::cuda()); }
 template <class T> T* data(const Tensor& t) { return reinterpret_cast<T*>(t.value()->storage->data); }
-// y (m, n) = c + a b^T of whole numbers, exact in any order; rows of a and b are `stride` apart.
+// y (m, n) = c + a b^T of integers, exact in any order; rows of a and b are `stride` apart.
 template <class A, class T>
 void check_product(size_t m, size_t n, size_t k, size_t stride, const std::vector<A>& a, const std::vector<A>& b,
                    const std::vector<T>& c, const Tensor& y) {
@@ -135,7 +135,7 @@ TEST_CASE("PTX: approximations of 1 / x and 2^x are within 2 ulp of normal resul
   const Tensor dx = device(x), dy = device(x), dz = device(x);
   cuda::probe_approximations(kPtxContext, data<float>(dx), data<float>(dy), data<float>(dz), int64_t(x.size()));
   const auto near = [](float got, double exact) {
-    if (std::fabs(exact) < 0x1p-125) return std::fabs(double(got)) <= std::fabs(exact) * 1.000001;  // or 0
+    if (std::fabs(exact) < 0x1p-125) return std::fabs(double(got)) <= std::fabs(exact) * 1.000001;  // 0 passes too
     return exact > 3.4e38 || exact < -3.4e38 ? std::isinf(got) || std::fabs(got) > 3.3e38f
                                              : std::fabs(got / exact - 1) <= 0x1p-22;
   };

@@ -1,4 +1,3 @@
-// Random numbers and masks on Device::cuda() are the CPU's.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/ops.h>
 

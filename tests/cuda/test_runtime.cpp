@@ -1,4 +1,4 @@
-// The runtime except its allocator: copies, errors, pointers, host threads, the end of the process.
+// The runtime except its allocator: copies, errors, pointers, host threads, process end.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>

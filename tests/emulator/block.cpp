@@ -1,4 +1,4 @@
-// Runs a grid: blocks in sequence, threads of a block in turns; barriers, warp collectives and cp.async.
+// Runs a grid: blocks in sequence, threads of a block in turns.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -20,7 +20,7 @@ unsigned thread_count;
 
 namespace {
 alignas(1024) char dynamic_storage[max_dynamic_shared];
-std::array<unsigned, max_threads / 32> exited;  // lanes, per warp
+std::array<unsigned, max_threads / 32> exited;  // lanes per warp
 unsigned live;
 }  // namespace
 
@@ -43,7 +43,7 @@ struct Named {
   std::vector<unsigned> arrived, blocked;  // blocked is a subset of arrived
   Site first;
   unsigned expected = 0;
-  Clock known;  // the work of those who arrived
+  Clock known;  // joined clocks of those who arrived
 };
 std::array<Named, 16> barriers;  // 0 is __syncthreads
 
@@ -52,9 +52,9 @@ struct Meeting {  // lanes of a warp in one operation
   Combine combine;
   Site site;
 };
-std::array<std::vector<Meeting>, max_threads / 32> meetings;  // per warp
+std::array<std::vector<Meeting>, max_threads / 32> meetings;  // meetings per warp
 
-// Each arrival releases. Each blocked thread acquires when the last one arrives, which does not wait.
+// Each arrival releases. Blocked threads acquire at the last arrival, which does not wait.
 void arrive(Named& b, bool blocks, const char* what, Site at) {
   const bool whole = &b == &barriers[0];
   const unsigned self = current->index;
@@ -273,7 +273,7 @@ void store(void* to, const void* from, unsigned bytes, bool shared) {
 }
 
 // --- cp.async ------------------------------------------------------------------------------------
-// The bytes arrive at the wait that covers them; until then the destination holds NaNs.
+// Bytes arrive at the wait that covers them, NaNs before.
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid) {
   const void* pc = __builtin_return_address(0);
   char* to = static_cast<char*>(shared);

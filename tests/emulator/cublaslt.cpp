@@ -1,4 +1,4 @@
-// The cuBLASLt API: handles, descriptors, algorithms that store their assumptions, and GEMMs as stream operations.
+// Algorithms store their assumptions; GEMMs are stream operations.
 #include <tapegrad/emulator/cublaslt.h>
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t version = 130100;
 std::string why;
 Statistics counters;
-std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;  // of all algorithms
-std::uint32_t refused = 0;                                  // candidates
+std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;  // split-k schemes of all algorithms
+std::uint32_t refused = 0;                                  // refused candidates
 bool biases = true;
 
 cublasStatus_t accept() {
@@ -70,7 +70,7 @@ std::uint64_t sum_of(const cublasLtMatmulAlgo_t& a) {
   return s;
 }
 
-// The first candidate needs 16-byte alignment and workspace, like the library's fastest; the second neither.
+// The first candidate needs 16-byte alignment and workspace, like cuBLASLt's fastest; the second neither.
 struct Candidate {
   std::uint64_t alignment, workspace;
 };
@@ -118,7 +118,7 @@ const char* cublasLtGetStatusName(cublasStatus_t s) {
   }
   return "an unknown status";
 }
-// The library's texts plus the emulator's reason.
+// cuBLASLt's texts plus the emulator's reason.
 const char* cublasLtGetStatusString(cublasStatus_t s) {
   static std::string text;
   text = s == CUBLAS_STATUS_SUCCESS         ? "success"

@@ -1,6 +1,5 @@
-// The emulated cuBLASLt, with the library's names and values: GEMMs of f64, f32, TF32, bf16, f16, int8 and fp8. It
-// refuses what the library (13.1, compute capability 9.0) refuses, and simt::lt::refusal() says why. Sums are in
-// double, rounded as by tensor cores.
+// Emulates cuBLASLt 13.1 on compute capability 9.0: f64, f32, TF32, bf16, f16, int8 and fp8, with its names, values and
+// refusals; simt::lt::refusal() has the reason. Sums are in double, rounded like tensor cores.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -164,20 +163,20 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t*, cublasLtMatmulHeuristicResult_t*);
-// Runs in stream order; accesses are checked like a kernel's.
+// Runs in stream order, with a kernel's checks.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t, const void* b, cublasLtMatrixLayout_t, const void* beta,
                               const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t,
                               const cublasLtMatmulAlgo_t*, void* workspace, std::size_t workspace_bytes, cudaStream_t);
 
 namespace simt::lt {
-// Algorithms reduce split-k only by these schemes (default: any), as for some shapes of the library.
+// Split-k schemes of algorithms (default: any); cuBLASLt limits them for some shapes.
 void set_reductions(std::uint32_t schemes);
-// cublasLtMatmul refuses candidate i of the heuristic if bit i is set (default: none).
+// Bit i makes cublasLtMatmul refuse candidate i of the heuristic (default: none).
 void set_refused(std::uint32_t candidates);
-// Whether the heuristic offers a bias; the library does not for some shapes.
+// The heuristic offers a bias; cuBLASLt does not for some shapes.
 void set_biases(bool);
-const std::string& refusal();  // why the last call was refused; else empty
+const std::string& refusal();  // reason of the last call's refusal, or empty
 struct Statistics {
   std::uint64_t heuristics, products;
   std::int64_t live;  // existing handles, descriptors, layouts, preferences

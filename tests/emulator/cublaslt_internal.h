@@ -1,4 +1,4 @@
-// The objects behind the handles of the emulated cuBLASLt, and one checked GEMM.
+// Objects behind the emulated cuBLASLt's handles; one checked GEMM.
 #pragma once
 #include <optional>
 
@@ -14,7 +14,7 @@ struct Layout {
   std::int32_t order = CUBLASLT_ORDER_COL, batch = 1;
   std::int64_t stride = 0;
   std::uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
-  // From column to column, and from row to row.
+  // Step between columns; between rows.
   std::int64_t across() const { return order == CUBLASLT_ORDER_COL ? ld : 1; }
   std::int64_t down() const { return order == CUBLASLT_ORDER_COL ? 1 : ld; }
   bool operator==(const Layout&) const = default;
@@ -64,7 +64,7 @@ struct Refusal {
   cublasStatus_t status;
   std::string why;
 };
-// In the order of the library's documentation; nullopt: accepted.
+// Rules in the order of cuBLASLt's documentation; nullopt: accepted.
 std::optional<Refusal> refuses_problem(const Problem&);
 std::optional<Refusal> refuses_operands(const Problem&, const Operands&);
 

@@ -1,4 +1,4 @@
-// Accesses to device memory are checked, sums are in double, operands and results are rounded as by tensor cores.
+// Device accesses are checked; sums are in double; operands and results are rounded like tensor cores.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -25,12 +25,12 @@ double from_fp8(std::uint8_t bits, const Fp8& f) {
   const double x = e == 0 ? m * unit : std::ldexp((m + (1 << f.fraction)) * unit, e - 1);
   return bits & 0x80 ? -x : x;
 }
-std::uint8_t to_fp8(double x, const Fp8& f) {  // to nearest even, saturated
+std::uint8_t to_fp8(double x, const Fp8& f) {  // nearest even, saturated
   if (x != x) return 0x7f;
   const std::uint8_t sign = std::signbit(x) ? 0x80 : 0;
   const double a = std::min(std::abs(x), f.largest);
   int e = a > 0 ? std::max(std::ilogb(a), f.least) : f.least;
-  auto m = int(std::nearbyint(std::ldexp(a, f.fraction - e)));  // with a normal number's leading one
+  auto m = int(std::nearbyint(std::ldexp(a, f.fraction - e)));  // includes a normal number's leading one
   if (m == 2 << f.fraction) ++e, m /= 2;
   const int exponent = m < 1 << f.fraction ? 0 : e - f.least + 1;
   return std::uint8_t(sign | exponent << f.fraction | (m & ((1 << f.fraction) - 1)));
@@ -57,7 +57,7 @@ double load(cudaDataType t, const void* p, std::int64_t i) {
 template <class T> void put(void* p, std::int64_t i, T x) {
   std::memcpy(static_cast<char*>(p) + i * std::int64_t(sizeof(T)), &x, sizeof(T));
 }
-template <class T> T to_integer(double x) {  // to nearest even, saturated
+template <class T> T to_integer(double x) {  // nearest even, saturated
   constexpr double lo = std::numeric_limits<T>::min(), hi = std::numeric_limits<T>::max();
   return x != x ? T(0) : T(std::clamp(std::nearbyint(x), lo, hi));
 }
@@ -136,7 +136,7 @@ class Run {
     touch(scales + i, 4, Access::read);
     return !engine::failed() ? scales[i] : 0;
   }
-  // Row i (of op(A), or of op(B) transposed), index k.
+  // Row i of op(A) or op(B)^T, index k.
   float scale(const float* scales, int mode, std::int64_t rows, std::int64_t i, std::int64_t k) const {
     switch (mode) {
       case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return scale(scales, i);
@@ -148,7 +148,7 @@ class Run {
       default: return scale(scales, 0);
     }
   }
-  // Rows of op(A), or of op(B) transposed.
+  // Rows of op(A) or op(B)^T.
   std::vector<double> gather(const Layout& l, const char* at, bool row_of_l, const float* scales, int mode) const {
     const auto k = std::int64_t(p.k()), rows = std::int64_t(row_of_l ? l.rows : l.cols);
     const std::int64_t step = row_of_l ? l.down() : l.across(), inner = row_of_l ? l.across() : l.down();

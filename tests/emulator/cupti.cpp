@@ -1,4 +1,4 @@
-// A flush delivers the records in the client's buffers. Driver calls are those of libraries, which launch kernels
+// A flush delivers records in the client's buffers. Driver calls are those of CUDA libraries, which launch kernels
 // without the runtime.
 #include <tapegrad/emulator/cupti.h>
 #include <tapegrad/emulator/queue.h>
@@ -31,7 +31,7 @@ struct State {
   std::set<CUpti_CallbackId> callbacks;
   std::vector<Record> records;
   std::map<const void*, std::string> kernel_names;
-  std::vector<std::string> call_names;  // by id
+  std::vector<std::string> call_names;  // names by id
   std::uint32_t calls = 0;
   std::uint64_t nodes = 0;
 };
@@ -137,7 +137,7 @@ std::uint64_t clone_of(std::uint64_t original) {
 }
 
 namespace {
-// Each record is 8-byte aligned.
+// Records are 8-byte aligned.
 class Delivery {
  public:
   void add(const Record& r) {

@@ -1,5 +1,5 @@
-// The emulated CUPTI, with its names; CUPTI's manual documents the calls. Records have the fields named here. Counts,
-// names and numbers are true; times are the host's. Kernels of one stream never overlap.
+// The emulated CUPTI, with its names. Counts, names and ids are true; times are the host's. Kernels of one stream never
+// overlap.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +106,7 @@ CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last);
 
 namespace simt {
-// `function` returns this result from now on. It is cuptiSubscribe, cuptiEnableCallback,
-// cuptiActivityRegisterTimestampCallback or cuptiActivityEnable.
+// Result of `function` from now on: cuptiSubscribe, cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or
+// cuptiActivityEnable.
 void set_cupti(CUptiResult, const char* function = "cuptiSubscribe");
 }  // namespace simt

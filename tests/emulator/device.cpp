@@ -1,4 +1,3 @@
-// Properties, limits and error texts.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -8,8 +7,7 @@
 namespace simt::engine {
 namespace {
 
-// An H100, except the number of multiprocessors, small so that grids loop, and the L2 cache, small so that data exceeds
-// it.
+// An H100, but small enough for grids to loop and data to exceed the L2 cache.
 constexpr int multiprocessors = 4, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 1024, shared_default = 48 * 1024;
 
@@ -19,7 +17,7 @@ int device_count = 1, opened = -1;  // opened: this process's device
 int capability = 90;
 std::size_t shared_limit = max_dynamic_shared;
 bool exists(int device) { return device >= 0 && device < device_count; }
-auto& opted_in = *new std::map<const void*, std::size_t>;  // per kernel, bytes above the default
+auto& opted_in = *new std::map<const void*, std::size_t>;  // bytes above the default, by kernel
 
 struct ErrorText {
   cudaError_t error;

@@ -1,5 +1,5 @@
-// Runs CUDA kernels, streams, graphs and memory without a GPU, for tests. The host compiler compiles the .cu files, and
-// every access is checked (README.md). Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
+// Runs CUDA kernels, streams, graphs and memory without a GPU, and checks every access (README.md). The host compiler
+// compiles the .cu files. Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class Fault {
   race,           // shared memory: two threads, no barrier between
   uninitialised,  // a read of unwritten bytes
   out_of_bounds,  // outside every allocation, freed, or past a static array
-  misaligned,     // a vector access off its alignment
+  misaligned,     // a misaligned vector access
   host_memory,    // a kernel touched host memory or another thread's locals
   divergence,     // threads at different barriers, or returned
   deadlock,       // no thread can run
@@ -35,21 +35,19 @@ struct Report {
   std::string text;
 };
 
-// Finishes queued work, then sets the order of later work:
-// 0: threads and blocks forward, each stream operation at once;
-// 1: threads and blocks backward, each operation as late as a synchronisation allows;
-// above: everything shuffled by the seed.
-// The initial value is TG_EMULATE_SCHEDULE, or 0.
+// Finishes queued work, then sets the order of later work. Zero: threads and blocks forward, each stream operation at
+// once; one: backward, each operation as late as a synchronisation allows; above: shuffled by the seed. Default:
+// TG_EMULATE_SCHEDULE, or zero.
 void set_schedule(std::uint64_t seed);
-// set_schedule() after freeing all device memory, streams and reports. Not while tensors exist.
+// Frees all device memory, streams and reports, then set_schedule(). Not while tensors exist.
 void reset(std::uint64_t seed = 0);
 std::uint64_t schedule();
 
 // Device memory, default 4 GiB. reset() restores it.
 void set_memory(std::size_t bytes);
-// cudaGetDeviceCount returns this error from now on; cudaSuccess undoes it.
+// cudaGetDeviceCount returns this error until cudaSuccess is set.
 void set_no_device(cudaError_t why);
-// Default 1. A process can use only the first that it chooses; the others are cudaErrorDevicesUnavailable. reset()
+// Default 1. A process can use the first device that it chooses; others are cudaErrorDevicesUnavailable. reset()
 // forgets both.
 void set_devices(int n);
 void set_child_graphs(bool accepted, bool updated = true);  // default true
@@ -58,7 +56,7 @@ void set_capability(int number);
 // Default and maximum: 227 KiB per block.
 void set_shared_limit(std::size_t bytes);
 
-// Called by an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
+// For an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
 void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet
 // From this point of the stream the bytes exist, unwritten. Bytes outside blocks are out of bounds.
 void note_allocated(void* p, std::size_t bytes, cudaStream_t);
@@ -82,7 +80,7 @@ namespace engine {
 struct Call {
   void (*run)(const void* self);
   std::shared_ptr<const void> self;
-  std::size_t bytes;  // of *self, which the kernel may read
+  std::size_t bytes;  // size of *self, which the kernel may read
   const void* kernel;
 };
 cudaError_t launch(Call, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t);

@@ -1,9 +1,8 @@
-// Threads of a block as fibers; a switch costs nanoseconds.
 #include <sys/mman.h>
 
 #include <tapegrad/emulator/internal.h>
 
-// Their section distinguishes them from shared variables.
+// A section separates them from shared variables.
 #define SIMT_BUILTIN __attribute__((section("simt_builtin")))
 SIMT_BUILTIN uint3 threadIdx, blockIdx;
 SIMT_BUILTIN dim3 blockDim, gridDim;

@@ -1,5 +1,5 @@
-// Captured work is stored as it would be queued. A launch queues it, so a replay gets the same checks. Unordered
-// branches become separate streams. Executable graphs contain the nodes of child graphs inline.
+// Captured work is stored; a launch queues it, so a replay gets the same checks. Unordered branches become separate
+// streams. Executable graphs hold the nodes of child graphs inline.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -10,12 +10,12 @@ namespace simt::engine {
 namespace {
 
 struct Executable {
-  cudaGraph_t source = nullptr;   // whose nodes identify its own
-  std::vector<unsigned> first;    // per source node: its first node here; then the total
-  Graph graph;                    // without child graphs
-  std::vector<std::size_t> lane;  // per node; 0 is the launch stream
-  std::vector<Stream*> lanes;     // of the others, from 1
-  OperationPtr last;              // a launch waits for the previous one
+  cudaGraph_t source = nullptr;   // its nodes identify this graph's
+  std::vector<unsigned> first;    // first node here per source node; then the total
+  Graph graph;                    // no child graphs
+  std::vector<std::size_t> lane;  // lane per node; 0 is the launch stream
+  std::vector<Stream*> lanes;     // streams of lanes from 1 on
+  OperationPtr last;              // a launch follows the previous one
 };
 
 auto& graphs = *new Handles<Graph, cudaGraph_t>;
@@ -61,11 +61,11 @@ void leave(const std::shared_ptr<Capture>& c) {
   std::erase(captures, c);
 }
 
-// Appends a graph's nodes after `before`, with child graphs inline between two empty nodes. `first`: where each node's
-// nodes begin, and the end.
+// Appends g's nodes after `before`, child graphs inline between two empty nodes. `first`: where each node's nodes
+// begin, and the end.
 void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std::vector<unsigned>* first = nullptr) {
   const auto size = [&] { return static_cast<unsigned>(to.nodes.size()); };
-  std::vector<unsigned> last;  // per node, the one that dependents follow
+  std::vector<unsigned> last;  // last node of each: dependents follow it
   for (const Graph::Node& n : g.nodes) {
     if (first) first->push_back(size());
     std::vector<unsigned> after;
@@ -103,7 +103,7 @@ void clone_nodes(Graph& g) {
 
 // A node continues the lane of a predecessor without another successor.
 bool assign_lanes(Executable& x) {
-  std::vector<unsigned> tail;  // per lane: its last node
+  std::vector<unsigned> tail;  // last node per lane
   for (unsigned i = 0; i < x.graph.nodes.size(); ++i) {
     std::size_t lane = tail.size();
     for (const unsigned d : x.graph.nodes[i].after)
@@ -133,7 +133,7 @@ Graph* find(cudaGraph_t g) {
 cudaGraphNode_t node_of(cudaGraph_t g, std::size_t i) {
   return reinterpret_cast<cudaGraphNode_t>(reinterpret_cast<std::uintptr_t>(g) << 24 | (i + 1));
 }
-// A node's index; none if it is not in the graph, or the graph is gone.
+// The node's index, if node and graph exist.
 std::size_t find(cudaGraph_t g, cudaGraphNode_t node) {
   const auto h = reinterpret_cast<std::uintptr_t>(node);
   const std::size_t i = (h & 0xffffff) - 1;
@@ -355,7 +355,7 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraph
   if (i == none) return status();
   if (i + 1 >= x->first.size()) return status(cudaErrorInvalidValue);  // added after instantiation
   if (!child_updates) return status(cudaErrorGraphExecUpdateFailure);
-  Graph part;  // as append() arranges it
+  Graph part;  // append()'s arrangement
   append(part, {{{{}, {}, std::make_shared<const Graph>(*c)}}}, {});
   const unsigned begin = x->first[i];
   const std::span old(x->graph.nodes.begin() + begin, x->graph.nodes.begin() + x->first[i + 1]);

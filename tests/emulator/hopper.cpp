@@ -1,5 +1,5 @@
-// A TMA transfer writes its bytes and signals its barrier when the schedule says so, at the latest when no thread can
-// run. A wgmma reads its operands when it is waited for.
+// A TMA transfer completes when the schedule says so, at the latest when no thread can run. A wgmma reads its operands
+// at its wait.
 #include <tapegrad/cuda/device/hopper.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ struct Transfer {
   unsigned bytes() const { return map.box_rows * map.box_columns * map.element; }
 };
 
-std::map<const mbarrier*, Phase> barriers;  // of the block
+std::map<const mbarrier*, Phase> barriers;  // the running block's
 std::deque<Transfer> transfers;
 std::array<unsigned, max_threads / 128> meeting;
 

@@ -1,5 +1,5 @@
-// Threads of the running block, launches and faults. order.h orders threads, queue.h orders streams, memory.h is the
-// card's memory.
+// Threads of the running block, launches and faults. order.h orders threads, queue.h streams; memory.h is the card's
+// memory.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,7 +21,7 @@ inline constexpr std::size_t stack_bytes = 256 * 1024;
 
 struct Operation;
 
-// Calls from the host, and kernels, run one after the other.
+// Serialises calls from the host, and kernels.
 inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
 class Entry {
  public:
@@ -55,7 +55,6 @@ struct Thread {
   unsigned index = 0;
   uint3 id;
   State state = ready;
-  // its current wait
   const char* waits = "";
   Site site;
   void* frame = nullptr;
@@ -94,7 +93,7 @@ void finish_thread();
 void wait(const char* what, Site);
 void release(Thread&);
 
-// TMA of the block: start, progress and end.
+// The block's TMA.
 void hopper_block();
 bool hopper_progress(bool must);  // may complete a transfer; must: no thread can run
 void hopper_end();                // transfers in flight are a fault
@@ -135,7 +134,7 @@ void async_end(char* to, unsigned bytes, unsigned unit);
 // An asynchronous unit reads for the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
-// Faults name the library; reading unwritten memory is a fault.
+// Faults name the library; reading unwritten memory is one.
 void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

@@ -105,7 +105,7 @@ bool inside(const std::map<const char*, std::size_t>& m, const char* p, std::siz
   return it != m.begin() && p + n <= (--it)->first + it->second;
 }
 
-// Forgets the history and returns pages to the system, in units of 2 MiB if protection is per huge page.
+// Forgets history and returns pages to the system, in units of 2 MiB if protection is per huge page.
 void clear(char* p, std::size_t n) {
   const std::size_t at = static_cast<std::size_t>(p - arena.base), whole = (n + page - 1) / page * page;
   const std::size_t from = key < 0 ? up_to_huge(at) : at, to = key < 0 ? (at + whole) / huge * huge : at + whole;
@@ -163,7 +163,7 @@ bool is_allocation(const void* p) {
 void open_memory(char* p, std::size_t n, const Operation* op) {
   if (!n) return;
   mark(p, n, unwritten);
-  std::memset(p, 0xff, n);  // a NaN in every floating-point type
+  std::memset(p, 0xff, n);  // NaN in every floating-point type
   if (!op) return;
   global_access(p, n, Access::write, *op, {});
   mark(p, n, unwritten);

@@ -1,5 +1,5 @@
 // One address range with a state per byte, inaccessible to the host except while an operation runs. Freed addresses are
-// reused late, and only by work that comes after the free.
+// reused late, by work that comes after the free.
 #pragma once
 #include <tapegrad/emulator/queue.h>
 

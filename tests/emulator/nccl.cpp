@@ -1,7 +1,6 @@
-// Ranks are processes of one machine. Shared memory has a box for each ordered pair of ranks, which holds one segment
-// of a message. An operation moves segments until its messages are complete. It runs when it is queued, on every
-// schedule, because other ranks wait for it. A watch calls CommAbort and CommGetAsyncError meanwhile, so these take no
-// lock of the emulator.
+// Ranks are processes of one machine. Shared memory has a box per ordered pair of ranks, for one segment of a message.
+// Operations run when queued, on every schedule, since other ranks wait for them. A watch calls CommAbort and
+// CommGetAsyncError meanwhile: these take no lock of the emulator.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <tapegrad/emulator/memory.h>
@@ -27,7 +26,7 @@ namespace {
 constexpr int most_ranks = 16;
 constexpr std::size_t piece = 1 << 16;
 constexpr char magic[] = "emulated ";
-constexpr std::size_t element_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};  // by ncclDataType_t
+constexpr std::size_t element_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};  // index: ncclDataType_t
 
 enum class Function : std::uint32_t { point_to_point, all_gather, broadcast };
 constexpr const char* names[] = {"ncclSend or ncclRecv", "ncclAllGather", "ncclBroadcast"};
@@ -42,12 +41,12 @@ struct Box {
 struct Room {
   std::atomic<int> joined;
   int device[most_ranks];
-  Box box[];  // from rank i to rank j of n: i * n + j
+  Box box[];  // box i * n + j: rank i to rank j of n
 };
 struct Message {
   char* data;
   std::size_t bytes;
-  int rank;  // the other one
+  int rank;  // peer
   bool send;
   Function function;
   std::size_t done = 0;
@@ -117,7 +116,7 @@ struct ncclComm {
 
 namespace simt::engine {
 namespace {
-// CommAbort takes only this lock.
+// CommAbort takes no other lock.
 auto& comms_mutex = *new std::mutex;
 auto& comms = *new std::set<Comm>;
 bool is_live(Comm c) {
@@ -125,7 +124,7 @@ bool is_live(Comm c) {
   return comms.contains(c);
 }
 
-struct Group {  // of the calling thread
+struct Group {  // the calling thread's
   int depth = 0;
   Comm comm = nullptr;
   cudaStream_t stream = nullptr;
@@ -242,7 +241,7 @@ Result CommGetAsyncError(Comm c, Result* r) {
   *r = answer("CommGetAsyncError");
   return kSuccess;
 }
-// The library's texts plus the emulator's reason.
+// NCCL's texts plus the emulator's reason.
 const char* GetErrorString(Result r) {
   constexpr const char* texts[] = {"no error",
                                    "unhandled cuda error",

@@ -1,4 +1,3 @@
-// Compiles kernels at run time and loads them.
 #include <tapegrad/emulator/nvrtc.h>
 
 #include <dlfcn.h>
@@ -36,7 +35,7 @@ std::string read(const fs::path& p) {
   std::ifstream f(p, std::ios::binary);
   return {std::istreambuf_iterator<char>(f), {}};
 }
-class Folder {  // for the files of one compilation
+class Folder {  // holds one compilation's files
  public:
   Folder() {
     std::string name = fs::temp_directory_path() / "simt-XXXXXX";
@@ -58,7 +57,7 @@ class Folder {  // for the files of one compilation
   fs::path path_;
 };
 
-// The size of the ELF file at `image`.
+// Size of the ELF file at `image`.
 std::size_t elf_bytes(const void* image) {
   Elf64_Ehdr h;
   std::memcpy(&h, image, sizeof h);
@@ -66,7 +65,7 @@ std::size_t elf_bytes(const void* image) {
 }
 struct Kernel {
   void (*run)(const void* arguments);
-  std::size_t bytes;  // of the arguments
+  std::size_t bytes;  // size of the arguments
 };
 }  // namespace
 }  // namespace simt::engine
@@ -133,7 +132,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJ
   const int file = bytes ? memfd_create("kernels", 0) : -1;
   if (file < 0 || ::write(file, image, bytes) != static_cast<ssize_t>(bytes))
     return status(cudaErrorSharedObjectInitFailed);
-  // It stays open: the name is unique, and addr2line finds it.
+  // Stays open: the name is unique, and addr2line finds it.
   const std::string name = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
   *library = static_cast<cudaLibrary_t>(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
   return status(*library ? cudaSuccess : cudaErrorSharedObjectInitFailed);

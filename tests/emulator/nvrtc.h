@@ -1,5 +1,5 @@
-// The emulated NVRTC compiles with the host compiler that built the emulator, or TG_EMULATE_COMPILER, and the flags of
-// kernel sources; options are ignored. An image is a shared object, for programs that export the emulator's symbols.
+// Compiles with the host compiler that built the emulator, or TG_EMULATE_COMPILER, and the flags of kernel sources;
+// ignores options. An image is a shared object, for programs that export the emulator's symbols.
 #pragma once
 #include <cstddef>
 

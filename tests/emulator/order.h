@@ -44,15 +44,14 @@ struct Clock {
 };
 
 extern std::uint32_t epoch;        // grows at each __syncthreads and each block's begin
-extern std::uint32_t block_epoch;  // of this block's begin
+extern std::uint32_t block_epoch;  // the block's first epoch
 
 extern std::array<Clock, max_units> known_to;
-extern std::array<std::uint16_t, max_units> clocks;  // from 1 in each epoch
+extern std::array<std::uint16_t, max_units> clocks;  // restart from 1 in each epoch
 
-// Every access calls it.
 inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
 inline Stamp now() { return now(current->index); }
-// Whether the stamped work happens before the unit's next access.
+// The stamped work happens before the unit's next access.
 inline bool before(const Stamp& s, unsigned unit) {
   if (s.epoch < epoch || s.thread == unit) return true;
   const Clock& k = known_to[unit];
@@ -68,7 +67,7 @@ void order_acquire(unsigned unit, const Clock&);
 // Publishes the current thread's writes to asynchronous units.
 void order_async_fence();
 bool async_fenced(const Stamp&);
-// Between launches: restarts the epochs if there were many; true: old stamps are void.
+// Runs between launches: restarts the epochs if there were many; true: old stamps are void.
 bool order_restart();
 
 }  // namespace simt::engine

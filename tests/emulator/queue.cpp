@@ -8,11 +8,11 @@
 namespace simt::engine {
 namespace {
 
-constexpr std::size_t max_streams = 1024;   // of a mark
+constexpr std::size_t max_streams = 1024;   // limit of a mark
 constexpr std::size_t queue_length = 1024;  // a full queue blocks launches, as on a card
 
 // Leaked: static objects may free device memory last.
-auto& undone = *new std::vector<OperationPtr>;  // in order of submission
+auto& undone = *new std::vector<OperationPtr>;  // order of submission
 auto& streams = *new std::vector<std::unique_ptr<Stream>>;
 auto& retired = *new std::vector<std::unique_ptr<Stream>>;
 auto& seen_by_host = *new Counts;
@@ -106,7 +106,7 @@ bool refuse_in_host_function() {
 }  // namespace
 
 namespace {
-// Runs what `o` needs; shuffled, also others.
+// Runs what `o` needs; shuffled, others too.
 void run_until(const OperationPtr& o) {
   while (!o->done) {
     std::unordered_set<const Operation*> needed{o.get()};

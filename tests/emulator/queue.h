@@ -1,8 +1,8 @@
 // Streams as a graph of operations: which are queued, what orders them, and when each runs.
 //
-// Operation::seen is a vector clock with an entry per stream: the number of its operations that come before. It joins
-// those of the stream's previous operation, of the events that the stream waits for, of the null stream's rule, and of
-// everything that the host has waited for.
+// Operation::seen is a vector clock: per stream, the number of operations that come before. It joins those of the
+// stream's previous operation, of events that the stream waits for, of the null stream's rule, and of everything that
+// the host has waited for.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -24,17 +24,17 @@ enum class Kind { kernel, copy, set, host, memory, empty };
 struct Work {
   Kind kind = Kind::empty;
   std::function<void(const Operation&)> run = {};
-  // Called when it is queued, at each launch of a graph; may be empty.
+  // Called when queued, at each launch of a graph; may be empty.
   std::function<void()> queued = {};
-  unsigned detail = 0;  // of a copy: which sides are device memory
+  unsigned detail = 0;  // a copy's sides in device memory
   const void* kernel = nullptr;
   std::size_t bytes = 0;
   std::uint64_t node = 0;  // the graph node whose work it is
-  // Other processes wait for it: it runs when it is queued.
+  // Other processes wait for it: it runs when queued.
   bool meets = false;
 };
 
-// Packs a stream and an operation's number in it: 48 bits, not 0.
+// Packs a stream and an operation's number in it: 48 bits, nonzero.
 inline std::uint64_t mark_of(unsigned stream, std::uint64_t number) { return std::uint64_t{stream} << 38 | number; }
 inline bool comes_before(std::uint64_t mark, const Counts& seen) {
   const std::uint64_t stream = mark >> 38;
@@ -44,8 +44,8 @@ inline bool comes_before(std::uint64_t mark, const Counts& seen) {
 // Forgotten once nothing waits for it; bytes that it touched keep its mark.
 struct Operation {
   unsigned stream = 0;
-  std::uint64_t number = 0;  // in its stream, from 1
-  Counts seen;               // with itself
+  std::uint64_t number = 0;  // number in its stream, from 1
+  Counts seen;               // includes itself
   std::vector<OperationPtr> after;
   Work work;
   std::uint32_t call = 0;  // the API call that queued it
@@ -59,7 +59,7 @@ struct Stream {
   std::uint64_t count = 0;
   OperationPtr last;
   bool blocking = true;
-  std::vector<OperationPtr> waits;  // for its next operation
+  std::vector<OperationPtr> waits;  // dependencies of its next operation
   std::shared_ptr<Capture> capture;
   std::vector<unsigned> tips;  // capture nodes that its next one follows
 };
@@ -67,7 +67,7 @@ struct Event {
   bool timed = true;
   OperationPtr op;
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
-  std::shared_ptr<Capture> capture;  // that recorded it
+  std::shared_ptr<Capture> capture;  // capture that recorded it
   std::vector<unsigned> tips;
 };
 
@@ -93,10 +93,10 @@ Stream& null_stream();
 const std::vector<std::unique_ptr<Stream>>& all_streams();
 
 OperationPtr enqueue(Stream&, Work, std::vector<OperationPtr> after = {});
-// Runs it and all before it; the host then knows. It ignores null.
+// Runs it and all before it; the host then knows. Ignores null.
 void finish(const OperationPtr&);
 void finish_all();
-bool poll(const OperationPtr&);  // whether it is done; the host then knows
+bool poll(const OperationPtr&);  // true: done; the host then knows
 const Counts& host_seen();
 Counts next_seen(const Stream&);  // predecessors of the stream's next operation
 std::uint64_t pending_operations();
@@ -104,13 +104,13 @@ void queue_reset();
 
 // Queues work on a stream, or records it in its capture.
 cudaError_t submit(Stream&, Work);
-// Invalidates captures that forbid the calling thread a possible synchronisation; an error if there is one.
+// Invalidates captures that forbid the calling thread to synchronise; an error if there is one.
 cudaError_t forbid_while_capturing();
 // forbid_while_capturing() for waits for the whole device: every capture of any thread and mode.
 cudaError_t forbid_device_wide();
 // An error if the stream captures, or a capture excludes it.
 cudaError_t forbid_on(Stream&);
-cudaError_t forbid_event(const Event&);  // that was captured
+cudaError_t forbid_event(const Event&);  // a captured event
 cudaError_t wait_in_capture(Stream&, const Event&);
 std::size_t dynamic_shared_limit(const void* kernel);
 bool may_share(const void* kernel, std::size_t dynamic_bytes, std::size_t static_bytes);

@@ -15,9 +15,9 @@ Statistics counters;
 
 namespace {
 
-auto& all_reports = *new std::vector<Report>;  // leaked, as the operations of queue.cpp
+auto& all_reports = *new std::vector<Report>;  // leaked, like the operations of queue.cpp
 std::uint64_t random_state = 1, chosen_schedule = 0;
-struct {  // of the thread that stopped
+struct {  // the thread that stopped
   Fault fault;
   Where where;
   char text[600];

@@ -1,4 +1,3 @@
-// Memory, streams, events and kernel launches.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +9,7 @@ namespace {
 Handles<Stream*, cudaStream_t>& stream_handles = *new Handles<Stream*, cudaStream_t>;
 Handles<Event, cudaEvent_t>& event_handles = *new Handles<Event, cudaEvent_t>;
 
-struct Block {  // of a copy: rows of `width` bytes
+struct Block {  // a copy's rows of `width` bytes
   char* to;
   std::size_t to_pitch;
   const char* from;

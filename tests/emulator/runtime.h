@@ -1,4 +1,4 @@
-// The emulated CUDA runtime, with its names; CUDA's manual documents calls and errors.
+// The emulated CUDA runtime, with its names.
 #pragma once
 #include <cstddef>
 
@@ -118,7 +118,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 
-// Not provided: nodes made by hand, except child graphs; memory nodes.
+// Missing: nodes made by hand, except child graphs; memory nodes.
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal,
   cudaStreamCaptureModeThreadLocal,
@@ -156,7 +156,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t, cudaGraph_t, cudaGraphExecUpdat
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, cudaGraph_t child);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
-// nvrtc.h makes the images. cudaLaunchKernel launches only these kernels, with one argument of any size.
+// nvrtc.h makes the images. cudaLaunchKernel launches these kernels alone, with one argument of any size.
 using cudaLibrary_t = struct CUlib_st*;
 using cudaKernel_t = struct CUkern_st*;
 enum cudaJitOption : int;

@@ -1,4 +1,4 @@
-// Accesses are checked against an allocator's blocks.
+// Checks accesses against an allocator's blocks.
 #include <tapegrad/emulator/memory.h>
 
 namespace simt {

@@ -29,7 +29,7 @@ template <class T, class Before> void remember_read(T (&reads)[2], const T& me, 
 }
 
 // --- shared memory ------------------------------------------------------------------------------
-struct Cell {  // of one byte
+struct Cell {  // one byte
   Stamp write, reads[2];
   bool operator==(const Cell&) const = default;
 };
@@ -41,8 +41,8 @@ struct Object {  // a program or shared library with kernels
   Range constants, statics;
   Cell* cells = nullptr;
 };
-const Object* object;  // with the running kernel
-// Written by the running block, and the most of any block of the launch.
+const Object* object;  // holds the running kernel
+// Written by the running block; the most of any block of the launch.
 std::size_t static_bytes;
 std::size_t static_most;
 std::map<std::uintptr_t, Object>& objects = *new std::map<std::uintptr_t, Object>;
@@ -110,7 +110,7 @@ struct Touch {
   bool operator==(const Touch&) const = default;
 };
 static_assert(sizeof(Touch) == 16);
-struct Granule {  // of four bytes
+struct Granule {  // four bytes
   Touch write, reads[2];
   bool operator==(const Granule&) const = default;
 };

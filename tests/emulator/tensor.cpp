@@ -1,4 +1,4 @@
-// Tensor-core instructions lane by lane: ldmatrix and mma.sync.
+// ldmatrix and mma.sync, lane by lane.
 #include <bit>
 #include <cstring>
 
@@ -9,7 +9,7 @@ namespace {
 
 struct Load {
   std::uint32_t* r;
-  const unsigned char* row;  // of matrix lane/8, row lane%8
+  const unsigned char* row;  // row lane%8 of matrix lane/8
   int matrices;
   bool transposed;
 };

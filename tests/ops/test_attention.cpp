@@ -1,4 +1,4 @@
-// Attention on the CPU: values and gradients, padded sequences, and a cache longer than the text.
+// CPU values and gradients, padded sequences, and a cache longer than the text.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
@@ -33,7 +33,7 @@ std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, co
   std::vector<double> mask(size_t(tq * tk));
   for (int64_t i = 0; i < tq; ++i)
     for (int64_t j = 0; o.causal && j < tk; ++j) mask[size_t(i * tk + j)] = j <= i + tk - tq ? 0 : -INFINITY;
-  const auto shared = [&](const Tensor& x) {  // within a group
+  const auto shared = [&](const Tensor& x) {  // sums within a group
     const Tensor each = reshape(x, {x.size(0), x.size(1), 1, tk, x.size(3)});
     const std::vector<Tensor> all(size_t(group), each);
     return reshape(concat(Inputs(all.data(), all.size()), 2), {x.size(0), q.size(1), tk, x.size(3)});

@@ -1,5 +1,5 @@
-// Attention keeps nothing of the size of the scores, T x T: its memory without inputs, outputs and gradients grows with
-// T. The allocator counts tensors; the peak of a process includes the scratch of kernels.
+// Attention keeps nothing of size T x T: its memory without inputs, outputs and gradients grows with T. The allocator
+// counts tensors; a process's peak includes kernels' scratch.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
@@ -41,7 +41,7 @@ Memory memory_of(const Form& f, int64_t t, DType dtype) {
   return m;
 }
 
-// Peak memory of a separate process that runs the skipped test case below, in bytes.
+// Peak bytes of a separate process that runs the skipped test case below.
 int64_t process_peak(const std::string& form, int64_t t, DType dtype) {
   const Alone r =
       run_alone(ALONE "attention", fmt::format("TG_TEST_ATTENTION='{} {} {}'", form, t, dtype == DType::bf16));
@@ -83,8 +83,8 @@ ALONE_CASE("attention") {
 }
 TEST_CASE("attention: kernels keep no scratch of the size of the scores (sanitizers skip it: their own memory grows)" *
           doctest::skip(kSanitized)) {
-  // Inputs, outputs and gradients take up to 2 MiB, and a thread's scratch less than 2 MiB. Scores of a head of 4096
-  // positions take 64 MiB, and 32 MiB under a causal mask.
+  // Inputs, outputs and gradients take up to 2 MiB, a thread's scratch less. Scores of a head of 4096 positions take 64
+  // MiB, 32 MiB under a causal mask.
   constexpr int64_t kMost = 16 << 20;
   for (const Form& f : kForms)
     for (DType dtype : {DType::f32, DType::bf16}) {

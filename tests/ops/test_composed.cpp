@@ -1,4 +1,4 @@
-// Functions composed of other ops: values, edges and refusals. The op cases have their gradients.
+// Composed functions: values, edges and refusals. The op cases have their gradients.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/tapegrad.h>
 

@@ -1,5 +1,5 @@
-// Extremes, variance, running sums and indexing where op_cases.cpp does not reach: ties, NaN, values far from 0, more
-// than one chunk, equal indices at any number of threads, and refusals.
+// Extremes, variance, running sums and indexing beyond op_cases.cpp: ties, NaN, values far from 0, more than one chunk,
+// equal indices at any number of threads, refusals.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
@@ -186,7 +186,7 @@ TEST_CASE("scatter_add and the gradient of index_select: one order of additions 
   };
   const auto one = on_one_thread(all);
   check_same_bits(all(), one);
-  std::vector<float> expected(7);  // in the source's order
+  std::vector<float> expected(7);  // sums in the source's order
   const auto v = values(src);
   for (size_t i = 0; i < ids.size(); ++i) expected[size_t(ids[i])] += v[i];
   CHECK(values(one[2]) == expected);

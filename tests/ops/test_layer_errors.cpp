@@ -46,7 +46,7 @@ TEST_CASE("a precision ends with its scope and is the thread's own; products of 
       const MatmulPrecisionScope inner(highest);
       CHECK(product(DType::f32) == f32);
     }
-    CHECK(bits_of(matmul(x, w, {.products = highest})) == f32);  // for one product
+    CHECK(bits_of(matmul(x, w, {.products = highest})) == f32);  // set for one product
     std::thread([&] { CHECK(matmul_precision() == highest); }).join();
   }
   CHECK(matmul_precision() == highest);

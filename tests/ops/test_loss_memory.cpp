@@ -1,4 +1,4 @@
-// Cross-entropy has no second buffer of the size of the logits: its gradient overwrites them unless someone holds them.
+// The gradient of cross-entropy overwrites the logits unless someone holds them: no second buffer of their size.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>

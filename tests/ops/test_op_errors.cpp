@@ -124,7 +124,7 @@ TEST_CASE("concat") {
   });
 }
 TEST_CASE("every op refuses an empty tensor, in place of each input") {
-  // These may be absent: weights and biases of norms and conv1d, the base of lora.
+  // May be absent: weights and biases of norms and conv1d, the base of lora.
   const std::set<std::pair<std::string, size_t>> optional{
       {"layer_norm", 1},     {"layer_norm", 2},   {"rms_norm", 1}, {"add_layer_norm", 2},
       {"add_layer_norm", 3}, {"add_rms_norm", 2}, {"lora", 3},     {"conv1d", 2}};

@@ -1,4 +1,4 @@
-// Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors of make_fixtures.py.
+// Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
@@ -14,7 +14,7 @@
 
 using namespace tg;
 namespace {
-// The inputs of a case and its attributes -> outputs.
+// (inputs of a case, attributes) -> outputs.
 using Function = std::function<Tensors(Inputs, const Json&)>;
 template <class T = int64_t> T at(const Json& a, const char* name) { return a.at(name).get<T>(); }
 Dims dims_of(const Json& j) {

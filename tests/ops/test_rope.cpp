@@ -1,4 +1,4 @@
-// rope where the op cases do not reach: invariants of rotations, far positions.
+// Invariants of rotations and far positions, beyond the op cases.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

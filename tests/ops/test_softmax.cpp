@@ -1,5 +1,4 @@
-// Softmax of rows of any length: the place of the largest element, and elements that vanish next to it, are infinite or
-// NaN.
+// Rows of any length: the place of the largest element, and elements that vanish next to it, are infinite or NaN.
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>

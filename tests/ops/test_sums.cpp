@@ -1,4 +1,3 @@
-// Sums of many terms on the CPU: see support/long_sums.h.
 #include "support/long_sums.h"
 
 #include "support/threads.h"

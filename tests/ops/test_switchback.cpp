@@ -1,5 +1,5 @@
-// SwitchBack: values and gradients against PyTorch's, the exact layer within the bound of int8, and the error of
-// row-wise int8 with exact outliers; memory, second derivatives, and refusals.
+// Values and gradients against PyTorch's, the exact layer within the bound of int8, and the error of row-wise int8 with
+// exact outliers; memory, second derivatives, refusals.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
@@ -77,8 +77,8 @@ TEST_CASE("the exact layer, element by element within the bound of the codes") {
       const bool by_rows = mode == SwitchBackMode::vector_wise;
       const Tensor step_x = row_max(x) / 254.0, step_g = row_max(g) / 254.0;          // (N, 1)
       const Tensor all_w = expand(reshape(max(abs(e.w)) / 254.0, {1, 1}), {out, 1});  // (out, 1)
-      const Tensor step_w = by_rows ? row_max(e.w) / 254.0 : all_w;                   // of rows
-      const Tensor step_wt = by_rows ? row_max(transpose(e.w, 0, 1)) / 254.0          // of columns
+      const Tensor step_w = by_rows ? row_max(e.w) / 254.0 : all_w;                   // row steps
+      const Tensor step_wt = by_rows ? row_max(transpose(e.w, 0, 1)) / 254.0          // column steps
                                      : expand(slice(all_w, 0, 0, 1), {in, 1});
       // |a b - (a + da)(b + db)| <= |a| db + da |b| + da db, summed over k.
       const auto bound = [](const Tensor& a, const Tensor& da, const Tensor& b, const Tensor& db) {

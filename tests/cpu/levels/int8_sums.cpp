@@ -1,4 +1,4 @@
-// Compiled once per level, in the namespace of the library's kernels of that level.
+// Compiled per level, in the kernels' namespace of that level.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 
 #include "int8_sums.h"

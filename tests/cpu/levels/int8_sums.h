@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-struct Int8Matrix {  // element (i, j) at p[i * row + j * col]
+struct Int8Matrix {  // element (i, j) is p[i * row + j * col]
   const int8_t* p;
   int64_t row, col;
 };

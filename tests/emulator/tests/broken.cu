@@ -209,7 +209,7 @@ __global__ void two_global_readers_kernel(float* y, bool mistake) {
   if (t == 9) y[63] = v + 1.0F;
 }
 
-// The first warp arrives and continues; the second waits. A thread that only arrives acquires nothing.
+// The first warp arrives and continues; the second waits. A thread that arrives without waiting acquires nothing.
 __global__ void arrive_kernel(const float* x, float* y, bool mistake) {
   __shared__ float s[64];
   const unsigned t = threadIdx.x;
@@ -378,7 +378,7 @@ cudaError_t wide_shared(float* y, bool opt_in, cudaStream_t s) {
   return simt::launch(wide_shared_kernel, 1, 1, 64 * 1024, s, y);
 }
 cudaError_t fixed_and_dynamic_shared(float* y, bool mistake, cudaStream_t s) {
-  constexpr int bytes = 48 * 1024 - 64;  // with 128 of static memory
+  constexpr int bytes = 48 * 1024 - 64;  // static memory has 128 more
   const auto kernel = fixed_and_dynamic_shared_kernel;
   (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, mistake ? 1024 : bytes);
   return simt::launch(kernel, 1, 32, bytes, s, y);

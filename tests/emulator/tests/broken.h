@@ -27,7 +27,7 @@ cudaError_t missing_fence(float* scratch, unsigned* ticket, float* y, bool mista
 cudaError_t shared_output(float* y, bool mistake, cudaStream_t);                    // 64
 cudaError_t in_place(float* x, bool mistake, cudaStream_t);                         // 64
 cudaError_t neighbour(float* x, bool mistake, cudaStream_t);                        // 65
-int host_index(int i);                                                              // of four; on the host
+int host_index(int i);                                                              // index below 4; on the host
 cudaError_t static_index(const float* x, float* y, bool mistake, cudaStream_t);     // 32
 cudaError_t dynamic_index(const float* x, float* y, bool mistake, cudaStream_t);    // 32
 cudaError_t lonely_named_barrier(float* y, bool mistake, cudaStream_t);             // 64

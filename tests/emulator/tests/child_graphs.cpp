@@ -1,4 +1,3 @@
-// Launches of graphs within graphs, and updates of one child graph.
 #include "graph_support.h"
 
 TEST_CASE("child graphs: in their order, as they were when they were added, and changed one by one") {

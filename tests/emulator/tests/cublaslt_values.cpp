@@ -1,4 +1,4 @@
-// GEMMs of the emulated cuBLASLt compared with explicit sums, and its faults.
+// GEMMs of the emulated cuBLASLt against explicit sums, and its faults.
 #include "cublaslt.h"
 
 namespace {
@@ -7,7 +7,7 @@ std::vector<float> ramp(size_t n, int modulus, float scale) {
   for (size_t i = 0; i < n; ++i) v[i] = float(int(i * 7 % size_t(modulus)) - modulus / 2) * scale;
   return v;
 }
-// D (m x n) = A (k x m) transposed times B (k x n), column-major.
+// D (m x n) = A (k x m)^T B (k x n), column-major.
 std::vector<double> expected(const std::vector<float>& a, const std::vector<float>& b, size_t m, size_t n, size_t k) {
   std::vector<double> d(m * n);
   for (size_t i = 0; i < m; ++i)
@@ -59,7 +59,7 @@ TEST_CASE("values of products: int8, fp8 with scales, epilogues") {
     const auto d = download<float>(arena.p + s.d, 1024);
     for (size_t j = 0; j < 32; ++j)
       for (size_t i = 0; i < 32; ++i) CHECK(d[i + 32 * j] == doctest::Approx(-12.0 * rows[i] * columns[j]));
-    s = fp8();  // rounded to e4m3: least unit 2^-9, largest number 448
+    s = fp8();  // e4m3: least unit 2^-9, largest number 448
     s.b_type = CUDA_R_8F_E5M2, s.d_type = CUDA_R_8F_E4M3, s.d = 5 << 16;
     const auto rounded = [&](float alpha) {  // -12 alpha
       s.alpha = alpha;
@@ -71,8 +71,8 @@ TEST_CASE("values of products: int8, fp8 with scales, epilogues") {
     CHECK(rounded(0.0625f) == 0xb4);       // 0.75 = 1.5 * 2^-1
     CHECK(rounded(1.0f / 8192) == 0x81);   // 0.75 units
     CHECK(rounded(1.0f / 16384) == 0x80);  // 0.375
-    CHECK(rounded(0x1p-12f) == 0x82);      // 1.5: to even
-    CHECK(rounded(5 * 0x1p-12f) == 0x88);  // 7.5: to even, the least normal number
+    CHECK(rounded(0x1p-12f) == 0x82);      // 1.5: rounds to even
+    CHECK(rounded(5 * 0x1p-12f) == 0x88);  // 7.5: rounds to even, the least normal number
   }
   SUBCASE("GELU with bias and its input kept, then its slope and the sums of rows") {
     Setup s = f32();

@@ -39,7 +39,7 @@ TEST_CASE("invalid launches are refused") {
   const Buffer<float> y(1);
   CHECK(broken::wide_shared(y, false, nullptr) == cudaErrorInvalidValue);  // not opted in
   simt::set_shared_limit(60 * 1024);
-  CHECK(broken::wide_shared(y, true, nullptr) == cudaErrorInvalidValue);  // nor can it
+  CHECK(broken::wide_shared(y, true, nullptr) == cudaErrorInvalidValue);  // nor possible
   simt::set_shared_limit(64 * 1024);
   simt::set_capability(120);
   CHECK(broken::wide_shared(y, true, nullptr) == cudaErrorNoKernelImageForDevice);
@@ -61,10 +61,10 @@ TEST_CASE("properties and occupancy") {
   int v = 0;
   check(cudaDeviceGetAttribute(&v, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   CHECK(v == 227 * 1024);
-  CHECK(broken::resident(256, 0) == 8);  // by threads
-  CHECK(broken::resident(33, 0) == 32);  // by blocks; warps are whole
+  CHECK(broken::resident(256, 0) == 8);  // limited by threads
+  CHECK(broken::resident(33, 0) == 32);  // limited by blocks; warps are whole
   CHECK(broken::resident(1024, 0) == 2);
-  CHECK(broken::resident(64, 40 * 1024) == 5);   // by shared memory
+  CHECK(broken::resident(64, 40 * 1024) == 5);   // limited by shared memory
   CHECK(broken::resident(64, 100 * 1024) == 0);  // not opted in
   CHECK(broken::resident(2048, 0) == 0);
   CHECK(broken::resident(0, 0) == -1);
@@ -217,7 +217,7 @@ TEST_CASE("functions of the host run in stream order, and cannot touch device me
 }
 
 namespace {
-// Whether f ends the process by an invalid access.
+// True if f ends the process by an invalid access.
 template <class F> bool faults(F f) {
   const pid_t child = fork();
   if (child == 0) {

@@ -32,7 +32,7 @@ void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cuda
   simt::reset();
 }
 
-// As finds(), of n written elements x and n that are not, y.
+// finds() with n written elements x and n unwritten ones, y.
 using OnArrays = std::function<void(bool mistake, cudaStream_t, float* x, float* y)>;
 void finds_in(std::vector<Fault> kinds, std::size_t n, const OnArrays& run) {
   finds(std::move(kinds), [&](bool mistake, cudaStream_t s) {

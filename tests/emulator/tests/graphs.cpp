@@ -270,7 +270,7 @@ TEST_CASE("what waits for the device ends the captures of all threads, whatever 
 TEST_CASE("the mode of a capture says what other threads may do") {
   simt::reset();
   const Stream s;
-  const auto allocates = [] {  // in another thread
+  const auto allocates = [] {  // another thread's
     cudaError_t e = cudaSuccess;
     std::thread([&] {
       void* p = nullptr;

@@ -1,4 +1,3 @@
-// Kernels around single instructions (`instructions.h`).
 #include "instructions.h"
 
 #include <tapegrad/cuda/device/hopper.h>
