@@ -97,7 +97,7 @@ void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
       g = t;
     }
 }
-// The tensor as a separate node of the tape.
+// A separate node of the tape.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);

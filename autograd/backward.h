@@ -1,6 +1,6 @@
 /// @file
-/// backward(): reverse-mode differentiation over the tape. Every vjp() emits ops, so the backward graph can be lazy,
-/// and create_graph makes it differentiable. Gradients are returned by tensor id, so nothing accumulates implicitly.
+/// Reverse-mode differentiation over the tape. Every vjp() emits ops, so the backward graph can be lazy, and
+/// create_graph makes it differentiable. Gradients are returned by tensor id: nothing accumulates implicitly.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -14,9 +14,9 @@ namespace tg {
 struct BackwardOptions {
   bool create_graph = false;  ///< record gradients on the tape; implies retain_graph
   bool retain_graph = false;  ///< keep saved values for another backward
-  /// Called when the gradient of a leaf is complete, after its hooks, while backward still runs. It gets the leaf's id
-  /// and the gradient native(). It may replace the gradient by one of the same shape, dtype and device, or empty it;
-  /// GradMap then lacks it.
+  /// Called when the gradient of a leaf is complete, after its hooks, while backward still runs. Gets the leaf's id and
+  /// the gradient native(), which it may replace by one of the same shape, dtype and device, or empty; GradMap then
+  /// lacks it.
   std::function<void(uint64_t leaf, Tensor& grad)> on_leaf_grad = {};
 };
 /// Gradients of leaves, by tensor. Gradients of intermediates are not kept; their hooks see them.
@@ -28,20 +28,20 @@ class GradMap {
     std::source_location where;
     At(const Tensor& t, const std::source_location& line = std::source_location::current()) : tensor(t), where(line) {}
   };
-  /// The gradient of t, in t's shape and dtype, or an empty Tensor if backward() did not reach t. An Error if t is no
+  /// The gradient of t in its shape and dtype, or an empty Tensor if backward() did not reach t. An Error if t is no
   /// leaf. It names the caller's line, as does the Error of an op that gets the empty Tensor.
   Tensor operator[](const At& t) const;
   /// The gradient of t in the dtype that backward() computed: bf16 for an f32 leaf that a single op cast to bf16,
   /// without other contributions. operator[] converts it; optimisers read half the bytes.
   Tensor native(const Tensor& t) const;
-  /// Whether backward() reached t.
+  /// True if backward() reached t.
   bool contains(const Tensor& t) const;
   size_t size() const { return map_.size(); }
-  /// Adds the gradients of another map, which may have more tensors.
+  /// Adds another map's gradients, which may have more tensors.
   GradMap& operator+=(const GradMap&);
   /// Multiplies every gradient by a number.
   GradMap& operator*=(double);
-  /// The gradients native(), ordered by leaf id: loops over them always emit the same ops.
+  /// Gradients native(), ordered by leaf id: loops over them always emit the same ops.
   /// @{
   std::map<uint64_t, Tensor>& map() { return map_; }
   const std::map<uint64_t, Tensor>& map() const { return map_; }
@@ -54,22 +54,21 @@ class GradMap {
 /// an earlier backward released its tape, or if a saved tensor was written since. It names the caller's line.
 GradMap backward(const Tensor& loss, BackwardOptions = {},
                  const std::source_location& = std::source_location::current());
-/// Gradients of leaves, given the gradient of an output in its shape and dtype. Errors are those of backward(loss).
+/// Gradients of leaves, given an output's in its shape and dtype. Errors: those of backward(loss).
 GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {},
                  const std::source_location& = std::source_location::current());
-/// Gradients of leaves, given the gradients of several outputs; contributions are summed. An output whose gradient is
-/// empty need not be on the tape. Errors are those of backward(loss).
+/// Gradients of leaves, given those of several outputs; contributions are summed. An output with an empty gradient need
+/// not be on the tape. Errors: those of backward(loss).
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
-/// The gradients of loss with respect to leaves or intermediates `of`, in their order, shapes and dtypes. All paths
-/// count, also those through other tensors of the list. Errors: those of backward(loss); a tensor that the loss does
-/// not depend on.
+/// Gradients of loss with respect to leaves or intermediates `of`, in their order, shapes and dtypes. All paths count,
+/// also those through other tensors of the list. Errors: those of backward(loss); a tensor that the loss does not
+/// depend on.
 std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
-/// The gradients of outputs of any shape with respect to leaves or intermediates `of`, in their order, shapes and
-/// dtypes: for each tensor the sum over the outputs, given their gradients `grads` in their shapes and dtypes. An
-/// output whose gradient is empty does not count. Errors: those of backward(outputs, grads); a tensor that no output
-/// depends on.
+/// Gradients of outputs of any shape with respect to leaves or intermediates `of`, in their order, shapes and dtypes:
+/// sums over the outputs, given their gradients `grads` in their shapes and dtypes. An output with an empty gradient
+/// does not count. Errors: those of backward(outputs, grads); a tensor that no output depends on.
 std::vector<Tensor> grad(Inputs outputs, Inputs of, Inputs grads, BackwardOptions = {});
-/// The result of value_and_grad(): the function's value, without history unless create_graph, and its gradients.
+/// The function's value, without history unless create_graph, and its gradients.
 struct ValueAndGrad {
   Tensor value;
   std::vector<Tensor> grads;
@@ -79,9 +78,9 @@ struct ValueAndGrad {
 std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)> f, BackwardOptions = {});
 
 namespace detail {
-// The vjp of a function f that is made of ops. It runs f on the tape and goes backward, given the gradients `grads` of
-// its outputs (empty for none), to `in` and `captured` (other tensors that f reads). It stops there, and does not call
-// their hooks. Returns the gradients of in, then of captured; empty for none. Differentiable if gradients are recorded.
+// vjp of a function f made of ops. Runs f on the tape and goes backward, given its outputs' gradients `grads`, to `in`
+// and `captured` (other tensors that f reads), where it stops without calling their hooks. Returns the gradients of in,
+// then of captured; empty for none, like `grads`. Differentiable if gradients are recorded.
 Tensors pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads);
 }  // namespace detail
 

@@ -13,7 +13,7 @@ struct Checkpoint : ViewOp<Checkpoint> {
   static constexpr auto kName = "checkpoint";
   RecomputeFn fn;
   std::optional<Rng> rng;
-  MatmulPrecision products = matmul_precision();  // of the first run
+  MatmulPrecision products = matmul_precision();  // the first run's
   size_t outputs, inputs;
   Checkpoint(RecomputeFn f, std::optional<Rng> r, size_t out, size_t in)
       : fn(std::move(f)), rng(r), outputs(out), inputs(in) {}
@@ -53,7 +53,7 @@ Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng) {
   for (size_t k = 0; k < y.size(); ++k) {
     TG_CHECK(y[k], value, "[checkpoint] the function returned an empty tensor as output {}. Each must have a value.",
              k);
-    if (y[k].requires_grad()) reads.push_back(y[k]);  // returned unchanged
+    if (y[k].requires_grad()) reads.push_back(y[k]);  // fn may return an input unchanged
   }
   std::vector<Tensor> all(y.begin(), y.end());
   all.insert(all.end(), in.begin(), in.end());

@@ -7,7 +7,7 @@ include(cmake/tapegradKernels.cmake)
 if(TG_CUDA MATCHES "^(ON|AUTO)$")
   include(CheckLanguage)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    # the PTX of 80 is for later GPUs
+    # 80: PTX for later GPUs.
     set(CMAKE_CUDA_ARCHITECTURES 80 90a-real CACHE STRING "GPUs to compile for")
   endif()
   check_language(CUDA)
@@ -70,7 +70,7 @@ function(tg_add_cuda target)
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
-  # Embeds the headers of kernels compiled at run time, and tuned GEMM algorithms.
+  # Headers of kernels compiled at run time, and tuned GEMM algorithms.
   set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h
       cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
@@ -84,13 +84,13 @@ function(tg_add_cuda target)
                      COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DHEADERS=${headers}
                              -DALGORITHMS=${algorithms} -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
   add_library(tg_cuda_runtime OBJECT ${runtime} ${embedded})
-  # one object per file, like the kernels
+  # One object per file, like the kernels.
   set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
   target_link_libraries(tg_cuda_runtime PRIVATE fmt::fmt Threads::Threads tg_flags)
   target_precompile_headers(tg_cuda_runtime PRIVATE <tapegrad/core/op.h>)
-  set(gpus "80-real, 90a-real")  # of the emulator
+  set(gpus "80-real, 90a-real")  # the emulator's
   if(TG_HAS_CUDA)
     list(JOIN CMAKE_CUDA_ARCHITECTURES ", " gpus)
   endif()
@@ -101,7 +101,7 @@ function(tg_add_cuda target)
     # cuBLASLt and NVRTC are loaded on first use (cuda/runtime/shared_library.h), from the system or else this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)
-    # loaded by the first profiler; without its headers profiles lack the GPU
+    # Loaded by the first profiler; profiles lack the GPU without its headers.
     if(TARGET CUDA::cupti)
       cmake_path(GET CUDA_cupti_LIBRARY PARENT_PATH cupti)
       target_compile_definitions(tg_cuda_runtime PRIVATE TG_HAS_CUPTI TG_CUPTI_LIBRARIES="${cupti}")

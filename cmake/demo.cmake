@@ -1,9 +1,9 @@
-# Target `demo`: writes short stories from a grammar, trains a byte-level GPT on them for a minute, and prints a
-# story that the model writes.
+# Target `demo`: trains a byte-level GPT for a minute on short stories from a grammar, and prints a story that it
+# writes.
 set(demo_out ${PROJECT_BINARY_DIR}/demo)
 set(demo_text ${PROJECT_BINARY_DIR}/stories.txt)
 add_custom_target(demo
-  COMMAND ${CMAKE_COMMAND} -E rm -rf ${demo_out}  # of an interrupted demo
+  COMMAND ${CMAKE_COMMAND} -E rm -rf ${demo_out}  # left by an interrupted demo
   COMMAND ${CMAKE_COMMAND} -DOUT=${demo_text} -P ${PROJECT_SOURCE_DIR}/cmake/stories.cmake
   COMMAND tg_app train --preset demo --out ${demo_out} --data ${demo_text}
   COMMAND ${CMAKE_COMMAND} -E echo ""

@@ -7,7 +7,7 @@
 #   sh cmake/deps.sh --list   prints the package names per manager
 set -eu
 
-packages='Eigen3 doctest fmt nlohmann_json CLI11' # as find_package() calls them
+packages='Eigen3 doctest fmt nlohmann_json CLI11' # names of find_package()
 tools='c++ cmake ninja utf8proc pcre2'
 ci_tools='git pkg-config clang++-16 clang-rt-16 clang-format-16 doxygen python3-venv mpicxx mpirun'
 table='
@@ -60,7 +60,7 @@ missing_tools() {
       echo 'int main() {}' | clang++-16 -fsanitize=address,undefined -x c++ - -o /dev/null 2>/dev/null && continue
     fi
     library=$(case $tool in utf8proc) echo utf8proc ;; pcre2) echo pcre2-8 ;; esac)
-    if [ -n "$library" ]; then # without a CMake package
+    if [ -n "$library" ]; then # no CMake package
       printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <%s.h>\nint main() {}' "$tool" |
         ${CXX:-c++} -x c++ - "-l$library" -o /dev/null 2>/dev/null && continue
     fi

@@ -1,4 +1,4 @@
-# install + export: find_package(tapegrad CONFIG) provides tapegrad::tapegrad, with headers <tapegrad/...>.
+# find_package(tapegrad CONFIG) provides tapegrad::tapegrad, with headers <tapegrad/...>.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets
@@ -42,7 +42,7 @@ configure_file(cmake/tapegrad.pc.in ${PROJECT_BINARY_DIR}/tapegrad.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/tapegrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TG_APPS)
-  # with the libraries that a bare system lacks
+  # Libraries that a bare system lacks.
   file(RELATIVE_PATH private ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/tapegrad)
   set_target_properties(tg_app PROPERTIES INSTALL_RPATH "$ORIGIN/${private}")
   install(TARGETS tg_app RUNTIME_DEPENDENCIES PRE_INCLUDE_REGEXES "lib(fmt|utf8proc|pcre2-8)[.]" PRE_EXCLUDE_REGEXES "."
@@ -56,7 +56,6 @@ install(FILES ${PROJECT_BINARY_DIR}/tapegradConfig.cmake ${PROJECT_BINARY_DIR}/t
         cmake/tapegradKernels.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/tapegrad)
 
-# cpack: a .deb and a .tar.gz of the command and the library.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_CONTACT "the tapegrad developers")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Deep learning runtime: tensors, tape autograd, GPT training and LoRA")

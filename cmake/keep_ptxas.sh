@@ -14,7 +14,7 @@ rm -rf "$object.ptxas" "$object.ptx" "$object.kept"
 mkdir -p "$object.kept"
 "$@" --keep --keep-dir "$object.kept" 2>"$object.said"
 status=$?
-for ptx in "$object.kept"/*.ptx; do # in the order of GPUs
+for ptx in "$object.kept"/*.ptx; do # ordered by GPU
   [ ! -f "$ptx" ] || mv "$ptx" "$object.ptx"
 done
 rm -rf "$object.kept"

@@ -8,18 +8,17 @@ else()
   set(TG_CPU_LEVELS "" CACHE STRING "no levels on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
 
-# GCC's generic tuning, because a level runs on many processors. Code never uses errno or traps of math functions;
-# without them loops vectorise. These are target options, because a precompiled header and its includers must agree on
-# sqrt() etc.
+# GCC's generic tuning, because a level runs on many processors. No code uses errno or traps of math functions; without
+# them loops vectorise. Target options, because a precompiled header and its includers must agree on sqrt() etc.
 set(TG_MATH_FLAGS -fno-math-errno -fno-trapping-math)
 set(TG_KERNEL_FLAGS -O3)
-# at -O1, clang takes six times as long to compile instrumented code here
+# At -O1, clang compiles instrumented code here six times slower.
 if(TG_SANITIZE MATCHES address)
   set(TG_KERNEL_FLAGS -O0)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Debug" OR TG_SANITIZE)
   set(TG_KERNEL_FLAGS "")
 endif()
-# With higher levels, the baseline serves only processors before 2013, except for kernels without other levels.
+# With higher levels, the baseline serves processors before 2013, except for kernels without other levels.
 set(TG_BASELINE_FLAGS ${TG_KERNEL_FLAGS})
 if(TG_CPU_LEVELS AND TG_KERNEL_FLAGS STREQUAL "-O3")
   set(TG_BASELINE_FLAGS -O2)
@@ -33,8 +32,8 @@ function(tg_add_kernel_levels target)
   endforeach()
   set_source_files_properties(${scalar} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   if(TG_SANITIZE)
-    # Only GEMM's sources differ between levels, and instrumented code is not vectorised: sanitizer builds compile only
-    # the callers of GEMM per level.
+    # GEMM alone has different sources per level, and instrumented code is not vectorised: sanitizer builds compile the
+    # callers of GEMM alone per level.
     foreach(file IN LISTS kernels)
       file(STRINGS ${PROJECT_SOURCE_DIR}/${file} calls REGEX "<tapegrad/cpu/gemm/")
       if(NOT calls)
@@ -50,7 +49,7 @@ function(tg_add_kernel_levels target)
     if(level EQUAL 1)
       add_library(tg_kernels_v1 OBJECT ${scalar} ${kernels} ${attention} ${gemm})
       target_compile_options(tg_kernels_v1 PRIVATE ${TG_BASELINE_FLAGS})
-      target_link_libraries(tg_kernels_v1 PRIVATE Eigen3::Eigen)  # GEMM of the baseline
+      target_link_libraries(tg_kernels_v1 PRIVATE Eigen3::Eigen)  # the baseline's GEMM
     else()
       add_library(tg_kernels_v${level} OBJECT ${kernels} ${attention} ${gemm})
       target_compile_options(tg_kernels_v${level} PRIVATE ${TG_KERNEL_FLAGS} -march=x86-64-v${level} -mtune=generic)
@@ -70,7 +69,7 @@ function(tg_add_kernel_levels target)
       # g++ 12 warns about undefined values in its AVX-512 intrinsics.
       target_compile_options(tg_kernels_v${level} PRIVATE -Wno-uninitialized -Wno-maybe-uninitialized)
     endif()
-    # without optimisation, intrinsics do not compile behind a precompiled header
+    # Unoptimised intrinsics do not compile behind a precompiled header.
     if(TG_KERNEL_FLAGS STREQUAL "-O3")
       target_precompile_headers(tg_kernels_v${level} PRIVATE <tapegrad/core/op.h>)
     endif()

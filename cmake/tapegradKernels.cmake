@@ -13,7 +13,7 @@ set_property(GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS ${TG_EMULATE_CHECKS})
 
 macro(tapegrad_enable_cuda)
   enable_language(CUDA)
-  # CMake 3.25 does not know that nvcc 12 and later accept C++20
+  # CMake 3.25 does not know that nvcc 12 and later accept C++20.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
