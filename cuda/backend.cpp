@@ -66,7 +66,7 @@ std::unique_ptr<DeviceState> open_device(int device) {
   return s;
 }
 
-// Opened on first use; leaked, because static tensors may be freed last.
+// Leaked: static tensors may be freed last.
 struct Devices {
   std::mutex mutex;
   std::string why_none;
@@ -104,7 +104,6 @@ Devices& devices() {
 thread_local int t_device = 0;  // current CUDA device
 thread_local std::pair<int, cudaStream_t> t_on{-1, nullptr};
 
-// Makes the device current in the calling thread.
 DeviceState& state(int device) {
   Devices& all = devices();
   auto& slot = all.open.at(size_t(device));

@@ -1,4 +1,3 @@
-// Chooses the kernel; delta of the gradient.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 
@@ -108,7 +107,7 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// delta[i] = dy[i] . y[i]; dy, y (rows, HS), kLanes lanes per row.
+// delta[i] = dy[i] . y[i], rows of HS; kLanes lanes per row.
 constexpr int kProductRows = 64;  // rows per block
 template <class T, int kLanes, bool kVectors>
 __global__ void __launch_bounds__(kThreads, 6)

@@ -1,5 +1,5 @@
-// attention_tiled*.cu: any dtype; attention_mma*.cu: bf16 on tensor cores. q, y (B, H, Tq, HS), k, v (B, Hkv, Tk, HS).
-// Scores stay on chip (FlashAttention-2, arXiv:2307.08691).
+// attention_tiled*.cu: any dtype; attention_mma*.cu: bf16 on tensor cores. q, y (B, H, Tq, HS), k, v (B, Hkv, Tk, HS);
+// scores stay on chip (FlashAttention-2, arXiv:2307.08691).
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/kernel.h>
@@ -11,7 +11,7 @@ namespace tg::cuda {
 template <class T> struct HeadRows {  // element (t, i) of a head is p[t * row + i * col]
   T* p;
   int64_t row, col;
-  bool vectors;  // rows are whole aligned 16-byte vectors
+  bool vectors;  // whole aligned 16-byte vectors
 };
 template <class T> struct Heads {  // (B, heads, T, HS), any strides
   T* p;
@@ -29,7 +29,7 @@ template <class T> struct Heads {  // (B, heads, T, HS), any strides
   }
 };
 
-// A sequence's `keys` of Tk keys are valid; its first query has the position `start` among them.
+// `keys` of Tk keys are valid; the first query has position `start` among them.
 struct AttentionSpan {
   int64_t keys, start;
 };
@@ -43,8 +43,7 @@ struct AttentionSizes {
   __device__ __forceinline__ AttentionSpan span(int64_t b) const {
     return spans ? spans[b] : AttentionSpan{tk, tk - tq};
   }
-  // seen: number of visible keys of query i, a prefix; at least 1 if there are keys. first_query: lowest query that
-  // sees key j, else tq.
+  // seen: visible keys of query i, a prefix; 0 without keys. first_query: lowest query that sees key j, else tq.
   __device__ __forceinline__ int64_t seen(const AttentionSpan& s, int64_t i) const {
     const int64_t n = i + 1 + s.start;
     return causal && n < s.keys ? n : s.keys;
@@ -68,14 +67,14 @@ template <class T> struct AttentionArgs {
 template <class T> struct AttentionGradArgs {
   AttentionSizes z;
   Heads<const T> q, k, v, dy;
-  const compute_t<T>*lse, *delta;  // (B, NH, Tq); delta = sum of dy y over a row
+  const compute_t<T>*lse, *delta;  // (B, NH, Tq); delta: row sums of dy y
   Heads<T> dq, dk, dv;
 };
 
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// A block's sequence, head and tile i. Tiles with smaller i start earlier, so i counts down the loop lengths.
+// A block's sequence, head and tile i. Blocks start in ascending i.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {
@@ -90,7 +89,7 @@ template <int... kSizes, class F> void visit_head_size(int64_t n, F f) {
   (void)((n <= kSizes && (f.template operator()<kSizes>(), true)) || ...);
 }
 
-// f<Tile>(): Small if Large exceeds the device's shared memory.
+// Small if Large exceeds the device's shared memory.
 template <class Large, class Small, class F> void visit_tile(const Context& c, DType t, int64_t hs, F f) {
   const size_t most = properties(c.device.index).shared_per_block;
   const bool large = Large::kShared <= kLeastShared || Large::kShared <= most;
@@ -107,7 +106,7 @@ template <class Large, class Small, class F> void visit_tile(const Context& c, D
 
 template <class T> void attention_tiled(const Context&, const AttentionArgs<T>&);
 template <class T> void attention_grad_tiled(const Context&, const AttentionGradArgs<T>&);
-// q, k, v and dy are in whole vectors. Forward needs scale > 0.
+// q, k, v and dy are in whole vectors; scale > 0 in forward.
 void attention_mma(const Context&, const AttentionArgs<bf16>&);
 void attention_grad_mma(const Context&, const AttentionGradArgs<bf16>&);
 

@@ -1,5 +1,5 @@
-// A block of 4 warps: q rows [q0, q0 + kQueries) of head h; it loops over tiles of keys. V loads during Q K^T, the next
-// K during P V.
+// A block of 4 warps: q rows [q0, q0 + kQueries) of head h, all tiles of keys. V loads during Q K^T, the next K during
+// P V.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
@@ -9,12 +9,12 @@ template <int D> struct Tile {
   static constexpr int kOwn = kTall * 16;               // rows per warp
   static constexpr int kQueries = kWarps * kOwn, kKeys = N * 8;
   static constexpr size_t kShared = sizeof(bf16) * (kQueries + 2 * kKeys) * kStep<D>;
-  static constexpr int kCtas = 2;  // blocks per SM
+  static constexpr int kCtas = 2;
   static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
-// Online softmax of a warp's rows. A lane has two rows, 8 apart, per 16-row tile. step(): s = 2^(scale (s - max)),
-// scale > 0; o and sum are rescaled. `sum` covers the lane's columns only.
+// Online softmax. A lane has rows 8 apart, [2], of each 16-row tile. step(): s = 2^(scale (s - max)), scale > 0; o and
+// sum are rescaled. `sum` covers the lane's columns.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
@@ -44,7 +44,7 @@ template <int kTall, int N, int O> struct Softmax {
     for (int m = 0; m < kTall; ++m)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float next = max[m][i];  // fmaxf skips NaN; the exponentials keep it
+        float next = max[m][i];  // fmaxf skips NaN
 #pragma unroll
         for (int n = 0; n < N; ++n) next = fmaxf(next, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
         next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));

@@ -1,14 +1,14 @@
-// GEMMs of bf16 tiles in shared memory (mma.sync m16n8k16), f32 accumulators. A warp has kTall * 16 rows. Lane l of a
-// 16 x 8 accumulator has columns l % 4 * 2 and the next of rows l / 4 (e = 0, 1) and l / 4 + 8 (e = 2, 3). Two adjacent
-// accumulators, rounded to bf16, are the next GEMM's A operand.
+// mma.sync m16n8k16 on bf16 tiles in shared memory. A warp has kTall * 16 rows. Lane l of a 16 x 8 accumulator has
+// columns l % 4 * 2 and the next of rows l / 4 (e = 0, 1) and l / 4 + 8 (e = 2, 3). Two adjacent accumulators, rounded
+// to bf16, are the next GEMM's A operand.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
 namespace tg::cuda {
 namespace {
 constexpr int kWarps = 4, kThreads = kWarps * 32;
-constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // sm_90; kSharedOfBlock is the system's share
-// Row stride of a tile: an odd multiple of 16 bytes, so that 8 rows cover all banks.
+constexpr size_t kSharedOfSm = 228 << 10, kSharedOfBlock = 1 << 10;  // sm_90; system's share
+// Row stride of a tile: an odd multiple of 16 bytes against bank conflicts.
 template <int D> constexpr int kStep = D + 8;
 
 __device__ __forceinline__ int lane_row() { return int(threadIdx.x) % 32 / 4; }
@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 #endif
 }
 
-// cp.async of rows [first, first + kRows) by D columns; zeros beyond `rows` and hs.
+// cp.async of rows [first, first + kRows), zeros beyond `rows` and hs.
 template <int kRows, int D>
 __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& from, int64_t first, int64_t rows,
                                           int64_t hs) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& 
   for (int r = 0; r < kRows; r += kAtOnce, p += kAtOnce * from.row)
     if (r + kAtOnce <= kRows || r + row < kRows) cp_async16(to + r * kStep<D>, p, r < left);
 }
-// s = a b^T: a, the warp's rows (16 kTall, D); b (8 N, D).
+// s = a b^T: a (16 kTall, D), the warp's rows; b (8 N, D).
 template <int D, int kTall, int N>
 __device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
   const int lane = int(threadIdx.x) % 32;
@@ -99,7 +99,7 @@ template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTa
 #pragma unroll
       for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
 }
-// Stores o * factor as rows [first, ...). `own`: the warp's shared memory, which stages 16-byte stores.
+// Stores o * factor as rows [first, ...). `own`: the warp's staging memory.
 template <int D, int kTall>
 __device__ __forceinline__ void store_rows(const HeadRows<bf16>& to, const float (&o)[kTall][D / 8][4],
                                            const float (&factor)[kTall][2], bf16* own, int64_t first, int64_t rows,

@@ -1,24 +1,22 @@
-// Without atomics: blocks of one kernel own a tile of keys and loop over queries (dK, dV; P and dS are (keys,
-// queries)), blocks of the other own a tile of queries and loop over keys (dQ). Both recompute the scores and load the
-// next tile during the GEMMs.
+// No atomics: a block owns a tile of keys and loops over queries (dK, dV; P, dS (keys, queries)), or owns queries and
+// loops over keys (dQ). Both recompute scores; the next tile loads during the GEMMs.
 #include <tapegrad/cuda/attention/attention_mma.h>
 
 namespace tg::cuda {
 namespace {
-// A warp owns 16 kRowTiles rows and takes 8 N rows of the other operand per step. More rows need fewer shared-memory
-// reads.
+// A warp owns 16 kRowTiles rows and takes 8 N other rows per step.
 template <int D, int kRowTiles, int kOtherTiles> struct Tile {
   static constexpr int kTall = kRowTiles, N = kOtherTiles, kOwn = kTall * 16, kBlock = kWarps * kOwn, kOthers = N * 8;
   static constexpr int kElements = (2 * kBlock + 4 * kOthers) * kStep<D>;
   static constexpr size_t kShared = sizeof(bf16) * kElements + 2 * sizeof(float) * 2 * kOthers;
-  static constexpr int kCtas = 2;  // blocks per SM
+  static constexpr int kCtas = 2;
   static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
-// Keys: 32 rows per warp with heads of 64 or 80 would read a third less, but exceed 255 registers.
+// 32 rows of keys per warp with heads of 64 or 80 exceed 255 registers.
 template <int D> using KeyTile = Tile<D, D == 32 ? 2 : 1, D == 64 || D == 80 ? 8 : 4>;
 template <int D> using QueryTile = Tile<D, D <= 96 ? 2 : 1, D == 32 ? 8 : 4>;
 
-// Two own tiles (K, V or Q, dY), then two stages: two tiles of the other operand, lse (base 2), delta.
+// Own tiles (K, V or Q, dY), then two stages: two other tiles, lse (base 2), delta.
 template <class S, int D> struct Shared {
   bf16* p = dynamic_shared<bf16>();
   __device__ __forceinline__ bf16* own(int i) const { return p + i * S::kBlock * kStep<D>; }
@@ -31,7 +29,7 @@ template <class S, int D> struct Shared {
 };
 
 template <class S> using Scores = float[S::kTall][S::N][4];
-// p = P, ds = dS, both (keys, queries). stats: lse (base 2), delta of kOthers queries.
+// p = P, ds = dS (keys, queries). stats: lse (base 2), delta of kOthers queries.
 template <class S>
 __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const float* stats, float scale) {
 #pragma unroll
@@ -47,7 +45,7 @@ __device__ __forceinline__ void weigh_keys(Scores<S>& p, Scores<S>& ds, const fl
       }
   }
 }
-// Zeros hidden pairs: keys from `keys` on, queries before edge + row.
+// Hides keys from `keys` on, and queries before edge + row.
 template <class S> __device__ __forceinline__ void mask_keys(Scores<S>& p, Scores<S>& ds, int keys, int edge) {
 #pragma unroll
   for (int t = 0; t < S::kTall; ++t)
@@ -104,12 +102,12 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
   const int blocks = block_of(z.tq + S::kOthers - 1), begin = block_of(z.first_query(span, row0)),
             whole = block_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
-  // keys: number of the warp's valid keys. Key `row` of the warp is visible to queries from first + edge + row on.
+  // keys: valid ones. Queries from first + edge + row on see key `row` of the warp.
   const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * S::kOwn * kStep<D>, *v = m.own(1) + warp * S::kOwn * kStep<D>;
-  // Loads query tile n of head h; returns the thread's element of stats.
+  // Returns the thread's element of stats.
   const auto load = [&](int stage, int h, int n) {
     const int64_t q0 = first + n * S::kOthers;
     load_tile<S::kOthers, D>(m.others(stage, 0), a.q.at(at.b, h), q0, z.tq, z.hs);

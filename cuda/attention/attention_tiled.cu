@@ -1,10 +1,9 @@
-// A block: q rows [q0, q0 + kQueries) of head h; it loops over tiles of keys. K and V share one tile of shared memory
-// in turn.
+// A block: q rows [q0, q0 + kQueries) of head h, all tiles of keys. K and V share memory in turn.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-// A thread has R queries and N keys: fewer for long rows or little memory.
+// Fewer queries (R) and keys (N) for long rows or little memory.
 template <class C, int D, bool kSmall = false> struct Tile {
   static constexpr int kBytes = D * int(sizeof(C)),
                        R = kBytes <= 1024 ? 4
@@ -18,8 +17,8 @@ template <class C, int D, bool kSmall = false> struct Tile {
   static_assert(!kSmall || kShared <= kLeastShared);
 };
 
-// Online softmax of a row: s becomes exponentials, 0 beyond `seen`. Returns the factor for earlier sums. The maximum
-// skips NaN; the exponentials keep it.
+// Online softmax: s becomes exponentials, 0 beyond `seen`. Returns the factor of earlier sums. The maximum skips NaN;
+// the exponentials keep it.
 template <int N, class C> __device__ __forceinline__ C softmax_step(C (&s)[N], int64_t seen, C scale, C& max, C& sum) {
   const int tx = int(threadIdx.x) % kSide;
   C next = max;

@@ -1,5 +1,5 @@
-// GEMMs of tiles in shared memory, register accumulators in T's compute type. 256 threads are 16 x 16: thread (ty, tx)
-// has rows [ty R, ty R + R), and 16 adjacent lanes share a row.
+// GEMMs of tiles in shared memory, in T's compute type. Thread (ty, tx) of 16 x 16 has rows [ty R, ty R + R): 16
+// adjacent lanes share a row.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 
@@ -12,9 +12,9 @@ __device__ __forceinline__ double power2(double x) { return exp2(x); }
 __device__ __forceinline__ float logarithm2(float x) { return log2f(x); }
 __device__ __forceinline__ double logarithm2(double x) { return log2(x); }
 
-// Row stride of a tile: the padding shifts adjacent rows by 16 bytes of banks.
+// Padding against bank conflicts: 16 bytes per row.
 template <class C, int N> constexpr int kStep = N + kVec<C>;
-// A thread's columns: (tx + 16 j) * W + w, w < W; N / 16 in all.
+// A thread's N / 16 columns: (tx + 16 j) * W + w, w < W.
 template <class C, int N> constexpr int kWide = N / kSide % kVec<C> == 0 ? kVec<C> : N / kSide % 2 == 0 ? 2 : 1;
 
 template <int kRows, int D, class T, class C>
@@ -66,7 +66,7 @@ __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C*
     }
   }
 }
-// p[ty R + r][tx + 16 n] = s[r][n]. Its readers share a row, so __syncwarp() is enough.
+// p[ty R + r][tx + 16 n] = s[r][n], read by lanes of one warp: __syncwarp() is enough.
 template <int R, int N, class C> __device__ __forceinline__ void store_weights(C* p, const C (&s)[R][N]) {
   p += int(threadIdx.x) / kSide * R * kStep<C, N * kSide> + int(threadIdx.x) % kSide;
   __syncwarp();
@@ -76,7 +76,7 @@ template <int R, int N, class C> __device__ __forceinline__ void store_weights(C
     for (int n = 0; n < N; ++n) p[r * kStep<C, N * kSide> + n * kSide] = s[r][n];
   __syncwarp();
 }
-// o[r][j] += row ty R + r of p (K weights) . the thread's j-th column of b.
+// o[r][j] += row ty R + r of p (K weights) . the thread's column j of b.
 template <int K, int D, int R, class C>
 __device__ __forceinline__ void add_weighted(C (&o)[R][D / kSide], const C* p, const C* b) {
   constexpr int V = kVec<C>, W = kWide<C, D>, kColumns = D / kSide / W;

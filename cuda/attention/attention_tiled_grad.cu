@@ -1,10 +1,10 @@
-// Without atomics: blocks of one kernel own a tile of keys and loop over queries (dk, dv), blocks of the other own a
-// tile of queries and loop over keys (dq). Both recompute the scores.
+// No atomics: a block owns a tile of keys and loops over queries (dk, dv), or owns queries and loops over keys (dq).
+// Both recompute scores.
 #include <tapegrad/cuda/attention/attention_tiled.h>
 
 namespace tg::cuda {
 namespace {
-// A thread has R own rows and N others: fewer for long rows. kTurns: the two other tiles share memory.
+// Fewer own (R) and other (N) rows for long rows. kTurns: the two other tiles share memory.
 template <class C, int D, bool kSmall = false> struct Tile {
   static constexpr bool kTurns = kSmall;
   static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1;
@@ -23,7 +23,7 @@ template <class C, int D, class S> struct Shared {
     weights = others[1] + S::kOthers * kStep<C, D>;
   }
 };
-// Loads tile i, and the second tile unless both share memory.
+// Loads tile i; the second tile too unless both share memory.
 template <class S, class F> __device__ __forceinline__ void take_turn(int i, F load) {
   __syncthreads();
   load(i);

@@ -4,7 +4,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kThreads = 256, kBatch = 16;  // 16 parts are 3.6 of the 4 KiB of kernel arguments
+constexpr int kThreads = 256, kBatch = 16;  // 16 parts: 3.6 of 4 KiB of kernel arguments
 
 // A region whose innermost dimension counts accesses.
 struct Part {

@@ -1,4 +1,4 @@
-// Copies tensors of any layout into parts of contiguous ones, in the widest possible accesses.
+// Copies any layout into parts of contiguous tensors, in the widest accesses.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// y = x, or zeros if x is null. Strides count elements.
+// y = x, or zeros for null x. Strides in elements.
 struct Region {
   Shape shape;
   const std::byte* x;
@@ -14,7 +14,7 @@ struct Region {
   std::byte* y;
   Strides y_strides;
 };
-// One launch per 16 regions without overlap. size: bytes per element.
+// One launch per 16 regions without overlap.
 void copy_regions(const Context&, size_t size, std::span<const Region>);
 
 }  // namespace tg::cuda

@@ -1,4 +1,4 @@
-// No includes: kernels of NVRTC use it too.
+// Also for NVRTC, hence no includes.
 #pragma once
 
 namespace tg::cuda {

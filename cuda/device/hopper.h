@@ -1,5 +1,4 @@
-// mbarrier, TMA tile loads with the 128-byte swizzle, wgmma: PTX for nvcc, then the emulator's versions. For sm_90a
-// only.
+// mbarrier, TMA loads with the 128-byte swizzle, wgmma: PTX for sm_90a, then the emulator's.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
@@ -30,7 +29,7 @@ inline cudaError_t encode_tensor_map(TensorMap* map, CUtensorMapDataType type, c
       CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return r == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
-// data[rows][columns], swizzled boxes box_rows x box_columns (128 bytes wide).
+// data[rows][columns]; swizzled boxes box_rows x box_columns (128 bytes wide).
 inline cudaError_t make_tensor_map(TensorMap* map, const __nv_bfloat16* data, std::uint64_t rows, std::uint64_t columns,
                                    std::uint32_t box_rows, std::uint32_t box_columns) {
   return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, rows, columns, columns * sizeof *data, box_rows,
@@ -47,7 +46,7 @@ using mbarrier = std::uint64_t;
 __device__ __forceinline__ void mbarrier_init(mbarrier* b, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-// Goes between the inits and the barrier that publishes them.
+// Precedes the barrier that publishes the inits.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -58,7 +57,7 @@ __device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
 __device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-// Waits for the phase of that parity to end; the first has 0.
+// The first phase has parity 0.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -68,10 +67,10 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
       : "memory");
 }
 
-// Makes this thread's shared-memory writes visible to wgmma after the next barrier.
+// Shows this thread's shared-memory writes to wgmma after the next barrier.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// One thread loads the box at (row, column), zeros outside the tensor.
+// Zeros outside the tensor.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -99,7 +98,7 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
       : "l"(a), "l"(b)
       : "memory");
 }
-// Waits for all wgmma of the warpgroup. The operand d keeps reads of the accumulators below.
+// The operand d keeps later reads of d below the wait.
 __device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;"
                : TG_D4(0), TG_D4(4), TG_D4(8), TG_D4(12), TG_D4(16), TG_D4(20), TG_D4(24), TG_D4(28)

@@ -16,7 +16,7 @@ struct Logs {
   std::map<std::pair<uint64_t, uint64_t>, std::unique_ptr<IndexSite>> sites;
 };
 Logs& logs() {
-  static auto& l = *new Logs;  // leaked, like the devices
+  static auto& l = *new Logs;  // leaked
   return l;
 }
 void clear(const IndexLog& log, int device) {

@@ -1,5 +1,5 @@
-// The kernel skips bad indices and logs them in pinned memory; the next synchronisation throws the Error of the first
-// one, as on the CPU. Captured graphs may hold it; recording then orders calls.
+// Bad indices are skipped and logged in pinned memory; the next synchronisation throws the first one's Error, as on the
+// CPU.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 
-// A run-time dtype, i64 or i32, halves the number of kernels.
+// Run-time i64 or i32 halves the number of kernels.
 struct Ids {
   const void* first;
   bool wide;
@@ -17,7 +17,7 @@ struct Ids {
   }
 };
 
-// An index Error without value and position. Interned for ever, once per distinct use.
+// An index Error without value and position, interned for ever.
 struct IndexSite {
   Error (*error)(const IndexSite&, int64_t position, int64_t value);
   std::string_view op;
@@ -46,13 +46,13 @@ class IndexCheck {
  public:
   IndexCheck(const Context&, const IndexSite&);
   __device__ __forceinline__ bool inside(int64_t id) const { return uint64_t(id) < uint64_t(size_); }
-  // inside(id); else logs it with its position among the indices.
+  // inside(id); else logs it.
   __device__ __forceinline__ bool operator()(int64_t id, int64_t position) const {
     if (!inside(id)) note(id, position);
     return inside(id);
   }
-  // Only a key below all earlier ones takes an entry: whatever the order of threads, the last entry is the first bad
-  // index in row-major order. When entries run out, the oldest are overwritten.
+  // Only keys below all earlier ones take an entry: the last entry is the first bad index in row-major order. When
+  // entries run out, the oldest are overwritten.
   __device__ __forceinline__ void note(int64_t value, int64_t position) const {
     const unsigned long long key = key_ + static_cast<unsigned long long>(position);
     if (atomicMin(&log_.counters->least, key) <= key) return;

@@ -11,10 +11,10 @@ struct Product {
   int64_t ld_x = 0, ld_weight = 0;
   const float *absmax_x = nullptr, *absmax_weight = nullptr, *bias = nullptr;
   int64_t step_x = 0, step_weight = 0;
-  bool wide = false;  // result rows are 16-byte aligned
+  bool wide = false;  // 16-byte aligned result rows
 };
 
-// Rasterises groups of kGroup tile rows column by column, so that concurrent blocks share operands in L2.
+// Tile order: columns within groups of kGroup rows, so that concurrent blocks share operands in L2.
 struct TileOrigin {
   int64_t row, column;
   __device__ __forceinline__ TileOrigin(const Product& p, int64_t rows, int64_t columns, int64_t t) {
@@ -26,14 +26,14 @@ struct TileOrigin {
   }
 };
 
-// Epilogue through shared memory: 16 rows of kPart * 8 columns at a time; kStep avoids bank conflicts.
+// Epilogue through shared memory, 16 rows of kPart * 8 columns at a time.
 template <class S, class T> struct Results {
   static constexpr int kPart = S::kN <= 8 ? S::kN : int(16 / sizeof(T)), kStep = kPart * 8 + 8;
   static constexpr size_t kColumnBytes = size_t(S::kColumns) * 8,
                           kBytes = kColumnBytes + size_t(S::kWarps) * 16 * kStep * sizeof(T);
   static_assert(S::kN % kPart == 0);
 
-  // For all multiplying threads. `shared` is free between their barriers around the call.
+  // For all multiplying threads, between barriers of `shared`.
   static __device__ __forceinline__ void store(const Product& p, const int (&sums)[S::kM][S::kN][4], T* y,
                                                std::byte* shared, int64_t first, int64_t left) {
     const int warp = int(threadIdx.x) / 32;
@@ -48,7 +48,7 @@ template <class S, class T> struct Results {
       }
       S::barrier();
     }
-    const int side = warp % S::kAcross * S::kN * 8;  // the warp's first column in the block
+    const int side = warp % S::kAcross * S::kN * 8;
     first += warp / S::kAcross * S::kM * 16;
 #pragma unroll
     for (int i = 0; i < S::kM; ++i)
@@ -91,7 +91,7 @@ template <class S, class T> struct Results {
     }
   }
   static __device__ __forceinline__ void copy(const Product& p, const T* own, T* y, int64_t first, int64_t left) {
-    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // kAtOnce: rows per store of a warp
+    constexpr int V = kVec<T>, kPacks = kPart * 8 / V, kAtOnce = 32 / kPacks;  // kAtOnce: rows per store
     const int row = int(threadIdx.x) % 32 / kPacks, pack = int(threadIdx.x) % kPacks;
     left += pack * V;
     if (left >= p.n) return;

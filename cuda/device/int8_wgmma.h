@@ -1,5 +1,5 @@
-// One thread loads both operands' tiles by TMA into a ring of stages, two warpgroups multiply. Blocks are persistent:
-// the next tile loads while this one is stored.
+// One thread loads tiles by TMA into a ring of stages, two warpgroups multiply. Persistent blocks: the next tile loads
+// while this one is stored.
 #pragma once
 #include <tapegrad/cuda/device/hopper.h>
 #include <tapegrad/cuda/device/int8_product.h>
@@ -11,7 +11,7 @@ namespace {
 struct Wgmma {
   static constexpr int kRows = 128, kColumns = 256, kDepth = 128, kStages = 4;
   static constexpr int kRowBytes = kRows * kDepth, kStageBytes = kRowBytes + kColumns * kDepth;
-  // Multiplying warps: 16 rows, all columns each.
+  // 16 rows, all columns per warp.
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
   static constexpr int kBlock = kThreads + 128;  // + the loading warpgroup
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }
@@ -23,7 +23,6 @@ struct Wgmma {
 class Ring {  // a thread's position
  public:
   __device__ __forceinline__ int stage() const { return stage_; }
-  // Flips each round, like the barriers' phases.
   __device__ __forceinline__ int parity() const { return parity_; }
   __device__ __forceinline__ void next() {
     stage_ = stage_ + 1 == Wgmma::kStages ? 0 : stage_ + 1;
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
       const TileOrigin at(p, S::kRows, S::kColumns, t);
       for (int step = 0; step < steps; ++step, ring.next()) {
         const int s = ring.stage();
-        mbarrier_wait(empty + s, ring.parity() ^ 1);  // passes at once in the first round
+        mbarrier_wait(empty + s, ring.parity() ^ 1);  // immediate in the first round
         mbarrier_arrive_expect(full + s, S::kStageBytes);
         std::byte* const to = shared + s * S::kStageBytes;
         tma_load(to, &x, int(at.row), step * S::kDepth, full + s);
@@ -88,7 +87,7 @@ __global__ void __launch_bounds__(Wgmma::kBlock, 1)
   }
 #endif
 }
-// Compute capability 9.0 is not enough: the image must be for 9.0a.
+// 9.0 is not enough: the image must be for 9.0a.
 template <class T> bool has_wgmma(const Context& c) {
   if (properties(c.device.index).major != 9 || !has_shared(c, Wgmma::shared<T>())) return false;
 #ifdef __CUDACC__
@@ -102,7 +101,6 @@ template <class T> bool has_wgmma(const Context& c) {
   return true;
 #endif
 }
-// k > 0.
 template <class T> void multiply_by_wgmma(const Context& c, const Product& p, T* y) {
   using S = Wgmma;
   TensorMap x, weight;

@@ -38,8 +38,7 @@ void launch(const Context& c, void (*kernel)(P...), dim3 grid, dim3 block, size_
   launched(c);
 }
 
-/// Offsets of the i-th element (row-major) of N operands of one shape. Compatible adjacent dimensions are merged.
-/// Stride 0 broadcasts.
+/// Offsets of the i-th element (row-major) of N operands of one shape, adjacent dimensions merged. Stride 0 broadcasts.
 template <size_t N> struct Strided {
   int32_t dims = 0;
   int64_t shape[kMaxDims] = {}, stride[N][kMaxDims] = {};  // innermost first
@@ -75,7 +74,7 @@ template <size_t N> struct Strided {
 #pragma unroll
     for (size_t k = 0; k < N; ++k) at[k] = 0;
 #pragma unroll 1
-    for (int32_t d = 0; d < dims; ++d) {  // unrolling would multiply much code
+    for (int32_t d = 0; d < dims; ++d) {  // unrolling would multiply the code
       I index = i, rest = 0;
       if (d + 1 < dims) {  // the last dimension needs no division
         rest = i / I(shape[d]);
@@ -117,7 +116,7 @@ template <class T> class Dense {
   Contiguous any_;
 };
 
-// f(bits): `number` as dtype d, in an unsigned type.
+// `number` as dtype d, in an unsigned type.
 template <class F> void visit_bits(DType d, double number, F&& f) {
   visit_dtype(d, [&]<class T>() {
     using U = std::conditional_t<

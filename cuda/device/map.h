@@ -1,6 +1,5 @@
-// y[i] = f(x[i]...) with broadcasting, any layouts, a type per operand; one kernel per function and compute type.
-// Operands contiguous or constant along the innermost dimension move in packs of V (16 bytes), other layouts and all
-// f64 by elements. Each index is read before it is written, so y may alias an operand.
+// y[i] = f(x[i]...) with broadcasting, any layouts, a type per operand. Operands contiguous or constant along the
+// innermost dimension move in packs of V (16 bytes), others and f64 by elements. y may alias an operand.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -12,7 +11,7 @@ constexpr int kMapThreads = 128;  // 16 blocks fill an SM
 // False for compute-bound f: V copies of its code do not pay.
 template <class F> inline constexpr bool kGrouped = true;
 
-// float becomes bf16 in a bf16 call.
+// bf16 for float in a bf16 call.
 template <bool kHalf, class X> using stored_t = std::conditional_t<kHalf && std::is_same_v<X, float>, bf16, X>;
 
 template <int V, class S> __device__ __forceinline__ void load(S (&to)[V], const S* from, bool repeat) {
@@ -26,7 +25,7 @@ template <int V, class S> __device__ __forceinline__ void load(S (&to)[V], const
 #pragma unroll
   for (int k = 0; k < V; ++k) to[k] = v.x[k];
 }
-// Issues all loads before the first conversion, so that their latencies overlap.
+// Issues all loads before any conversion, so that their latencies overlap.
 template <int V, class X> struct Elements {
   X x[V];
   bf16 half[V];
@@ -69,8 +68,8 @@ __device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, 
   (e.template read<kHalf>(x, at[K], repeat[K]), ...);
   (e.template convert<kHalf>(), ...);
 }
-// Scalar arguments in one struct: all kernels share a signature and a launch. User-defined functors may have any type
-// A, which is copied to the device.
+// Scalar arguments in one struct: all kernels share a signature and a launch. User-defined functors may have any
+// copyable A.
 template <class T> struct Numbers {
   T a{}, b{};
   uint8_t choice = 0;
@@ -93,7 +92,7 @@ __device__ __forceinline__ void map_one(const A& numbers, int64_t i, const int64
                                         std::index_sequence<K...>, const X* x, const Z*... z) {
   write_one<Y>(y, i, F::f(numbers, read_one(x, at[0], half), read_one(z, at[K + 1], half)...), half);
 }
-// One thread per pack of V, then one per element from V * groups on; both share one walk, to keep code small.
+// A thread per pack of V, then per element; one walk keeps the code small.
 template <int V, class F, class A, class Y, class X, class... Z>
 __global__ void __launch_bounds__(kMapThreads) map_kernel(A numbers, Strided<1 + sizeof...(Z)> walk, int64_t groups,
                                                           int64_t n, bool half, Y* y, const X* x, const Z*... z) {
@@ -120,7 +119,7 @@ inline bool aligned_for(const void* p, size_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % std::min<size_t>(16, bytes) == 0;
 }
 template <class X> const X* first_of(const Buf& b) { return reinterpret_cast<const X*>(first_element(b)); }
-// Each pack of v elements is, in each operand, contiguous and aligned, or one repeated element.
+// True if packs of v are, per operand, contiguous and aligned, or one repeated element.
 template <size_t N> bool in_groups(const Strided<N>& walk, int v, Bufs in) {
   if (walk.dims == 0 || (walk.dims > 1 && walk.shape[0] % v != 0)) return false;
   bool ok = true;
@@ -149,7 +148,7 @@ void map_launch(const Context& c, Bufs in, const Buf& out, A numbers, int v,
   launch(c, kernel, blocks, kMapThreads, 0, numbers, walk, groups, n, half, y, first_of<X>(in[0]),
          first_of<Z>(in[K + 1])...);
 }
-// out[i] = F::f(numbers, in[0][i], ...), contiguous. f returns Y, takes X and Z...; float: f32 or bf16, one per call.
+// out[i] = F::f(numbers, in[0][i], ...), contiguous. float: f32 or bf16, one per call.
 template <class F, class Y, class X, class... Z, class A = Numbers<X>>
 void map(const Context& c, Bufs in, const Buf& out, A numbers = {}) {
   static_assert(std::is_same_v<X, compute_t<X>> && (std::is_same_v<Z, compute_t<Z>> && ...), "f takes compute types");

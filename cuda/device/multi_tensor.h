@@ -1,5 +1,4 @@
-// Kernels take many tensors' descriptors by value: no upload, and captured graphs hold them. A block finds its chunk's
-// tensor by bisection.
+// Descriptors go by value: no upload, and captured graphs hold them. Blocks bisect for their chunk's tensor.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -8,8 +7,8 @@
 
 namespace tg::cuda {
 
-// Elements per chunk, a multiple of 16 bytes of any dtype: four chunks per each of 132 SMs if n suffices. It depends on
-// n only, because sums go by chunks.
+// Elements per chunk, a multiple of 16 bytes: four chunks per each of 132 SMs. A function of n alone, since sums go by
+// chunks.
 inline int64_t batch_chunk(int64_t n) { return std::clamp<int64_t>(n / (4 * 132) / 1024 * 1024, 1024, 16384); }
 template <class D> int64_t batch_chunk(const std::vector<D>& all) {
   int64_t n = 0;
@@ -18,7 +17,7 @@ template <class D> int64_t batch_chunk(const std::vector<D>& all) {
 }
 inline constexpr size_t kMostParameters = 32'764;  // bytes of a kernel's parameters
 
-// At most kMost descriptors D of D::n elements.
+// At most kMost descriptors D.
 template <class D, int kMost> struct Batch {
   D item[kMost];
   int64_t first[kMost + 1];  // first chunk of each item, then the total
@@ -47,7 +46,7 @@ template <class D, int kMost> struct Batch {
   }
 };
 
-// Batches of at most 4 or kMany: small launches carry small arguments. run(batch, index of its first).
+// Batches of at most 4 or kMany: small launches carry few arguments. run(batch, index of its first).
 template <class D, int kMany, class F> void for_batches(const std::vector<D>& all, int64_t chunk, F&& run) {
   constexpr size_t kFew = 4;
   const auto fill = [&]<int kMost>(size_t from) {

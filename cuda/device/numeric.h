@@ -1,4 +1,4 @@
-// Sums and maxima have a fixed order: equal bits on every run.
+// A fixed order of sums and maxima: equal bits on every run.
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/core/math.h>

@@ -1,4 +1,4 @@
-// PTX instructions that CUDA C++ lacks, then their emulated versions. Change both together.
+// PTX that CUDA C++ lacks, then its emulation. Change both together.
 #pragma once
 #include <tapegrad/core/half.h>
 
@@ -13,7 +13,7 @@ template <class T> __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(tg_dynamic_shared);
 }
 
-// a + b, never contracted into an FMA.
+// Never contracted into an FMA.
 __device__ __forceinline__ float sum_rn(float a, float b) { return __fadd_rn(a, b); }
 __device__ __forceinline__ double sum_rn(double a, double b) { return __dadd_rn(a, b); }
 
@@ -122,18 +122,17 @@ template <class T> T sum_rn(T a, T b) {
 
 template <class T> T* dynamic_shared() { return static_cast<T*>(simt::engine::dynamic_shared()); }
 
-// *p = x (up to 16 bytes) by one instruction; of 1 or 2 bytes, or two such elements, as the compiler likes.
+// *p = x (up to 16 bytes) by one instruction.
 // Streaming: not read again soon.
 template <class V> __forceinline__ void store_global(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), false); }
 template <class V> __forceinline__ void store_global_streaming(V* p, const V& x) { store_global(p, x); }
 template <class V> __forceinline__ void store_shared(V* p, const V& x) { simt::engine::store(p, &x, sizeof(V), true); }
 
-// Copies 16 bytes; zeros if !valid. Visible to the issuing thread after cp_async_wait, to others after another barrier.
+// Zeros if !valid. Visible to this thread after cp_async_wait, to others after another barrier.
 inline void cp_async16(void* shared, const void* global, bool valid = true) {
   simt::engine::cp_async(shared, global, 16, valid);
 }
 inline void cp_async_commit() { simt::engine::cp_async_commit(); }
-// Waits until at most N groups of this thread are in flight.
 template <int N> void cp_async_wait() { simt::engine::cp_async_wait(N); }
 
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site at = simt::Site::current()) {
@@ -143,7 +142,7 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site at =
   simt::engine::ldmatrix(r, row, 4, true, at);
 }
 
-// d += a b by a warp: 16x16 * 16x8 (bf16), 16x32 * 32x8 (int8).
+// d += a b: 16x16 * 16x8 (bf16), 16x32 * 32x8 (int8).
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                      simt::Site at = simt::Site::current()) {
   simt::engine::mma_bf16(d, a, b0, b1, at);
@@ -158,7 +157,7 @@ inline bf16 to_bf16(float x) { return bf16(x); }
 // Exact, except for NaN payloads.
 inline float to_float(f16 x) { return float(x); }
 
-// 1 / x, round to nearest, for x in [2^-100, 2^100]: division without its slow path.
+// Rounds to nearest for x in [2^-100, 2^100], without division's slow path.
 inline float reciprocal(float x) { return 1.0f / x; }
 
 // 1 / x to 1 ulp; denormal results become 0.
@@ -173,7 +172,7 @@ inline float exp2_approx(float x) {
   return y < 0x1p-126f ? 0.0f : y;  // NaN stays
 }
 
-// bar.sync and bar.arrive: barriers 1..15, `threads` threads (a multiple of 32).
+// bar.sync and bar.arrive, barriers 1..15.
 inline void named_barrier_sync(int id, int threads, simt::Site at = simt::Site::current()) {
   simt::engine::named_barrier(id, threads, true, at);
 }

@@ -1,4 +1,4 @@
-// Bit-exact `ops/quantized/codes.h` without divisions; Errors for values that cannot be quantized.
+// `ops/quantized/codes.h` bit for bit, without divisions.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 namespace {
-// Magnitudes as ordered unsigned integers (16-bit floats unconverted), and as f32 bits.
+// Magnitudes as ordered unsigned integers, and as f32 bits.
 __device__ __forceinline__ uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> __device__ __forceinline__ uint32_t magnitude(T x) { return x.bits & 0x7fffu; }
 template <class T> __device__ __forceinline__ uint32_t as_f32(uint32_t m) {
@@ -24,17 +24,16 @@ template <class T> __device__ __forceinline__ float value(T x) {
 }
 __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-// x / y rounded to nearest, with r = 1 / y, if no operation leaves the normal range. Tested for all quotients of the
-// quantizers.
+// x / y rounded to nearest, r = 1 / y, in the normal range. Tested for all quotients of the quantizers.
 __device__ __forceinline__ float quotient(float x, float y, float r) {
   const float q = x * r;
   return math::detail::fma(math::detail::fma(-q, y, x), r, q);
 }
-// code_of() without divisions, which would be slower than memory.
+// code_of() without its division, slower than memory.
 class Int8Quantizer {
  public:
   using Value = int8_t;
-  // Scales magnitudes far from 1, exactly; underflow quantizes to 0.
+  // Scales magnitudes far from 1, exactly.
   __device__ __forceinline__ explicit Int8Quantizer(uint32_t absmax) {
     const float a = math::detail::float_of(absmax);
     scale_ = a < 0x1p-60f ? 0x1p80f : a > 0x1p60f ? 0x1p-80f : 1.0f;
@@ -42,7 +41,7 @@ class Int8Quantizer {
     inverse_ = reciprocal(absmax_);
   }
   __device__ __forceinline__ int8_t operator()(float x) const {
-    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to integer, ties to even
+    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds, ties to even
     const float q = quotient(x * scale_, absmax_, inverse_);
     return int8_t(math::detail::bits_of(sum_rn(127.0f * q, kMagic)));
   }
@@ -57,12 +56,12 @@ __device__ __forceinline__ float usual_value(int8_t code, float absmax) {
   return quotient(absmax * float(code), 127.0f, 1.0f / 127.0f);
 }
 
-// Keys of bad elements: non-finite ones sort before those too large for an f16 state.
+// Keys of bad elements: those too large for an f16 state sort last.
 constexpr int64_t kTooLarge = int64_t(1) << 39;
 Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
   return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
-// Only threads that saw a bad value search for its position.
+// Only threads that saw a bad value search its position.
 class NonFiniteCheck {
  public:
   NonFiniteCheck(const Context& c, const Buf& x, DType state)

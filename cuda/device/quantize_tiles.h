@@ -1,6 +1,5 @@
-// Rows that fit in registers are read once. Contiguous columns, or both directions, take two passes over tiles: the
-// first finds absmax per row, column or matrix by integer maximum, which no order of threads changes; the second
-// quantizes and transposes through shared memory.
+// Rows that fit in registers are read once. Columns, or both directions, take two passes over tiles: absmax by integer
+// maximum, which no order changes; then quantization and transposition through shared memory.
 #pragma once
 #include <tapegrad/cuda/device/quantize.h>
 #include <tapegrad/cuda/device/rows.h>
@@ -12,13 +11,12 @@ namespace tg::cuda {
 namespace {
 constexpr int kTileThreads = 256;
 
-// Contiguous rows.
 template <class T> struct Matrix {
   const T* p;
   int64_t rows, cols, ld;
-  bool vectors;                  // rows move 16 bytes at a time
-  int64_t row_place, col_place;  // element (i, j) is x[i * row_place + j * col_place]
-  // V elements of row i from column j on; 0 beyond.
+  bool vectors;                  // 16-byte accesses
+  int64_t row_place, col_place;  // (i, j) is x[i * row_place + j * col_place]
+  // V elements from (i, j) on; 0 beyond.
   __device__ __forceinline__ Vec<T> at(int64_t i, int64_t j) const {
     Vec<T> v;
     if (vectors && i < rows && j < cols) return load16(p + i * ld + j);
@@ -27,11 +25,11 @@ template <class T> struct Matrix {
     return v;
   }
 };
-constexpr int kTallest = 1024;  // rows per block, at most
+constexpr int kTallest = 1024;  // most rows per block
 enum class Of { columns, both, all };
 template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns per block, V per lane
 
-// Maximum magnitudes, into words that start at 0.
+// Maximum magnitudes, in words that start at 0.
 template <Of kOf, class T>
 __global__ void __launch_bounds__(kTileThreads, 4)
     absmax_in_tiles(Matrix<T> x, int64_t tall, uint32_t* of_rows, uint32_t* of_columns, NonFiniteCheck watch) {
@@ -93,7 +91,7 @@ template <class Q> struct AbsmaxView {
   int64_t step;
   __device__ __forceinline__ Q operator()(int64_t i) const { return Q(p[i * step]); }
 };
-// Writes (rows, cols) if kBoth, and transposed (cols, rows). wide: see TransposeTile::store().
+// (rows, cols) if kBoth, and transposed. wide: see TransposeTile::store().
 template <bool kBoth, class Q, class T>
 __global__ void __launch_bounds__(kTileThreads)
     quantize_tiles(Matrix<T> x, AbsmaxView<Q> of_rows, AbsmaxView<Q> of_columns, typename Q::Value* codes,
@@ -145,7 +143,7 @@ __global__ void __launch_bounds__(kTileThreads)
 struct AsIs {
   template <class T> static __device__ __forceinline__ T f(T x) { return x; }
 };
-// Quantizes F(row) by its absmax, row by row.
+// Quantizes F(row) by its absmax.
 template <class S, class F, class Q>
 __global__ void __launch_bounds__(S::kBlock)
     quantize_rows(const typename S::T* x, int64_t step, typename Q::Value* codes, ScaleOutput scales, int64_t rows,
@@ -209,7 +207,7 @@ __global__ void __launch_bounds__(kTileThreads) narrow_scales(const uint32_t* mo
 void clear(const Context& c, void* p, int64_t bytes) {
   if (bytes > 0) check(cudaMemsetAsync(p, 0, size_t(bytes), stream_of(c.device.index)), c.op, "clearing");
 }
-// The output if f32, else scratch that finish() rounds to f16.
+// The output if f32, else scratch; finish() rounds to f16.
 class AbsmaxWords {
  public:
   AbsmaxWords(const Context& c, const Buf& scales) : c_(c), scales_(scales), n_(scales.numel()) {
@@ -237,7 +235,7 @@ bool has_contiguous_columns(const Buf& x) {
 template <class T> Matrix<T> matrix(const T* p, int64_t rows, int64_t cols, int64_t ld) {
   return {p, rows, cols, ld, aligned16(p) && ld % kVec<T> == 0 && cols % kVec<T> == 0, cols, 1};
 }
-// x with contiguous columns, as the (transposed) matrix in memory.
+// x with contiguous columns, as the matrix in memory.
 template <class T> Matrix<T> transposed_matrix(const Buf& x) {
   Matrix<T> m = matrix(static_cast<const T*>(x.data<T>()), x.size(1), x.size(0), x.strides()[1]);
   m.row_place = 1, m.col_place = x.size(1);
@@ -275,7 +273,7 @@ void quantize_each_row(const Context& c, const Buf& x, Bufs out, const NonFinite
     launch_per_row<S>(c, rows, quantize_rows<S, F, Q>, p, step, codes, ScaleOutput(out[1]), rows, n, watch);
   });
 }
-// out[0]: values; out[1]: each row's absmax.
+// out[0]: values; out[1]: absmax per row.
 template <class Q, class T>
 void quantize_rows_of(const Context& c, const Buf& x, Bufs out, const NonFiniteCheck& watch) {
   if (!has_contiguous_columns(x)) return quantize_each_row<Q, AsIs, T>(c, x, out, watch);

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t c = blockIdx.x; c < chunks; c += gridDim.x) {
     const int k = batch.find(c);
     const Segment& p = batch.item[k];
-    const int64_t begin = (c - batch.first[k]) * batch.chunk;  // a multiple of 16 bytes
+    const int64_t begin = (c - batch.first[k]) * batch.chunk;  // 16-byte aligned
     const int n = int(std::min(p.n - begin, batch.chunk));
     const From* from = static_cast<const From*>(p.from) + begin;
     To* to = static_cast<To*>(p.to) + begin;

@@ -14,14 +14,13 @@
 
 namespace tg::cuda {
 
-// Element i of output o: kept offset of o plus reduced offset of i.
 struct Reduced {
   Strided<1> kept, reduced;
   int64_t outputs, n;
 };
 
 namespace {
-// `dims`: mask of reduced dimensions.
+// `dims`: mask of the reduced dimensions.
 Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
   Shape shape[2];
   Strides stride[2];
@@ -35,8 +34,7 @@ Reduced split(uint8_t dims, const Shape& s, const Strides& strides) {
 
 constexpr int kReduceThreads = 256, kTallRows = 8;
 
-// few: rows by warps, single columns; columns: 16 bytes of columns per thread too; all: rows by blocks too. It sets the
-// order of sums.
+// few: rows by warps, single columns; columns: 16 bytes of them too; all: rows by blocks too. Sets the order of sums.
 enum class Forms { few, columns, all };
 template <class R> inline constexpr Forms forms_of = Forms::all;
 template <class R>
@@ -45,7 +43,7 @@ inline constexpr Forms forms_of<R> = R::kForms;
 
 struct Chunks {  // chunks of an output's n elements
   int64_t count = 1, size;
-  // blocks: blocks per chunk; if they do not fill a GPU, there are more chunks.
+  // blocks: per chunk; if they do not fill a GPU, there are more chunks.
   Chunks(int64_t n, int64_t blocks, int64_t least, int64_t most) : size(n) {
     constexpr int64_t kEnough = 512, kRound = 64;
     const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
@@ -56,7 +54,7 @@ struct Chunks {  // chunks of an output's n elements
   }
 };
 
-// Thread t's partial result over n contiguous elements, 16 bytes at a time once aligned.
+// Thread t's partial result, 16 bytes at a time once aligned.
 template <int kThreads, class T, class R>
 __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int64_t n, int64_t out, int t) {
   constexpr int V = kVec<T>;
@@ -74,7 +72,7 @@ __device__ __forceinline__ typename R::A fold_dense(const R& r, const T* p, int6
   if (tail + t < n) total = r.join(total, r.value(widen(p[tail + t]), out));
   return total;
 }
-// One output and chunk per warp or block. part (chunks, outputs), null for one chunk.
+// An output and chunk per warp or block. part (chunks, outputs), null for one chunk.
 template <int kThreads, class T, class R>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_rows(R r, const T* x, Reduced z, bool dense, Chunks chunks, typename R::A* part) {
@@ -105,7 +103,7 @@ __global__ void __launch_bounds__(kReduceThreads)
       r.store(o, total);
   }
 }
-// V adjacent outputs per thread; `rows` threads (a power of 2) share each output's elements.
+// V adjacent outputs per thread; `rows` threads (a power of 2) share an output.
 template <int V, class T, class R>
 __global__ void __launch_bounds__(kReduceThreads)
     reduce_columns(R r, const T* x, Reduced z, int rows, Chunks chunks, typename R::A* part) {
@@ -159,7 +157,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z);
 
-// Reduces chunk results. Several R may share the type of R::partial().
+// Several R may share a type R::partial().
 template <class R> struct Joined : R {
   static constexpr Forms kForms = Forms::few;
   explicit Joined(const R& r) : R(r) {}
@@ -181,7 +179,7 @@ void in_chunks(const Context& c, const R& r, int64_t outputs, const Chunks& chun
   reduce(c, joined(r), part.as<A>(), split(0b01, {chunks.count, outputs}, {outputs, 1}));
 }
 
-// Each kernel costs about a second of compilation per R and T.
+// About a second of compilation per R and T.
 template <class T, class R> void launch_rows(const Context& c, const R& r, const T* x, const Reduced& z) {
   constexpr int64_t kOfWarp = 1024;
   constexpr bool kBlocks = forms_of<R> == Forms::all;
@@ -207,7 +205,6 @@ void launch_columns(const Context& c, const R& r, const T* x, const Reduced& z, 
   });
 }
 
-// V adjacent outputs are always contiguous and aligned.
 template <class T> bool in_vectors(const T* x, const Reduced& z) {
   const auto& k = z.kept;
   bool even = aligned16(x) && k.dims > 0 && k.stride[0][0] == 1 && k.shape[0] % kVec<T> == 0;
@@ -216,7 +213,7 @@ template <class T> bool in_vectors(const T* x, const Reduced& z) {
   return even;
 }
 template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z) {
-  constexpr int64_t kFew = 16;  // fewer would idle lanes of a warp
+  constexpr int64_t kFew = 16;  // fewer would idle lanes
   if (z.outputs == 0) return;
   const bool narrow = z.kept.dims == 0 || z.kept.shape[0] < kFew;
   if (z.n > kFew && (narrow || (z.reduced.dims > 0 && z.reduced.stride[0][0] < z.kept.stride[0][0])))

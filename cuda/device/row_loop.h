@@ -1,4 +1,3 @@
-// 16 bytes at a time from the first aligned element on; single elements around.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 

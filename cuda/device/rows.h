@@ -9,7 +9,7 @@
 
 namespace tg::cuda {
 
-// kPacks: packs per thread in registers. 0: rows of any length, read again on each pass.
+// kPacks: packs per thread in registers; 0: rows of any length, read per pass.
 template <class Element, int kRowThreads, int kWidth, int kKeptPacks> struct RowShape {
   using T = Element;
   using C = compute_t<T>;
@@ -32,14 +32,13 @@ template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n,
     for (int64_t j = t * S::V; j < n; j += S::kThreads * S::V) f(0, j);
   }
 }
-// y[j + e] = f(e)
 template <class S, class E, class F> __device__ __forceinline__ void store_pack(E* y, int64_t j, F&& f) {
   Vec<E, S::V> r;
 #pragma unroll
   for (int e = 0; e < S::V; ++e) r.x[e] = narrow<E>(f(e));
   store16(y + j, r);
 }
-// T may be narrower than S::T; both compute in C.
+// T may be narrower than S::T; compute types are equal.
 template <class S, class Element = typename S::T> class RowOf {
  public:
   using T = Element;
@@ -48,9 +47,9 @@ template <class S, class Element = typename S::T> class RowOf {
   __device__ __forceinline__ void load(int64_t n) {
     if constexpr (S::kKept) each_pack<S>(n, [&](int k, int64_t j) { read(k, j); });
   }
-  // load() of s = x + r rounded to T; x becomes s. s may alias x or r.
+  // load() of s = x + r rounded to T; s may alias x or r.
   template <class R> __device__ __forceinline__ void load_sum(int64_t n, const R* r, T* s) {
-    load(n);  // all loads are in flight before the first store
+    load(n);  // all loads precede the first store
     const auto sum = [&](int k, int64_t j) {
       const auto v = load16<S::V>(r + j);
       auto& x = at(k, j);
@@ -66,12 +65,12 @@ template <class S, class Element = typename S::T> class RowOf {
       p_ = s;
     }
   }
-  // The pack at j in the compute type. If the row is in registers, writes last for later passes.
+  // The pack at j; writes to it persist if the row is in registers.
   __device__ __forceinline__ C (&at(int k, int64_t j))[S::V] {
     if constexpr (!S::kKept) read(k, j);
     return kept_[k];
   }
-  // The pack that at() returned last.
+  // The last pack of at().
   __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
 
  private:
@@ -83,8 +82,8 @@ template <class S, class Element = typename S::T> class RowOf {
   const T* p_;
   C kept_[S::kKept ? S::kPacks : 1][S::V];
 };
-// A thread's partial sum of a row: per pack, C c = sum.begin(), additions to c, sum.end(c). A row in registers has at
-// most 16 elements per thread, added sequentially.
+// Partial sum: per pack, C c = sum.begin(), additions to c, sum.end(c). Rows in registers have at most 16 elements per
+// thread.
 template <class C> struct ShortSum {
   C value = 0;
   __device__ __forceinline__ C begin() const { return value; }
@@ -97,17 +96,16 @@ template <class C> struct LongSum : KahanSum<C> {
   __device__ __forceinline__ void end(C x) { this->add(x); }
 };
 template <class S> using RowSum = std::conditional_t<S::kKept, ShortSum<typename S::C>, LongSum<typename S::C>>;
-// Sum of f(k, j), a pack's partial sum, over the row, for all its threads.
+// Sum of f(k, j), a pack's partial sum, for all threads of the row.
 template <class S, class F> __device__ __forceinline__ typename S::C sum_of_packs(int64_t n, F&& f) {
   RowSum<S> sum;
   each_pack<S>(n, [&](int k, int64_t j) { sum.add(f(k, j)); });
   return block_all<SumOp, S::kThreads>(sum.total(), typename S::C(0));
 }
 
-// Most elements of a row in registers per thread.
+// Most elements per thread in registers.
 template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
-// vectors: all rows are 16-byte aligned. Each shape costs seconds to compile, so f64 and unaligned rows share generic
-// shapes.
+// vectors: 16-byte aligned rows. Shapes cost seconds to compile: f64 and unaligned rows share generic ones.
 template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {
   constexpr int kKept = int(kKeptElements<T>), V = kVec<T>;
   if constexpr (!std::is_same_v<T, double>)
@@ -125,7 +123,7 @@ template <class T, class... P> bool rows_in_vectors(int64_t n, const P*... p) {
   return n % kVec<T> == 0 && (aligned16(p) && ...);
 }
 
-// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>()): the rows of this warp or block.
+// for (int64_t r = first_row<S>(); r < rows; r += row_step<S>())
 template <class S> __device__ __forceinline__ int64_t first_row() {
   return blockIdx.x * int64_t(S::kRows) + threadIdx.x / S::kThreads;
 }

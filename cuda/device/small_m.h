@@ -1,6 +1,5 @@
-// GEMM with few rows is bound by reading the matrix. A block reads it once, 16 bytes per load, for up to 16 rows, again
-// for more. cuBLASLt reads as much, but its kernels are tuned for many rows. A row's result is independent of other
-// rows.
+// Bound by reading the matrix: a block reads it once, 16 bytes per load, for up to 16 rows. cuBLASLt reads as much, but
+// its kernels are tuned for many rows. A row's result is independent of others.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 
@@ -8,7 +7,7 @@ namespace tg::cuda {
 
 inline constexpr int64_t kFewRows = 16;
 
-// y (rows, n) = x (rows, k) matrix + bias (n) unless null. The matrix is (k, n), or (n, k) with kTransposed.
+// y (rows, n) = x (rows, k) matrix + bias (n) unless null. Matrix: (k, n), or (n, k) if kTransposed.
 template <class T> struct SmallM {
   const T* x;
   int64_t rows, x_ld;
@@ -17,7 +16,7 @@ template <class T> struct SmallM {
   const T* bias;
   T* y;
 };
-// Index of each row's matrix; matrices are `step` apart.
+// A matrix index per row; matrices are `step` apart.
 struct NamedMatrices {
   Ids index;
   int64_t count, step;
@@ -29,10 +28,10 @@ template <class T> bool in_vectors(const SmallM<T>& p, bool transposed, int64_t 
   return aligned16(p.x) && aligned16(p.matrix) && p.x_ld % V == 0 && p.ld % V == 0 && step % V == 0 &&
          (transposed ? p.k : p.n) % V == 0;
 }
-// One matrix for all rows: f32 or bf16, in vectors.
+// f32 or bf16, in vectors.
 void multiply_small_m(const Context&, const SmallM<float>&, bool transposed);
 void multiply_small_m(const Context&, const SmallM<bf16>&, bool transposed);
-// One matrix per row; rows that name none become zeros.
+// Rows that name no matrix become zeros.
 void multiply_named(const Context&, const SmallM<float>&, bool transposed, const NamedMatrices&);
 void multiply_named(const Context&, const SmallM<bf16>&, bool transposed, const NamedMatrices&);
 void multiply_named(const Context&, const SmallM<double>&, bool transposed, const NamedMatrices&);

@@ -1,5 +1,5 @@
-// Each pass of 8 bits counts digits per tile, one block scans the counts, each tile scatters its words. A warp ranks
-// equal digits of 32 adjacent words by ballots: stable. If tiles are few, one block does all passes in one launch.
+// Per pass of 8 bits: counts of digits per tile, one block's scan, a scatter per tile. Ballots rank equal digits of 32
+// words: stable. Few tiles: all passes in one launch.
 #include <tapegrad/cuda/device/sort.h>
 
 namespace tg::cuda {
@@ -13,7 +13,7 @@ __device__ __forceinline__ int64_t index_of(int64_t tile, int round) {
   return tile * kTile + int64_t(threadIdx.x / 32) * 32 * kRounds + round * 32 + threadIdx.x % 32;
 }
 
-// counts[digit][tile]. For all threads.
+// For all threads.
 __device__ __forceinline__ void count_tile(const uint64_t* in, int64_t n, int64_t tile, int64_t tiles, int shift,
                                            int64_t* counts) {
   __shared__ unsigned count[kDigits];
@@ -28,7 +28,6 @@ __device__ __forceinline__ void count_tile(const uint64_t* in, int64_t n, int64_
   __syncthreads();
 }
 
-// Exclusive scan of counts, by one block.
 __device__ __forceinline__ void scan(int64_t* counts, int64_t n) {
   __shared__ int64_t sums[kWarps];
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
@@ -52,7 +51,7 @@ __device__ __forceinline__ void scan(int64_t* counts, int64_t n) {
   }
 }
 
-// Lanes with this lane's digit; 0 for lanes without a word.
+// Lanes with this lane's digit; 0 without a word.
 __device__ __forceinline__ unsigned peers_of(int digit, bool valid) {
   unsigned peers = __ballot_sync(~0u, valid);
 #pragma unroll

@@ -1,4 +1,4 @@
-// Stable radix sort of words (key << position bits | position), on the device alone.
+// Stable radix sort of words (key << position bits | position), without synchronisation.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -13,7 +13,7 @@ struct PairBits {
   bool fit() const { return position + key <= 64; }
 };
 
-// n words of device memory: fill data(), then sort(). Repeatable.
+// n words of device memory: fill data(), then sort().
 class SortedPairs {
  public:
   SortedPairs(const Context& c, int64_t n, PairBits bits);

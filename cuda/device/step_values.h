@@ -1,12 +1,12 @@
-// Values that change per step, like a learning rate. An eager op passes them by value. A recorded kernel reads device
-// memory that the recording writes before each launch.
+// Values that change per step, like a learning rate: by value in eager ops; recorded kernels read device memory written
+// before each launch.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/runtime/recording.h>
 
 namespace tg::cuda {
 
-// Address of n values, filled by fill(op, to) before each launch of the recording; null for an eager op.
+// n values, filled by fill(op, to) before each launch of the recording; null for an eager op.
 template <class V, class Op, class F> const V* step_values(const Op& op, size_t n, F fill) {
   return static_cast<const V*>(recorded_values(op, n * sizeof(V), [fill](const tg::Op& now, std::byte* to) {
     fill(static_cast<const Op&>(now), reinterpret_cast<V*>(to));

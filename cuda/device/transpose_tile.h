@@ -1,5 +1,5 @@
-// Byte transpose through shared memory: a tile is 128 rows by 8 packs of V columns. Thread t of 256 has pack t % 8 in
-// four rows of group t / 8. A column is stored in groups of 16 bytes, XOR-swizzled by its pack against bank conflicts.
+// Byte transpose of tiles of 128 rows by 8 packs of V columns. Thread t of 256 has pack t % 8 in four rows of group t /
+// 8. Columns are XOR-swizzled by pack in groups of 16 bytes against bank conflicts.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 
@@ -16,7 +16,7 @@ template <int V> struct TransposeTile {
     auto& part = parts[pack() * V + e][group() / 4 ^ pack()];
     store16_shared(part.x + group() % 4 * 4, q);
   }
-  // Writes columns as rows of memory, ld apart. wide: 16 bytes at a time; `rows` is a multiple of 16. For all threads,
+  // Columns become rows of memory, ld apart. wide: 16 bytes at a time; `rows` is a multiple of 16. For all threads,
   // after a barrier.
   __device__ __forceinline__ void store(int8_t* to, int64_t ld, int64_t columns, int64_t rows, bool wide) const {
     if (wide) {

@@ -1,5 +1,4 @@
 // cuBLASLt is column-major: out = a b is its out^T = b^T a^T, so its A is our b, its B our a, and m and n are swapped.
-// Operands keep their transposition flags.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -21,7 +20,7 @@
 namespace tg::cuda {
 namespace {
 
-// A part of a GEMM beyond cuBLASLt's sizes. out is not contiguous; later parts of k accumulate.
+// A part of a GEMM beyond cuBLASLt's sizes; later parts of k accumulate.
 struct Part : Gemm {
   int64_t ldd = 0;
   bool accumulate = false;
@@ -56,7 +55,7 @@ GemmKey key_of(const Part& g) {
   return k;
 }
 
-// Made at a device's first GEMM: programs without one need no GPU.
+// Programs without a GEMM need no GPU.
 class Gemms {
  public:
   Gemms(int device, GemmOptions o) : device_(device) { reset(std::move(o)); }
@@ -78,7 +77,7 @@ class Gemms {
     const std::lock_guard lock(mutex_);
     open(c.op);
     if (by_library(c, g)) return;
-    // The bias may be why. Then it becomes the first term of the sums, rounded once with them.
+    // The bias may be the reason. Then it becomes the first term of the sums, rounded once with them.
     if (g.bias) {
       fill_rows(c, g, g.ldd);
       g.bias = nullptr, g.accumulate = true;
@@ -188,7 +187,7 @@ class Gemms {
   }
 };
 
-// Measured times differ from run to run; without a file, so would the algorithm and the bits.
+// Times differ from run to run; without a file, so would the bits.
 void check_tuning(const GemmOptions& o) {
   TG_CHECK(
       !o.autotune || !o.file.empty(), value,
@@ -208,7 +207,7 @@ struct All {
   GemmOptions options = options_from_environment();
   std::map<int, std::unique_ptr<Gemms>> devices;
 };
-All& all() {  // leaked, like the devices
+All& all() {  // leaked
   static auto& a = *new All;
   return a;
 }
@@ -264,7 +263,7 @@ void gemm(const Context& c, const Gemm& g) {
   Gemms& device = gemms(c.device.index);
   Part part{g};
   part.ldd = g.n;
-  // cuBLASLt 13.0 and 13.1 refuse int8 GEMMs with larger n, which is our m.
+  // cuBLASLt 13.1 refuses larger n, our m, for int8.
   const int64_t most_rows = g.dtype == DType::i8 ? std::min<int64_t>(o.largest, 65536) : o.largest;
   for_chunks(g.batch, o.largest_batch, [&](int64_t batch, int64_t matrices) {
     for_chunks(g.m, most_rows, [&](int64_t row, int64_t rows) {

@@ -1,6 +1,5 @@
-// GEMMs, row-major, by cuBLASLt where it has an algorithm: one, or a batch of equal shapes. Plans (descriptors and
-// algorithm) are cached per device and shape: a repeated call allocates nothing. matmul.cu handles views and
-// broadcasting.
+// Row-major GEMMs by cuBLASLt where it has an algorithm: one, or a batch of equal shapes. Plans are cached per device
+// and shape: a repeated call allocates nothing. matmul.cu handles views and broadcasting.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -9,14 +8,13 @@
 
 namespace tg::cuda {
 
-// Row-major matrices in device memory: element (i, j) of matrix b is data[b * stride + i * ld + j]. `transposed`: read
-// as (j, i).
+// Element (i, j) of matrix b is data[b * stride + i * ld + j]. `transposed`: read as (j, i).
 struct GemmOperand {
   const void* data = nullptr;
   int64_t ld = 0, stride = 0;  // stride 0 repeats one matrix
   bool transposed = false;
 };
-// out (m, n) = a (m, k) b (k, n) + bias (n), `batch` times; a and b as read.
+// out (m, n) = a (m, k) b (k, n) + bias (n), `batch` times.
 struct Gemm {
   // f64, f32, bf16 (f32 accumulators, rounded once per 2^30 of k) or i8. i8: a and b contiguous along k; k, n, row
   // strides multiples of 4; out is i32, without bias.
@@ -28,22 +26,22 @@ struct Gemm {
   void* out = nullptr;         // contiguous matrices, out_stride elements apart
   int64_t out_stride = 0;
 };
-// Size 0 does nothing, k = 0 gives zeros (contiguous batches). Without an algorithm of cuBLASLt, plain_product.h
-// computes; a line on stderr names the first such GEMM. An Error(cuda) if cuBLASLt fails.
+// Size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h takes over where cuBLASLt has no
+// algorithm; stderr names the first. An Error(cuda) if cuBLASLt fails.
 void gemm(const Context&, const Gemm&);
 
-// Texts of the build's files of measured algorithms (bench/gpu/gemm_*.txt).
+// The build's measured algorithms (bench/gpu/gemm_*.txt).
 std::span<const std::string_view> shipped_algorithms();
 
-// The environment's values hold until set_gemm_options().
+// Environment values hold until set_gemm_options().
 struct GemmOptions {
-  // Times candidates at the first call of each shape and keeps the fastest in `file`. An Error without a file, since
-  // results depend on the algorithm. If false, cuBLASLt's first candidate is used. TG_AUTOTUNE=1.
+  // Times candidates at a shape's first call and keeps the fastest in `file`; an Error without a file, since results
+  // depend on the algorithm. False: cuBLASLt's first candidate. TG_AUTOTUNE=1.
   bool autotune = false;
-  // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Those of other
-  // cuBLASLt versions or GPUs stay unused. TG_GEMM_CACHE=path.
+  // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Other cuBLASLt
+  // versions' or GPUs' stay unused. TG_GEMM_CACHE=path.
   std::string file;
-  // Used where the file has no entry, never with autotune.
+  // Used without an entry of the file, never with autotune.
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // per device, least recently used evicted
   int64_t largest = int64_t(1) << 30;  // larger sizes are split: cuBLASLt's are 32-bit
@@ -52,10 +50,10 @@ struct GemmOptions {
 GemmOptions gemm_options();
 void set_gemm_options(const GemmOptions&);  // forgets plans; not while GEMMs are being queued
 
-struct GemmStats {                    // one device's, since options were last set
-  uint64_t products = 0, plain = 0;   // products by cuBLASLt; by plain_product.h
-  uint64_t hits = 0;                  // calls with a cached plan
-  uint64_t timed = 0, from_file = 0;  // plans with a measured algorithm; with a read one
+struct GemmStats {                    // counts of a device since set_gemm_options()
+  uint64_t products = 0, plain = 0;   // GEMMs by cuBLASLt; by plain_product.h
+  uint64_t hits = 0;                  // cached plans used
+  uint64_t timed = 0, from_file = 0;  // plans measured; read
   uint64_t held = 0;                  // cached plans
   uint64_t foreign = 0;               // entries for another version or GPU
 };

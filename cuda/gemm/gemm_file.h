@@ -1,4 +1,4 @@
-// Entries per cuBLASLt version, GPU and GEMM, from a file and from the build.
+// Entries per cuBLASLt version, GPU and GEMM.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
@@ -7,7 +7,7 @@
 
 namespace tg::cuda {
 
-// Adds a checksum: damaged bytes may crash cuBLASLt.
+// Damaged bytes may crash cuBLASLt.
 Json with_checksum(Json entry);
 class GemmFile {
  public:
@@ -16,8 +16,8 @@ class GemmFile {
     double microseconds;
     bool shipped = false;
   };
-  // Entries of the file precede `shipped`. An Error(io) names a damaged file. Entries of other cuBLASLt versions or
-  // GPUs are preserved. Empty path: no file.
+  // The file's entries precede `shipped`. An Error(io) names a damaged file. Entries of other cuBLASLt versions or GPUs
+  // are preserved. Empty path: no file.
   GemmFile(std::string path, std::string gpu, std::span<const std::string_view> shipped);
   const std::string& path() const { return path_; }
   const Entry* find(const GemmKey&) const;  // null: not measured

@@ -1,4 +1,4 @@
-// cuBLASLt's A is the weight, its B is x, as in gemm.cpp. Algorithms are cached, descriptors are not.
+// cuBLASLt's A is the weight, its B is x.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>
@@ -10,7 +10,7 @@
 #include <optional>
 
 namespace tg::cuda {
-#if defined(TG_CUDA_EMULATED) || CUBLAS_VERSION >= 120900  // the first that scales rows
+#if defined(TG_CUDA_EMULATED) || CUBLAS_VERSION >= 120900  // scales rows since 12.9
 namespace {
 struct Shape8 {
   int device;
@@ -25,7 +25,7 @@ struct Library {
   std::map<Shape8, std::optional<cublasLtMatmulAlgo_t>> algorithms;  // nullopt: refused
   uint64_t refusals = 0;
 };
-Library& library() {  // leaked, like the devices
+Library& library() {  // leaked
   static auto& l = *new Library;
   return l;
 }
@@ -37,7 +37,7 @@ LtLayout layout(cudaDataType t, int64_t rows, int64_t cols, std::string_view op)
   check_lt(cublasLtMatrixLayoutCreate(&l, t, uint64_t(rows), uint64_t(cols), rows), op, "describing a matrix");
   return LtLayout(l);
 }
-// False if cuBLASLt is older than the attribute.
+// False if cuBLASLt is too old.
 template <class T> bool set(const LtDesc& d, cublasLtMatmulDescAttributes_t a, const T& value) {
   return cublasLtMatmulDescSetAttribute(d.get(), a, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
 }
@@ -81,7 +81,7 @@ bool multiplied(const Context& c, const GemmFp8& g, Library& l) {
   check_lt(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), c.op, "describing a product");
   const LtDesc desc(raw);
   const int32_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-  // No FAST_ACCUM: it keeps fewer bits.
+  // FAST_ACCUM keeps fewer bits.
   if (!set(desc, CUBLASLT_MATMUL_DESC_TRANSA, int32_t(CUBLAS_OP_T)) ||
       !set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, rows) || !set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, rows) ||
       !set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.scale_weight) ||

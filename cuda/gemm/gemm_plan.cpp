@@ -42,7 +42,7 @@ LtLayout layout(cudaDataType t, int64_t rows, int64_t cols, int64_t ld, int64_t 
   return r;
 }
 
-// reductions: types allowed for split-k partial sums.
+// reductions: types of split-k partial sums.
 LtPreference preference(const GemmKey& key, cublasLtReductionScheme_t reductions, std::string_view op) {
   cublasLtMatmulPreference_t p = nullptr;
   check_lt(cublasLtMatmulPreferenceCreate(&p), op, "making preferences");
@@ -58,7 +58,7 @@ LtPreference preference(const GemmKey& key, cublasLtReductionScheme_t reductions
 }  // namespace
 
 #ifndef TG_CUDA_EMULATED
-SharedLibrary& lt_library() {  // leaked: GEMMs may run until exit
+SharedLibrary& lt_library() {  // leaked
   static auto& l = *new SharedLibrary(
       fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR), TG_CUDA_LIBRARIES,
       fmt::format("Matrix products on a GPU need it. Install\n  apt install libcublas-{0}-{1} | dnf install "
@@ -141,7 +141,7 @@ bool GemmPlan::adopt(const cublasLtMatmulAlgo_t& algorithm) {
 
 bool GemmPlan::run_chosen(const GemmPointers& p, cudaStream_t stream, std::string_view op) {
   if (key_.bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias, op);
-  // Host scalars, in the scale type.
+  // Host scalars.
   const double f64[] = {1, double(p.accumulate)};
   const float f32[] = {1, float(p.accumulate)};
   const int32_t i32[] = {1, int32_t(p.accumulate)};

@@ -1,4 +1,3 @@
-// Descriptors and algorithm of one GEMM shape.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/lt_api.h>
@@ -11,16 +10,16 @@
 
 namespace tg::cuda {
 
-// Alignment (log2) in keys: up to 16 bytes, or 256. cuBLASLt gets the key's, so the key chooses the algorithm.
+// Alignment (log2) in keys: up to 16 bytes, or 256. cuBLASLt is told the key's.
 constexpr uint8_t key_alignment(int log2) { return uint8_t(log2 >= 8 ? 8 : std::min(log2, 4)); }
 
-// All that determines the algorithm, in column-major terms: D (m, n) = op(A) op(B).
+// All that determines the algorithm, column-major: D (m, n) = op(A) op(B).
 struct GemmKey {
   int64_t m, n, k, lda, ldb, ldd, batch, stride_a, stride_b, stride_d;
   DType dtype;
   MatmulPrecision products;
   uint8_t trans_a, trans_b, bias;
-  uint8_t align_a, align_b, align_d, align_bias;  // log2 of the pointers' alignments in bytes
+  uint8_t align_a, align_b, align_d, align_bias;  // log2 of alignments in bytes
   uint8_t zero[7];
   GemmKey() { std::memset(static_cast<void*>(this), 0, sizeof *this); }
   bool operator==(const GemmKey& o) const { return std::memcmp(this, &o, sizeof o) == 0; }
@@ -45,7 +44,7 @@ using LtLayout = LtObject<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using LtDesc = LtObject<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using LtPreference = LtObject<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-#ifdef TG_CUDA_EMULATED  // emulated algorithms use little
+#ifdef TG_CUDA_EMULATED
 inline constexpr size_t kGemmWorkspace = size_t(64) << 10;
 #else  // the fastest algorithms of sm_90 want it
 inline constexpr size_t kGemmWorkspace = size_t(32) << 20;
@@ -60,15 +59,15 @@ struct GemmPointers {
 // Not thread-safe: the descriptor holds the bias pointer.
 class GemmPlan {
  public:
-  // Takes cuBLASLt's first candidates, possibly none.
+  // cuBLASLt's first candidates, possibly none.
   GemmPlan(cublasLtHandle_t, const GemmKey&, const void* bias, std::string_view op);
   const std::vector<cublasLtMatmulHeuristicResult_t>& candidates() const { return candidates_; }
   void choose(size_t candidate) { algorithm_ = candidates_[candidate].algo, chosen_ = true; }
   bool adopt(const cublasLtMatmulAlgo_t&);  // false: cuBLASLt refuses it
   const cublasLtMatmulAlgo_t& algorithm() const { return algorithm_; }
-  // False if cuBLASLt refuses the chosen algorithm; then nothing was done.
+  // False if cuBLASLt refuses the algorithm.
   bool run_chosen(const GemmPointers&, cudaStream_t, std::string_view op);
-  // run_chosen(), with the next accepted candidate as fallback.
+  // Falls back to the next accepted candidate.
   bool run(const GemmPointers&, cudaStream_t, std::string_view op);
 
  private:

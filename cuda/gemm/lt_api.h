@@ -1,5 +1,5 @@
-// cuBLASLt: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). Half a gigabyte, a tenth of a
-// second to load: the first call loads it.
+// The toolkit's cuBLASLt, or the emulator's under the same names. Half a gigabyte, a tenth of a second: the first call
+// loads it.
 #pragma once
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cublaslt.h>

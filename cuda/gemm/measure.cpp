@@ -34,7 +34,7 @@ class Stopwatch {
   cudaEvent_t events_[2] = {};
 };
 
-// Copies at equal alignment, one per launch: enough to exceed L2, or none if memory is short.
+// Equally aligned copies, one per launch, to exceed L2; none if memory is short.
 class Operands {
  public:
   Operands(const Context& c, const GemmKey& k, const GemmPointers& p, cudaStream_t stream) : all_{p} {

@@ -3,12 +3,11 @@
 
 namespace tg::cuda {
 
-// False during a capture, since measuring synchronises.
+// False during a capture: measuring synchronises.
 bool may_measure(cudaStream_t, std::string_view op);
 
-// Chooses the candidate with the least median time of a few rounds; returns microseconds per GEMM. A round is
-// kMeasuredLaunches GEMMs between two events, with operands cold in L2. D is overwritten. Scratch memory: at most twice
-// the L2 plus one GEMM's operands.
+// Least median time of a few rounds; returns microseconds per GEMM. A round: kMeasuredLaunches GEMMs between two
+// events, operands cold in L2. Overwrites D. Scratch: at most twice the L2 plus one GEMM's operands.
 inline constexpr int kMeasuredLaunches = 20;
 double measure(const Context&, GemmPlan&, const GemmKey&, const GemmPointers&, cudaStream_t);
 

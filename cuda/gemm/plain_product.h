@@ -1,13 +1,11 @@
-// GEMMs that cuBLASLt has no algorithm for.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 
 namespace tg::cuda {
 
-// gemm() for any shape, alignment and stride; accumulates in f64 for f64, i32 for i8, else f32. ldd: out's row stride;
-// `accumulate` adds to out. Slow compared with cuBLASLt.
+// gemm() for any shape, alignment and stride; accumulates in f64 for f64, i32 for i8, else f32. ldd: out's row stride.
+// Slow compared with cuBLASLt.
 void plain_product(const Context&, const Gemm&, int64_t ldd, bool accumulate);
-// Each row of out = bias.
 void fill_rows(const Context&, const Gemm&, int64_t ldd);
 
 }  // namespace tg::cuda

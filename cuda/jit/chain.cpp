@@ -18,7 +18,7 @@ struct ChainKernel {
   cudaKernel_t kernel = nullptr;  // null: not compilable
   std::string name;               // names of the ops, for messages
 };
-struct Chains {  // leaked: messages hold names of kernels
+struct Chains {  // leaked: messages hold kernel names
   std::mutex mutex;
   std::unordered_map<StructuralHash, const ChainKernel*, StructuralHasher> kernels;
   std::unordered_map<std::string, cudaKernel_t> loaded;  // key: source and architecture
@@ -79,7 +79,7 @@ const ChainKernel& kernel_of(const Chain& c) {
   return *kernel;
 }
 
-// Each group of `vector` elements is, in each buffer, contiguous and aligned, or one repeated element.
+// True if groups of `vector` elements are, per buffer, contiguous and aligned, or one repeated element.
 bool in_groups(const Chain& c, const ChainSource& s) {
   for (const uint32_t b : s.buffers) {
     const ChainPlan::Buffer& buffer = c.plan.buffers[b];

@@ -1,5 +1,5 @@
-// Head of every chain kernel's source (chain_source.h), with the headers of pointwise functions. NVRTC gets embedded
-// copies; on the emulator the host compiler reads the files.
+// Head of every chain kernel's source, with the headers of pointwise functions. NVRTC gets embedded copies; on the
+// emulator the host compiler reads the files.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/core/math.h>
@@ -10,7 +10,7 @@
 #include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
-// Gradients in those headers name them without a call here.
+// Named by gradients in those headers, uncalled.
 class Vjp;
 class Tensor;
 class Tensors;
@@ -20,9 +20,9 @@ template <class... I> constexpr Mask mask_of(I... i) { return ((Mask(1) << i) | 
 
 namespace tg::cuda {
 namespace {
-// Filled by launch() of chain.cpp, word by word.
+// Filled word by word in chain.cpp.
 template <int kBuffers, int kNumbers> struct Arguments {
-  // `groups` groups of adjacent elements, then single elements.
+  // `groups` of adjacent elements, then single ones.
   int64_t elements, groups, columns;
   uint64_t zero;
   void* data[kBuffers];
@@ -66,8 +66,8 @@ template <> struct Narrowed<bf16> {
   __device__ __forceinline__ static bf16 from(float x) { return to_bf16(x); }
 };
 
-// A result that another op of the chain reads. Op by op it passes through memory, so multiplication and addition are
-// not contracted. XOR with a zero unknown to the compiler prevents it here.
+// An op's result that the chain reads. XOR with a zero unknown to the compiler prevents contraction across ops, as
+// memory does op by op.
 template <class T> __device__ __forceinline__ T settled(T x, uint64_t) { return x; }
 __device__ __forceinline__ float settled(float x, uint64_t zero) {
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, x) ^ uint32_t(zero));

@@ -46,7 +46,7 @@ std::string_view type_of(DType d) {
     case DType::i8: return "int8_t";
     case DType::u16: return "uint16_t";
     case DType::u8:
-    case DType::boolean: break;  // a byte of 0 or 1
+    case DType::boolean: break;  // 0 or 1
   }
   return "uint8_t";
 }
@@ -157,7 +157,7 @@ class Writer {
 
   const ChainPlan& p_;
   std::span<const Op* const> ops_;
-  std::vector<uint32_t> readers_;  // readers_[b]: reads of buffer b within the chain
+  std::vector<uint32_t> readers_;  // reads of each buffer in the chain
   ChainSource s_;
 };
 

@@ -8,12 +8,12 @@
 
 namespace tg::cuda {
 
-// Every element, one row for all rows, one column for all columns, or one element for all.
+// Every element, one row, one column, or one element for all.
 enum class Reads : uint8_t { all, row, column, one };
 Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 
 struct ChainSource {
-  std::string text;               // a function of dtypes, strides and expressions
+  std::string text;               // function of dtypes, strides and expressions
   int vector = 1;                 // adjacent elements per thread, if aligned
   std::vector<uint32_t> buffers;  // buffers in memory, in argument order
   struct Number {                 // number `index` of the expression of `op`
@@ -26,9 +26,8 @@ struct ChainSource {
 inline constexpr const char* kChainKernel = "tg_chain";
 inline constexpr unsigned kChainThreads = 128;
 
-// All ops have expressions.
 ChainSource chain_source(const ChainPlan&, std::span<const Op* const> ops);
-// A number in its dtype or compute type.
+// In its dtype or compute type.
 uint64_t number_bits(const ChainSource::Number&, double);
 
 }  // namespace tg::cuda

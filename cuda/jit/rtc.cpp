@@ -19,7 +19,7 @@ void check_rtc(nvrtcResult r, std::string_view what) {
   TG_CHECK(r == NVRTC_SUCCESS, cuda, "[cuda] {} failed: {}.", what, nvrtcGetErrorString(r));
 }
 
-// Standard headers that ours include; NVRTC has the functions without them.
+// Standard headers that ours include; NVRTC needs none.
 #ifdef TG_CUDA_EMULATED
 constexpr std::span<const EmbeddedHeader> kStandard;
 #else
@@ -58,7 +58,7 @@ std::vector<EmbeddedHeader> headers() {
   return all;
 }
 
-// 128 bits: two sums with different multipliers.
+// 128-bit hash.
 struct Digest {
   uint64_t a = 0x9e3779b97f4a7c15, b = 0xc2b2ae3d27d4eb4f;
   Digest& add(std::string_view s) {
@@ -79,7 +79,7 @@ struct Digest {
 };
 
 std::vector<std::string> options_for(int arch) {
-  // Contraction as in nvcc. Correctly rounded division and square root, and denormals, are both compilers' default.
+  // nvcc's contraction. Correctly rounded division and square root, and denormals, are defaults.
   return {fmt::format("--gpu-architecture=sm_{}", arch), "--std=c++20", "--device-as-default-execution-space",
           "--fmad=true"};
 }
@@ -106,12 +106,12 @@ std::string folder() {
     return std::string(v ? v : "");
   };
   if (const std::string own = set("TG_CACHE_DIR"); !own.empty()) return own;
-  // A relative path is invalid (XDG Base Directory Specification); others may own the working folder.
+  // Relative paths are invalid (XDG Base Directory Specification); others may own the working folder.
   if (const std::string caches = set("XDG_CACHE_HOME"); caches.starts_with('/')) return caches + "/tapegrad";
   if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/tapegrad";
   return {};
 }
-// Cached code runs on the device: both must be this user's, and not writable by others.
+// Cached code runs on the device: both must be this user's, unwritable by others.
 bool is_own(const std::string& path) {
   struct stat s;
   return ::stat(path.c_str(), &s) == 0 && s.st_uid == ::geteuid() && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0;
@@ -173,7 +173,7 @@ Compiled compile(const std::string& source, int arch) {
 }  // namespace
 
 #ifndef TG_CUDA_EMULATED
-SharedLibrary& rtc_library() {  // leaked, like lt_library()
+SharedLibrary& rtc_library() {  // leaked
   static auto& l = *new SharedLibrary(
       fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000), TG_CUDA_LIBRARIES,
       fmt::format("It compiles the kernels of fused ops. Install\n  apt install cuda-nvrtc-{0}-{1} | dnf install "

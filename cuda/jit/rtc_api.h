@@ -1,5 +1,5 @@
-// NVRTC and kernel loading: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). NVRTC has a
-// hundred megabytes: the first compilation loads it.
+// The toolkit's NVRTC and kernel loading, or the emulator's under the same names. A hundred megabytes: the first
+// compilation loads it.
 #pragma once
 #include <tapegrad/cuda/runtime/api.h>
 #ifdef TG_CUDA_EMULATED

@@ -1,5 +1,5 @@
-// Tensors of a dtype form one row, reduced in rounds: each rank gets its part from all ranks, sums in rank order, and
-// sends the sums to the others. So the bits equal the CPU's; NCCL only moves bytes.
+// Tensors of a dtype form one row, reduced in rounds: each rank sums its part in rank order and sends the sums to the
+// others. The bits equal the CPU's; NCCL moves bytes.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
@@ -17,7 +17,7 @@ class Row {
     ends_.push_back(size() + s.n);
   }
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
-  // f(tensor, its first element, count, offset from `first`) for each segment of [first, first + n).
+  // f(tensor, its first element, count, offset from `first`) per segment.
   template <class F> void each(int64_t first, int64_t n, F&& f) const {
     auto i = size_t(std::ranges::upper_bound(ends_, first) - ends_.begin());
     for (int64_t done = 0; done < n; ++i) {
@@ -32,8 +32,7 @@ class Row {
   std::vector<ReduceBuffer> all_;
   std::vector<int64_t> ends_;
 };
-// Rank r owns elements [cuts[r], cuts[r + 1]); a round takes its next `most` at most, at element r * most of the
-// round's memory.
+// Rank r owns elements [cuts[r], cuts[r + 1]), at most `most` per round, at r * most of its memory.
 class Rounds {
  public:
   Rounds(const Row& row, const std::vector<int64_t>& cuts, int64_t most)
@@ -42,7 +41,6 @@ class Rounds {
         first_(cuts.begin(), cuts.end() - 1),
         end_(cuts.begin() + 1, cuts.end()),
         n_(end_.size()) {}
-  // False at the end.
   bool next() {
     for (size_t r = 0; r < n_.size(); ++r) first_[r] += n_[r], n_[r] = std::min(most_, end_[r] - first_[r]);
     return std::ranges::any_of(n_, [](int64_t n) { return n > 0; });
@@ -53,7 +51,7 @@ class Rounds {
     for (const int64_t n : n_) all.push_back(size_t(n) * element);
     return all;
   }
-  // Copies some ranks' elements of this round from, or to, their tensors.
+  // Copies some ranks' elements of this round from, or to, tensors.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_segments(
         c,
@@ -106,14 +104,14 @@ struct Ranks {
         round(comm ? comm->round() : properties(context.device.index).l2_cache),
         exchange(comm, name) {}
 
-  // A rank's elements per round: a multiple of 16 bytes.
+  // Multiple of 16 bytes.
   int64_t most(const ShardOffsets& cuts, size_t size) const {
     const auto vec = int64_t(16 / size);
     int64_t part = 0;
     for (size_t r = 0; r + 1 < cuts.size(); ++r) part = std::max(part, cuts[r + 1] - cuts[r]);
     return std::min((part + vec - 1) / vec * vec, std::max(vec, int64_t(round / size) / (ranks * vec) * vec));
   }
-  // Cuts of a row whose tensors are a subset of those of `cuts`.
+  // Cuts of a row with a subset of the tensors of `cuts`.
   ShardOffsets cuts_of(const ShardOffsets& cuts, Bufs all, bool (*in)(const Buf&, size_t), size_t which) const {
     ShardOffsets r(cuts.size());
     int64_t begin = 0;
@@ -124,7 +122,7 @@ struct Ranks {
     }
     return r;
   }
-  // done(round, sums) for each round; the sums of rank r begin at r * most.
+  // done(round, sums) per round; rank r's sums begin at r * most.
   template <class F> void sum(const Row& row, const ShardOffsets& cuts, DType dtype, F&& done) const {
     const size_t size = size_of(dtype), wide = size_of(reduced_dtype(op, dtype));
     const int64_t n = most(cuts, size);
@@ -171,7 +169,7 @@ void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) 
     int64_t begin = 0;
     for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
       if (in[i].dtype() != dtype) continue;
-      // The output holds only this rank's elements.
+      // The output holds this rank's elements alone.
       const Shard own = shard_of(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
       row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});

@@ -1,4 +1,4 @@
-// where and masked_fill know elements by size only. Booleans are bytes of 0 and 1.
+// Elements are known by size. Booleans are bytes of 0 and 1.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/ops/comparison.h>
 
@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 namespace {
-// The choice has a bit per true case: less, equal, greater, unordered.
+// Bits of true cases: less, equal, greater, unordered.
 template <class T> __device__ __forceinline__ uint8_t holds(uint8_t cases, T x, T y) {
   return cases >> (x < y ? 0 : x == y ? 1 : x > y ? 2 : 3) & 1;
 }

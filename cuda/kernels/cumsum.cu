@@ -1,5 +1,5 @@
-// A warp per chunk of a row, or a thread per chunk of a column. A chunk starts from the scan of earlier totals. The
-// order of additions depends on the sizes only.
+// A warp per chunk of a row, a thread per chunk of a column; chunks start from the scan of earlier totals. The order of
+// additions depends on the sizes alone.
 #include <tapegrad/ops/reduce.h>
 
 #include <tapegrad/cuda/device/kernel.h>
@@ -15,12 +15,12 @@ using Acc = std::conditional_t<std::is_integral_v<T>, uint64_t,
 template <class T> __device__ __forceinline__ Acc<T> widened(T x) { return Acc<T>(widen(x)); }
 template <class T> __device__ __forceinline__ T rounded(Acc<T> sum) { return narrow<T>(compute_t<T>(sum)); }
 
-struct Lines {  // (outer, n, inner), contiguous; a scan of n in chunks
+struct Lines {  // (outer, n, inner), contiguous
   int64_t outer, n, inner, chunk, chunks;
   bool reverse;
   __host__ __device__ int64_t tasks() const { return outer * chunks * inner; }
 };
-// Elements [begin, end) of a line; element i is at(i).
+// Element i of a line is at(i).
 struct Part {
   int64_t begin, end, first, step;
   __device__ __forceinline__ Part(const Lines& l, int64_t t) {

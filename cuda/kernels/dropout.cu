@@ -1,5 +1,4 @@
-// The output is contiguous, so an offset in it is the element's row-major position. A thread has V elements: V / 4
-// blocks of the random stream.
+// Offsets in the contiguous output are row-major positions. A thread has V elements: V / 4 random blocks.
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/dropout.h>
 
@@ -18,7 +17,7 @@ template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int
     word[4 * b + 2] = int32_t(w.z >> 8), word[4 * b + 3] = int32_t(w.w >> 8);
   }
 }
-// Drops elements whose upper 24 random bits are below limit. y may alias x.
+// y may alias x.
 template <class T, int V>
 __global__ void dropout_values(StepValue<Rng> state, int32_t limit, compute_t<T> scale, Strided<1> walk, bool vectors,
                                int64_t n, const T* x, T* y) {

@@ -1,4 +1,4 @@
-// Random values are functions of (seed, position), bit-equal to the CPU's. A thread draws one block of four words.
+// Functions of (seed, position), bit-equal to the CPU's. A thread draws one block of four words.
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/factories.h>
 
@@ -45,8 +45,7 @@ template <op::Distribution D> __device__ __forceinline__ void values_of(Words w,
     v[0] = f(w.x), v[1] = f(w.y), v[2] = f(w.z), v[3] = f(w.w);
   }
 }
-// y[i] = shift + scale * value, rounded once to float, then to T. Uniform values stay below the upper bound, as on the
-// CPU.
+// y[i] = shift + scale * value, rounded to float, then T. Uniform values stay below the upper bound.
 template <class T, op::Distribution D>
 __global__ void random_values(StepValue<Rng> state, float scale, float shift, float below,
                               tg::detail::DrawnRange<T> inside, bool aligned, int64_t n, T* y) {

@@ -1,5 +1,4 @@
-// cuBLASLt's fp8 GEMMs where available. Else TF32, which represents fp8 values and products exactly; a pass scales the
-// accumulators.
+// cuBLASLt's fp8 GEMMs, else TF32, which represents fp8 values and products exactly; a pass scales the accumulators.
 #include <tapegrad/cuda/device/quantize_tiles.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
@@ -14,7 +13,7 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// fp8_of(), by one instruction where the GPU has it.
+// fp8_of(), by one instruction where possible.
 template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, f == Fp8Format::e4m3 ? __NV_E4M3 : __NV_E5M2);
@@ -22,11 +21,11 @@ template <Fp8Format f> __device__ __forceinline__ uint8_t nearest(float x) {
   return fp8_of<f>(x);
 #endif
 }
-// fp8_code_of() without a division per element.
+// fp8_code_of() without divisions.
 template <Fp8Format f> class Fp8Quantizer {
  public:
   using Value = uint8_t;
-  // Moves scales far from 1 nearer, exactly; underflow quantizes to 0.
+  // Moves scales far from 1 nearer, exactly.
   __device__ __forceinline__ explicit Fp8Quantizer(uint32_t absmax) {
     const float s = fp8_scale<f>(math::detail::float_of(absmax));
     factor_ = s < 0x1p-60f ? 0x1p80f : s > 0x1p60f ? 0x1p-80f : 1.0f;
@@ -34,7 +33,7 @@ template <Fp8Format f> class Fp8Quantizer {
     inverse_ = reciprocal(scale_);
     kept_ = s > 0 ? 0xff : 0;
   }
-  // quotient() equals division at every rounding boundary: tested for all scales. It loses the sign of zeros.
+  // Equals division at every rounding boundary: tested for all scales. Loses the sign of zeros.
   __device__ __forceinline__ uint8_t operator()(float x) const {
     const uint32_t size = math::detail::bits_of(quotient(x * factor_, scale_, inverse_)) & 0x7fffffffu;
     return nearest<f>(math::detail::float_of(size | (math::detail::bits_of(x) & 0x80000000u))) & kept_;
@@ -45,7 +44,7 @@ template <Fp8Format f> class Fp8Quantizer {
   uint8_t kept_;
 };
 
-// The bits as f32 have the right fraction; a multiplication corrects the exponent.
+// The bits as f32 have the right fraction; multiplication corrects the exponent.
 template <Fp8Format f> __device__ __forceinline__ float decoded(uint8_t code) {
   constexpr uint32_t kPower = uint32_t(127 - Fp8<f>::kBias + 127) << 23;
   const uint32_t u = (code & 0x80u) << 24 | (code & 0x7fu) << (23 - Fp8<f>::kFraction);
@@ -76,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     else
       scale_weight[*g - m] = weight[*g - m] / largest_weight;
 }
-// n: elements per row, a multiple of V.
+// n: row size, a multiple of V.
 struct Sums {
   const float* p = nullptr;
   const float *absmax_x = nullptr, *absmax_weight = nullptr;  // null: already scaled
@@ -151,13 +150,13 @@ void decode_plain(const Context& c, Fp8Format format, const uint8_t* codes, int6
 float largest_of(Fp8Format f) {
   return f == Fp8Format::e4m3 ? Fp8<Fp8Format::e4m3>::kLargest : Fp8<Fp8Format::e5m2>::kLargest;
 }
-constexpr int64_t kMostRows = 16384;  // f32 rows in memory at a time
+constexpr int64_t kMostRows = 16384;  // f32 rows at a time
 size_t bytes_of(int64_t floats) { return size_t(std::max<int64_t>(floats, 1)) * 4; }
 struct Product {
   Fp8Format of_x, of_weight;
   int64_t m, n, k;
   const uint8_t *x, *weight;
-  const float *absmax_x, *absmax_weight, *bias;  // bias: null if none
+  const float *absmax_x, *absmax_weight, *bias;  // bias may be null
 };
 template <class T> void finish(const Context& c, const Product& p, Sums s, int64_t first, int64_t rows, T* y) {
   T* const to = y + first * p.n;

@@ -1,4 +1,4 @@
-// A block scores a row's fragments, one per warp, then takes their softmax.
+// A warp per fragment; a block per row takes the softmax.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/ops/fragments.h>

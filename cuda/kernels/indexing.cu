@@ -1,6 +1,5 @@
-// Gathers walk the output, a thread per 2 to 16 bytes. Scatters give each element one writer, which accumulates in
-// source order: a thread per line, or, for few long lines, a thread that reads its terms from sorted (destination,
-// position) pairs (sort.h).
+// Gathers walk the output, 2 to 16 bytes per thread. Scatters give each element one writer in source order: a thread
+// per line, or, for few long lines, per run of sorted (destination, position) pairs (sort.h).
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -47,14 +46,14 @@ __global__ void __launch_bounds__(kThreads) index_pick(const Bits* x, Ids index,
   }
 }
 
-// Strides over y's shape; step: x's along the indexed dimension.
+// Strides over y's shape; step: x's along dim.
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
   int64_t step;
   Repeats repeats;
 
-  // Elements per vector copy: the gcd of all offsets and sizes.
+  // Elements per vector copy: gcd of all offsets and sizes.
   int64_t unit() const {
     const auto bytes = int64_t(size_of(y.dtype()));
     if (y.shape().empty() || index_strides.back() != 0 || x_strides.back() != 1) return 1;
@@ -127,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     pairs[*i] = uint64_t(check(id, *i) ? id : size) << position_bits | uint64_t(*i);
   }
 }
-struct Run {  // equal keys: sorted pairs [begin, end)
+struct Run {  // sorted pairs [begin, end) of one key
   int64_t begin, end;
 };
 __global__ void __launch_bounds__(kThreads)
@@ -139,7 +138,7 @@ __global__ void __launch_bounds__(kThreads)
     if (*i == n - 1 || int64_t(pairs[*i + 1] >> position_bits) != key) runs[key].end = *i + 1;
   }
 }
-// dx (outer, size, n) = or += dy (outer, m, n), V elements per thread, four terms in flight.
+// dx (outer, size, n) = or += dy (outer, m, n), four terms in flight.
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     index_sum_runs(const T* dy, const uint64_t* pairs, const Run* runs, T* dx, bool add_to_dx, int64_t items,
@@ -232,9 +231,9 @@ template <class From, class To> void convert_to(const Context& c, const Buf& x, 
          Strided<1>(x.shape(), {x.strides()}), n);
 }
 
-// A thread accumulates a line of n elements into y, in compute types.
+// A thread per line of n elements.
 struct Lines {
-  // count: lines. Along a line: n elements, strides of y, index and src.
+  // count: lines. Steps along a line: y, index, src.
   int64_t count, n, step, id_step, src_step;
   int64_t inner;  // elements of src after the dimension
 };
@@ -341,7 +340,7 @@ Error outside_slices(const IndexSite& s, int64_t position, int64_t value) {
   const int64_t n = *s.ignore;  // slices of the update
   return slice_outside(s.op, value, position, n, s.dim, s.size + n - 1);
 }
-// y[at + start * step] = update[at], in units of Bits; `per_start` elements share a start.
+// y[at + start * step] = update[at], in units of Bits; `per_start` elements per start.
 template <class Bits>
 __global__ void __launch_bounds__(kThreads)
     index_write_slices(const Bits* update, Ids starts, Bits* y, Strided<3> walk, int64_t step, int64_t n,

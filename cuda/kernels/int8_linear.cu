@@ -1,6 +1,5 @@
-// mma.sync m16n8k32, or wgmma on compute capability 9.0 (int8_wgmma.h). Operand tiles pass through a ring of stages in
-// shared memory; the epilogue applies scales and bias. Rows are whole 16 bytes; others are copied and zero-padded.
-// TG_INT8_PRODUCTS selects a method for comparison.
+// mma.sync m16n8k32, or wgmma on 9.0 (int8_wgmma.h), on a ring of stages in shared memory; the epilogue applies scales
+// and bias. Rows are whole 16 bytes, or copied and zero-padded. TG_INT8_PRODUCTS selects a method for comparison.
 #include <tapegrad/cuda/device/int8_wgmma.h>
 #include <tapegrad/cuda/device/transpose_tile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -14,7 +13,7 @@ namespace {
 using Bytes = Vec<int8_t, 16>;
 constexpr int kDepth = 128, kParts = kDepth / 16;  // bytes of a row per stage: all banks
 
-// A warp has kM * 16 rows and kN * 8 columns of the block's tile.
+// A warp has 16 kM rows, 8 kN columns of the block's tile.
 template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor, int kRing>
 struct TileShape {
   static constexpr int kM = kTiles16, kN = kTiles8, kAcross = kColumnWarps, kWarps = kRowWarps * kColumnWarps,
@@ -31,8 +30,8 @@ using Small = TileShape<2, 2, 2, 4, 2, 3>;    // 64 x 64, 48 KiB
 static_assert(Large::kRows == Wgmma::kRows && Large::kColumns == Wgmma::kColumns);
 static_assert(Compact::kSharedBytes <= kLeastShared && Small::kSharedBytes <= kLeastShared);
 
-// Loads rows [first, first + kRows), bytes [k, k + kDepth): 16-byte unit p of row r goes to p ^ r % 8. Rows beyond the
-// last repeat it, unstored. Bytes beyond k_end are 0.
+// Rows [first, first + kRows), bytes [k, k + kDepth): unit p of row r goes to p ^ r % 8. Rows beyond the last repeat
+// it, unstored. 0 beyond k_end.
 template <int kRows, int kThreads>
 __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t ld, int64_t first, int64_t rows,
                                           int64_t k, int64_t k_end) {
@@ -45,9 +44,9 @@ __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t
     cp_async16(to + (r + i) * kParts + (part ^ r % kParts), from + row * ld, valid);
   }
 }
-template <class S> struct Fragments {  // operands of one mma step: 32 bytes of k
+template <class S> struct Fragments {  // one mma step: 32 bytes of k
   uint32_t a[S::kM][4], b[S::kN / 2][4];
-  // The warp's rows of both operands, bytes from k * 32 on.
+  // Bytes from k * 32 on.
   __device__ __forceinline__ void load(const Bytes* rows, const Bytes* columns, int k) {
     const int lane = int(threadIdx.x) % 32;
     const Bytes* const from = rows + lane % 16 * kParts + ((k * 2 + lane / 16) ^ lane % kParts);
@@ -105,7 +104,7 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
 
 // --- operands that are not rows of whole 16 bytes -------------------------------------------------------------------
 constexpr int kThreads = 256;
-// to (rows, padded): element (i, j) is at i * row_step + j * step; zeros from k on.
+// to (rows, padded): (i, j) is at i * row_step + j * step; zeros from k on.
 __global__ void __launch_bounds__(kThreads)
     pad_rows(const int8_t* from, int64_t row_step, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to) {
   const int64_t parts = padded / 16;
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
     store16(to + *g * 16, v);
   }
 }
-// pad_rows() for row_step 1: a byte transpose. vectors: 16 rows at a time.
+// pad_rows() for row_step 1: a byte transpose.
 __global__ void __launch_bounds__(kThreads)
     turn_rows(const int8_t* from, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to, bool vectors) {
   using Tile = TransposeTile<16>;
@@ -185,13 +184,13 @@ template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums
     store16(y + *g * V, v);
   }
 }
-// TG_INT8_PRODUCTS names it. Where it does not apply, another is used.
+// True if TG_INT8_PRODUCTS names it. Where it does not apply, another is used.
 bool wanted(std::string_view way) {
   const char* const how = std::getenv("TG_INT8_PRODUCTS");
   return how && how == way;
 }
 template <class T> void multiply_by_library(const Context& c, Product p, T* y) {
-  constexpr int64_t kMostRows = 65536;  // accumulators in memory at a time
+  constexpr int64_t kMostRows = 65536;  // accumulators at a time
   Gemm g;
   g.dtype = DType::i8, g.n = p.n, g.k = p.k;
   g.b = {.data = p.weight, .ld = p.ld_weight, .transposed = true};

@@ -1,5 +1,5 @@
-// A block per row, or per kMostRows of many. x a stays in shared memory between the two GEMMs. Fixed order of sums:
-// warps split the inner size; partial sums are reduced by warp number.
+// A block per row, or per kMostRows. x a stays in shared memory. Fixed order of sums: warps split the inner size;
+// partial sums are reduced by warp number.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/lora.h>
 
@@ -14,7 +14,7 @@ struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// Lane l gets sum l % N over the warp. Each step halves the count; the order of additions is the same for any N.
+// Lane l gets sum l % N. Each step halves the count; the order is the same for any N.
 template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) {
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) {
@@ -31,7 +31,7 @@ template <int N, class C> __device__ __forceinline__ C sums_to_lanes(C (&v)[N]) 
   }
   return v[0];
 }
-// A warp's partial sums of columns [first, first + kCols) of x a: lane l gets row l / kCols.
+// Lane l gets row l / kCols of the warp's partial sums of x a.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, int64_t first, int64_t begin, int64_t end,
                                                  const T* x, const T* a) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ compute_t<T> share_of(const Sizes& s, int64_t row, in
   return sums_to_lanes(sum);
 }
 
-// x a (kRows, r), rounded, to h, and times scale to inner. Ends with a barrier.
+// x a (kRows, r), rounded, to h; times scale to inner. Ends with a barrier.
 template <class T, int kRows, bool kVectors>
 __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale, int64_t row, const T* x, const T* a,
                                               T* h, compute_t<T>* inner) {
@@ -84,7 +84,7 @@ __device__ __forceinline__ void first_product(const Sizes& s, compute_t<T> scale
   }
 }
 
-// Block b: rows from b kRows on. base may alias y, or be null. kVectors: rows of a are whole vectors.
+// Rows from b kRows on. base may alias y, or be null.
 template <class T, int kRows, bool kVectors>
 __global__ void __launch_bounds__(kThreads, kRows == 1 ? 4 : 2)
     lora_rows(Sizes s, compute_t<T> scale, const T* x, const T* a, const T* b, const T* base, T* y, T* h) {

@@ -1,6 +1,6 @@
-// Cross-entropy reads logits once, a block per row, with an online softmax per thread. The gradient reads them once
-// more and writes once, in place where allowed. One block reduces rows' losses in f64. Squared differences go by
-// chunks; their number depends on the size only. Every run gives the same bits.
+// Cross-entropy reads logits once, a block per row, by online softmax; the gradient reads them once more, in place
+// where allowed. One block reduces rows' losses in f64. Squared differences go by chunks, a function of the size. Every
+// run gives the same bits.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/row_loop.h>
@@ -26,7 +26,7 @@ struct Targets : Ids {
   __device__ __forceinline__ bool kept(int64_t r) const { return !ignores || (*this)[r] != ignore; }
 };
 
-// Online sum of exp(x - top), top: largest x so far, -inf at first. NaN is never top, but reaches the sum.
+// Online sum of exp(x - top), top: largest x so far. NaN is never top, but reaches the sum.
 template <class C> struct LogSum {
   C top = -std::numeric_limits<C>::infinity();
   KahanSum<C, true> sum;
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     for_row_packs<kBlock>(p, n, [&](int64_t, const auto& v) { own.add(v); });
     const C top = block_all<MaxOp, kBlock>(own.top, -std::numeric_limits<C>::infinity());
     const C total = own.sum.total(), scaled = total == C(0) ? C(0) : total * math::exp(own.top - top);
-    // top - top is 0; NaN, like x - top, for infinite top.
+    // top - top: NaN, like x - top, for infinite top.
     const C sum = block_all<SumOp, kBlock>(scaled, C(0)) + (top - top);
-    C below = 0;  // sum of x - top
+    C below = 0;
     if (smoothing != C(0)) {
       KahanSum<C> sum_below;
       for_row_packs<kBlock>(p, n, [&]<int N>(int64_t, const Vec<T, N>& v) {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
     }
     if (threadIdx.x != 0) continue;
     const C log_sum = math::log(sum);
-    // Differences from the maximum keep the loss precise for large logits.
+    // Relative to the maximum: large logits cost no digits.
     C loss = (C(1) - smoothing) * (log_sum - (C(widen(p[target])) - top));
     if (smoothing != C(0)) loss += smoothing * (log_sum - below / C(n));
     lse[r] = top + log_sum;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kBlock, (sizeof(T) == 8 ? 512 : 1024) / kBlock
   }
 }
 
-// Number of rows not ignored, for all threads of one block.
+// One block counts the rows that are not ignored.
 __device__ __forceinline__ int64_t count_kept(const Targets& targets, int64_t rows) {
   if (!targets.ignores) return rows;
   int64_t kept = 0;
@@ -143,19 +143,18 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
 }
 
-// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target). g: gradient of the row's loss, s: smoothing, V:
-// classes.
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target). g: the row's loss gradient, s: smoothing.
 
 template <class T> struct GradOf {
   using C = compute_t<T>;
   const T* x;
   T* dx;
   const C *lse, *dloss;
-  const int64_t* kept;  // null: no mean, or the mean is over `rows`
+  const int64_t* kept;  // null: no mean, or over `rows`
   Targets targets;
   int64_t rows, n;
   C smoothing;
-  bool mean, each;  // mean: divide; each: one gradient per row
+  bool mean, each;  // each: one gradient per row
 };
 template <class T, bool kVectors>
 __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o, IndexCheck check) {
@@ -222,7 +221,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
 struct SquaredDifference {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return (a - b) * (a - b); }
 };
-constexpr int64_t kChunks = 1024;  // maximum on any device
+constexpr int64_t kChunks = 1024;  // device-independent
 template <class T>
 __global__ void __launch_bounds__(kThreads) mse_squares(const T* x, const T* t, int64_t n, compute_t<T>* y) {
   for (GridLoop i(n); i; ++i) y[*i] = SquaredDifference{}(widen(x[*i]), widen(t[*i]));

@@ -1,5 +1,4 @@
-// Matrices with contiguous rows or columns are read in place, others copied. A batch with equal strides is one call of
-// cuBLASLt.
+// Contiguous rows or columns are read in place, others copied. A batch with equal strides is one cuBLASLt call.
 #include <tapegrad/cuda/device/map.h>
 #include <tapegrad/cuda/device/small_m.h>
 #include <tapegrad/cuda/gemm/gemm.h>
@@ -10,7 +9,7 @@
 namespace tg::cuda {
 namespace {
 
-// False if neither rows nor columns are contiguous without overlap.
+// False unless rows or columns are contiguous without overlap.
 bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t column_step, GemmOperand& x) {
   const auto fits = [](int64_t lines, int64_t length, int64_t line_step, int64_t step) {
     return (length == 1 || step == 1) && (lines == 1 || line_step >= length);
@@ -22,7 +21,7 @@ bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t colu
   return true;
 }
 
-// Matrices in the last two dimensions; the others broadcast.
+// Leading dimensions broadcast.
 class Batched {
  public:
   Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {
@@ -58,7 +57,7 @@ class Batched {
   }
 };
 
-// multiply_small_m() where reading b dominates and its kernels apply; else false.
+// False unless reading b dominates and the kernels apply.
 template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
   if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
@@ -74,7 +73,7 @@ void product(const Context& c, const Gemm& g) {
   gemm(c, g);
 }
 
-// If all matrices of a batch share b, and a's rows have one stride, the batch becomes more rows.
+// If a batch shares b, and a's rows have one stride, the batch becomes more rows.
 bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   for (size_t d = 0; d < batch.size(); ++d)
     if (step_b[d] != 0 && batch[d] != 1) return false;
@@ -90,7 +89,7 @@ bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Stride
   return true;
 }
 
-// The longest dimension is cuBLASLt's batch; a loop covers the rest.
+// cuBLASLt gets the longest dimension as its batch.
 void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   Strides step_out = Strides::filled(batch.size(), g.m * g.n);
   for (size_t d = batch.size(); d-- > 1;) step_out[d - 1] = step_out[d] * batch[d];

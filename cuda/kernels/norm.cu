@@ -1,6 +1,5 @@
-// One row per warp or block; a second pass computes the variance. Gradients of weight and bias: partial sums over
-// groups of consecutive rows, then a reduction. The number of groups depends on the sizes only. RMSNorm is LayerNorm
-// with mean 0.
+// A row per warp or block; the variance takes a second pass. dw and db: partial sums over groups of consecutive rows,
+// then a reduction; the sizes alone set the groups. RMSNorm is LayerNorm with mean 0.
 #include <tapegrad/ops/norm.h>
 
 #include <tapegrad/cuda/device/reduce.h>
@@ -8,7 +7,7 @@
 
 namespace tg::cuda {
 namespace {
-// The i-th input, or null. Not std::optional: g++ warns of uninitialised contents.
+// A parameter, or null. With std::optional g++ warns of uninitialised contents.
 template <class T> struct Parameter {
   std::unique_ptr<Dense<T>> data;
   Parameter(const Context& c, Bufs in, size_t i) {
@@ -25,8 +24,7 @@ __device__ __forceinline__ void load_pack(const typename S::T* p, int64_t j, typ
   for (int e = 0; e < S::V; ++e) to[e] = p ? widen(v.x[e]) : otherwise;
 }
 
-// r and s = x + r are both set or both null. y and s may alias x and r in either order. B, the type of r and y, is T or
-// narrower.
+// r, s = x + r: both or neither. y, s may alias x, r. B, of r and y, is T or narrower.
 template <class T, class B> struct Forward {
   const T* x;
   const B* r;
@@ -89,14 +87,14 @@ template <class T, class B> struct Backward {
   C *dw, *db;  // (groups, n) each with row stride `step`; or null
   int64_t rows, n, groups, per_group, step;
 };
-// Minimum blocks per SM for __launch_bounds__, to cap registers. LayerNorm has one more accumulator.
+// Minimum blocks per SM for __launch_bounds__: caps registers.
 template <class S, bool kCentred> constexpr int kGradCtas = S::kBlock == 256 && S::V > 1 ? 3 - kCentred : 0;
-// One group of rows per warp or block. For rows beyond registers, norm_grad_columns computes dw and db.
+// A group of rows per warp or block. Rows beyond registers: norm_grad_columns computes dw and db.
 template <class S, class B, bool kCentred>
 __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
   using C = typename S::C;
-  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // registers hold more than two rows
+  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // registers for more than two rows
   const auto n = f.n;
   for (int64_t group = first_row<S>(); group < f.groups; group += row_step<S>()) {
     [[maybe_unused]] Vec<C, S::V> dw[kRoom ? S::kPacks : 1] = {}, db[kRoom && kCentred ? S::kPacks : 1] = {};
@@ -157,7 +155,6 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
     }
   }
 }
-// One thread per column and group of rows.
 template <class T, class B, bool kCentred> __global__ void norm_grad_columns(Backward<T, B> f) {
   using C = compute_t<T>;
   for (GridLoop i(f.groups * f.n); i; ++i) {
@@ -216,8 +213,7 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
   B* const dr = wants.dr ? out[next].data<B>() : nullptr;
   const int sums = (dw ? 1 : 0) + (db ? 1 : 0);
   const bool by_columns = n > 256 * kKeptElements<T>;
-  // Groups are blocks, or warps (4 per block): as many as 132 SMs hold at once, with 4 to 128 rows each, added
-  // sequentially.
+  // Groups are blocks, or warps (4 per block), filling 132 SMs: 4 to 128 rows each, added sequentially.
   const int64_t most = 132 * (n > 32 * kKeptElements<T> ? (Op::kCentred ? 2 : 3) : 16);
   const int64_t per_group = std::clamp<int64_t>((rows + most - 1) / most, 4, 128);
   const int64_t groups = (rows + per_group - 1) / per_group, step = sums * n;

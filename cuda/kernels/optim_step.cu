@@ -1,4 +1,4 @@
-// All tensors of an op in one launch, 16 bytes at a time.
+// All tensors of an op in one launch.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/training/optim_math.h>
@@ -20,7 +20,7 @@ struct Gradient {
 };
 constexpr int kNormCtas = 5;  // blocks per SM
 
-// This thread's sum over [begin, end), which starts 16-byte aligned in the tensor.
+// [begin, end) starts 16-byte aligned in the tensor.
 template <class T> __device__ __forceinline__ double square_sum(const void* data, int64_t begin, int64_t end) {
   constexpr int V = kVec<T>;
   const T* x = static_cast<const T*>(data);
@@ -104,7 +104,7 @@ struct Clip {
             skip_non_finite && !(norm < std::numeric_limits<double>::infinity())};
   }
 };
-// A tensor's kLists updated lists, and its gradient in T or bf16. W: type of the first list, M: of the others.
+// kLists updated lists, and the gradient in T or bf16. W: first list's type, M: the others'.
 template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   using Type = T;
   static constexpr int kLists = kLists_;
@@ -113,7 +113,7 @@ template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   const void* in[kLists];
   void* out[kLists];  // may alias the inputs
   const void* grad;
-  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // in[0] after the step, or null; or low bits
+  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // copy of in[0] after the step, or low bits; may be null
   int64_t n;
   bool narrow;  // bf16 gradient
 
@@ -210,7 +210,6 @@ template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>
     w -= s.rate * g;
   }
 };
-// Elements [at, at + V) with gradient g.
 template <int V, class Entry, class T = typename Entry::Type>
 __device__ __forceinline__ void step_at(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
                                         int64_t at, const T (&g)[V]) {
@@ -248,7 +247,7 @@ __device__ __forceinline__ void step_by(const Entry& t, const Clip::Factor<T>& c
   for (int k = 0; k < V; ++k) g[k] = T(widen(grad.x[k]));
   step_at(t, clip, now, at, g);
 }
-// Elements [begin, begin + n), by vectors if all pointers are aligned.
+// Vectors if all pointers are aligned.
 template <class G, class Entry, class T = typename Entry::Type>
 __device__ __forceinline__ void step_chunk(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
                                            int64_t begin, int n) {
@@ -257,7 +256,7 @@ __device__ __forceinline__ void step_chunk(const Entry& t, const Clip::Factor<T>
   for (int i = int(threadIdx.x) * V; i < scalars; i += kThreads * V) step_by<V, G>(t, clip, now, begin + i);
   for (int i = scalars + int(threadIdx.x); i < n; i += kThreads) step_by<1, G>(t, clip, now, begin + i);
 }
-// recorded: step values in device memory while captured in a CUDA graph; null: entries hold `now`.
+// recorded: step values in device memory, captured in a CUDA graph; null: entries hold `now`.
 template <class Entry, int kMost>
 __global__ void __launch_bounds__(kThreads, Entry::kCtas)
     optim_step_all(const __grid_constant__ Batch<Entry, kMost> batch, int64_t chunks, const __grid_constant__ Clip clip,
@@ -342,8 +341,8 @@ template <class T, class M> struct Folded : AdamW<T, M> {
   static constexpr bool kCopies = false;
   using AdamW<T, M>::AdamW;
 };
-// Gradient of w (rows, columns): a^T b, a (terms, rows), b (terms, columns). A thread has kTall rows of V adjacent
-// columns, so that it reads b once for all of them.
+// w (rows, columns) has gradient a^T b: a (terms, rows), b (terms, columns). A thread has kTall rows of V adjacent
+// columns, so that it reads b once.
 constexpr int kTall = 4;
 template <class T, class M, int V>
 __global__ void __launch_bounds__(kThreads)

@@ -1,5 +1,4 @@
-// 256 threads per 64 x 64 tile, 4 x 4 elements each. Sums over k have one order: an element's bits depend on its row
-// and column only.
+// A 64 x 64 tile per 256 threads, 4 x 4 elements each. One order of sums: bits depend on row and column alone.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/gemm/plain_product.h>
 
@@ -9,8 +8,7 @@ constexpr int kTile = 64, kDepth = 16, kSide = 16, kThreads = kSide * kSide, kEa
 
 template <class T> using Sum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, compute_t<T>>;
 
-// Lines [first, first + kTile) and [k, k + kDepth), k-major; zeros beyond. step or line_step is 1: adjacent threads
-// read along it.
+// Lines [first, first + kTile) and [k, k + kDepth), k-major; zeros beyond. Adjacent threads read along the unit step.
 template <class T>
 __device__ __forceinline__ void load_tile(Sum<T> (&tile)[kDepth][kTile + 1], const T* from, int64_t line_step,
                                           int64_t step, int64_t first, int64_t lines, int64_t k, int64_t depth) {

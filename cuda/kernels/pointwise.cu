@@ -1,4 +1,4 @@
-// Kernels for the lists of ops/pointwise.h and ops/binary.h, with the CPU's functors.
+// The CPU's functors.
 #include <tapegrad/cuda/unary.h>
 
 namespace tg::cuda {

@@ -1,4 +1,4 @@
-// Kernels of ops/quantized/quantize.h except the GEMM (int8_linear.cu), and GELU before quantization.
+// Quantization, also after GELU; int8_linear.cu has the GEMM.
 #include <tapegrad/cuda/device/quantize_tiles.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/quantized/inputs.h>

@@ -19,8 +19,8 @@ template <class A> __device__ __forceinline__ constexpr A lowest() {
 
 template <class T> inline constexpr bool kCommon = std::is_same_v<T, float> || std::is_same_v<T, bf16>;
 
-// Reduces chunk results: sums, or maxima of keys (Best). Run-time values let one kernel serve every op and dtype; such
-// results are few.
+// Chunk results: sums, or maxima of keys (Best). Run-time values: one kernel for every op and dtype, since such results
+// are few.
 template <class Total> struct OfChunks {
   using A = Total;
   static constexpr Forms kForms = Forms::few;
@@ -59,11 +59,10 @@ template <class T> struct Add {
   __device__ __forceinline__ void store(int64_t out, A total) const { y[out] = narrow<T>(compute_t<T>(total)); }
   OfChunks<A> partial() const { return {false, false, dtype_of<T>(), y}; }
 };
-// Sums of x or (x - mean)^2, divided.
 template <class T> struct Moment {
   using A = compute_t<T>;
   const A* means;
-  A* first;  // set if there are no means yet
+  A* first;  // written unless means exist
   T* second;
   A divisor;
   static __device__ __forceinline__ A start() { return 0; }
@@ -83,7 +82,7 @@ template <class T> struct Moment {
                  : OfChunks<A>{false, false, dtype_of<A>(), first, divisor};
   }
 };
-// The minimum is the maximum of negated values; NaN wins.
+// Minimum: maximum of negated values; NaN wins.
 template <class T> struct Best {
   using A = Acc<T>;
   static constexpr Forms kForms = kCommon<T> ? Forms::all : Forms::few;
@@ -93,7 +92,7 @@ template <class T> struct Best {
   static __device__ __forceinline__ A join(A a, A b) { return MaxOp()(a, b); }
   __device__ __forceinline__ A key(A x) const {
     if constexpr (std::is_integral_v<A>)
-      return largest ? x : ~x;  // -x would overflow for the smallest
+      return largest ? x : ~x;  // -x would overflow
     else
       return largest ? x : -x;
   }
@@ -104,7 +103,7 @@ template <class T> struct Best {
 
 // NaN, if any, is a row's maximum.
 template <class C> __device__ __forceinline__ bool same(C a, C b) { return a == b || (a != a && b != b); }
-template <class T> struct Ties {  // number of elements equal to the extremum
+template <class T> struct Ties {
   using A = int64_t;
   static constexpr Forms kForms = kCommon<T> ? Forms::columns : Forms::few;
   const T* best;

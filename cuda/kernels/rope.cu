@@ -1,5 +1,5 @@
-// Sines and cosines of all (position, pair) once per call, then one pass over rows. A thread keeps the rotations of V
-// adjacent elements of a position and steps through the batch. V: 16 bytes if rows are aligned, else a pair.
+// Sines and cosines of all (position, pair) once per call, then one pass over rows. A thread keeps rotations of V
+// adjacent elements and steps through the batch. V: 16 bytes if aligned, else a pair.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
@@ -52,7 +52,7 @@ struct Rows {
   int64_t step[2], positions, hs, count;  // count: batch rows in all
   int64_t same;                           // batch rows that share a start
 };
-// y may alias x. kStarts: more than one start.
+// y may alias x.
 template <class T, int V, bool kStarts>
 __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   using C = compute_t<T>;

@@ -1,4 +1,3 @@
-// Copies know elements by size only; each is written once.
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/ops/shape_ops.h>
 

@@ -1,12 +1,12 @@
-// (n, k) matrices: a warp reads along kLines lines at once; a block's warps split the terms. (k, n) matrices: a lane
-// has 16 bytes of columns, warps split the lines of a segment of k; a second kernel reduces segments.
+// (n, k) matrices: a warp reads along kLines lines at once; warps split the terms. (k, n) matrices: a lane has 16 bytes
+// of columns, warps split the lines of a segment of k; a second kernel reduces segments.
 #include <tapegrad/cuda/device/small_m.h>
 
 #include <algorithm>
 
 namespace tg::cuda {
 namespace {
-// Rows that name a block's matrix, kRows at a time, in order.
+// Rows that name a block's matrix, kRows at a time.
 template <int kRows> struct RowList {
   int count;
   int32_t row[kRows];
@@ -21,7 +21,7 @@ struct Named {
   __device__ __forceinline__ bool of(int64_t row, int64_t matrix) const { return all.index[row] == first + matrix; }
   __device__ __forceinline__ bool any(int64_t row) const { return all.check.inside(all.index[row]); }
 };
-// The next kRows rows from `from` on; returns where to continue. For all threads; warp 0 searches.
+// kRows rows from `from` on; returns where to continue. For all threads.
 template <int kRows, class Which>
 __device__ __forceinline__ int64_t next_rows(const Which& which, int64_t matrix, int64_t from, int64_t rows,
                                              RowList<kRows>& list, int64_t& next) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kTransposedWarps * 32)
 
 constexpr int kPlainWarps = 8;
 constexpr int64_t kSegment = 256;  // terms of k per block
-// part (segments, rows, n): partial sums per segment of k; y itself if there is one.
+// part (segments, rows, n): partial sums per segment of k; y itself if one.
 template <class T, int V, int kRows, class Which>
 __global__ void __launch_bounds__(kPlainWarps * 32)
     few_rows_plain(SmallM<T> p, int64_t step, compute_t<T>* part, const __grid_constant__ Which which) {
@@ -162,7 +162,7 @@ __global__ void small_m_finish(const compute_t<T>* part, int64_t segments, const
     y[*i] = narrow<T>(total);
   }
 }
-// Rows that name no matrix are logged and become zeros; others stay untouched.
+// Rows without a matrix are logged and become zeros.
 template <class T> __global__ void few_rows_check(NamedMatrices named, T* y, int64_t rows, int64_t n) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const int64_t id = named.index[r];
@@ -172,7 +172,7 @@ template <class T> __global__ void few_rows_check(NamedMatrices named, T* y, int
   }
 }
 
-// of_matrices(first): row selector from matrix `first` on; a launch has at most 65535.
+// of_matrices(first): row selector; a launch has at most 65535 matrices.
 template <class T, int V, int kRows, class Of>
 void run(const Context& c, SmallM<T> p, bool transposed, int64_t matrices, int64_t step, const Of& of_matrices) {
   using C = compute_t<T>;

@@ -1,5 +1,5 @@
-// One row per warp or block. Rows that fit in registers are read once, longer ones twice: one pass computes maximum and
-// sum of exponentials (Milakov & Gimelshein 2018).
+// A row per warp or block. Rows beyond registers are read twice: one pass computes maximum and sum of exponentials
+// (Milakov & Gimelshein 2018).
 #include <tapegrad/ops/softmax.h>
 
 #include <tapegrad/core/math.h>
@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 template <class C> __device__ __forceinline__ C lowest() { return -std::numeric_limits<C>::infinity(); }
 
-// A row's maximum, and sum(exp(x - top)). A row in registers becomes x - top (kLog) or exp(x - top).
+// The row's maximum, and sum(exp(x - top)). A row in registers becomes x - top (kLog) or exp(x - top).
 template <class S, bool kLog> struct Weights {
   using C = typename S::C;
   C top, sum;
@@ -40,7 +40,7 @@ template <class S, bool kLog> struct Weights {
       return some;
     });
   }
-  // Online softmax: each thread scales by its maximum so far. Packs of -inf alone add nothing.
+  // Online softmax, by each thread's maximum so far. Packs of -inf add nothing.
   __device__ __forceinline__ void of_long(RowOf<S>& x, int64_t n) {
     C best = lowest<C>();
     KahanSum<C, true> total;

@@ -1,4 +1,4 @@
-// Rows (2F), gate first. A thread has V adjacent elements of both halves. V: 16 bytes if rows are aligned, else 1.
+// Rows (2F), gate first. A thread has V adjacent elements of both halves.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/ops/swiglu.h>
 
@@ -7,7 +7,7 @@ namespace {
 constexpr int kThreads = 256;
 template <class T> constexpr int kCtas = sizeof(T) == 8 ? 4 : 6;  // blocks per SM
 
-// Group g of V elements: its offset in x (rows, 2F); in y (rows, F) it is g V.
+// Offset of group g in x (rows, 2F); in y (rows, F) it is g V.
 template <int V> __device__ __forceinline__ int64_t gate_at(int64_t g, int64_t f) {
   const int64_t row = g >> 32 == 0 ? uint32_t(g) / uint32_t(f / V) : g / (f / V);
   return g * V + row * f;

@@ -1,6 +1,6 @@
-// argmax: a block per row, or a thread per strided row. topk: a block per row finds the k-th largest by radix select on
-// ordered keys, collects larger items and sorts them in shared memory; k above kChunk takes several rounds. argsort:
-// stable radix sorts of all elements, by 32 bits of the keys at a time from the lowest, and last by row.
+// argmax: a block per row, or a thread per strided row. topk: radix select of the k-th largest key per row; larger
+// items are sorted in shared memory; k above kChunk takes several rounds. argsort: stable radix sorts by 32 bits of the
+// keys at a time from the lowest, and last by row.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/row_loop.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -11,7 +11,7 @@ namespace {
 constexpr int kSmall = 128, kLarge = 512;  // threads per block, short and long rows
 constexpr int64_t kShortRow = 1024;
 
-// Total order: NaN is largest, ties go to the lower index. Index -1 is none.
+// Total order: NaN is largest, ties go to the lower index.
 template <class C> struct Best {
   C value = 0;
   int64_t index = -1;
@@ -89,7 +89,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
 // --- topk ---------------------------------------------------------------------------------------------------------
 constexpr int kChunk = 1024;  // items sorted at a time
 
-// Unsigned integers in float order: NaN largest, all NaN equal, -0 as 0.
+// Ordered unsigned integers: NaN largest, all NaN equal, -0 as 0.
 __device__ __forceinline__ uint32_t key_of(float x) {
   if (x != x) return ~0u;
   const auto b = __builtin_bit_cast(uint32_t, x == 0.0f ? 0.0f : x);
@@ -112,13 +112,13 @@ template <class K> struct Item {
 template <class K> struct Selection {
   Item<K> items[kChunk];
   unsigned long long histogram[256];
-  unsigned long long need;  // items wanted among those with the prefix
+  unsigned long long need;  // items wanted with this prefix
   K prefix;
-  unsigned above;  // items known to be among the largest
+  unsigned above;  // items known to be larger
   unsigned per_warp[kLarge / 32];
 };
 
-// The first warp finds the digit of the need-th largest, 8 digits per lane.
+// The first warp finds the digit of the need-th largest.
 template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s, int shift) {
   const int lane = int(threadIdx.x);
   const unsigned long long need = s.need;
@@ -138,7 +138,7 @@ template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s,
   s.prefix |= K(digit) << shift;
 }
 
-// s.items: the `count` largest items after `last` (index -1 at first), sorted.
+// s.items: the `count` largest after `last`, sorted.
 template <int kThreads, class T, class K>
 __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
   const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads)
         values[r * k + done + i] = p[j];
         indices[r * k + done + i] = j;
       }
-      last = s.items[count - 1];  // many barriers precede the next write of items
+      last = s.items[count - 1];  // many barriers precede its next write
     }
   }
 }
@@ -230,7 +230,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
 }
 
 // --- argsort ------------------------------------------------------------------------------------------------------
-struct Positions {  // the low bits of a word: the element's position in x
+struct Positions {  // the low bits of a word: its position in x
   int bits;
   __device__ __forceinline__ int64_t of(uint64_t word) const { return int64_t(word & ((uint64_t(1) << bits) - 1)); }
   __device__ __forceinline__ uint64_t word(uint64_t key, int64_t at) const { return key << bits | uint64_t(at); }
@@ -261,7 +261,7 @@ void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context& c) {
   const unsigned blocks = blocks_for(c, n, kLarge);
   SortedPairs pairs(c, n, bits);
   const auto run = [&]<class T>() {
-    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // bf16 has the high bits
+    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // bf16: high bits
     const Dense<T> x(c, in[0]);
     for (int shift = kAll - kBits; shift < kAll; shift += 32) {
       launch(c, argsort_by_key<T>, blocks, kLarge, 0, static_cast<const T*>(x), n, shift, shift == kAll - kBits,

@@ -10,7 +10,7 @@
 
 namespace tg::cuda::nccl {
 namespace {
-// NCCL calls issued as one: sends and receives of two ranks match in any order.
+// NCCL calls issued as one match in any order.
 class Group {
  public:
   explicit Group(const char* op) : op_(op) { check(GroupStart(), op, "beginning a group"); }

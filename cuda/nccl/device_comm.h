@@ -1,8 +1,8 @@
-// The ranks of a Communicator on their GPUs: bytes of device memory from rank to rank, on a separate stream.
+// The ranks of a Communicator on their GPUs: device memory from rank to rank, on a separate stream.
 //
-// Ops that use it are not captured into CUDA graphs; compiled functions run them op by op. NCCL ties captured buffers
-// to the captured graph, but a recording (recording.h) captures each call separately, adds copies to a graph and
-// replaces them there. The combination is untested on GPUs.
+// Not captured into CUDA graphs; compiled functions run these ops one by one. NCCL ties captured buffers to the
+// captured graph, but a recording (recording.h) captures calls separately and replaces copies in a graph. The
+// combination is untested on GPUs.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/nccl_api.h>
@@ -22,32 +22,31 @@ namespace tg::cuda::nccl {
 
 class DeviceComm final : CommWatch::OnDevice {
  public:
-  // This rank's device's instance; null for one rank. All ranks must make the first call. Never destroyed, since ranks
-  // may end at different times. An Error without NCCL, or if `op` is recorded.
+  // This device's instance; null for one rank. All ranks must make the first call. Never destroyed: ranks may end at
+  // different times. An Error without NCCL, or if `op` is recorded.
   static DeviceComm* of(Communicator&, int device, const char* op);
 
   int rank() const { return comm_.rank(); }
-  // Bytes a rank sends at once: half the smallest L2 cache of all ranks, so that a kernel finds the previous one's
-  // writes in L2.
+  // Bytes sent at once: half the smallest L2 of all ranks, so that a kernel finds the previous one's writes there.
   size_t round() const { return round_; }
 
   // Part r of a buffer begins at r * stride and has bytes[r] bytes, the same on all ranks.
   using Sizes = std::span<const size_t>;
-  // Sends part r of `from` to rank r, receives from rank r at `to` + r * stride. Needs an Exchange.
+  // Part r of `from` goes to rank r, rank r's to `to` + r * stride. Needs an Exchange.
   void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op);
-  // Sends this rank's part of `row`, receives the others in place. Needs an Exchange.
+  // Sends this rank's part of `row`, receives the others. Needs an Exchange.
   void all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op);
 
-  // Scope: the calling thread launches into the communication stream, after its own stream's work. Host functions in
-  // the stream tell the watch of the wait, because the host is ahead of the stream. No-op for a null DeviceComm.
+  // Scope: the thread launches into the communication stream, after its own stream's work. Host functions there tell
+  // the watch of waits, because the host is ahead. No-op for null.
   class Exchange {
    public:
-    Exchange(DeviceComm*, const char* op);  // `op` outlives the process's work
-    // Orders the thread's stream after the queued work, unless go_on() was called.
+    Exchange(DeviceComm*, const char* op);  // `op` outlives the queued work
+    // Orders the thread's stream after the work, unless go_on() was called.
     ~Exchange();
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
-    // Leaves the queued work asynchronous until finish(ticket).
+    // Leaves the work asynchronous until finish(ticket).
     void go_on(const void* ticket);
 
    private:
@@ -55,9 +54,9 @@ class DeviceComm final : CommWatch::OnDevice {
     std::optional<OnStream> on_stream_;
     bool goes_on_ = false;
   };
-  // Orders the calling thread's stream after the ticket's exchange.
+  // Orders the thread's stream after the exchange.
   void finish(const void* ticket);
-  // finish() for all exchanges of all devices, repeatable. Errors of streams are known already.
+  // finish() for all exchanges of all devices, repeatable.
   static void wait_for_all() noexcept;
 
  private:

@@ -31,7 +31,7 @@ std::string describe() {
 
 SharedLibrary library_of(std::string file) { return {std::move(file), TG_CUDA_LIBRARIES, kInstall}; }
 #ifndef TG_CUDA_EMULATED
-SharedLibrary& library() {  // leaked, like the communicators that use it
+SharedLibrary& library() {  // leaked
   static auto& l = *new SharedLibrary(library_of("libnccl.so.2"));
   return l;
 }

@@ -1,4 +1,3 @@
-// Finds and checks NCCL.
 #pragma once
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #include <tapegrad/cuda/runtime/shared_library.h>
@@ -10,11 +9,11 @@ namespace tg::cuda::nccl {
 
 // An Error says where to get NCCL.
 SharedLibrary library_of(std::string file);
-// An Error if `version` is below 2.16, the first for CUDA 12 and compute capability 9.0.
+// An Error below 2.16, the first for CUDA 12 and compute capability 9.0.
 void check_version(int version);
 // "2.28.9", for example.
 std::string text_of(int version);
-// An Error that names `op` unless r is kSuccess.
+// An Error unless r is kSuccess.
 void check(Result r, std::string_view op, std::string_view what);
 
 }  // namespace tg::cuda::nccl

@@ -1,6 +1,5 @@
-// Our prototypes of NCCL: a build needs no nccl.h; the first call loads libnccl.so.2. The emulator has its own
-// functions (TG_CUDA=EMULATE). A test compares the prototypes with nccl.h where installed. Buffers move as bytes: our
-// kernels compute the sums.
+// Prototypes of NCCL: no nccl.h needed, and the first call loads libnccl.so.2, or the emulator's functions. A test
+// compares them with nccl.h. Buffers move as bytes: our kernels sum.
 #pragma once
 #include <cstddef>
 #ifndef TG_CUDA_EMULATED

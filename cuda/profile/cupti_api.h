@@ -1,5 +1,5 @@
-// CUPTI: the toolkit's, or the emulator's under the same names (TG_CUDA=EMULATE). The first profiler loads it.
-// TG_HAS_CUPTI: the build had its headers.
+// The toolkit's CUPTI, or the emulator's under the same names. The first profiler loads it. TG_HAS_CUPTI: the build had
+// its headers.
 #pragma once
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cupti.h>

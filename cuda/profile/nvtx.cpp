@@ -1,4 +1,4 @@
-// A Profiler's ranges as NVTX ranges, for nsys and ncu.
+// Ranges as NVTX, for nsys and ncu.
 #include <tapegrad/core/profile/profiler_record.h>
 
 #ifndef TG_CUDA_EMULATED

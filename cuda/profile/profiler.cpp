@@ -1,6 +1,6 @@
-// CUPTI delivers records in no order, so they are matched once all have arrived. A kernel has the id of its launching
-// API call, whose record has the id of its range (the "external correlation"). A graph's kernel has the ids of the
-// graph's launch and of its node. A node's op is noted at its capture (running()), and copied when graphs clone nodes.
+// Records arrive in no order and are matched at the end. A kernel has the id of its launching API call, whose record
+// has the id of its range (the "external correlation"); a graph's kernel those of the launch and of its node. A node's
+// op is noted at capture (running()), and copied when graphs clone nodes.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -30,7 +30,7 @@ std::unique_ptr<detail::DeviceProfiler> make_profiler() {
 namespace tg::cuda {
 using namespace detail;
 #ifndef TG_CUDA_EMULATED
-SharedLibrary& cupti_library() {  // leaked, like lt_library()
+SharedLibrary& cupti_library() {  // leaked
   static auto& l = *new SharedLibrary(
       fmt::format("libcupti.so.{}", CUDART_VERSION / 1000), TG_CUPTI_LIBRARIES,
       fmt::format(
@@ -43,7 +43,7 @@ SharedLibrary& cupti_library() {  // leaked, like lt_library()
 namespace {
 
 #if !defined(TG_CUDA_EMULATED) && CUPTI_API_VERSION >= 130000
-// Records of toolkits since 13.0 begin like older ones.
+// Records since 13.0 begin like older ones.
 #define TG_SAME_PLACE(field) \
   static_assert(offsetof(CUpti_ActivityKernel9, field) == offsetof(CUpti_ActivityKernel10, field))
 TG_SAME_PLACE(start);
@@ -250,7 +250,7 @@ const Running* origin_of(const Arrived& a, uint64_t node) {
   const auto at = node ? a.nodes.find(node) : a.nodes.end();
   return at == a.nodes.end() ? nullptr : &at->second;
 }
-// A driver API launch outside the runtime's calls comes from a CUDA library.
+// Driver API launches outside runtime calls come from CUDA libraries.
 void add_driver_calls(Arrived& a) {
   std::unordered_map<uint32_t, std::vector<std::pair<int64_t, int64_t>>> by_thread;
   std::unordered_set<uint32_t> numbers;
@@ -360,7 +360,7 @@ class CuptiProfiler final : public DeviceProfiler {
     const CUptiResult r = cuptiActivityRegisterTimestampCallback(timestamp);
     if (r == CUPTI_SUCCESS) return;
     note(r, "the clock of the host, so its own times are shifted to it");
-    // Narrowest of a few pairs, against the host's earlier reading: no record ends after the profile.
+    // Narrowest of a few pairs, by the earlier reading: no record ends after the profile.
     int64_t behind = 0, narrowest = std::numeric_limits<int64_t>::max();
     for (int i = 0; i < 8; ++i) {
       uint64_t own = 0;

@@ -16,7 +16,7 @@
 namespace tg::cuda {
 namespace {
 
-// The emulator checks accesses against blocks: the red zone catches overruns.
+// Red zone: the emulator catches overruns.
 #ifdef TG_CUDA_EMULATED
 constexpr size_t kRedZone = kBlockUnit;
 void segment_made(void* p, size_t n) { simt::note_segment(p, n); }
@@ -25,7 +25,7 @@ constexpr size_t kRedZone = 0;
 void segment_made(void*, size_t) {}
 #endif
 
-constexpr size_t kMostBytes = size_t(1) << 47;  // exceeds any address space: sums below cannot overflow
+constexpr size_t kMostBytes = size_t(1) << 47;  // exceeds any address space: sums cannot overflow
 
 std::string size_text(size_t bytes) {
   if (bytes < 1 << 10) return fmt::format("{} B", bytes);
@@ -36,7 +36,7 @@ std::string size_text(size_t bytes) {
 
 cudaStream_t owner_of(const Block& b) { return static_cast<cudaStream_t>(const_cast<void*>(b.pool->owner)); }
 
-// A capturing thread may call cudaMalloc only after declaring that it does not depend on the capture.
+// A capturing thread must declare that cudaMalloc does not depend on the capture.
 class MayAllocate {
  public:
   MayAllocate() { exchange(); }
@@ -92,8 +92,7 @@ void DeviceAllocator::deallocate(void* p, size_t bytes) noexcept {
   Block* b = pool_.find(p);
   if (!b) return;
   const cudaStream_t owner = owner_of(*b);
-  // The owner's stream waits for the others before it reuses the block. Errors are ignored: the device is lost or the
-  // process ends.
+  // The owner's stream waits for the others. Errors are ignored: the device is lost or the process ends.
   if (!users_.empty()) {
     const auto [first, last] = users_.equal_range(p);
     for (auto it = first; it != last; ++it)
@@ -170,7 +169,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   if (!p && size > least) p = segment(size = least);
   if (!p) {
     check(cudaMemGetInfo(&free, &total), "allocate", "reading the size of its memory");
-    // cudaFree synchronises, which is illegal during this thread's capture.
+    // cudaFree synchronises: illegal during this thread's capture.
     if (held_memory() || least > total) fail(asked);
     release(lock);
     p = segment(size);
@@ -180,7 +179,7 @@ Block* DeviceAllocator::grow(size_t asked, cudaStream_t stream, Lock& lock) {
   return pool_.take(bytes, stream);
 }
 void DeviceAllocator::release(Lock& lock) {
-  // The capture may need our lock, or a caller's, to end: bounds the wait.
+  // The capture may need our lock to end: bounds the wait.
   constexpr std::chrono::seconds kMost{10};
   lock.unlock();
   const std::unique_lock alone(captures(), kMost);

@@ -1,4 +1,4 @@
-// Caching allocator of one GPU: reuses freed blocks in stream order, without CUDA calls in the steady state. Never
+// Caching allocator of one GPU: freed blocks are reused in stream order, without CUDA calls in the steady state. Never
 // destroyed.
 #pragma once
 #include <tapegrad/core/backend/allocator.h>
@@ -13,21 +13,20 @@ namespace tg::cuda {
 class DeviceAllocator final : public Allocator {
  public:
   explicit DeviceAllocator(int device) : device_(device) {}
-  // At least 256-byte aligned, for the calling thread's stream; other streams need used_on().
+  // 256-byte aligned, for the thread's stream; others need used_on().
   void* allocate(size_t bytes) override;
-  // Later work in that stream may reuse the bytes.
+  // Later work in that stream may reuse them.
   void deallocate(void* p, size_t bytes) noexcept override;
-  // Exclusive memory for recorded work that runs repeatedly in `stream`, until give_back(); 256-byte aligned. Runs lose
-  // its contents. Works during a capture.
+  // Exclusive memory for recorded work in `stream`, until give_back(); 256-byte aligned. Runs lose its contents. Works
+  // during a capture.
   void* hold(size_t bytes, cudaStream_t stream);
   void give_back(void* p, size_t bytes) noexcept;
-  // Delays reuse until `stream` has done the work queued before deallocate().
+  // Delays reuse until work queued in `stream` before deallocate() is done.
   void used_on(const void* p, cudaStream_t stream);
   void name(const void* p, const std::string* label) override;
   MemoryStats stats() const override;
   void reset_peak() override;
-  // Waits for the device and for threads that record graphs. An Error(state) after some seconds, or if the calling
-  // thread records.
+  // Waits for the device and for recording threads: an Error(state) after some seconds, or if this thread records.
   void empty_cache() override;
 
   struct Counts {

@@ -1,5 +1,4 @@
-// The CUDA runtime: the toolkit's, or the emulator's subset under the same names (TG_CUDA=EMULATE). Kernel sources
-// include device.h instead.
+// The toolkit's CUDA runtime, or the emulator's subset under the same names. Kernels include device.h.
 #pragma once
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/runtime.h>

@@ -1,5 +1,4 @@
-// Splits segments into blocks and merges adjacent free ones. Bookkeeping alone: no CUDA, no locks, no access to the
-// memory.
+// Splits segments into blocks, merges adjacent free ones. No CUDA, no locks, no access to the memory.
 #pragma once
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/scope.h>
@@ -28,14 +27,14 @@ struct Block {
 };
 
 inline constexpr size_t kBlockUnit = 512;  // alignment and granularity
-// Larger blocks have separate segments, which small blocks do not split.
+// Larger blocks have segments of their size.
 inline constexpr size_t kSmallMost = 1 << 20;
 inline constexpr size_t kSegmentUnit = 2 << 20;  // granularity of cudaMalloc
 
-// At most 1/8 and 2 MiB above the request, so that similar sizes reuse each other's blocks.
+// At most 1/8 and 2 MiB above the request: similar sizes share blocks.
 size_t rounded_block(size_t bytes);
 
-struct BestFit {  // the smallest, then the lowest address
+struct BestFit {  // smallest, then lowest address
   using is_transparent = void;
   bool operator()(const Block* a, const Block* b) const {
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->at < b->at;
@@ -47,29 +46,29 @@ struct Pool {
   Owner owner;
   bool small;
   std::set<Block*, BestFit> free = {};
-  // Spare nodes of the set, so that it allocates nothing.
+  // Spare nodes: the set allocates nothing.
   std::vector<std::set<Block*, BestFit>::node_type> spare = {};
   size_t segment_bytes = 0;
 };
 
 class BlockPool {
  public:
-  // At least rounded_block(bytes) from the owner's free blocks, or null.
+  // From the owner's free blocks, or null.
   Block* take(size_t bytes, Owner);
-  // Merges with adjacent free blocks; the block may cease to exist.
+  // The block may cease to exist, merged.
   void give(Block*);
-  Block* find(const void*) const;  // block in use at that address, or null
+  Block* find(const void*) const;  // null unless in use
 
-  // Bytes to allocate after take() found nothing: grows with the owner's memory, at least least_segment().
+  // Grows with the owner's memory; at least least_segment().
   size_t next_segment(size_t bytes, Owner);
   static size_t least_segment(size_t bytes);
   void add_segment(void*, size_t bytes, size_t for_bytes, Owner);
-  // Forgets and returns all segments without a block in use.
+  // Forgets and returns segments without a block in use.
   std::vector<void*> release();
 
   size_t segments() const { return segments_; }
   size_t reserved() const { return reserved_; }  // bytes of all segments
-  size_t in_use() const { return in_use_; }      // bytes of blocks in use, rounding included
+  size_t in_use() const { return in_use_; }      // bytes of blocks in use, rounded
   size_t largest_free() const;
   template <class F> void each_in_use(F f) const {
     for (const auto& entry : used_) f(*entry.second);

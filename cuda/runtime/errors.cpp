@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kRestart =
     "CUDA cannot continue after this error: restart the process, and a training from its last checkpoint.";
 
-// CUDA refuses everything after these errors.
+// CUDA refuses everything after these.
 bool ends_device(cudaError_t e) {
   switch (int(e)) {
     case 214:               // ECC uncorrectable
@@ -34,7 +34,7 @@ bool ends_device(cudaError_t e) {
 std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 std::string text_of(cudaError_t e) { return fmt::format("{} ({})", cudaGetErrorString(e), cudaGetErrorName(e)); }
 
-// The latest kSize ops launched since a synchronisation.
+// The latest kSize launches since a synchronisation.
 struct Launches {
   static constexpr size_t kSize = 16;
   std::mutex mutex;

@@ -1,4 +1,3 @@
-// Owners of a CUDA graph, an executable graph, and a stream capture.
 #pragma once
 #include <fmt/format.h>
 #include <tapegrad/cuda/runtime/errors.h>
@@ -9,16 +8,16 @@
 
 namespace tg::cuda {
 
-// Captures share it. Synchronising the device (cudaDeviceSynchronize, cudaFree) takes it exclusively: CUDA would end
-// other threads' captures, whatever their mode.
-inline std::shared_timed_mutex& captures() {  // leaked, like the devices
+// Shared by captures, exclusive for synchronising the device (cudaDeviceSynchronize, cudaFree): CUDA would end other
+// threads' captures in any mode.
+inline std::shared_timed_mutex& captures() {  // leaked
   static auto& m = *new std::shared_timed_mutex;
   return m;
 }
 
 inline constexpr std::string_view kGraphOp = "compile";  // the op in errors of graphs
 
-// A driver may refuse a child graph, and accept one capture of all calls.
+// A driver may refuse a child graph, yet accept one capture of all calls.
 struct RefusedPart : Error {
   using Error::Error;
 };
@@ -55,7 +54,7 @@ class Graph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// Keeps the source graph, whose nodes identify the executable's.
+// The source graph's nodes identify the executable's.
 class ExecutableGraph {
  public:
   ExecutableGraph() : graph_(nullptr) {}
@@ -70,13 +69,13 @@ class ExecutableGraph {
     std::swap(graph_, o.graph_), std::swap(exec_, o.exec_);
     return *this;
   }
-  // Replaces a node of Graph::add() from the next launch on; false if the child's topology differs.
+  // From the next launch on; false if the child's topology differs.
   bool replace(cudaGraphNode_t node, const Graph& child) {
     if (cudaGraphExecChildGraphNodeSetParams(exec_, node, child) == cudaSuccess) return true;
     (void)cudaGetLastError();
     return false;
   }
-  // Replaces all nodes; false if the driver refuses.
+  // False if the driver refuses.
   bool update(const Graph& g) {
     cudaGraphExecUpdateResultInfo why;
     if (cudaGraphExecUpdate(exec_, g, &why) == cudaSuccess) return true;
@@ -90,7 +89,7 @@ class ExecutableGraph {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-// Records the calling thread's work in the stream instead of running it. Other threads are free, except in this stream.
+// Records the thread's work in the stream. Other threads are free, except in it.
 class Capture {
  public:
   explicit Capture(cudaStream_t s) : stream_(s) {

@@ -12,7 +12,7 @@
 namespace tg::cuda {
 namespace {
 
-// Values that change per step, in a few device blocks, with host copies for the next launch.
+// Values that change per step, with host copies for the next launch.
 class StepValues {
  public:
   explicit StepValues(int device)
@@ -23,7 +23,7 @@ class StepValues {
   StepValues(const StepValues&) = delete;
   StepValues& operator=(const StepValues&) = delete;
 
-  // A repeated recording of a call reuses its memory.
+  // A repeated recording reuses its memory.
   void begin(size_t call) { call_ = call, next_ = 0; }
   const void* take(const Op& op, size_t bytes, FillValues fill) {
     std::vector<Value>& values = calls_[call_];
@@ -135,9 +135,9 @@ class CudaRecording final : public Recording {
   void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
-    std::vector<cudaGraphNode_t> last(nodes.size());  // last nodes of the branch so far
+    std::vector<cudaGraphNode_t> last(nodes.size());  // latest nodes of the branch
     std::vector<cudaGraphNode_t> newest(branches_.size());
-    // Dependencies of the next node per branch.
+    // Next node's dependencies, per branch.
     std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());
     for (size_t k = 0; k < nodes.size(); ++k) {
       const size_t b = order_[k].branch;
@@ -168,7 +168,7 @@ class CudaRecording final : public Recording {
   }
   Graph captured_whole() {
     const Event begin;
-    std::vector<std::optional<Event>> done(order_.size());  // ends of calls that other branches depend on
+    std::vector<std::optional<Event>> done(order_.size());  // ends that other branches depend on
     for (const CallOrder& o : order_)
       for (const uint32_t d : o.after)
         if (!done[d]) done[d].emplace();

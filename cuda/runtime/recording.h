@@ -1,5 +1,5 @@
-// Kernel calls as one CUDA graph. Each call is a child graph, so that a call with changed arguments is captured again
-// alone. Values that change per step are in memory written before each launch.
+// Kernel calls as one CUDA graph. Each is a child graph: changed arguments capture one call again. Values that change
+// per step are in memory written before launches.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -10,10 +10,10 @@
 
 namespace tg::cuda {
 
-// Device memory of one branch of a recording, reused by its calls, which run in order.
+// Device memory of one branch, reused by its calls, in order.
 class HeldMemory {
  public:
-  // Recorded in one stream, to run in the other, or concurrently with it.
+  // Recorded in one stream, runs in the other, or concurrently with it.
   HeldMemory(DeviceAllocator& a, cudaStream_t recorded, cudaStream_t order, bool concurrent = false)
       : allocator_(a), recorded_(recorded), order_(order), concurrent_(concurrent) {}
   ~HeldMemory();
@@ -33,13 +33,13 @@ class HeldMemory {
   std::multimap<size_t, void*> free_;      // sizes and blocks
   std::unordered_map<void*, size_t> all_;  // sizes
 };
-// Scratch memory while the calling thread records, else null.
+// Scratch memory while the thread records, else null.
 HeldMemory* held_memory();
 
-// Sets an op's values from the op of a step.
+// An op's values from the op of a step.
 using FillValues = std::function<void(const Op&, std::byte* to)>;
-// While the calling thread records: device memory that each launch fills by fill() with the op of its step; else null.
-// A kernel must take all such values from it.
+// While the thread records: device memory that each launch fills by fill() with the op of its step; else null. Kernels
+// must take all such values from it.
 const void* recorded_values(const Op&, size_t bytes, FillValues fill);
 
 std::unique_ptr<Recording> record_calls(int device, std::vector<CallOrder>, std::function<void(size_t)> call);

@@ -1,4 +1,4 @@
-// Host side of the CUDA backend: a DeviceState per GPU, errors, scratch memory. Users see Device::cuda() only.
+// Host side of the CUDA backend: a DeviceState per GPU, errors, scratch memory.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/cuda/runtime/errors.h>
@@ -21,35 +21,34 @@ struct Properties {
 const Properties& properties(int device);
 // The calling thread's stream. An Error once a kernel has failed in this process.
 cudaStream_t stream_of(int device);
-// Scope: the calling thread uses another stream. Callers order streams by events. A block allocated in one stream and
-// used in another needs DeviceAllocator::used_on().
+// Scope: the thread uses another stream. Callers order streams by events, and call DeviceAllocator::used_on() for
+// shared blocks.
 struct OnStream : ScopedValue<std::pair<int, cudaStream_t>> {
   OnStream(int device, cudaStream_t);
 };
 
-// cudaFuncGetAttributes of a kernel, on the current device.
 cudaError_t find_kernel();
 
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
-// Throws the launch's error, or with TG_SYNC=1 the finished kernel's.
+// Throws the launch's error, or with TG_SYNC=1 the kernel's.
 void launched(const Context&);
 
 // bytes: static and dynamic, of one block.
 inline bool has_shared(const Context& c, size_t bytes) { return bytes <= properties(c.device.index).shared_per_block; }
-// Raises the kernel's limit of dynamic shared memory. An Error above has_shared().
+// Raises the limit of dynamic shared memory. An Error above has_shared().
 void opt_in(const Context&, const void* kernel, size_t shared_bytes);
 
-// Throws the first bad index (index_check.h) logged since the last call; after a synchronisation.
+// After a synchronisation: throws the first bad index (index_check.h) since the last.
 void throw_bad_index(int device);
 
 /// Blocks for n items, `per_block` each: at least 1, at most 16 per SM, so kernels loop.
 unsigned blocks_for(const Context&, int64_t n, int64_t per_block);
 
-// Device memory for one kernel call, 256-byte aligned, freed in stream order. Recorded calls take the recording's.
+// For one kernel call, 256-byte aligned, freed in stream order. Recorded calls take the recording's.
 void* take_scratch(int device, size_t bytes);
 void give_scratch(int device, void*, size_t bytes) noexcept;
-// Scratch memory freed before the kernel function returns; Context::scratch() is freed after it.
+// Freed before the kernel function returns; Context::scratch() after it.
 class Scratch {
  public:
   Scratch(const Context& c, size_t bytes)

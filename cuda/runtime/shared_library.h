@@ -1,4 +1,4 @@
-// A shared library loaded at first use, so that programs start without it.
+// Loaded at first use, so that programs start without it.
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -8,10 +8,10 @@ namespace tg::cuda {
 
 class SharedLibrary {
  public:
-  // Searches `file` by the system's rules, then in `folder`. `install` tells users where to get it. Never unloaded.
+  // Searches by the system's rules, then in `folder`. `install` tells users where to get it.
   SharedLibrary(std::string file, std::string folder, std::string install)
       : file_(std::move(file)), folder_(std::move(folder)), install_(std::move(install)) {}
-  // An Error(cuda) if the library or function is missing; the next call searches again.
+  // An Error(cuda) if library or function is missing; the next call searches again.
   void* function(const char* name);
 
  private:
@@ -20,7 +20,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// An object that hides the library function's declaration and resolves it when called.
+// Hides the library's declaration and resolves it when called.
 template <class F, SharedLibrary& (*library)()> class LibraryFunction;
 template <class R, class... A, SharedLibrary& (*library)()> class LibraryFunction<R(A...), library> {
  public:

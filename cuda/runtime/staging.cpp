@@ -24,7 +24,7 @@ bool Staging::open() {
 std::byte* Staging::reserve(size_t n) {
   constexpr size_t kMostTransfers = 64;
   begin_ = end_;
-  if (begin_ % size_ + n > size_) begin_ += size_ - begin_ % size_;  // segments do not wrap around
+  if (begin_ % size_ + n > size_) begin_ += size_ - begin_ % size_;  // no segment wraps around
   end_ = begin_ + (n + 255) / 256 * 256;
   while (!transfers_.empty() && (end_ - transfers_.front().begin > size_ || transfers_.size() == kMostTransfers)) {
     transfers_.front().done.synchronize();
@@ -63,7 +63,7 @@ void Staging::to_host(void* to, const void* from, size_t bytes, cudaStream_t str
     check(cudaStreamSynchronize(stream), "copy", kFrom);
     return;
   }
-  // One chunk is in flight while the host copies the previous one.
+  // One chunk is in flight while the host copies the previous.
   const auto fetch = [&](size_t at) {
     std::byte* const pinned = reserve(std::min(chunk_, bytes - at));
     copy(pinned, static_cast<const std::byte*>(from) + at, std::min(chunk_, bytes - at), cudaMemcpyDeviceToHost,

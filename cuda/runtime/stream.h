@@ -1,4 +1,3 @@
-// Owners of a stream and an event.
 #pragma once
 #include <tapegrad/cuda/runtime/errors.h>
 
@@ -6,7 +5,7 @@
 
 namespace tg::cuda {
 
-// Does not synchronise with the legacy default stream.
+// Not synchronised with the legacy default stream.
 class Stream {
  public:
   Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "stream", "making a stream"); }
@@ -22,7 +21,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// A point in a stream, without timing. It counts as reached until the first record().
+// A point in a stream, without timing; reached until the first record().
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "event", "making an event"); }
@@ -34,7 +33,7 @@ class Event {
   operator cudaEvent_t() const { return event_; }
   void record(cudaStream_t s) const { check(cudaEventRecord(event_, s), "event", "recording an event"); }
   void synchronize() const { check(cudaEventSynchronize(event_), "event", "waiting for an event"); }
-  // Delays later work of the stream, not the host, until the point.
+  // Delays the stream, not the host.
   void wait_in(cudaStream_t s) const { check(cudaStreamWaitEvent(s, event_, 0), "event", "ordering two streams"); }
 
  private:
