@@ -61,7 +61,7 @@ Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   return detail::pull_back([&op](Inputs x) { return op.compose(x); }, in, {}, grads);
 }
 using Gradients = std::map<uint64_t, Tensor>;
-// For Vjp::take_accumulated(). A taken gradient leaves `all`; the result of vjp() replaces it.
+// For Vjp::take_accumulated(). A taken gradient leaves `all`; vjp()'s result replaces it.
 struct SumsSoFar final : Vjp::Accumulators {
   explicit SumsSoFar(Gradients& g) : all(g) {}
   Tensor take(const Edge& e, DType dtype) override {
@@ -82,7 +82,7 @@ Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
     throw detail::with_scope(e, n.scope);
   }
 }
-// Hooks and vjps must keep the layout of a gradient.
+// Hooks and vjps keep the layout.
 void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType dtype, Device device) {
   TG_CHECK(g.shape() == shape && g.dtype() == dtype && g.device() == device, shape,
            "[{}] returned {} for a gradient of {} {}. Shape, dtype and device must be those of the tensor.", who, g,
@@ -97,15 +97,15 @@ void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
       g = t;
     }
 }
-// A separate node of the tape.
+// A separate node.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
   if (!first) it->second = add(it->second.to(dtype), g.to(dtype));
 }
-// Leaves keep the bf16 gradient of a cast for GradMap::native().
+// GradMap::native() keeps the bf16 gradient of a cast.
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
-// Accumulates gin, and calls the hooks of complete gradients.
+// Hooks get complete gradients.
 void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, const BackwardOptions& o) {
   const bool is_cast = n.op->type() == &Kernels<op::Cast>::table;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -137,7 +137,7 @@ void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
     if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks, it->second);
   }
 }
-// Returns gradients of leaves, of `ends`, where the walk stops, and of `kept`, where it continues.
+// Gradients of leaves, of `ends`, where the walk stops, and of `kept`, where it continues.
 GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const Ids& kept = {}) {
   Tape tape = collect_tape(outputs, std::move(ends));
   std::optional<NoGradScope> off;

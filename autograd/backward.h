@@ -1,6 +1,6 @@
 /// @file
-/// Reverse-mode differentiation over the tape. Every vjp() emits ops, so the backward graph can be lazy, and
-/// create_graph makes it differentiable. Gradients are returned by tensor id: nothing accumulates implicitly.
+/// Reverse-mode differentiation over the tape. Every vjp() emits ops: the backward graph can be lazy, and
+/// differentiable by create_graph. Gradients are returned by tensor id: nothing accumulates implicitly.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -14,9 +14,8 @@ namespace tg {
 struct BackwardOptions {
   bool create_graph = false;  ///< record gradients on the tape; implies retain_graph
   bool retain_graph = false;  ///< keep saved values for another backward
-  /// Called when the gradient of a leaf is complete, after its hooks, while backward still runs. Gets the leaf's id and
-  /// the gradient native(), which it may replace by one of the same shape, dtype and device, or empty; GradMap then
-  /// lacks it.
+  /// Gets the id and gradient native() of a leaf when it is complete, after its hooks, while backward still runs. May
+  /// replace it by one of the same shape, dtype and device, or empty it; GradMap then lacks it.
   std::function<void(uint64_t leaf, Tensor& grad)> on_leaf_grad = {};
 };
 /// Gradients of leaves, by tensor. Gradients of intermediates are not kept; their hooks see them.
@@ -28,11 +27,11 @@ class GradMap {
     std::source_location where;
     At(const Tensor& t, const std::source_location& line = std::source_location::current()) : tensor(t), where(line) {}
   };
-  /// The gradient of t in its shape and dtype, or an empty Tensor if backward() did not reach t. An Error if t is no
-  /// leaf. It names the caller's line, as does the Error of an op that gets the empty Tensor.
+  /// Gradient of t in its shape and dtype, or an empty Tensor if backward() did not reach t. An Error if t is no leaf.
+  /// It names the caller's line, as does the Error of an op that gets the empty Tensor.
   Tensor operator[](const At& t) const;
-  /// The gradient of t in the dtype that backward() computed: bf16 for an f32 leaf that a single op cast to bf16,
-  /// without other contributions. operator[] converts it; optimisers read half the bytes.
+  /// Gradient of t in the dtype that backward() computed: bf16 for an f32 leaf that a single op cast to bf16, without
+  /// other contributions; optimisers then read half the bytes.
   Tensor native(const Tensor& t) const;
   /// True if backward() reached t.
   bool contains(const Tensor& t) const;
@@ -50,8 +49,8 @@ class GradMap {
  private:
   std::map<uint64_t, Tensor> map_;
 };
-/// d loss / d leaf for every leaf that requires a gradient. loss has one element. An Error if it is not on the tape, if
-/// an earlier backward released its tape, or if a saved tensor was written since. It names the caller's line.
+/// d loss / d leaf for every leaf that requires a gradient. loss has one element. An Error, which names the caller's
+/// line, if it is not on the tape, if an earlier backward released its tape, or if a saved tensor was written since.
 GradMap backward(const Tensor& loss, BackwardOptions = {},
                  const std::source_location& = std::source_location::current());
 /// Gradients of leaves, given an output's in its shape and dtype. Errors: those of backward(loss).
@@ -79,8 +78,8 @@ std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)>
 
 namespace detail {
 // vjp of a function f made of ops. Runs f on the tape and goes backward, given its outputs' gradients `grads`, to `in`
-// and `captured` (other tensors that f reads), where it stops without calling their hooks. Returns the gradients of in,
-// then of captured; empty for none, like `grads`. Differentiable if gradients are recorded.
+// and `captured` (other tensors that f reads), without their hooks. Returns the gradients of both in order; empty for
+// none, like `grads`. Differentiable if gradients are recorded.
 Tensors pull_back(const std::function<Tensors(Inputs)>& f, Inputs in, Inputs captured, Inputs grads);
 }  // namespace detail
 

@@ -6,7 +6,7 @@
 
 namespace tg {
 namespace {
-// Not in the registry, because it is never emitted: CustomGradient asks it for gradients.
+// Never emitted: CustomGradient asks it for gradients.
 struct WrittenGradient : Op {
   VjpFunction f;
   size_t outputs;

@@ -14,10 +14,10 @@ namespace tg {
 /// entries of `grads` and of the result mean no gradient.
 using VjpFunction = std::function<std::vector<Tensor>(Inputs in, Inputs out, Inputs grads)>;
 
-/// A function with the results of f and the gradient vjp. The ops of f are not recorded on the tape; those of vjp are,
-/// for second derivatives. Gradients reach `in` alone: captures of f are constants. f takes at least one input. It may
-/// be eager, lazy or compiled; if compiled, vjp must not capture a tensor that the traced function makes. An Error
-/// unless vjp returns one gradient per input.
+/// A function with the results of f and the gradient vjp. The ops of vjp alone are on the tape, for second derivatives.
+/// Gradients reach `in` alone: captures of f are constants. f takes at least one input. It may be eager, lazy or
+/// compiled; if compiled, vjp must not capture a tensor that the traced function makes. An Error unless vjp returns one
+/// gradient per input.
 TensorFunction custom_vjp(TensorFunction f, VjpFunction vjp);
 /// custom_vjp() of a function of one tensor: vjp(x, y, dy), y = f(x), is the gradient of x.
 template <OneTensorFunction F, class Vjp> auto custom_vjp(F f, Vjp vjp) {

@@ -8,7 +8,7 @@
 
 namespace tg {
 namespace {
-// (outputs..., inputs..., captured...) -> views of the outputs, which were computed without a tape.
+// (outputs..., inputs..., captured...) -> views of the outputs, computed without a tape.
 struct Checkpoint : ViewOp<Checkpoint> {
   static constexpr auto kName = "checkpoint";
   RecomputeFn fn;

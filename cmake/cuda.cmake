@@ -70,7 +70,6 @@ function(tg_add_cuda target)
   if(NOT TG_HAS_CUDA)
     target_precompile_headers(tg_cuda_kernels PRIVATE <tapegrad/core/op.h>)
   endif()
-  # Headers of kernels compiled at run time, and tuned GEMM algorithms.
   set(headers core/half.h core/math.h cuda/jit/chain_kernel.h cuda/device/grid_loop.h cuda/device/ptx.h
       cuda/device/vec.h ops/binary.h ops/comparison.h
               ops/pointwise.h)
@@ -84,7 +83,6 @@ function(tg_add_cuda target)
                      COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUT=${embedded} -DHEADERS=${headers}
                              -DALGORITHMS=${algorithms} -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake)
   add_library(tg_cuda_runtime OBJECT ${runtime} ${embedded})
-  # One object per file, like the kernels.
   set_target_properties(tg_cuda_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   target_include_directories(tg_cuda_runtime PRIVATE ${PROJECT_BINARY_DIR}/include)
   target_compile_features(tg_cuda_runtime PRIVATE cxx_std_20)
@@ -98,16 +96,16 @@ function(tg_add_cuda target)
                               "TG_CUDA_ARCHITECTURES=\"${gpus}\"")
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:tg_cuda_kernels> $<TARGET_OBJECTS:tg_cuda_runtime>)
   if(TG_HAS_CUDA)
-    # cuBLASLt and NVRTC are loaded on first use (cuda/runtime/shared_library.h), from the system or else this toolkit.
+    # Loaded on first use (cuda/runtime/shared_library.h), from the system or else this toolkit.
     target_compile_definitions(tg_cuda_runtime PRIVATE TG_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")
     target_link_libraries(tg_cuda_runtime PRIVATE CUDA::cudart_static)
-    # Loaded by the first profiler; profiles lack the GPU without its headers.
+    # Loaded by the first profiler.
     if(TARGET CUDA::cupti)
       cmake_path(GET CUDA_cupti_LIBRARY PARENT_PATH cupti)
       target_compile_definitions(tg_cuda_runtime PRIVATE TG_HAS_CUPTI TG_CUPTI_LIBRARIES="${cupti}")
       target_include_directories(tg_cuda_runtime SYSTEM PRIVATE ${CUDAToolkit_CUPTI_INCLUDE_DIR})
     endif()
-    # Link only: code without CUDA compiles the same and is not rebuilt.
+    # Link only: code without CUDA is not rebuilt.
     target_link_libraries(${target} INTERFACE $<LINK_ONLY:CUDA::cudart_static>)
   else()
     file(GLOB emulator CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/emulator/*.cpp)

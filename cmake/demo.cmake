@@ -1,5 +1,4 @@
-# Target `demo`: trains a byte-level GPT for a minute on short stories from a grammar, and prints a story that it
-# writes.
+# Target `demo`: trains a byte-level GPT for a minute on stories from a grammar, and prints a story that it writes.
 set(demo_out ${PROJECT_BINARY_DIR}/demo)
 set(demo_text ${PROJECT_BINARY_DIR}/stories.txt)
 add_custom_target(demo

@@ -1,4 +1,4 @@
-# Finds every dependency; a missing one stops with its package name.
+# A missing dependency stops with its package name.
 function(tg_missing what apt dnf brew vcpkg)
   message(FATAL_ERROR "tapegrad needs ${what} and did not find it. Run `sh cmake/deps.sh`, or install one of\n"
                       "  apt install ${apt} | dnf install ${dnf} | brew install ${brew} | vcpkg install ${vcpkg}\n"
@@ -22,7 +22,7 @@ find_package(Threads REQUIRED)
 tg_require(fmt 8 libfmt-dev fmt-devel fmt fmt)
 tg_require(Eigen3 3.4 libeigen3-dev eigen3-devel eigen eigen3)
 tg_require(nlohmann_json 3.10 nlohmann-json3-dev json-devel nlohmann-json nlohmann-json)
-# (variable, header, library, package for apt, dnf, brew and vcpkg): without a CMake package on some systems
+# (variable, header, library, package for apt, dnf, brew and vcpkg)
 function(tg_require_library name header library apt dnf brew vcpkg)
   find_path(TG_${name}_INCLUDE ${header})
   find_library(TG_${name}_LIBRARY ${library})
@@ -40,7 +40,7 @@ if(TG_TESTS)
   tg_require(doctest 2.4 doctest-dev doctest-devel doctest doctest)
 endif()
 
-# MPI, used by AUTO if found: its C interface, without the C++ one of MPI 2.
+# MPI's C interface, used by AUTO if found.
 if(NOT TG_MPI MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "TG_MPI is ${TG_MPI}. It must be AUTO, ON or OFF.")
 endif()

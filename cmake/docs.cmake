@@ -1,4 +1,4 @@
-# Target and test `docs`: API pages of the public headers, in build/<preset>/docs/html, if Doxygen is found.
+# Target and test `docs`: API pages, in build/<preset>/docs/html, if Doxygen is found.
 find_program(TG_DOXYGEN doxygen)
 mark_as_advanced(TG_DOXYGEN)
 if(NOT TG_DOXYGEN OR NOT PROJECT_IS_TOP_LEVEL)

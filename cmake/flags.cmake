@@ -3,7 +3,7 @@
 add_library(tg_flags INTERFACE)
 target_compile_options(tg_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${TG_WERROR}>:-Werror>)
 target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)
-# Archives are position-independent, for use in shared libraries; calls within them stay direct.
+# Position-independent for shared libraries; calls within stay direct.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>)
 endif()

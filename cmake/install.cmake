@@ -1,4 +1,4 @@
-# find_package(tapegrad CONFIG) provides tapegrad::tapegrad, with headers <tapegrad/...>.
+# find_package(tapegrad CONFIG) provides tapegrad::tapegrad.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets
@@ -17,7 +17,7 @@ foreach(header IN LISTS public_headers)
   install(FILES ${file}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tapegrad/${folder})
 endforeach()
-# For builds without CMake; paths are relative to the file.
+# For builds without CMake; relative paths.
 set(tapegrad_pc_libs)
 if(TG_HAS_CUDA)
   set(tapegrad_pc_libs "${CUDA_cudart_static_LIBRARY} -lrt")

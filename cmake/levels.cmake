@@ -1,6 +1,6 @@
-# CPU kernel files are compiled for the baseline and for each level in TG_CPU_LEVELS; registration at start-up selects
-# the machine's highest (core/backend/registry.h). The baseline's objects come first in the archive, so that shared
-# inline functions resolve to code that runs everywhere.
+# CPU kernel files are compiled for the baseline and for each level in TG_CPU_LEVELS; registration selects the machine's
+# highest (core/backend/registry.h). The baseline comes first in the archive: shared inline functions resolve to code
+# that runs everywhere.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(TG_CPU_LEVELS "3;4"
       CACHE STRING "x86-64 levels with separate kernels, in addition to the baseline: 3 (AVX2), 4 (AVX-512)")
@@ -8,11 +8,11 @@ else()
   set(TG_CPU_LEVELS "" CACHE STRING "no levels on ${CMAKE_SYSTEM_PROCESSOR}")
 endif()
 
-# GCC's generic tuning, because a level runs on many processors. No code uses errno or traps of math functions; without
-# them loops vectorise. Target options, because a precompiled header and its includers must agree on sqrt() etc.
+# GCC's generic tuning: a level runs on many processors. Loops vectorise without errno and traps of math functions.
+# Target options: a precompiled header and its includers must agree on sqrt() etc.
 set(TG_MATH_FLAGS -fno-math-errno -fno-trapping-math)
 set(TG_KERNEL_FLAGS -O3)
-# At -O1, clang compiles instrumented code here six times slower.
+# clang is six times slower at -O1.
 if(TG_SANITIZE MATCHES address)
   set(TG_KERNEL_FLAGS -O0)
 elseif(CMAKE_BUILD_TYPE STREQUAL "Debug" OR TG_SANITIZE)
@@ -24,7 +24,7 @@ if(TG_CPU_LEVELS AND TG_KERNEL_FLAGS STREQUAL "-O3")
   set(TG_BASELINE_FLAGS -O2)
 endif()
 
-# Folders select the flags: cpu/kernels, cpu/attention and cpu/gemm are compiled per level, cpu/scalar once.
+# cpu/kernels, cpu/attention and cpu/gemm are compiled per level, cpu/scalar once.
 function(tg_add_kernel_levels target)
   target_compile_options(${target} PRIVATE ${TG_MATH_FLAGS})
   foreach(folder scalar kernels attention gemm)
@@ -32,8 +32,8 @@ function(tg_add_kernel_levels target)
   endforeach()
   set_source_files_properties(${scalar} PROPERTIES COMPILE_OPTIONS "${TG_KERNEL_FLAGS}")
   if(TG_SANITIZE)
-    # GEMM alone has different sources per level, and instrumented code is not vectorised: sanitizer builds compile the
-    # callers of GEMM alone per level.
+    # Instrumented code is not vectorised, and GEMM alone has different sources per level: sanitizer builds compile its
+    # callers alone per level.
     foreach(file IN LISTS kernels)
       file(STRINGS ${PROJECT_SOURCE_DIR}/${file} calls REGEX "<tapegrad/cpu/gemm/")
       if(NOT calls)
@@ -55,7 +55,7 @@ function(tg_add_kernel_levels target)
       target_compile_options(tg_kernels_v${level} PRIVATE ${TG_KERNEL_FLAGS} -march=x86-64-v${level} -mtune=generic)
       target_compile_definitions(tg_kernels_v${level} PRIVATE TG_ISA_LEVEL=${level})
     endif()
-    # Kernels compile slowly: joining gains little, and one change would recompile eight.
+    # Joining gains little, and one change would recompile eight.
     set_target_properties(tg_kernels_v${level} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
     target_compile_features(tg_kernels_v${level} PUBLIC cxx_std_20)
     target_compile_options(tg_kernels_v${level} PRIVATE ${TG_MATH_FLAGS})

@@ -16,6 +16,6 @@ function(tg_reached_headers out root)
   list(SORT seen)
   set(${out} ${seen} PARENT_SCOPE)
 endfunction()
-# Roots of the installed headers; kernel headers are for user-defined ops.
+# Roots of the installed headers.
 set(TG_PUBLIC_HEADERS tapegrad.h core/check.h cpu/kernel.h cpu/unary.h cpu/runtime/thread_pool.h)
 set(TG_PUBLIC_CUDA_HEADERS cuda/kernel.h cuda/unary.h)

@@ -1,5 +1,4 @@
-# cmake -DOUT=<file> -P stories.cmake writes stories from a small grammar, which a GPT learns in a minute. Names,
-# animals and things come back: to write one, a model must look back.
+# cmake -DOUT=<file> -P stories.cmake. Names, animals and things come back: to write a story, a model must look back.
 cmake_minimum_required(VERSION 3.24)
 set(stories 4500)
 set(animal fox hen cat dog bear frog mouse goat duck mole crow wolf hare toad swan)

@@ -4,7 +4,7 @@
 # emulator. Without a CUDA backend it does nothing. Call it outside of functions, because it enables the language. GPUs
 # are tapegrad's unless CMAKE_CUDA_ARCHITECTURES is set.
 
-# The host compiler calls the emulator before each access: the hooks of its sanitizers, without their libraries.
+# The hooks of the host compiler's sanitizers, without their libraries, call the emulator before each access.
 set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
 if(TG_EMULATE_CONTRACTED)  # at -O1 g++ contracts in the pass of the first flag
   list(APPEND TG_EMULATE_CHECKS -fexpensive-optimizations -mfma -ffp-contract=fast)
@@ -22,7 +22,7 @@ macro(tapegrad_enable_cuda)
   endif()
 endmacro()
 
-# An OBJECT library of kernel files, for the calling folder.
+# OBJECT library of kernel files.
 function(tapegrad_kernel_objects target)
   get_property(by GLOBAL PROPERTY TAPEGRAD_KERNELS)
   get_property(checks GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS)
@@ -30,11 +30,10 @@ function(tapegrad_kernel_objects target)
     set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX)
   endif()
   add_library(${target} OBJECT ${ARGN})
-  # One object per file: tests find broken and disassembled kernels by name.
+  # One object per file: tests find kernels by name.
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   if(by STREQUAL "nvcc")
-    # fmt 9 needs FMT_USE_CONSTEXPR for nvcc. 20014: functor templates also serve host types, where they call host
-    # functions.
+    # fmt 9 needs FMT_USE_CONSTEXPR for nvcc. 20014: functor templates may call host functions for host types.
     target_compile_features(${target} PRIVATE cuda_std_20)
     target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
     target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -diag-suppress=20014)

@@ -50,7 +50,7 @@ class CpuRuntime final : public BackendRuntime {
   void copy_from_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void copy_to_host(int, void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
 };
-// Leaked: static tensors may be freed after this file's statics.
+// Leaked: static tensors may be freed later.
 [[maybe_unused]] const bool registered = register_backend(Backend::cpu, new CpuRuntime);
 }  // namespace
 }  // namespace cpu

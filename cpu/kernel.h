@@ -1,6 +1,6 @@
 /// @file
-/// Loops for CPU kernels over elements or rows of the last dimension, vectorised and threaded. The split depends on
-/// sizes alone: results do not depend on threads. For other loops: parallel_for() (thread_pool.h).
+/// Vectorised, threaded loops of CPU kernels over elements or rows of the last dimension. The split depends on sizes
+/// alone: results do not depend on threads. For other loops: parallel_for() (thread_pool.h).
 #pragma once
 #include <tapegrad/cpu/simd/map.h>
 #include <tapegrad/cpu/simd/rows.h>

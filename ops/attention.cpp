@@ -24,11 +24,11 @@ Layout heads_last(const Tensor& x) {
   l.strides = {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1};
   return l;
 }
-// Contiguous rows; otherwise every block would gather them again.
+// Otherwise every block would gather rows again.
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
-// Checks all except heads. `extra`: lengths and starts, if any; x begins with the batch.
+// Checks all except heads. x begins with the batch.
 void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
   TG_CHECK(o.causal || !o.starts, value,
            "[{}] starts were given, and the mask is not causal. Without a mask the position of a query has no effect: "
@@ -43,7 +43,7 @@ void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x
   TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 means 1 / sqrt({}).", op, o.scale,
            x.size(3));
 }
-// Heads [first, first + n) of x (B, T, H, HS): (B, n, T, HS).
+// (B, n, T, HS).
 Layout heads_of(const Layout& x, int64_t first, int64_t n) {
   Layout l = x;
   l.offset += first * x.strides[2];
@@ -59,7 +59,7 @@ struct Parts {  // of x (B, T, NH + 2 kv, HS)
         k(heads_of(x, x.shape[2] - 2 * kv, kv)),
         v(heads_of(x, x.shape[2] - kv, kv)) {}
 };
-// Work of `products` dot products per visible (query, key).
+// Work of `products` dot products per visible pair.
 OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const Shape& k, double products) {
   const auto heads = double(q[0] * q[1]), from = double(q[2]), to = double(k[2]);
   const double pairs = o.causal && !o.starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
@@ -68,7 +68,7 @@ OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const
 }
 }  // namespace
 
-// Forward: scores and y. Backward: scores again, dp, dq, dk and dv.
+// Forward: scores, y. Backward: scores, dp, dq, dk, dv.
 constexpr double kForward = 2, kBackward = 5;
 OpWork op::Attention::work(Bufs in, Bufs out) const {
   return work_of_pairs(o, Op::work(in, out), in[0].shape(), in[1].shape(), kForward);
@@ -122,8 +122,7 @@ Tensors op::Attention::vjp(const Vjp& v) const {
 }
 Layouts op::AttentionGrad::infer(Inputs in) const { return {heads_last(in[0]), heads_last(in[1]), heads_last(in[2])}; }
 namespace {
-// True where query i does not see key j: bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if all see all. `extra`: lengths
-// and starts.
+// Bool, (Tq, Tk) or (B, 1, 1, Tq, Tk); empty if each query sees all keys. `extra`: lengths and starts.
 Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, Device d) {
   const auto count = [d](int64_t n) { return arange(0, double(n), 1, DType::i64, d); };
   const auto each = [](const Tensor& x) { return reshape(x.to(DType::i64), {x.size(0), 1, 1, 1, 1}); };
@@ -137,7 +136,7 @@ Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, 
   return r ? logical_or(r, padding) : padding;
 }
 }  // namespace
-// y and lse are functions of q, k, v; only those and dy are used. G query heads share a key head: (B, NHkv, G, T, HS).
+// y and lse are functions of q, k and v, so unused. G query heads share a key head: (B, NHkv, G, T, HS).
 Tensors op::AttentionGrad::compose(Inputs in) const {
   const Shape &s = in[0].shape(), &ks = in[1].shape();
   const int64_t heads = ks[1], group = heads ? s[1] / heads : 1, tq = s[2], tk = ks[2], hs = s[3];
@@ -148,7 +147,7 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
   const Tensor q = grouped(in[0], group), k = grouped(in[1], 1), v = grouped(in[2], 1), dy = grouped(in[5], group);
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
   const Tensor mask = hidden(o, tq, tk, in.subspan(6), scores.device());
-  // A row of -infinity alone has no softmax: rows that may see nothing get a finite number.
+  // Rows that may see nothing get a finite number: -infinity alone has no softmax.
   if (mask) scores = masked_fill(scores, mask, o.lengths ? -1e30 : -std::numeric_limits<double>::infinity());
   Tensor p = softmax(scores);
   if (o.lengths) p = masked_fill(p, mask, 0);

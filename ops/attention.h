@@ -11,10 +11,10 @@ namespace tg {
 struct AttentionOptions {
   bool causal = true;  ///< without starts, query i sees j <= i + Tk - Tq
   double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
-  /// (B) i32 or i64: number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
+  /// (B) i32 or i64: keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
   Tensor lengths = {};
-  /// (B) i32 or i64: position of each sequence's first query among its keys, 0 to Tk; needs causal. For caches longer
-  /// than the text. Empty: Tk - Tq.
+  /// (B) i32 or i64: position of the first query among the keys, 0 to Tk; needs causal. For caches longer than the
+  /// text. Empty: Tk - Tq.
   Tensor starts = {};
 };
 namespace op {
@@ -46,12 +46,12 @@ struct AttentionGrad : OpOf<AttentionGrad> {
   AttentionForm o;
   explicit AttentionGrad(AttentionForm form) : o(form) {}
   Layouts infer(Inputs) const override;
-  Tensors compose(Inputs) const override;  ///< computes the matrices of scores
+  Tensors compose(Inputs) const override;
   void key(StructuralHash& k) const override { o.key(k); }
   OpWork work(Bufs in, Bufs out) const override;
 };
-/// (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS): heads of queries, then kv_heads of keys, then of values. y (B,
-/// T, NH, HS), lse (B, NH, T).
+/// (x, lengths?, starts?) -> (y, lse). x (B, T, H, HS): heads of queries, keys, values. y (B, T, NH, HS), lse (B, NH,
+/// T).
 struct SelfAttention : OpOf<SelfAttention> {
   static constexpr auto kName = "self_attention";
   AttentionForm o;
@@ -78,16 +78,16 @@ struct SelfAttentionGrad : OpOf<SelfAttentionGrad> {
 }  // namespace op
 
 /// softmax(scale q k^T) v, (B, NH, Tq, HS), of q (B, NH, Tq, HS), k and v (B, NHkv, Tk, HS). f64, f32, or bf16
-/// (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). The result and gradients are stored as
-/// (B, Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if causal, Tq > Tk, without starts.
+/// (computed in f32, rounded once). Query head h reads key head h / (NH / NHkv). Result and gradients are stored as (B,
+/// Tq, NH, HS), so transpose(y, 1, 2) is contiguous. An Error if Tk is 0, or if causal, Tq > Tk, without starts.
 ///
 /// A sequence of length 0 has result and gradients 0. Queries in padding are computed, for the caller to ignore.
 /// Lengths and starts have no gradient. One outside [0, Tk] is an Error that names it, when the op runs; on a CUDA
 /// device see indexing.h.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& = {});
-/// attention() on the output of one projection: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and
-/// values. The result is (B, T, NH, HS), with the bits of attention(). Nothing is concatenated. An Error if x has no
-/// query head, or as for attention().
+/// attention() on one projection: x (B, T, NH + 2 kv_heads, HS) has the heads of queries, keys and values. The result
+/// is (B, T, NH, HS), with the bits of attention(). Nothing is concatenated. An Error if x has no query head, or as for
+/// attention().
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
 
 /// Runs a kernel of attention() on views of self_attention()'s buffers.

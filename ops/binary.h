@@ -1,7 +1,7 @@
 /// @file
 /// Pointwise ops of two tensors that broadcast, or of a tensor and a number. One struct per function is the only
-/// source, as in pointwise.h; kernels and tests fold over BinaryFns. Run-time compilation reads the functions of this
-/// header, pointwise.h and comparison.h alone: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
+/// source; kernels and tests fold over BinaryFns. Run-time compilation reads the functions of this header, pointwise.h
+/// and comparison.h alone: TG_FUNCTIONS_ONLY (cuda/jit/chain_kernel.h).
 #pragma once
 #include <tapegrad/core/math.h>
 #ifndef TG_FUNCTIONS_ONLY
@@ -15,8 +15,8 @@ namespace op {
 
 /// A list of types to fold over.
 template <class... T> struct TypeList {};
-/// Interval of test samples. Kinks are at multiples of `cell`. Samples keep a fifth of a cell from them, samples of two
-/// operands a tenth from each other.
+/// Interval of test samples. Kinks are at multiples of `cell`: samples keep a fifth of a cell from them, and a tenth
+/// from each other.
 struct Domain {
   double lo, hi, cell = 0;
 };
@@ -97,7 +97,7 @@ struct Pow {
   static constexpr char kGradName[] = "pow_grad", kScalarGradName[] = "pow_scalar_grad";
   static constexpr Domain kDomain{0.5, 2};
   template <class T> TG_HD_INLINE static T f(T x, T y) { return math::pow(x, y); }
-  /// y x^(y-1), 0 for y = 0 and any x. Selects the exponent: 0 * infinity would be NaN, also in the next derivative.
+  /// y x^(y-1), 0 for y = 0. Selects the exponent: 0 * infinity would be NaN, in the next derivative too.
   template <class T> TG_HD_INLINE static T dx(T x, T y) {
     return y * math::pow(x, math::select(y == T(0), T(0), y - T(1)));
   }
@@ -129,7 +129,7 @@ Layouts infer_binary(std::string_view name, Inputs, bool integers);
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
 namespace op {
 
-/// (x, y, dz) -> dz times the partial derivative of F(x, y) by x or y, in dz's shape.
+/// (x, y, dz) -> dz times a partial derivative of F(x, y), in dz's shape.
 template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   static constexpr auto kName = F::kGradName;
   bool by_y;
@@ -146,7 +146,7 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
     return {by_y ? dy : dx};
   }
 };
-/// (x, dz) -> dz times the derivative of F(x, s), or of F(s, x) with the number on the left.
+/// (x, dz) -> dz times the derivative of F(x, s), or F(s, x) with the number on the left.
 template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   static constexpr auto kName = F::kScalarGradName;
   double s;

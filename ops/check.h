@@ -1,13 +1,13 @@
 /// @file
-/// Checks for the infer() of ops. Each throws an Error that names the op, the values, the rule and the way out.
+/// Checks for the infer() of ops. Errors name the op, the values, the rule and the way out.
 #pragma once
 #include <tapegrad/core/op.h>
 
 namespace tg::check {
 
-/// x has a dtype for computing: f64, f32 or bf16. f16 is for storage (load, cast, store).
+/// f64, f32 or bf16. f16 is for storage (load, cast, store).
 void computes(std::string_view op, const Tensor& x);
-/// x has a dtype for arithmetic: f64, f32, bf16, i64 or i32.
+/// f64, f32, bf16, i64 or i32.
 void number(std::string_view op, const Tensor& x);
 /// Equal dtypes; there is no promotion.
 void same_dtype(std::string_view op, const Tensor& a, const Tensor& b);
@@ -16,7 +16,7 @@ void ndim_at_least(std::string_view op, const Tensor& x, size_t n);
 /// ids are i32 or i64.
 void index(std::string_view op, const Tensor& ids);
 
-/// The shape that all inputs broadcast to: aligned at the right, each size must be equal or 1.
+/// The shape that all inputs broadcast to: right-aligned, each size equal or 1.
 Shape broadcast(std::string_view op, Inputs);
 
 /// The dtype has the value x: for integers whole, finite and in range; floating dtypes take any.

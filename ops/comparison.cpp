@@ -15,7 +15,7 @@ void check_bool(std::string_view op, std::string_view role, const Tensor& x) {
            x);
 }
 template <class F> Tensor compare(const Tensor& x, const Tensor& y) {
-  const NoGradScope off;  // a bool has no gradient, so no tape
+  const NoGradScope off;  // a bool has no gradient
   if (x && y && is_index(x.dtype()) && is_index(y.dtype()) && x.dtype() != y.dtype())
     return emit1(stateless<op::Compare<F>>(), {x.to(DType::i64), y.to(DType::i64)});
   return emit1(stateless<op::Compare<F>>(), {x, y});
@@ -24,7 +24,7 @@ template <class F> Tensor compare(const Tensor& x, double s) {
   const NoGradScope off;
   return emit1(make_ref<op::CompareScalar<F>>(s), {x});
 }
-// A number as a 0-d operand of where(). An empty x gives no dtype: the op refuses it.
+// A 0-d operand of where(). An empty x gives no dtype: the op refuses it.
 Tensor number_like(const Tensor& x, double s) {
   if (!x) return x;
   check::representable("where", s, x.dtype());

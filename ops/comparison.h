@@ -1,6 +1,6 @@
 /// @file
-/// Comparisons (bool, no gradient), where(), masked_fill() and clamp(). All except clamp() broadcast: aligned at the
-/// right, each size must be equal or 1.
+/// Comparisons (bool, no gradient), where(), masked_fill() and clamp(). All except clamp() broadcast: right-aligned,
+/// each size equal or 1.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -15,7 +15,7 @@ namespace op {
 /// x == y.
 struct Eq {
   static constexpr char kName[] = "eq", kScalarName[] = "eq_scalar";
-  static constexpr bool kBools = true;  ///< takes bool operands, too
+  static constexpr bool kBools = true;  ///< takes bool too
   template <class T> TG_HD_INLINE static bool f(T x, T y) { return x == y; }
 };
 /// x != y.
@@ -169,8 +169,8 @@ Tensor gt(const Tensor& x, double s);
 Tensor ge(const Tensor& x, double s);
 /// @}
 
-/// The bool tensor of a comparison operator. `if (x < y)` does not compile, since a Tensor as bool means a handle that
-/// is not empty. Use any(x < y), all(x < y), or (x < y).item<bool>() of one element.
+/// `if (x < y)` does not compile, since a Tensor as bool means a handle that is not empty. Use any(x < y), all(x < y),
+/// or (x < y).item<bool>() of one element.
 class BoolTensor : public Tensor {
  public:
   explicit BoolTensor(Tensor mask) : Tensor(std::move(mask)) {}

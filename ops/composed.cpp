@@ -22,7 +22,7 @@ namespace tg {
 namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Zeros where column j of row i has j > i + diagonal, or j < i + diagonal.
+// Zeros where j > i + diagonal, or j < i + diagonal, in column j of row i.
 Tensor triangle(std::string_view op, const Tensor& x, int64_t diagonal, bool lower) {
   check::ndim_at_least(op, x, 2);
   const int64_t rows = x.size(-2), columns = x.size(-1), first = std::clamp(diagonal, -rows, columns);
@@ -35,7 +35,7 @@ Tensor fine_uniform(const Shape& s, Rng& rng, Device d) {
   const Tensor high = rand(s, rng, 0, 1, DType::f64, d), low = rand(s, rng, 0, 1, DType::f64, d);
   return high + low * 0x1p-24;
 }
-// Number of leading elements of a row of sums (..., C) that are <= t, for each t (..., n).
+// Number of leading elements <= t of a row of sums (..., C), for each t (..., n).
 Tensor bisected(const Tensor& sums, const Tensor& t) {
   const int64_t classes = sums.size(-1);
   Tensor at = zeros(t.shape(), DType::i64, t.device());
@@ -162,7 +162,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t 
   const int64_t size = x.shape()[d], from = start < 0 ? start + size : start, some = part.shape()[d];
   const int64_t n = some / step + (some % step > 0);
   if (n <= 1) return slice(part, dim, 0, n);
-  // Whole steps: they begin earlier where there is no room at the end, or else end in zeros.
+  // Whole steps begin earlier without room at the end, or end in zeros.
   const int64_t whole = n * step, first = whole > size ? 0 : std::max<int64_t>(0, from + whole - size);
   Shape to = part.shape(), steps;
   to[d] = whole;
@@ -221,7 +221,7 @@ Tensor normalize(const Tensor& x, double p, int64_t dim, double eps) {
   TG_CHECK(eps > 0 && std::isfinite(eps), value, "[normalize] eps is {}. It must be positive and finite.", eps);
   if (x.numel() == 0) return x;
   const Tensor wide = widened(x);
-  // Any constant scale gives the same result and gradient; with this one, powers and their sum are near 1.
+  // Any constant scale gives the same result and gradient; this one brings powers and their sum near 1.
   const Dims along{dim};
   const Tensor y = wide / maximum(max(abs(wide.detach()), along, {.keepdim = true}), eps);
   const Tensor powers = p == 2 ? y * y : p == 1 || p == kInf ? abs(y) : pow(abs(y), p);
@@ -357,7 +357,7 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng
              "Probabilities must be finite and 0 or more, and each draw needs a positive one.",
              bad, probabilities, replacement ? 1 : n);
   }
-  // Where nothing was read, a bad row draws an invalid class, which gather() refuses.
+  // A bad row draws an invalid class where nothing was read, which gather() refuses.
   s.back() = classes;
   const Tensor all = expand(arange(0, double(classes), 1, DType::i64, p.device()), s);
   return gather(all, -1, where(good, drawn, double(classes)));

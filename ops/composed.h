@@ -1,6 +1,6 @@
 /// @file
-/// Views, scans, masks, counts and draws composed of other ops. They need no kernels: they work on every backend,
-/// lazily and in compiled functions, and their ops give the gradients.
+/// Views, scans, masks, counts and draws composed of other ops: on every backend, lazily and in compiled functions,
+/// with the gradients of those ops.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/rng.h>
@@ -41,9 +41,8 @@ Tensor flip(const Tensor& x, const Dims& dims);
 /// ones in that shape and dtype; it must treat slices alike. maximum gives the running maximum, mul the running
 /// product; cumsum() is faster for sums.
 ///
-/// Pairs of adjacent slices are combined, their results scanned, and those between follow: less than 2 n combinations
-/// in 2 log2(n) steps (Blelloch, Prefix sums and their applications, 1990). An Error if f returns another shape or
-/// dtype.
+/// Less than 2 n combinations in 2 log2(n) steps (Blelloch, Prefix sums and their applications, 1990). An Error if f
+/// returns another shape or dtype.
 Tensor scan(const std::function<Tensor(const Tensor& earlier, const Tensor& later)>& f, const Tensor& x, int64_t dim);
 /// scan() of several tensors with one size along dim, which f combines together. h[t] = a[t] h[t - 1] + b[t], with
 /// h[-1] = 0, is output 1 of x = {a, b} and f = [](Inputs p, Inputs q) { return Tensors{p[0] * q[0], q[0] * p[1] +
@@ -108,7 +107,7 @@ Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_inde
 /// With replacement, or for one draw, bisection finds a uniform number in the row's running sum. Without, the classes
 /// with the largest p / e win, with exponential numbers e (Efraimidis and Spirakis, Weighted random sampling with a
 /// reservoir, 2006). Uniform numbers have 48 bits; everything is computed in f64. A seed gives the same draws on any
-/// number of threads and on every device, except for ties within rounding of f64, which a GPU may break differently.
+/// number of threads and on every device, except for ties within rounding of f64.
 ///
 /// An Error for a row with a negative or infinite number, NaN, or too few positive ones (n without replacement, else
 /// 1). On a GPU and in compiled functions gather() raises it when the draw is read.

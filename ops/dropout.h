@@ -8,7 +8,7 @@
 namespace tg {
 namespace op {
 
-/// (x) -> x with elements dropped. Keys omit the generator's state, which changes at every use.
+/// (x) -> x with elements dropped. Keys omit the generator's state.
 struct Dropout : OpOf<Dropout> {
   static constexpr auto kName = "dropout";
   double p;

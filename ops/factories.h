@@ -31,8 +31,7 @@ struct Arange : OpOf<Arange> {
 };
 /// The distributions of Random.
 enum class Distribution { normal, truncated_normal, uniform };
-/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). Keys omit the generator's state,
-/// which changes at every use.
+/// () -> random values: of mean a and standard deviation b, or uniform in [a, b). Keys omit the generator's state.
 template <Distribution D> struct Random : OpOf<Random<D>> {
   static constexpr auto kName = D == Distribution::normal    ? "randn"
                                 : D == Distribution::uniform ? "rand"
@@ -56,10 +55,10 @@ using RandomUniform = Random<Distribution::uniform>;
 }  // namespace op
 
 namespace detail {
-/// Largest f32 of [lo, hi), as in Rng::fill_uniform(); lo if they are equal.
+/// Largest f32 of [lo, hi); lo if they are equal.
 inline float below_of(float lo, float hi) { return lo < hi ? std::nextafter(hi, lo) : lo; }
-/// Least and largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, if there is none. Draws in f32 are rounded to T
-/// and may leave the range.
+/// Least and largest T of [lo, hi), for f64, f32 and bf16; lo, rounded, if there is none. Draws in f32 may leave the
+/// range when rounded.
 template <class T> struct DrawnRange {
   compute_t<T> least, most;
   DrawnRange(double lo, double hi) : least(rounded(lo)), most(rounded(hi)) {
@@ -73,7 +72,7 @@ template <class T> struct DrawnRange {
  private:
   static compute_t<T> rounded(double x) { return compute_t<T>(T(compute_t<T>(x))); }
   static compute_t<T> next(compute_t<T> x, bool up) {
-    if constexpr (std::is_same_v<T, bf16>) {  // adjacent values differ by 1 in magnitude bits
+    if constexpr (std::is_same_v<T, bf16>) {  // adjacent values differ by 1 in bits
       bf16 r(x);
       if (r.bits << 1 == 0)
         r.bits = up ? 0x0001 : 0x8001;
@@ -99,8 +98,8 @@ Tensor zeros_like(const Tensor&);
 Tensor ones_like(const Tensor&);
 /// The values start, start + step, ... below stop, or above it if step is negative: (n). An Error if step is 0.
 Tensor arange(double start, double stop, double step = 1, DType = DType::i64, Device = {});
-/// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have f32 precision, because
-/// one generator serves every device bit for bit.
+/// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have f32 precision: one
+/// generator serves every device bit for bit.
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 /// Normal values N(mean, std^2) within 3 std of the mean. Advances rng by numel words. f64, f32, bf16; f64 values have
 /// f32 precision.

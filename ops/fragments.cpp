@@ -71,7 +71,7 @@ Layouts op::IndexMatmul::infer(Inputs in) const {
   return {Layout::contiguous({a.size(0), n}, a.dtype(), a.device())};
 }
 namespace {
-// Row i of x becomes row index[i] of E rows, the others zero: (B, E N).
+// Row i of x becomes row index[i] of E rows: (B, E N).
 Tensor in_place_of_index(const Tensor& x, const Tensor& index, int64_t e) {
   const int64_t rows = x.size(0), n = x.size(1);
   const Tensor places = arange(0, double(e), 1, index.dtype(), x.device());

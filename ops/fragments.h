@@ -1,6 +1,6 @@
 /// @file
 /// Ops of nn::FragmentedLinear, whose input is split into F fragments with a matrix each. fragment_weights() weights
-/// the fragments; index_matmul() multiplies each row by the matrix that its index names, as a layer of experts.
+/// the fragments; index_matmul() multiplies each row by the matrix that its index names.
 #pragma once
 #include <tapegrad/core/op.h>
 

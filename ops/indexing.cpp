@@ -9,7 +9,7 @@
 
 namespace tg {
 namespace {
-// An index per element. Along other dimensions than dim, index may be smaller than x.
+// An index per element. Except along dim, index may be smaller than x.
 void check_elements(std::string_view op, const Tensor& x, const Tensor& index, size_t dim) {
   check::number(op, x);
   check::index(op, index);
@@ -86,7 +86,7 @@ Layouts op::IndexSelectGrad::infer(Inputs in) const {
 }
 OpWork op::IndexSelectGrad::work(Bufs in, Bufs out) const {
   if (in.size() == 2) return Op::work(in, out);
-  // In place: reads and writes the slices that have an index.
+  // Slices that have an index are read and written.
   OpWork w = Op::work(in.first(2), {});
   w.written = std::min(detail::distinct_bytes(*in[1].layout), detail::distinct_bytes(*out[0].layout));
   w.read += w.written;

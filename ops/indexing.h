@@ -4,8 +4,8 @@
 /// or i64. When an op runs, an index outside [0, size), negative ones included, is an Error that names it and its
 /// position.
 ///
-/// On a CUDA device the check is asynchronous. The kernel writes nothing at such an index, and reads 0. The next read,
-/// copy or synchronize() of that device throws the Error; with TG_SYNC=1 the op does.
+/// On a CUDA device the check is asynchronous. The kernel skips such an index or reads 0. The next read, copy or
+/// synchronize() of that device throws the Error; with TG_SYNC=1 the op does.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -45,8 +45,8 @@ struct IndexSelect : OpOf<IndexSelect> {
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)); }
   OpWork work(Bufs in, Bufs out) const override;
 };
-/// (index, dy) -> dense dx with `size` slices along dim. Slices of dy with equal indices are added in order. (index,
-/// dy, sum) -> sum + dx: in place, writing just slices that have an index.
+/// (index, dy) -> dense dx with `size` slices along dim; equal indices add in order. (index, dy, sum) -> sum + dx: in
+/// place, writing just slices that have an index.
 struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   static constexpr auto kName = "index_select_grad";
   size_t dim;
@@ -59,7 +59,7 @@ struct IndexSelectGrad : OpOf<IndexSelectGrad> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dim)), k.add(size); }
 };
-/// Gradient of input `of`, whose slices the op selects by index, plus other ops' gradients.
+/// Gradient of input `of`, whose slices the op selects, plus other ops' gradients.
 Tensor index_select_grad(const Vjp&, size_t of, size_t dim, const Tensor& index, const Tensor& dy);
 /// (x, update, start) -> x with the slices from start on replaced by update.
 struct SliceUpdate : OpOf<SliceUpdate> {

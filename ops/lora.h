@@ -1,6 +1,6 @@
 /// @file
-/// Low-rank adaptation of a linear layer (Hu et al., 2021, arXiv:2106.09685): GEMM with two thin matrices in one op
-/// keeps the intermediate result in cache. models/nn/lora.h has dropout, merging and freezing.
+/// Low-rank adaptation of a linear layer (Hu et al., 2021, arXiv:2106.09685): one op of two thin GEMMs keeps the
+/// intermediate result in cache. models/nn/lora.h has dropout, merging and freezing.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -14,7 +14,7 @@ struct Lora : OpOf<Lora> {
   explicit Lora(double s) : scale(s) {}
   Traits traits() const override { return {.may_alias = mask_of(3)}; }
   Layouts infer(Inputs) const override;
-  /// x for the gradient of a, a for that of x, b for those of both, and h = x a for that of b.
+  /// x for da, a for dx, b for both, h = x a for db.
   Mask saves_in(Mask tracked) const override {
     return (tracked >> 1 & 1) | (tracked & 1) << 1 | ((tracked | tracked >> 1) & 1) << 2;
   }

@@ -36,15 +36,14 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
           Layout::contiguous(rows, t, logits.device())};
 }
 Tensors op::CrossEntropy::vjp(const Vjp& v) const {
-  // No braces: a list's elements would hold the logits.
+  // No braces: a list would hold the logits.
   std::vector<Tensor> in;
   in.push_back(v.donate_in(0));
   for (const Tensor& t : {v.in(1), v.out(1), v.grad()}) in.push_back(t);
   return {std::move(emit_donating(make_ref<op::CrossEntropyGrad>(o), std::move(in))[0]), Tensor()};
 }
 Layouts op::CrossEntropyGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
-// w (softmax(x) - (1 - s) onehot - s / V), w: gradient of each row's loss. It does not read the log-sum-exp, a function
-// of x.
+// w (softmax(x) - (1 - s) onehot - s / V), w: the row's loss gradient.
 Tensors op::CrossEntropyGrad::compose(Inputs in) const {
   const Tensor x = widened(in[0]), dloss = in[3];
   const Shape& rows = in[1].shape();

@@ -1,6 +1,6 @@
 /// @file
-/// Losses for training. Cross-entropy is one op without a second buffer of the logits' size; its gradient is one pass
-/// over the saved log-sum-exps.
+/// Losses for training. Cross-entropy has no second buffer of the logits' size; its gradient is one pass over the saved
+/// log-sum-exps.
 #pragma once
 #include <tapegrad/core/op.h>
 

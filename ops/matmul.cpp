@@ -6,7 +6,7 @@
 
 namespace tg {
 namespace {
-// One op object per choice, shared by all matmuls of two plain operands.
+// One op object per choice for plain operands.
 template <class OpT, class Make> OpPtr shared(MatmulPrecision p, Make make_op) {
   static const std::array<OpPtr, 3> ops = [&] {
     std::array<OpPtr, 3> r;
@@ -59,7 +59,7 @@ OpWork op::Matmul::work(Bufs in, Bufs out) const {
 Tensors op::Matmul::vjp(const Vjp& v) const {
   const Tensor& dy = v.grad();
   const auto [ta, tb, how] = o;
-  // As read: dA = g B^T, dB = A^T g, transposed where the operand is.
+  // dA = g B^T, dB = A^T g, transposed where the operand is.
   Tensor da, db;
   if (v.wants(0)) {
     const Tensor b = v.in(1);

@@ -1,6 +1,6 @@
 /// @file
-/// Batched matrix multiplication and linear layers. Kernels read strides: operands may be any views; a transposed
-/// weight costs no copy. There are no vectors (reshape first) and no other contractions.
+/// Batched matrix multiplication and linear layers. Operands may be any views; a transposed weight costs no copy. There
+/// are no vectors (reshape first) and no other contractions.
 #pragma once
 #include <tapegrad/ops/pointwise.h>
 
@@ -13,7 +13,7 @@ struct MatmulOptions {
   bool trans_a = false, trans_b = false;  ///< reads the last two dimensions of a, or b, swapped
   MatmulPrecision products = matmul_precision();
 };
-/// Concatenates two string literals at compile time.
+/// Concatenates string literals at compile time.
 template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const char (&a)[A], const char (&b)[B]) {
   std::array<char, A + B - 1> r{};
   for (size_t i = 0; i < A - 1; ++i) r[i] = a[i];
@@ -48,7 +48,7 @@ struct Linear : OpOf<Linear> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 
-// Plans fuse the two ops (ops/rewrite_rules.cpp); not for users. Activations that a linear layer can fuse.
+// Plans fuse the two ops (ops/rewrite_rules.cpp); not for users.
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
 /// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. The gradient goes through the two ops,
 /// since linear()'s result is not kept.

@@ -1,6 +1,6 @@
 /// @file
 /// LayerNorm (Ba et al., 2016) and RMSNorm (Zhang & Sennrich 2019) over the last dimension of a tensor, or of the sum
-/// of two as in a residual stream. Each gradient is one pass over the rows. There are no running statistics.
+/// of two as in a residual stream. Each gradient is one pass. There are no running statistics.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -11,13 +11,13 @@ namespace op {
 
 /// Norm of a tensor (terms 1) or of the sum of two (terms 2), centred (LayerNorm) or not (RMSNorm). Inputs: x, with two
 /// terms r, then optional weight and, where centred, bias. Outputs: y, with two terms s = x + r in x's dtype, then mean
-/// where centred, and rstd. r has y's dtype: that of x, or bf16 where x is f32. Statistics: one element per row, f64
-/// for f64 inputs, else f32. Backward of two terms keeps s, not x or r.
+/// where centred, and rstd. r has y's dtype: x's, or bf16 where x is f32. Statistics: one per row, f64 for f64 inputs,
+/// else f32. Backward of two terms keeps s, not x or r.
 template <size_t terms, bool centred> struct Norm : OpOf<Norm<terms, centred>> {
   static constexpr auto kName =
       terms == 1 ? (centred ? "layer_norm" : "rms_norm") : (centred ? "add_layer_norm" : "add_rms_norm");
-  static constexpr size_t kTerms = terms;                               ///< number of inputs whose sum is normalised
-  static constexpr bool kCentred = centred;                             ///< true: subtracts the mean
+  static constexpr size_t kTerms = terms;
+  static constexpr bool kCentred = centred;
   static constexpr Mask kX = (1u << terms) - 1, kWeight = 1u << terms;  ///< inputs
   static constexpr Mask kKept = (2u << (terms + centred)) - 2;          ///< outputs: all except y
   double eps;
@@ -88,7 +88,7 @@ struct AddedNorm {
 /// for a residual stream x. x and r have one shape. r and y have x's dtype, or bf16 where x is f32.
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
                          double eps = 1e-5);
-/// sum = x + r and y = rms_norm(sum, weight, eps) in one pass over memory; see add_layer_norm().
+/// add_layer_norm() with y = rms_norm(sum, weight, eps).
 AddedNorm add_rms_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, double eps = 1e-5);
 
 }  // namespace tg

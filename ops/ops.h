@@ -1,5 +1,5 @@
 /// @file
-/// Every public function on tensors: includes for tapegrad.h. Authors of ops and kernels include single headers, so
+/// Includes every public function on tensors, for tapegrad.h. Authors of ops and kernels include single headers, so
 /// that a change of one op rebuilds little.
 #pragma once
 #include <tapegrad/ops/attention.h>

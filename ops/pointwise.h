@@ -3,9 +3,8 @@
 /// (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
 ///
 /// A new unary op needs its struct, its name in UnaryFns, its function at the end of this file, and a run of
-/// tests/data/make_fixtures.py, which reads the list, for PyTorch's values. df is instantiated for Sym (symbolic.h) as
-/// well, for derivatives of any order; so it branches by math::select. User-defined unary ops need such a struct and
-/// TG_UNARY_OP.
+/// tests/data/make_fixtures.py for PyTorch's values. df is instantiated for Sym (symbolic.h) too, for derivatives of
+/// any order; so it branches by math::select. User-defined unary ops need such a struct and TG_UNARY_OP.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -208,14 +207,14 @@ struct Gelu {
                                               -0.0030277397017925978f, 0.00077772606164217f, -0.00015419023111462593f,
                                               2.2260746845859103e-05f, -2.174403107346734e-06f, 1.2737815779928496e-07f,
                                               -3.3600802140654196e-09f);
-    // 0 x: NaN at infinities, as in the formula above.
+    // 0 x: NaN at infinities, like the formula.
     const float tail = power_of_two<127>(a * a * -0.72134752f + 0.0f * x) * p;
     return x < 0.0f ? tail : 1.0f - tail;
   }
   /// @}
 
  private:
-  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The sum n has the power's bits in its low bits.
+  // 2^(x + kBias - 127), 0 for x <= -kBias; x < 1. The low bits of the sum n are the power's.
   template <int kBias> TG_HD_INLINE static float power_of_two(float x) {
     constexpr float kMagic = 0x1.8p23f + kBias;
     x = x < -float(kBias) ? -float(kBias) : x;

@@ -1,6 +1,6 @@
 /// @file
-/// Reductions over any dimensions (sum, mean, max, min, variance, log-sum-exp), and the running sum along one. topk.h
-/// has positions of extremes, norm.h norms of rows.
+/// Reductions over any dimensions, and the running sum along one. topk.h has positions of extremes, norm.h norms of
+/// rows.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -17,7 +17,6 @@ struct Sum : OpOf<Sum> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
-/// Layout of Extremum.
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep);
 /// Gradient of Extremum.
 Tensors vjp_extremum(const Vjp&, uint8_t dims);

@@ -42,8 +42,8 @@ template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {
   return in[2]->shape == Shape{in[1]->shape[0]} ? linear_then<F>(ops.subspan(1), in) : nullptr;
 }
 
-// x A B, with scale a factor of x A B or of x A, plus a base. Sums are rounded once, and lora() scales x A, so last
-// bits may differ. Matrices must suit lora(), of a rank where one pass over x is faster than two GEMMs.
+// x A B, scale a factor of x A B or of x A, plus a base. Sums are rounded once, and lora() scales x A, so last bits may
+// differ. One pass over x must be faster than two GEMMs.
 constexpr int64_t kLargestRank = 64;
 OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in) {
   const auto plain = [](const Op* op) {

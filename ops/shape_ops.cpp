@@ -98,18 +98,18 @@ Tensors op::Concat::vjp(const Vjp& v) const {
 }
 
 namespace {
-// Strides that read `from` in row-major order as `to`: each run of evenly stepping dimensions can be split anew.
+// Strides that read `from` in row-major order as `to`: runs of evenly stepping dimensions can be split anew.
 bool view_strides(const Layout& from, const Shape& to, Strides& out) {
   out = Layout::contiguous(to, from.dtype).strides;
   if (from.is_contiguous() || from.numel() == 0) return true;
   size_t t = to.size();
-  // Elements of the current run of `from`, stride of its last dimension.
+  // Elements of the run, stride of its last dimension.
   int64_t run = 1, step = 0;
   for (size_t d = from.shape.size(); d-- > 0;) {
     if (from.shape[d] == 1) continue;
     if (run == 1) step = from.strides[d];
     run *= from.shape[d];
-    size_t next = d;  // the next dimension to the left that is not 1
+    size_t next = d;  // next dimension to the left that is not 1
     while (next > 0 && from.shape[next - 1] == 1) --next;
     if (next > 0 && from.strides[next - 1] == from.strides[d] * from.shape[d]) continue;
     int64_t done = 1;

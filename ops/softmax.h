@@ -1,6 +1,5 @@
 /// @file
-/// Softmax and its logarithm over one dimension, each with a gradient op. The fused loss (loss.h) and attention
-/// (attention.h) use it for second derivatives.
+/// Softmax and its logarithm over one dimension. loss.h and attention.h use it for second derivatives.
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -14,7 +14,7 @@ template <class F> Sym binary(const Sym& x, const Sym& y) {
   if (x.is_number()) return Sym(emit1(make_ref<op::BinaryScalar<F>>(x.number(), true), {y.tensor()}));
   return Sym(emit1(stateless<op::Binary<F>>(), {x.tensor(), y.tensor()}));
 }
-// Swapped exchanges the sides, for a number on the left.
+// Swapped: for a number on the left.
 template <class F, class Swapped> SymBool compared(const Sym& x, const Sym& y) {
   const NoGradScope off;
   if (x.is_number() && y.is_number()) return {{}, {}, F::f(x.number(), y.number())};
@@ -54,7 +54,7 @@ Sym math::select(const SymBool& condition, const Sym& yes, const Sym& no) {
 }
 
 namespace op {
-// dy * 0 would be NaN where dy is infinite. The result stays on the tape.
+// dy * 0 would be NaN for infinite dy. The result stays on the tape.
 Tensor times_slope(const Tensor& dy, double slope) {
   return slope == 0 ? masked_fill(dy, ones({}, DType::boolean, dy.device()), 0) : dy * slope;
 }

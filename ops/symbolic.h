@@ -1,6 +1,6 @@
 /// @file
 /// Sym: a Tensor or a number in a formula, for ops/pointwise.h. Its templates f and df compute with numbers inside
-/// kernels; with Syms they emit ops, so gradients are differentiated again without a second definition.
+/// kernels; with Syms they emit ops, for derivatives of any order.
 #pragma once
 #include <tapegrad/core/tensor.h>
 

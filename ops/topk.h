@@ -1,6 +1,6 @@
 /// @file
 /// argmax() and sorting over any dimension, and the k largest elements of the last one. Equal elements rank by index,
-/// the lower first; NaN is larger than everything.
+/// the lower first; NaN is largest.
 #pragma once
 #include <tapegrad/core/op.h>
 

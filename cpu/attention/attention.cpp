@@ -23,10 +23,9 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using namespace blocks;
 
-// Up to kAlone queries of a head run singly: panels would leave most lanes empty.
+// Up to kAlone queries of a head: panels would leave most lanes empty.
 constexpr int64_t kAlone = 4;
 
-// y: (HS).
 template <class T, class K>
 void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, MatView<K> value, T* y,
                  compute_t<T>& lse) {
@@ -50,7 +49,7 @@ void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, Ma
   lse = max + math::log(sum);
 }
 
-// All queries of a head, singly. y: rows of HS, `ld` apart.
+// y: rows of HS, `ld` apart.
 template <class T>
 void forward_alone(const Sizes& z, MatView<T> q, MatView<T> key, MatView<T> value, T* y, int64_t ld,
                    compute_t<T>* lse) {
@@ -123,8 +122,8 @@ void attention(const op::Attention& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// Gradient rows of one head, in whole vectors: the output's, or scratch that finish() rounds and copies. The first
-// write of a row does not read it.
+// Gradient rows of one head, in whole vectors: the output's, or scratch that finish() rounds. The first write does not
+// read.
 template <class T> class Sums {
   using C = compute_t<T>;
 
@@ -168,7 +167,7 @@ template <class T> class Sums {
   Matrix<C> sum_;
 };
 
-// Key head g of batch b with its query heads (tq, hs), keys [first, last) of (tk, hs).
+// Key head g of batch b, its query heads (tq, hs), keys [first, last) of (tk, hs).
 template <class T> struct BackwardTile {
   using C = compute_t<T>;
   static constexpr int64_t P = kPanel<C>;
@@ -176,7 +175,7 @@ template <class T> struct BackwardTile {
   const Sizes& z;
   Bufs in, out;
   int64_t b, g, first, last;
-  // This key range's part of dq (tq, whole vectors); null if it has all keys.
+  // dq of this key range (tq, whole vectors); null if it has all keys.
   C* part;
   int64_t hs = z.hs, ld = whole_vectors<C>(hs), wide = kWidens<T> || ld != hs ? ld : 0;
   // Holds rows of y before there are scores.
@@ -213,7 +212,6 @@ template <class T> struct BackwardTile {
     if (z.seen(z.tq - 1) > 0) dq.begin(0, z.tq);
     dq.finish();
   }
-  // delta of each query: dy . y.
   void dot_rows(int64_t nq, MatView<C> dy, MatView<C> y) const {
     constexpr int64_t L = kVector<C>;
     alignas(64) C parts[P * L], transposed[L * P];
@@ -273,7 +271,6 @@ template <class T> struct BackwardTile {
     }
   }
 };
-// BackwardTile::run() for a key head with one query.
 template <class T> void backward_one(const BackwardTile<T>& t) {
   using C = compute_t<T>;
   const Sizes& z = t.z;
@@ -321,10 +318,9 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   write(t.out[2], p, dy);
 }
 
-// Ranges of a head's keys in backward, so that one head keeps threads busy. Sizes alone decide: dq is the sum over
-// ranges, in order.
+// Key ranges in backward keep threads busy if heads are few. Sizes alone decide: dq is the sum over ranges, in order.
 struct Parts {
-  // About kTiles tasks, unless the dq of all ranges exceeds kBytes.
+  // About kTiles tasks, with dq of all ranges in kBytes.
   static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;
   int64_t number, keys;  // keys per range but the last
   Parts(const Buf& q, const Buf& k) {

@@ -1,4 +1,3 @@
-// Scratch, sizes, rows of heads, and the GEMMs of a block of keys and queries for attention.cpp.
 #pragma once
 #include <tapegrad/cpu/attention/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -14,7 +13,7 @@ inline constexpr int64_t kQueries = 128, kKeys = 128;
 inline constexpr int64_t kStrip = 64;  // queries per accumulation into dk and dv
 inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
-// Per-thread scratch, kept between tiles. Aligned: the sum order of Eigen's smallest GEMMs depends on it.
+// Per-thread scratch. Aligned: the sum order of Eigen's smallest GEMMs depends on it.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) {
@@ -45,13 +44,13 @@ template <class C> struct Matrix {  // (rows, cols), rows ld apart
   int64_t ld;
   Matrix at(int64_t row) const { return {p + row * ld, ld}; }
 };
-// Element (t, i) of one head of x (B, heads, T, HS).
+// One head of x (B, heads, T, HS).
 template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   const Strides& s = x.strides();
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
-// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`.
-// `seldom`: read at most twice. Other rows far apart are copied, since they share few L1 sets.
+// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`. Rows
+// far apart share few L1 sets: copied unless `seldom` (read at most twice).
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
                               bool seldom = false) {
@@ -79,9 +78,9 @@ struct Sizes {
   int64_t tq, tk, hs, group;  // group: query heads per key head
   bool causal;
   double scale;
-  bool pairs;     // GEMM of scores on bf16 pairs
+  bool pairs;     // scores by GEMM on bf16 pairs
   int64_t depth;  // k of the score GEMM
-  // A sequence's valid keys, and the position of its first query.
+  // Valid keys, and the position of the first query.
   int64_t keys, start;
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
@@ -94,9 +93,9 @@ struct Sizes {
         depth(pairs ? (hs + 1) / 2 : hs),
         keys(tk),
         start(tk - tq) {}
-  // Number of keys that query i sees: at least 1 if there are keys.
+  // Number of keys that query i sees; 0 without keys.
   int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
-  // Number of keys in [k0, k0 + n) that query i sees.
+  // The same within [k0, k0 + n).
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
 };
 // Keys [k0, k0 + n), queries [q0, q0 + queries). The last query sees all n.
@@ -109,7 +108,7 @@ struct Block {
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
 };
 
-// The score GEMM reads keys (once per panel) at most twice. False on the baseline, whose sums may depend on alignment.
+// Reads of keys by the score GEMM: at most two. False on the baseline, whose sums may depend on alignment.
 template <class C> bool reads_seldom(int64_t queries) { return kRowsAlone && queries <= 2 * kPanel<C>; }
 
 // extra: lengths and starts, if any.
@@ -137,7 +136,7 @@ class Sequences {
   std::vector<int64_t> lengths_, starts_;
 };
 
-// rows_of() for the score GEMM: floats, or bf16 pairs in their memory.
+// rows_of() for the score GEMM, as bf16 pairs if z.pairs.
 template <class T>
 MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
                                  bool seldom = false) {
@@ -156,9 +155,9 @@ MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, in
   return rows_of<T>(x, first, n, z.hs, scratch, seldom);
 }
 
-// Never negative: queries change their sign instead.
+// Never negative: queries change sign instead.
 template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
-// Packs n query rows as columns of panels at `to`.
+// n query rows become columns of panels.
 template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
   for (int64_t i = 0; i < n; i += kPanel<C>) {
     C* const panel = to + i * z.depth;
@@ -170,7 +169,7 @@ template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> 
         panel[j] = -panel[j];
   }
 }
-// s (keys, ld) = K X^T, x a panel (hs, kPanel). May compute masked entries too.
+// s (keys, ld) = K X^T, x a panel (hs, kPanel). Masked entries are undefined.
 template <class C> void scores(const Block& b, MatView<C> key, const C* x, C* s, int64_t ld) {
   const Triangle seen = b.triangle(Triangle::columns, 1 - b.seen_first());
   const MatView<C> panel{x, kPanel<C>, 1};

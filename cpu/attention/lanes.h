@@ -1,5 +1,4 @@
-// Online softmax and its gradient on panels of scores. Queries are lanes, so maxima and sums over keys need no
-// horizontal reduction.
+// Queries are lanes, so maxima and sums over keys need no horizontal reduction.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/exp.h>
@@ -9,7 +8,7 @@
 
 namespace tg::cpu::TG_ISA_NS::lanes {
 
-// Scores (n keys, width queries), rows `ld` apart, whole vectors. Lane j sees the first `seen` + j keys.
+// Scores (n keys, width queries), rows `ld` apart. Lane j sees the first `seen` + j keys.
 struct Panel {
   int64_t ld, n, width, seen;
   int64_t seen_by(int64_t lane) const { return std::clamp<int64_t>(seen + lane, 0, n); }
@@ -19,8 +18,7 @@ template <class C> inline Vector<C> lane_numbers() {
   for (int64_t i = 0; i < kVector<C>; ++i) v[i] = C(i);
   return v;
 }
-// f(k, hidden) for the keys in [k, end) that a lane from w on sees. hidden(no, yes) is `no` in lanes that do not see
-// the key.
+// f(k, hidden) for keys in [k, end) that a lane from w on sees. hidden(no, yes) is `no` in lanes that do not.
 template <class C, class F> TG_HD_INLINE void for_seen(const Panel& x, int64_t w, int64_t k, int64_t end, F&& f) {
   const int64_t all = std::min(x.seen_by(w), end), some = std::min(x.seen_by(w + kVector<C> - 1), end);
   for (; k < all; ++k) f(k, [](Vector<C>, Vector<C> y) { return y; });
@@ -31,8 +29,8 @@ template <class C> inline void clear_rows(const Panel& x, int64_t w, C* p) {
   for (int64_t k = x.seen_by(w + kVector<C> - 1); k < x.n; ++k) store_vector(p + k * x.ld + w, Vector<C>{});
 }
 
-// A step of base-2 online softmax. Scores s become exponentials, 0 where masked; max (of scale s, scale >= 0) and sum
-// cover all scores so far. Earlier sums need `factor`.
+// Scores s become exponentials, 0 where masked; max (of scale s, scale >= 0) and sum cover all scores so far. `factor`:
+// of earlier sums.
 template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* sum, C* factor) {
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
@@ -46,7 +44,7 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
     top *= scale;
     top = before < top ? top : before;
     V total = {};
-    constexpr int64_t kChain = 16;  // additions per chain, against rounding error
+    constexpr int64_t kChain = 16;  // additions per chain: rounding error
     for (int64_t k0 = 0; k0 < x.n; k0 += kChain) {
       V some = {};
       for_seen<C>(x, w, k0, k0 + kChain, [&](int64_t k, auto hidden) {
@@ -64,8 +62,8 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
   }
 }
 
-// p: raw scores -> probabilities. dp: dP -> gradient of raw scores, p (dp - delta) to_raw; delta = dy . y. lse: base 2;
-// `rest`: its rounding error.
+// p: raw scores -> probabilities. dp: dP -> gradient of raw scores, p (dp - delta) to_raw. lse: base 2; `rest`: its
+// rounding error.
 template <class C>
 void softmax_grad(const Panel& x, C* p, C* dp, C scale, C to_raw, const C* lse, const C* rest, const C* delta) {
   using V = Vector<C>;

@@ -1,5 +1,4 @@
-// Dot products of one query (decoding), bound by reading keys and values: each row is read once, in memory order, in
-// its dtype. kLanes accumulators at any vector width.
+// One query (decoding) is bound by reading keys and values: each row once, in memory order, in its dtype.
 #pragma once
 #include <tapegrad/cpu/simd/lanes.h>
 
@@ -7,9 +6,9 @@
 #include <cstring>
 
 namespace tg::cpu::TG_ISA_NS::one_query {
-template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);  // vectors per kLanes numbers
+template <class C> inline constexpr int kParts = kLanes / int(kVector<C>);
 
-// s[j] = q . row j of keys (n, hs), rows `ld` apart.
+// s[j] = q . row j of keys (n, hs).
 template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, int64_t n, int64_t hs, C* s) {
   constexpr int P = kParts<C>, W = int(kVector<C>);
   for (int64_t j = 0; j < n; ++j, keys += ld) {
@@ -23,7 +22,7 @@ template <class C, class T> void scores(const C* q, const T* keys, int64_t ld, i
     s[j] = rest + join_vectors(sum, kAdd);
   }
 }
-// N vectors of y = sum of s[j] values[j]. Short accumulator chains reduce rounding error.
+// N vectors of y = sum of s[j] values[j]. Short chains reduce rounding error.
 template <int N, class C, class T> void weigh_vectors(const C* s, const T* values, int64_t ld, int64_t n, C* y) {
   constexpr int64_t kChain = 128, W = kVector<C>;
   Vector<C> all[N] = {};

@@ -1,4 +1,3 @@
-// AVX2 and AVX-512: register tiles of gemm_micro.h; baseline: Eigen.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #if TG_ISA_LEVEL >= 3
@@ -13,18 +12,18 @@ namespace {
 #if TG_ISA_LEVEL >= 3
 using namespace tiles;
 template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // less runs on the calling thread
-// Up to this m, one tile reads each panel of B, and packs it.
+// Up to this m, one tile reads and packs each panel of B.
 constexpr int64_t kMediumRows = 96;
 constexpr int64_t kFewTiles = 4;  // with fewer, rows are split too
-// Low register tiles: a Triangle skips only whole ones.
+// Low register tiles: a Triangle skips whole ones.
 constexpr int kInCacheRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
-// A is not packed: slower on AVX2, except for few rows or a small contiguous B.
+// Unpacked A is slower on AVX2, except for few rows or a small contiguous B.
 template <class T> bool fits_medium_m(const Product<T>& p) {
   if (!kPacksA || p.m <= 2 * kRows) return p.m <= kMediumRows;
   return p.m <= kMediumRows && p.a.col == 1 && p.b.col == 1 && p.n * p.k <= small_k::kInCache<T>;
 }
-// A is read in place; a tile packs its panels of B into L1. Few tiles, and B not packed: rows are split too.
+// A is read in place; tiles pack panels of B into L1. Few tiles, B unpacked: rows are split too.
 template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
   const int64_t strips = ceil_div(p.n, kCols<T>), per_tile = parallel ? std::clamp<int64_t>(strips / 32, 1, 8) : strips;
   const int64_t step = rows_at_once(p.a), tiles = ceil_div(strips, per_tile), steps = ceil_div(p.m, step);
@@ -50,7 +49,7 @@ template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
 // Bound by one read of B.
 template <class T> bool fits_small_m(const Product<T>& p) {
   if (p.m > small_m::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
-  return !p.o.accumulate || p.k <= kDepth;  // one chain per element
+  return !p.o.accumulate || p.k <= kDepth;  // one chain
 }
 template <class T> void run_small_m(const Product<T>& p, bool parallel) {
   const auto store = [&](int64_t i, int64_t j, int64_t n, const T* sums) {
@@ -84,7 +83,6 @@ template <class T> void multiply(const Product<T>& p, bool parallel) {
     for (int64_t i = 0; !p.o.accumulate && i < p.m; ++i) std::fill_n(p.c + i * p.ldc, p.n, T(0));
     return p.finish(0, p.m, 0, p.n);
   }
-  // Below 8 rows, reading B takes the time.
   parallel = parallel && std::max<int64_t>(p.m, 8) * p.n * p.k >= kSerial<T>;
   for (const Path<T>& path : kPaths<T>)
     if (path.fits(p)) return path.run(p, parallel);

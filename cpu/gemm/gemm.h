@@ -1,8 +1,8 @@
-// GEMM for kernels: C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. On AVX2 and AVX-512,
-// element (i, j) depends bit for bit on row i of A, column j of B and k alone: a row is the same in any batch, with any
-// number of threads and at any address. It is the sum over blocks of at most 384 terms, in order; a block is one chain
-// of FMAs. For n up to one vector, n and layouts matter too: chains may be per lane. The baseline (Eigen) guarantees
-// none of this.
+// C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. On AVX2 and AVX-512, element (i, j)
+// depends bit for bit on row i of A, column j of B and k alone: a row is the same in any batch, with any number of
+// threads and at any address. It is the sum over blocks of at most 384 terms, in order; a block is one chain of FMAs.
+// For n up to one vector, n and layouts matter too: chains may be per lane. The baseline (Eigen) guarantees none of
+// this.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -13,7 +13,7 @@ namespace tg::cpu::TG_ISA_NS {
 // A row has the same bits alone and in any batch.
 inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
 
-// Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
+// (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
 template <class T> struct MatView {
   const T* p;
   int64_t row, col;
@@ -22,22 +22,22 @@ template <class T> struct MatView {
 };
 template <class T> struct GemmOptions {
   bool accumulate = false;  // C += A B
-  // Called per segment of a row of C, from column j on, when its sums are complete and in cache.
+  // Called per segment of a row of C, from column j on, with complete sums in cache.
   const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
 };
-// Runs on the thread pool. C must not overlap A or B.
+// C must not overlap A or B.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
-// gemm() of f32, by bf16 parts where the precision allows it and it is faster. `finish` may run twice for a row: rows
-// outside the parts' range are computed again.
+// gemm() of f32, by bf16 parts where allowed and faster. `finish` may run twice for a row: rows outside the parts'
+// range are recomputed.
 void gemm_as(MatmulPrecision, int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c,
              int64_t ldc, GemmOptions<float> = {});
 // On the calling thread, for use inside a tile.
 template <class T>
 void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});
 
-// GEMM on operands in cache (attention.cpp), without packing or threads. Skips register tiles that a Triangle excludes.
-// Panels have kPanel columns, whole vectors.
+// Operands in cache (attention.cpp): no packing or threads. Skips register tiles that a Triangle excludes. Panels have
+// kPanel columns, whole vectors.
 template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
@@ -45,16 +45,16 @@ struct Triangle {
   // from column i + at on.
   int64_t at = 0;
 };
-// C = or += A B. Rows of B are contiguous; n is a multiple of the vector.
+// Rows of B are contiguous; n is a multiple of the vector.
 template <class T>
 void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, bool accumulate,
                    Triangle = {});
-// C = A B of bf16 by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h). A float holds two bf16 adjacent in k.
+// C = A B by vdpbf16ps, if multiplies_pairs() (cpu/runtime/bf16_path.h). A float holds two bf16 adjacent in k.
 // Denormals count as 0.
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
                          Triangle);
-// Packs x (k x cols, cols <= kPanel) into a zero-padded panel.
+// x (k x cols, cols <= kPanel) becomes a zero-padded panel.
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 
 }  // namespace tg::cpu::TG_ISA_NS

@@ -1,4 +1,3 @@
-// small_m reads B in place, `paired` multiplies packed bf16 pairs, `widened` calls the f32 GEMM.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -22,7 +21,7 @@ struct Product {
   int64_t ldc;
   const FunctionRef<void(float*, int64_t, int64_t)>* finish;
 
-  // Rounds and stores rows [i, i + rows), columns [j, j + cols) of C from sums, ld apart.
+  // Rounds rows [i, i + rows), columns [j, j + cols) of C from sums, ld apart.
   void store(int64_t i, int64_t rows, int64_t j, int64_t cols, float* sums, int64_t ld) const {
     for (int64_t r = 0; r < rows; ++r, sums += ld) {
       if (finish) (*finish)(sums, j, cols);
@@ -31,8 +30,7 @@ struct Product {
     }
   }
 };
-// Each tile of C widens blocks of its operands and calls gemm_serial in f32. Except with Eigen, the split changes no
-// bit.
+// Widens blocks and calls gemm_serial in f32. Except with Eigen, the split changes no bit.
 namespace widened {
 // At most the depth of the f32 GEMM's blocks.
 constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;
@@ -51,13 +49,13 @@ MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, 
 }
 void multiply(const Product& p, bool parallel) {
   const int64_t depth = ceil_div(p.k, ceil_div(p.k, kDepth));
-  // The last tile is wider, not an extra one: small_n would sum its few columns in another order.
+  // A wider last tile: small_n would sum a few extra columns in another order.
   const packed::Cut cut{kHeight, kWidth, ceil_div(p.m, kHeight), std::max<int64_t>(1, p.n / kWidth)};
   cut.for_tiles(p.m, p.n, parallel, [&](int64_t i, int64_t rows, int64_t j, int64_t cols) {
     float* const sums = t_sums.get<float>(rows * cols);
     for (int64_t q = 0; q < p.k; q += depth) {
       const int64_t terms = std::min(depth, p.k - q);
-      // For few columns the sum order depends on A's layout: widen to contiguous rows.
+      // Few columns: the sum order depends on A's layout, so rows become contiguous.
       const auto a = widen(p.a.at(i, q), rows, terms, p.n <= 16, t_a.get<float>(rows * terms));
       const auto b = widen(p.b.at(q, j), terms, cols, false, t_b.get<float>(terms * cols));
       gemm_serial<float>(rows, cols, terms, a, b, sums, cols, {.accumulate = q > 0});

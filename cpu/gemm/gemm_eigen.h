@@ -1,4 +1,4 @@
-// The baseline's GEMM. No other file includes Eigen.
+// No other file includes Eigen.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_product.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -8,8 +8,8 @@
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
-// Calls Eigen's blocked GEMM directly. Its expressions have paths for vectors and small matrices, which take most of
-// the compile time, and whose sums depend on alignment.
+// Eigen's expressions have paths for vectors and small matrices, which take most of the compile time, and whose sums
+// depend on alignment.
 template <class T, int A, int B>
 void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
   using namespace Eigen::internal;
@@ -18,7 +18,7 @@ void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const
   general_matrix_matrix_product<int64_t, T, A, false, T, B, false, Eigen::RowMajor, 1>::run(
       m, n, k, a, lda, b, ldb, c, 1, ldc, T(1), blocking, nullptr);
 }
-// Copies to row-major unless a stride is 1 (and single rows and columns have no odd ones).
+// Copies to row-major unless a stride is 1.
 template <class T> MatView<T> packed(MatView<T> v, int64_t rows, int64_t cols, std::vector<T>& scratch) {
   if (v.col == 1 && (v.row >= cols || rows <= 1)) return {v.p, std::max(v.row, cols), 1};
   if (v.row == 1 && (v.col >= rows || cols <= 1)) return {v.p, 1, std::max(v.col, rows)};
@@ -41,7 +41,7 @@ template <class T> void tile(const Product<T>& p, int64_t i, int64_t rows, int64
     product(rows, cols, p.k, p.a.at(i, 0).p, a ? p.a.row : p.a.col, p.b.at(0, j).p, b ? p.b.row : p.b.col, c, p.ldc);
   p.finish(i, rows, j, cols);
 }
-// The split of C that packs least. Tiles pack their own operands: each row of tiles packs B again, each column A.
+// The split of C that packs least: rows of tiles pack B, columns A.
 struct Cut {
   int64_t rows, cols, m, n;  // tiles down and across; m x n: a tile
   Cut(int64_t size_m, int64_t size_n, int64_t k) {

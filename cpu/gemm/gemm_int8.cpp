@@ -18,12 +18,12 @@ using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: less runs on the calling thread
 constexpr int64_t kFew = 32;          // rows: reading B takes the time up to here
 
-// Compilers vectorise products of operands widened to int16.
+// Compilers vectorise int16.
 namespace plain {
 using packed::t_a, packed::t_b, packed::t_sums, packed::ceil_div;
 constexpr int64_t kDepth = 256, kHeight = 96, kWidth = 256;
 
-// Widens to rows kDepth apart, zero-padded to a multiple of 16.
+// Rows are kDepth apart, zero-padded to a multiple of 16.
 void widen(MatView<int8_t> v, int64_t rows, int64_t depth, int16_t* to) {
   if (v.col == 1 || v.row != 1) {
     for (int64_t i = 0; i < rows; ++i)
@@ -69,7 +69,7 @@ void multiply(const Int8Product& p, bool parallel) {
 
 #if TG_ISA_LEVEL >= 3
 struct MaddDot {
-  static constexpr bool kSixes = false;  // 8 accumulators hide the latency of the add
+  static constexpr bool kSixes = false;  // 8 accumulators hide the latency
   static void add(__m256i& sum, __m256i a, __m256i b) {
     __m256i products;
     asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
@@ -95,7 +95,7 @@ struct TileDot {
 };
 #endif
 
-// vpdpbusd is unsigned by signed: packed B has 128 added, `starts` is -128 times the sum of A's row.
+// vpdpbusd is unsigned by signed: packed B has 128 added, `starts` subtracts.
 const Int8Kernels* kernels(Int8Path path) {
   using namespace packed;
 #if TG_ISA_LEVEL == 4

@@ -1,5 +1,5 @@
-// Packing and micro-kernels of gemm_int8.cpp for AVX2, in the layouts of gemm_packed_avx512.h: int8 quads for vpdpbusd
-// (AVX-VNNI), or int16 pairs for vpmaddwd, whose sums of two int8 products cannot overflow.
+// AVX2 in the layouts of gemm_packed_avx512.h: int8 quads for vpdpbusd (AVX-VNNI), or int16 pairs for vpmaddwd, whose
+// sums of two int8 products cannot overflow.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -14,7 +14,7 @@ inline __m256i widened(const int8_t* p) {  // 16 elements
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-// Transposes 8 x 8 elements of 32 bits.
+// 8 x 8 elements of 32 bits.
 inline void transpose(__m256i (&x)[8]) {
   __m256i a[8], b[8];
 #pragma GCC unroll 4
@@ -35,7 +35,6 @@ inline void transpose(__m256i (&x)[8]) {
     x[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
   }
 }
-// Converts a step between the layouts of A and B.
 template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
   for (int64_t tile = 0; tile < kStep; tile += kStep / 2)
     for (int64_t i = 0; i < 16; i += 8)
@@ -49,7 +48,7 @@ template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
           store256(to + tile + (j + r) * kRow + 4 * i, _mm256_xor_si256(x[r], _mm256_set1_epi8(char(Flip))));
       }
 }
-// Packs a step of rows contiguous in k, in A's layout.
+// Rows contiguous in k, in A's layout.
 template <bool Wide> void pack_rows(MatView<int8_t> v, std::byte* to) {
   for (int64_t i = 0; i < kSide; ++i, to += kRow) {
     const int8_t* const p = v.p + i * v.row;
@@ -57,7 +56,7 @@ template <bool Wide> void pack_rows(MatView<int8_t> v, std::byte* to) {
     store256(to + 32, Wide ? widened(p + 16) : load256(p + 32));
   }
 }
-// Packs a step of contiguous columns, in B's layout.
+// Contiguous columns, in B's layout.
 template <bool Wide, int Flip> void pack_lines(MatView<int8_t> v, std::byte* to) {
   const auto store = [&](int64_t at, __m256i x) {
     store256(to + at, _mm256_xor_si256(x, _mm256_set1_epi8(char(Flip))));
@@ -75,7 +74,7 @@ template <bool Wide, int Flip> void pack_lines(MatView<int8_t> v, std::byte* to)
     } else {
       const int8_t* const p = v.p + 4 * t * v.col;
       const __m256i x = load256(p), y = load256(p + v.col), z = load256(p + 2 * v.col), w = load256(p + 3 * v.col);
-      // The first call stores rows [0, 8) and [16, 24), the second [8, 16) and [24, 32).
+      // Two calls: rows [0, 8) and [16, 24); then [8, 16) and [24, 32).
       const auto fours = [&](int64_t at, __m256i xy, __m256i zw) {
         const __m256i low = _mm256_unpacklo_epi16(xy, zw), high = _mm256_unpackhi_epi16(xy, zw);
         store(at, _mm256_permute2x128_si256(low, high, 0x20));
@@ -127,8 +126,8 @@ inline void starts_of_rows(int64_t steps, const std::byte* a, int32_t* to) {
   }
 }
 
-// `Rows` rows by 16 columns of a block, 2 Rows + 3 of 16 registers. Dot::add(sum, x, y) adds dot products of 32 bits: a
-// row of A with 8 columns of B.
+// `Rows` x 16 of a block, 2 Rows + 3 of 16 registers. Dot::add(sum, x, y): dot products of 32 bits, a row of A with 8
+// columns of B.
 template <class Dot, int Rows>
 void rows256(int64_t steps, const std::byte* a, const std::byte* b, int32_t* c, int64_t ld, bool add,
              const int32_t* starts) {

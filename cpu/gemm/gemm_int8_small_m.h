@@ -1,5 +1,4 @@
-// int8 GEMM of few rows (for gemm_int8.cpp); rows of A and columns of B are contiguous in k. B is read once, in place,
-// with lanes along k.
+// Rows of A and columns of B are contiguous in k. B is read once, in place, with lanes along k.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -28,7 +27,7 @@ struct Madd {
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   static void add(Vector& sum, Vector a, Vector b) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 };
-// vpdpbusd is unsigned by signed: adds 128 to B, and -128 times the sum of A's row to the result.
+// vpdpbusd is unsigned by signed: adds 128 to B, subtracts 128 times the sum of A's row.
 struct Vex {
   using Vector = __m256i;
   using OfA = int8_t;
@@ -62,7 +61,7 @@ inline int32_t reduce_add(__m512i x) {
 }
 #endif
 
-// R rows of A, lda apart and zero-padded, by N columns of B.
+// A: R rows, lda apart and zero-padded; B: N columns.
 template <class Dot, int R, int N>
 void tile(int64_t k, const typename Dot::OfA* a, int64_t lda, const int8_t* b, int64_t ldb, const int32_t* starts,
           int32_t* sums, int64_t ld) {

@@ -1,5 +1,5 @@
-// Register tiles and packing of f32 and f64 GEMM for AVX2 and AVX-512, in vector extensions. An element is one chain of
-// FMAs over ascending k in any tile. Callers handle splits, threads and memory.
+// f32 and f64 register tiles and packing in vector extensions. An element is one chain of FMAs over ascending k in any
+// tile. Callers handle splits, threads and memory.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #if TG_ISA_LEVEL == 4
@@ -20,7 +20,7 @@ template <class T> inline constexpr int kLanes = int(kVector<T>);
 template <class T> inline constexpr int kCols = 2 * kLanes<T>;
 template <class T> using Bits = Vector<std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-// Addresses 4 KiB apart share an L1 set of kL1Ways ways.
+// L1 sets repeat every 4 KiB.
 inline constexpr int64_t kL1Ways = 8;
 template <class T> bool aliases_in_l1(int64_t stride) { return stride * int64_t(sizeof(T)) % 4096 == 0; }
 
@@ -29,7 +29,7 @@ template <class Number> struct ScalarFma {
   static void add(Vector<T>& sum, T y, Vector<T> x) { sum += y * x; }
 };
 #if TG_ISA_LEVEL == 4
-// A float holds two bf16; vdpbf16ps adds their dot product to a lane.
+// A float holds two bf16; vdpbf16ps adds their dot product.
 struct Bf16Pairs {
   using T = float;
   static void add(Vector<T>& sum, T y, Vector<T> x) {
@@ -37,12 +37,12 @@ struct Bf16Pairs {
   }
 };
 #endif
-// C (R x W vectors, rows ldc apart) = or += A B. A's element (r, t) is a[r * ar + t * ak], B's row t is at b + t * bk.
+// C (R x W vectors, rows ldc apart) = or += A B: a[r * ar + t * ak], row t of B at b + t * bk.
 template <int R, int W, class Fma, class T = typename Fma::T>
 void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add) {
   constexpr int L = kLanes<T>;
   Vector<T> sum[R][W] = {};
-  // One pointer per three rows: x86 addresses encode offsets 0, ar and 2 ar.
+  // A pointer per three rows: x86 addresses encode offsets 0, ar and 2 ar.
   const T* row[(R + 2) / 3];
 #pragma GCC unroll 4
   for (int r = 0; r < R; r += 3, a += 3 * ar) row[r / 3] = a;
@@ -68,7 +68,7 @@ void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk,
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
 }
-// Accesses the first n < kLanes elements at p alone; the rest loads as 0.
+// First n < kLanes elements; the rest loads as 0.
 #if TG_ISA_LEVEL == 4
 template <class T> class Lanes {
  public:
@@ -117,7 +117,7 @@ template <class T> class Lanes {
   __m256i mask_;
 };
 #endif
-// tile<R, 1> for fewer columns than a vector, unpadded B.
+// Fewer columns than a vector, unpadded B.
 template <int R, class T>
 void narrow_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add,
                  Lanes<T> some) {
@@ -147,7 +147,7 @@ inline constexpr auto kTiles = []<int... R>(std::integer_sequence<int, R...>) {
 }(std::make_integer_sequence<int, kRows>());
 
 #if TG_ISA_LEVEL == 3
-// tile() on packed operands: immediate offsets and k unrolled by 4 leave few instructions next to the FMAs.
+// Immediate offsets and k unrolled by 4 leave few instructions next to the FMAs.
 template <int R, int W, class T> void packed_tile(int64_t k, const T* a, const T* b, T* c, int64_t ldc, bool add) {
   constexpr int L = kLanes<T>, kSteps = 4;
   Vector<T> sum[R][W] = {};
@@ -241,7 +241,7 @@ inline void transpose(Bits<double> (&x)[4]) {
   }
 }
 #endif
-// Transposes kLanes contiguous rows of kLanes, ld apart, to rows `step` apart.
+// kLanes contiguous rows of kLanes, ld apart; results are `step` apart.
 template <class T> inline void copy_transposed(const T* p, int64_t ld, T* to, int64_t step) {
   constexpr int L = kLanes<T>;
   Bits<T> x[L];
@@ -251,7 +251,7 @@ template <class T> inline void copy_transposed(const T* p, int64_t ld, T* to, in
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) store_vector(to + i * step, Vector<T>(x[i]));
 }
-// Packs kLanes columns of B, contiguous in k and ld apart, into rows kCols apart.
+// kLanes columns of B, contiguous in k and ld apart, become rows kCols apart.
 template <class T> inline void pack_columns(int64_t k, const T* b, int64_t ld, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
@@ -263,7 +263,7 @@ template <class T> inline void pack_columns(int64_t k, const T* b, int64_t ld, T
   for (; t < k; ++t)
     for (int j = 0; j < L; ++j) to[t * kCols<T> + j] = b[j * ld + t];
 }
-// Packs a panel of B (k x cols, cols <= kCols) into zero-padded rows of kCols.
+// A panel of B (k x cols, cols <= kCols) becomes zero-padded rows of kCols.
 template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* to) {
   constexpr int L = kLanes<T>;
   int64_t done = 0;
@@ -287,19 +287,19 @@ template <class T> inline void pack_b(int64_t k, int64_t cols, MatView<T> b, T* 
   }
 }
 
-// Packed A (m x k): panels of kRows x k, element (r, t) at r * row + t * col.
+// Panels of kRows x k, (r, t) at r * row + t * col.
 template <class T> inline MatView<T> packed_a(MatView<T> a, int64_t k, const T* at) {
   return a.row == 1 || (TG_ISA_LEVEL == 3 && a.col == 1) ? MatView<T>{at, 1, kRows} : MatView<T>{at, k, 1};
 }
 #if TG_ISA_LEVEL == 3
-// Transposes R contiguous rows of k, ld apart: (r, t) goes to to[t * kRows + r].
+// (r, t) of R contiguous rows of k, ld apart, goes to to[t * kRows + r].
 template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
   for (; t + L < k; t += L) {
     for (int r = 0; r < R; ++r) __builtin_prefetch(a + (R + r) * ld + t);
 #pragma GCC unroll 2
-    // Descending r0: a store of L elements may exceed the kRows of step t; later stores overwrite the excess.
+    // A store of L elements may exceed the kRows of step t; later (lower) r0 overwrite.
     for (int r0 = (R - 1) / L * L; r0 >= 0; r0 -= L) {
       Bits<T> x[L];
 #pragma GCC unroll 8

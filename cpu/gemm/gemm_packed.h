@@ -1,7 +1,6 @@
-// Blocked GEMM on packed operands (gemm_bf16.cpp, gemm_parts.cpp, gemm_int8.cpp). A step is kSide rows of A, or columns
-// of B, by 64 bytes of k; a panel is all its steps along k. Threads pack a block of A and one of B together, then each
-// takes rows of C. B's block stays in L2; chunks of A (kSide rows, kChunk steps) and B pass through L1. f32 elements as
-// three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
+// A step is kSide rows of A, or columns of B, by 64 bytes of k; a panel is all its steps along k. Threads pack a block
+// of A and one of B together, then each takes rows of C. B's block stays in L2; chunks of A (kSide rows, kChunk steps)
+// and B pass through L1. f32 elements as three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -15,7 +14,7 @@ namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
 inline constexpr int64_t kRow = 64;             // bytes
 inline constexpr int64_t kStep = kSide * kRow;  // bytes
-// In steps: depth of a block of B; largest k that packs A as a whole; a chunk.
+// Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
 inline constexpr int64_t kTogether = 4;  // one-byte panels packed together
@@ -25,16 +24,15 @@ inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
 template <class T, class Sum> struct Kernels {
   int64_t step;  // elements of k
-  // Packs a step of v, whose rows are A's rows or B's columns: `rows` x `depth`, zero-padded. Parts are `part` bytes
-  // apart.
+  // A step of v, rows of A or columns of B: `rows` x `depth`, zero-padded. Parts are `part` bytes apart.
   void (*pack_a)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
   void (*pack_b)(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t part);
-  // A block of C (at least `rows` rows, ld apart) = or += A B over `steps`, plus starts[r] in row r unless null.
+  // At least `rows` rows of C, ld apart, = or += A B over `steps`, plus starts[r] unless null.
   void (*block)(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                 const Sum* starts);
-  // starts[r] of kSide rows from packed A, to be added to row r of C; null: none.
+  // Sums to add to kSide rows of C, from packed A; null: none.
   void (*starts)(int64_t steps, const std::byte* a, Sum* to);
-  // Around a thread's blocks; may be null.
+  // Enclose a thread's blocks; may be null.
   void (*enter)(), (*leave)();
   int64_t parts = 1;  // 1 or 3
 };
@@ -43,12 +41,11 @@ template <class T, class Sum> struct Product {
   int64_t m, n, k;
   MatView<T> a, b;
   FunctionRef<void(int64_t i, int64_t j, int64_t n, Sum* sums)> store;
-  // Unless null: called per packed panel of kSide rows of A or columns of B, from `first` on.
+  // Unless null: called per packed panel of A or B, from row or column `first` on.
   const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
 };
 
-// tile(i, rows, j, cols) for `down` x `across` tiles of `height` x `width` that cover C; the last ones take the
-// remainder, which may be larger.
+// tile(i, rows, j, cols) covers C; the last tiles may be larger.
 struct Cut {
   int64_t height, width, down, across;
   template <class F> void for_tiles(int64_t m, int64_t n, bool parallel, F&& tile) const {
@@ -87,7 +84,7 @@ template <class T, class Sum> class Blocked {
   struct Block {
     int64_t i, rows, j, cols, first, depth;
   };
-  // Panels of kSide rows, all steps of one part, then of the next.
+  // kSide rows, all steps of one part, then of the next.
   struct Packed {
     std::byte* p = nullptr;
     int64_t steps = 0, parts = 1;
@@ -96,7 +93,7 @@ template <class T, class Sum> class Blocked {
     }
   };
 
-  // Equal ranges of n, in whole units: at most `most`, or 4 units if more.
+  // Equal ranges of n in whole units: at most `most`, or 4 units.
   static int64_t even_part(int64_t n, int64_t most, int64_t unit) {
     most = std::max(4 * unit, most / unit * unit);
     return ceil_div(ceil_div(n, ceil_div(n, most)), unit) * unit;
@@ -110,7 +107,7 @@ template <class T, class Sum> class Blocked {
     const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
     const Packed to{scratch.get<std::byte>(panels * parts * steps * kStep), steps, parts};
-    // Panels that share cache lines are packed together.
+    // These panels share cache lines.
     const bool across = v.row == 1 && v.col != 1 && panels >= 8 * kTogether;
     const int64_t together = across ? kTogether / int64_t(sizeof(T)) : 1;
     for_tiles(ceil_div(panels, together), [&](int64_t group) {
@@ -143,7 +140,7 @@ template <class T, class Sum> class Blocked {
       if (first < last) rows(b, i, first, last, whole ? t_own.get<Sum>(kSide * ld) : kept + i * ld, ld);
     });
   }
-  // Rows [i, i + kSide), column panels [first, last) of the block.
+  // Rows [i, i + kSide) by column panels [first, last).
   void rows(const Block& b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld) const {
     const int64_t some = std::min(kSide, b.rows - i);
     const bool all_of_a = a_.steps > b_.steps;

@@ -1,6 +1,5 @@
-// Packing and micro-kernels of gemm_packed.h for AVX-512 and AMX: bf16 pairs (gemm_bf16.cpp, gemm_parts.cpp), int8
-// quads (gemm_int8.cpp), 32 bits each. A's step: two tiles of 16 rows of 64 contiguous bytes of k. B's step: two tiles
-// of 16 columns; each of 16 rows has 32 bits of k of every column.
+// bf16 pairs (gemm_bf16.cpp, gemm_parts.cpp), int8 quads (gemm_int8.cpp), 32 bits each. A's step: two tiles of 16 rows
+// of 64 contiguous bytes of k. B's step: two tiles of 16 columns; each of 16 rows has 32 bits of k of every column.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
 
@@ -11,7 +10,7 @@
 namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kTile = 16 * kRow;  // bytes
 
-// Transposes 16 x 16 elements of 32 bits.
+// 16 x 16 elements of 32 bits.
 inline void transpose(__m512i (&x)[16]) {
   __m512i a[16], b[16];
 #pragma GCC unroll 8
@@ -36,7 +35,7 @@ inline void transpose(__m512i (&x)[16]) {
   }
 }
 
-// 32 bits of k, from t on, of 16 rows of v, whose columns are contiguous; 0 outside `some` rows and `depth`.
+// 32 bits of k, from t on, of 16 rows of v with contiguous columns; 0 outside `some` rows and `depth`.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
   const auto line = [&](int64_t at) {
     const bool inside = at < depth;
@@ -58,8 +57,7 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
   return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(words, x), bytes);
 }
 
-// Packs a tile of v, whose rows are A's rows or B's columns; element (i, t) is row i at t of k; 0 beyond `rows` and
-// `depth`. Flip is XORed into bytes.
+// A tile of v, rows of A or columns of B: row i at t of k, 0 beyond `rows` and `depth`, XORed with Flip.
 template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows, int64_t depth, std::byte* to) {
   constexpr int64_t kLine = kRow / int64_t(sizeof(T)), kEach = 4 / int64_t(sizeof(T));
   alignas(64) T copy[16 * kLine];
@@ -98,8 +96,8 @@ void pack_step(MatView<T> v, int64_t rows, int64_t depth, std::byte* to, int64_t
   }
 }
 
-// Inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. No clobber names
-// tiles: compilers never use them.
+// Inline assembly: g++ 12's _tile_loadconfig and _tile_loadd do not declare the memory they read. Compilers never use
+// tiles, so no clobber names them.
 template <int Tile> void load_tile(const void* p, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
 }
@@ -107,7 +105,7 @@ template <int Tile> void store_tile(void* p, int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(Tile) : "memory");
 }
 template <int Tile> void zero_tile() { asm volatile("tilezero %%tmm%c0" ::"i"(Tile)); }
-// Configures the calling thread's tiles: 16 rows of 64 bytes. After leave_tiles() context switches save no tile state.
+// 16 rows of 64 bytes. After leave_tiles() context switches save no tile state.
 inline void enter_tiles() {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -118,7 +116,7 @@ inline void enter_tiles() {
 }
 inline void leave_tiles() { asm volatile("tilerelease"); }
 
-// A block of C in AMX tiles; Dot::add<C, A, B>() adds a GEMM of tiles. Halves 1: the upper 16 rows.
+// Dot::add<C, A, B>() adds a GEMM of tiles. Halves 1: upper 16 rows.
 template <class Dot, int Halves, class Sum>
 void amx_halves(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add) {
   const int64_t bytes = ld * int64_t(sizeof(Sum));
@@ -158,8 +156,8 @@ struct AmxBf16 {
   }
 };
 
-// Eight rows of a block, 16 + 2 + 1 of 32 registers. Dot::add(sum, x, y) adds dot products of 32 bits: a row of A with
-// 16 columns of B.
+// Eight rows, 16 + 2 + 1 of 32 registers. Dot::add(sum, x, y): dot products of 32 bits, a row of A with 16 columns of
+// B.
 template <class Dot, class Sum>
 void avx512_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                  const Sum* starts) {

@@ -1,7 +1,6 @@
-// f32 GEMM by bf16 instructions. MatmulPrecision::medium rounds operands to bf16. `high` splits elements into three
-// bf16 parts, each the rounded remainder, and sums the six largest of nine GEMMs; the others are below f32's rounding
-// (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
-// Computations", 2019).
+// MatmulPrecision::medium rounds operands to bf16. `high` splits elements into three bf16 parts, each the rounded
+// remainder, and sums the six largest of nine GEMMs; the others are below f32's rounding (Henry, Tang and Heinecke,
+// "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations", 2019).
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -22,7 +21,7 @@ constexpr int64_t kSerial = 1 << 21;      // less runs on the calling thread
 constexpr int64_t kTileDepth = kRow / 2;  // elements of k per step
 thread_local Scratch t_largest, t_copy;
 
-// Rounds to bf16, ties to even, in the upper half of each lane. NaN stays NaN.
+// bf16 in the upper half of each lane, ties to even. NaN stays NaN.
 __m512i rounded(__m512i x) {
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
   const __m512i up = _mm512_add_epi32(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -31,7 +30,7 @@ __m512i rounded(__m512i x) {
   return _mm512_and_si512(_mm512_mask_or_epi32(up, nan, x, _mm512_set1_epi32(0x400000)),
                           _mm512_set1_epi32(int(0xffff0000)));
 }
-// rounded(); a Guard must see what it flushes to 0.
+// Guard must see what it flushes.
 __m512i rounded_first(__m512i x) {
   const __m512i size = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)), one = _mm512_set1_epi32(1);
   const __mmask16 lost = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, one), _mm512_set1_epi32(0x8000));
@@ -41,7 +40,7 @@ __m512i minus(__m512i a, __m512i b) {
   return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
 }
 
-// pack_tile of gemm_packed_avx512.h for `Parts` tiles, `part` bytes apart.
+// `Parts` tiles of gemm_packed_avx512.h, `part` bytes apart.
 template <int Parts, bool OfB>
 void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte* to, int64_t part) {
   if (v.col != 1 && v.row != 1) {
@@ -93,13 +92,13 @@ void pack_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte* to, in
   }
 }
 
-// Finds rows that three parts cannot represent: bf16 instructions flush denormals to 0 and have f32's exponents.
+// Rows that three parts cannot represent: bf16 instructions flush denormals and have f32's exponents.
 class Guard {
  public:
   Guard(int64_t m, int64_t n) : m_(m), n_(n), largest_(t_largest.get<uint16_t>(padded(m) + padded(n))) {
     std::fill_n(largest_, padded(m) + padded(n), uint16_t(0));
   }
-  // Records the absmax of each row of A or column of B in a panel, as bf16 bits of first parts.
+  // Records absmax per row of A or column of B, as bf16 bits of first parts.
   void look(bool of_b, int64_t first, int64_t steps, const std::byte* panel) const {
     uint16_t* const to = largest_ + (of_b ? padded(m_) : 0) + first;
     const __m512i magnitude = _mm512_set1_epi16(0x7fff), lower = _mm512_set1_epi32(0xffff);
@@ -120,7 +119,7 @@ class Guard {
       }
     }
   }
-  // redo(i, rows) for the rows of C that need f32.
+  // redo(i, rows): rows of C that need f32.
   template <class F> void for_others(F&& redo) const {
     int least = kInfinite, most = 0;  // exponents of B's columns
     for (int64_t j = 0; j < n_; ++j)
@@ -141,8 +140,8 @@ class Guard {
   }
 
  private:
-  // Biased f32 exponents (+127). A row's absmax of 2^-96 leaves 30 bits above the denormals, as do dot products; sums
-  // of 2^16 terms below 2^112 are finite.
+  // Biased f32 exponents. A row's absmax of 2^-96 leaves 30 bits above the denormals, as do dot products; sums of 2^16
+  // terms below 2^112 are finite.
   static constexpr int kInfinite = 255, kLeast = 127 - 96, kLeastOfProduct = 254 - 96, kMostOfProduct = 254 + 110;
   static int exponent(uint16_t bits) { return bits >> 7; }
   static int64_t padded(int64_t n) { return ceil_div(n, kSide) * kSide; }

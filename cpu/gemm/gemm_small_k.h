@@ -1,18 +1,18 @@
-// GEMM of small k for AVX2 and AVX-512. Elements of C cost little work, so C is written in memory order.
+// Elements of C cost little work, so C is written in memory order.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
 namespace tg::cpu::TG_ISA_NS::small_k {
 using namespace tiles;
 inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // k per pass: A stays in registers
-// For larger k, register tiles of C are faster.
+// Larger k: register tiles of C are faster.
 inline constexpr int64_t kRegisters = 2 * kStep;
 template <int K> inline constexpr int kRegisterRows = std::min<int>(4, 3 * kStep / K);
 // kStep rows of B fill half of L1.
 template <class T> inline constexpr int64_t kWidth = 16384 / kStep / sizeof(T);
 
-// register_rows(): R rows of A, K of k, n columns (whole vectors). Reads B and copies it to `packed` (kPack), or reads
-// `packed`. Sums continue from C unless `first`; `add`: C += sums.
+// R rows of A, K of k, n columns (whole vectors). kPack copies B to `packed`, which later calls read. Sums continue
+// from C unless `first`; `add`: C += sums.
 struct Order {
   bool first, add;
 };
@@ -53,7 +53,7 @@ void register_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, in
     for (int r = 0; r < R; ++r, to += ldc) store_vector(to, order.add ? sum[r] + load_vector(to) : sum[r]);
   }
 }
-// Adds k range [t, t + K) to rows [i, i + m), columns [j, j + n) of C.
+// k range [t, t + K), rows [i, i + m), columns [j, j + n).
 template <int K, class T>
 void register_block(const Product<T>& p, int64_t i, int64_t m, int64_t j, int64_t n, int64_t t, T* packed) {
   constexpr int R = kRegisterRows<K>;
@@ -72,7 +72,7 @@ inline constexpr auto kRegisterBlocks = []<int... K>(std::integer_sequence<int, 
   return std::array<decltype(&register_block<1, T>), sizeof...(K)>{register_block<K + 1, T>...};
 }(std::make_integer_sequence<int, kStep>());
 
-// A stays in registers while rows of C are written; C += allows one pass.
+// A stays in registers; C += allows one pass.
 template <class T> bool fits_registers(const Product<T>& p) {
   return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kRegisters) && p.m > small_m::kMost && p.n >= kLanes<T>;
 }
@@ -99,7 +99,6 @@ inline constexpr int64_t kMost = 64;                                            
 template <class T> inline constexpr int64_t kInCache = (1 << 18) / sizeof(T);    // elements of B
 template <class T> inline constexpr int64_t kPackAlone = (1 << 16) / sizeof(T);  // fewer elements: one thread packs
 inline constexpr int64_t kStripRows = TG_ISA_LEVEL == 4 ? 8 : 6;
-// C is written in strips of register tiles.
 template <class T> bool fits_strips(const Product<T>& p) {
   return p.b.col == 1 && p.k <= kMost && p.k * p.n <= kInCache<T> && p.m >= 4 * kStripRows;
 }

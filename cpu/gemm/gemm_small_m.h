@@ -1,5 +1,5 @@
-// GEMM of at most kMost rows (gemm.cpp, gemm_bf16.cpp) for AVX2 and AVX-512, bound by reading B: once, in place, in
-// memory order, the next segment prefetched to L2. Bits equal those of GEMMs of many rows.
+// At most kMost rows, bound by reading B: once, in place, in memory order, the next segment prefetched to L2. Bits
+// equal those of many rows.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_micro.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
@@ -10,11 +10,11 @@ namespace tg::cpu::TG_ISA_NS::small_m {
 using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
-inline constexpr int64_t kDepth = 384;                         // max k of a chain of FMAs; chains are added in order
+inline constexpr int64_t kDepth = 384;                         // max k of an FMA chain; chains are added in order
 // Bytes of a column of B; kLanes of them, with prefetches, take a fraction of L2.
 inline constexpr int64_t kSegment = 6144;
 inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
-inline constexpr int64_t kColumns = 64;    // columns per tile, if contiguous in k
+inline constexpr int64_t kColumns = 64;    // contiguous in k, per tile
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -24,7 +24,7 @@ template <class Sum> inline Bits<Sum> load_bits(const void* p) {
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-// The first n elements at p; the rest is 0, unread.
+// First n elements; 0 beyond, unread.
 template <class T> inline Bits<T> load_some(const T* p, int64_t n) { return Bits<T>(micro::Lanes<T>(n).load(p)); }
 inline Bits<float> load_some(const bf16* p, int64_t n) {
   alignas(64) bf16 some[2 * kLanes<float>] = {};
@@ -45,7 +45,7 @@ template <class Number> struct ScalarFma {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) sum[r] += a[r] * Vector<Sum>(x);
   }
-  // kLanes columns of one unit: kUnit rows of B, ld apart; `left` of them exist.
+  // kUnit rows of B by kLanes columns, ld apart; `left` of them exist.
   static Bits<Sum> row(const T* b, int64_t, int64_t) { return load_bits<Sum>(b); }
 };
 struct Widened {
@@ -88,7 +88,7 @@ struct Pairs {
 };
 #endif
 
-// Cache lines to prefetch: `lines` of a row, then the next row's.
+// Lines to prefetch: `lines` of a row, then the next row's.
 struct Ahead {
   const std::byte* p;
   int64_t left, lines, skip;
@@ -106,12 +106,12 @@ struct Ahead {
   }
 };
 
-// Elements [begin, end) of k; begin is aligned to cache lines if B's columns are.
+// [begin, end) of k; begin is aligned to cache lines if B's columns are.
 struct Range {
-  int64_t begin, end, k, depth;  // `depth` of k are one chain
+  int64_t begin, end, k, depth;  // chain length
 };
-// R rows of A by kLanes columns of B, contiguous in k, ld apart. Sums (R, kLanes) continue from the previous segment;
-// the end of a chain adds them to `totals`. Each block of loads prefetches `each` cache lines.
+// R rows of A by kLanes columns of B, contiguous in k. Sums (R, kLanes) continue from the previous segment; a chain's
+// end adds them to `totals`. Each block of loads prefetches `each` lines.
 template <class W, int R>
 void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, int64_t ld, typename W::Sum* sums,
                 typename W::Sum* totals, Ahead& ahead, int64_t each) {
@@ -141,7 +141,7 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
     if (t + kBlock <= range.k)
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i, p += ld) {
-        // Without this the compiler keeps an offset per row: more than there are registers.
+        // Else compilers keep an offset per row: more than there are registers.
         asm("" : "+r"(p));
         x[i] = load_bits<S>(p);
       }
@@ -167,8 +167,8 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) store_vector(sums + r * L, sum[r]);
 }
-// R rows of A by kLanes columns of k rows of B, ld apart. Sums (R, kLanes) continue from the previous rows of B, unless
-// part.begins. part.ends: total = (part.first) or += sums.
+// R rows of A by kLanes columns of k rows of B. Sums (R, kLanes) continue unless part.begins. part.ends: total =
+// (part.first) or += sums.
 struct Part {
   bool begins, ends, first, fetch;
 };
@@ -205,7 +205,7 @@ inline constexpr auto kRowsTiles = []<int... R>(std::integer_sequence<int, R...>
   return std::array<decltype(&rows_tile<W, 1>), kGroup>{rows_tile<W, R + 1>...};
 }(std::make_integer_sequence<int, kGroup>());
 
-// C = A B for m <= kMost and n >= kLanes. B's rows or columns are contiguous.
+// m <= kMost, n >= kLanes; B's rows or columns are contiguous.
 template <class W> class Product {
  public:
   using T = typename W::T;
@@ -223,8 +223,8 @@ template <class W> class Product {
     a_ = to;
   }
   void run(bool parallel) const {
-    const bool lines = b_.col != 1;  // columns of B are contiguous in k
-    // Row segments are long, unless sums would not fit a cache or threads would idle.
+    const bool lines = b_.col != 1;  // columns contiguous in k
+    // Long row segments, unless sums would not fit a cache or threads would idle.
     const int64_t wide = std::clamp<int64_t>(n_ / (2 * num_threads()), 256, m_ > 4 ? 1024 : 2048);
     const int64_t width = lines ? kColumns : wide / L * L, tiles = std::max<int64_t>(1, n_ / width);
     const auto tile = [&](int64_t t) {
@@ -240,7 +240,7 @@ template <class W> class Product {
  private:
   static constexpr int64_t L = kLanes<Sum>;
 
-  // The last kLanes columns may overlap the strip before.
+  // The last strip may overlap the one before.
   static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * L, cols - L); }
 
   void by_lines(int64_t j, int64_t cols, Sum* totals) const {

@@ -1,4 +1,4 @@
-// GEMM of about one vector of columns at most, for AVX2 and AVX-512.
+// At most about one vector of columns.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
@@ -24,7 +24,7 @@ inline double reduce_add(Vector<double> v) {
   const __m128d q = _mm_add_pd(_mm256_castpd256_pd128(h), _mm256_extractf128_pd(h, 1));
   return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
 }
-// reduce_add() of eight vectors: the same order, shared shuffles.
+// Eight reduce_add(), bit for bit, with shared shuffles.
 inline void reduce_add_8(const Vector<float> (&v)[8], float* to) {
 #if TG_ISA_LEVEL == 4
   __m512 a[4], b[2];
@@ -53,7 +53,7 @@ inline void reduce_add_8(const Vector<double> (&v)[8], double* to) {
   for (int i = 0; i < 8; ++i) to[i] = reduce_add(v[i]);
 }
 
-// Columns contiguous in k, `across` apart; consecutive vectors of a column are `along` apart.
+// Contiguous in k, `across` apart; a column's vectors are `along` apart.
 template <class T> struct Columns {
   const T* p;
   int64_t across, along;
@@ -61,8 +61,7 @@ template <class T> struct Columns {
 struct Part {  // range of k
   bool first, last;
 };
-// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` (R, N): accumulator vectors carried between
-// ranges of k.
+// C (R x N) = or += A B, lanes along k; rows of A are contiguous. `sums` (R, N): accumulators between ranges of k.
 template <int R, int N, class T>
 void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int64_t along, Part part, T* sums, T* c,
               int64_t ldc, bool add) {
@@ -103,11 +102,11 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
   for (int r = 0; r < R; ++r)
     for (int n = 0; n < N; ++n) c[r * ldc + n] = add ? c[r * ldc + n] + total[r * N + n] : total[r * N + n];
 }
-// Rows of dot_tile() whose accumulators fit the registers: AVX2 12, AVX-512 24.
+// The accumulators fit 12 (AVX2) or 24 (AVX-512) registers.
 template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 ? 24 : 12) / N);
 
 #if TG_ISA_LEVEL == 4
-// Transposes eight columns of 16 rows: x[i] holds rows i % 4 + i / 4 * 8 and that + 4, and becomes column i.
+// Eight columns of 16 rows: x[i] holds rows i % 4 + i / 4 * 8 and that + 4, and becomes column i.
 inline void transpose_pairs(__m512 (&x)[8]) {
   __m512 a[8], b[8];
 #pragma GCC unroll 4
@@ -127,7 +126,7 @@ inline void transpose_pairs(__m512 (&x)[8]) {
   }
 }
 #endif
-// Transposes `cols` columns of kLanes rows, ld apart, to rows of kLanes, `step` apart.
+// `cols` columns of kLanes rows, ld apart; results are `step` apart.
 template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t cols, T* to, int64_t step) {
   constexpr int L = kLanes<T>;
   const Lanes<T> some(cols);
@@ -158,7 +157,7 @@ template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t c
   for (int i = 0; i < L; ++i)
     if (i < cols) store_vector(to + i * step, Vector<T>(x[i]));
 }
-// Packs B (k x cols, not contiguous in k): per kLanes of k, one vector per column.
+// B (k x cols, not contiguous in k): per kLanes of k, a vector per column.
 template <class T> inline Columns<T> pack_columns(int64_t k, int64_t cols, MatView<T> b, T* to) {
   constexpr int L = kLanes<T>;
   int64_t t = 0;
@@ -175,7 +174,7 @@ inline constexpr int64_t kRowsAtOnce = 24;
 // 8 columns of this range of k fill half of L1.
 template <class T> inline constexpr int64_t kPart = 16384 / 8 / sizeof(T);
 
-// Columns from j on, N at a time, of rows [i, end) over k range [t, t + depth). Returns the first column not computed.
+// N columns at a time, rows [i, end), k range [t, t + depth). Returns the first column left.
 template <int N, class T>
 int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth, int64_t i, int64_t end, int64_t j,
                     T* sums) {
@@ -191,7 +190,7 @@ int64_t dot_columns(const Product<T>& p, Columns<T> b, int64_t t, int64_t depth,
     }
   return j;
 }
-// Lanes run along k: rows of A are contiguous.
+// Lanes along k: rows of A are contiguous.
 template <class T> bool fits_dot(const Product<T>& p) {
   return p.a.col == 1 && (p.n < kLanes<T> || (p.n == kLanes<T> && p.b.row == 1));
 }
@@ -212,7 +211,7 @@ template <class T> void run_dot(const Product<T>& p, bool parallel) {
     p.finish(i, end - i, 0, p.n);
   });
 }
-// Lanes run along m: A's columns are contiguous. Computes C^T in strips.
+// Lanes along m: A's columns are contiguous. Computes C^T.
 template <class T> bool fits_axpy(const Product<T>& p) { return p.a.row == 1 && p.n <= kLanes<T>; }
 template <class T> void run_axpy(const Product<T>& p, bool parallel) {
   for_tiles(parallel, ceil_div(p.m, kCols<T>), [&](int64_t t) {

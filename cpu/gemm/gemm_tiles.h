@@ -1,13 +1,12 @@
-// GEMM of many rows and columns for AVX2 and AVX-512.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_product.h>
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
-// A tile is a thread's rows x cols of C; a register tile is kRows x kCols of it. k is split into blocks of at most
-// kDepth, B into panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, kTileCols of B stream from L2.
-// AVX2: a panel of B stays in L1; A streams, packed in the register tile's order, since six-row loads leave few issue
-// slots next to the FMAs.
+// A tile: a thread's rows x cols of C; a register tile: kRows x kCols. k is split into blocks of at most kDepth, B into
+// panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, kTileCols of B stream from L2. AVX2: a panel of B
+// stays in L1; A streams, packed in the register tile's order, since six-row loads leave few issue slots next to the
+// FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
@@ -15,19 +14,19 @@ template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds, about 5 us
 inline constexpr int64_t kMostTiles = 16;                                   // the split aims at no more
 template <class T>
-// Elements of a packed operand that all tiles read.
+// Elements of a packed operand for all tiles.
 inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
 // Costs per element, in multiply-adds.
 inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
-// Contiguous columns of A up to this size are read in place.
+// Contiguous columns of A up to this size stay in place.
 template <class T> inline constexpr int64_t kColumns = (1 << 23) / sizeof(T);
 
-inline thread_local Scratch t_shared, t_own;  // caller's, read by all threads; a tile's
+inline thread_local Scratch t_shared, t_own;  // caller's, for all threads; a tile's
 
 struct Block {  // [first, first + depth) of k
   int64_t first, depth;
 };
-// An element gets one partial sum per block, so blocks depend on k alone.
+// One partial sum per block, so k alone sets the blocks.
 inline int64_t depth_of(int64_t k) { return ceil_div(k, ceil_div(k, kDepth)); }
 inline int64_t blocks(int64_t k) { return ceil_div(k, depth_of(k)); }
 inline Block block(int64_t k, int64_t index) {
@@ -44,8 +43,8 @@ template <class F> void for_tiles(bool parallel, int64_t n, F&& f) {
   for (int64_t i = 0; i < n; ++i) f(i);
 }
 
-// Adds block l to rows x cols (at most kRows x kCols) of C at (i, j). If cols is between one and two vectors, b must be
-// packed, with zero-padded rows.
+// rows x cols of C at (i, j), at most kRows x kCols. b is packed and zero-padded if cols is between one and two
+// vectors.
 template <class T>
 void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int64_t j, int64_t cols,
               const MatView<T>& a, const T* b, int64_t bk) {
@@ -62,7 +61,7 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
 }
 
-// Prefetches contiguous rows (or columns), a few lines at a time.
+// Contiguous rows or columns, a few lines at a time.
 template <class T> struct Ahead {
   static constexpr int64_t kLine = 64 / sizeof(T);
   const T* row = nullptr;
@@ -75,12 +74,12 @@ template <class T> struct Ahead {
   }
 };
 
-// B is always packed. A is packed on AVX2, and on AVX-512 if its layout is bad for caches. All threads pack the smaller
-// packed operand before the tiles; each tile packs its share of the larger one.
+// B is always packed, A on AVX2 and where its layout is bad for caches. All threads pack the smaller packed operand
+// first; each tile packs its share of the larger one.
 template <class T> struct Tiles {
   const Product<T>& p;
-  // A register tile reads kRows elements of each column of A. If columns are contiguous, the rest of those cache lines
-  // must stay cached for the next register tiles.
+  // Register tiles read kRows elements per column of A. In contiguous columns, the rest of those cache lines must stay
+  // cached.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
   const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
@@ -88,7 +87,7 @@ template <class T> struct Tiles {
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
   int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
 
-  // Takes the cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
+  // The cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
   void cut() {
     const int64_t want = std::clamp<int64_t>(p.m * p.n * p.k / kTile<T>, 1, kMostTiles);
     const int64_t least_down = packs_a && !shares_a ? ceil_div(p.m, kTileRows) : 1;
@@ -100,15 +99,15 @@ template <class T> struct Tiles {
       for (const int64_t j : {want / d, ceil_div(want, d)}) {
         const int64_t c = ceil_div(ceil_div(p.n, std::max<int64_t>({j, least_across, 1})), kCols<T>) * kCols<T>;
         const int64_t a = ceil_div(p.n, c);
-        // Cost of a tile per k, in scalar multiply-adds.
+        // Per k, in scalar multiply-adds.
         const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
         const int64_t time = (d * a + 2) * tile;
         if (time < least) least = time, down = d, across = a, rows = r, cols = c;
       }
     }
   }
-  // Packs blocks [q0, q1) of the shared operand. The panel at column (of B) or row (of A) i of block l goes to (l.first
-  // - block(q0).first) * padded + i * l.depth.
+  // Blocks [q0, q1). The panel at column (of B) or row (of A) i of block l goes to (l.first - block(q0).first) * padded
+  // + i * l.depth.
   const T* share(int64_t q0, int64_t q1, bool parallel) const {
     if (!shares_a && !shares_b) return nullptr;
     constexpr int64_t kGroup = 4 * kRows;
@@ -125,7 +124,7 @@ template <class T> struct Tiles {
     });
     return to;
   }
-  // Elements of B that tile t packs in block l, to prefetch; none if B is small or already packed.
+  // Elements of B to prefetch for tile t, block l; none if B is small or packed.
   Ahead<T> ahead(int64_t t, const Block& l) const {
     const bool in_lines = p.b.col == 1 || p.b.row == 1;
     if (shares_b || !in_lines || p.n * p.k <= kShared<T> || t >= down * across) return {};
@@ -133,7 +132,7 @@ template <class T> struct Tiles {
     const T* const first = p.b.at(l.first, j).p;
     return p.b.col == 1 ? Ahead<T>{first, p.b.row, n, l.depth} : Ahead<T>{first, p.b.col, l.depth, n};
   }
-  // Adds block l to rows [i0, i0 + m), columns [j0, j0 + n) of C; `shared` is this block's.
+  // Rows [i0, i0 + m), columns [j0, j0 + n); `shared` is block l's.
   void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
     T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));
     const T* b = own;
@@ -161,7 +160,7 @@ template <class T> struct Tiles {
   }
   void run(bool parallel) {
     cut();
-    // Blocks of k per pass: the shared operand's must fit a cache.
+    // The shared operand's blocks must fit a cache.
     const int64_t per = shares_a || shares_b ? std::max<int64_t>(1, kShared<T> / (padded * kDepth)) : blocks(p.k);
     for (int64_t q0 = 0, q1; q0 < blocks(p.k); q0 = q1) {
       q1 = std::min(q0 + per, blocks(p.k));

@@ -1,5 +1,5 @@
-// Kernel of core/engine/cast.h: any layout to contiguous. Values go through i64 or f64, which hold all others: 30
-// loops, not 100. Conversions of training are direct.
+// Any layout to contiguous. Values go through i64 or f64, which hold all others: 30 loops, not 100. Conversions of
+// training are direct.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/simd/loop.h>
 
@@ -9,7 +9,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class T> using Wide = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
-// Floats to integers truncate towards 0 and saturate; NaN becomes 0 (undefined in C++).
+// Floats truncate towards 0 and saturate; NaN becomes 0.
 template <class To, class From> To convert(From x) {
   if constexpr (std::is_same_v<To, bool>) {
     return x != From(0);

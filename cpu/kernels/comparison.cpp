@@ -1,4 +1,4 @@
-// Kernels of ops/comparison.h. where and masked_fill move elements by size; bool is bytes of 0 and 1.
+// where and masked_fill move elements by size; bool is bytes of 0 and 1.
 #include <tapegrad/cpu/simd/map.h>
 #include <tapegrad/ops/comparison.h>
 
@@ -7,7 +7,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// Types of arithmetic, and bytes for bool where the function takes it.
+// Arithmetic types, and bytes for bool if the function takes it.
 template <class F, class G> void visit_compared(DType d, G&& g) {
   if constexpr (F::kBools)
     if (d == DType::boolean) return g.template operator()<uint8_t>();

@@ -1,4 +1,4 @@
-// Kernel of ops/dropout.h. The offset in the contiguous output is the element's row-major position.
+// Offsets in the contiguous output are row-major positions.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/dropout.h>
@@ -14,7 +14,7 @@ namespace {
 using Lane = Vector<uint64_t>;
 constexpr int64_t kBlocks = kVector<uint64_t>;  // blocks of four words, a lane each
 
-// Products of the lower halves of lanes: compilers know no expression for it.
+// Compilers know no expression for lower halves.
 Lane product(const Lane& a, const Lane& b) {
 #if defined(__AVX512F__)
   return Lane(_mm512_mul_epu32(__m512i(a), __m512i(b)));
@@ -26,7 +26,7 @@ Lane product(const Lane& a, const Lane& b) {
   return (a & 0xffffffff) * (b & 0xffffffff);
 #endif
 }
-// Each lane's Philox block, permuted so that interleaving two result vectors restores block order.
+// Permuted so that interleaving two result vectors restores block order.
 template <int... I> Lane block_of_lane(std::integer_sequence<int, I...>) {
   return Lane{uint64_t(I / 2 + I % 2 * int(kBlocks / 2))...};
 }
@@ -37,7 +37,7 @@ template <int... I> void store_blocks(uint32_t* to, const Lane& xy, const Lane& 
   std::memcpy(to, &first, sizeof first);
   std::memcpy(to + 2 * n, &second, sizeof second);
 }
-// Random words from block n on, in the lower halves of lanes. Two sets of lanes hide the latency of multiplications.
+// Random words from block n on, in lower halves of lanes. Two sets hide the latency of multiplications.
 class Stream {
  public:
   explicit Stream(Rng at) : offset_(at.offset) {
@@ -46,7 +46,7 @@ class Stream {
   }
   static constexpr int kSets = 2;
   static constexpr int64_t kWords = kBlock + 4 * kSets * kBlocks + 4;  // words that draw() may write
-  // Writes words from 4 (first / 4) on, enough for n from `first` on; returns the address of `first`.
+  // Words from 4 (first / 4) on, at least n from `first`; returns the address of `first`.
   const uint32_t* draw(int64_t first, int64_t n, uint32_t* word) const {
     const int64_t block = first / 4, blocks = (first + n + 3) / 4 - block;
     for (int64_t i = 0; i < blocks; i += kSets * kBlocks) some(offset_ + uint64_t(block + i), word + 4 * i);

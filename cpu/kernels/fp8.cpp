@@ -1,4 +1,4 @@
-// Kernels of ops/quantized/fp8.h. GEMMs run in f32 on dequantized values: no supported CPU multiplies fp8.
+// f32 GEMM on dequantized values: no supported CPU multiplies fp8.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -52,7 +52,7 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
   if (bad) fail_without_code(op.name(), x, DType::f32);
 }
 
-// Rows of fp8 values as floats, (rows, n).
+// (rows, n) as floats.
 template <class F> void decode(const Buf& codes, Fp8Format format, F&& store) {
   const int64_t n = codes.shape().back();
   if (codes.numel() == 0) return;

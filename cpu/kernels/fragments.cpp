@@ -1,4 +1,4 @@
-// Kernels of ops/fragments.h. Rows that name the same matrix are gathered into one GEMM.
+// Rows of one matrix are gathered into one GEMM.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/simd/exp.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -48,7 +48,6 @@ void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Rows sorted by `index`.
 std::vector<int64_t> grouped(const std::vector<int64_t>& index) {
   std::vector<int64_t> order(index.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = int64_t(i);

@@ -1,5 +1,4 @@
-// Kernel of ops/lora.h. Each block of rows passes both GEMMs, so x a stays in L1. A row's sums do not depend on the
-// block.
+// A block of rows passes both GEMMs, so x a stays in L1. A row's sums do not depend on the block.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/ops/lora.h>
@@ -13,15 +12,15 @@ namespace {
 constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: less runs on one thread
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-// Rows of a block: whole register tiles at every level. Blocks pack A themselves, so they are few, and equal where rows
-// do not depend on them.
+// Whole register tiles at every level. Blocks pack A themselves, so they are few, and equal where rows do not depend on
+// them.
 int64_t block_rows(int64_t rows) {
   if (!kRowsAlone) return 24;
   const int64_t threads = num_threads(), blocks = threads * std::max<int64_t>(1, ceil_div(rows, 48 * threads));
   return std::max<int64_t>(12, ceil_div(rows, blocks));
 }
 
-// In the compute dtype; bf16 is copied.
+// Compute dtype; bf16 is copied.
 template <class T> struct Matrix {
   std::vector<compute_t<T>> wide;
   MatView<compute_t<T>> view;
@@ -41,7 +40,7 @@ struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// Rows [first, first + n) of y (rows, out) and h (rows, r). x(i, scratch): row i.
+// y (rows, out), h (rows, r) from row `first` on. x(i, scratch): row i.
 template <class T>
 void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
            const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {

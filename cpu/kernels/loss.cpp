@@ -1,4 +1,4 @@
-// Kernels of ops/loss.h. Losses of rows are summed in f64, squared differences in chunks.
+// Losses of rows are summed in f64, squared differences in chunks.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/ops/loss.h>
@@ -47,7 +47,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
         const C top = top_of<C>(n, p);
         const C log_sum = math::log(sum_of_exp(n, p, top));
         lse[r] = top + log_sum;
-        // Relative to the maximum: large logits cost the loss no digits.
+        // Large logits cost the loss no digits.
         C loss = (C(1) - s) * (log_sum - (C(p[target]) - top));
         if (s != C(0)) loss += s * (log_sum - lane_sum<C>(n, [&](int64_t j) { return C(p[j]) - top; }) / C(n));
         losses[size_t(r)] = loss;
@@ -63,7 +63,7 @@ void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target); g: gradient of the row's loss.
+// dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target); g: the row's loss gradient.
 void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context&) {
   const int64_t n = in[0].shape().back();
   const Targets targets(op.o, in[1], n);

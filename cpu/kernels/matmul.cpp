@@ -5,7 +5,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// a (m, k), b (k, n), out (m, n); `precision` applies to f32.
+// a (m, k), b (k, n), out (m, n).
 template <class T>
 void multiply(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c,
               GemmOptions<T> o = {}) {
@@ -26,7 +26,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
       const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
       return trans ? v.transposed() : v;
     };
-    // Batch strides, broadcast to the output's.
+    // Broadcast to the output's.
     Shape batch(s.begin(), s.end() - 2);
     const auto batch_strides = [&](const Buf& x) {
       const size_t d = x.shape().size() - 2;
@@ -40,7 +40,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     if (count == 1)
       return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
-    // One b for a batch of evenly spaced rows: the batch becomes more rows.
+    // One b, evenly spaced rows: the batch becomes more rows.
     const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
     Shape all = batch;
     all.push_back(m);
@@ -78,7 +78,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
   using C = compute_t<T>;
   const Buf &x = in[0], &weight = in[1];
   const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
-  // A strided view of x's rows if its leading dimensions merge, else a copy.
+  // A strided view if x's leading dimensions merge, else a copy.
   const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                      {Strides(x.strides().begin(), x.strides().end() - 1)});
   MatView<T> a{x.data<T>(), rows.strides[0][0], x.strides().back()};
@@ -106,7 +106,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
   if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
 }
-// The activation's own kernel, in place: compilers may round another loop over F differently.
+// The activation's own kernel: compilers may round another loop over F differently.
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });

@@ -1,5 +1,5 @@
-// Kernels of ops/norm.h. Rows are processed in groups, so that their accumulators' latencies overlap. The output may
-// reuse an input. Variance takes two passes. RMSNorm is LayerNorm with mean 0.
+// Groups of rows: latencies of their accumulators overlap. The output may reuse an input. Variance takes two passes.
+// RMSNorm is LayerNorm with mean 0.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -11,7 +11,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// n parameters in the compute dtype: in place, or a copy; null if absent.
+// In the compute dtype, in place or a copy; null if absent.
 template <class T> class Parameter {
  public:
   Parameter(Bufs in, size_t i, int64_t n) {
@@ -35,15 +35,15 @@ template <class T> class Parameter {
   const compute_t<T>* p_ = nullptr;
 };
 
-// Rows are processed together if all that they access fits L1.
+// Rows are processed together if their data fits L1.
 constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in L2
 int64_t rows_together(int64_t n, int64_t elements) {
   return std::clamp<int64_t>(elements / std::max<int64_t>(n, 1), 1, kMostTogether);
 }
 thread_local Scratch t_rows;
 
-// Forward of one term, or of two, whose sum is the second output. The four norms share one compiled function: the
-// run-time choice is cheap. B: type of r and y.
+// One term, or two, whose sum is the second output. The four norms share one compiled function: the run-time choice is
+// cheap. B: type of r and y.
 template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
@@ -64,7 +64,7 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
     for_lanes<C>(n, [&]<class V>(int64_t j) { store(s + j, V(load<V>(p + j) + load<V>(q + j))); });
     return s;
   };
-  // In L2 the latency of sums is the cost; from memory a steady stream is fastest.
+  // L2: bound by latency of sums; memory: a steady stream is fastest.
   const int64_t together = rows_together(n, terms == 1 && rows * n <= kNear ? 2048 : 1024);
   for_row_tiles(rows, n, [&](int64_t begin, int64_t end) {
     std::vector<T> scratch[kMostTogether];
@@ -104,9 +104,9 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   });
 }
 
-// g = dy * w, h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw = sum over rows of dy * h, db =
-// sum over rows of dy. RMSNorm has no mean(g). ds is added to the rounded dx. Row sums: in order within chunks of 16 to
-// 128 rows (by shape), then as a tree. B: type of dy and of dr, a copy of dx.
+// g = dy * w, h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw, db = sums over rows of dy * h,
+// dy. RMSNorm has no mean(g). ds is added to the rounded dx. Row sums: in order within chunks of 16 to 128 rows, then
+// as a tree. B: type of dy and of dr, a copy of dx.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   Rows<B> dy;
@@ -136,8 +136,7 @@ template <class T, class B> struct Backward {
 
   const C* weights() const { return weight.data() ? weight.data() : ones.data(); }
 
-  // Both passes recompute g and h, which is cheaper than keeping them, unless conversion takes many steps. kSums: sums
-  // over rows (1: dw, 2: dw and db).
+  // Recomputing g and h is cheaper than keeping them, unless conversion takes many steps. kSums: 1: dw, 2: dw and db.
   static constexpr bool kKeeps = kVectorBytes < 64 && sizeof(T) < sizeof(C);
   struct Row {
     const T* x;
@@ -170,12 +169,12 @@ template <class T, class B> struct Backward {
       store(to + j, V(k * (g - h * along - shift)));
     });
   }
-  // Adds rows [begin, end) of dw and db to sum_w and sum_b (n).
+  // dw and db of rows [begin, end), added to sum_w and sum_b (n).
   template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
     const int64_t n = x.n, together = rows_together(n, 1024);
     std::vector<T> x_scratch[kMostTogether], ds_scratch;
     std::vector<B> dy_scratch[kMostTogether];
-    // dx before ds is added: in one loop the two could be rounded as one.
+    // In one loop dx and ds could be rounded as one.
     T* const before = ds ? t_rows.get<T>(n) : nullptr;
     thread_local Scratch t_kept;
     C* const kept = kKeeps ? t_kept.get<C>(2 * together * n) : nullptr;

@@ -1,4 +1,4 @@
-// Kernels of ops/training/optim_step.h: one pass over memory each, all threads over all tensors.
+// One pass over memory each, all threads over all tensors.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -16,7 +16,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// Sum of squares of a full bf16 block: f32 holds the squares exactly, so rounded sums suffice. Else NaN.
+// A full bf16 block: f32 holds the squares exactly, so rounded sums suffice. Else NaN.
 template <class T> float f32_square_sum(int64_t n, const T* p) {
   if constexpr (std::is_same_v<T, bf16>)
     if (n == kBlock)
@@ -42,7 +42,7 @@ template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t 
   });
   return sum;
 }
-// All tensors in one parallel loop: tile t is elements [begin, end) of one tensor, row-major.
+// Tile t: elements [begin, end) of one tensor, row-major.
 struct Tile {
   size_t tensor;
   int64_t begin, end;
@@ -76,7 +76,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
     *out[0].data<float>() = float(std::sqrt(sum));
 }
 
-// The norm of all gradients, an input after the lists, if the op has it.
+// The input after the lists, if any.
 std::optional<double> norm_of(Bufs in, size_t lists) {
   if (in.size() == lists) return {};
   const Buf& x = in[lists];
@@ -165,8 +165,8 @@ void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::tuple<c
   TG_SAME_INDEX
   for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
-// block<W>(tensor, at, n, inputs, gradient, outputs) for all elements [at, at + n) of n entries of kLists tensors. W:
-// weights' type, bf16 if split. Gradients and AdamW's moments may be bf16 where it is not f64.
+// block<W>(tensor, at, n, inputs, gradient, outputs) covers n entries of kLists tensors. W: weights' type, bf16 if
+// split. Gradients and AdamW's moments may be bf16 unless it is f64.
 template <size_t I, class W, class M> using ListOf = std::conditional_t<I == 0, W, M>;
 template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads, Bufs out, const Block& block) {
   constexpr size_t kAll = kLists + 2;  // w of out, then all of in
@@ -209,7 +209,7 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
     of_gradient.template operator()<float, float>();
   });
 }
-// Numbers of all tensors, per dtype in use.
+// Per dtype in use.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
   std::vector<Numbers<double>> f64;
@@ -228,7 +228,7 @@ template <template <class> class Numbers> struct Both {
       return f32[k];
   }
 };
-// Inputs after the updated lists, bf16 copies of weights, low bits.
+// Inputs after the lists, bf16 copies of weights, low bits.
 struct Rest {
   Bufs grads;
   std::vector<bf16*> copy;  // null: the weight has none
@@ -246,7 +246,7 @@ struct Rest {
     for (int64_t i = 0; i < n; ++i) to[at + i] = bf16(float(w[i]));
   }
 };
-// Copies low bits, and the elements outside the updated parts of weights, before a step.
+// Low bits, and elements outside the updated parts.
 template <class Op> void keep_rest(const Op& op, Bufs in, Bufs out) {
   const size_t copies = out.size() - op.copied.size(), low = copies - op.split.size();
   for (size_t k = 0; k < copies; ++k) {

@@ -1,9 +1,8 @@
-// Kernels of the lists of ops/pointwise.h and ops/binary.h.
 #include <tapegrad/cpu/unary.h>
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// f(T) for double, float, and integers if F takes them.
+// double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

@@ -1,5 +1,4 @@
-// Kernels of ops/quantized/quantize.h. A row is read from memory for its absmax, then from cache; columns and whole
-// tensors twice from memory.
+// A row is read from memory for its absmax, then from cache; columns and whole tensors twice from memory.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -20,14 +19,14 @@ constexpr int64_t kSide = 64;                   // elements gathered together
 constexpr int64_t kInCache = int64_t(1) << 22;  // bytes read twice in turn
 constexpr int64_t kPanel = 256;                 // columns, at least: contiguous runs
 
-// Magnitudes as bits of T, in the same order.
+// Magnitude bits, in the same order.
 template <class T> using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> uint16_t magnitude(T x) { return uint16_t(x.bits & 0x7fff); }
 template <class T> uint32_t widened(Bits<T> magnitude) {
   return magnitude_bits(float(__builtin_bit_cast(T, magnitude)));
 }
-// absmax, as the bits of a float.
+// The bits of a float.
 template <class T> uint32_t largest(const T* x, int64_t n) {
   Bits<T> most = 0;
   for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
@@ -50,7 +49,7 @@ template <class T> void encode(const T* x, int64_t n, float absmax, int8_t* to) 
 }
 thread_local Scratch t_parts, t_most, t_absmax;
 
-// absmax of columns [0, n) over all lines, as bits of a float. first(lines) precedes the read of each range of lines.
+// absmax of columns [0, n) as bits of floats. first(lines) precedes the read of each range of lines.
 template <class T, class F> const uint32_t* largest_by_place(const Lines<T>& x, F&& first) {
   constexpr int64_t kParts = 16, kTogether = 4;
   const int64_t part = std::max<int64_t>(1, (x.lines + kParts - 1) / kParts);
@@ -75,7 +74,7 @@ template <class T> const uint32_t* largest_by_place(const Lines<T>& x) {
   return largest_by_place(x, [](int64_t, int64_t) {});
 }
 
-// Columns of a matrix are contiguous: they are the lines.
+// Contiguous columns are the lines.
 template <class T> bool lies_in_columns(const Buf& x) {
   return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
 }
@@ -88,7 +87,7 @@ void set_state(const Buf& out, int64_t i, float absmax) {
   else
     out.data<float>()[i] = absmax;
 }
-// Stores the absmax of n rows and returns the divisors, 1 for a row of zeros; null if is_bad().
+// Divisors, 1 for a row of zeros; null if is_bad().
 const float* set_states(const Buf& out, int64_t first, int64_t n, const uint32_t* most) {
   float* const divisors = t_absmax.get<float>(n);
   for (int64_t i = 0; i < n; ++i) {
@@ -106,7 +105,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
-      // A panel of all lines is read for absmax, and still in cache to quantize.
+      // The panel is still in cache to quantize.
       const Lines<T> c = columns_of<T>(x);
       const int64_t wide =
           std::max(kPanel, kInCache / int64_t(sizeof(T)) / std::max<int64_t>(1, c.lines) / kPanel * kPanel);
@@ -135,8 +134,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail_without_code(op.name(), x, op.state);
 }
 
-// Rows of GELU stay in cache between absmax and quantization. GELU's own kernel computes them: compilers may round
-// another loop differently.
+// Rows of GELU stay in cache. Its own kernel computes them: compilers may round another loop differently.
 template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out, Context& c) {
   const int64_t n = h.shape().back();
   const Rows<T> row(h);
@@ -167,8 +165,7 @@ void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   in[0].dtype() == DType::f32 ? run.template operator()<float>() : run.template operator()<bf16>();
 }
 
-// f(p, at, n) for contiguous segments of x, on the thread pool; `at`: row-major index of the first element. Strided
-// elements are copied to scratch.
+// f(p, at, n) for contiguous segments, on the thread pool; `at`: row-major index. Strided elements go through scratch.
 template <class T, class F> void for_segments(const Buf& x, F&& f) {
   using At = std::array<int64_t, 2>;
   for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t n, const At& at, const At& step) {
@@ -259,7 +256,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &w = in[1];
   if (out[0].numel() == 0) return;
   const int64_t n = w.size(0), k = w.size(1), m = out[0].numel() / n;
-  // A strided view of x's rows if one stride reaches all of them, else a copy.
+  // A strided view if one stride reaches all rows of x, else a copy.
   const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                      {Strides(x.strides().begin(), x.strides().end() - 1)});
   MatView<int8_t> a{x.data<int8_t>(), rows.strides[0][0], x.strides().back()};

@@ -1,5 +1,4 @@
-// Kernels of ops/reduce.h. The input is read as (outer, reduced, inner), else as a contiguous copy with reduced
-// dimensions last. Each reduction is a struct; the walk is shared.
+// The input is read as (outer, reduced, inner), else as a contiguous copy with reduced dimensions last.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -16,8 +15,8 @@ constexpr int64_t kWidth = 512;   // columns of a block
 // Integers accumulate in 64 bits, 16-bit floats in f32.
 template <class T> using Acc = std::conditional_t<std::is_integral_v<T>, int64_t, compute_t<T>>;
 
-// row() reduces n contiguous elements from x[at] on. column() adds one element to each of w contiguous outputs from
-// `out` on; columns(), if defined, kTogether rows at a time. join() combines two partial results, the earlier first.
+// row(): n contiguous elements from x[at] on. column(): one element into each of w contiguous outputs from `out` on;
+// columns(), if defined, kTogether rows at a time. join(): two partial results, the earlier first.
 constexpr int kTogether = 8;
 template <class V, class F> TG_INLINE inline V tree_of_rows(const F& row) {
   return ((row(0) + row(1)) + (row(2) + row(3))) + ((row(4) + row(5)) + (row(6) + row(7)));
@@ -87,8 +86,7 @@ template <class T> struct AddSquares {  // (x - mean)^2, divided
   }
   void store(int64_t out, A total) const { y[out] = T(total / divisor); }
 };
-// The largest, or the smallest as the largest of negated values; NaN wins. Explicit vectors: compilers do not vectorise
-// conditions across lanes.
+// Smallest: largest of negated values; NaN wins. Explicit vectors: compilers do not vectorise conditions across lanes.
 template <class T, bool kLargest> struct Best {
   using A = compute_t<T>;
   typedef A Lanes __attribute__((vector_size(kLanes * sizeof(A))));
@@ -152,7 +150,7 @@ template <class T, bool kLargest> struct Best {
   }
 };
 
-// A value equals itself, NaN too: the largest of a row with NaN is NaN.
+// NaN equals itself: the largest of a row with NaN is NaN.
 template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b)); }
 template <class T> struct Ties {  // number of elements equal to the extremum
   using A = compute_t<T>;
@@ -175,7 +173,7 @@ template <class T> struct Ties {  // number of elements equal to the extremum
 struct Axes {
   int64_t outer = 1, n = 1, inner = 1;
 };
-// An output per row of n contiguous elements: partial results of chunks, joined.
+// An output per contiguous row of n: chunks, joined.
 template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
   using A = typename R::A;
   const int64_t chunks = std::max<int64_t>(1, (n + kChunk - 1) / kChunk);
@@ -192,8 +190,8 @@ template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
     r.store(o, part[size_t(o * chunks)]);
   }
 }
-// An output per column: rows in order within chunks of 128, which are joined. Few chunks: threads split columns. Many:
-// threads split chunks and read full rows.
+// An output per column: rows in order within chunks of 128, joined. Few chunks: threads split columns. Many: threads
+// split chunks.
 thread_local Scratch t_parts;
 template <class R> void reduce_columns(const R& r, const Axes& z) {
   using A = typename R::A;
@@ -230,7 +228,7 @@ template <class R> void reduce(const R& r, const Axes& z) {
   z.inner == 1 ? reduce_rows(r, z.outer, z.n) : reduce_columns(r, z);
 }
 
-// (outer, reduced, inner): in place, or a copy.
+// In place, or a copy.
 template <class T> struct Elements {
   const T* x;
   Axes z;

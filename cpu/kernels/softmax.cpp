@@ -1,5 +1,5 @@
-// Kernels of ops/softmax.h. Exponentials needed twice go through scratch in the compute dtype: 16-bit results are
-// rounded once. The output may reuse an input.
+// Exponentials needed twice go through scratch in the compute dtype: 16-bit results are rounded once. The output may
+// reuse an input.
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/scratch.h>
@@ -9,7 +9,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 thread_local Scratch t_rows;
 
-// A row's exponentials (arithmetic) are computed while those of the row before are scaled (memory).
+// One row's exponentials (arithmetic) overlap the scaling of the row before (memory).
 void softmax(const op::Softmax&, Bufs in, Bufs out, Context&) {
   const int64_t n = out[0].shape().back(), total = out[0].numel();
   if (total == 0) return;

@@ -1,5 +1,5 @@
-// Small blocks (all blocks when kPlainMemory) come from the slab, counted per thread. Larger ones have one shared free
-// list per class.
+// Small blocks (all when kPlainMemory) come from the slab, counted per thread. Larger ones have a shared free list per
+// class.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -30,10 +30,10 @@ struct Free {
   Free* next;
 };
 
-// A thread's unreported counts of small blocks; high: peak of live. No destructor, so usable even at thread exit.
+// Unreported counts of small blocks; high: peak of live. No destructor, so usable even at thread exit.
 struct Local {
   int64_t live = 0, high = 0, total = 0;
-  // Report at this total. 0: exit hook not registered yet; -1: it has run.
+  // Total to report at. 0: exit hook not registered yet; -1: it has run.
   int64_t limit = 0;
 };
 constinit thread_local Local t_local;
@@ -79,7 +79,7 @@ Global& global() {
 struct LargeClass {
   size_t index, bytes;
 };
-// Sizes in (2^k, 2^(k+1)] round up to multiples of 2^k / 8.
+// (2^k, 2^(k+1)] rounds up to multiples of 2^k / 8.
 LargeClass large_class(size_t bytes) {
   const int k = std::bit_width(bytes - 1) - 1;
   const size_t step = size_t(1) << (k - 3), steps = (bytes - 1) / step + 1;
@@ -115,7 +115,7 @@ void system_free(void* p, [[maybe_unused]] size_t bytes) noexcept {
                   "or the size exceeds its address space. Check the shape, use a smaller batch, or release tensors.",
                   bytes, s.live, s.cached));
 }
-// Retries get() once with an empty cache after std::bad_alloc. bytes: for the Error.
+// Retries once with an empty cache after std::bad_alloc. bytes: for the Error.
 template <class F> void* get_or_fail(size_t bytes, F get) {
   try {
     return get();

@@ -1,4 +1,4 @@
-// Paths of bf16 GEMM (cpu/gemm/gemm_bf16.h, product_path.h), which differ in last bits. Compiled once for all levels.
+// Paths of bf16 GEMM, which differ in last bits. Compiled once for all levels.
 #pragma once
 #include <string_view>
 
@@ -11,12 +11,12 @@ enum class Bf16Path {
 };
 inline constexpr Bf16Path kBf16Paths[] = {Bf16Path::f32, Bf16Path::avx512, Bf16Path::amx};
 std::string_view name_of(Bf16Path);  // as in TG_BF16: "f32", "avx512", "amx"
-// True if processor, system and build have it. The first call asks Linux for AMX tile registers.
+// Support by processor, system and build. The first call asks Linux for AMX tile registers.
 bool has(Bf16Path);
-// TG_BF16 (read at each call), else AMX, else AVX512_BF16 of AMD, else f32. A value error if TG_BF16 is no name or an
-// absent path.
+// TG_BF16 (read at each call), else AMX, else AVX512_BF16 of AMD, else f32. A value error for an unknown or absent
+// path.
 Bf16Path bf16_path();
-// Path of f32 GEMM by six bf16 products (cpu/gemm/gemm_parts.cpp): TG_BF16, else AMX, else f32.
+// f32 GEMM by six bf16 products (gemm_parts.cpp): TG_BF16, else AMX, else f32.
 Bf16Path bf16_parts_path();
 
 }  // namespace tg::cpu

@@ -52,7 +52,7 @@ void run_chain(const Chain& c) {
   const int64_t columns = std::min(p.columns, kTile),
                 rows = std::max<int64_t>(1, kTile / std::max<int64_t>(1, p.columns));
   const int64_t across = (p.columns + columns - 1) / columns, down = (p.rows + rows - 1) / rows;
-  // Tiles per task: the work of one task of a single op.
+  // The work of one task of a single op.
   const int64_t grain = std::max<int64_t>(1, kWork / (columns * rows * int64_t(p.uses.size())));
   parallel_for(across * down, grain, [&](int64_t begin, int64_t end) {
     thread_local Scratch scratch;

@@ -1,4 +1,4 @@
-// Runs a chain of pointwise ops (core/backend/chain.h). Kernels do not call it.
+// Runs a chain of pointwise ops (core/backend/chain.h).
 #pragma once
 
 namespace tg {

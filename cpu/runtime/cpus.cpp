@@ -20,7 +20,7 @@ namespace tg::cpu::detail {
 namespace {
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-// One group's limit; infinite for a missing file, "max" or -1.
+// Infinite for a missing file, "max" or -1.
 double cpu_limit_of(const std::string& folder, bool second_version) {
   double quota = 0, period = 0;
   if (second_version) {
@@ -31,7 +31,7 @@ double cpu_limit_of(const std::string& folder, bool second_version) {
   }
   return quota > 0 && period > 0 ? quota / period : kUnlimited;
 }
-// Least limit of the groups and those above, mounts included.
+// The groups and those above, mounts included.
 double least_limit(double (*limit_of)(const std::string& folder, bool second_version), const std::string& controller,
                    const std::string& root, const std::string& groups) {
   double least = kUnlimited;
@@ -84,7 +84,7 @@ std::vector<int> placement(std::vector<int> cpus, int here, const std::function<
 }
 
 #ifdef __linux__
-// A cpu_set_t holds 1024 cpus; the kernel refuses a mask shorter than its own.
+// A cpu_set_t holds 1024 cpus; Linux refuses masks shorter than its own.
 using CpuSet = cpu_set_t[16];
 
 std::vector<int> usable_cpus() {

@@ -1,4 +1,4 @@
-// Paths of int8 GEMM (cpu/gemm/gemm_int8.h, product_path.h), equal to the bit. Compiled once for all levels.
+// Paths of int8 GEMM, equal to the bit. Compiled once for all levels.
 #pragma once
 #include <string_view>
 
@@ -14,10 +14,9 @@ enum class Int8Path {
 inline constexpr Int8Path kInt8Paths[] = {Int8Path::plain, Int8Path::avx2, Int8Path::avx_vnni, Int8Path::avx512_vnni,
                                           Int8Path::amx};
 std::string_view name_of(Int8Path);  // as in TG_INT8: "plain", "avx2", ..., "amx"
-// True if processor, system and build have it. The first call asks Linux for AMX tile registers.
+// Support by processor, system and build. The first call asks Linux for AMX tile registers.
 bool has(Int8Path);
-// TG_INT8 (read at each call), else the last path that is present. A value error if TG_INT8 is no name or an absent
-// path.
+// TG_INT8 (read at each call), else the last path that is present. A value error for an unknown or absent path.
 Int8Path int8_path();
 
 }  // namespace tg::cpu

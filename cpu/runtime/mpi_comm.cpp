@@ -1,4 +1,4 @@
-// The MPI world, in builds with TG_MPI. One thread at a time calls it: the caller's or that of jobs.
+// The MPI world (TG_MPI). One thread at a time calls it: the caller's or that of jobs.
 #include <mpi.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
@@ -71,7 +71,6 @@ class MpiWorld final : public Communicator {
 
  private:
   static constexpr int kTag = 0;
-  // start(requests) begins n of them.
   template <class Start> void meet(const char* name, size_t n, Start&& start) {
     wait_for_jobs();
     const CommWatch::Call call(watch(), name);

@@ -1,5 +1,5 @@
-// One job at a time: the owner of busy_ publishes it, opens the gate, works, closes the gate and waits for the workers
-// inside, not for sleeping ones.
+// The owner of busy_ publishes a job, opens the gate, works, closes the gate and waits for the workers inside, not for
+// sleeping ones.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -80,15 +80,14 @@ class Pool {
   std::chrono::steady_clock::time_point moved_;
   std::atomic<bool> stop_{false};
 
-  // Tiles [next, end) that one thread takes first, the same for every job: its caches hold their data. Then it helps
-  // the others.
+  // A thread's first tiles [next, end), the same for every job: its caches hold their data. Then it helps the others.
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
     std::atomic<bool> inside{false};  // its worker has passed the gate
   };
 
-  // The job: written while the gate is closed and no worker is inside.
+  // Written while the gate is closed and no worker is inside.
   std::vector<TileRange> shares_;  // the caller's, then the workers'
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
@@ -122,8 +121,8 @@ void Pool::start_workers() {
 }
 
 // A caller that woke up on a worker's cpu stays there, both at half speed, even with an idle cpu. The worker moves,
-// because the caller's affinity belongs to the user; at most once a millisecond, because two alternating callers would
-// move it back and forth.
+// because the caller's affinity belongs to the user; at most once a millisecond, or two alternating callers would move
+// it back and forth.
 void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;
@@ -173,7 +172,7 @@ void Pool::take_tiles(size_t me) {
   t_in_tile = false;
 }
 
-// Workers inside that have not run since the last look: another process holds their cpus.
+// Workers inside that have not run since the last look.
 std::vector<size_t> Pool::preempted_workers() {
   std::vector<size_t> those;
   for (size_t i = 0; i < workers_.size(); ++i) {
@@ -184,8 +183,8 @@ std::vector<size_t> Pool::preempted_workers() {
   return those;
 }
 
-// A worker preempted inside a tile would stall all for the scheduler's slice of milliseconds. It finishes on the cpu of
-// the idle caller, then moves back.
+// A preempted worker would stall all for the scheduler's slice of milliseconds. It finishes on the idle caller's cpu,
+// then moves back.
 void Pool::close_gate() {
   uint32_t inside = gate_.fetch_sub(kOpen, std::memory_order_acq_rel) - kOpen;
   if (inside == 0) return;
@@ -248,7 +247,7 @@ void Pool::resize(int n) {
   threads_.store(n, relaxed);
 }
 
-// Leaked: destructors of static objects may run kernels, and the workers outlive main().
+// Leaked: static destructors may run kernels, and workers outlive main().
 Pool& pool() {
   static Pool& p = *new Pool;
   return p;

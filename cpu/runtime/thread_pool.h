@@ -1,7 +1,7 @@
 /// @file
-/// The CPU backend's thread pool, for kernels: parallel_for() runs numbered tiles on the calling thread and the
-/// workers. Callers split by the problem alone, so results do not depend on threads. A fork()ed child has no workers:
-/// parallel_for() runs on the calling thread, unless another thread was inside it at the fork. The child must not call
+/// The CPU backend's thread pool: parallel_for() runs numbered tiles on the calling thread and the workers. Callers
+/// split by the problem alone, so results do not depend on threads. A fork()ed child has no workers: parallel_for()
+/// runs on the calling thread, unless another thread was inside it at the fork. The child must not call
 /// set_num_threads() if the parent has used the pool.
 #pragma once
 #include <cstdint>
@@ -20,7 +20,7 @@ void set_num_threads(int n);
 int max_threads();
 
 namespace detail {
-// Type-erased, so that templates compile a kernel's own call alone.
+// Type-erased: templates compile one call.
 void run_tiles(int64_t tiles, void (*call)(void* f, int64_t tile), void* f);
 void run_chunks(int64_t n, int64_t grain, void (*call)(void* f, int64_t begin, int64_t end), void* f);
 template <class F> void* address(F& f) { return const_cast<void*>(static_cast<const void*>(std::addressof(f))); }

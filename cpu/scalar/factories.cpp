@@ -1,4 +1,4 @@
-// Kernels of ops/factories.h. Random values are functions of (seed, position), so tiles may run in any order.
+// Functions of (seed, position): tiles may run in any order.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/factories.h>
 
@@ -17,7 +17,7 @@ void arange(const op::Arange& op, Bufs, Bufs out, Context&) {
   visit_dtype(out[0].dtype(),
               [&]<class T>() { fill<T>(out, [&](int64_t i) { return op.start + double(i) * op.step; }); });
 }
-// Drawn in f32, then converted, for any dtype.
+// Drawn in f32, then converted.
 template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context&) {
   const auto a = float(op.a), b = float(op.b);
   visit_float(out[0].dtype(), [&]<class T>() {
@@ -27,7 +27,7 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
       float buffer[kBlock];
       for (int64_t i = begin; i < end; i += kBlock) {
         const std::span to(buffer, size_t(std::min(kBlock, end - i)));
-        // kGrain and kBlock are multiples of a block of four words.
+        // kGrain and kBlock are multiples of four words.
         Rng at{op.rng.seed, op.rng.offset + uint64_t(i) / 4};
         if constexpr (D == op::Distribution::normal)
           at.fill_normal(to, a, b);

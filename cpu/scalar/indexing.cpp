@@ -1,5 +1,4 @@
-// Kernels of ops/indexing.h. Gathers walk the output. Scatters give each element of the result one writer, which adds
-// in source order.
+// Gathers walk the output. Scatters give each element one writer, which adds in source order.
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/indexing.h>
@@ -9,7 +8,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// f(id, position) throws for the first index, in row-major order, outside [0, size).
+// The first index, in row-major order, outside [0, size).
 template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
   const auto ids = flat_indices(index);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -17,7 +16,7 @@ template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
 }
 bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
 
-// y[...] = x[... + index[...] * step]. Strides over y's shape, 0 where repeated.
+// y[...] = x[... + index[...] * step]. Strides over y's shape.
 struct Pick {
   const Buf &x, &index, &y;
   Strides x_strides, index_strides;
@@ -107,7 +106,7 @@ template <class Bits> void move_elements(const Buf& from, const Strides& to_stri
   });
 }
 
-// Lines along the dimension are independent: one thread adds a line, or adjacent lines together, in order.
+// One thread adds a line along the dimension, or adjacent lines together, in order.
 template <class A, class T, class I>
 bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides, size_t dim, int64_t size) {
   Shape others = src.shape();
@@ -177,8 +176,7 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-// Tokens are sorted by id, so each slice of the result has one writer. Thin slices are added line by line, unless there
-// is an in[2] to add to.
+// Tokens are sorted by id, so slices have one writer. Thin slices are added line by line, unless there is an in[2].
 void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
   report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {

@@ -1,4 +1,4 @@
-// Copying ops of ops/shape_ops.h. Only element sizes matter.
+// Only element sizes matter.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/shape_ops.h>
 
@@ -6,7 +6,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// Copies x into a region of a larger tensor with strides ys.
+// ys: strides of the larger tensor.
 template <class T> void copy_into(T* y, const Strides& ys, const Buf& x) {
   const T* from = x.raw<T>();
   using At = std::array<int64_t, 2>;

@@ -1,4 +1,3 @@
-// Kernels of ops/topk.h: one thread per row.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/cpu/simd/sums.h>
 #include <tapegrad/ops/topk.h>
@@ -11,7 +10,7 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class C> bool is_nan(C x) { return x != x; }
 
-// f(row, p) for the rows of x along `dim`, in row-major order of the other dimensions.
+// f(row, p) along `dim`, in row-major order of the other dimensions.
 template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
   Shape rest = x.shape();
   Strides from = x.strides();

@@ -1,4 +1,3 @@
-// int8 quantization by quotients and by products, and its errors, for cpu/kernels/quantize.cpp and fp8.cpp.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -8,10 +7,10 @@
 #include <cmath>
 
 namespace tg::cpu::TG_ISA_NS {
-// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax. Such inputs have at most 11 bits: a value
-// that is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at |x| =
-// absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax. The
-// latter are divided, as are f32 and values with a factor that is not finite.
+// For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax. Inputs have at most 11 bits: a value that
+// is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at |x| =
+// absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax: these
+// are divided, as are f32 and values without a finite factor.
 template <class T> bool has_factor(float absmax) {
   return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
 }
@@ -21,11 +20,11 @@ inline int32_t by_quotient(float x, float absmax) { return int32_t(code_of(x, ab
 
 inline constexpr float kMostF16 = 65520;  // f16 rounds to infinity from here on
 
-// True for an absmax that is not finite, or too large for the state.
+// Not finite, or too large for the state.
 inline bool is_bad(uint32_t most, DType state) {
   return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
 }
-// Finds the value behind is_bad(), in row-major order, and throws.
+// Throws for the first such value, row-major.
 [[noreturn]] inline void fail_without_code(std::string_view op, const Buf& x, DType state) {
   int64_t at = 0, worst = -1;
   float value = 0;

@@ -1,4 +1,4 @@
-// Exponentials of differences from a maximum or a log-sum (softmax). Elsewhere math::exp.
+// Exponentials of differences from a maximum or a log-sum.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/cpu/simd/vector.h>
@@ -7,8 +7,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// e^x, as exact as math::exp, in two thirds of its instructions. 0 below 2^-126, negligible next to the largest term,
-// 1. inf from 2^127.5 on (x up to 2^22). NaN stays.
+// As exact as math::exp, in two thirds of its instructions. 0 below 2^-126, negligible next to the largest term, 1. inf
+// from 2^127.5 on (x up to 2^22). NaN stays.
 TG_HD_INLINE float exp_to_zero(float x) {
   x = x < -87.9f ? -87.9f : x;
   const auto [q, n] = math::detail::exp_parts(x);
@@ -17,11 +17,10 @@ TG_HD_INLINE float exp_to_zero(float x) {
 }
 TG_HD_INLINE double exp_to_zero(double x) { return math::exp(x); }
 
-// Vectors of exp_to_zero() and 2^x (x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. In 2^x the remainder r is
-// exact, so fewer instructions do. Bound by the dependency chain: terms are summed in pairs, range errors corrected
-// last.
+// exp_to_zero() and 2^x (x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. In 2^x the remainder r is exact, so
+// fewer instructions do. Bound by the dependency chain: terms are summed in pairs, range errors corrected last.
 #if TG_ISA_LEVEL == 4
-// 2^n 2^(i/16) e^r: 2^(i/16) is one of 16 constants in a register, so r is small and needs few terms.
+// 2^n 2^(i/16) e^r: 2^(i/16) is one of 16 constants in a register, so small r needs few terms.
 namespace sixteenths {
 using V = Vector<float>;
 inline constexpr float kMagic = 0x1.8p19f;  // rounds to sixteenths; the low four bits are i

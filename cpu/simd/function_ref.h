@@ -1,4 +1,4 @@
-// A non-owning callable, for code that is compiled once. The callable must outlive the call.
+// Non-owning, for code compiled once.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

@@ -1,5 +1,5 @@
-// Kernel files are compiled once per instruction-set level, into tg::cpu::TG_ISA_NS, a namespace per level: the linker
-// never mixes levels. User files have separate flags, so separate namespaces.
+// Compiled once per instruction-set level, into a namespace per level: the linker never mixes levels. User files have
+// separate flags, so separate namespaces.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -13,8 +13,8 @@ namespace TG_ISA_NS {}
 using namespace TG_ISA_NS;  // other files write tg::cpu::for_each
 }  // namespace tg::cpu
 
-// For loops that read index i, then write index i. Without this, compilers test whether operands overlap and do not
-// vectorise. Sanitizers prevent vectorisation: the pragma would warn.
+// Loops read index i, then write it. Without this, compilers test whether operands overlap and do not vectorise.
+// Sanitizers prevent vectorisation: the pragma would warn.
 #if defined(__clang__) && defined(TG_SANITIZED)
 #define TG_SAME_INDEX
 #elif defined(__clang__)

@@ -1,5 +1,5 @@
-// Loops written once for vectors and scalars, where compilers vectorise a plain loop badly: f gets V = Vector<C> for
-// full registers, then V = C. load<V>() and store() convert bf16, so f computes in C.
+// For loops that compilers vectorise badly: f gets V = Vector<C> for full registers, then V = C. load<V>() and store()
+// convert bf16, so f computes in C.
 #pragma once
 #include <tapegrad/core/half.h>
 #include <tapegrad/cpu/simd/exp.h>
@@ -17,7 +17,7 @@ namespace tg::cpu::TG_ISA_NS {
 typedef uint16_t Halves __attribute__((vector_size(kVectorBytes / 2))),
     AllHalves __attribute__((vector_size(kVectorBytes)));
 
-// bf16 is the upper half of f32. Shuffles, because compilers convert integer vectors in more steps.
+// bf16 is the upper half of f32. Shuffles take fewer steps than integer conversions.
 inline constexpr int kUpper = std::endian::native == std::endian::little;
 template <int... I> inline AllHalves from_upper(const Halves& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, Halves{}, (I % 2 == kUpper ? I / 2 : kVector<float>)...);
@@ -50,7 +50,7 @@ template <class V, class T> inline void store(T* p, const V& v) {
   if constexpr (std::is_same_v<V, compute_t<T>>) {
     *p = T(v);
   } else if constexpr (std::is_same_v<T, bf16>) {
-    // Rounds like bf16(float), in an order for masked instructions, or one for registers without masks.
+    // bf16(float), in an order for masked instructions, or one without.
     using Bits = Vector<uint32_t>;
     const Bits u = reinterpret_cast<Bits>(v);
     Bits bits;
@@ -70,14 +70,13 @@ template <class V, class T> inline void store(T* p, const V& v) {
 // Optimisation barrier: the remainder loop must stay scalar.
 inline void one_left() { asm(""); }
 
-// f.template operator()<V>(j) for each kVector<C> of j < n, then for single j.
+// f<V>(j) for each kVector<C> of j < n, then for single j.
 template <class C, class F> inline void for_lanes(int64_t n, F&& f) {
   int64_t j = 0;
   for (; j + kVector<C> <= n; j += kVector<C>) f.template operator()<Vector<C>>(j);
   for (; j < n; ++j) one_left(), f.template operator()<C>(j);
 }
-// Sums of N functions over begin <= j < end. f.template operator()<V>(j) returns a std::array<V, N>. 64 accumulators in
-// all.
+// N sums over begin <= j < end: f<V>(j) returns a std::array<V, N>. 64 accumulators.
 template <size_t N, class C, class F> inline std::array<C, N> block_sums(int64_t j, int64_t n, F&& f) {
   constexpr int kSums = 64 / int(N), kParts = kSums / kVector<C>;
   Vector<C> sum[N][kParts];
@@ -106,7 +105,7 @@ template <size_t N, class C, class F> inline std::array<C, N> lane_sums(int64_t 
   return tree_of_blocks<N, C>(n, [&](int64_t j, int64_t end) TG_INLINE { return block_sums<N, C>(j, end, f); });
 }
 
-// max over i < n of x[i], in C; n >= 1. May lose NaN, which reappears in a sum of exponentials.
+// max of x[i], n >= 1. May lose NaN, which reappears in a sum of exponentials.
 template <class C, class T> inline C top_of(int64_t n, const T* x) {
   constexpr int kChains = 4, kStep = kVector<C>;
   const auto take = [](auto& a, const auto& b) { a = a < b ? b : a; };
@@ -126,7 +125,7 @@ template <class C, class T> inline C top_of(int64_t n, const T* x) {
   return top;
 }
 
-// Sum over j < n of e^(x[j] - top), in C; keep(j, e) receives each term.
+// Sum of e^(x[j] - top); keep(j, e) receives each term.
 template <class C, class T, class Keep> inline C sum_of_exp(int64_t n, const T* x, C top, Keep&& keep) {
   return lane_sums<1, C>(n, [&]<class V>(int64_t j) {
     const V e = exp_to_zero(V(load<V>(x + j) - top));

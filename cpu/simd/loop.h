@@ -1,5 +1,5 @@
-// Loops over elements of views and broadcasts, with strides per operand (0 repeats). Dimensions that all operands step
-// through evenly are merged: contiguous data is one long row. Tiles depend on the problem alone.
+// Loops over views and broadcasts, strides per operand (0 repeats). Dimensions that all operands step through evenly
+// are merged: contiguous data is one long row. Tiles depend on the problem alone.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -11,7 +11,7 @@
 namespace tg::cpu::TG_ISA_NS {
 
 inline constexpr int64_t kGrain =
-    // Elements of a tile: about 5 us of cheap work, more than a wake-up costs.
+    // Elements per tile: about 5 us of cheap work, more than a wake-up costs.
     1 << 14;
 
 template <size_t N> struct Walk {
@@ -38,7 +38,7 @@ template <size_t N> struct Walk {
     shape.push_back(1);
     for (auto& k : strides) k.push_back(0);
   }
-  // row(n, at, step) for runs of the innermost dimension that cover elements [begin, end).
+  // row(n, at, step) for innermost runs that cover elements [begin, end).
   template <class F> void rows(int64_t begin, int64_t end, F&& row) const {
     if (begin >= end) return;  // a size of 0 has no index
     const size_t inner = shape.size() - 1;
@@ -68,7 +68,7 @@ template <size_t N> struct Walk {
 template <size_t N>
 using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
 
-// Walk::rows() on the thread pool: several threads call row(n, at, step).
+// Several threads call row(n, at, step).
 template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& strides, RowFn<N> row) {
   const Walk<N> walk(s, strides);
   parallel_for(walk.shape.product(), kGrain, [&](int64_t begin, int64_t end) { walk.rows(begin, end, row); });
@@ -87,7 +87,7 @@ template <size_t N, class F> void for_indices(const Shape& s, const std::array<S
   });
 }
 inline Strides dense(const Shape& s) { return Layout::contiguous(s, DType::f32).strides; }
-// The elements in row-major order, by one thread: for indices and for one number per row.
+// Row-major, by one thread: for indices and one number per row.
 template <class To, class From> std::vector<To> flat(const Buf& b) {
   std::vector<To> v;
   if (b.numel() == 0) return v;
@@ -100,7 +100,7 @@ inline std::vector<int64_t> flat_indices(const Buf& b) {
   visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
   return v;
 }
-// The elements in place if contiguous, else copied to `scratch` in row-major order.
+// In place if contiguous, else copied to `scratch` in row-major order.
 template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
   if (b.is_contiguous()) return b.data<T>();
   scratch.resize(size_t(b.numel()));
@@ -112,8 +112,7 @@ template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratc
   return scratch.data();
 }
 
-// An operand of a row, in blocks: in place if contiguous, else gathered into a buffer. So functions need one contiguous
-// loop.
+// An operand of a row, in blocks: in place, or gathered into a buffer. So functions need one contiguous loop.
 inline constexpr int64_t kBlock = 512;
 template <class T> class RowOperand {
  public:
@@ -134,8 +133,7 @@ template <class T> class RowOperand {
   int64_t step_;
   T buffer_[kBlock];
 };
-// out[i] = f(x[i], ...) over n elements, in compute_t<T>. Each index is read before it is written: out may be an
-// operand.
+// In compute_t<T>. Each index is read before it is written: out may be an operand.
 template <class T, class F, class... X> void map_row(int64_t n, T* out, F&& f, RowOperand<X>... x) {
   for (int64_t at = 0; at < n; at += kBlock) {
     const int64_t m = std::min(kBlock, n - at);

@@ -1,5 +1,5 @@
 // out[i] = f(in[i]...) with broadcasting, any layout, a dtype per operand. Walk, gather and bf16 conversion are
-// compiled once per number of operands; each function and compute type adds one contiguous loop.
+// compiled once per number of operands; functions and compute types add one contiguous loop.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 
@@ -7,7 +7,7 @@ namespace tg::cpu::TG_ISA_NS {
 
 enum class Bf16 { as_f32, as_bits };  // a loop's view of bf16 operands and results
 
-// An operand of a row, in blocks: in place if contiguous and not converted, else in a buffer.
+// In place if contiguous and not converted, else in a buffer.
 class BlockOperand {
  public:
   BlockOperand(const Buf& b, Bf16 how, int64_t at, int64_t step, int64_t n)
@@ -55,7 +55,7 @@ class BlockOperand {
 };
 
 template <size_t N> using BlockLoop = FunctionRef<void(int64_t n, void* out, const std::array<const void*, N>& in)>;
-// A block with a bf16 result: computed in f32 scratch, then rounded.
+// bf16 results are computed in f32 scratch, then rounded.
 template <size_t N>
 void bf16_block(int64_t n, std::byte* out, const std::array<const void*, N>& in, BlockLoop<N> loop) {
   alignas(64) float wide[kBlock];
@@ -63,7 +63,7 @@ void bf16_block(int64_t n, std::byte* out, const std::array<const void*, N>& in,
   auto* y = reinterpret_cast<bf16*>(out);
   for (int64_t i = 0; i < n; ++i) y[i] = bf16(wide[i]);
 }
-// out = loop(in...) in blocks. out is contiguous; each block is read before it is written.
+// out is contiguous; each block is read before it is written.
 template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop<N> loop) {
   const Shape& s = out.shape();
   const auto width = int64_t(size_of(out.dtype()));
@@ -99,7 +99,7 @@ template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop
   });
 }
 
-// out[i] = f(in[i]...), f from X... to Y. bf16 is float, or uint16_t where bits move alone.
+// f from X... to Y. bf16 is float, or uint16_t where bits move alone.
 template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   const auto loop = [f](int64_t n, void* to, const std::array<const void*, sizeof...(X)>& from) {
     [&]<size_t... K>(std::index_sequence<K...>) {
@@ -113,7 +113,7 @@ template <class Y, class... X, class F> void map(Bufs in, Bufs out, F f) {
   map_blocks<sizeof...(X)>(in, out[0], bits ? Bf16::as_bits : Bf16::as_f32, BlockLoop<sizeof...(X)>(loop));
 }
 
-// f.template operator()<T>() with d's compute type: double or float.
+// double or float.
 template <class F> void visit_computed(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();

@@ -1,4 +1,4 @@
-// Rows of the last dimension, for softmax, norms, losses and embeddings. Elementwise kernels use loop.h.
+// For softmax, norms, losses and embeddings.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 
@@ -6,7 +6,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Rows of any view; a row that is not contiguous is copied to scratch.
+// Rows that are not contiguous are copied to scratch.
 template <class T> struct Rows {
   const T* data;
   int64_t n, step;

@@ -1,5 +1,4 @@
-// Kernels' per-thread scratch, kept between calls: a thread_local object grows to the largest request, and loses its
-// contents then. Tensors use cpu/runtime/allocator.h.
+// Per-thread scratch, kept between calls: grows to the largest request, losing its contents.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

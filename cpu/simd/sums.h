@@ -1,5 +1,5 @@
-// Sums in a fixed order: the same bits for any thread count, alignment and vector width. 64 accumulators per block of
-// 4096 terms, then the blocks, are reduced as trees: the error grows with the logarithm of the number of terms.
+// The same bits for any thread count, alignment and vector width. 64 accumulators per block of 4096 terms, then the
+// blocks, are reduced as trees: the error grows with the logarithm of the number of terms.
 #pragma once
 #include <tapegrad/cpu/simd/vector.h>
 
@@ -17,7 +17,7 @@ inline constexpr int kWide = 4 * kLanes;  // accumulators hide the latency of ad
 template <int From, class V, int... I> inline auto lanes_of(const V& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, x, (From + I)...);
 }
-// Reduces N lanes by halves: join(a, b) reduces b into a. Shuffles, because compilers pass halves through memory.
+// By halves: join(a, b) reduces b into a. Shuffles, because compilers pass halves through memory.
 template <int N, class V, class F> inline auto join_lanes(const V& x, const F& join) {
   if constexpr (N == 2) {
     auto lower = x[0];
@@ -44,7 +44,7 @@ template <size_t P, class V, class F> inline auto join_vectors(V (&x)[P], const 
 }
 inline constexpr auto kAdd = [](auto& a, const auto& b) { a += b; };
 inline constexpr int64_t kSumBlock = 4096;
-// N sums over j < n; block(j, end) returns those of a block.
+// N sums over j < n; block(j, end) returns a block's.
 template <size_t N, class C, class F> inline std::array<C, N> tree_of_blocks(int64_t n, F&& block) {
   std::array<C, N> level[48];  // sums of 1, 2, 4 ... blocks, the largest first
   int depth = 0;
@@ -73,7 +73,7 @@ template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
     return std::array<C, 1>{join_vectors(all, kAdd)};
   })[0];
 }
-// Tree reduction into chunk 0: chunk c has w contiguous elements from part + c * step on.
+// Into chunk 0: chunk c has w contiguous elements from part + c * step on.
 template <class A, class F> void join_chunks(A* part, int64_t chunks, int64_t step, int64_t w, const F& join) {
   for (int64_t apart = 1; apart < chunks; apart *= 2)
     for (int64_t c = 0; c + apart < chunks; c += 2 * apart) {
@@ -81,7 +81,7 @@ template <class A, class F> void join_chunks(A* part, int64_t chunks, int64_t st
       for (int64_t j = 0; j < w; ++j) to[j] = join(to[j], more[j]);
     }
 }
-// max over i < n of f(i); n >= 1. NaN wins: a separate count, since a comparison with both rules does not vectorise.
+// max of f(i), n >= 1. NaN wins: a separate count, since a comparison with both rules does not vectorise.
 template <class C, class F> inline C lane_max(int64_t n, F&& f) {
   C lane[kLanes];
   for (int k = 0; k < kLanes; ++k) lane[k] = f(0);

@@ -1,5 +1,5 @@
-// Quantizes to 8 bits and transposes (cpu/kernels/quantize.cpp): four rows are packed into 32-bit lanes, transposed in
-// registers and written as full cache lines.
+// Four rows are packed into 32-bit lanes, transposed in registers and written as full cache lines
+// (cpu/kernels/quantize.cpp).
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/codes.h>
@@ -31,7 +31,7 @@ constexpr int kLanes = TG_ISA_LEVEL == 4 ? 16 : TG_ISA_LEVEL == 3 ? 8 : 4;
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 inline thread_local Scratch t_block;
 
-// Interleaves the lower halves of x and y, or the higher.
+// Interleave the lower halves of x and y, or the higher.
 template <class V> inline V lower(V x, V y) {
   if constexpr (sizeof(V) == 64)
     return __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -60,8 +60,7 @@ inline void transpose(Words (&x)[kLanes]) {
   }
 }
 
-// Quantizes n columns of four rows, four int8 per column, by the factor by[i] or else absmax; by[0] for all if Step is
-// zero.
+// n columns of four rows, four int8 per column, by the factor by[i] or else absmax; by[0] for all if Step is zero.
 template <int Step, bool Factor, class T>
 inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_t n, const float* by,
                           uint32_t* __restrict to) {
@@ -73,7 +72,7 @@ inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_
     to[i] = byte(a[i], m) | byte(b[i], m) << 8 | byte(c[i], m) << 16 | byte(d[i], m) << 24;
   }
 }
-// encode_places() with software prefetch of `ahead`: the hardware's stops at a page.
+// With prefetch of `ahead`: the hardware's stops at a page.
 template <int Step, bool Factor, class T>
 void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int64_t ahead, const float* by,
                  uint32_t* to) {
@@ -88,7 +87,7 @@ void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int6
   }
   some(i, n - i);
 }
-// Scales of columns, or one for all if Step is zero.
+// One for all if Step is zero.
 template <int Step, class T> struct Scales {
   const float* absmax;
   std::vector<float> factors;
@@ -124,7 +123,7 @@ inline void store(const std::byte* line, int64_t some, int8_t* to, bool streamed
   else
     std::memcpy(to, line, size_t(some));
 }
-// Transposes words (some rows / 4, n), kPitch apart, to n columns ld apart.
+// words (some rows / 4, n), kPitch apart, become n columns ld apart.
 inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t* to, int64_t ld, bool streamed) {
   constexpr int kParts = kLine / 4 / kLanes;
   alignas(64) std::byte lines[kLanes][kLine];
@@ -144,8 +143,8 @@ inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t
 }
 }  // namespace transposing
 
-// Quantizes and transposes to (n, lines). absmax[i] > 0 belongs to column i, or to all if Step is zero. Blocks run from
-// the last to the first: the absmax pass has just read the last.
+// To (n, lines). absmax[i] > 0 belongs to column i, or to all if Step is zero. Blocks run backwards: the absmax pass
+// has just read the last.
 template <int Step, class T> void encode_transposed(const Lines<T>& x, const float* absmax, int8_t* to) {
   using namespace transposing;
   const int64_t down = (x.lines + kTall - 1) / kTall, across = (x.n + kWide - 1) / kWide;

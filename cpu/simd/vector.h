@@ -1,4 +1,4 @@
-// A register in vector extensions, of the level's width; SSE2 on the baseline.
+// The level's width; SSE2 on the baseline.
 #pragma once
 #include <tapegrad/cpu/simd/isa.h>
 

@@ -62,7 +62,7 @@ template <class T> struct Add {
 template <class T> struct Moment {
   using A = compute_t<T>;
   const A* means;
-  A* first;  // written unless means exist
+  A* first;  // means, while `means` is null
   T* second;
   A divisor;
   static __device__ __forceinline__ A start() { return 0; }

@@ -12,7 +12,7 @@ constexpr bool is_quantisable(DType d) { return d == DType::f32 || d == DType::b
 void check_quantisable(std::string_view op, const Tensor& x);
 /// An Error unless dequantization can give d.
 void check_dequantised(std::string_view op, DType d);
-/// `f.template operator()<T>()` for such a d. Unchecked: any other dtype is treated as f16.
+/// `f.template operator()<T>()` for such a d; f16 for any other, unchecked.
 template <class F> void visit_quantisable(DType d, F&& f) {
   if (d == DType::f32)
     f.template operator()<float>();
@@ -21,9 +21,9 @@ template <class F> void visit_quantisable(DType d, F&& f) {
   else
     f.template operator()<f16>();
 }
-/// The shape without its last size: one number per row.
+/// One number per row.
 inline Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
-/// Quantizes a weight to int8, for a mode other than fp8.
+/// Int8, for a mode other than fp8.
 Quantized quantize_weight(const Tensor& weight, SwitchBackMode);
 
 }  // namespace tg::detail

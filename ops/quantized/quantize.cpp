@@ -10,7 +10,7 @@
 
 namespace tg {
 namespace {
-// (2^31 - 1) / 128^2: inputs may contain -128, though quantization never gives it.
+// (2^31 - 1) / 128^2: inputs may contain -128.
 constexpr int64_t kMostTerms = 131071;
 
 void check_input(std::string_view op, const Tensor& x, DType state) {
@@ -24,7 +24,7 @@ void check_matrix(std::string_view op, const Tensor& x) {
 void check_codes(std::string_view op, const Tensor& x) {
   TG_CHECK(x.dtype() == DType::i8, dtype, "[{}] got codes {}. They must be i8: quantize_rowwise() makes them.", op, x);
 }
-// absmax of rows, or one for all.
+// One per row, or one for all.
 void check_absmax(std::string_view op, const Tensor& codes, const Tensor& absmax) {
   TG_CHECK(absmax.dtype() == DType::f32, dtype, "[{}] got absmax {}. The op takes f32: use .to(DType::f32).", op,
            absmax);

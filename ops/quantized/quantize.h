@@ -53,7 +53,7 @@ struct Int8Linear : OpOf<Int8Linear> {
 }  // namespace op
 
 namespace detail {
-// Kernels' Error for element number `position`, row-major: it is not finite, or overflows f16.
+// Element number `position`, row-major, is not finite, or overflows f16.
 Error not_quantised(std::string_view op, const Layout& x, int64_t position, float value);
 }  // namespace detail
 

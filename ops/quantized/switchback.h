@@ -1,7 +1,7 @@
 /// @file
-/// SwitchBack: a linear layer with 8-bit GEMM for the result and the gradient of x. The weight's gradient, a sum over
-/// all rows of a batch, has full precision (Wortsman et al., Stable and low-precision training for large-scale
-/// vision-language models, 2023, arXiv:2304.13013).
+/// SwitchBack: a linear layer with 8-bit GEMM for the result and the gradient of x. The weight's gradient, a sum over a
+/// batch, has full precision (Wortsman et al., Stable and low-precision training for large-scale vision-language
+/// models, 2023, arXiv:2304.13013).
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -1,6 +1,5 @@
 /// @file
-/// Reductions over the processes of a Communicator, blocking or asynchronous: data-parallel training reduces gradients
-/// with them.
+/// Reductions over the processes of a Communicator, blocking or asynchronous, for data-parallel training.
 #pragma once
 #include <tapegrad/core/comm/collectives.h>
 #include <tapegrad/core/op.h>
@@ -53,8 +52,7 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 };
 }  // namespace op
 
-/// Asynchronous sums over the ranks. Keeps the values that they read, even if the tensors change, and the memory that
-/// they write.
+/// Asynchronous sums over the ranks. Keeps the values that they read and the memory that they write.
 class PendingSums {
  public:
   ~PendingSums();  ///< waits for the exchange if finish() was not called

@@ -13,8 +13,8 @@ namespace tg::op {
 struct RoundingKey {
   uint32_t low = 0, high = 0;
 };
-/// Random word of element i, modulo 2^32: lowbias32 (Wellons, Prospecting for hash functions, 2018), mixed with
-/// key.high. Philox would take longer than the rest of a step on a CPU.
+/// Random word of element i: lowbias32 (Wellons, Prospecting for hash functions, 2018), mixed with key.high. Philox
+/// would take longer than the rest of a step on a CPU.
 TG_HD_INLINE uint32_t rounding_word(RoundingKey key, uint32_t i) {
   uint32_t x = i ^ key.low;
   x = (x ^ x >> 16) * 0x7feb352du;

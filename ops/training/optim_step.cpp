@@ -28,7 +28,7 @@ void check_step(std::string_view op, double lr, int64_t t) {
   TG_CHECK(is_rate(lr), value, "[{}] lr is {}. It must be 0 or more, and finite.", op, lr);
   TG_CHECK(t >= 1, value, "[{}] the step's number is {}. Steps count from 1.", op, t);
 }
-// Overrides per tensor; set(x) fills unset values.
+// set(x) fills unset values.
 template <class Overrides, class F>
 std::vector<Overrides> overrides_of(std::string_view op, std::span<const Overrides> own, Inputs w, F set) {
   TG_CHECK(own.empty() || own.size() == w.size(), value,
@@ -58,7 +58,7 @@ void check_distinct(std::string_view op, Roles roles, Inputs updated, size_t n) 
   detail::fail(Error::Kind::value, fmt::format("[{}] {} {} and {} {} are the same tensor, {}. Each needs its own.", op,
                                                roles[a / n], a % n, roles[b / n], b % n, updated[a]));
 }
-// Checks all except shapes and dtypes. One list per role; the first `updated` roles are updated.
+// Checks all except shapes and dtypes. A list per role; the first `updated` roles are updated.
 std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t updated, std::span<const Inputs> lists,
                                    const Tensor& norm, double max_norm) {
   const Inputs weights = lists[0];
@@ -111,21 +111,20 @@ void check_skip(std::string_view op, bool skip, const Tensor& norm) {
            "max_norm of infinity to clip nothing.",
            op);
 }
-// The norm after the other inputs, if any.
 void check_norm(std::string_view op, Inputs rest) {
   for (const Tensor& norm : rest)
     TG_CHECK(norm.ndim() == 0 && (norm.dtype() == DType::f32 || norm.dtype() == DType::f64), shape,
              "[{}] the norm is {}. It must be () f32 or f64, as global_norm() makes it.", op, norm);
 }
-// Checks the tensor of a step of part of weight i, from element `first` on.
+// Checks a step of part of weight i, from element `first` on.
 void check_part(std::string_view op, std::string_view role, size_t i, const Tensor& w, int64_t first, const Tensor& x) {
   TG_CHECK(x.ndim() == 1 && first >= 0 && x.numel() <= w.numel() - first, shape,
            "[{}] {} {} is {}, for the weight {} from element {} on. It must be (n), and the weight must have these n "
            "elements.",
            op, role, i, x, w, first);
 }
-// Checks shapes and dtypes of n entries; returns the layouts of the updated tensors. Low bits of `split` weights and
-// copies of `copied` ones precede the gradients.
+// Checks n entries; returns the layouts of the updated tensors. Low bits of `split` weights and copies of `copied` ones
+// precede the gradients.
 Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inputs in,
                 std::span<const uint32_t> copied = {}, std::span<const int64_t> first = {},
                 std::span<const uint32_t> split = {}) {
@@ -223,7 +222,7 @@ Layouts op::AdamWStep::infer(Inputs in) const {
 }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
-// Overrides per tensor, all set; streams for bf16 moments.
+// All set; streams for bf16 moments.
 std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w, Inputs m,
                                           const AdamWOptions& o) {
   TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[{}] eps is {}. It must be above 0, and finite.", op, o.eps);

@@ -105,7 +105,7 @@ template <class Options, class Overrides> struct StepAttributes {
 };
 
 /// Buffers of an op with StepAttributes::first: weights, low bits and copies restricted to the updated parts. Weights
-/// are read from the output, where the kernel has copied them.
+/// are read from the output, already copied there.
 class StepParts {
  public:
   using Places = std::span<const uint32_t>;

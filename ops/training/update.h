@@ -8,8 +8,8 @@
 #include <vector>
 
 namespace tg::detail {
-// Emits an op that updates the first `updated` of `in`. Copies of the weights w, if any, follow those; `copied`, a
-// member of the op, lists the indices in w.
+// Emits an op that updates the first `updated` of `in`. Copies of the weights w, if any, follow; `copied` of the op
+// lists their indices.
 template <class OpT> void emit_with_copies(Ref<OpT> op, Inputs w, std::vector<Tensor> in, size_t updated) {
   std::vector<Tensor> copies;
   for (size_t k = 0; k < w.size(); ++k)

@@ -1,4 +1,4 @@
-// Gradients through compose(), for ops without a vjp: once and twice, and with equal inputs.
+// Once and twice, and with equal inputs.
 #include <tapegrad/core/node.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,4 +1,4 @@
-// Reverse mode: results, memory and refusals. test_ops.cpp has gradients of single ops.
+// test_ops.cpp has gradients of single ops.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
@@ -149,14 +149,14 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   CHECK(!g.contains(c));
   CHECK(values(g[a]) == std::vector<float>{7, 7, 7});
   CHECK(values(g[b]) == std::vector<float>{20, 20, 20});
-  // A leaf that a recomputed block reads, and a leaf used twice.
+  // Read by a recomputed block, and used twice.
   const Tensor x = filled({3}, 1.0f);
   const Tensors y = recompute([&](Inputs in, Rng*) { return Tensors{in[0] * a * c}; }, {&x, 1}, nullptr);
   const GradMap again = run(sum(y[0] * c));
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].first != seen[1].first);
   CHECK(again.size() == 1);
-  // Replacements keep shape and dtype.
+  // Shape and dtype stay.
   for (const Tensor& other : {filled({7}, 1.0f), filled({3}, 1.0)})
     CHECK_SAYS(backward(sum(a * 2.0), {.on_leaf_grad = [&](uint64_t, Tensor& grad) { grad = other; }}),
                "[on_leaf_grad] returned (");
@@ -369,7 +369,7 @@ TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all 
   CHECK(bits_of(g.native(w)) == bits_of(a.to(DType::f32) * 0.3));
   const GradMap twice = backward(through(w, a) + through(w, b));
   CHECK(bits_of(twice.native(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
-  // Not a leaf; a leaf of another dtype; a graph of the gradient.
+  // Not a leaf; another dtype; a graph of the gradient.
   Tensor before = leaf();
   CHECK(backward(through(before * 1.0, a)).native(before).dtype() == DType::f32);
   const Tensor wide = leaf(DType::f64), half = leaf(DType::bf16);

@@ -1,5 +1,5 @@
-// User-defined ops: kernels get inputs that they can read, or an Error; user-defined gradients; custom_vjp(), grad()
-// and value_and_grad().
+// Kernels get inputs that they can read, or an Error; user-defined gradients; custom_vjp(), grad() and
+// value_and_grad().
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/cpu/unary.h>
@@ -50,7 +50,7 @@ void square(const Square&, Bufs in, Bufs out, Context&) {
 }
 TG_KERNEL(Square, cpu, square);
 
-// dy / 2, by a kernel that reads dy as if it were contiguous.
+// dy / 2, by a kernel that reads dy as contiguous.
 struct Halve : OpOf<Halve> {
   static constexpr auto kName = "test_halve";
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
@@ -80,7 +80,7 @@ void triple(const Triple& op, Bufs in, Bufs out, Context& c) {
 }
 TG_KERNEL(Triple, cpu, triple);
 
-// A kernel for_each() refuses: the shape of its output does not fit.
+// for_each() refuses the output's shape.
 struct Misfit : OpOf<Misfit> {
   static constexpr auto kName = "test_misfit";
   bool rows;
@@ -96,7 +96,7 @@ void misfit(const Misfit& op, Bufs in, Bufs out, Context&) {
 }
 TG_KERNEL(Misfit, cpu, misfit);
 
-// Rounds, and lets gradients through: no kernel, both a composition and a vjp.
+// No kernel; both a composition and a vjp.
 struct RoundThrough : OpOf<RoundThrough> {
   static constexpr auto kName = "test_round_through";
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
@@ -144,7 +144,7 @@ TEST_CASE("a kernel has scratch memory of its own until it returns") {
     const Compiled g = compile(f);
     for (int i = 0; i < 3; ++i) CHECK(bits_of(g(x)[0]) == want);
     CHECK(error_of([&] { emit1(make_ref<Triple>(true), {x[0]}); }) == "[test_triple] fails.");
-    // Workers of the pool report freed memory in large amounts.
+    // Workers report freed memory in large amounts.
     if (alone) CHECK(memory_stats().live == live + int64_t(g.stats().bytes));
   }
   set_num_threads(threads);
@@ -266,7 +266,6 @@ TEST_CASE("custom_vjp: the function's values and the written gradient, again dif
   CHECK(bits_of(backward(sum(again(x)))[x]) == bits_of(backward(sum(cube(x)))[x]));
   for (const auto& fast = compile(again); const Tensor& t : {x, x * 2.0, x})
     CHECK(bits_of(fast(t.detach())) == bits_of(cube(t)));
-  // A clipped gradient, compiled.
   const TensorFunction clipped =
       custom_vjp([](Inputs in) { return std::vector<Tensor>{in[0] * 1.0}; },
                  [](Inputs, Inputs, Inputs g) { return std::vector<Tensor>{clamp(g[0], {.min = -1, .max = 1})}; });

@@ -1,5 +1,4 @@
-// RecomputeScope: backward computes outputs of cheap ops again. Same bits, less memory. test_gpt_modes.cpp,
-// test_gpt_lazy.cpp and test_compile.cpp have a GPT's.
+// Same bits, less memory. test_gpt_modes.cpp, test_gpt_lazy.cpp and test_compile.cpp have a GPT's.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
@@ -20,7 +19,7 @@ class Recomputing {
  private:
   std::optional<RecomputeScope> scope_;
 };
-// The case between cheap ops: saved inputs and outputs can be recomputed.
+// Saved inputs and outputs of the case can be recomputed.
 OpCase between_cheap(const OpCase& c, bool recompute) {
   OpCase r = c;
   r.fn = [fn = c.fn, recompute](Inputs in) {
@@ -60,7 +59,7 @@ RecomputedRun run(const Function& f, std::vector<Tensor> x, bool recompute) {
   for (auto& t : x) r.bits.push_back(g[t] ? bits_of(g[t]) : std::vector<std::byte>());
   return r;
 }
-// The same bits; `less` bytes after forward, `more` kernels in backward.
+// Same bits; `less` bytes after forward, `more` kernels in backward.
 void check_saves(const Function& f, const std::vector<Tensor>& x, int64_t less, uint64_t more) {
   const RecomputedRun plain = run(f, x, false), again = run(f, x, true);
   CHECK(again.bits == plain.bits);
@@ -108,7 +107,7 @@ TEST_CASE("recompute: one norm that three products read is computed again once")
     const Tensor h = linear(x[0], x[4]), y = layer_norm(h, x[5], x[6]);
     return sum(linear(y, x[1]) * linear(y, x[2]) * linear(y, x[3]));
   };
-  // One of the two elementwise products is cheap: it is the input of the other.
+  // One of two elementwise products is cheap: the other's input.
   const std::vector<Tensor> x{activation(1), square(2), square(3), square(4), square(5), row(6), row(7)};
   check_saves(f, x, 2 * kBytes, 2);
 }
@@ -350,7 +349,6 @@ TEST_CASE("recompute: a value that is read again is not merged with the first, s
   const auto [plain, more] = lazily(false);
   const auto [again, less] = lazily(true);
   CHECK(plain == again);
-  // Two of four values per layer.
   CHECK(less <= more - 14 * kBytes);
   const Compiled f = compile(step(false)), g = compile(step(true));
   for (int call = 0; call < 2; ++call) {

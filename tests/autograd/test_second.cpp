@@ -1,4 +1,4 @@
-// Second derivatives of every differentiable op case, by central differences of its first gradients.
+// Central differences of the first gradients.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -6,7 +6,7 @@
 
 using namespace tg;
 namespace {
-// sum of <v[k], r[k]> over the floating tensors of v, with fixed random r; empty without any.
+// Sum of <v[k], r[k]> over floating v with fixed random r; empty without any.
 Tensor projected(Inputs v, uint64_t seed) {
   Tensor total;
   for (size_t k = 0; k < v.size(); ++k) {
@@ -16,7 +16,7 @@ Tensor projected(Inputs v, uint64_t seed) {
   }
   return total;
 }
-// Inputs x, and weights w of the outputs -> a random projection of the gradients of <outputs, w> with respect to x. Its
+// Inputs x, weights w of the outputs -> a random projection of the gradients of <outputs, w> with respect to x. Its
 // gradient has the second derivatives.
 Tensor first_gradients(const OpCase& c, const std::vector<Tensor>& all) {
   const Inputs x(all.data(), c.in.size()), w(all.data() + c.in.size(), all.size() - c.in.size());
@@ -32,7 +32,7 @@ Tensor first_gradients(const OpCase& c, const std::vector<Tensor>& all) {
   for (auto& t : x) gradients.push_back(g[t]);
   return projected(gradients, 50);
 }
-// Inputs of dtype t, then weights of the outputs' dtypes; all values are exact in `coarse` too.
+// Inputs of dtype t, then weights; all values are exact in `coarse` too.
 std::vector<Tensor> leaves_of(const OpCase& c, DType t = DType::f64, DType coarse = DType::f64) {
   NoGradScope off;
   std::vector<Tensor> all = make_inputs(c, coarse);
@@ -58,11 +58,11 @@ void check_second(const OpCase& c) {
       for (size_t k = 0; k < at.size(); ++k) at[k].requires_grad_(all[k].requires_grad());
       return first_gradients(c, at);
     };
-    // Absent where the gradients do not depend on it: the differences must be 0 too.
+    // Absent where gradients do not depend on it: differences must be 0 too.
     CHECK(gradcheck(f, all[i], second[all[i]] ? second[all[i]] : zeros_like(all[i])) < 1e-6);
   }
 }
-// An exception does not hide other cases.
+// An exception must not hide other cases.
 void without_error(const OpCase& c, const std::function<void()>& check) {
   try {
     check();

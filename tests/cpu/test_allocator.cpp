@@ -202,7 +202,7 @@ TEST_CASE("allocator: blocks freed in other threads come back, and the counters 
   for (size_t i = 0; i < kBlocks; ++i) sum += int64_t(size(i));
   CHECK(a.stats().live == s0.live);
   CHECK(a.stats().total == s0.total + 3 * (sum + 2 * 20000 * 64));
-  // Three rounds in the memory of one: freed blocks are used again (classes waste less than 2 x here).
+  // Three rounds in the memory of one: freed blocks are used again (classes waste less than 2 x).
   CHECK(a.stats().cached + slab_bytes() < slab + 2 * sum);
   a.empty_cache();
   CHECK(a.stats().cached == 0);

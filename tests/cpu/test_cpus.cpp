@@ -1,4 +1,3 @@
-// The thread pool's cpus, and the share of them that cgroups grant.
 #include <doctest/doctest.h>
 #include <tapegrad/cpu/runtime/cpus.h>
 
@@ -13,7 +12,6 @@
 using namespace tg::cpu::detail;
 
 namespace {
-// cgroup files in a temporary folder.
 class Groups {
  public:
   Groups& file(const std::string& path, const std::string& text) {

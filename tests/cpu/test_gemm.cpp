@@ -1,5 +1,5 @@
-// Every path through cpu/gemm/gemm.cpp and cpu/kernels/lora.cpp against plain sums. A row does not depend on adjacent
-// rows or on the number of threads.
+// Every path through gemm.cpp and lora.cpp against plain sums. A row does not depend on adjacent rows or on the number
+// of threads.
 #include <tapegrad/autograd/backward.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
@@ -16,11 +16,11 @@ namespace {
 constexpr int64_t kSizes[] = {1, 5, 8, 12, 16, 17, 31, 33, 64, 100};
 constexpr int64_t kDepths[] = {1, 7, 16, 64, 65, 400};
 
-// sums: exact elements; scale: sums of |a b|, the scale of rounding errors.
+// product: exact elements; scale: sums of |a b|, the scale of rounding errors.
 struct Sums {
   std::vector<double> product, scale;
 };
-// Plain loops, independent of the kernels.
+// Independent of the kernels.
 Sums plain_sums(const Tensor& a, const Tensor& b) {
   const int64_t m = a.size(0), n = b.size(1), k = a.size(1);
   const std::vector<double> x = values<double>(a.to(DType::f64)), y = values<double>(b.to(DType::f64));
@@ -46,11 +46,11 @@ double worst(const Tensor& y, const Sums& sums) {
   return w;
 }
 template <class T> constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 4e-15;
-// f64 values that f32 does not hold.
+// Values that f32 does not hold.
 template <class T> Tensor matrix(int64_t rows, int64_t cols, uint64_t seed) {
   return random<T>({rows, cols}, seed, std::is_same_v<T, float> ? -1 : -0.9, 1);
 }
-// False on the baseline, where Eigen computes.
+// Eigen computes the baseline's.
 bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
 
 template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
@@ -62,7 +62,7 @@ template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
       const Tensor y = matmul(x, w);
       CAPTURE_ALL(m, n, k, down, columns);
       CHECK(worst(y, sums) < kTolerance<T>);
-      // One row of a transposed matrix has both layouts, which matters for few columns.
+      // One row has both layouts.
       if (!own_tiles() || (down && n <= 64 / int64_t(sizeof(T)))) continue;
       for (const int64_t r : {int64_t(0), m / 2, m - 1})
         CHECK(bits_of(matmul(slice(x, 0, r, r + 1), w)) == bits_of(slice(y, 0, r, r + 1)));
@@ -101,13 +101,13 @@ TEST_CASE("products of many sizes and layouts against plain sums; a row alone ha
     for (const int64_t n : kSizes)
       for (const int64_t k : kDepths)
         if (!kSanitized || (m + n + k) % 3 == 0) check_sizes<float>(m, n, k), check_sizes<double>(m, n, k);
-  // Few columns by splits of k, and by several threads; rows a multiple of 4 KiB apart.
+  // Splits of k, several threads; rows a multiple of 4 KiB apart.
   for (const int64_t n : {3, 8, 15, 16})
     for (const int64_t k : {1024, 1300}) check_sizes<float>(170, n, k), check_sizes<double>(170, n, k);
 }
 
-// Packed and shared operands, in one group of blocks of k and in several; rows a multiple of 4 KiB apart; wide tiles;
-// small k.
+// Packed and shared operands, one and several groups of blocks of k; rows a multiple of 4 KiB apart; wide tiles; small
+// k.
 TEST_CASE("large products: against f64 and plain sums, the same bits with one thread and with all, and by few rows") {
   NoGradScope off;
   struct Sizes {
@@ -137,7 +137,6 @@ TEST_CASE("a batch that shares b is one product of more rows, forward and in the
     CHECK(bits_of(y) == bits_of(of_rows));
     const Tensor dw = backward(y, dy)[w];
     CHECK(bits_of(dw) == bits_of(backward(of_rows, reshape(dy, {30, 30}))[w]));
-    // Rows at uneven steps.
     const Tensor apart = transpose(x, 0, 1), y_apart = matmul(apart, w, o);
     if (own_tiles()) CHECK(bits_of(y_apart) == bits_of(transpose(y, 0, 1)));
     CHECK(distance(backward(y_apart, transpose(dy, 0, 1))[w], dw) < 1e-5);

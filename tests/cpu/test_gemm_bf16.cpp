@@ -1,5 +1,5 @@
-// bf16 products on each path of this machine (TG_BF16): against f64, independence of rows and threads, non-finite
-// values, refusals of TG_BF16.
+// Each path of this machine (TG_BF16): against f64, independence of rows and threads, non-finite values, refusals of
+// TG_BF16.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
@@ -21,7 +21,7 @@ template <class F> void for_bf16_paths(F&& f) {
 }
 Tensor random_bf16(const Shape& s, uint64_t seed) { return random(s, seed).to(DType::bf16); }
 
-// Largest error relative to the rounding of the result to bf16 and of the sums in f32.
+// Relative to the rounding of results to bf16 and of sums in f32.
 double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
   const Tensor wide_a = a.to(DType::f64), wide_b = b.to(DType::f64);
   Tensor exact = matmul(wide_a, wide_b), scale = matmul(abs(wide_a), abs(wide_b));
@@ -39,7 +39,7 @@ double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bi
 Tensor part(const Tensor& t, int64_t i) {  // t[i]
   return reshape(slice(t, 0, i, i + 1), Shape(t.shape().begin() + 1, t.shape().end()));
 }
-// False with Eigen: f32 on the baseline.
+// Eigen's f32 depends on other rows.
 bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || kernel_level(Backend::cpu) >= 3; }
 }  // namespace
 

@@ -1,5 +1,4 @@
-// int8 sums of each built level, on each path of this machine (TG_INT8): against a plain loop, bit for bit, and
-// refusals of TG_INT8.
+// Each built level and path of this machine (TG_INT8) against a plain loop, bit for bit; refusals of TG_INT8.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
@@ -55,7 +54,6 @@ struct Matrix {
 };
 enum class Lies { by_rows, by_columns, wide_rows, wide_columns, strided };
 constexpr Lies kLies[] = {Lies::by_rows, Lies::by_columns, Lies::wide_rows, Lies::wide_columns, Lies::strided};
-// The values, strided.
 class Stored {
  public:
   Stored(const Matrix& m, Lies lies) {
@@ -94,7 +92,7 @@ struct Case {
       for (int64_t j = 0; j < n; ++j) sums[size_t(i * n + j)] = int32_t(row[size_t(j)]);
     }
   }
-  // All sums are right, and each was stored once.
+  // Each right sum was stored once.
   bool right(const Int8Level& level, Lies of_a, Lies of_b) const {
     const Stored x(a, of_a), y(b, of_b);
     const int64_t n = b.cols;

@@ -1,5 +1,5 @@
-// f32 products under MatmulPrecision::high and medium, on each path of this machine (TG_BF16): against double and
-// `highest`, special values, threads and layouts, gradients.
+// MatmulPrecision::high and medium on each path of this machine (TG_BF16): against double and `highest`, special
+// values, threads and layouts, gradients.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
@@ -17,7 +17,6 @@ using namespace tg;
 namespace {
 constexpr auto kHighest = MatmulPrecision::highest, kHigh = MatmulPrecision::high, kMedium = MatmulPrecision::medium;
 
-// Paths with bf16 instructions.
 template <class F> void for_parts_paths(F&& f) {
   tg::for_each_path(std::array{cpu::Bf16Path::avx512, cpu::Bf16Path::amx}, [&](cpu::Bf16Path) { f(); });
 }
@@ -43,7 +42,7 @@ Tensor gaussian(const Shape& s, uint64_t seed) {
   Rng rng{seed};
   return randn(s, rng);
 }
-// Normal; exponents over twelve decades; activations with outlying channels, and weights; all positive.
+// Normal; exponents over twelve decades; outlying channels; all positive.
 std::pair<Tensor, Tensor> data(const std::string& kind, int64_t m, int64_t n, int64_t k) {
   const Tensor a = gaussian({m, k}, 1), b = gaussian({k, n}, 2);
   if (kind == "wide exponents")
@@ -128,7 +127,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
       CAPTURE(factor);
       check(with(factor, {}));
     }
-    // Denormal or overflowing products of operands that are neither.
+    // Denormal or overflowing products of normal operands.
     for (const auto& [of_a, of_b] : {std::pair(1e-20, 1e-20), std::pair(1e25, 1e15)})
       CHECK(bits_of(matmul(a * of_a, b * of_b, {.products = kHigh})) == bits_of(matmul(a * of_a, b * of_b)));
     // Zeros are not small numbers.

@@ -65,7 +65,7 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
   ThreadsScope use(2);
   constexpr int kJobs = 20;
   for (int64_t tiles : {2, 3, 7, 1000}) {
-    int of_others = 0;  // tiles that another thread takes from a delayed one
+    int of_others = 0;  // jobs in which a delayed thread lost tiles
     for (int job = 0; job < kJobs; ++job) {
       std::atomic<int64_t> first[2] = {-1, -1};  // caller, worker
       const auto caller = std::this_thread::get_id();
@@ -85,7 +85,7 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
 }
 
 namespace {
-// The caller moves to each of two cpus, and the worker runs on the other. With more cpus another may be free.
+// The worker leaves the caller's cpu. With more than two, another may be free.
 void check_apart() {
   cpu_set_t before, one;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -113,7 +113,7 @@ TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on t
   check_apart();
 }
 
-// The scheduler may or may not preempt a worker in a tile.
+// The scheduler may not preempt a worker in a tile.
 TEST_CASE("workers that lose their cpu to others finish, and go back (skipped but on two cpus)" *
           doctest::skip(cpu::max_threads() != 2)) {
   ThreadsScope use(2);
@@ -189,7 +189,7 @@ TEST_CASE("several threads may call at once") {
       }
     });
   }
-  // The thread that holds the pool may wait for one that wants it.
+  // The pool's holder may wait for a thread that wants it.
   parallel_for(2, [&](int64_t) { std::thread([] { parallel_for(2, [](int64_t) {}); }).join(); });
   for (auto& t : callers) t.join();
   for (int c = 0; c < kCallers; ++c) CHECK(sums[c] == kRounds * (780 + 40 * c));

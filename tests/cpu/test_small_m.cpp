@@ -1,4 +1,3 @@
-// Few rows (cpu/gemm/gemm_small_m.h): their bits among many rows.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/matmul.h>

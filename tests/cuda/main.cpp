@@ -1,5 +1,4 @@
-// main() of tests on Device::cuda(). Without one it exits with 77, skipped for ctest. TG_EMULATE_SCHEDULE chooses the
-// emulator's order.
+// Without Device::cuda() it exits with 77, skipped for ctest. TG_EMULATE_SCHEDULE chooses the emulator's order.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <tapegrad/core/backend/backend.h>

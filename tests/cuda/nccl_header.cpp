@@ -1,4 +1,4 @@
-// Our prototypes against nccl.h: a difference does not compile.
+// A difference from nccl.h does not compile.
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #ifdef TG_NCCL_HEADER
 #include TG_NCCL_HEADER

@@ -69,7 +69,7 @@ __global__ void named_barrier_kernel(const int* from, int* to) {  // two warps
   }
 }
 
-// One warpgroup: thread 0 loads both operands by TMA; four products of k = 16.
+// Thread 0 of a warpgroup loads both operands by TMA; four products of k = 16.
 __global__ void __launch_bounds__(128)
     hopper_kernel(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b, float* d) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -139,7 +139,7 @@ __global__ void scalars_kernel(const float* x, float* y, const f16* h, float* z,
 __global__ void approximations_kernel(const float* x, float* y, float* z, int64_t n) {
   for (GridLoop i(n); i; ++i) y[*i] = reciprocal_approx(x[*i]), z[*i] = exp2_approx(x[*i]);
 }
-// Vectors of 32, 16 and 8 bytes, and of 4 for elements of at most 4.
+// Vectors of 32, 16 and 8 bytes, and 4 for small elements.
 template <class T> __device__ void store_all(const uint8_t* from, uint8_t* to, uint8_t* shared) {
   const auto part = [&]<int kBytes>(std::integral_constant<int, kBytes>, int at) {
     const auto x = load16<kBytes / int(sizeof(T))>(reinterpret_cast<const T*>(from + at));

@@ -1,4 +1,4 @@
-// Attention on Device::cuda() beyond the op cases: head sizes, lengths around block widths, memory.
+// Head sizes, lengths around block widths, memory.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>

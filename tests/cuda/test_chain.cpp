@@ -1,4 +1,4 @@
-// One kernel per chain of pointwise ops, same bits. The first run compiles the kernels into the build tree.
+// The first run compiles the kernels into the build tree.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>

@@ -1,4 +1,3 @@
-// Elementwise kernels, copies and rope on Device::cuda() beyond the op cases.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -12,7 +11,7 @@ template <class F, class... X> void check_bits(F f, const X&... x) {
   CHECK(device.shape() == cpu.shape());
   CHECK(bits_of(device) == bits_of(cpu));
 }
-// Integers: every dtype holds them, and sums are exact.
+// Integers are exact in every dtype.
 Tensor whole(const Shape& s, uint64_t seed, DType t) {
   return where(lt(random(s, seed, -1, 1), 0), -3.0, random<double>(s, seed + 1, 0, 8).to(DType::i32).to(DType::f32))
       .to(t);
@@ -180,7 +179,7 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
 }
-// A bf16 off by more than rounding and 2^-16 of its terms.
+// More than rounding and 2^-16 of the terms.
 bool off(double value, double exact, double size) {
   const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 7);
   return std::fabs(value - exact) > 0.5 * unit + 0x1p-16 * size;

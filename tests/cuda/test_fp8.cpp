@@ -1,4 +1,3 @@
-// fp8 on Device::cuda(): the CPU's bits in every form of the kernels; non-finite values; products.
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #ifdef TG_CUDA_EMULATED
@@ -60,7 +59,7 @@ TEST_CASE("8-bit floats of columns on the device: several tiles, whole and in pa
     }
 }
 TEST_CASE("8-bit floats at the edge of the next on the device, for scales of every binade") {
-  // Values of either format meet at sixteenths of the smallest twelve powers of two.
+  // Both formats meet at sixteenths of the smallest twelve powers of two.
   std::vector<float> v;
   Rng rng{8};
   constexpr int kSteps = 2;

@@ -1,5 +1,4 @@
-// Few rows, fragments and folded steps on Device::cuda(): against the CPU, alone and among other rows, refusals,
-// launches of a training step.
+// Against the CPU, alone and among other rows, refusals, launches of a training step.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -20,7 +19,7 @@ using namespace tg;
 namespace {
 constexpr int64_t kFew = 16;  // rows of one block
 
-// A layer on x (rows, in), its loss against y, and its optimizer, from one seed.
+// One seed for the layer on x (rows, in), its loss and its optimizer.
 struct Training {
   Params params;
   std::function<Tensor()> loss;

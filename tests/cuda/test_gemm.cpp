@@ -1,5 +1,4 @@
-// Device::cuda() against the CPU: transpositions, sizes, batches and views; kept plans; measured algorithms and their
-// file; TF32.
+// Transpositions, sizes, batches and views; kept plans; measured algorithms and their file; TF32.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -50,7 +49,7 @@ std::string sealed(const std::string& text) {
     all["algorithms"][i] = cuda::with_checksum(all["algorithms"][i]);
   return text_of(all);
 }
-// TensorFloat-32 of an f32: 10 bits of fraction, nearest even.
+// 10 bits of fraction, nearest even.
 Tensor to_tf32(const Tensor& x) {
   auto v = values(x);
   for (float& f : v) {
@@ -231,7 +230,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   CHECK(read_again(false).from_file == 1);
   CHECK(read_again(true).timed == 0);
   CHECK(file.text() == text);
-  // Another GPU's are kept, and not used.
+  // Another GPU's are kept, unused.
   const std::string gpu = cuda::gemm_stats().foreign ? "" : text.substr(text.find("\"gpu\":\"") + 7, 4);
   file.write(sealed(replaced(text, "\"gpu\":\"" + gpu, "\"gpu\":\"another ")));
   auto s = read_again(false);
@@ -284,7 +283,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
                                  "' does not exist. Choose another with TG_GEMM_CACHE");
   file.write(text);
   CHECK(right());
-  // Shipped algorithms are read after the file's, and never when measuring.
+  // Read after the file's, and never when measuring.
   const auto shipped = [&](std::string_view algorithms, bool autotune) {
     o.shipped = std::span(&algorithms, 1), o.autotune = autotune, o.file = autotune ? file.path : "";
     cuda::set_gemm_options(o);
@@ -406,7 +405,7 @@ TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients like
       const auto [z, dz] = gradient([&](const Tensor& x) { return linear(x, wd); });
       CHECK(distance(z, matmul(narrow(a), narrow(w), {.trans_b = true})) < near);
       CHECK(distance(dz, matmul(narrow(g), narrow(w))) < near);
-      // The second run of a checkpoint equals the first: its product feeds the gradient.
+      // A product of a checkpoint feeds the gradient in its second run.
       const auto [q, dq] = gradient([&](const Tensor& x) {
         return recompute(
             [&](Inputs in, Rng*) {

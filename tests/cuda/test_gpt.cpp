@@ -1,4 +1,4 @@
-// GPTs on Device::cuda() against torch and the CPU: training, generation, moves between devices.
+// Against torch and the CPU: training, generation, moves between devices.
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -94,8 +94,8 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
     const Oracle o(name);
     check_within(of_oracle(o, kCpu, kCuda));
     check_within(of_oracle(o, with(kCpu, DType::f64), with(kCuda, DType::f64)));
-    // One step's results against f32: rounding accumulates, more so in norms of small heads. The limit is twice the
-    // CPU's bf16 error per tensor.
+    // One step against f32: rounding accumulates, more so in norms of small heads. The limit is twice the CPU's bf16
+    // error per tensor.
     const Comparison half = of_oracle(o, kCpu, with(kCuda, DType::f32, DType::bf16));
     const Comparison host = of_oracle(o, kCpu, with(kCpu, DType::f32, DType::bf16));
     for (const Compared& t : half.tensors) {

@@ -1,4 +1,4 @@
-// compile() on Device::cuda() as one graph: bits, memory of the recording, reasons for running without a graph.
+// One graph: bits, memory of the recording, reasons for running without.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/runtime/runtime.h>

@@ -1,4 +1,4 @@
-// Indexing, selection and losses on Device::cuda() beyond the op cases; bad indices are errors at the next read.
+// Bad indices are errors at the next read.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
@@ -96,7 +96,7 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
                     bad));
     CHECK(error_of([&] { synchronize(kGpu); }) == "no error");
   }
-  // One line, too long for one thread: bad indices are sorted to the end.
+  // One line, too long for one thread.
   std::vector<int64_t> line(100, 2);
   line[60] = 3;
   const Tensor sums = scatter_add(i64({0, 0, 0}).to(kGpu), 0, i64(line).to(kGpu), i64(line).to(kGpu));
@@ -113,7 +113,6 @@ TEST_CASE("bad indices: of 20 000 the first in row-major order, and of two calls
   const Tensor one = i64({9}).to(kGpu);
   const Tensor a = embedding(many, table), b = embedding(one, table);
   CHECK_SAYS(values(b), "[embedding] id 77 at position (0, 3) of ids (200, 100) i64");
-  // bad positions add nothing
   CHECK_HAS(
       error_of([&] {
         synchronize(kGpu);

@@ -1,4 +1,4 @@
-// Libraries loaded at first use: search, errors, and (TG_CUDA=ON, no GPU needed) cuBLASLt.
+// Search, errors, and (TG_CUDA=ON, no GPU needed) cuBLASLt.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>

@@ -1,4 +1,4 @@
-// Loading NCCL: errors, and (TG_CUDA=ON) that it has every function. No GPU is needed.
+// Errors, and (TG_CUDA=ON, no GPU needed) that NCCL has every function.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/library.h>

@@ -1,4 +1,4 @@
-// Norms of a sum on Device::cuda(): the bits of add, then norm, at every form of the kernels.
+// The bits of add, then norm, at every form of the kernels.
 #include "support/added_norms.h"
 
 using namespace tg;

@@ -1,4 +1,4 @@
-// AdamW and the global norm on Device::cuda() against the CPU; the same bits on every run.
+// Against the CPU; the same bits on every run.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/optim/muon.h>
@@ -46,8 +46,8 @@ State train(Device d, DType t, const AdamWOptions& o, double max_norm) {
   }
   return s;
 }
-// Norm of the difference: single weights with tiny gradients carry the sign of a rounding. Relative to b or `from`, b
-// before the steps: a weight that steps to nearly 0 keeps its first rounding.
+// Single weights with tiny gradients carry the sign of a rounding, hence the norm of the difference. Relative to b or
+// `from`, b before the steps: a weight that steps to nearly 0 keeps its first rounding.
 double apart(const Tensor& a, const Tensor& b, const Tensor& from = {}) {
   const auto x = values<double>(a), y = values<double>(b), start = from ? values<double>(from) : y;
   double difference = 0, scale = 0, before = 0;

@@ -1,4 +1,3 @@
-// Shapes that cuBLASLt has no algorithm for, on Device::cuda() against the CPU.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/ops/ops.h>

@@ -1,5 +1,5 @@
-// Profiles by CUPTI or the emulator. Counts are exact, times merely ordered. CUPTI numbers nodes as the driver copies
-// them, so it may lose the op of a few kernels of a graph.
+// Counts are exact, times merely ordered. CUPTI numbers nodes as the driver copies them, so it may lose the op of a few
+// kernels of a graph.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
@@ -61,7 +61,6 @@ void check_times(const Profile& p) {
   for (const auto& c : p.copies) check(c.begin, c.end);
   for (const auto& c : p.calls) check(c.begin, c.end);
 }
-// False if a driver numbers nodes differently.
 bool attributed(const Profile& p) {
   const auto known = std::ranges::count_if(p.kernels, [](const Profile::Kernel& k) { return !k.op.empty(); });
   const bool enough = double(known) >= kAttributed * double(p.kernels.size());

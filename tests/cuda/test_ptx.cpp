@@ -1,4 +1,4 @@
-// Each PTX wrapper against its definition. bench/gpu/run.py runs these tests first.
+// bench/gpu/run.py runs these tests first.
 #include <tapegrad/ops/ops.h>
 
 #include "cuda/ptx_probes.h"
@@ -15,7 +15,7 @@ template <class T> std::vector<T> numbers(size_t n, uint64_t seed, int lo, int h
 }
 template <class T> Tensor device(const std::vector<T>& v) { return tensor(v, {int64_t(v.size())}, Device::cuda()); }
 template <class T> T* data(const Tensor& t) { return reinterpret_cast<T*>(t.value()->storage->data); }
-// y (m, n) = c + a b^T of integers, exact in any order; rows of a and b are `stride` apart.
+// y (m, n) = c + a b^T of integers; rows of a and b are `stride` apart.
 template <class A, class T>
 void check_product(size_t m, size_t n, size_t k, size_t stride, const std::vector<A>& a, const std::vector<A>& b,
                    const std::vector<T>& c, const Tensor& y) {

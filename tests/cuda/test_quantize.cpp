@@ -1,4 +1,3 @@
-// int8 values and SwitchBack on Device::cuda(): the CPU's bits in every form of the kernels.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 
@@ -223,7 +222,7 @@ TEST_CASE("products of codes by the library: the bits of the own kernel, which d
     for (const DType t : kQuantizable) expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
     CHECK(made() - before == (n % 4 == 0 ? 4 : 0));
   }
-  // More rows than cuBLASLt accepts at once; few terms are fast.
+  // cuBLASLt refuses this number of rows; few terms are fast.
   const Tensor x = some_int8({65541, 4}, 25), w = some_int8({4, 4}, 26), one = filled<float>({1}, 2);
   const auto before = made();
   expect_same(int8_linear(x.to(kGpu), w.to(kGpu)), int8_linear(x, w));

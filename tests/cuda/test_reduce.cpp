@@ -1,4 +1,4 @@
-// Reductions, running sums, softmax and norms on Device::cuda() beyond the op cases, against f64 on the CPU.
+// Against f64 on the CPU.
 #include "support/helpers.h"
 #include "support/long_sums.h"
 #include "support/on_cuda.h"
@@ -17,7 +17,7 @@ constexpr DType kComputed[] = {DType::f64, DType::f32, DType::bf16};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using ReduceFn = std::function<Tensors(Inputs)>;
-// f on the device at dtype d against f64 on the CPU from inputs rounded to d. `view` makes the layout.
+// Inputs are rounded to d. `view` makes the layout.
 void check_on_device(
     const ReduceFn& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
@@ -44,7 +44,7 @@ struct Reduced {
   Shape shape;
   Dims dims;
 };
-// One chunk and many, by warps and by blocks, vectors and scalars; few columns; alternating dimensions.
+// One chunk and many, warps and blocks, vectors and scalars; few columns; alternating dimensions.
 const Reduced kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
                                {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
                                {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},

@@ -1,5 +1,4 @@
-// Kernels compiled at run time, without a device: the cache, messages, and (TG_CUDA=ON) NVRTC for every GPU of this
-// build.
+// Without a device: the cache, messages, and (TG_CUDA=ON) NVRTC for every GPU of this build.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/cuda/jit/chain_source.h>
@@ -143,7 +142,7 @@ TEST_CASE("numbers of kernels saturate in their dtype, as a cast does") {
 }
 #ifndef TG_CUDA_EMULATED
 namespace {
-// Occurrences of an instruction of sm_80 to sm_90 in a cubin: the low nine bits of its 16 bytes.
+// sm_80 to sm_90: the low nine bits of 16 bytes.
 size_t count_of(const std::string& cubin, uint64_t instruction) {
   const auto at = [&](size_t offset, auto x) {
     std::memcpy(&x, cubin.data() + offset, sizeof x);

@@ -1,4 +1,3 @@
-// The runtime except its allocator: copies, errors, pointers, host threads, process end.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
@@ -64,7 +63,7 @@ TEST_CASE("copies in chunks are exact, whatever their size, and wait for what wa
                b = tensor<uint8_t>(other, {int64_t(n)}, kGpu);
     staging.to_device(a.value()->storage->data, host.data(), n, stream_of(0));
     CHECK(a.to_vector<uint8_t>() == host);
-    // The target of a queued read, then the source of a queued write.
+    // Target of a queued read, then source of a queued write.
     if (n)
       cuda::check(cudaMemcpyAsync(b.value()->storage->data, a.value()->storage->data, n, cudaMemcpyDeviceToDevice,
                                   stream_of(0)),
@@ -175,7 +174,7 @@ TEST_CASE("errors that leave the device alive name the op and are not repeated")
   check_alive();
   CHECK(chain(1, kGpu).size() == 350);
 }
-// A kernel reads an address that was never allocated.
+// An address that was never allocated.
 ALONE_CASE("a kernel fails") {
   const Tensor good = random({100}, 1).to(kGpu), bad = random({100}, 2).to(kGpu);
   Tensor kept;

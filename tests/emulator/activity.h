@@ -1,4 +1,3 @@
-// Events that the emulated CUPTI (cupti.cpp) records, under Entry's lock.
 #pragma once
 #include <cstdint>
 #include <source_location>
@@ -11,10 +10,9 @@ extern bool recording_activity;
 void call_begins(const std::source_location&);
 void call_ends();
 std::uint32_t call_now();  // the current call's number, or 0
-// Reads the clock registered with CUPTI.
 std::uint64_t activity_clock();
 void operation_ran(const Operation&, std::uint64_t begin);
-// A graph node with a new number, or a copy of one.
+// A graph node with a new number, or a copy.
 std::uint64_t new_node();
 std::uint64_t clone_of(std::uint64_t node);
 

@@ -1,4 +1,3 @@
-// Runs a grid: blocks in sequence, threads of a block in turns.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -43,7 +42,7 @@ struct Named {
   std::vector<unsigned> arrived, blocked;  // blocked is a subset of arrived
   Site first;
   unsigned expected = 0;
-  Clock known;  // joined clocks of those who arrived
+  Clock known;  // joined clocks
 };
 std::array<Named, 16> barriers;  // 0 is __syncthreads
 
@@ -54,7 +53,7 @@ struct Meeting {  // lanes of a warp in one operation
 };
 std::array<std::vector<Meeting>, max_threads / 32> meetings;  // meetings per warp
 
-// Each arrival releases. Blocked threads acquire at the last arrival, which does not wait.
+// Each arrival releases. Blocked threads acquire at the last one, which does not wait.
 void arrive(Named& b, bool blocks, const char* what, Site at) {
   const bool whole = &b == &barriers[0];
   const unsigned self = current->index;
@@ -98,7 +97,7 @@ void conclude(unsigned warp, const Meeting& m, bool orders) {
 
 }  // namespace
 
-// A wait for a thread that returned is a fault.
+// Waiting for a returned thread is a fault.
 void finish_thread() {
   Thread& t = *current;
   const unsigned w = t.index / 32;
@@ -273,7 +272,7 @@ void store(void* to, const void* from, unsigned bytes, bool shared) {
 }
 
 // --- cp.async ------------------------------------------------------------------------------------
-// Bytes arrive at the wait that covers them, NaNs before.
+// NaNs until the wait.
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid) {
   const void* pc = __builtin_return_address(0);
   char* to = static_cast<char*>(shared);

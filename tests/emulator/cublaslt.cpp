@@ -1,4 +1,3 @@
-// Algorithms store their assumptions; GEMMs are stream operations.
 #include <tapegrad/emulator/cublaslt.h>
 
 #include <algorithm>
@@ -70,7 +69,7 @@ std::uint64_t sum_of(const cublasLtMatmulAlgo_t& a) {
   return s;
 }
 
-// The first candidate needs 16-byte alignment and workspace, like cuBLASLt's fastest; the second neither.
+// Like cuBLASLt's fastest, the first needs 16-byte alignment and workspace.
 struct Candidate {
   std::uint64_t alignment, workspace;
 };
@@ -118,7 +117,7 @@ const char* cublasLtGetStatusName(cublasStatus_t s) {
   }
   return "an unknown status";
 }
-// cuBLASLt's texts plus the emulator's reason.
+// cuBLASLt's text plus the emulator's reason.
 const char* cublasLtGetStatusString(cublasStatus_t s) {
   static std::string text;
   text = s == CUBLAS_STATUS_SUCCESS         ? "success"

@@ -1,5 +1,5 @@
-// Emulates cuBLASLt 13.1 on compute capability 9.0: f64, f32, TF32, bf16, f16, int8 and fp8, with its names, values and
-// refusals; simt::lt::refusal() has the reason. Sums are in double, rounded like tensor cores.
+// cuBLASLt 13.1 on compute capability 9.0: f64, f32, TF32, bf16, f16, int8 and fp8, with its names, values and
+// refusals. Sums are in double, rounded like tensor cores.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -163,23 +163,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t a,
                                        cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                        const cublasLtMatmulAlgo_t*, cublasLtMatmulHeuristicResult_t*);
-// Runs in stream order, with a kernel's checks.
+// In stream order, with a kernel's checks.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t, const void* b, cublasLtMatrixLayout_t, const void* beta,
                               const void* c, cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t,
                               const cublasLtMatmulAlgo_t*, void* workspace, std::size_t workspace_bytes, cudaStream_t);
 
 namespace simt::lt {
-// Split-k schemes of algorithms (default: any); cuBLASLt limits them for some shapes.
+// Split-k schemes of algorithms (default: any).
 void set_reductions(std::uint32_t schemes);
-// Bit i makes cublasLtMatmul refuse candidate i of the heuristic (default: none).
+// Bit i refuses candidate i of the heuristic (default: none).
 void set_refused(std::uint32_t candidates);
-// The heuristic offers a bias; cuBLASLt does not for some shapes.
+// The heuristic offers a bias.
 void set_biases(bool);
-const std::string& refusal();  // reason of the last call's refusal, or empty
+const std::string& refusal();  // last refusal's reason, or empty
 struct Statistics {
   std::uint64_t heuristics, products;
-  std::int64_t live;  // existing handles, descriptors, layouts, preferences
+  std::int64_t live;
 };
 Statistics statistics();
 }  // namespace simt::lt

@@ -1,4 +1,3 @@
-// Objects behind the emulated cuBLASLt's handles; one checked GEMM.
 #pragma once
 #include <optional>
 
@@ -14,7 +13,7 @@ struct Layout {
   std::int32_t order = CUBLASLT_ORDER_COL, batch = 1;
   std::int64_t stride = 0;
   std::uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
-  // Step between columns; between rows.
+  // Steps between columns, rows.
   std::int64_t across() const { return order == CUBLASLT_ORDER_COL ? ld : 1; }
   std::int64_t down() const { return order == CUBLASLT_ORDER_COL ? 1 : ld; }
   bool operator==(const Layout&) const = default;
@@ -43,7 +42,6 @@ struct Preference {
 struct Problem {
   Desc desc;
   Layout a, b, c, d;
-  // D is m x n; k is the inner size.
   std::uint64_t m() const { return d.rows; }
   std::uint64_t n() const { return d.cols; }
   std::uint64_t k() const { return desc.trans_a == CUBLAS_OP_N ? a.cols : a.rows; }
@@ -64,14 +62,14 @@ struct Refusal {
   cublasStatus_t status;
   std::string why;
 };
-// Rules in the order of cuBLASLt's documentation; nullopt: accepted.
+// nullopt: accepted.
 std::optional<Refusal> refuses_problem(const Problem&);
 std::optional<Refusal> refuses_operands(const Problem&, const Operands&);
 
 std::size_t bytes_of(cudaDataType);
 const char* name_of(cudaDataType);
 void run_product(const Problem&, const Operands&, double alpha, double beta, const engine::Operation&);
-// A scalar of the scale type, on the host or device.
+// On the host or device.
 double scalar(cudaDataType, const void*);
 
 }  // namespace simt::lt

@@ -1,4 +1,3 @@
-// Device accesses are checked; sums are in double; operands and results are rounded like tensor cores.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,7 +9,7 @@ namespace simt::lt {
 namespace {
 using engine::Access;
 
-// Bits of fraction, exponent of the smallest normal number, largest finite number.
+// Fraction bits, exponent of the least normal number, largest finite number.
 struct Fp8 {
   int fraction, least;
   double largest;
@@ -136,7 +135,7 @@ class Run {
     touch(scales + i, 4, Access::read);
     return !engine::failed() ? scales[i] : 0;
   }
-  // Row i of op(A) or op(B)^T, index k.
+  // Row i of op(A) or op(B)^T.
   float scale(const float* scales, int mode, std::int64_t rows, std::int64_t i, std::int64_t k) const {
     switch (mode) {
       case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return scale(scales, i);

@@ -1,4 +1,4 @@
-// Refusals of cuBLASLt 13.1 on compute capability 9.0, one line per rule.
+// cuBLASLt 13.1 on compute capability 9.0, one line per rule.
 #include <algorithm>
 #include <cstdio>
 

@@ -1,5 +1,4 @@
-// A flush delivers records in the client's buffers. Driver calls are those of CUDA libraries, which launch kernels
-// without the runtime.
+// A flush delivers records. CUDA libraries launch by driver calls, without the runtime.
 #include <tapegrad/emulator/cupti.h>
 #include <tapegrad/emulator/queue.h>
 #include <tapegrad/emulator/symbolize.h>
@@ -81,7 +80,7 @@ std::uint32_t call_now() { return call.depth ? call.number : 0; }
 std::uint64_t activity_clock() {
   if (state().clock) return state().clock();
   const auto t =
-      std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // differs from every other clock
+      std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // unlike every other clock
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(t).count());
 }
 void call_begins(const std::source_location& site) {

@@ -1,5 +1,4 @@
-// The emulated CUPTI, with its names. Counts, names and ids are true; times are the host's. Kernels of one stream never
-// overlap.
+// Counts, names and ids are true; times are the host's. Kernels of one stream never overlap.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -106,7 +105,7 @@ CUptiResult cuptiActivityPushExternalCorrelationId(CUpti_ExternalCorrelationKind
 CUptiResult cuptiActivityPopExternalCorrelationId(CUpti_ExternalCorrelationKind, std::uint64_t* last);
 
 namespace simt {
-// Result of `function` from now on: cuptiSubscribe, cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or
+// Result from now on; cuptiSubscribe, cuptiEnableCallback, cuptiActivityRegisterTimestampCallback or
 // cuptiActivityEnable.
 void set_cupti(CUptiResult, const char* function = "cuptiSubscribe");
 }  // namespace simt

@@ -7,7 +7,7 @@
 namespace simt::engine {
 namespace {
 
-// An H100, but small enough for grids to loop and data to exceed the L2 cache.
+// An H100, small enough for grids to loop and data to exceed L2.
 constexpr int multiprocessors = 4, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
 constexpr std::size_t shared_per_multiprocessor = 228 * 1024, shared_reserved = 1024, shared_default = 48 * 1024;
 

@@ -1,5 +1,5 @@
-// Runs CUDA kernels, streams, graphs and memory without a GPU, and checks every access (README.md). The host compiler
-// compiles the .cu files. Tests use namespace simt; simt::engine is for language.h, ptx.h and hopper.h.
+// CUDA kernels, streams, graphs and memory without a GPU; every access is checked (README.md). Tests use namespace
+// simt; simt::engine is for language.h, ptx.h and hopper.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,30 +35,28 @@ struct Report {
   std::string text;
 };
 
-// Finishes queued work, then sets the order of later work. Zero: threads and blocks forward, each stream operation at
-// once; one: backward, each operation as late as a synchronisation allows; above: shuffled by the seed. Default:
-// TG_EMULATE_SCHEDULE, or zero.
+// Finishes queued work, then orders later work. Zero: threads and blocks forward, stream operations at once; one:
+// backward, as late as possible; above: shuffled by the seed. Default: TG_EMULATE_SCHEDULE, or zero.
 void set_schedule(std::uint64_t seed);
-// Frees all device memory, streams and reports, then set_schedule(). Not while tensors exist.
+// Frees device memory, streams and reports, then set_schedule(). Not while tensors exist.
 void reset(std::uint64_t seed = 0);
 std::uint64_t schedule();
 
-// Device memory, default 4 GiB. reset() restores it.
+// Default 4 GiB. reset() restores it.
 void set_memory(std::size_t bytes);
-// cudaGetDeviceCount returns this error until cudaSuccess is set.
+// Result of cudaGetDeviceCount; cudaSuccess undoes it.
 void set_no_device(cudaError_t why);
-// Default 1. A process can use the first device that it chooses; others are cudaErrorDevicesUnavailable. reset()
-// forgets both.
+// Default 1. A process can use the first device that it chooses. reset() forgets both.
 void set_devices(int n);
 void set_child_graphs(bool accepted, bool updated = true);  // default true
-// 86 is 8.6; default 90. Kernels have images for 8.x and 9.0. reset() restores both.
+// 86 is 8.6; default 90. Kernels have images for 8.x and 9.0.
 void set_capability(int number);
 // Default and maximum: 227 KiB per block.
 void set_shared_limit(std::size_t bytes);
 
-// For an allocator that splits cudaMalloc's segments: accesses are checked against its blocks.
+// Accesses are checked against an allocator's blocks of cudaMalloc's segments.
 void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet
-// From this point of the stream the bytes exist, unwritten. Bytes outside blocks are out of bounds.
+// From this point of the stream the bytes exist, unwritten. Others are out of bounds.
 void note_allocated(void* p, std::size_t bytes, cudaStream_t);
 void note_freed(void* p, std::size_t bytes, cudaStream_t);
 
@@ -92,7 +90,7 @@ void named_barrier(int id, int threads, bool wait, Site);
 void fence();
 unsigned lane();
 
-// Lanes of `mask` meet; the last one runs combine(frames, lanes) for all. `combine` also identifies the operation.
+// Lanes of `mask` meet; the last one runs combine(frames, lanes), which also identifies the operation.
 using Combine = void (*)(void* const* frames, unsigned lanes);
 void collective(unsigned mask, void* frame, Combine combine, Site);
 void sync_warp(unsigned mask, Site);
@@ -112,7 +110,7 @@ void ldmatrix(std::uint32_t* r, const void* row, int matrices, bool transposed, 
 void mma_bf16(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);
 void mma_s8(int* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);
 
-// Atomic because the emulator runs one thread at a time.
+// Atomic: one thread runs at a time.
 template <class T, class F> __attribute__((no_sanitize("thread"), noinline)) T atomic(T* p, F f) {
   touch(p, sizeof(T), Access::atomic, __builtin_return_address(0));
   const T old = *p;

@@ -2,7 +2,7 @@
 
 #include <tapegrad/emulator/internal.h>
 
-// A section separates them from shared variables.
+// Distinguishes them from shared variables.
 #define SIMT_BUILTIN __attribute__((section("simt_builtin")))
 SIMT_BUILTIN uint3 threadIdx, blockIdx;
 SIMT_BUILTIN dim3 blockDim, gridDim;
@@ -10,7 +10,7 @@ SIMT_BUILTIN dim3 blockDim, gridDim;
 #ifndef __x86_64__
 #error "write simt_switch for this processor"
 #endif
-// Saves callee-saved registers, switches stacks and returns there.
+// Saves callee-saved registers and switches stacks.
 extern "C" void simt_switch(void** save, void* load);
 asm(R"(
 .text
@@ -59,7 +59,7 @@ char* new_stack() {  // above a guard page
 
 void prepare(Thread& t, unsigned index) {
   if (!t.stack) t.stack = new_stack();
-  // Stacks begin in different cache sets.
+  // Different cache sets.
   void** top = reinterpret_cast<void**>(t.stack + stack_bytes - index % 32 * 128);
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(fiber_main);

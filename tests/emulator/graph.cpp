@@ -1,5 +1,5 @@
-// Captured work is stored; a launch queues it, so a replay gets the same checks. Unordered branches become separate
-// streams. Executable graphs hold the nodes of child graphs inline.
+// Launches queue captured work, so replays get the same checks. Unordered branches become streams. Executable graphs
+// hold child graphs inline.
 #include <algorithm>
 #include <numeric>
 #include <span>
@@ -15,7 +15,7 @@ struct Executable {
   Graph graph;                    // no child graphs
   std::vector<std::size_t> lane;  // lane per node; 0 is the launch stream
   std::vector<Stream*> lanes;     // streams of lanes from 1 on
-  OperationPtr last;              // a launch follows the previous one
+  OperationPtr last;              // launches are sequential
 };
 
 auto& graphs = *new Handles<Graph, cudaGraph_t>;
@@ -36,7 +36,7 @@ bool forbids(const Capture& c) {
   return c.mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal;
 }
 
-// The legacy stream would wait for every blocking stream.
+// It would wait for every blocking stream.
 cudaError_t forbid_legacy(const Stream& s) {
   if (s.index != 0) return cudaSuccess;
   for (const auto& o : all_streams())
@@ -61,8 +61,8 @@ void leave(const std::shared_ptr<Capture>& c) {
   std::erase(captures, c);
 }
 
-// Appends g's nodes after `before`, child graphs inline between two empty nodes. `first`: where each node's nodes
-// begin, and the end.
+// g's nodes follow `before`, child graphs inline between two empty nodes. `first`: where each node's nodes begin, and
+// the end.
 void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std::vector<unsigned>* first = nullptr) {
   const auto size = [&] { return static_cast<unsigned>(to.nodes.size()); };
   std::vector<unsigned> last;  // last node of each: dependents follow it
@@ -89,7 +89,7 @@ cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph&
     const Graph::Node& n = now.nodes[i];
     if (n.work.kind != old[i].work.kind) return cudaGraphExecUpdateErrorNodeTypeChanged;
     const auto same = [at](unsigned a, unsigned b) { return a == b + at; };
-    // A child graph's first node keeps its dependencies.
+    // A child's first node keeps its dependencies.
     if ((i || !at) && !std::ranges::equal(old[i].after, n.after, same)) return cudaGraphExecUpdateErrorTopologyChanged;
     if (n.work.detail != old[i].work.detail) return cudaGraphExecUpdateErrorParametersChanged;
   }
@@ -101,7 +101,7 @@ void clone_nodes(Graph& g) {
     if (n.work.node) n.work.node = clone_of(n.work.node);
 }
 
-// A node continues the lane of a predecessor without another successor.
+// Nodes continue the lane of a predecessor without another successor.
 bool assign_lanes(Executable& x) {
   std::vector<unsigned> tail;  // last node per lane
   for (unsigned i = 0; i < x.graph.nodes.size(); ++i) {
@@ -129,11 +129,9 @@ Graph* find(cudaGraph_t g) {
   if (!found) fail(Fault::usage, {}, "use of a graph that was destroyed, or never made");
   return found;
 }
-// A node's handle contains its graph's.
 cudaGraphNode_t node_of(cudaGraph_t g, std::size_t i) {
   return reinterpret_cast<cudaGraphNode_t>(reinterpret_cast<std::uintptr_t>(g) << 24 | (i + 1));
 }
-// The node's index, if node and graph exist.
 std::size_t find(cudaGraph_t g, cudaGraphNode_t node) {
   const auto h = reinterpret_cast<std::uintptr_t>(node);
   const std::size_t i = (h & 0xffffff) - 1;

@@ -1,5 +1,4 @@
-// The compiler calls these before each load and store of a kernel (-fsanitize=thread,alignment,bounds-strict); no
-// sanitizer is linked.
+// Called before each load and store of a kernel (-fsanitize=thread,alignment,bounds-strict); no sanitizer is linked.
 #include <tapegrad/emulator/internal.h>
 
 using simt::engine::Access;
@@ -29,7 +28,6 @@ void __tsan_write_range(void* p, std::size_t n) {
   simt::engine::touch(p, n, Access::write, __builtin_return_address(0));
 }
 
-// For host code of kernel sources.
 #define SIMT_ATOMIC(n, T)                                                                               \
   T __tsan_atomic##n##_load(const T* p, int) { return __atomic_load_n(p, __ATOMIC_SEQ_CST); }           \
   void __tsan_atomic##n##_store(T* p, T v, int) { __atomic_store_n(p, v, __ATOMIC_SEQ_CST); }           \
@@ -43,7 +41,7 @@ SIMT_ATOMIC(8, std::uint8_t)
 SIMT_ATOMIC(32, std::uint32_t)
 SIMT_ATOMIC(64, std::uint64_t)
 
-// -fsanitize=alignment,bounds-strict calls these, in host code too; its data layout.
+// Called by -fsanitize=alignment,bounds-strict, in host code too; its data layout.
 struct UbsanPlace {
   const char* file;
   unsigned line, column;

@@ -1,5 +1,5 @@
-// A TMA transfer completes when the schedule says so, at the latest when no thread can run. A wgmma reads its operands
-// at its wait.
+// A TMA transfer completes when the schedule says so, at the latest when no thread can run. A wgmma reads operands at
+// its wait.
 #include <tapegrad/cuda/device/hopper.h>
 
 #include <cstring>
@@ -69,13 +69,13 @@ void complete(std::size_t index) {
   advance(p);
 }
 
-// Address of byte k of an operand's row.
+// Byte k of an operand's row.
 const char* element(std::uint64_t operand, unsigned row, unsigned k) {
   const std::size_t start = (operand & 0x3fff) << 4, stride = (operand >> 32 & 0x3fff) << 4;
   return dynamic_arena + swizzled(start + row / 8 * stride + row % 8 * 128 + k);
 }
 
-// d (64, N) += a b over 32 bytes of k. int8 is exact; bf16 is accumulated in double and rounded once.
+// d (64, N) += a b over 32 bytes of k. int8 is exact; bf16 is rounded once.
 template <unsigned N, class E, class D, class Sum>
 void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
   constexpr unsigned K = 32 / sizeof(E);
@@ -105,7 +105,7 @@ void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
   }
 }
 
-// The accumulators hold NaNs until the wait.
+// NaNs until the wait.
 void begin(Product p, std::size_t bytes, Site at) {
   Thread& t = *current;
   if (!t.fenced) fail(Fault::usage, at, "wgmma without wgmma_fence");

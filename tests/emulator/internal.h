@@ -1,5 +1,4 @@
-// Threads of the running block, launches and faults. order.h orders threads, queue.h streams; memory.h is the card's
-// memory.
+// Threads of the running block, launches and faults.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -21,7 +20,7 @@ inline constexpr std::size_t stack_bytes = 256 * 1024;
 
 struct Operation;
 
-// Serialises calls from the host, and kernels.
+// Serialises host calls and kernels.
 inline std::recursive_mutex& entry_mutex = *new std::recursive_mutex;
 class Entry {
  public:
@@ -61,7 +60,7 @@ struct Thread {
   // asynchronous copies
   std::vector<Copy> copies;
   unsigned group = 0;
-  // its warpgroup's wgmma, and the accumulators before them
+  // wgmma, and the accumulators before them
   std::vector<Product> products;
   std::vector<std::pair<void*, std::vector<unsigned char>>> saved;
   bool fenced = false;
@@ -84,7 +83,7 @@ extern char* const dynamic_arena;
 
 void run(const Launch&);
 
-// prepare() creates a fiber, resume() runs it until it waits, fails or ends.
+// resume() runs the fiber until it waits, fails or ends.
 void prepare(Thread&, unsigned index);
 void resume(Thread&);
 void to_scheduler();
@@ -93,7 +92,6 @@ void finish_thread();
 void wait(const char* what, Site);
 void release(Thread&);
 
-// The block's TMA.
 void hopper_block();
 bool hopper_progress(bool must);  // may complete a transfer; must: no thread can run
 void hopper_end();                // transfers in flight are a fault
@@ -106,10 +104,10 @@ struct Where {
   Where(const void* p) : pc(p) {}
   Where(Site s) : site(s), known(true) {}
 };
-// Inside a kernel, it stops the launch and does not return.
+// Inside a kernel, stops the launch without return.
 [[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
 bool failed();
-// Runs on the scheduler's stack.
+// On the scheduler's stack.
 void report_kernel(Thread&);
 void report_deadlock(const char* text, const Thread*);
 std::string coordinates(const uint3&);
@@ -125,16 +123,15 @@ extern Statistics counters;
 
 void shadow_launch(const Launch&);
 void shadow_block();
-// Most bytes that a block of the launch wrote so far.
+// Most bytes a block of the launch wrote.
 std::size_t static_shared();
 bool is_global(const void*);  // device or pinned memory
 bool is_shared(const void* p);
 void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in flight
 void async_end(char* to, unsigned bytes, unsigned unit);
-// An asynchronous unit reads for the current thread.
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
-// Faults name the library; reading unwritten memory is one.
+// Faults name the library; unwritten memory is one.
 void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

@@ -1,4 +1,3 @@
-// CUDA's kernel language for a host compiler.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -14,7 +13,7 @@
 #define __host__
 #define __constant__ static const
 #define __grid_constant__
-// Plain statics: blocks run one at a time, and kernel accesses to writable statics count as shared memory.
+// Statics: blocks run one at a time, and kernel accesses to writable statics count as shared memory.
 #define __shared__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)

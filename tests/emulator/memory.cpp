@@ -24,7 +24,7 @@ struct Free {
   std::size_t bytes;
   Counts after;  // the reuse comes after these
 };
-// Leaked: static objects may free device memory last.
+// Leaked: static objects may free last.
 struct Memory {
   std::map<const char*, std::size_t> allocations, pinned;
   std::map<char*, Free> free;
@@ -35,8 +35,8 @@ Memory& memory = *new Memory;
 
 std::size_t room_of(std::size_t n) { return (n + page - 1) / page * page + gap; }
 
-// Protection keys open memory at no cost. Page protection takes a hundred times as long for 16 MiB in small pages as in
-// huge ones.
+// Protection keys cost nothing. Page protection takes a hundred times as long for 16 MiB in small pages as in huge
+// ones.
 int key = -1;
 constexpr std::size_t huge = 2 << 20;
 
@@ -65,7 +65,6 @@ bool known(const Counts& after, const Counts& seen) {
   return true;
 }
 
-// Ends the quarantine of one range.
 void wake() {
   auto [p, range] = std::move(memory.resting.front());
   memory.resting.pop_front();
@@ -105,7 +104,7 @@ bool inside(const std::map<const char*, std::size_t>& m, const char* p, std::siz
   return it != m.begin() && p + n <= (--it)->first + it->second;
 }
 
-// Forgets history and returns pages to the system, in units of 2 MiB if protection is per huge page.
+// Returns pages to the system, in units of 2 MiB if protection is per huge page.
 void clear(char* p, std::size_t n) {
   const std::size_t at = static_cast<std::size_t>(p - arena.base), whole = (n + page - 1) / page * page;
   const std::size_t from = key < 0 ? up_to_huge(at) : at, to = key < 0 ? (at + whole) / huge * huge : at + whole;

@@ -1,5 +1,5 @@
-// One address range with a state per byte, inaccessible to the host except while an operation runs. Freed addresses are
-// reused late, by work that comes after the free.
+// A state per byte; the host has access while an operation runs. Freed addresses are reused late, by work that comes
+// after the free.
 #pragma once
 #include <tapegrad/emulator/queue.h>
 
@@ -19,7 +19,6 @@ inline bool in_arena(const void* p) {
 }
 void mark(const void*, std::size_t, Byte);
 
-// Device memory is accessible while it lives.
 class Open {
  public:
   Open();
@@ -28,7 +27,7 @@ class Open {
   Open& operator=(const Open&) = delete;
 };
 
-// Memory for an operation that comes after `seen`; null if the card is full.
+// For operations after `seen`; null if the card is full.
 char* allocate(std::size_t, const Counts& seen);
 bool is_allocation(const void*);
 void open_memory(char*, std::size_t, const Operation*);  // it exists, unwritten; null: at once

@@ -1,6 +1,6 @@
-// Ranks are processes of one machine. Shared memory has a box per ordered pair of ranks, for one segment of a message.
-// Operations run when queued, on every schedule, since other ranks wait for them. A watch calls CommAbort and
-// CommGetAsyncError meanwhile: these take no lock of the emulator.
+// Ranks are processes of one machine; shared memory has a box per ordered pair, for one segment of a message.
+// Operations run when queued, since other ranks wait for them. A watch calls CommAbort and CommGetAsyncError meanwhile:
+// no lock.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <tapegrad/emulator/memory.h>
@@ -31,7 +31,7 @@ constexpr std::size_t element_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};  // inde
 enum class Function : std::uint32_t { point_to_point, all_gather, broadcast };
 constexpr const char* names[] = {"ncclSend or ncclRecv", "ncclAllGather", "ncclBroadcast"};
 
-// Segments are numbered; at most one is present.
+// At most one segment is present.
 struct Box {
   std::atomic<std::uint64_t> sent, taken;
   Function function;  // the segment's message
@@ -97,7 +97,7 @@ struct ncclComm {
     ++b.taken;
     return true;
   }
-  // Messages between the same two ranks are sequential.
+  // Sequential per pair of ranks.
   void exchange(std::vector<Message> all, const Operation& op) {
     for (const Message& m : all)
       library_access(m.data, m.bytes, m.send ? Access::read : Access::write, op, names[int(m.function)]);
@@ -116,7 +116,6 @@ struct ncclComm {
 
 namespace simt::engine {
 namespace {
-// CommAbort takes no other lock.
 auto& comms_mutex = *new std::mutex;
 auto& comms = *new std::set<Comm>;
 bool is_live(Comm c) {
@@ -148,7 +147,7 @@ Result end_group() {
     return refuse(kUnhandledCudaError, "the stream refuses the work");
   return kSuccess;
 }
-// Without an open group, the messages form one.
+// One group, unless one is open.
 Result add(Comm c, cudaStream_t stream, std::vector<Message> messages) {
   Group& g = group;
   if (g.comm && (g.comm != c || g.stream != stream))
@@ -162,7 +161,6 @@ Result refuse_in_group(Result r, std::string text) {
   if (group.depth > 0) group.result = r;
   return refuse(r, std::move(text));
 }
-// Argument checks of all calls that move bytes.
 Result check(const char* name, Comm c, DataType type, int rank, std::size_t count, const void* data) {
   if (const Result r = answer(name); r != kSuccess) return refuse_in_group(r, "as a test wants");
   if (!is_live(c)) return refuse_in_group(kInvalidArgument, "no communicator, or one that was aborted");
@@ -241,7 +239,7 @@ Result CommGetAsyncError(Comm c, Result* r) {
   *r = answer("CommGetAsyncError");
   return kSuccess;
 }
-// NCCL's texts plus the emulator's reason.
+// NCCL's text plus the emulator's reason.
 const char* GetErrorString(Result r) {
   constexpr const char* texts[] = {"no error",
                                    "unhandled cuda error",

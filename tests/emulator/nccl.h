@@ -1,10 +1,9 @@
-// Connects processes of one machine through shared memory.
+// Connects processes of one machine.
 #pragma once
 #include <tapegrad/cuda/nccl/nccl_api.h>
 
 namespace simt {
-// Result of `function` ("Send" for ncclSend) from now on; kSuccess restores all. CommGetAsyncError returns it as the
-// communicator's state.
+// Result of `function` ("Send" for ncclSend) from now on; kSuccess restores all. CommGetAsyncError returns it too.
 void set_nccl(tg::cuda::nccl::Result, const char* function);
 void set_nccl_version(int);  // result of GetVersion, default 22809
 }  // namespace simt

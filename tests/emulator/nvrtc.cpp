@@ -57,7 +57,6 @@ class Folder {  // holds one compilation's files
   fs::path path_;
 };
 
-// Size of the ELF file at `image`.
 std::size_t elf_bytes(const void* image) {
   Elf64_Ehdr h;
   std::memcpy(&h, image, sizeof h);
@@ -124,7 +123,7 @@ nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* to) {
   return NVRTC_SUCCESS;
 }
 
-// Never unloaded: queued kernels run its code.
+// Never unloaded: queued kernels run it.
 cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJitOption*, void**, unsigned,
                                 cudaLibraryOption*, void**, unsigned) {
   const Entry entry;
@@ -132,7 +131,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* image, cudaJ
   const int file = bytes ? memfd_create("kernels", 0) : -1;
   if (file < 0 || ::write(file, image, bytes) != static_cast<ssize_t>(bytes))
     return status(cudaErrorSharedObjectInitFailed);
-  // Stays open: the name is unique, and addr2line finds it.
+  // Open for addr2line; the name is unique.
   const std::string name = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file);
   *library = static_cast<cudaLibrary_t>(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
   return status(*library ? cudaSuccess : cudaErrorSharedObjectInitFailed);

@@ -1,5 +1,5 @@
-// Compiles with the host compiler that built the emulator, or TG_EMULATE_COMPILER, and the flags of kernel sources;
-// ignores options. An image is a shared object, for programs that export the emulator's symbols.
+// Compiles with the emulator's host compiler, or TG_EMULATE_COMPILER, ignoring options. An image is a shared object,
+// for programs that export the emulator's symbols.
 #pragma once
 #include <cstddef>
 
@@ -7,7 +7,7 @@ enum nvrtcResult { NVRTC_SUCCESS = 0, NVRTC_ERROR_COMPILATION = 6, NVRTC_ERROR_I
 using nvrtcProgram = struct _nvrtcProgram*;
 
 const char* nvrtcGetErrorString(nvrtcResult);
-nvrtcResult nvrtcVersion(int* major, int* minor);  // changes with every build of the program
+nvrtcResult nvrtcVersion(int* major, int* minor);  // changes with every build
 nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char* source, const char* name, int headers,
                                const char* const* texts, const char* const* names);
 nvrtcResult nvrtcDestroyProgram(nvrtcProgram*);

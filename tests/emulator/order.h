@@ -19,7 +19,6 @@
 
 namespace simt::engine {
 
-// Asynchronous units have separate thread numbers.
 inline constexpr unsigned tma_unit = max_threads, warpgroup_unit = max_threads + 1;
 inline constexpr unsigned max_units = max_threads + 32;
 inline constexpr std::uint16_t in_flight = 0x7ff;  // the "thread" of an asynchronous copy
@@ -30,7 +29,7 @@ struct Stamp {  // time of an access
   bool operator==(const Stamp&) const = default;
 };
 
-// A vector clock of the current epoch; earlier epochs are known to all.
+// Earlier epochs are known to all.
 struct Clock {
   std::uint32_t epoch = 0;
   std::uint64_t chunks = 0;  // groups of 32 threads with a nonzero entry
@@ -51,7 +50,6 @@ extern std::array<std::uint16_t, max_units> clocks;  // restart from 1 in each e
 
 inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
 inline Stamp now() { return now(current->index); }
-// The stamped work happens before the unit's next access.
 inline bool before(const Stamp& s, unsigned unit) {
   if (s.epoch < epoch || s.thread == unit) return true;
   const Clock& k = known_to[unit];
@@ -64,10 +62,10 @@ void order_block();                                     // __syncthreads
 void order_threads(const unsigned* index, unsigned n);  // __syncwarp of these
 void order_release(Clock&, unsigned unit);              // publishes the unit's work
 void order_acquire(unsigned unit, const Clock&);
-// Publishes the current thread's writes to asynchronous units.
+// Publishes writes to asynchronous units.
 void order_async_fence();
 bool async_fenced(const Stamp&);
-// Runs between launches: restarts the epochs if there were many; true: old stamps are void.
+// Between launches; true: old stamps are void.
 bool order_restart();
 
 }  // namespace simt::engine

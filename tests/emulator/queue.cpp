@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t max_streams = 1024;   // limit of a mark
 constexpr std::size_t queue_length = 1024;  // a full queue blocks launches, as on a card
 
-// Leaked: static objects may free device memory last.
+// Leaked: static objects may free last.
 auto& undone = *new std::vector<OperationPtr>;  // order of submission
 auto& streams = *new std::vector<std::unique_ptr<Stream>>;
 auto& retired = *new std::vector<std::unique_ptr<Stream>>;
@@ -41,7 +41,7 @@ void perform(const OperationPtr& o) {
   std::erase(undone, o);
 }
 
-// All queued and future operations come after all of this stream.
+// True: all other operations come after all of this stream.
 bool is_known(const Stream& s) {
   const std::uint64_t mark = mark_of(s.index, s.count);
   return comes_before(mark, seen_by_host) &&
@@ -106,7 +106,7 @@ bool refuse_in_host_function() {
 }  // namespace
 
 namespace {
-// Runs what `o` needs; shuffled, others too.
+// Shuffled, runs others too.
 void run_until(const OperationPtr& o) {
   while (!o->done) {
     std::unordered_set<const Operation*> needed{o.get()};

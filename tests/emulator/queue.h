@@ -1,8 +1,8 @@
 // Streams as a graph of operations: which are queued, what orders them, and when each runs.
 //
 // Operation::seen is a vector clock: per stream, the number of operations that come before. It joins those of the
-// stream's previous operation, of events that the stream waits for, of the null stream's rule, and of everything that
-// the host has waited for.
+// previous operation, of events that the stream waits for, of the null stream's rule, and of everything that the host
+// has waited for.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -24,24 +24,24 @@ enum class Kind { kernel, copy, set, host, memory, empty };
 struct Work {
   Kind kind = Kind::empty;
   std::function<void(const Operation&)> run = {};
-  // Called when queued, at each launch of a graph; may be empty.
+  // Called when queued, at each launch of a graph.
   std::function<void()> queued = {};
   unsigned detail = 0;  // a copy's sides in device memory
   const void* kernel = nullptr;
   std::size_t bytes = 0;
   std::uint64_t node = 0;  // the graph node whose work it is
-  // Other processes wait for it: it runs when queued.
+  // Other processes wait for it: runs when queued.
   bool meets = false;
 };
 
-// Packs a stream and an operation's number in it: 48 bits, nonzero.
+// 48 bits, nonzero.
 inline std::uint64_t mark_of(unsigned stream, std::uint64_t number) { return std::uint64_t{stream} << 38 | number; }
 inline bool comes_before(std::uint64_t mark, const Counts& seen) {
   const std::uint64_t stream = mark >> 38;
   return stream < seen.size() && seen[stream] >= (mark & ((std::uint64_t{1} << 38) - 1));
 }
 
-// Forgotten once nothing waits for it; bytes that it touched keep its mark.
+// Forgotten once nothing waits for it; its bytes keep the mark.
 struct Operation {
   unsigned stream = 0;
   std::uint64_t number = 0;  // number in its stream, from 1
@@ -93,7 +93,7 @@ Stream& null_stream();
 const std::vector<std::unique_ptr<Stream>>& all_streams();
 
 OperationPtr enqueue(Stream&, Work, std::vector<OperationPtr> after = {});
-// Runs it and all before it; the host then knows. Ignores null.
+// The host then knows. Ignores null.
 void finish(const OperationPtr&);
 void finish_all();
 bool poll(const OperationPtr&);  // true: done; the host then knows
@@ -102,11 +102,11 @@ Counts next_seen(const Stream&);  // predecessors of the stream's next operation
 std::uint64_t pending_operations();
 void queue_reset();
 
-// Queues work on a stream, or records it in its capture.
+// Or records it in the stream's capture.
 cudaError_t submit(Stream&, Work);
-// Invalidates captures that forbid the calling thread to synchronise; an error if there is one.
+// An error if a capture forbids the thread to synchronise; invalidates these.
 cudaError_t forbid_while_capturing();
-// forbid_while_capturing() for waits for the whole device: every capture of any thread and mode.
+// Waits for the device: every capture of any thread and mode.
 cudaError_t forbid_device_wide();
 // An error if the stream captures, or a capture excludes it.
 cudaError_t forbid_on(Stream&);
@@ -122,7 +122,7 @@ cudaError_t status(cudaError_t e = cudaSuccess);  // the return value of an API 
 Stream* find(cudaStream_t);                       // null and a fault if there is none
 Event* find(cudaEvent_t);
 
-// Never reused, so that a destroyed handle is recognised.
+// Never reused: destroyed handles are recognised.
 template <class T, class Handle> class Handles {
  public:
   Handle add(T v) {

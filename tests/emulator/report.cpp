@@ -69,7 +69,7 @@ void fail(Fault fault, Where where, const char* format, ...) {
   failure.where = where;
   engine_busy = false;
   current->state = Thread::stopped;
-  // The scheduler reports on its own stack and abandons the grid.
+  // Reports on its own stack and abandons the grid.
   to_scheduler();
 }
 void report_kernel(Thread& t) { add_report(failure.fault, failure.where, failure.text, &t); }

@@ -43,7 +43,7 @@ cudaError_t copy(Block b, cudaMemcpyKind kind, Stream* s, bool sync) {
     return status(cudaErrorInvalidValue);
   }
   if (!b.width || !b.rows) return status();
-  // Pageable memory is staged: read now, or complete on return. Pinned memory is accessed when the copy runs.
+  // Pageable memory is read now, or complete on return; pinned memory is accessed when the copy runs.
   const std::size_t to_bytes = (b.rows - 1) * b.to_pitch + b.width, from_bytes = (b.rows - 1) * b.from_pitch + b.width;
   const bool late_to = !to_device && is_pinned(b.to, to_bytes);
   const bool late_from = !from_device && is_pinned(b.from, from_bytes);

@@ -1,4 +1,3 @@
-// The emulated CUDA runtime, with its names.
 #pragma once
 #include <cstddef>
 
@@ -156,7 +155,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t, cudaGraph_t, cudaGraphExecUpdat
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t, cudaGraphNode_t, cudaGraph_t child);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t);
 
-// nvrtc.h makes the images. cudaLaunchKernel launches these kernels alone, with one argument of any size.
+// Images of nvrtc.h. cudaLaunchKernel takes these kernels alone, with one argument.
 using cudaLibrary_t = struct CUlib_st*;
 using cudaKernel_t = struct CUkern_st*;
 enum cudaJitOption : int;
@@ -167,7 +166,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char* name)
 cudaError_t cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared_bytes,
                              cudaStream_t);
 
-// Occupancy ignores registers and static shared memory, which are unknown.
+// Ignores registers and static shared memory.
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9

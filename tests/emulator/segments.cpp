@@ -1,4 +1,3 @@
-// Checks accesses against an allocator's blocks.
 #include <tapegrad/emulator/memory.h>
 
 namespace simt {

@@ -1,5 +1,4 @@
-// Checks which bytes exist and are written, who touched them last, and whether that happens before this access
-// (order.h, queue.h).
+// Checks that bytes exist and are written, and that their last access happens before this one.
 #include <tapegrad/emulator/shadow.h>
 
 #include <link.h>
@@ -22,7 +21,6 @@ template <class T> T* reserve(std::size_t n) {
   return static_cast<T*>(p);
 }
 
-// Keeps the last two unordered readers.
 template <class T, class Before> void remember_read(T (&reads)[2], const T& me, bool again, Before is_before) {
   if (!again && !is_before(reads[0])) reads[1] = reads[0];
   reads[0] = me;
@@ -42,7 +40,7 @@ struct Object {  // a program or shared library with kernels
   Cell* cells = nullptr;
 };
 const Object* object;  // holds the running kernel
-// Written by the running block; the most of any block of the launch.
+// Written by the running block; most of any block.
 std::size_t static_bytes;
 std::size_t static_most;
 std::map<std::uintptr_t, Object>& objects = *new std::map<std::uintptr_t, Object>;
@@ -74,7 +72,7 @@ void shared_byte(Cell& c, std::size_t bytes, std::size_t nth, Access a, Where w,
   }
 }
 void shared_access(Cell* cell, std::size_t bytes, Access a, Where w, const Stamp me) {
-  Cell before_it, after_it;  // the last byte's; others mostly have the same history
+  Cell before_it, after_it;  // last byte's; others mostly have the same
   for (std::size_t i = 0; i < bytes; ++i) {
     if (i > 0 && cell[i] == before_it) {
       cell[i] = after_it;
@@ -118,7 +116,7 @@ Granule* granules;
 
 bool block_atomics;                                     // the running block used a global atomic
 std::vector<std::pair<std::uint32_t, unsigned>> began;  // epoch and index of each block so far
-// __threadfence calls per thread: of the running block, and of ended blocks that made any.
+// __threadfence calls per thread: running block; ended blocks that made any.
 using Fences = std::array<std::uint16_t, max_threads>;
 Fences fences;
 bool fenced;
@@ -140,7 +138,7 @@ void check_pair(const Touch& old, Access a, unsigned bytes, bool old_wrote, cons
   const char* verb = a == Access::read ? "read" : "write";
   const char* did = old_wrote ? "written" : "read";
   if (old.op != mark) {
-    const bool atomics = old.atomic && a == Access::atomic;  // never conflict, even across streams
+    const bool atomics = old.atomic && a == Access::atomic;  // never conflict
     if (!atomics && !comes_before(old.op, op.seen))
       fail(Fault::stream_order, w,
            "%s of memory %s by an operation of another stream, no event or synchronisation between", verb, did);
@@ -217,7 +215,7 @@ void global_access(const void* address, std::size_t n, Access a, const Operation
     me.atomic = a == Access::atomic;
   }
   const auto at = static_cast<std::size_t>(p - arena.base), first = at / 4, last = (at + n - 1) / 4;
-  Granule before_it{}, after_it{};  // the last granule's; others mostly have the same history
+  Granule before_it{}, after_it{};  // last granule's; others mostly have the same
   unsigned bytes_of_it = 0;
   for (std::size_t g = first; g <= last; ++g) {
     Granule& x = granules[g];

@@ -1,4 +1,3 @@
-// Names of addresses of this program.
 #pragma once
 #include <string>
 

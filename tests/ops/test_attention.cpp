@@ -1,4 +1,3 @@
-// CPU values and gradients, padded sequences, and a cache longer than the text.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
@@ -26,7 +25,7 @@ std::vector<Tensor> run(Tensor q, Tensor k, Tensor v, const Tensor& dy, const At
   return {y.detach(), g[q], g[k], g[v]};
 }
 Tensor of_sequence(const Tensor& x, int64_t b) { return slice(x, 0, b, b + 1); }
-// run() in f64, with the matrices of scores.
+// f64, with matrices of scores.
 std::vector<Tensor> by_scores(Tensor q, Tensor k, Tensor v, const Tensor& dy, const AttentionOptions& o) {
   for (Tensor* t : {&q, &k, &v}) *t = t->to(DType::f64).detach().requires_grad_();
   const int64_t tq = q.size(2), tk = k.size(2), group = q.size(1) / k.size(1);
@@ -92,7 +91,7 @@ TEST_CASE("attention: infinite scores and NaN stay in their rows") {
     };
     const Tensor want = attention(in.q, in.k, in.v, {.causal = false});
     const auto rest = [&](const Tensor& y, int64_t begin, int64_t end) { return slice(y, 2, begin, end); };
-    // No query attends to this key: its score is -infinity.
+    // A score of -infinity: no query attends to this key.
     const Tensor without = concat({slice(in.k, 2, 0, kKey), slice(in.k, 2, kKey + 1, kText)}, 2),
                  values_without = concat({slice(in.v, 2, 0, kKey), slice(in.v, 2, kKey + 1, kText)}, 2);
     CHECK(distance(attention(in.q, row(in.k, -INFINITY, kKey), in.v, {.causal = false}),
@@ -135,7 +134,7 @@ TEST_CASE("self_attention: what does not fit is an Error") {
                  "[self_attention] lengths of sequence 1 is 4, and there are 3 keys"));
 }
 TEST_CASE("attention: keys beyond a length are as if they were not there, bit for bit") {
-  // Around the widths of the CPU's blocks: 64 queries, 128 keys.
+  // Blocks have 64 queries, 128 keys.
   for (const DType t : {DType::f32, DType::bf16, DType::f64})
     for (const auto& [tq, tk] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {65, 130}, {70, 300}}) {
       const Inputs4 in(3, 4, 2, tq, tk, 9, t);
@@ -156,7 +155,7 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
     }
 }
 TEST_CASE("attention: one query alone gives what it gives among many") {
-  // Heads around the lanes of the CPU's kernel for one query.
+  // Around the lanes of the kernel for one query.
   for (const DType t : {DType::f32, DType::bf16, DType::f64})
     for (const int64_t hs : in_turns<int64_t>({1, 15, 16, 40, 64, 90, 150}, 3))
       for (const int64_t tk : {1, 4, 129, 300}) {
@@ -182,7 +181,7 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
     Tensors q, garbage;
     for (int64_t b = 0; b < 3; ++b)
       q.emplace_back(slice(of_sequence(in.q, b), 2, starts[size_t(b)], starts[size_t(b)] + kQueries));
-    // NaN follows the text: memory that was never written.
+    // NaN follows the text, as unwritten memory may.
     const Tensor beyond = full({3, 2, kCapacity - kText, 8}, std::nan(""), t);
     const Tensor k = concat({in.k, beyond}, 2), v = concat({in.v, beyond}, 2);
     const auto queries = concat(Inputs(q.data(), q.size()), 0);
@@ -192,7 +191,7 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
       CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
             (t == DType::bf16 ? 1e-2 : 1e-6));
     }
-    // The mask without starts is that of a start of Tk - Tq.
+    // Default: a start of Tk - Tq.
     check_same_bits(run(in.q, in.k, in.v, in.dy, {.starts = i64({0, 0, 0})}), run(in.q, in.k, in.v, in.dy, {}));
   }
 }

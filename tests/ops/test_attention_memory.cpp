@@ -1,5 +1,5 @@
-// Attention keeps nothing of size T x T: its memory without inputs, outputs and gradients grows with T. The allocator
-// counts tensors; a process's peak includes kernels' scratch.
+// Memory without inputs, outputs and gradients grows with T, not T x T. The allocator counts tensors; a process's peak
+// includes kernels' scratch.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
@@ -41,7 +41,7 @@ Memory memory_of(const Form& f, int64_t t, DType dtype) {
   return m;
 }
 
-// Peak bytes of a separate process that runs the skipped test case below.
+// Runs the skipped test case below.
 int64_t process_peak(const std::string& form, int64_t t, DType dtype) {
   const Alone r =
       run_alone(ALONE "attention", fmt::format("TG_TEST_ATTENTION='{} {} {}'", form, t, dtype == DType::bf16));
@@ -62,7 +62,7 @@ TEST_CASE("attention: memory beside inputs, outputs and gradients grows with T, 
         const Memory m = memory_of(f, t, dtype);
         const int64_t statistics = f.heads * t * 4;  // log-sum-exp per row
         CHECK(m.kept <= statistics + 1024);
-        // With fewer than 8 heads, up to 4 splits of the keys have partial sums of the gradients of queries.
+        // With fewer than 8 heads, up to 4 splits of the keys have partial dq.
         const int64_t parts = f.kv_heads < 8 && t >= 512 ? std::min<int64_t>(4, t / 256) : 0;
         const int64_t row = std::max<int64_t>(kSize * 4, 64);  // whole vectors
         CHECK(m.peak <= statistics + parts * f.heads * t * row + 1024);
@@ -83,8 +83,8 @@ ALONE_CASE("attention") {
 }
 TEST_CASE("attention: kernels keep no scratch of the size of the scores (sanitizers skip it: their own memory grows)" *
           doctest::skip(kSanitized)) {
-  // Inputs, outputs and gradients take up to 2 MiB, a thread's scratch less. Scores of a head of 4096 positions take 64
-  // MiB, 32 MiB under a causal mask.
+  // Inputs, outputs and gradients take up to 2 MiB, scratch less. Scores of a head of 4096 positions take 64 MiB, 32
+  // MiB if causal.
   constexpr int64_t kMost = 16 << 20;
   for (const Form& f : kForms)
     for (DType dtype : {DType::f32, DType::bf16}) {

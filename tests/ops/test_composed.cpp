@@ -1,4 +1,4 @@
-// Composed functions: values, edges and refusals. The op cases have their gradients.
+// The op cases have their gradients.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/tapegrad.h>
 
@@ -178,7 +178,7 @@ TEST_CASE("bce_with_logits: far ends, the kink that other forms have, and what i
 }
 
 namespace {
-// Counts of each class as first draw, and as second after class 0.
+// Counts of first draws, and of second ones after class 0.
 struct Counts {
   Doubles first, after_0;
 };
@@ -192,7 +192,7 @@ Counts counts_of(const Tensor& draws, int64_t classes) {  // (rows, n)
   }
   return c;
 }
-// Within five standard deviations of a binomial number; exact where p is 0.
+// Five standard deviations of a binomial number; exact where p is 0.
 void check_counts(const Doubles& counts, Doubles p) {
   double n = 0, total = 0;
   for (const double x : counts) n += x;

@@ -1,4 +1,4 @@
-// Every fp8 value and every boundary between values against the formats; rows, products, layers.
+// Every value and boundary between values against the formats; rows, products, layers.
 #include <tapegrad/ops/quantized/fp8_codes.h>
 
 #include "support/quantized.h"
@@ -6,7 +6,6 @@
 
 using namespace tg;
 namespace {
-// Finite values of a format from 0 up.
 std::vector<double> sizes(Fp8Format f) {
   const int fraction = f == Fp8Format::e4m3 ? 3 : 2, bias = f == Fp8Format::e4m3 ? 7 : 15;
   const double largest = f == Fp8Format::e4m3 ? 448 : 57344;

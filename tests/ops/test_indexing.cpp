@@ -1,5 +1,4 @@
-// Extremes, variance, running sums and indexing beyond op_cases.cpp: ties, NaN, values far from 0, more than one chunk,
-// equal indices at any number of threads, refusals.
+// Ties, NaN, values far from 0, more than one chunk, equal indices at any number of threads, refusals.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
@@ -92,7 +91,7 @@ TEST_CASE("cumsum: rows longer than a chunk, both directions, integers wrap nowh
         std::vector<int64_t>{int64_t(1) << 40, (int64_t(1) << 40) + 1, (int64_t(1) << 40) - 2});
 }
 TEST_CASE("scatter_add of bf16 sums in f32") {
-  // A sum in bf16, rounded after each addition, would stop at 256.
+  // A bf16 sum, rounded after each addition, would stop at 256.
   const Tensor small = filled({512}, 1.f).to(DType::bf16), none = zeros({1}, DType::bf16);
   CHECK(scatter_add(none, 0, i64(std::vector<int64_t>(512, 0), {512}), small).item<float>() == 512);
 }
@@ -162,7 +161,7 @@ TEST_CASE("a sum that a gradient of index_select is added to stays as it is for 
   }
   for (int call = 0; call < 3; ++call) CHECK(values(compiled({weight})[0]) == expected);
   CHECK(values(w) == given);
-  // A gradient that the caller gives for the table itself.
+  // A caller's gradient of the table itself.
   Tensor table = weight * 1.0;
   table.requires_grad_();
   const Tensor of_table = random({6, 40}, 3), kept = of_table * 1.0, rows = index_select(table, 0, permutation);

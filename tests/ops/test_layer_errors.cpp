@@ -1,4 +1,4 @@
-// Refusals of layers, losses and optimizers: kind and text of the message, eagerly and lazily.
+// Kind and text of refusals, eagerly and lazily.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,4 +1,4 @@
-// The gradient of cross-entropy overwrites the logits unless someone holds them: no second buffer of their size.
+// The gradient overwrites the logits unless someone holds them.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>

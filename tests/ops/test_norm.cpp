@@ -1,4 +1,4 @@
-// Norms of a sum on the CPU: the bits of the two ops, the memory kept, the memory reused.
+// The bits of the two ops, the memory kept, the memory reused.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 

@@ -1,5 +1,4 @@
-// Refusals of pointwise functions, reductions and views, and of empty tensors by every op. test_layer_errors.cpp has
-// layers and losses.
+// Also of empty tensors by every op.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 

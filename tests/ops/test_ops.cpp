@@ -1,4 +1,4 @@
-// Every op case: dtypes, layouts, sizes, eager and lazy, threads, and the bytes that kernels touch.
+// Dtypes, layouts, sizes, eager and lazy, threads, and the bytes that kernels touch.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
@@ -118,7 +118,7 @@ TEST_CASE("compiled equals eager bit for bit, values and gradients, when it is t
     }
 }
 TEST_CASE("values in any layout give the same results") {
-  // The order of summation of these ops follows the inputs' layout; all others give the same bits.
+  // Their order of summation follows the layout; all others give the same bits.
   const std::set<std::string> some{"matmul", "conv1d", "lora", "sum", "sum_to", "mean", "var"};
   const auto order_follows_layout = [&](const std::string& op) {
     return some.contains(op) || op.starts_with("linear");
@@ -254,7 +254,6 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
       }
   if (!every_op_case()) return;
   for (auto& info : all_ops()) {
-    // These run as other ops.
     static const std::set<std::string_view> elsewhere{
         "adamw_step",   "adamw_product_step", "arange",        "rand", "randn", "sgd_step",
         "trunc_normal", "switchback_linear",  "switchback_mlp"};

@@ -1,4 +1,3 @@
-// Stochastic rounding, split weights, and steps of AdamW with bf16 moments or split weights.
 #include <tapegrad/core/check.h>
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Values and gradients of every differentiable op against PyTorch's, in tests/data/ops.safetensors.
+// PyTorch's are in tests/data/ops.safetensors.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
@@ -33,7 +33,7 @@ struct Functions {
   void one(const std::string& name, std::function<Tensor(Inputs, const Json&)> f) {
     all[name] = [f = std::move(f)](Inputs x, const Json& a) { return Tensors{f(x, a)}; };
   }
-  // Pointwise functions take tensors or, with a "number", a tensor and that.
+  // With a "number", a tensor and that.
   template <class... F> void unary(op::TypeList<F...>) {
     (one(F::kName, [](Inputs x, const Json&) { return emit1(stateless<op::Unary<F>>(), {x[0]}); }), ...);
   }
@@ -223,8 +223,8 @@ void check_oracle(const SafetensorsFile& file, const std::string& key, const Jso
     const Tensor x = file.tensor(key + name);
     return is_float(x.dtype()) ? x.to(t) : x;
   };
-  // f64: two orders of summation. f32: exact inputs, a few roundings; "large" takes differences of numbers near 1000,
-  // whose spacing is 6e-5.
+  // f64: two orders of summation. f32: exact inputs, a few roundings; "large": differences of numbers near 1000, spaced
+  // 6e-5.
   const double tolerance = t == DType::f64 ? 1e-11 : key == "cross_entropy.large" ? 1e-4 : 1e-5;
   const auto check = [&](const Tensor& got, const std::string& name) {
     CAPTURE(key + name);
@@ -267,7 +267,7 @@ TEST_CASE("values and gradients of PyTorch") {
     for (DType t : {DType::f64, DType::f32}) check_oracle(file, key, own_json(attributes), t);
   }
 }
-// A new op needs a case in make_fixtures.py (which finds pointwise functions by itself) and a function above.
+// A new op needs a case in make_fixtures.py (which finds pointwise functions) and a function above.
 TEST_CASE("every differentiable op has values of PyTorch") {
   const SafetensorsFile file(TG_TEST_DATA "/ops.safetensors");
   std::set<std::string> names;
@@ -284,7 +284,6 @@ TEST_CASE("every differentiable op has values of PyTorch") {
       "checkpoint",    // test_recompute_block.cpp
   };
   for (const OpInfo& op : all_ops()) {
-    // Values of a gradient op are gradients of its op.
     if (!(op.has_vjp || op.composes) || op.name.ends_with("_grad") || op.name.starts_with("test_")) continue;
     if (without.contains(op.name))
       CHECK_MESSAGE(!names.contains(std::string(op.name)),

@@ -1,5 +1,5 @@
-// Special values: NaN, infinities, signed zeros, ties and kinks, integers and bool. Expected values are PyTorch's,
-// unless a comment says otherwise.
+// NaN, infinities, signed zeros, ties and kinks, integers and bool. Expected values are PyTorch's, unless a comment
+// says otherwise.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"
@@ -9,7 +9,7 @@ namespace {
 using Values = std::vector<double>;
 constexpr DType kFloats[] = {DType::f64, DType::f32, DType::bf16};
 
-// Repeated: whole vectors, and the remainder of a row.
+// Whole vectors, and the remainder of a row.
 Tensor repeated(const Values& v, DType t) {
   Values all;
   for (int i = 0; i < 11; ++i) all.insert(all.end(), v.begin(), v.end());
@@ -18,7 +18,7 @@ Tensor repeated(const Values& v, DType t) {
 bool same(double a, double b) {
   return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
 }
-// Equal up to the rounding of the dtype. signs_free: a 0 in `expected` may have either sign.
+// Up to the dtype's rounding. signs_free: a 0 in `expected` may have either sign.
 void check_values(const Tensor& got, const Values& expected, bool signs_free = false) {
   const Values v = values<double>(got);
   REQUIRE(v.size() == 11 * expected.size());
@@ -319,7 +319,7 @@ TEST_CASE("operators: comparisons and compound assignments") {
   CHECK(values(where(a < b, a, 0.0)) == std::vector<float>{1, 0, 0});
   const Tensor mask = a < b;
   CHECK(mask.dtype() == DType::boolean);
-  // bool(tensor) asks for an empty handle, not what `if (a < b)` means.
+  // bool(tensor) means a handle that is not empty, unlike `if (a < b)`.
   static_assert(!std::is_constructible_v<bool, BoolTensor> && std::is_constructible_v<bool, Tensor>);
   static_assert(std::is_same_v<decltype(!mask), bool> && std::is_convertible_v<BoolTensor, Tensor>);
   CHECK(!Tensor());

@@ -1,9 +1,8 @@
-// int8 values and their products, bit for bit against the definition, in every layout.
+// Bit for bit against the definition, in every layout.
 #include "support/quantized.h"
 
 using namespace tg;
 namespace {
-// The definition, in floats.
 int code(float x, float absmax) {
   if (!(absmax > 0)) return 0;
   const volatile float share = x / absmax, product = 127.0f * share;
@@ -79,7 +78,7 @@ TEST_CASE("large matrices: blocks and panels of what is transposed, whole lines 
 }
 
 TEST_CASE("codes of every bf16 and f16 beside absmax of every fraction: the products that take a quotient's place") {
-  // Quantizes row a = every number of dtype t in [0, absmax], for `count` absmaxes from the bits `first` on.
+  // Row a: every number of dtype t in [0, absmax], for `count` absmaxes from the bits `first` on.
   const auto check = [](DType t, int first, int count) {
     const int n = first + count;
     std::vector<float> v;

@@ -1,4 +1,3 @@
-// Invariants of rotations and far positions, beyond the op cases.
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

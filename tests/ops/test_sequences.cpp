@@ -1,5 +1,4 @@
-// Sorting, scans, convolution and other functions of sequences: values, edges and refusals. The op cases have their
-// gradients.
+// The op cases have their gradients.
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

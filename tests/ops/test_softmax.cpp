@@ -1,4 +1,4 @@
-// Rows of any length: the place of the largest element, and elements that vanish next to it, are infinite or NaN.
+// The largest element anywhere; elements that vanish next to it, are infinite or NaN.
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Values and gradients against PyTorch's, the exact layer within the bound of int8, and the error of row-wise int8 with
-// exact outliers; memory, second derivatives, refusals.
+// Against PyTorch; the exact layer within the bound of int8; row-wise int8 with exact outliers; memory, second
+// derivatives, refusals.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
@@ -61,14 +61,14 @@ TEST_CASE("values and gradients of PyTorch, eager, lazy and compiled") {
   }
 }
 
-// Rounding moves a value by half a step at most: absmax / 254.
+// Rounding moves a value by at most absmax / 254.
 TEST_CASE("the exact layer, element by element within the bound of the codes") {
   const auto check_all = [](const Shape& rows, int64_t in, int64_t out, DType t) {
     CAPTURE_ALL(in, out, name_of(t));
     const Layer l = random_layer(rows, in, out, t);
     const Layer e{wide(l.x), wide(l.w), wide(l.b), wide(l.g)};
     const auto exact = run_exact(l);
-    // Rounding of the result, and of the sums in f32.
+    // Rounding of result and f32 sums.
     const double eps = t == DType::bf16 ? 1.0 / 128 : 1e-5;
     for (const SwitchBackMode mode : kModes) {
       CAPTURE(kNames[size_t(mode)]);

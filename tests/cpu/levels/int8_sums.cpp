@@ -1,4 +1,4 @@
-// Compiled per level, in the kernels' namespace of that level.
+// Compiled per level.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 
 #include "int8_sums.h"

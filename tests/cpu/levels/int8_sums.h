@@ -1,4 +1,3 @@
-// gemm_int8 of every built level (cpu/gemm/gemm_int8.h).
 #pragma once
 #include <cstdint>
 #include <functional>

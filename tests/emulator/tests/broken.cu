@@ -1,4 +1,3 @@
-// Kernels with one deliberate mistake each (broken.h).
 #include "broken.h"
 
 #include <tapegrad/cuda/device/vec.h>
@@ -163,7 +162,7 @@ __global__ void in_place_kernel(float* x, bool mistake) {
   x[t] = v;
 }
 
-// Each block reads an element that the next block writes.
+// Blocks read what the next block writes.
 __global__ void neighbour_kernel(float* x, bool mistake) {
   const float v = x[linear() + (mistake ? 1 : 0)];
   __syncthreads();
@@ -191,7 +190,7 @@ __global__ void lonely_named_barrier_kernel(float* y, bool mistake) {
   y[threadIdx.x] = 1.0F;
 }
 
-// Two threads read a value that a third then writes.
+// Two threads read, a third writes.
 __global__ void two_readers_kernel(const float* x, float* y, bool mistake) {
   __shared__ float s;
   const unsigned t = threadIdx.x;
@@ -209,7 +208,7 @@ __global__ void two_global_readers_kernel(float* y, bool mistake) {
   if (t == 9) y[63] = v + 1.0F;
 }
 
-// The first warp arrives and continues; the second waits. A thread that arrives without waiting acquires nothing.
+// A thread that arrives without waiting acquires nothing.
 __global__ void arrive_kernel(const float* x, float* y, bool mistake) {
   __shared__ float s[64];
   const unsigned t = threadIdx.x;

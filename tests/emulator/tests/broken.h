@@ -1,4 +1,4 @@
-// Each kernel is correct without `mistake`. Trailing numbers are the required sizes.
+// Correct without `mistake`. Trailing numbers are required sizes.
 #pragma once
 #include <tapegrad/cuda/device/device.h>
 
@@ -47,7 +47,7 @@ int resident(int threads, std::size_t shared_bytes);                            
 cudaError_t add_one(const float* x, float* y, int n, cudaStream_t);                 // correct
 cudaError_t many_barriers(int n, cudaStream_t);                                     // correct
 
-// Hopper: y[128 x 64] = x[128 x 64] times the identity, through two stages; mistakes below.
+// y[128 x 64] = x[128 x 64] times the identity, through two stages.
 enum class Hopper {
   none,
   no_full_wait,
@@ -60,7 +60,7 @@ enum class Hopper {
   no_init_fence
 };
 cudaError_t hopper(const __nv_bfloat16* x, const __nv_bfloat16* identity, float* y, Hopper, cudaStream_t);
-// y[64 x 64] = the identity, stored by threads and multiplied by itself.
+// The identity, stored by threads and multiplied by itself.
 cudaError_t stored_operand(float* y, bool mistake, cudaStream_t);
 
 }  // namespace broken

@@ -1,4 +1,3 @@
-// A producer and a consumer with one mistake each (broken.h).
 #include <tapegrad/cuda/device/hopper.h>
 
 #include "broken.h"
@@ -7,7 +6,7 @@ namespace {
 
 using broken::Hopper;
 
-// Thread 0 of the first warpgroup loads two halves of x through one stage; the second multiplies each by the identity.
+// Thread 0 loads two halves of x through one stage; the second warpgroup multiplies each by the identity.
 __global__ void __launch_bounds__(256, 1)
     hopper_kernel(const __grid_constant__ tg::cuda::TensorMap x, const __grid_constant__ tg::cuda::TensorMap identity,
                   float* y, Hopper mistake) {

@@ -1,4 +1,3 @@
-// A complete cuBLASLt GEMM, and the calls that run it.
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/emulator/cublaslt.h>
@@ -23,7 +22,7 @@ struct Arena {  // 256-byte aligned, all zeros
   ~Arena() { (void)cudaFree(p); }
 };
 
-// Rows of the table change one thing each.
+// Rows change one thing each.
 constexpr int64_t kNull = INT64_MIN;
 struct Setup {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -170,7 +169,7 @@ inline void check_rows(const Setup& good, const std::vector<Row>& rows) {
 constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE, kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED,
                kGood = CUBLAS_STATUS_SUCCESS;
 
-// True if f reports exactly one fault, with `what` in its text, on each schedule.
+// Exactly one fault, with `what` in its text, on each schedule.
 inline bool faults(const char* what, const std::function<void(char* arena)>& f) {
   bool all = true;
   for (uint64_t seed : {0, 1, 2}) {

@@ -1,4 +1,4 @@
-// Refusals of the emulated cuBLASLt, each next to an accepted row.
+// Each refusal is next to an accepted row.
 #include "cublaslt.h"
 
 TEST_CASE("types and their epilogues") {
@@ -204,7 +204,7 @@ TEST_CASE("attributes have a size, algorithms a problem, and objects an end") {
     CHECK(std::string(cublasLtGetStatusName(kInvalid)) == "CUBLAS_STATUS_INVALID_VALUE");
     cublasLtMatmulDescDestroy(o.desc);
     o.desc = nullptr;
-    // The destructor of Objects also destroys nulls, which are refused and not counted.
+    // Objects also destroys nulls: refused, uncounted.
   }
   const Arena arena(1 << 20);
   attempt({}, arena.p);

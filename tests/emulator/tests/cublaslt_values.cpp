@@ -1,4 +1,4 @@
-// GEMMs of the emulated cuBLASLt against explicit sums, and its faults.
+// Explicit sums, and faults.
 #include "cublaslt.h"
 
 namespace {

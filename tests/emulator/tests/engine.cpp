@@ -140,7 +140,7 @@ TEST_CASE("an event that is recorded again stands for its last record, and waits
   check(cudaStreamWaitEvent(b, e));
   check(broken::add_one(x, z, 64, a));
   check(cudaEventRecord(e, a));
-  // After the first record: y is written, but z's kernel still reads x.
+  // y is written, but z's kernel still reads x.
   check(broken::add_one(y, x + 0, 0 + 64, b));
   CHECK(cudaEventQuery(e) == cudaErrorNotReady);
   float ms = -1;
@@ -184,7 +184,7 @@ TEST_CASE("copies of rows") {
       for (std::size_t c = 0; c < 5; ++c) CHECK(got[r * 7 + c] == h[r * 6 + c]);
     CHECK(cudaMemcpy2DAsync(x, 16, h.data(), 24, 24, 6, cudaMemcpyHostToDevice, s) == cudaErrorInvalidPitchValue);
     CHECK_MESSAGE(simt::reports().empty(), simt::describe());
-    // The bytes between the rows were not written.
+    // Bytes between rows are unwritten.
     (void)cudaMemcpyAsync(got.data(), x, 240, cudaMemcpyDeviceToHost, s);
     CHECK_MESSAGE(simt::reports().empty(), simt::describe());
     (void)broken::add_one(x, y, 10, s);
@@ -217,7 +217,7 @@ TEST_CASE("functions of the host run in stream order, and cannot touch device me
 }
 
 namespace {
-// True if f ends the process by an invalid access.
+// An invalid access ends the process.
 template <class F> bool faults(F f) {
   const pid_t child = fork();
   if (child == 0) {

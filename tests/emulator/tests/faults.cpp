@@ -10,7 +10,7 @@ using simt::Fault;
 
 namespace {
 
-// The first report must be of one of the kinds.
+// The first report is of one of the kinds.
 void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cudaStream_t)>& run) {
   for (std::uint64_t seed = 0; seed < 6; ++seed)
     for (const bool mistake : {false, true}) {
@@ -32,7 +32,7 @@ void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cuda
   simt::reset();
 }
 
-// finds() with n written elements x and n unwritten ones, y.
+// x is written, y is not.
 using OnArrays = std::function<void(bool mistake, cudaStream_t, float* x, float* y)>;
 void finds_in(std::vector<Fault> kinds, std::size_t n, const OnArrays& run) {
   finds(std::move(kinds), [&](bool mistake, cudaStream_t s) {

@@ -36,7 +36,7 @@ struct Events {
   cudaEvent_t operator[](int i) const { return e[i]; }
 };
 
-// y = x + 1 by halves in two streams, then x = y + 1; `joined`: the last waits for both.
+// y = x + 1 by halves in two streams, then x = y + 1; `joined`: after both.
 inline void fork_and_join(float* x, float* y, cudaStream_t a, cudaStream_t b, const Events& e, bool joined) {
   check(cudaEventRecord(e[0], a));
   check(cudaStreamWaitEvent(b, e[0]));

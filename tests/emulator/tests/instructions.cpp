@@ -1,4 +1,4 @@
-// Emulated instructions beyond cuda/test_ptx.cpp, against loops in double.
+// Instructions beyond cuda/test_ptx.cpp, against loops in double.
 #include "instructions.h"
 
 #include <doctest/doctest.h>

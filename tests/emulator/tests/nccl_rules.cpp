@@ -1,4 +1,4 @@
-// One rank, and two processes that begin wrongly. tests/dist tests exchanges.
+// tests/dist tests exchanges.
 #include <sys/wait.h>
 #include <tapegrad/emulator/nccl.h>
 #include <unistd.h>
