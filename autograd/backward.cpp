@@ -74,7 +74,7 @@ struct SumsSoFar final : Vjp::Accumulators {
   Gradients& all;
 };
 Tensors run_vjp(Node& n, Inputs grads, bool last, Gradients& all) {
-  const detail::EmitInScope scope(n.scope);  // gradient ops belong to the forward op's layer
+  const detail::EmitInScope scope(n.scope);  // gradient ops are of the forward op's layer
   SumsSoFar sums(all);
   try {
     return vjp_of(*n.op, Vjp(n, grads, last, &sums), grads);
@@ -90,7 +90,7 @@ void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType
 }
 void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
   if (!hooks) return;
-  const size_t n = hooks->list.size();  // hooks added by hooks run from the next gradient on
+  const size_t n = hooks->list.size();  // added hooks run from the next gradient on
   for (size_t i = 0; i < n; ++i)
     if (Tensor t = hooks->list[i](g)) {
       check_like("on_grad", t, g.shape(), g.dtype(), g.device());
@@ -132,7 +132,7 @@ void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads,
 }
 void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
   for (size_t k = 0; k < outputs.size(); ++k) accumulate(grads, outputs[k].id(), outputs[k].dtype(), given[k]);
-  for (auto& o : outputs) {  // hooks of other outputs run once their gradient is complete
+  for (auto& o : outputs) {  // other outputs: once complete
     if (tape.uses.contains(o.id()) || tape.ends.contains(o.id())) continue;
     if (auto it = grads.find(o.id()); it != grads.end()) call_hooks(o.variable()->hooks, it->second);
   }

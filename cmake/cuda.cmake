@@ -1,7 +1,7 @@
 # The CUDA backend of tg_core: the files of cuda/.
 #   ON       by nvcc; AUTO is ON if nvcc and the toolkit are found, else OFF
-#   EMULATE  by the host compiler on tests/emulator, which checks every access; needs no toolkit or GPU
-# A build with ON starts without a GPU or driver; asking for the device there is an Error.
+#   EMULATE  by the host compiler on tests/emulator, without toolkit or GPU
+# A build with ON starts without a GPU or driver.
 set(TG_HAS_CUDA OFF)
 include(cmake/tapegradKernels.cmake)
 if(TG_CUDA MATCHES "^(ON|AUTO)$")

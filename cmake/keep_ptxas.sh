@@ -1,7 +1,6 @@
 #!/bin/sh
-# Launches nvcc and splits its output: ptxas's kernel reports (-Xptxas=-v: registers, spills) go to <object>.ptxas for
-# tests/cuda/ptxas.cmake, the newest GPU's PTX to <object>.ptx for tests/cuda/whole_vectors.py, the rest to its usual
-# place.
+# Launches nvcc and keeps ptxas's kernel reports (-Xptxas=-v: registers, spills) in <object>.ptxas for
+# tests/cuda/ptxas.cmake, the newest GPU's PTX in <object>.ptx for tests/cuda/whole_vectors.py.
 #   sh cmake/keep_ptxas.sh nvcc ... -o <object>
 object='' before=''
 for word; do

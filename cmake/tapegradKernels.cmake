@@ -1,8 +1,8 @@
 # Compiles CUDA kernels, tapegrad's and, from its package, those of other projects:
 #   tapegrad_kernels(<target> <file.cu>...)
-# adds the files to a target, compiled by nvcc or, for a tapegrad with TG_CUDA=EMULATE, by the host compiler for the
-# emulator. Without a CUDA backend it does nothing. Call it outside of functions, because it enables the language. GPUs
-# are tapegrad's unless CMAKE_CUDA_ARCHITECTURES is set.
+# compiles by nvcc or, with TG_CUDA=EMULATE, by the host compiler for the emulator; without a CUDA backend it does
+# nothing. Call it outside of functions, because it enables the language. GPUs are tapegrad's unless
+# CMAKE_CUDA_ARCHITECTURES is set.
 
 # The hooks of the host compiler's sanitizers, without their libraries, call the emulator before each access.
 set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)

@@ -43,7 +43,7 @@ template <class F, class T, class... X>
 __global__ void __launch_bounds__(kRowThreads) row_kernel(F f, int64_t rows, int64_t n, T* y, InputRows<X>... in) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     f(n, y + r * n, in.x + r * in.n...);
-    __syncthreads();  // this row's shared memory has been read
+    __syncthreads();  // shared memory has been read
   }
 }
 /// f(n, y, x...) for each row y of out (n elements) and row x of each input, by all kRowThreads threads of a block;

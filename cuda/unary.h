@@ -12,7 +12,7 @@ template <class F> struct Value {
     return F::f(x, y...);
   }
 };
-template <class F> struct Slope {  // operands (x, y, dy) or (saved, dy)
+template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
   template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x, T y, T g) { return F::df(x, y) * g; }
   template <class T> __device__ __forceinline__ static T f(Numbers<T>, T s, T g) { return F::df(s, s) * g; }
 };

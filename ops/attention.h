@@ -23,7 +23,7 @@ namespace op {
 struct AttentionForm {
   bool causal;
   double scale;
-  bool lengths, starts;                                              ///< true: present, last inputs in this order
+  bool lengths, starts;                                              ///< true: last inputs, in this order
   size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< number of these inputs
   void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(lengths), k.add(starts); }
 };

@@ -81,14 +81,14 @@ void check_mask(std::string_view op, const Tensor& x) {
 
 Tensor permute(const Tensor& x, const Dims& order) {
   const size_t n = x.ndim();
-  std::vector<size_t> at;  // source dimension of each result dimension
+  std::vector<size_t> at;  // source dimension of each dimension
   for (const int64_t d : order) at.push_back(normal_dim("permute", d, x.shape()));
   std::vector<size_t> sorted = at;
   std::ranges::sort(sorted);
   TG_CHECK(at.size() == n && std::ranges::adjacent_find(sorted) == sorted.end(), shape,
            "[permute] the order {} does not name each of the {} dimensions of {} once.", order, n, x);
   Tensor y = x;
-  std::vector<size_t> now(n);  // source dimension of each dimension of y
+  std::vector<size_t> now(n);  // source dimension of each dimension
   for (size_t d = 0; d < n; ++d) now[d] = d;
   for (size_t d = 0; d < n; ++d) {
     const auto from = size_t(std::ranges::find(now, at[d]) - now.begin());
@@ -234,7 +234,7 @@ Tensor normalize(const Tensor& x, double p, int64_t dim, double eps) {
 Tensor tril(const Tensor& x, int64_t diagonal) { return triangle("tril", x, diagonal, true); }
 Tensor triu(const Tensor& x, int64_t diagonal) { return triangle("triu", x, diagonal, false); }
 Tensor pad(const Tensor& x, std::span<const Padding> widths, double value) {
-  constexpr int64_t kMost = int64_t(1) << 60;  // a sum of three such sizes does not overflow
+  constexpr int64_t kMost = int64_t(1) << 60;  // three such sizes do not overflow
   const auto valid = [](const Padding& p) {
     return p.before >= 0 && p.after >= 0 && std::max(p.before, p.after) < kMost;
   };

@@ -38,8 +38,8 @@ Tensor flip(const Tensor& x, const Dims& dims);
 
 /// Running result of an associative function: slice i along dim is f(... f(f(x[0], x[1]), x[2]) ..., x[i]), of x's
 /// shape. f gets earlier and later slices of many places at once, any number n >= 1 along dim, and returns the combined
-/// ones in that shape and dtype; it must treat slices alike. maximum gives the running maximum, mul the running
-/// product; cumsum() is faster for sums.
+/// ones in that shape and dtype; it must treat slices alike. maximum and mul give the running maximum and product;
+/// cumsum() is faster for sums.
 ///
 /// Less than 2 n combinations in 2 log2(n) steps (Blelloch, Prefix sums and their applications, 1990). An Error if f
 /// returns another shape or dtype.
@@ -105,9 +105,9 @@ Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_inde
 /// draw order. A class of probability 0 is never drawn, and without replacement none twice.
 ///
 /// With replacement, or for one draw, bisection finds a uniform number in the row's running sum. Without, the classes
-/// with the largest p / e win, with exponential numbers e (Efraimidis and Spirakis, Weighted random sampling with a
-/// reservoir, 2006). Uniform numbers have 48 bits; everything is computed in f64. A seed gives the same draws on any
-/// number of threads and on every device, except for ties within rounding of f64.
+/// with the largest p / e win, e exponential (Efraimidis and Spirakis, Weighted random sampling with a reservoir,
+/// 2006). Uniform numbers have 48 bits; all else is f64. A seed gives the same draws on any number of threads and on
+/// every device, except for ties within rounding.
 ///
 /// An Error for a row with a negative or infinite number, NaN, or too few positive ones (n without replacement, else
 /// 1). On a GPU and in compiled functions gather() raises it when the draw is read.

@@ -26,8 +26,8 @@ struct Dropout : OpOf<Dropout> {
 }  // namespace op
 
 /// Sets each element to 0 with probability p and divides the others by 1 - p. Element i in row-major order becomes 0 if
-/// uniform(random_word(rng, i)) < p. Advances rng by numel words; for p == 0 returns x and draws nothing. f64, f32,
-/// bf16. An Error if p is outside [0, 1).
+/// uniform(random_word(rng, i)) < p. Advances rng by numel words, except for p == 0. f64, f32, bf16. An Error if p is
+/// outside [0, 1).
 Tensor dropout(const Tensor& x, double p, Rng& rng);
 
 }  // namespace tg

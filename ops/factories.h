@@ -72,7 +72,7 @@ template <class T> struct DrawnRange {
  private:
   static compute_t<T> rounded(double x) { return compute_t<T>(T(compute_t<T>(x))); }
   static compute_t<T> next(compute_t<T> x, bool up) {
-    if constexpr (std::is_same_v<T, bf16>) {  // adjacent values differ by 1 in bits
+    if constexpr (std::is_same_v<T, bf16>) {  // adjacent values: adjacent bits
       bf16 r(x);
       if (r.bits << 1 == 0)
         r.bits = up ? 0x0001 : 0x8001;
@@ -101,8 +101,7 @@ Tensor arange(double start, double stop, double step = 1, DType = DType::i64, De
 /// Normal values N(mean, std^2). Advances rng by numel words. f64, f32, bf16; f64 values have f32 precision: one
 /// generator serves every device bit for bit.
 Tensor randn(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
-/// Normal values N(mean, std^2) within 3 std of the mean. Advances rng by numel words. f64, f32, bf16; f64 values have
-/// f32 precision.
+/// randn() within 3 std of the mean.
 Tensor trunc_normal(const Shape&, Rng&, double mean = 0, double std = 1, DType = DType::f32, Device = {});
 /// Uniform values in [lo, hi). Advances rng by numel words. f64, f32, bf16; f64 values have f32 precision.
 Tensor rand(const Shape&, Rng&, double lo = 0, double hi = 1, DType = DType::f32, Device = {});

@@ -29,15 +29,15 @@ struct IndexMatmul : OpOf<IndexMatmul> {
 }  // namespace op
 
 /// Weights of F fragments: softmax over f of the scores sum_i x[..., f, i] selector[f, i]. Row x (..., in) is F
-/// fragments of D contiguous elements, in = F D. selector is (F, D), the result (..., F). f64, f32, or bf16 (computed
-/// in f32, rounded once). A NaN or infinite score is an Error that names row and fragment when the op runs; on a CUDA
-/// device the next read, copy or synchronize() throws it.
+/// fragments of D contiguous elements, in = F D; selector (F, D), result (..., F). f64, f32, or bf16 (computed in f32,
+/// rounded once). A NaN or infinite score is an Error that names row and fragment when the op runs; on a CUDA device
+/// see indexing.h.
 Tensor fragment_weights(const Tensor& x, const Tensor& selector);
 
 /// y[i] = a[i] b[index[i]], (B, N), with a (B, K), b (E, K, N), or (E, N, K) transposed, and index (B), i32 or i64.
-/// Rows with equal indices share a GEMM; unnamed matrices are not read. The gradient of b is dense, with zeros for
-/// those. f64, f32, or bf16 (accumulated in f32). An index outside [0, E) is an Error that names it and its position
-/// when the op runs; on a CUDA device see indexing.h.
+/// Rows with equal indices share a GEMM; unnamed matrices are not read. The gradient of b is dense. f64, f32, or bf16
+/// (accumulated in f32). An index outside [0, E) is an Error that names it and its position when the op runs; on a CUDA
+/// device see indexing.h.
 Tensor index_matmul(const Tensor& a, const Tensor& b, const Tensor& index, bool trans_b = false);
 
 /// For kernels: the Error of a score that is not finite.

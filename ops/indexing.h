@@ -84,19 +84,19 @@ struct Embedding : OpOf<Embedding> {
 /// y[i][j] = x[index[i][j]][j] for dim 0, and so on. index has x's number of dimensions, and no size larger than x's
 /// except along dim. y has index's shape and x's dtype: f64, f32, bf16, i64 or i32.
 Tensor gather(const Tensor& x, int64_t dim, const Tensor& index);
-/// x with src added: y[index[i][j]][j] += src[i][j] for dim 0, and so on. index and src have one shape, with x's number
-/// of dimensions and no size larger than x's except along dim. x and src have one dtype: f64, f32, bf16 (summed in
-/// f32), i64 or i32. Elements with equal indices are added in src's order, on any number of threads.
+/// x with src added: y[index[i][j]][j] += src[i][j] for dim 0, and so on. index and src have one shape, limited as in
+/// gather(). x and src have one dtype: f64, f32, bf16 (summed in f32), i64 or i32. Elements with equal indices are
+/// added in src's order, on any number of threads.
 Tensor scatter_add(const Tensor& x, int64_t dim, const Tensor& index, const Tensor& src);
 /// Slices of x along dim that index (n) names, in order: x's shape with size n along dim. f64, f32, bf16, i64, i32.
 Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 
 /// Writes update over the slices [start, start + n) of x along dim; update has size n there, else x's sizes. x becomes
 /// the new value, in place if no other handle has the old one. start is i32 or i64: (), or (A) with a start per x[a];
-/// then dim is not the first. f64, f32, bf16, i64, i32. The op reads start when it runs, so each call of a compiled
+/// then dim is not the first. f64, f32, bf16, i64, i32. The op reads start when it runs: each call of a compiled
 /// function writes at a new position. A start outside [0, size - n] is an Error that names it, and nothing is written;
-/// on a CUDA device it is asynchronous, and the other rows are written. There is no gradient: an Error if x or update
-/// needs one, outside of a NoGradScope.
+/// on a CUDA device it is asynchronous, and the other rows are written. No gradient: an Error if x or update needs one,
+/// outside of a NoGradScope.
 void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim);
 
 /// For kernels: the Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: the start's.
@@ -106,7 +106,7 @@ Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
 
 /// Rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). When the op runs, an id outside
-/// [0, V) is an Error that names it and its position; on a CUDA device see above.
+/// [0, V) is an Error, see above.
 Tensor embedding(const Tensor& ids, const Tensor& table);
 
 /// For kernels: the Error of an id outside a table of `rows` rows; `where`: its position in `ids`.

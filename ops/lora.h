@@ -27,8 +27,8 @@ struct Lora : OpOf<Lora> {
 }  // namespace op
 
 /// scale (x a) b, plus base if given: x (..., in), a (in, r), b (r, out), base and the result (..., out). All have one
-/// dtype: f64, f32, or bf16 (summed in f32; x a is rounded once). Scaling x a, not the result, changes last bits unless
-/// scale is a power of two. On CUDA, under MatmulPrecision::high and medium, it is two calls of matmul().
+/// dtype: f64, f32, or bf16 (summed in f32; x a is rounded once). Scaling x a changes last bits unless scale is a power
+/// of two. On CUDA, under MatmulPrecision::high and medium, it is two calls of matmul().
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base = {});
 
 }  // namespace tg

@@ -62,8 +62,7 @@ struct MseLoss : OpOf<MseLoss> {
 /// f32. GPUs compute the exponentials of bf16 logits to 2^-16.
 ///
 /// When the op runs, a target outside [0, V) other than ignore_index is an Error, as is the mean of no rows. On a CUDA
-/// device the loss of such a row is NaN, and the next read, copy or synchronize() throws the Error; with TG_SYNC=1 the
-/// op does.
+/// device the loss of such a row is NaN; see indexing.h.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions = {});
 /// (x - target)^2 of tensors with equal shapes (no broadcasting) and dtypes: f64, f32 or bf16. The result is 0-d for
 /// mean and sum, of x's shape for none; f64 for f64 inputs, else f32. The mean of no elements is an Error.

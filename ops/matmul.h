@@ -10,7 +10,7 @@ namespace tg {
 
 /// Options of matmul().
 struct MatmulOptions {
-  bool trans_a = false, trans_b = false;  ///< reads the last two dimensions of a, or b, swapped
+  bool trans_a = false, trans_b = false;  ///< swaps the last two dimensions of a, or b
   MatmulPrecision products = matmul_precision();
 };
 /// Concatenates string literals at compile time.

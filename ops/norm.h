@@ -76,8 +76,7 @@ using RmsNormGrad = NormGrad<false>;
 /// a weight is an Error. `to` replaces the result's dtype: bf16 for an f32 x.
 Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double eps = 1e-5,
                   std::optional<DType> to = {});
-/// x / sqrt(mean(x^2) + eps) * weight over the last dimension of x (..., C), in x's shape and dtype: f64, f32, or bf16
-/// (computed in f32). weight is (C) in x's dtype, or empty. `to`: see layer_norm().
+/// x / sqrt(mean(x^2) + eps) * weight: shapes, dtypes and `to` are those of layer_norm().
 Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double eps = 1e-5, std::optional<DType> to = {});
 
 /// Results of add_layer_norm() and add_rms_norm(), in x's shape: the sum in x's dtype, y in r's.
@@ -85,7 +84,7 @@ struct AddedNorm {
   Tensor sum, y;
 };
 /// sum = x + r and y = layer_norm(sum, weight, bias, eps) in one pass over memory, with the bits of two ops and casts:
-/// for a residual stream x. x and r have one shape. r and y have x's dtype, or bf16 where x is f32.
+/// for a residual stream x. One shape. r and y have x's dtype, or bf16 where x is f32.
 AddedNorm add_layer_norm(const Tensor& x, const Tensor& r, const Tensor& weight = {}, const Tensor& bias = {},
                          double eps = 1e-5);
 /// add_layer_norm() with y = rms_norm(sum, weight, eps).

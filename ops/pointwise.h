@@ -3,8 +3,8 @@
 /// (BinaryFns in binary.h) is the only list: kernels of every backend, tests and fixtures fold over it.
 ///
 /// A new unary op needs its struct, its name in UnaryFns, its function at the end of this file, and a run of
-/// tests/data/make_fixtures.py for PyTorch's values. df is instantiated for Sym (symbolic.h) too, for derivatives of
-/// any order; so it branches by math::select. User-defined unary ops need such a struct and TG_UNARY_OP.
+/// tests/data/make_fixtures.py for PyTorch's values. df branches by math::select, because it is instantiated for Sym
+/// (symbolic.h) too, for derivatives of any order. User-defined unary ops need such a struct and TG_UNARY_OP.
 #pragma once
 #include <tapegrad/ops/binary.h>
 
@@ -317,8 +317,8 @@ Tensor unary(const Tensor& x) {
   [[maybe_unused]] static const bool TG_CAT(unary_, __LINE__) = ::tg::backend::add_unary<F>(TG_CAT(kOrigin, __LINE__))
 
 /// Elementwise functions of a tensor, in its shape and dtype: f64, f32 or bf16; neg, abs, sign and relu also take i64
-/// and i32. log1p(x) is log(1 + x), rsqrt(x) is 1 / sqrt(x), -x is neg(x); softplus, silu, gelu and gelu_tanh are
-/// defined at op::Softplus, op::Silu, op::Gelu and op::GeluTanh. round() rounds ties to even. NaN gives NaN, except
+/// and i32. Definitions: op::Log1p, op::Rsqrt, op::Softplus,
+/// op::Silu, op::Gelu and op::GeluTanh; -x is neg(x). round() rounds ties to even. NaN gives NaN, except
 /// sign(NaN) = 0. The derivatives of floor, round and sign are 0, and those of abs and relu at 0. sin and cos of f32
 /// are NaN from |x| = 2^29 up. PyTorch's softplus is x above 20, which is off by 2e-9 at most.
 /// @{

@@ -11,7 +11,7 @@ namespace op {
 struct Sum : OpOf<Sum> {
   static constexpr auto kName = "sum";
   uint8_t dims;  ///< one bit per reduced dimension
-  bool keep;     ///< reduced dimensions stay as size 1
+  bool keep;     ///< keeps reduced dimensions as size 1
   Sum(uint8_t mask, bool keepdim) : dims(mask), keep(keepdim) {}
   Layouts infer(Inputs) const override;
   Tensors vjp(const Vjp&) const override;
@@ -64,7 +64,7 @@ struct Var : OpOf<Var> {
 struct Cumsum : OpOf<Cumsum> {
   static constexpr auto kName = "cumsum";
   size_t dim;
-  bool reverse;  ///< last to first element: the gradient
+  bool reverse;  ///< the gradient
   Cumsum(size_t d, bool backwards) : dim(d), reverse(backwards) {}
   Traits traits() const override { return {.may_alias = mask_of(0)}; }
   Layouts infer(Inputs) const override;

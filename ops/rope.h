@@ -32,10 +32,10 @@ struct RopeScaling {
 };
 /// Options of rope().
 struct RopeOptions {
-  double theta = 10000;  ///< pair i of position p is rotated by p theta^(-2i / HS)
+  double theta = 10000;  ///< pair i of position p rotates by p theta^(-2i / HS)
   int64_t start = 0;     ///< position of the first row
   /// (B) i32 or i64: position of the first row of each sequence x[b], instead of `start`; x is (B, ..., T, HS). Read
-  /// when the op runs, for sequences of unequal lengths and compiled functions.
+  /// when the op runs.
   Tensor starts = {};
   RopeScaling scaling = {};
   /// > 0: x is (..., T, H, HS), as projected queries, keys and values; the first `heads` of H heads are rotated, the
@@ -71,7 +71,7 @@ struct Rope : OpOf<Rope> {
   Layout kept(const Layout& x) const;
   /// @}
 };
-inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< positions are below it, the limit of math::sincos
+inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< limit of math::sincos
 }  // namespace op
 
 /// Rotation of a pair from a position to the next, for kernels.
@@ -89,7 +89,7 @@ TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t p
 /// Rotates x (..., T, HS) by position. Row t has position start + t; (x_2i, x_2i+1) becomes (cos x_2i - sin x_2i+1, sin
 /// x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed and reduced in f64. An
 /// Error if HS is odd, theta is below 1, the scaling is wrong, start is negative, or a position is 2^29 or more; for
-/// `starts` when the op runs, on a CUDA device see indexing.h.
+/// `starts` when the op runs, see indexing.h.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
 
 /// For kernels: the Error of a start whose `rows` rows leave the valid positions; `position`: its sequence.

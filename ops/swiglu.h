@@ -25,8 +25,8 @@ struct SwigluGrad : OpOf<SwigluGrad> {
 }  // namespace op
 
 /// silu(x[..., :F]) * x[..., F:] of x (..., 2F), the gate first: (..., F). f64, f32, or bf16 (computed in f32, rounded
-/// once). GPU sigmoids for bf16 are approximate: within 2^-16 for gates from -87 up, 1/128 of half a unit of bf16;
-/// below, where they are less than 2^-125, they may be 0. An Error if the last size is odd.
+/// once). GPU sigmoids for bf16 are within 2^-16 (1/128 of half a unit of bf16) for gates from -87 up; below, where
+/// they are less than 2^-125, they may be 0. An Error if the last size is odd.
 Tensor swiglu(const Tensor& x);
 
 }  // namespace tg

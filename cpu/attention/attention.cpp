@@ -1,13 +1,12 @@
-// Kernels of ops/attention.h: flash attention (Dao et al., 2022) with base-2 exponentials; c = |scale| log2(e).
-// q, y, dy: (b, h, tq, d); k, v: (b, h / group, tk, d); lse: (b, h, tq); the code calls d hs. For each block of keys:
+// Flash attention (Dao et al., 2022) with base-2 exponentials; c = |scale| log2(e). q, y, dy: (b, h, tq, d); k, v:
+// (b, h / group, tk, d); lse: (b, h, tq); the code calls d hs. For each block of keys:
 // forward:  s = K Q^T; top = max(max, max over keys of c s); s = 2^(c s - top); factor = 2^(max - top); max = top;
 //           sum = factor sum + sum over keys of s; y = factor y + s^T V
-//           at the end y = y / sum; lse = max ln(2) + ln(sum)
+//           last: y = y / sum; lse = max ln(2) + ln(sum)
 // backward: delta = sum over d of dy y; p = 2^(c K Q^T - lse log2(e)); dp = V dY^T; dp = scale p (dp - delta);
 //           dv += p dY; dk += dp Q; dq += dp^T K
-// s, p and dp are (keys, queries): only Q and dY are transposed, and queries are the lanes of softmax. Register tiles
-// skip masked keys. A task is a block of queries (forward), or a range of keys of a key head with all its query heads
-// (backward: no row has two writers).
+// s, p and dp are (keys, queries): queries are the lanes of softmax. A task is a block of queries (forward), or a range
+// of keys of a key head with all its query heads (backward: no row has two writers).
 #include <tapegrad/cpu/attention/blocks.h>
 #include <tapegrad/cpu/attention/one_query.h>
 #include <tapegrad/cpu/simd/lanes.h>
@@ -204,7 +203,7 @@ template <class T> struct BackwardTile {
     };
     if (part) {
       C* const of_head = part + (h - g * z.group) * z.tq * ld;
-      std::fill_n(of_head, z.tq * ld, C(0));  // queries may see none of these keys
+      std::fill_n(of_head, z.tq * ld, C(0));  // queries may see none
       return all({of_head, ld});
     }
     Sums<T> dq(out[0], b, h, dqs, 0, z.tq);
@@ -318,7 +317,7 @@ template <class T> void backward_one(const BackwardTile<T>& t) {
   write(t.out[2], p, dy);
 }
 
-// Key ranges in backward keep threads busy if heads are few. Sizes alone decide: dq is the sum over ranges, in order.
+// Key ranges keep threads busy in backward if heads are few. Sizes alone decide; dq is the sum over ranges, in order.
 struct Parts {
   // About kTiles tasks, with dq of all ranges in kBytes.
   static constexpr int64_t kTiles = 8, kBytes = int64_t(64) << 20;

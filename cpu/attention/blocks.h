@@ -10,7 +10,7 @@
 
 namespace tg::cpu::TG_ISA_NS::blocks {
 inline constexpr int64_t kQueries = 128, kKeys = 128;
-inline constexpr int64_t kStrip = 64;  // queries per accumulation into dk and dv
+inline constexpr int64_t kStrip = 64;  // queries per pass into dk and dv
 inline constexpr double kLog2E = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
 // Per-thread scratch. Aligned: the sum order of Eigen's smallest GEMMs depends on it.
@@ -49,8 +49,8 @@ template <class T> MatView<T> head_of(const Buf& x, int64_t b, int64_t h) {
   const Strides& s = x.strides();
   return {x.data<T>() + b * s[0] + h * s[1], s[2], s[3]};
 }
-// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`. Rows
-// far apart share few L1 sets: copied unless `seldom` (read at most twice).
+// Rows [first, first + n) of hs elements in compute_t<T>, zero-padded to whole vectors: in place or in `scratch`.
+// Distant rows share few L1 sets: copied unless `seldom` (read at most twice).
 template <class T>
 MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs, compute_t<T>* scratch,
                               bool seldom = false) {
@@ -80,7 +80,6 @@ struct Sizes {
   double scale;
   bool pairs;     // scores by GEMM on bf16 pairs
   int64_t depth;  // k of the score GEMM
-  // Valid keys, and the position of the first query.
   int64_t keys, start;
   Sizes(const op::AttentionForm& o, const Buf& q, const Buf& k)
       : tq(q.size(2)),
@@ -102,7 +101,7 @@ struct Sizes {
 struct Block {
   const Sizes& z;
   int64_t q0, queries, k0, n;
-  int64_t seen_first() const { return z.seen(q0) - k0; }  // < 0: some queries do not even see key k0
+  int64_t seen_first() const { return z.seen(q0) - k0; }  // < 0: some queries do not see key k0
   template <class C> lanes::Panel lanes(int64_t ld) const { return {ld, n, whole_vectors<C>(queries), seen_first()}; }
   // Query j sees keys i < seen_first() + j, so i + at <= j.
   Triangle triangle(Triangle::Of of, int64_t at) const { return seen_first() < n ? Triangle{of, at} : Triangle{}; }
@@ -157,7 +156,6 @@ MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, in
 
 // Never negative: queries change sign instead.
 template <class C> C score_scale(const Sizes& z) { return C(std::abs(z.scale) * kLog2E); }
-// n query rows become columns of panels.
 template <class C> void turn(const Sizes& z, bool scaled, int64_t n, MatView<C> x, C* to) {
   for (int64_t i = 0; i < n; i += kPanel<C>) {
     C* const panel = to + i * z.depth;

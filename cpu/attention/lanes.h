@@ -35,7 +35,7 @@ template <class C> void softmax_step(const Panel& x, C* s, C scale, C* max, C* s
   using V = Vector<C>;
   const V none = V{} - std::numeric_limits<C>::infinity();
   for (int64_t w = 0; w < x.width; w += kVector<C>) {
-    V top = none;  // may lose NaN: the sum of exponentials has it
+    V top = none;  // may lose NaN, which the sum has
     for_seen<C>(x, w, 0, x.n, [&](int64_t k, auto hidden) {
       const V y = hidden(none, load_vector(s + k * x.ld + w));
       top = top < y ? y : top;

@@ -54,7 +54,6 @@ void gemm_in_cache(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, 
 bool multiplies_pairs();
 void gemm_in_cache_pairs(int64_t m, int64_t n, int64_t k, MatView<float> a, MatView<float> b, float* c, int64_t ldc,
                          Triangle);
-// x (k x cols, cols <= kPanel) becomes a zero-padded panel.
 template <class T> void pack_panel(int64_t k, int64_t cols, MatView<T> x, T* to);
 
 }  // namespace tg::cpu::TG_ISA_NS

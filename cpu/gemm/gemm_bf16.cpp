@@ -32,7 +32,6 @@ struct Product {
 };
 // Widens blocks and calls gemm_serial in f32. Except with Eigen, the split changes no bit.
 namespace widened {
-// At most the depth of the f32 GEMM's blocks.
 constexpr int64_t kDepth = 384, kHeight = 192, kWidth = 256;
 
 MatView<float> widen(MatView<bf16> v, int64_t rows, int64_t cols, bool by_rows, float* to) {
@@ -67,7 +66,7 @@ void multiply(const Product& p, bool parallel) {
 
 #if TG_ISA_LEVEL == 4
 namespace paired {
-constexpr int64_t kSerial = 1 << 21;  // multiply-adds: less runs on the calling thread
+constexpr int64_t kSerial = 1 << 21;  // multiply-adds: below, serial
 
 void multiply(const Product& p, Bf16Path path, bool parallel) {
   using namespace packed;

@@ -8,8 +8,7 @@
 #include <vector>
 
 namespace tg::cpu::TG_ISA_NS {
-// Eigen's expressions have paths for vectors and small matrices, which take most of the compile time, and whose sums
-// depend on alignment.
+// Eigen's expressions special-case vectors and small matrices: most of the compile time, and sums depend on alignment.
 template <class T, int A, int B>
 void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc) {
   using namespace Eigen::internal;
@@ -18,7 +17,6 @@ void add_product(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const
   general_matrix_matrix_product<int64_t, T, A, false, T, B, false, Eigen::RowMajor, 1>::run(
       m, n, k, a, lda, b, ldb, c, 1, ldc, T(1), blocking, nullptr);
 }
-// Copies to row-major unless a stride is 1.
 template <class T> MatView<T> packed(MatView<T> v, int64_t rows, int64_t cols, std::vector<T>& scratch) {
   if (v.col == 1 && (v.row >= cols || rows <= 1)) return {v.p, std::max(v.row, cols), 1};
   if (v.row == 1 && (v.col >= rows || cols <= 1)) return {v.p, 1, std::max(v.col, rows)};

@@ -15,8 +15,8 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 using Int8Product = packed::Product<int8_t, int32_t>;
 using Int8Kernels = packed::Kernels<int8_t, int32_t>;
-constexpr int64_t kSerial = 1 << 22;  // multiply-adds: less runs on the calling thread
-constexpr int64_t kFew = 32;          // rows: reading B takes the time up to here
+constexpr int64_t kSerial = 1 << 22;  // multiply-adds: below, serial
+constexpr int64_t kFew = 32;          // rows: B bounds time up to here
 
 // Compilers vectorise int16.
 namespace plain {
@@ -29,7 +29,7 @@ void widen(MatView<int8_t> v, int64_t rows, int64_t depth, int16_t* to) {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t t = 0; t < depth; ++t) to[i * kDepth + t] = v.p[i * v.row + t * v.col];
   } else {
-    for (int64_t i = 0; i < rows; i += 32)  // cache lines of v and `to`
+    for (int64_t i = 0; i < rows; i += 32)  // cache lines
       for (int64_t t = 0; t < depth; ++t)
         for (int64_t r = i; r < std::min(rows, i + 32); ++r) to[r * kDepth + t] = v.p[r + t * v.col];
   }

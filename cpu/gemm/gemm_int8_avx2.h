@@ -14,7 +14,6 @@ inline __m256i widened(const int8_t* p) {  // 16 elements
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-// 8 x 8 elements of 32 bits.
 inline void transpose(__m256i (&x)[8]) {
   __m256i a[8], b[8];
 #pragma GCC unroll 4
@@ -48,7 +47,6 @@ template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
           store256(to + tile + (j + r) * kRow + 4 * i, _mm256_xor_si256(x[r], _mm256_set1_epi8(char(Flip))));
       }
 }
-// Rows contiguous in k, in A's layout.
 template <bool Wide> void pack_rows(MatView<int8_t> v, std::byte* to) {
   for (int64_t i = 0; i < kSide; ++i, to += kRow) {
     const int8_t* const p = v.p + i * v.row;

@@ -12,7 +12,7 @@
 
 namespace tg::cpu::TG_ISA_NS::few {
 inline constexpr int64_t kRows = 16;        // maximum
-inline constexpr int kColumns = 4;          // columns of B at a time
+inline constexpr int kColumns = 4;          // columns of B at once
 inline constexpr int64_t kBytes = 1 << 16;  // bytes of B in a tile
 
 struct Madd {
@@ -27,7 +27,7 @@ struct Madd {
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
   static void add(Vector& sum, Vector a, Vector b) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
 };
-// vpdpbusd is unsigned by signed: adds 128 to B, subtracts 128 times the sum of A's row.
+// vpdpbusd is unsigned by signed: 128 is added to B, and its product with A's row subtracted.
 struct Vex {
   using Vector = __m256i;
   using OfA = int8_t;
@@ -61,7 +61,6 @@ inline int32_t reduce_add(__m512i x) {
 }
 #endif
 
-// A: R rows, lda apart and zero-padded; B: N columns.
 template <class Dot, int R, int N>
 void tile(int64_t k, const typename Dot::OfA* a, int64_t lda, const int8_t* b, int64_t ldb, const int32_t* starts,
           int32_t* sums, int64_t ld) {

@@ -68,7 +68,6 @@ void tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk,
 #pragma GCC unroll 2
     for (int w = 0; w < W; ++w) store_vector(c + w * L, add ? sum[r][w] + load_vector(c + w * L) : sum[r][w]);
 }
-// First n < kLanes elements; the rest loads as 0.
 #if TG_ISA_LEVEL == 4
 template <class T> class Lanes {
  public:
@@ -117,7 +116,6 @@ template <class T> class Lanes {
   __m256i mask_;
 };
 #endif
-// Fewer columns than a vector, unpadded B.
 template <int R, class T>
 void narrow_tile(int64_t k, const T* a, int64_t ar, int64_t ak, const T* b, int64_t bk, T* c, int64_t ldc, bool add,
                  Lanes<T> some) {

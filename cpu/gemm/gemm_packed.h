@@ -11,7 +11,7 @@
 #include <utility>
 
 namespace tg::cpu::TG_ISA_NS::packed {
-inline constexpr int64_t kSide = 32;            // a block of C is kSide x kSide
+inline constexpr int64_t kSide = 32;            // C's block is kSide x kSide
 inline constexpr int64_t kRow = 64;             // bytes
 inline constexpr int64_t kStep = kSide * kRow;  // bytes
 // Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
@@ -32,7 +32,6 @@ template <class T, class Sum> struct Kernels {
                 const Sum* starts);
   // Sums to add to kSide rows of C, from packed A; null: none.
   void (*starts)(int64_t steps, const std::byte* a, Sum* to);
-  // Enclose a thread's blocks; may be null.
   void (*enter)(), (*leave)();
   int64_t parts = 1;  // 1 or 3
 };
@@ -102,7 +101,6 @@ template <class T, class Sum> class Blocked {
     if (parallel_) return parallel_for(n, f);
     for (int64_t t = 0; t < n; ++t) f(t);
   }
-  // v begins at row `first` of A or column `first` of B.
   Packed pack(bool of_b, int64_t first, MatView<T> v, int64_t rows, int64_t depth, Scratch& scratch) const {
     const auto pack_step = of_b ? kernels_.pack_b : kernels_.pack_a;
     const int64_t panels = ceil_div(rows, kSide), steps = ceil_div(depth, kernels_.step), parts = kernels_.parts;
@@ -130,8 +128,8 @@ template <class T, class Sum> class Blocked {
   }
   void multiply(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
-    const int64_t ld = across * kSide + 16;  // not a power of two: L1 set aliasing
-    const bool whole = b.depth == p_.k;      // else sums are kept across blocks of k
+    const int64_t ld = across * kSide + 16;  // not a power of two: L1 aliasing
+    const bool whole = b.depth == p_.k;      // else sums continue across blocks
     Sum* const kept = whole ? nullptr : t_sums.get<Sum>(down * kSide * ld);
     const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
     const int64_t group = ceil_div(across, groups);
@@ -140,7 +138,6 @@ template <class T, class Sum> class Blocked {
       if (first < last) rows(b, i, first, last, whole ? t_own.get<Sum>(kSide * ld) : kept + i * ld, ld);
     });
   }
-  // Rows [i, i + kSide) by column panels [first, last).
   void rows(const Block& b, int64_t i, int64_t first, int64_t last, Sum* sums, int64_t ld) const {
     const int64_t some = std::min(kSide, b.rows - i);
     const bool all_of_a = a_.steps > b_.steps;
@@ -148,7 +145,7 @@ template <class T, class Sum> class Blocked {
     if (kernels_.enter) kernels_.enter();
     for (int64_t s = 0; s < b_.steps; s += most) {
       const int64_t chunk = std::min(most, b_.steps - s), at = (all_of_a ? b.first / kernels_.step : 0) + s;
-      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // adds `starts` once per packed A
+      const bool begins = s == 0 && (b.first == 0 || !all_of_a);  // `starts` count once per packed A
       const Sum* const starts = kernels_.starts && begins ? starts_ + i : nullptr;
       const bool add = b.first + s > 0;
       for (int64_t j = first; j < last; ++j) {
@@ -180,7 +177,7 @@ template <class T, class Sum> class Blocked {
   const Product<T, Sum>& p_;
   const Kernels<T, Sum>& kernels_;
   bool parallel_;
-  Packed a_, b_;  // a_: the block's k, or all of k
+  Packed a_, b_;  // a_: one block, or all of k
   Sum* starts_ = nullptr;
 };
 }  // namespace tg::cpu::TG_ISA_NS::packed

@@ -10,7 +10,6 @@
 namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kTile = 16 * kRow;  // bytes
 
-// 16 x 16 elements of 32 bits.
 inline void transpose(__m512i (&x)[16]) {
   __m512i a[16], b[16];
 #pragma GCC unroll 8
@@ -48,7 +47,6 @@ inline __m512i lines(MatView<int8_t> v, int64_t t, __mmask16 some, int64_t depth
     const bool inside = at < depth;
     return _mm_maskz_loadu_epi8(inside ? some : 0, v.p + (inside ? at * v.col : 0));
   };
-  // Four columns, interleaved as 32-bit words, then as bytes.
   const __m512i x = _mm512_inserti32x4(
       _mm512_inserti32x4(_mm512_inserti32x4(_mm512_castsi128_si512(line(t)), line(t + 1), 1), line(t + 2), 2),
       line(t + 3), 3);

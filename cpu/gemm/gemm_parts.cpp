@@ -15,9 +15,9 @@ namespace tg::cpu::TG_ISA_NS {
 #if TG_ISA_LEVEL == 4
 namespace {
 using namespace packed;
-constexpr int64_t kFewRows = 16;          // reading B takes the time up to here
+constexpr int64_t kFewRows = 16;          // B bounds time up to here
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
-constexpr int64_t kSerial = 1 << 21;      // less runs on the calling thread
+constexpr int64_t kSerial = 1 << 21;      // below, serial
 constexpr int64_t kTileDepth = kRow / 2;  // elements of k per step
 thread_local Scratch t_largest, t_copy;
 
@@ -40,7 +40,6 @@ __m512i minus(__m512i a, __m512i b) {
   return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
 }
 
-// `Parts` tiles of gemm_packed_avx512.h, `part` bytes apart.
 template <int Parts, bool OfB>
 void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte* to, int64_t part) {
   if (v.col != 1 && v.row != 1) {
@@ -119,7 +118,6 @@ class Guard {
       }
     }
   }
-  // redo(i, rows): rows of C that need f32.
   template <class F> void for_others(F&& redo) const {
     int least = kInfinite, most = 0;  // exponents of B's columns
     for (int64_t j = 0; j < n_; ++j)

@@ -5,7 +5,6 @@
 namespace tg::cpu::TG_ISA_NS::small_k {
 using namespace tiles;
 inline constexpr int64_t kStep = TG_ISA_LEVEL == 4 ? 8 : 4;  // k per pass: A stays in registers
-// Larger k: register tiles of C are faster.
 inline constexpr int64_t kRegisters = 2 * kStep;
 template <int K> inline constexpr int kRegisterRows = std::min<int>(4, 3 * kStep / K);
 // kStep rows of B fill half of L1.
@@ -72,7 +71,6 @@ inline constexpr auto kRegisterBlocks = []<int... K>(std::integer_sequence<int, 
   return std::array<decltype(&register_block<1, T>), sizeof...(K)>{register_block<K + 1, T>...};
 }(std::make_integer_sequence<int, kStep>());
 
-// A stays in registers; C += allows one pass.
 template <class T> bool fits_registers(const Product<T>& p) {
   return p.b.col == 1 && p.k <= (p.o.accumulate ? kStep : kRegisters) && p.m > small_m::kMost && p.n >= kLanes<T>;
 }

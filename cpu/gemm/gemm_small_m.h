@@ -10,10 +10,10 @@ namespace tg::cpu::TG_ISA_NS::small_m {
 using micro::Bits, micro::kLanes, micro::transpose;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
-inline constexpr int64_t kDepth = 384;                         // max k of an FMA chain; chains are added in order
+inline constexpr int64_t kDepth = 384;                         // max k of an FMA chain
 // Bytes of a column of B; kLanes of them, with prefetches, take a fraction of L2.
 inline constexpr int64_t kSegment = 6144;
-inline constexpr int64_t kNear = 1 << 18;  // bytes of B that fit a cache
+inline constexpr int64_t kNear = 1 << 18;  // bytes of B in a cache
 inline constexpr int64_t kColumns = 64;    // contiguous in k, per tile
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
@@ -39,7 +39,7 @@ template <class Number> struct ScalarFma {
   using Lane = Number;
   using Sum = Number;
   static constexpr int64_t kUnit = 1;
-  static constexpr bool kOneChain = false;  // one chain over all of k
+  static constexpr bool kOneChain = false;  // one chain over k
   static Lane lane(MatView<T> a, int64_t i, int64_t t, int64_t) { return a.p[i * a.row + t * a.col]; }
   template <int R> static void add(Vector<Sum> (&sum)[R], const Lane* a, Bits<Sum> x, int64_t) {
 #pragma GCC unroll 16
@@ -88,7 +88,6 @@ struct Pairs {
 };
 #endif
 
-// Lines to prefetch: `lines` of a row, then the next row's.
 struct Ahead {
   const std::byte* p;
   int64_t left, lines, skip;
@@ -155,7 +154,7 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
         for (int64_t unit = 0; unit < kUnits; ++unit, a += R) W::template add<R>(sum, a, x[i], unit);
       continue;
     }
-    Bits<S> y[L];  // in memory; x may stay in registers
+    Bits<S> y[L];  // x may stay in registers
 #pragma GCC unroll 16
     for (int i = 0; i < L; ++i) y[i] = x[i];
     for (int64_t u = 0, at = t; u < L * kUnits && at < range.k; ++u, a += R) {
@@ -205,7 +204,6 @@ inline constexpr auto kRowsTiles = []<int... R>(std::integer_sequence<int, R...>
   return std::array<decltype(&rows_tile<W, 1>), kGroup>{rows_tile<W, R + 1>...};
 }(std::make_integer_sequence<int, kGroup>());
 
-// m <= kMost, n >= kLanes; B's rows or columns are contiguous.
 template <class W> class Product {
  public:
   using T = typename W::T;
@@ -240,7 +238,6 @@ template <class W> class Product {
  private:
   static constexpr int64_t L = kLanes<Sum>;
 
-  // The last strip may overlap the one before.
   static int64_t column(int64_t strip, int64_t cols) { return std::min(strip * L, cols - L); }
 
   void by_lines(int64_t j, int64_t cols, Sum* totals) const {

@@ -126,14 +126,12 @@ inline void transpose_pairs(__m512 (&x)[8]) {
   }
 }
 #endif
-// `cols` columns of kLanes rows, ld apart; results are `step` apart.
 template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t cols, T* to, int64_t step) {
   constexpr int L = kLanes<T>;
   const Lanes<T> some(cols);
 #if TG_ISA_LEVEL == 4
   if constexpr (std::is_same_v<T, float>)
     if (cols <= L / 2) {
-      // Two rows per vector halve the shuffles.
       const auto half = __mmask8((1u << cols) - 1);
       __m512 x[8];
 #pragma GCC unroll 8
@@ -171,7 +169,6 @@ template <class T> inline Columns<T> pack_columns(int64_t k, int64_t cols, MatVi
 }
 
 inline constexpr int64_t kRowsAtOnce = 24;
-// 8 columns of this range of k fill half of L1.
 template <class T> inline constexpr int64_t kPart = 16384 / 8 / sizeof(T);
 
 // N columns at a time, rows [i, end), k range [t, t + depth). Returns the first column left.

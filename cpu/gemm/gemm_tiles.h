@@ -4,18 +4,15 @@
 
 namespace tg::cpu::TG_ISA_NS::tiles {
 // A tile: a thread's rows x cols of C; a register tile: kRows x kCols. k is split into blocks of at most kDepth, B into
-// panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, kTileCols of B stream from L2. AVX2: a panel of B
-// stays in L1; A streams, packed in the register tile's order, since six-row loads leave few issue slots next to the
-// FMAs.
+// panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, B streams from L2. AVX2: a panel of B stays in L1;
+// A streams, packed in the register tile's order, since six-row loads leave few issue slots next to the FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
 template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds, about 5 us
-inline constexpr int64_t kMostTiles = 16;                                   // the split aims at no more
-template <class T>
-// Elements of a packed operand for all tiles.
-inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
+inline constexpr int64_t kMostTiles = 16;                                   // at most
+template <class T> inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
 // Costs per element, in multiply-adds.
 inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
 // Contiguous columns of A up to this size stay in place.
@@ -61,7 +58,6 @@ void add_tile(const Product<T>& p, const Block& l, int64_t i, int64_t rows, int6
       c[r * p.ldc + s] = add ? c[r * p.ldc + s] + buffer[r * kCols<T> + s] : buffer[r * kCols<T> + s];
 }
 
-// Contiguous rows or columns, a few lines at a time.
 template <class T> struct Ahead {
   static constexpr int64_t kLine = 64 / sizeof(T);
   const T* row = nullptr;
@@ -74,18 +70,18 @@ template <class T> struct Ahead {
   }
 };
 
-// B is always packed, A on AVX2 and where its layout is bad for caches. All threads pack the smaller packed operand
-// first; each tile packs its share of the larger one.
+// B is always packed, A on AVX2 and where its layout is bad for caches. All threads pack the smaller one first; each
+// tile packs its share of the larger.
 template <class T> struct Tiles {
   const Product<T>& p;
-  // Register tiles read kRows elements per column of A. In contiguous columns, the rest of those cache lines must stay
+  // Register tiles read kRows elements per column of A: in contiguous columns, the rest of the cache line must stay
   // cached.
   const bool in_rows = p.a.col == 1, in_columns = p.a.row == 1 && p.m * p.k <= kColumns<T>;
   const bool packs_a = kPacksA || (!in_rows && (aliases_in_l1<T>(p.a.col) || !in_columns));
   const int64_t step = rows_at_once(p.a);
   const bool shares_b = p.n <= p.m, shares_a = packs_a && !shares_b;
   const int64_t padded = shares_b ? ceil_div(p.n, kCols<T>) * kCols<T> : ceil_div(p.m, kRows) * kRows;
-  int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, and the size of one
+  int64_t down = 1, across = 1, rows = 0, cols = 0;  // tiles, a tile's size
 
   // The cheapest split into about `want` tiles. Threads idle while the last tiles run (+ 2), so small tiles win.
   void cut() {
@@ -132,7 +128,6 @@ template <class T> struct Tiles {
     const T* const first = p.b.at(l.first, j).p;
     return p.b.col == 1 ? Ahead<T>{first, p.b.row, n, l.depth} : Ahead<T>{first, p.b.col, l.depth, n};
   }
-  // Rows [i0, i0 + m), columns [j0, j0 + n); `shared` is block l's.
   void add_block(const Block& l, const T* shared, int64_t i0, int64_t m, int64_t j0, int64_t n, Ahead<T> next_b) const {
     T* const own = t_own.get<T>(kDepth * (shares_b ? rows : cols));
     const T* b = own;
@@ -149,7 +144,7 @@ template <class T> struct Tiles {
     const int64_t next = packs_a ? l.depth : a.row;
     const int64_t calls = ceil_div(m, step) * ceil_div(n, kCols<T>);
     const int64_t lines = ceil_div(next_b.rows * next_b.cols, calls * Ahead<T>::kLine) + 1;
-    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns of B in cache while A streams
+    constexpr int64_t kStay = kPacksA ? kCols<T> : kTileCols<T>;  // columns of B in cache
     for (int64_t j1 = 0; j1 < n; j1 += kStay)
       for (int64_t i = 0; i < m; i += step)
         for (int64_t j = j1; j < std::min(n, j1 + kStay); j += kCols<T>) {
@@ -160,7 +155,6 @@ template <class T> struct Tiles {
   }
   void run(bool parallel) {
     cut();
-    // The shared operand's blocks must fit a cache.
     const int64_t per = shares_a || shares_b ? std::max<int64_t>(1, kShared<T> / (padded * kDepth)) : blocks(p.k);
     for (int64_t q0 = 0, q1; q0 < blocks(p.k); q0 = q1) {
       q1 = std::min(q0 + per, blocks(p.k));

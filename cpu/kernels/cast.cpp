@@ -1,5 +1,4 @@
-// Any layout to contiguous. Values go through i64 or f64, which hold all others: 30 loops, not 100. Conversions of
-// training are direct.
+// Any layout to contiguous. Values go through i64 or f64, which hold all others: 30 loops, not 100.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cpu/simd/loop.h>
 

@@ -7,7 +7,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// Arithmetic types, and bytes for bool if the function takes it.
 template <class F, class G> void visit_compared(DType d, G&& g) {
   if constexpr (F::kBools)
     if (d == DType::boolean) return g.template operator()<uint8_t>();

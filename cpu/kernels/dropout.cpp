@@ -12,9 +12,8 @@
 namespace tg::cpu::TG_ISA_NS {
 namespace {
 using Lane = Vector<uint64_t>;
-constexpr int64_t kBlocks = kVector<uint64_t>;  // blocks of four words, a lane each
+constexpr int64_t kBlocks = kVector<uint64_t>;  // blocks, a lane each
 
-// Compilers know no expression for lower halves.
 Lane product(const Lane& a, const Lane& b) {
 #if defined(__AVX512F__)
   return Lane(_mm512_mul_epu32(__m512i(a), __m512i(b)));

@@ -1,4 +1,3 @@
-// Rows of one matrix are gathered into one GEMM.
 #include <tapegrad/cpu/gemm/gemm_bf16.h>
 #include <tapegrad/cpu/simd/exp.h>
 #include <tapegrad/cpu/simd/rows.h>

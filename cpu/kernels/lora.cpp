@@ -9,7 +9,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: less runs on one thread
+constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: below, serial
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Whole register tiles at every level. Blocks pack A themselves, so they are few, and equal where rows do not depend on
@@ -40,7 +40,6 @@ struct Sizes {
   int64_t rows, in, r, out;
 };
 
-// y (rows, out), h (rows, r) from row `first` on. x(i, scratch): row i.
 template <class T>
 void block(const op::Lora& op, const Sizes& s, int64_t first, int64_t n, const Rows<T>& x, const Matrix<T>& a,
            const Matrix<T>& b, const Rows<T>* base, T* y, T* h) {

@@ -40,7 +40,6 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     if (count == 1)
       return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
-    // One b, evenly spaced rows: the batch becomes more rows.
     const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
     Shape all = batch;
     all.push_back(m);
@@ -78,7 +77,6 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
   using C = compute_t<T>;
   const Buf &x = in[0], &weight = in[1];
   const int64_t n = weight.size(0), k = weight.size(1), m = out.numel() / n;
-  // A strided view if x's leading dimensions merge, else a copy.
   const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                      {Strides(x.strides().begin(), x.strides().end() - 1)});
   MatView<T> a{x.data<T>(), rows.strides[0][0], x.strides().back()};

@@ -1,4 +1,4 @@
-// Groups of rows: latencies of their accumulators overlap. The output may reuse an input. Variance takes two passes.
+// Groups of rows overlap the latencies of their accumulators. The output may reuse an input. Variance takes two passes.
 // RMSNorm is LayerNorm with mean 0.
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/rows.h>
@@ -11,7 +11,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// In the compute dtype, in place or a copy; null if absent.
 template <class T> class Parameter {
  public:
   Parameter(Bufs in, size_t i, int64_t n) {
@@ -35,15 +34,14 @@ template <class T> class Parameter {
   const compute_t<T>* p_ = nullptr;
 };
 
-// Rows are processed together if their data fits L1.
-constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x and y are in L2
+constexpr int64_t kMostTogether = 8, kNear = 1 << 17;  // elements: x, y in L2
 int64_t rows_together(int64_t n, int64_t elements) {
   return std::clamp<int64_t>(elements / std::max<int64_t>(n, 1), 1, kMostTogether);
 }
 thread_local Scratch t_rows;
 
-// One term, or two, whose sum is the second output. The four norms share one compiled function: the run-time choice is
-// cheap. B: type of r and y.
+// One term, or two, whose sum is the second output. One compiled function: the run-time choice is cheap. B: type of r
+// and y.
 template <class T, class B> void forward(size_t terms, bool centred, double eps, Bufs in, Bufs out) {
   using C = compute_t<T>;
   const Shape& shape = out[0].shape();
@@ -55,7 +53,6 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
   B* const y = out[0].data<B>();
   T* const sum = terms > 1 ? out[1].data<T>() : nullptr;
   C *const mean = centred ? out[terms].template data<C>() : nullptr, *const rstd = out.back().data<C>();
-  // Row r of x, or of the sum.
   const auto row = [&](int64_t r, std::vector<T>& scratch, std::vector<B>& more_scratch) -> const T* {
     const T* p = x(r, scratch);
     if (!sum) return p;
@@ -169,7 +166,6 @@ template <class T, class B> struct Backward {
       store(to + j, V(k * (g - h * along - shift)));
     });
   }
-  // dw and db of rows [begin, end), added to sum_w and sum_b (n).
   template <int kSums> void rows(int64_t begin, int64_t end, C* sum_w, C* sum_b) const {
     const int64_t n = x.n, together = rows_together(n, 1024);
     std::vector<T> x_scratch[kMostTogether], ds_scratch;

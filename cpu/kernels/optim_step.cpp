@@ -1,4 +1,3 @@
-// One pass over memory each, all threads over all tensors.
 #include <tapegrad/cpu/gemm/gemm.h>
 #include <tapegrad/cpu/simd/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>
@@ -42,7 +41,6 @@ template <class T> double square_sum(const Buf& x, const Walk<1>& walk, int64_t 
   });
   return sum;
 }
-// Tile t: elements [begin, end) of one tensor, row-major.
 struct Tile {
   size_t tensor;
   int64_t begin, end;
@@ -76,7 +74,6 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
     *out[0].data<float>() = float(std::sqrt(sum));
 }
 
-// The input after the lists, if any.
 std::optional<double> norm_of(Bufs in, size_t lists) {
   if (in.size() == lists) return {};
   const Buf& x = in[lists];
@@ -88,7 +85,7 @@ struct Clip {
   template <class Op> Clip(const Op& op, const std::optional<double>& norm) {
     if (!norm) return;
     const double c = op.max_norm / (*norm + 1e-6);
-    factor = c > 1 ? 1 : c;  // NaN stays: a bad gradient shows
+    factor = c > 1 ? 1 : c;  // NaN stays visible
     skip = op.o.skip_non_finite && !std::isfinite(*norm);
   }
 };
@@ -112,7 +109,7 @@ template <class T, class M, class G>
 void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tuple<const T*, const M*, const M*>& in,
                  const G* g, const std::tuple<T*, M*, M*>& out) {
   const AdamWOf<T> c = numbers;
-  const auto decay = c.decay(c.now);  // selects in a loop prevent vectors
+  const auto decay = c.decay(c.now);  // selects prevent vectors
   if (c.skip) return keep(n, in, out);
   const auto [w, m, v] = in;
   const auto [w1, m1, v1] = out;
@@ -129,7 +126,7 @@ void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tu
     }
   }
 }
-template <class T> struct SgdNumbers {  // per tensor; computed in double, used in T
+template <class T> struct SgdNumbers {  // computed in double
   T stays, take, ahead, rate, decay, clip;
   bool skip;
   SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, const Clip& c)
@@ -292,7 +289,7 @@ void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
 }
 thread_local Scratch t_gradient;
 void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Context&) {
-  constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // rows as long as possible, in memory order
+  constexpr int64_t kTile = 24576, kMostColumns = 8192, kMostRows = 24;  // long rows, in memory order
   const int64_t r = in[3].size(0), rows = in[3].size(1), columns = in[4].size(1);
   if (out[0].numel() == 0) return;
   const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);

@@ -2,7 +2,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

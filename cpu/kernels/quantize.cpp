@@ -105,7 +105,6 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   std::atomic<bool> bad = false;
   tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
-      // The panel is still in cache to quantize.
       const Lines<T> c = columns_of<T>(x);
       const int64_t wide =
           std::max(kPanel, kInCache / int64_t(sizeof(T)) / std::max<int64_t>(1, c.lines) / kPanel * kPanel);
@@ -134,7 +133,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   if (bad) fail_without_code(op.name(), x, op.state);
 }
 
-// Rows of GELU stay in cache. Its own kernel computes them: compilers may round another loop differently.
+// GELU's own kernel: compilers may round another loop differently.
 template <class F, class T> void gelu_quantize_rows(const op::GeluQuantize& op, const Buf& h, Bufs out, Context& c) {
   const int64_t n = h.shape().back();
   const Rows<T> row(h);
@@ -256,7 +255,6 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &w = in[1];
   if (out[0].numel() == 0) return;
   const int64_t n = w.size(0), k = w.size(1), m = out[0].numel() / n;
-  // A strided view if one stride reaches all rows of x, else a copy.
   const Walk<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                      {Strides(x.strides().begin(), x.strides().end() - 1)});
   MatView<int8_t> a{x.data<int8_t>(), rows.strides[0][0], x.strides().back()};

@@ -152,7 +152,7 @@ template <class T, bool kLargest> struct Best {
 
 // NaN equals itself: the largest of a row with NaN is NaN.
 template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b)); }
-template <class T> struct Ties {  // number of elements equal to the extremum
+template <class T> struct Ties {  // elements equal to the extremum
   using A = compute_t<T>;
   const T *x, *best;
   A* count;
@@ -173,7 +173,6 @@ template <class T> struct Ties {  // number of elements equal to the extremum
 struct Axes {
   int64_t outer = 1, n = 1, inner = 1;
 };
-// An output per contiguous row of n: chunks, joined.
 template <class R> void reduce_rows(const R& r, int64_t rows, int64_t n) {
   using A = typename R::A;
   const int64_t chunks = std::max<int64_t>(1, (n + kChunk - 1) / kChunk);
@@ -295,7 +294,7 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     const Elements<T> e = elements<T>(op.dims, x);
     reduce(Ties<T>{e.x, y, share.data()}, e.z);
     for (size_t o = 0; o < share.size(); ++o) share[o] = C(dy[o]) / share[o];
-    Strides each = x.strides();  // strides of y and share: 0 along reduced dimensions
+    Strides each = x.strides();  // strides of y, share: 0 if reduced
     for (size_t d = each.size(), step = 1; d-- > 0;) {
       const bool reduced = op.dims >> d & 1;
       each[d] = reduced ? 0 : int64_t(step);

@@ -33,7 +33,6 @@ template <class T, class C> void turn(int64_t pairs, const C* s, const C* c, con
     y[2 * i + 1] = T(s[i] * a + c[i] * b);
   }
 }
-// f(x, y, r) for rows r; rows of y are contiguous.
 template <class T, class F> void for_rows(const Buf& in, const Layout& from, const Buf& out, const Layout& to, F&& f) {
   const Rows<T> x(Buf{&from, in.bytes}), y(Buf{&to, out.bytes});
   if (from.numel() == 0) return;

@@ -1,4 +1,3 @@
-// Each half of a row is read and written once.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cpu/kernel.h>
 #include <tapegrad/cpu/simd/lanes.h>

@@ -30,7 +30,7 @@ struct Free {
   Free* next;
 };
 
-// Unreported counts of small blocks; high: peak of live. No destructor, so usable even at thread exit.
+// Unreported counts of small blocks; high: peak of live. No destructor: usable even at thread exit.
 struct Local {
   int64_t live = 0, high = 0, total = 0;
   // Total to report at. 0: exit hook not registered yet; -1: it has run.
@@ -190,7 +190,7 @@ void CachingAllocator::deallocate_large(void* p, size_t bytes) noexcept {
   const LargeClass k = large_class(bytes);
   Global& g = global();
   std::lock_guard lock(g.mutex);
-  g.flush(t_local);  // first: its peak was reached with the current live bytes
+  g.flush(t_local);  // its peak had the current live bytes
   g.live -= int64_t(bytes);
   g.large[k.index] = ::new (p) Free{g.large[k.index]};
   g.cached += int64_t(k.bytes);

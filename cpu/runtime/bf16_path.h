@@ -5,7 +5,7 @@
 namespace tg::cpu {
 
 enum class Bf16Path {
-  f32,     // blocks widened, GEMM in f32: everywhere
+  f32,     // GEMM in f32: everywhere
   avx512,  // vdpbf16ps of AVX512_BF16
   amx,     // tdpbf16ps on AMX tiles
 };

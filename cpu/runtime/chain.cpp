@@ -7,8 +7,8 @@
 
 namespace tg::cpu {
 namespace {
-constexpr int64_t kTile = 4096;     // elements: a few such buffers fit L1 or L2
-constexpr int64_t kWork = 1 << 14;  // elements times ops: less does not pay for a wake-up
+constexpr int64_t kTile = 4096;     // elements: a few buffers fit L1 or L2
+constexpr int64_t kWork = 1 << 14;  // below, a wake-up does not pay
 
 struct Tile {
   int64_t row, rows, column, columns;
@@ -52,7 +52,6 @@ void run_chain(const Chain& c) {
   const int64_t columns = std::min(p.columns, kTile),
                 rows = std::max<int64_t>(1, kTile / std::max<int64_t>(1, p.columns));
   const int64_t across = (p.columns + columns - 1) / columns, down = (p.rows + rows - 1) / rows;
-  // The work of one task of a single op.
   const int64_t grain = std::max<int64_t>(1, kWork / (columns * rows * int64_t(p.uses.size())));
   parallel_for(across * down, grain, [&](int64_t begin, int64_t end) {
     thread_local Scratch scratch;

@@ -1,4 +1,3 @@
-// Runs a chain of pointwise ops (core/backend/chain.h).
 #pragma once
 
 namespace tg {

@@ -31,7 +31,6 @@ double cpu_limit_of(const std::string& folder, bool second_version) {
   }
   return quota > 0 && period > 0 ? quota / period : kUnlimited;
 }
-// The groups and those above, mounts included.
 double least_limit(double (*limit_of)(const std::string& folder, bool second_version), const std::string& controller,
                    const std::string& root, const std::string& groups) {
   double least = kUnlimited;

@@ -17,7 +17,7 @@
 namespace tg::cpu {
 size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std::string_view op,
                    std::string_view dtype) {
-  const char* wish = std::getenv(variable);  // read at each call: tests set it
+  const char* wish = std::getenv(variable);  // tests set it
   if (!wish)
     return size_t(
         std::find_if(paths.rbegin(), paths.rend(), [](const ProductPath& p) { return p.has && p.fast; }).base() -

@@ -1,5 +1,5 @@
-// GEMM paths per dtype, chosen by processor, system and environment alone: all processes on a machine compute the same
-// bits. Compiled once for all levels.
+// GEMM paths, chosen by processor, system and environment alone: all processes on a machine compute the same bits.
+// Compiled once for all levels.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -20,7 +20,6 @@ size_t chosen_path(std::span<const ProductPath>, const char* variable, std::stri
 enum class CpuidRegister { a, b, c, d };
 bool has_instructions(int level, unsigned subleaf_of_7, CpuidRegister, int bit);
 bool is_amd();
-// AMX's tile registers; asks Linux for permission.
 bool has_tiles();
 
 }  // namespace tg::cpu

@@ -23,10 +23,10 @@
 
 namespace tg::cpu {
 namespace {
-constexpr auto kSpin = std::chrono::microseconds(50);  // longer than the serial code between two kernels
-constexpr auto kPoll = std::chrono::microseconds(20);  // interval of looks at late workers
+constexpr auto kSpin = std::chrono::microseconds(50);  // longer than serial code between kernels
+constexpr auto kPoll = std::chrono::microseconds(20);  // interval of looks at workers
 constexpr int kPolls = 10;
-constexpr int64_t kPart = 16;  // a thread takes 1/kPart of the remaining range at a time
+constexpr int64_t kPart = 16;  // a thread takes 1/kPart of the remainder
 constexpr uint32_t kOpen = 1u << 31;
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr auto acquire = std::memory_order_acquire;
@@ -72,7 +72,7 @@ class Pool {
 
   const std::vector<int> cpus_;  // ascending
   std::atomic<int> threads_;
-  std::mutex busy_;  // held by the pool's user; guards non-atomic members
+  std::mutex busy_;  // guards non-atomic members
   std::vector<std::thread> workers_;
   std::vector<int> places_;
   std::vector<int64_t> ran_;  // run_time() at the last look
@@ -84,17 +84,16 @@ class Pool {
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
-    std::atomic<bool> inside{false};  // its worker has passed the gate
+    std::atomic<bool> inside{false};  // inside the gate
   };
 
-  // Written while the gate is closed and no worker is inside.
   std::vector<TileRange> shares_;  // the caller's, then the workers'
   void (*call_)(void*, int64_t) = nullptr;
   void* f_ = nullptr;
   std::exception_ptr error_;
   std::atomic<bool> failed_{false};
 
-  alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with every job; workers wait on it
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // workers wait on it
   alignas(64) std::atomic<uint32_t> gate_{0};   // kOpen + number of workers inside
 };
 

@@ -24,7 +24,7 @@ template <class T> void scan_rows(const T* x, T* y, int64_t rows, const Order& o
   using A = Acc<T>;
   const int64_t n = order.n, chunks = (n + kChunk - 1) / kChunk;
   const int64_t per_tile = std::max<int64_t>(1, kGrain / std::min(n, kChunk));
-  std::vector<A> before(size_t(rows * chunks));  // sums of earlier chunks of the row
+  std::vector<A> before(size_t(rows * chunks));  // sums of earlier chunks
   const auto each_chunk = [&](auto f) {
     parallel_for(rows * chunks, per_tile, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {

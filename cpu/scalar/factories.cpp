@@ -27,7 +27,6 @@ template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs ou
       float buffer[kBlock];
       for (int64_t i = begin; i < end; i += kBlock) {
         const std::span to(buffer, size_t(std::min(kBlock, end - i)));
-        // kGrain and kBlock are multiples of four words.
         Rng at{op.rng.seed, op.rng.offset + uint64_t(i) / 4};
         if constexpr (D == op::Distribution::normal)
           at.fill_normal(to, a, b);

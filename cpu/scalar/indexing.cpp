@@ -8,7 +8,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-// The first index, in row-major order, outside [0, size).
 template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
   const auto ids = flat_indices(index);
   for (size_t i = 0; i < ids.size(); ++i)
@@ -51,7 +50,7 @@ struct Pick {
     for_rows<3>(y.shape(), {y.strides(), x_strides, index_strides}, row);
     return ok;
   }
-  bool operator()() const {  // moves bits: one instance per element size
+  bool operator()() const {  // one instance per element size
     bool ok = true;
     visit_index(index.dtype(), [&]<class I>() {
       switch (size_of(y.dtype())) {
@@ -113,7 +112,7 @@ bool add_lines(const Buf& index, const Buf& src, A* y, const Strides& y_strides,
   const int64_t n = others[dim], step = y_strides[dim], id_step = index.strides()[dim], src_step = src.strides()[dim];
   others[dim] = 1;
   const Walk<3> walk(others, {y_strides, index.strides(), src.strides()});
-  const bool apart = walk.strides[0].back() > step;  // elements of a line are closer than lines
+  const bool apart = walk.strides[0].back() > step;  // elements are closer than lines
   const int64_t grain = std::max<int64_t>(apart ? 1 : 256, kGrain / std::max<int64_t>(1, n));
   std::atomic<bool> ok = true;
   parallel_for(walk.shape.product(), grain, [&](int64_t begin, int64_t end) {
@@ -188,7 +187,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
                 outer = Shape(s.begin(), s.begin() + op.dim).product();
   const bool add = in.size() > 2;  // dx += in[2]
   if (n < kLanes && !add) {
-    Layout each = *in[0].layout;  // the index of each element of dy
+    Layout each = *in[0].layout;  // index of each element of dy
     each.shape = in[1].shape();
     each.strides = Strides::filled(each.shape.size(), 0);
     each.strides[op.dim] = in[0].strides()[0];

@@ -10,7 +10,6 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 template <class C> bool is_nan(C x) { return x != x; }
 
-// f(row, p) along `dim`, in row-major order of the other dimensions.
 template <class T, class F> void for_each_row(const Buf& x, size_t dim, F&& f) {
   Shape rest = x.shape();
   Strides from = x.strides();
@@ -35,7 +34,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context&) {
       const C best = step == 1 ? lane_max<C>(n, [p](int64_t i) { return C(p[i]); })
                                : lane_max<C>(n, [p, step](int64_t i) { return C(p[i * step]); });
       int64_t i = 0;
-      while (!(C(p[i * step]) == best || is_nan(C(p[i * step])))) ++i;  // the first NaN counts as the largest
+      while (!(C(p[i * step]) == best || is_nan(C(p[i * step])))) ++i;  // first NaN is largest
       y[row] = i;
     });
   });

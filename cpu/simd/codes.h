@@ -18,13 +18,12 @@ inline float factor_of(float absmax) { return 127.0f / absmax * (1 + 0x1p-21f); 
 inline int32_t by_product(float x, float factor) { return int32_t(__builtin_rintf(x * factor)); }
 inline int32_t by_quotient(float x, float absmax) { return int32_t(code_of(x, absmax)); }
 
-inline constexpr float kMostF16 = 65520;  // f16 rounds to infinity from here on
+inline constexpr float kMostF16 = 65520;  // f16: infinity
 
 // Not finite, or too large for the state.
 inline bool is_bad(uint32_t most, DType state) {
   return most >= kNotFinite || (state == DType::f16 && math::detail::float_of(most) >= kMostF16);
 }
-// Throws for the first such value, row-major.
 [[noreturn]] inline void fail_without_code(std::string_view op, const Buf& x, DType state) {
   int64_t at = 0, worst = -1;
   float value = 0;

@@ -23,7 +23,7 @@ TG_HD_INLINE double exp_to_zero(double x) { return math::exp(x); }
 // 2^n 2^(i/16) e^r: 2^(i/16) is one of 16 constants in a register, so small r needs few terms.
 namespace sixteenths {
 using V = Vector<float>;
-inline constexpr float kMagic = 0x1.8p19f;  // rounds to sixteenths; the low four bits are i
+inline constexpr float kMagic = 0x1.8p19f;  // rounds to sixteenths; low four bits: i
 // (1 + q) 2^n where x >= `least`, else 0; t: n + kMagic.
 TG_HD_INLINE V power(V q, V t, V n, V x, float least) {
   constexpr V kRoots = {1.0f,       1.0442737f, 1.0905077f, 1.1387886f, 1.1892071f, 1.2418578f, 1.2968396f, 1.3542556f,
@@ -33,7 +33,7 @@ TG_HD_INLINE V power(V q, V t, V n, V x, float least) {
 #else
   const V root = __builtin_shuffle(kRoots, Vector<int32_t>(t));
 #endif
-  constexpr int kNotLess = 0x15, kRounding = 4;  // not-less also passes NaN; default rounding
+  constexpr int kNotLess = 0x15, kRounding = 4;  // passes NaN; default rounding
   const auto counts = __builtin_ia32_cmpps512_mask(x, V{} + least, kNotLess, 0xffff, kRounding);
   return __builtin_ia32_scalefps512_mask(root * q + root, n, V{}, counts, kRounding);
 }
@@ -52,7 +52,7 @@ TG_HD_INLINE Vector<float> exp2_to_zero(Vector<float> x) {
 #else
 TG_HD_INLINE Vector<float> exp_to_zero(Vector<float> x) {
   using V = Vector<float>;
-  constexpr float kMagic = 0x1.8p23f + 127;  // puts the bits of 2^n in the low bits of the sum
+  constexpr float kMagic = 0x1.8p23f + 127;  // the bits of 2^n are the sum's low bits
   const V t = x * 1.44269504f + kMagic, n = t - kMagic;
   const V r = (x - n * math::detail::kLn2Hi) - n * math::detail::kLn2Lo, z = r * r;
   const V p = (0.00139406603f * z + (0.00836659037f * r + 0.0416664034f)) * z + (0.166665435f * r + 0.5f);
@@ -63,7 +63,7 @@ TG_HD_INLINE Vector<float> exp_to_zero(Vector<float> x) {
 }
 TG_HD_INLINE Vector<float> exp2_to_zero(Vector<float> x) {
   typedef uint32_t Bits __attribute__((vector_size(kVectorBytes)));
-  constexpr float kMagic = 0x1.8p23f;  // rounds to an integer, in the low bits
+  constexpr float kMagic = 0x1.8p23f;  // integer in the low bits
   x = x < -127.0f ? Vector<float>{} - 127.0f : x;
   const Vector<float> t = x + kMagic, r = x - (t - kMagic);
   Vector<float> q = 0.000153278423f * r + 0.00133909972f;

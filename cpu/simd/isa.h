@@ -1,5 +1,5 @@
 // Compiled once per instruction-set level, into a namespace per level: the linker never mixes levels. User files have
-// separate flags, so separate namespaces.
+// separate flags, hence namespaces.
 #pragma once
 #include <tapegrad/core/op.h>
 

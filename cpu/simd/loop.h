@@ -1,5 +1,5 @@
 // Loops over views and broadcasts, strides per operand (0 repeats). Dimensions that all operands step through evenly
-// are merged: contiguous data is one long row. Tiles depend on the problem alone.
+// are merged. Tiles depend on the problem alone.
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -40,7 +40,7 @@ template <size_t N> struct Walk {
   }
   // row(n, at, step) for innermost runs that cover elements [begin, end).
   template <class F> void rows(int64_t begin, int64_t end, F&& row) const {
-    if (begin >= end) return;  // a size of 0 has no index
+    if (begin >= end) return;  // size 0
     const size_t inner = shape.size() - 1;
     int64_t index[kMaxDims] = {};
     std::array<int64_t, N> at{}, step;
@@ -76,7 +76,6 @@ template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& 
 template <size_t N, class F> void for_rows(const Shape& s, const std::array<Strides, N>& strides, F&& row) {
   run_rows<N>(s, strides, RowFn<N>(row));
 }
-// f(offset...) for every index, on one thread: for cold code.
 template <size_t N, class F> void for_indices(const Shape& s, const std::array<Strides, N>& strides, F&& f) {
   const Walk<N> walk(s, strides);
   walk.rows(0, walk.shape.product(), [&](int64_t n, std::array<int64_t, N> at, const std::array<int64_t, N>& step) {
@@ -87,7 +86,6 @@ template <size_t N, class F> void for_indices(const Shape& s, const std::array<S
   });
 }
 inline Strides dense(const Shape& s) { return Layout::contiguous(s, DType::f32).strides; }
-// Row-major, by one thread: for indices and one number per row.
 template <class To, class From> std::vector<To> flat(const Buf& b) {
   std::vector<To> v;
   if (b.numel() == 0) return v;
@@ -100,7 +98,6 @@ inline std::vector<int64_t> flat_indices(const Buf& b) {
   visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
   return v;
 }
-// In place if contiguous, else copied to `scratch` in row-major order.
 template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
   if (b.is_contiguous()) return b.data<T>();
   scratch.resize(size_t(b.numel()));

@@ -5,9 +5,8 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-enum class Bf16 { as_f32, as_bits };  // a loop's view of bf16 operands and results
+enum class Bf16 { as_f32, as_bits };  // form of bf16 in loops
 
-// In place if contiguous and not converted, else in a buffer.
 class BlockOperand {
  public:
   BlockOperand(const Buf& b, Bf16 how, int64_t at, int64_t step, int64_t n)
@@ -55,7 +54,6 @@ class BlockOperand {
 };
 
 template <size_t N> using BlockLoop = FunctionRef<void(int64_t n, void* out, const std::array<const void*, N>& in)>;
-// bf16 results are computed in f32 scratch, then rounded.
 template <size_t N>
 void bf16_block(int64_t n, std::byte* out, const std::array<const void*, N>& in, BlockLoop<N> loop) {
   alignas(64) float wide[kBlock];
@@ -71,7 +69,7 @@ template <size_t N> void map_blocks(Bufs in, const Buf& out, Bf16 how, BlockLoop
   const bool narrow = converts(out);
   std::byte* y = out.bytes + out.layout->offset * width;
   const int64_t size = s.product();
-  if (size <= kBlock && !narrow) {  // small: a walk would cost more than the work
+  if (size <= kBlock && !narrow) {  // a walk would cost more
     std::array<const void*, N> x;
     bool plain = true;
     for (size_t k = 0; plain && k < N; ++k) {

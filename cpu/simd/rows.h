@@ -6,7 +6,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Rows that are not contiguous are copied to scratch.
 template <class T> struct Rows {
   const T* data;
   int64_t n, step;

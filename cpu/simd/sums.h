@@ -12,7 +12,7 @@
 namespace tg::cpu::TG_ISA_NS {
 
 inline constexpr int kLanes = 16;
-inline constexpr int kWide = 4 * kLanes;  // accumulators hide the latency of additions
+inline constexpr int kWide = 4 * kLanes;  // hide the latency of additions
 
 template <int From, class V, int... I> inline auto lanes_of(const V& x, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(x, x, (From + I)...);
@@ -44,9 +44,8 @@ template <size_t P, class V, class F> inline auto join_vectors(V (&x)[P], const 
 }
 inline constexpr auto kAdd = [](auto& a, const auto& b) { a += b; };
 inline constexpr int64_t kSumBlock = 4096;
-// N sums over j < n; block(j, end) returns a block's.
 template <size_t N, class C, class F> inline std::array<C, N> tree_of_blocks(int64_t n, F&& block) {
-  std::array<C, N> level[48];  // sums of 1, 2, 4 ... blocks, the largest first
+  std::array<C, N> level[48];  // sums of 1, 2, 4 ... blocks, largest first
   int depth = 0;
   const auto add = [](const auto& before, auto& later) {
     for (size_t k = 0; k < N; ++k) later[k] = before[k] + later[k];

@@ -14,7 +14,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 
-// Contiguous rows of n elements, ld apart.
 template <class T> struct Lines {
   const T* p;
   int64_t lines, n, ld;
@@ -22,16 +21,15 @@ template <class T> struct Lines {
 };
 
 namespace transposing {
-constexpr int64_t kLine = 64;                    // rows whose int8 values fill a cache line
+constexpr int64_t kLine = 64;                    // rows per cache line of int8
 constexpr int64_t kTall = 2 * kLine;             // rows of a block
-constexpr int64_t kWide = 1024;                  // most columns of a block: it stays in L2
-constexpr int64_t kPitch = kWide + 16;           // not a power of two: L1 set aliasing
-constexpr int64_t kStreamed = int64_t(1) << 20;  // bytes: from here on stores bypass the caches
+constexpr int64_t kWide = 1024;                  // most columns of a block in L2
+constexpr int64_t kPitch = kWide + 16;           // not a power of two: L1 aliasing
+constexpr int64_t kStreamed = int64_t(1) << 20;  // bytes: stores bypass caches above
 constexpr int kLanes = TG_ISA_LEVEL == 4 ? 16 : TG_ISA_LEVEL == 3 ? 8 : 4;
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 inline thread_local Scratch t_block;
 
-// Interleave the lower halves of x and y, or the higher.
 template <class V> inline V lower(V x, V y) {
   if constexpr (sizeof(V) == 64)
     return __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -50,7 +48,7 @@ template <class V> inline V higher(V x, V y) {
 }
 inline void transpose(Words (&x)[kLanes]) {
 #pragma GCC unroll 4
-  for (int stage = 1; stage < kLanes; stage *= 2) {  // perfect shuffle: rotates the bits of the row index by one
+  for (int stage = 1; stage < kLanes; stage *= 2) {  // perfect shuffle of rows
     Words y[kLanes];
 #pragma GCC unroll 8
     for (int i = 0; i < kLanes / 2; ++i)
@@ -87,7 +85,6 @@ void encode_four(const T* a, const T* b, const T* c, const T* d, int64_t n, int6
   }
   some(i, n - i);
 }
-// One for all if Step is zero.
 template <int Step, class T> struct Scales {
   const float* absmax;
   std::vector<float> factors;
@@ -123,7 +120,6 @@ inline void store(const std::byte* line, int64_t some, int8_t* to, bool streamed
   else
     std::memcpy(to, line, size_t(some));
 }
-// words (some rows / 4, n), kPitch apart, become n columns ld apart.
 inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t* to, int64_t ld, bool streamed) {
   constexpr int kParts = kLine / 4 / kLanes;
   alignas(64) std::byte lines[kLanes][kLine];

@@ -17,7 +17,7 @@ Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
 Error outside_starts(const IndexSite& s, int64_t position, int64_t value) {
   return attention_span_outside(s.op, "starts", value, position, s.size - 1);
 }
-// Lengths or starts; ids.first is null if absent. Values outside [0, most] are logged and clamped.
+// Lengths or starts; null ids.first: absent. Values outside [0, most] are logged and clamped.
 struct SpanIds {
   Ids ids;
   int64_t step;

@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 
-template <class T> struct HeadRows {  // element (t, i) of a head is p[t * row + i * col]
+template <class T> struct HeadRows {  // (t, i) is p[t * row + i * col]
   T* p;
   int64_t row, col;
   bool vectors;  // whole aligned 16-byte vectors

@@ -13,8 +13,8 @@ template <int D> struct Tile {
   static_assert(kShared <= kLeastShared && kCtas * (kShared + kSharedOfBlock) <= kSharedOfSm);
 };
 
-// Online softmax. A lane has rows 8 apart, [2], of each 16-row tile. step(): s = 2^(scale (s - max)), scale > 0; o and
-// sum are rescaled. `sum` covers the lane's columns.
+// A lane has two rows of each 16-row tile, 8 apart. step(): s = 2^(scale (s - max)), scale > 0; o and sum are rescaled.
+// `sum` covers the lane's columns.
 template <int kTall, int N, int O> struct Softmax {
   float max[kTall][2], sum[kTall][2];
 
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
     cp_async_commit();
     if (busy) add_weighted<D>(o, s, values);
   }
-  if (end == 0) {  // no iteration waited for the queries
+  if (end == 0) {  // queries may be in flight
     cp_async_wait<0>();
     __syncthreads();
   }

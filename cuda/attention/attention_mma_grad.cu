@@ -132,7 +132,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   clear(dv);
   for (int stage = 0; h < heads; stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // this tile has arrived; no thread reads the last one
+    __syncthreads();  // tile has arrived; no thread reads the last one
     const bool last = n + 1 == blocks, more = !last || h + 1 < heads;
     const float stat = more ? load(stage ^ 1, last ? h + 1 : h, last ? 0 : n + 1) : 0;
     if (n >= begin) {
@@ -149,7 +149,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
     if (more) keep(stage ^ 1, stat);
     h = last ? h + 1 : h, n = last ? 0 : n + 1;
   }
-  cp_async_wait<0>();  // own rows are in flight if the loop did not run
+  cp_async_wait<0>();  // own rows may be in flight
   __syncthreads();
   float ones[S::kTall][2], scales[S::kTall][2];
 #pragma unroll
@@ -196,7 +196,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
   int stage = 0;
   for (int64_t k0 = 0; k0 < end; k0 += S::kOthers, stage ^= 1) {
     cp_async_wait<0>();
-    __syncthreads();  // this tile has arrived; no thread reads the last one
+    __syncthreads();  // tile has arrived; no thread reads the last one
     if (k0 + S::kOthers < end) load(stage ^ 1, k0 + S::kOthers);
     if (k0 >= warp_end) continue;
     const bf16 *keys = m.others(stage, 0), *values = m.others(stage, 1);
@@ -207,7 +207,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
     if (k0 + S::kOthers > z.seen(span, row0)) mask_queries<S>(ds, z, span, row0, k0);
     add_weighted<D>(dq, ds, keys);
   }
-  if (end == 0) {  // no iteration waited for the own rows
+  if (end == 0) {  // own rows may be in flight
     cp_async_wait<0>();
     __syncthreads();
   }

@@ -3,7 +3,6 @@
 
 namespace tg::cuda {
 namespace {
-// Fewer queries (R) and keys (N) for long rows or little memory.
 template <class C, int D, bool kSmall = false> struct Tile {
   static constexpr int kBytes = D * int(sizeof(C)),
                        R = kBytes <= 1024 ? 4

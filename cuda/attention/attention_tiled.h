@@ -1,5 +1,5 @@
-// GEMMs of tiles in shared memory, in T's compute type. Thread (ty, tx) of 16 x 16 has rows [ty R, ty R + R): 16
-// adjacent lanes share a row.
+// Thread (ty, tx) of 16 x 16 has rows [ty R, ty R + R): 16 adjacent lanes share a row. Accumulators are of T's compute
+// type.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 

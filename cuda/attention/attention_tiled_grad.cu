@@ -4,7 +4,7 @@
 
 namespace tg::cuda {
 namespace {
-// Fewer own (R) and other (N) rows for long rows. kTurns: the two other tiles share memory.
+// Fewer rows per thread, own (R) and other (N), if rows are long. kTurns: both other tiles share memory.
 template <class C, int D, bool kSmall = false> struct Tile {
   static constexpr bool kTurns = kSmall;
   static constexpr int kBytes = D * int(sizeof(C)), R = kBytes <= 512 ? 4 : kBytes <= 1024 ? 2 : 1;

@@ -4,9 +4,8 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kThreads = 256, kBatch = 16;  // 16 parts: 3.6 of 4 KiB of kernel arguments
+constexpr int kThreads = 256, kBatch = 16;  // 3.6 KiB of kernel arguments
 
-// A region whose innermost dimension counts accesses.
 struct Part {
   Strided<2> walk{Shape(), {Strides(), Strides()}};  // y, x
   int64_t units = 0;

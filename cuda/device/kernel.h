@@ -1,7 +1,7 @@
-// Kernel files include it after the header of their ops, and register kernels by TG_STRIDED_KERNEL(Op, cuda, fn).
+// Included after the header of ops; TG_STRIDED_KERNEL(Op, cuda, fn) registers kernels.
 //   launch(c, kernel, grid, block, shared_bytes, arguments...)   on the context's stream, errors in the op's name
-//   Dense<T> x(c, in[0]);                                        contiguous data: the operand's own, or a copy
-//   Strided<2> walk(shape, {strides, strides})                   element offsets of operands of any layout
+//   Dense<T> x(c, in[0]);                                        contiguous data or a copy
+//   Strided<2> walk(shape, {strides, strides})                   element offsets of any layout
 #pragma once
 #if !defined(__CUDACC__) && !defined(TG_CUDA_EMULATED)
 #error "CUDA kernels are compiled by nvcc, or for the emulator. In CMake, tapegrad_kernels(<target> <file.cu>) does it."
@@ -63,7 +63,7 @@ template <size_t N> struct Strided {
     return true;
   }
   __device__ __forceinline__ void offsets(int64_t i, int64_t (&at)[N]) const {
-    if (i >> 32 == 0)  // 32-bit divisions are several times faster
+    if (i >> 32 == 0)  // 32-bit divisions are faster
       walk<uint32_t>(uint32_t(i), at);
     else
       walk<uint64_t>(uint64_t(i), at);
@@ -87,7 +87,6 @@ template <size_t N> struct Strided {
   }
 };
 
-// Copies any layout and dtype to contiguous, row-major memory (cast.cu).
 void copy_contiguous(const Context&, const Buf& from, void* to);
 
 inline std::byte* first_element(const Buf& b) { return b.bytes + b.layout->offset * int64_t(size_of(b.dtype())); }
@@ -116,7 +115,6 @@ template <class T> class Dense {
   Contiguous any_;
 };
 
-// `number` as dtype d, in an unsigned type.
 template <class F> void visit_bits(DType d, double number, F&& f) {
   visit_dtype(d, [&]<class T>() {
     using U = std::conditional_t<

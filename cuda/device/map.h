@@ -1,5 +1,5 @@
-// y[i] = f(x[i]...) with broadcasting, any layouts, a type per operand. Operands contiguous or constant along the
-// innermost dimension move in packs of V (16 bytes), others and f64 by elements. y may alias an operand.
+// y[i] = f(x[i]...) with broadcasting, any layouts, a type per operand. Packs of V (16 bytes) where contiguous or
+// constant along the innermost dimension, else (and in f64) elements. y may alias an operand.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 

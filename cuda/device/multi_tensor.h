@@ -20,7 +20,7 @@ inline constexpr size_t kMostParameters = 32'764;  // bytes of a kernel's parame
 // At most kMost descriptors D.
 template <class D, int kMost> struct Batch {
   D item[kMost];
-  int64_t first[kMost + 1];  // first chunk of each item, then the total
+  int64_t first[kMost + 1];  // first chunk of each item; total
   int count = 0;
   int64_t chunk;  // elements per chunk
 

@@ -6,7 +6,6 @@
 
 namespace tg::cuda {
 namespace {
-// Magnitudes as ordered unsigned integers, and as f32 bits.
 __device__ __forceinline__ uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> __device__ __forceinline__ uint32_t magnitude(T x) { return x.bits & 0x7fffu; }
 template <class T> __device__ __forceinline__ uint32_t as_f32(uint32_t m) {
@@ -61,7 +60,6 @@ constexpr int64_t kTooLarge = int64_t(1) << 39;
 Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
   return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
-// Only threads that saw a bad value search its position.
 class NonFiniteCheck {
  public:
   NonFiniteCheck(const Context& c, const Buf& x, DType state)

@@ -1,5 +1,5 @@
-// Rows that fit in registers are read once. Columns, or both directions, take two passes over tiles: absmax by integer
-// maximum, which no order changes; then quantization and transposition through shared memory.
+// Rows in registers are read once. Columns, or both directions, take two passes over tiles: absmax by integer maximum,
+// in any order; quantization and transposition through shared memory.
 #pragma once
 #include <tapegrad/cuda/device/quantize.h>
 #include <tapegrad/cuda/device/rows.h>
@@ -27,7 +27,7 @@ template <class T> struct Matrix {
 };
 constexpr int kTallest = 1024;  // most rows per block
 enum class Of { columns, both, all };
-template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns per block, V per lane
+template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns per block
 
 // Maximum magnitudes, in words that start at 0.
 template <Of kOf, class T>
@@ -207,7 +207,6 @@ __global__ void __launch_bounds__(kTileThreads) narrow_scales(const uint32_t* mo
 void clear(const Context& c, void* p, int64_t bytes) {
   if (bytes > 0) check(cudaMemsetAsync(p, 0, size_t(bytes), stream_of(c.device.index)), c.op, "clearing");
 }
-// The output if f32, else scratch; finish() rounds to f16.
 class AbsmaxWords {
  public:
   AbsmaxWords(const Context& c, const Buf& scales) : c_(c), scales_(scales), n_(scales.numel()) {

@@ -1,4 +1,3 @@
-// Packs tensors into one row of memory and back.
 #pragma once
 #include <tapegrad/core/op.h>
 

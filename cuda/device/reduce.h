@@ -1,13 +1,13 @@
-// Output o joins value(x, o) of n elements, in an order that depends on the sizes only. If reduced elements are
-// contiguous, a warp or block reads along them (rows). If kept ones are, adjacent threads have adjacent outputs
-// (columns). Few outputs are reduced in chunks, then over the chunks.
+// Output o joins value(x, o) of n elements, in an order that depends on the sizes alone. Contiguous reduced elements:
+// a warp or block per output (rows). Contiguous kept ones: adjacent threads have adjacent outputs (columns). Few
+// outputs are reduced in chunks first.
 //   struct R {
-//     using A = float;                                                 // the accumulator
+//     using A = float;                                                 // accumulator
 //     __device__ A start() const, join(A before, A later) const;
-//     __device__ A value(compute_t<T> x, int64_t out) const;           // an element as an operand of join
+//     __device__ A value(compute_t<T> x, int64_t out) const;           // operand of join
 //     __device__ void store(int64_t out, A total) const;
-//     static constexpr Forms kForms = Forms::all;                      // optional, like partial()
-//     Q partial() const;                                               // reduces partial results; default: R
+//     static constexpr Forms kForms = Forms::all;                      // optional
+//     Q partial() const;                                               // joins chunks; default: R
 //   };
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
@@ -41,9 +41,8 @@ template <class R>
   requires requires { R::kForms; }
 inline constexpr Forms forms_of<R> = R::kForms;
 
-struct Chunks {  // chunks of an output's n elements
+struct Chunks {
   int64_t count = 1, size;
-  // blocks: per chunk; if they do not fill a GPU, there are more chunks.
   Chunks(int64_t n, int64_t blocks, int64_t least, int64_t most) : size(n) {
     constexpr int64_t kEnough = 512, kRound = 64;
     const auto ceil = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
@@ -157,7 +156,6 @@ __global__ void __launch_bounds__(kReduceThreads)
 
 template <class T, class R> void reduce(const Context& c, const R& r, const T* x, const Reduced& z);
 
-// Several R may share a type R::partial().
 template <class R> struct Joined : R {
   static constexpr Forms kForms = Forms::few;
   explicit Joined(const R& r) : R(r) {}

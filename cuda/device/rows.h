@@ -1,8 +1,7 @@
-// Rows of n contiguous elements, one per warp or block. Thread t has the packs of V elements at (k kThreads + t) V for
-// k = 0, 1, ... Rows that fit in registers are read once, longer rows on each pass. For softmax.cu and norm.cu;
-// reduce.h has reductions of any layout.
-//   RowShape: a kernel's template parameter         visit_row_shape<T>(n, vectors, f): f with the shape for rows of n
-//   RowOf<S> x{p}; x.load(n);                       an operand; x.load_sum(n, r, s): s = x + r, and x becomes s
+// Contiguous rows, one per warp or block. Thread t has the packs of V elements at (k kThreads + t) V. Rows that fit in
+// registers are read once, longer ones on each pass. reduce.h has other layouts.
+//   RowShape: a template parameter                  visit_row_shape<T>(n, vectors, f): f with the shape for n
+//   RowOf<S> x{p}; x.load(n);                       an operand; x.load_sum(n, r, s): s = x + r, x becomes s
 //   each_pack<S>(n, [&](int k, int64_t j) {...})    with x.at(k, j)[0 .. V)
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>

@@ -1,5 +1,5 @@
-// Bound by reading the matrix: a block reads it once, 16 bytes per load, for up to 16 rows. cuBLASLt reads as much, but
-// its kernels are tuned for many rows. A row's result is independent of others.
+// Bound by reading the matrix: a block reads it once for up to 16 rows, 16 bytes per load. cuBLASLt's kernels are tuned
+// for many rows. A row's result is independent of others.
 #pragma once
 #include <tapegrad/cuda/device/index_check.h>
 
@@ -16,7 +16,6 @@ template <class T> struct SmallM {
   const T* bias;
   T* y;
 };
-// A matrix index per row; matrices are `step` apart.
 struct NamedMatrices {
   Ids index;
   int64_t count, step;
@@ -31,7 +30,6 @@ template <class T> bool in_vectors(const SmallM<T>& p, bool transposed, int64_t 
 // f32 or bf16, in vectors.
 void multiply_small_m(const Context&, const SmallM<float>&, bool transposed);
 void multiply_small_m(const Context&, const SmallM<bf16>&, bool transposed);
-// Rows that name no matrix become zeros.
 void multiply_named(const Context&, const SmallM<float>&, bool transposed, const NamedMatrices&);
 void multiply_named(const Context&, const SmallM<bf16>&, bool transposed, const NamedMatrices&);
 void multiply_named(const Context&, const SmallM<double>&, bool transposed, const NamedMatrices&);

@@ -1,5 +1,5 @@
-// Per pass of 8 bits: counts of digits per tile, one block's scan, a scatter per tile. Ballots rank equal digits of 32
-// words: stable. Few tiles: all passes in one launch.
+// Per pass of 8 bits: counts of digits per tile, one block's scan, a scatter per tile. Ballots rank equal digits of a
+// warp: stable. Few tiles: all passes in one launch.
 #include <tapegrad/cuda/device/sort.h>
 
 namespace tg::cuda {
@@ -63,7 +63,7 @@ __device__ __forceinline__ unsigned peers_of(int digit, bool valid) {
 }
 __device__ __forceinline__ void place_tile(const uint64_t* in, uint64_t* out, int64_t n, int64_t tile, int64_t tiles,
                                            int shift, const int64_t* starts) {
-  __shared__ unsigned count[kWarps][kDigits];  // count per warp so far, then sums over earlier warps
+  __shared__ unsigned count[kWarps][kDigits];  // count per warp, then sums over earlier warps
   __shared__ int64_t start[kDigits];
   const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
   for (int d = lane; d < kDigits; d += 32) count[warp][d] = 0;

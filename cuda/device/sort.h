@@ -6,7 +6,6 @@
 
 namespace tg::cuda {
 
-// A word holds a key in [0, keys] and a position in [0, n).
 struct PairBits {
   int position, key;
   PairBits(uint64_t keys, uint64_t n) : position(std::bit_width(n)), key(std::bit_width(keys)) {}
@@ -17,9 +16,9 @@ struct PairBits {
 class SortedPairs {
  public:
   SortedPairs(const Context& c, int64_t n, PairBits bits);
-  uint64_t* data() const { return data_; }  // filled before sort(), sorted after it
+  uint64_t* data() const { return data_; }  // unsorted, then sorted
   void sort() { sort(bits_.key); }
-  void sort(int key_bits);  // sorts by the keys' lowest bits
+  void sort(int key_bits);
 
  private:
   const Context& c_;  // the calling kernel's

@@ -11,7 +11,6 @@ template <int V> struct TransposeTile {
 
   static __device__ __forceinline__ int pack() { return int(threadIdx.x) % kPacks; }
   static __device__ __forceinline__ int group() { return int(threadIdx.x) / kPacks; }
-  // Stores column e of the thread's pack, four rows.
   __device__ __forceinline__ void put(int e, const Vec<int8_t, 4>& q) {
     auto& part = parts[pack() * V + e][group() / 4 ^ pack()];
     store16_shared(part.x + group() % 4 * 4, q);

@@ -55,7 +55,6 @@ GemmKey key_of(const Part& g) {
   return k;
 }
 
-// Programs without a GEMM need no GPU.
 class Gemms {
  public:
   Gemms(int device, GemmOptions o) : device_(device) { reset(std::move(o)); }

@@ -1,5 +1,5 @@
 // Row-major GEMMs by cuBLASLt where it has an algorithm: one, or a batch of equal shapes. Plans are cached per device
-// and shape: a repeated call allocates nothing. matmul.cu handles views and broadcasting.
+// and shape. matmul.cu handles views and broadcasting.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -26,8 +26,8 @@ struct Gemm {
   void* out = nullptr;         // contiguous matrices, out_stride elements apart
   int64_t out_stride = 0;
 };
-// Size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h takes over where cuBLASLt has no
-// algorithm; stderr names the first. An Error(cuda) if cuBLASLt fails.
+// Size 0 does nothing, k = 0 gives zeros (contiguous batches). plain_product.h serves shapes without an algorithm of
+// cuBLASLt; stderr names the first. An Error(cuda) if cuBLASLt fails.
 void gemm(const Context&, const Gemm&);
 
 // The build's measured algorithms (bench/gpu/gemm_*.txt).
@@ -41,16 +41,15 @@ struct GemmOptions {
   // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Other cuBLASLt
   // versions' or GPUs' stay unused. TG_GEMM_CACHE=path.
   std::string file;
-  // Used without an entry of the file, never with autotune.
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // per device, least recently used evicted
-  int64_t largest = int64_t(1) << 30;  // larger sizes are split: cuBLASLt's are 32-bit
+  int64_t largest = int64_t(1) << 30;  // larger sizes are split
   int64_t largest_batch = 65535;
 };
 GemmOptions gemm_options();
-void set_gemm_options(const GemmOptions&);  // forgets plans; not while GEMMs are being queued
+void set_gemm_options(const GemmOptions&);  // forgets plans
 
-struct GemmStats {                    // counts of a device since set_gemm_options()
+struct GemmStats {
   uint64_t products = 0, plain = 0;   // GEMMs by cuBLASLt; by plain_product.h
   uint64_t hits = 0;                  // cached plans used
   uint64_t timed = 0, from_file = 0;  // plans measured; read

@@ -1,4 +1,3 @@
-// Entries per cuBLASLt version, GPU and GEMM.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>

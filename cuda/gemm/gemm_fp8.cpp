@@ -1,4 +1,3 @@
-// cuBLASLt's A is the weight, its B is x.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>

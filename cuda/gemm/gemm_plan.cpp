@@ -3,7 +3,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kCandidates = 32;  // ranked by heuristics; TG_AUTOTUNE=1 times them
+constexpr int kCandidates = 32;  // ranked by heuristics
 
 struct Types {
   cudaDataType data, result, scale;

@@ -28,7 +28,7 @@ static_assert(std::has_unique_object_representations_v<GemmKey>, "keys are compa
 struct GemmKeyHash {
   size_t operator()(const GemmKey&) const;
 };
-std::string describe(const GemmKey&);  // "bf16 768 x 4096 x 3072", for messages
+std::string describe(const GemmKey&);  // "bf16 768 x 4096 x 3072"
 
 bool refused(cublasStatus_t);
 // Throws an Error(cuda) "[op] what failed: ..." unless s is success.
@@ -46,7 +46,7 @@ using LtPreference = LtObject<cublasLtMatmulPreference_t, cublasLtMatmulPreferen
 
 #ifdef TG_CUDA_EMULATED
 inline constexpr size_t kGemmWorkspace = size_t(64) << 10;
-#else  // the fastest algorithms of sm_90 want it
+#else
 inline constexpr size_t kGemmWorkspace = size_t(32) << 20;
 #endif
 

@@ -1,5 +1,4 @@
-// The toolkit's cuBLASLt, or the emulator's under the same names. Half a gigabyte, a tenth of a second: the first call
-// loads it.
+// The toolkit's cuBLASLt, or the emulator's under the same names; loaded (half a gigabyte) by the first call.
 #pragma once
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cublaslt.h>

@@ -12,6 +12,6 @@ bool runs_in_chains(const Op&);
 void run_chain(const Chain&);
 // For tests.
 void forget_chains();
-uint64_t refused_chains();  // kernels that did not compile; for tests
+uint64_t refused_chains();  // for tests
 
 }  // namespace tg::cuda

@@ -10,7 +10,6 @@
 #include <tapegrad/cuda/device/vec.h>
 
 namespace tg {
-// Named by gradients in those headers, uncalled.
 class Vjp;
 class Tensor;
 class Tensors;
@@ -43,7 +42,7 @@ struct Place {
   int64_t row, column;
 };
 __device__ __forceinline__ Place place_of(int64_t i, int64_t columns) {
-  if (uint64_t(i | columns) >> 32 == 0)  // 32-bit divisions are several times faster
+  if (uint64_t(i | columns) >> 32 == 0)  // 32-bit divisions are faster
     return {uint32_t(i) / uint32_t(columns), uint32_t(i) % uint32_t(columns)};
   return {i / columns, i % columns};
 }

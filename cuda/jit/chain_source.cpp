@@ -56,7 +56,7 @@ class Writer {
   Writer(const ChainPlan& p, std::span<const Op* const> ops) : p_(p), ops_(ops), readers_(p.buffers.size()) {
     for (const ChainPlan::Use& u : p.uses)
       for (const uint32_t b : u.in) ++readers_[b];
-    size_t widest = 2;  // at most 8 elements per thread: registers
+    size_t widest = 2;  // registers
     for (uint32_t b = 0; b < p.buffers.size(); ++b) {
       if (!in_memory(b)) continue;
       s_.buffers.push_back(b);
@@ -157,7 +157,7 @@ class Writer {
 
   const ChainPlan& p_;
   std::span<const Op* const> ops_;
-  std::vector<uint32_t> readers_;  // reads of each buffer in the chain
+  std::vector<uint32_t> readers_;
   ChainSource s_;
 };
 

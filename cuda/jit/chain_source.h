@@ -13,9 +13,9 @@ enum class Reads : uint8_t { all, row, column, one };
 Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 
 struct ChainSource {
-  std::string text;               // function of dtypes, strides and expressions
-  int vector = 1;                 // adjacent elements per thread, if aligned
-  std::vector<uint32_t> buffers;  // buffers in memory, in argument order
+  std::string text;
+  int vector = 1;                 // adjacent elements per thread
+  std::vector<uint32_t> buffers;  // in argument order
   struct Number {                 // number `index` of the expression of `op`
     uint32_t op, index;
     DType dtype;

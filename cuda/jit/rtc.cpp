@@ -138,7 +138,7 @@ void write_image(const std::string& path, const std::string& image) {
     make_folder(where, 0700);
     if (!is_own(where)) return;
     write_file_atomically(path, begin_of(image) + image);
-  } catch (const Error&) {  // the next process compiles it again
+  } catch (const Error&) {  // the next process compiles again
   }
 }
 

@@ -1,4 +1,3 @@
-// Kernels from source text: NVRTC compiles, the disk caches.
 #pragma once
 #include <tapegrad/cuda/jit/rtc_api.h>
 
@@ -20,7 +19,7 @@ std::string why_no_compiler();
 
 struct Compiled {
   std::string image;  // a cubin
-  std::string log;    // the compiler's warnings; empty if read from disk
+  std::string log;    // compiler's warnings
 };
 // The kernels of a source for compute capability arch / 10, from disk if the same compiler compiled the same source and
 // headers before. Folder: $TG_CACHE_DIR, $XDG_CACHE_HOME/tapegrad or $HOME/.cache/tapegrad, unless not writable.

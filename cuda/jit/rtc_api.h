@@ -1,5 +1,5 @@
-// The toolkit's NVRTC and kernel loading, or the emulator's under the same names. A hundred megabytes: the first
-// compilation loads it.
+// The toolkit's NVRTC and kernel loading, or the emulator's under the same names; loaded (a hundred megabytes) by the
+// first compilation.
 #pragma once
 #include <tapegrad/cuda/runtime/api.h>
 #ifdef TG_CUDA_EMULATED

@@ -1,5 +1,5 @@
 // Any layout to contiguous, an element per thread. Conversions of training have a kernel each; the rest go through i64
-// or f64, which hold every value: memory bounds them anyway.
+// or f64, which hold every value.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cuda/device/copy.h>
 
@@ -62,7 +62,6 @@ template <class From, class To> __global__ void cast_direct(const From* x, To* y
     y[*i] = narrow<To>(compute_t<To>(widen(x[at[0]])));
   }
 }
-// 16 bytes of the wider type per thread.
 template <class From, class To> __global__ void cast_dense(const From* x, To* y, int64_t n) {
   constexpr int kWide = int(16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To)));
   for (GridLoop i((n + kWide - 1) / kWide); i; ++i) {

@@ -1,5 +1,5 @@
-// Tensors of a dtype form one row, reduced in rounds: each rank sums its part in rank order and sends the sums to the
-// others. The bits equal the CPU's; NCCL moves bytes.
+// Tensors of a dtype form one row, reduced in rounds: each rank sums its part in rank order and sends the sums. The
+// bits equal the CPU's; NCCL moves bytes.
 #include <tapegrad/cuda/device/kernel.h>
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/cuda/nccl/device_comm.h>
@@ -51,7 +51,6 @@ class Rounds {
     for (const int64_t n : n_) all.push_back(size_t(n) * element);
     return all;
   }
-  // Copies some ranks' elements of this round from, or to, tensors.
   template <class Ranks> void pack(const Context& c, size_t element, std::byte* to, Ranks&& wanted) const {
     copy_segments(
         c,
@@ -169,7 +168,6 @@ void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) 
     int64_t begin = 0;
     for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
       if (in[i].dtype() != dtype) continue;
-      // The output holds this rank's elements alone.
       const Shard own = shard_of(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
       row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});

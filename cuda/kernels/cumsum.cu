@@ -20,7 +20,6 @@ struct Lines {  // (outer, n, inner), contiguous
   bool reverse;
   __host__ __device__ int64_t tasks() const { return outer * chunks * inner; }
 };
-// Element i of a line is at(i).
 struct Part {
   int64_t begin, end, first, step;
   __device__ __forceinline__ Part(const Lines& l, int64_t t) {

@@ -75,7 +75,6 @@ __global__ void __launch_bounds__(kThreads)
     else
       scale_weight[*g - m] = weight[*g - m] / largest_weight;
 }
-// n: row size, a multiple of V.
 struct Sums {
   const float* p = nullptr;
   const float *absmax_x = nullptr, *absmax_weight = nullptr;  // null: already scaled

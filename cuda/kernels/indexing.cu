@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
     pairs[*i] = uint64_t(check(id, *i) ? id : size) << position_bits | uint64_t(*i);
   }
 }
-struct Run {  // sorted pairs [begin, end) of one key
+struct Run {  // one key's sorted pairs
   int64_t begin, end;
 };
 __global__ void __launch_bounds__(kThreads)
@@ -231,11 +231,10 @@ template <class From, class To> void convert_to(const Context& c, const Buf& x, 
          Strided<1>(x.shape(), {x.strides()}), n);
 }
 
-// A thread per line of n elements.
 struct Lines {
   // count: lines. Steps along a line: y, index, src.
   int64_t count, n, step, id_step, src_step;
-  int64_t inner;  // elements of src after the dimension
+  int64_t inner;  // inner: elements of src after the dimension
 };
 template <class A, class T>
 __global__ void __launch_bounds__(kThreads)

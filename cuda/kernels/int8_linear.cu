@@ -11,9 +11,8 @@
 namespace tg::cuda {
 namespace {
 using Bytes = Vec<int8_t, 16>;
-constexpr int kDepth = 128, kParts = kDepth / 16;  // bytes of a row per stage: all banks
+constexpr int kDepth = 128, kParts = kDepth / 16;  // all banks
 
-// A warp has 16 kM rows, 8 kN columns of the block's tile.
 template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor, int kRing>
 struct TileShape {
   static constexpr int kM = kTiles16, kN = kTiles8, kAcross = kColumnWarps, kWarps = kRowWarps * kColumnWarps,
@@ -84,7 +83,7 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
   int now = 0;
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<S::kStages - 2>();
-    __syncthreads();  // this stage has arrived; no thread reads the last one
+    __syncthreads();  // stage has arrived; no thread reads the last one
     load(step + S::kStages - 1, now == 0 ? S::kStages - 1 : now - 1);
     const Bytes* const rows = stage(now) + warp / S::kAcross * S::kM * 16 * kParts;
     const Bytes* const columns = stage(now) + (S::kRows + warp % S::kAcross * S::kN * 8) * kParts;
@@ -116,7 +115,6 @@ __global__ void __launch_bounds__(kThreads)
     store16(to + *g * 16, v);
   }
 }
-// pad_rows() for row_step 1: a byte transpose.
 __global__ void __launch_bounds__(kThreads)
     turn_rows(const int8_t* from, int64_t step, int64_t rows, int64_t k, int64_t padded, int8_t* to, bool vectors) {
   using Tile = TransposeTile<16>;
@@ -225,7 +223,7 @@ template <class T> void multiply(const Context& c, Product p, T* y) {
   const auto run = [&]<class S>() {
     launch(c, int8_product<S, T>, dim3(unsigned(tiles<S>(p))), S::kThreads, S::kSharedBytes, p, y);
   };
-  if (tiles<Large>(p) * 2 <= properties(c.device.index).multiprocessors)  // large tiles would idle most of the device
+  if (tiles<Large>(p) * 2 <= properties(c.device.index).multiprocessors)  // would idle most SMs
     return run.template operator()<Small>();
   const bool fits = p.k > 0 && std::max(p.m, p.n) < int64_t(1) << 31;  // TMA counts rows in 32 bits
   if (fits && !wanted("mma") && has_wgmma<T>(c)) return multiply_by_wgmma(c, p, y);
@@ -237,7 +235,6 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   Product p;
   p.n = w.size(0), p.m = y.numel() / p.n;
   const int64_t k = w.size(1);
-  // Rows of x with one stride are read in place.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   const int8_t* from = x.data<int8_t>();

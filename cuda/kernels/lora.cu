@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads, kRows == 1 ? 4 : 2)
   using C = compute_t<T>;
   C* const inner = dynamic_shared<C>();  // (kRows, r)
   for (int64_t row = blockIdx.x * int64_t(kRows); row < s.rows; row += int64_t(gridDim.x) * kRows) {
-    first_product<T, kRows, kVectors>(s, scale, row, x, a, h, inner);  // a barrier precedes its writes of inner
+    first_product<T, kRows, kVectors>(s, scale, row, x, a, h, inner);  // starts with a barrier before writing inner
     for (int64_t n = threadIdx.x; n < s.out; n += kThreads) {
       C sum[kRows] = {};
       for (int64_t t = 0; t < s.r; ++t) {
@@ -128,8 +128,7 @@ void lora(const op::Lora& op, Bufs in, Bufs out, Context& c) {
              out[0].data<T>(), out[1].data<T>());
     };
     const bool vectors = s.r % kCols == 0 && aligned16(a);
-    const bool idle =
-        s.rows < kMostRows * properties(c.device.index).multiprocessors;  // more rows per block would idle SMs
+    const bool idle = s.rows < kMostRows * properties(c.device.index).multiprocessors;  // would idle SMs
     if (idle || !has_shared(c, bytes(kMostRows)))
       vectors ? run.template operator()<1, true>() : run.template operator()<1, false>();
     else

@@ -1,6 +1,5 @@
-// Cross-entropy reads logits once, a block per row, by online softmax; the gradient reads them once more, in place
-// where allowed. One block reduces rows' losses in f64. Squared differences go by chunks, a function of the size. Every
-// run gives the same bits.
+// Cross-entropy reads logits once, a block per row, by online softmax; the gradient reads them again, in place where
+// allowed. One block reduces rows' losses in f64. Every run gives the same bits.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/index_check.h>
 #include <tapegrad/cuda/device/row_loop.h>

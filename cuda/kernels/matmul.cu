@@ -89,7 +89,6 @@ bool fold_batch(Gemm& g, const Shape& batch, const Strides& step_a, const Stride
   return true;
 }
 
-// cuBLASLt gets the longest dimension as its batch.
 void run_batches(const Context& c, Gemm g, const Shape& batch, const Strides& step_a, const Strides& step_b) {
   Strides step_out = Strides::filled(batch.size(), g.m * g.n);
   for (size_t d = batch.size(); d-- > 1;) step_out[d - 1] = step_out[d] * batch[d];
@@ -160,7 +159,6 @@ void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   }
   if (g.k == 0) return gemm(c, g);
 
-  // Rows of x with one stride are read in place.
   const Strided<1> rows(Shape(x.shape().begin(), x.shape().end() - 1),
                         {Strides(x.strides().begin(), x.strides().end() - 1)});
   std::optional<Contiguous> copy;

@@ -1,5 +1,5 @@
 // A row per warp or block; the variance takes a second pass. dw and db: partial sums over groups of consecutive rows,
-// then a reduction; the sizes alone set the groups. RMSNorm is LayerNorm with mean 0.
+// set by the sizes, then a reduction. RMSNorm is LayerNorm with mean 0.
 #include <tapegrad/ops/norm.h>
 
 #include <tapegrad/cuda/device/reduce.h>
@@ -94,11 +94,11 @@ template <class S, class B, bool kCentred>
 __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_rows(Backward<typename S::T, B> f) {
   using T = typename S::T;
   using C = typename S::C;
-  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // registers for more than two rows
+  constexpr bool kRoom = S::kKept && S::kThreads <= 256;  // registers for two rows
   const auto n = f.n;
   for (int64_t group = first_row<S>(); group < f.groups; group += row_step<S>()) {
     [[maybe_unused]] Vec<C, S::V> dw[kRoom ? S::kPacks : 1] = {}, db[kRoom && kCentred ? S::kPacks : 1] = {};
-    const int64_t begin = kRoom ? group * f.per_group : group;  // without kRoom: one row per group
+    const int64_t begin = kRoom ? group * f.per_group : group;  // else one row per group
     const int64_t end = kRoom ? std::min(f.rows, begin + f.per_group) : group + 1;
     for (int64_t r = begin; r < end; ++r) {
       RowOf<S> x(f.x + r * n);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
         }
         if constexpr (!kRoom) store(k, j);
       });
-      if constexpr (kRoom) each_pack<S>(n, store);  // all loads of ds come first
+      if constexpr (kRoom) each_pack<S>(n, store);  // after loads of ds
     }
     if constexpr (kRoom) {
       each_pack<S>(n, [&](int k, int64_t j) {

@@ -1,4 +1,3 @@
-// All tensors of an op in one launch.
 #include <tapegrad/cuda/device/multi_tensor.h>
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/training/optim_math.h>
@@ -113,7 +112,7 @@ template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   const void* in[kLists];
   void* out[kLists];  // may alias the inputs
   const void* grad;
-  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // copy of in[0] after the step, or low bits; may be null
+  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // in[0] after the step, or low bits; may be null
   int64_t n;
   bool narrow;  // bf16 gradient
 
@@ -325,7 +324,7 @@ template <class Entry> struct Entries {
 };
 template <class... Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
   const size_t copies = all_out.size() - op.copied.size(), low = copies - op.split.size();
-  for (size_t k = 0; k < copies; ++k)  // copies low bits, and tensors outside the update
+  for (size_t k = 0; k < copies; ++k)  // copies the rest
     if ((k >= low || k < op.first.size()) && all_in[k].bytes != all_out[k].bytes)
       copy_contiguous(c, all_in[k], first_element(all_out[k]));
   const op::StepParts parts(op.first, op.copied, op.split, all_in, all_out);

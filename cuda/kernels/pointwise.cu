@@ -25,7 +25,6 @@ template <> constexpr bool kGrouped<WithNumber<op::Pow>> = false;
 template <> constexpr bool kGrouped<Partial<op::Pow>> = false;
 template <> constexpr bool kGrouped<PartialWithNumber<op::Pow>> = false;
 
-// f(T) for double, float, and integers if F takes them.
 template <class F, class G> void visit_taken(DType d, G&& g) {
   if constexpr (op::takes_integers<F>)
     if (is_index(d)) return visit_index(d, g);

@@ -1,5 +1,5 @@
 // Sines and cosines of all (position, pair) once per call, then one pass over rows. A thread keeps rotations of V
-// adjacent elements and steps through the batch. V: 16 bytes if aligned, else a pair.
+// adjacent elements (16 bytes, or an unaligned pair) through the batch.
 #include <tapegrad/core/math.h>
 #include <tapegrad/cuda/device/copy.h>
 #include <tapegrad/cuda/device/index_check.h>
@@ -50,7 +50,7 @@ __global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, boo
 struct Rows {
   Strided<2> batch;
   int64_t step[2], positions, hs, count;  // count: batch rows in all
-  int64_t same;                           // batch rows that share a start
+  int64_t same;                           // rows that share a start
 };
 // y may alias x.
 template <class T, int V, bool kStarts>
@@ -90,7 +90,6 @@ __global__ void rope_turn(Rows rows, int64_t threads, const Turn<compute_t<T>>* 
 template <class T, int V>
 void turn_rows(const Context& c, const Rows& rows, const Turn<compute_t<T>>* turns, const T* x, T* y) {
   const int64_t groups = rows.positions * (rows.hs / V);
-  // Splits the batch to fill the device.
   const int64_t wanted = int64_t(blocks_for(c, groups * rows.count, kThreads)) * kThreads;
   const int64_t threads = groups * std::clamp<int64_t>(wanted / groups, 1, rows.count);
   launch(c, rows.same < rows.count ? rope_turn<T, V, true> : rope_turn<T, V, false>, blocks_for(c, threads, kThreads),

@@ -6,7 +6,6 @@
 
 namespace tg::cuda {
 namespace {
-// Rows that name a block's matrix, kRows at a time.
 template <int kRows> struct RowList {
   int count;
   int32_t row[kRows];

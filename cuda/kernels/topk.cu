@@ -8,7 +8,7 @@
 
 namespace tg::cuda {
 namespace {
-constexpr int kSmall = 128, kLarge = 512;  // threads per block, short and long rows
+constexpr int kSmall = 128, kLarge = 512;  // short, long rows
 constexpr int64_t kShortRow = 1024;
 
 // Total order: NaN is largest, ties go to the lower index.
@@ -118,7 +118,6 @@ template <class K> struct Selection {
   unsigned per_warp[kLarge / 32];
 };
 
-// The first warp finds the digit of the need-th largest.
 template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s, int shift) {
   const int lane = int(threadIdx.x);
   const unsigned long long need = s.need;
@@ -160,7 +159,6 @@ __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_
   }
   const K threshold = s.prefix;
   const auto need = int64_t(s.need);
-  // Items above the threshold, and the first ones at it.
   int64_t seen = 0;
   for (int64_t from = 0; from < n; from += kThreads) {
     const int64_t j = from + tid;
@@ -230,7 +228,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
 }
 
 // --- argsort ------------------------------------------------------------------------------------------------------
-struct Positions {  // the low bits of a word: its position in x
+struct Positions {  // low bits of a word: position in x
   int bits;
   __device__ __forceinline__ int64_t of(uint64_t word) const { return int64_t(word & ((uint64_t(1) << bits) - 1)); }
   __device__ __forceinline__ uint64_t word(uint64_t key, int64_t at) const { return key << bits | uint64_t(at); }

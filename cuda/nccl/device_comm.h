@@ -1,8 +1,7 @@
 // The ranks of a Communicator on their GPUs: device memory from rank to rank, on a separate stream.
 //
-// Not captured into CUDA graphs; compiled functions run these ops one by one. NCCL ties captured buffers to the
-// captured graph, but a recording (recording.h) captures calls separately and replaces copies in a graph. The
-// combination is untested on GPUs.
+// Not captured into CUDA graphs; compiled functions run these ops one by one. NCCL ties buffers to the captured graph,
+// but a recording (recording.h) captures calls separately and replaces copies in a graph. Untested on GPUs.
 #pragma once
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/nccl_api.h>
@@ -34,7 +33,6 @@ class DeviceComm final : CommWatch::OnDevice {
   using Sizes = std::span<const size_t>;
   // Part r of `from` goes to rank r, rank r's to `to` + r * stride. Needs an Exchange.
   void all_to_all(const std::byte* from, std::byte* to, Sizes bytes, size_t stride, const char* op);
-  // Sends this rank's part of `row`, receives the others. Needs an Exchange.
   void all_gather(std::byte* row, Sizes bytes, size_t stride, const char* op);
 
   // Scope: the thread launches into the communication stream, after its own stream's work. Host functions there tell
@@ -54,9 +52,7 @@ class DeviceComm final : CommWatch::OnDevice {
     std::optional<OnStream> on_stream_;
     bool goes_on_ = false;
   };
-  // Orders the thread's stream after the exchange.
   void finish(const void* ticket);
-  // finish() for all exchanges of all devices, repeatable.
   static void wait_for_all() noexcept;
 
  private:
@@ -74,8 +70,8 @@ class DeviceComm final : CommWatch::OnDevice {
   std::mutex mutex_;
   std::map<const void*, Event> going_on_;             // event after each operation, by ticket
   uint64_t waits_ = 0;                                // queued waits
-  std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // numbers of waits begun and ended
-  std::array<std::atomic<const char*>, 64> names_{};  // ops of the last 64 waits
+  std::atomic<uint64_t> begun_ = 0, ended_ = 0;       // waits begun, ended
+  std::array<std::atomic<const char*>, 64> names_{};  // ops of the last waits
 };
 
 }  // namespace tg::cuda::nccl

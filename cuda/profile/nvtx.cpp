@@ -1,4 +1,3 @@
-// Ranges as NVTX, for nsys and ncu.
 #include <tapegrad/core/profile/profiler_record.h>
 
 #ifndef TG_CUDA_EMULATED

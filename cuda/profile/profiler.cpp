@@ -1,6 +1,6 @@
-// Records arrive in no order and are matched at the end. A kernel has the id of its launching API call, whose record
-// has the id of its range (the "external correlation"); a graph's kernel those of the launch and of its node. A node's
-// op is noted at capture (running()), and copied when graphs clone nodes.
+// Records arrive in no order. A kernel has the id of its launching API call, whose record has the id of its range (the
+// "external correlation"); a graph's kernel those of the launch and of its node. A node's op is noted at capture
+// (running()), and copied when graphs clone nodes.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -43,7 +43,6 @@ SharedLibrary& cupti_library() {  // leaked
 namespace {
 
 #if !defined(TG_CUDA_EMULATED) && CUPTI_API_VERSION >= 130000
-// Records since 13.0 begin like older ones.
 #define TG_SAME_PLACE(field) \
   static_assert(offsetof(CUpti_ActivityKernel9, field) == offsetof(CUpti_ActivityKernel10, field))
 TG_SAME_PLACE(start);
@@ -63,7 +62,6 @@ constexpr CUpti_ActivityKind kKinds[] = {
 constexpr auto kExternal = CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
 constexpr size_t kBuffer = 4 << 20, kAlign = 8;
 
-// "CUPTI refuses what: why. The way out."
 std::string refusal(CUptiResult r, const char* what) {
   const char* text = nullptr;
   (void)cuptiGetResultString(r, &text);
@@ -92,7 +90,7 @@ std::string demangled(const char* name) {
   return s;
 }
 
-struct Link {  // a record's call and graph node
+struct Link {
   uint32_t call;
   uint64_t node;
 };
@@ -218,7 +216,7 @@ void buffer_full(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t valid) {
     CUpti_Activity* r = nullptr;
     while (valid && cuptiActivityGetNextRecord(buffer, valid, &r) == CUPTI_SUCCESS) take(a, r);
     a.records.dropped += dropped;
-  } catch (...) {  // out of memory for the record
+  } catch (...) {  // out of memory
     ++a.records.dropped;
   }
   ::operator delete(buffer, std::align_val_t(kAlign));
@@ -237,7 +235,7 @@ void node_made(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const vo
     if (!cloned && !running().op.empty()) a.nodes[node] = running();
     if (const auto from = cloned ? a.nodes.find(original) : a.nodes.end(); from != a.nodes.end())
       a.nodes[node] = Running(from->second);
-  } catch (...) {  // its kernels have no op then
+  } catch (...) {  // its kernels then have no op
   }
 }
 uint64_t timestamp() { return uint64_t(profiler_clock()); }

@@ -15,7 +15,6 @@ class DeviceAllocator final : public Allocator {
   explicit DeviceAllocator(int device) : device_(device) {}
   // 256-byte aligned, for the thread's stream; others need used_on().
   void* allocate(size_t bytes) override;
-  // Later work in that stream may reuse them.
   void deallocate(void* p, size_t bytes) noexcept override;
   // Exclusive memory for recorded work in `stream`, until give_back(); 256-byte aligned. Runs lose its contents. Works
   // during a capture.

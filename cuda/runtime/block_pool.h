@@ -27,7 +27,6 @@ struct Block {
 };
 
 inline constexpr size_t kBlockUnit = 512;  // alignment and granularity
-// Larger blocks have segments of their size.
 inline constexpr size_t kSmallMost = 1 << 20;
 inline constexpr size_t kSegmentUnit = 2 << 20;  // granularity of cudaMalloc
 
@@ -53,9 +52,7 @@ struct Pool {
 
 class BlockPool {
  public:
-  // From the owner's free blocks, or null.
   Block* take(size_t bytes, Owner);
-  // The block may cease to exist, merged.
   void give(Block*);
   Block* find(const void*) const;  // null unless in use
 
@@ -63,12 +60,11 @@ class BlockPool {
   size_t next_segment(size_t bytes, Owner);
   static size_t least_segment(size_t bytes);
   void add_segment(void*, size_t bytes, size_t for_bytes, Owner);
-  // Forgets and returns segments without a block in use.
   std::vector<void*> release();
 
   size_t segments() const { return segments_; }
   size_t reserved() const { return reserved_; }  // bytes of all segments
-  size_t in_use() const { return in_use_; }      // bytes of blocks in use, rounded
+  size_t in_use() const { return in_use_; }      // rounded bytes in use
   size_t largest_free() const;
   template <class F> void each_in_use(F f) const {
     for (const auto& entry : used_) f(*entry.second);

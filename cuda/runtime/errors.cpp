@@ -34,7 +34,6 @@ bool ends_device(cudaError_t e) {
 std::string version(int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); }
 std::string text_of(cudaError_t e) { return fmt::format("{} ({})", cudaGetErrorString(e), cudaGetErrorName(e)); }
 
-// The latest kSize launches since a synchronisation.
 struct Launches {
   static constexpr size_t kSize = 16;
   std::mutex mutex;

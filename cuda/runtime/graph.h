@@ -15,7 +15,7 @@ inline std::shared_timed_mutex& captures() {  // leaked
   return m;
 }
 
-inline constexpr std::string_view kGraphOp = "compile";  // the op in errors of graphs
+inline constexpr std::string_view kGraphOp = "compile";
 
 // A driver may refuse a child graph, yet accept one capture of all calls.
 struct RefusedPart : Error {

@@ -12,7 +12,6 @@
 namespace tg::cuda {
 namespace {
 
-// Values that change per step, with host copies for the next launch.
 class StepValues {
  public:
   explicit StepValues(int device)
@@ -168,7 +167,7 @@ class CudaRecording final : public Recording {
   }
   Graph captured_whole() {
     const Event begin;
-    std::vector<std::optional<Event>> done(order_.size());  // ends that other branches depend on
+    std::vector<std::optional<Event>> done(order_.size());  // ends of calls for other branches
     for (const CallOrder& o : order_)
       for (const uint32_t d : o.after)
         if (!done[d]) done[d].emplace();
@@ -195,7 +194,7 @@ class CudaRecording final : public Recording {
   std::deque<Branch> branches_;
   StepValues values_;
   ExecutableGraph graph_;
-  std::vector<cudaGraphNode_t> nodes_;  // node per call; null: it queues nothing
+  std::vector<cudaGraphNode_t> nodes_;  // null: queues nothing
   bool flat_ = false;                   // one capture, without child graphs
 };
 

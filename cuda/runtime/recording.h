@@ -10,7 +10,6 @@
 
 namespace tg::cuda {
 
-// Device memory of one branch, reused by its calls, in order.
 class HeldMemory {
  public:
   // Recorded in one stream, runs in the other, or concurrently with it.
@@ -36,7 +35,6 @@ class HeldMemory {
 // Scratch memory while the thread records, else null.
 HeldMemory* held_memory();
 
-// An op's values from the op of a step.
 using FillValues = std::function<void(const Op&, std::byte* to)>;
 // While the thread records: device memory that each launch fills by fill() with the op of its step; else null. Kernels
 // must take all such values from it.

@@ -13,7 +13,7 @@ struct Properties {
   std::string name;
   int major = 0, minor = 0;     // compute capability
   int multiprocessors = 0;      // SMs
-  size_t shared_per_block = 0;  // bytes, with the opt-in above 48 KiB
+  size_t shared_per_block = 0;  // bytes, with opt-in
   size_t memory = 0;            // bytes
   size_t l2_cache = 0;          // bytes
 };
@@ -31,10 +31,8 @@ cudaError_t find_kernel();
 
 class DeviceAllocator;
 DeviceAllocator& allocator_of(int device);
-// Throws the launch's error, or with TG_SYNC=1 the kernel's.
 void launched(const Context&);
 
-// bytes: static and dynamic, of one block.
 inline bool has_shared(const Context& c, size_t bytes) { return bytes <= properties(c.device.index).shared_per_block; }
 // Raises the limit of dynamic shared memory. An Error above has_shared().
 void opt_in(const Context&, const void* kernel, size_t shared_bytes);

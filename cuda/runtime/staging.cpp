@@ -63,7 +63,6 @@ void Staging::to_host(void* to, const void* from, size_t bytes, cudaStream_t str
     check(cudaStreamSynchronize(stream), "copy", kFrom);
     return;
   }
-  // One chunk is in flight while the host copies the previous.
   const auto fetch = [&](size_t at) {
     std::byte* const pinned = reserve(std::min(chunk_, bytes - at));
     copy(pinned, static_cast<const std::byte*>(from) + at, std::min(chunk_, bytes - at), cudaMemcpyDeviceToHost,

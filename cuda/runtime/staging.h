@@ -26,11 +26,11 @@ class Staging {
   size_t chunk() const { return chunk_; }
 
  private:
-  struct Transfer {  // read or written by a queued copy
+  struct Transfer {  // queued copy's memory
     uint64_t begin;
     Event done;
   };
-  bool open();  // false: no memory can be pinned
+  bool open();  // false: cannot pin memory
   // n bytes of the ring, until the copy before used() is done.
   std::byte* reserve(size_t n);
   void used(cudaStream_t);
@@ -38,7 +38,6 @@ class Staging {
   size_t chunk_, size_;
   std::mutex mutex_;
   std::byte* ring_ = nullptr;
-  // Positions of the last segment, taken % size_.
   uint64_t begin_ = 0, end_ = 0;
   std::deque<Transfer> transfers_;  // oldest first
   std::vector<Event> spare_;

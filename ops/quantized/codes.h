@@ -1,6 +1,6 @@
 /// @file
-/// Arithmetic of int8 values, one source for host and device: all backends give the same bits, because the explicit fma
-/// alone adds a product.
+/// Arithmetic of int8 values, one source for host and device. All backends give the same bits: the explicit fma alone
+/// adds a product.
 #pragma once
 #include <tapegrad/core/math.h>
 

@@ -1,6 +1,6 @@
 /// @file
-/// 8-bit floats and GEMM on them (Micikevicius et al., FP8 formats for deep learning, 2022, arXiv:2209.05433). An fp8
-/// value is scaled by absmax / largest: absmax of its row, `largest` of the format.
+/// 8-bit floats and GEMM on them, without gradients (Micikevicius et al., FP8 formats for deep learning, 2022,
+/// arXiv:2209.05433). An fp8 value is scaled by absmax / largest: absmax of its row, `largest` of the format.
 #pragma once
 #include <tapegrad/ops/quantized/quantize.h>
 
@@ -51,15 +51,14 @@ struct QuantizedFp8 {
   Fp8Format format = Fp8Format::e4m3;
 };
 /// Quantizes each row of x (..., K), f32, bf16 or f16, any strides, to the fp8 nearest to x / (absmax / largest),
-/// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. All backends give the same bits. There is
-/// no gradient. A non_finite Error names the first element that is NaN or infinite.
+/// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. All backends give the same bits. A
+/// non_finite Error names the first element that is NaN or infinite.
 QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
-/// Dequantized values, rounded once to dtype: f32, bf16 or f16. There is no gradient.
+/// Dequantized values, rounded once to dtype: f32, bf16 or f16.
 Tensor dequantize_fp8(const QuantizedFp8&, DType = DType::f32);
 /// x (..., K) times weight (N, K) transposed, plus a bias (N): (..., N) of dtype f32, bf16 or f16. Dot products are
 /// summed in f32, in a backend-defined order; fp8 tensor cores keep about 14 bits within groups of terms. The sum is
-/// scaled by both absmax in f32 and rounded once. They must not both be e5m2, which GPUs cannot multiply. There is no
-/// gradient.
+/// scaled by both absmax in f32 and rounded once. They must not both be e5m2, which GPUs cannot multiply.
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

@@ -23,7 +23,7 @@ template <> struct Fp8<Fp8Format::e5m2> {
 /// fp8 nearest to x, ties to even; saturates at the largest value. x is not NaN.
 template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
   using F = Fp8<f>;
-  constexpr int kDrop = 23 - F::kFraction, kLeast = 1 - F::kBias;  // exponent of the smallest normal number
+  constexpr int kDrop = 23 - F::kFraction, kLeast = 1 - F::kBias;  // least normal exponent
   const uint32_t sign = math::detail::bits_of(x) >> 24 & 0x80u;
   float size = math::detail::abs(x);
   size = math::detail::select(size < F::kLargest, size, F::kLargest);

@@ -1,7 +1,7 @@
 /// @file
-/// Int8 quantization and GEMM. A quantized value q stands for q / 127 * absmax, with the absmax of its row or of the
-/// tensor (Wortsman et al., Stable and low-precision training for large-scale vision-language models, 2023,
-/// arXiv:2304.13013). All backends give the same bits. switchback.h has layers with gradients.
+/// Int8 quantization and GEMM, without gradients; switchback.h has layers. A quantized value q stands for q / 127 *
+/// absmax, with the absmax of its row or of the tensor (Wortsman et al., Stable and low-precision training for
+/// large-scale vision-language models, 2023, arXiv:2304.13013). All backends give the same bits.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -64,9 +64,8 @@ struct Quantized {
   Tensor absmax;
 };
 /// Quantizes each row of x (..., K), f32, bf16 or f16, any strides: rint(127 (x / absmax)), each operation in f32, ties
-/// to even; absmax is (...). A row of zeros has `codes` 0 and absmax 0. absmax is rounded to `state`, f32 or f16, after
-/// quantization. There is no gradient. A value Error names the first element that is NaN or infinite, or the first
-/// absmax that f16 cannot hold.
+/// to even; absmax is (...), rounded to `state`, f32 or f16, after quantization. A row of zeros has `codes` 0 and
+/// absmax 0. A value Error names the first element that is NaN or infinite, or the first absmax that f16 cannot hold.
 Quantized quantize_rowwise(const Tensor& x, DType state = DType::f32);
 /// quantize_rowwise() by the absmax of all elements, (1).
 Quantized quantize_global(const Tensor& x, DType state = DType::f32);
@@ -81,15 +80,13 @@ struct QuantizedBothWays {
 };
 /// quantize_rowwise() and quantize_columnwise_transpose() of x (M, N), in one op.
 QuantizedBothWays quantize_both_ways(const Tensor& x, DType state = DType::f32);
-/// absmax * q / 127, computed in f32 and rounded once to dtype: f32, bf16 or f16. There is no gradient.
+/// absmax * q / 127, computed in f32 and rounded once to dtype: f32, bf16 or f16.
 Tensor dequantize(const Quantized&, DType = DType::f32);
 
 /// x (..., K) times weight (N, K) transposed, exact: i8 -> i32 (..., N). K is at most 131071, so no sum overflows.
-/// There is no gradient.
 Tensor int8_linear(const Tensor& x, const Tensor& weight);
 /// GEMM of the dequantized x and weight, plus a bias (N): (..., N) of dtype f32, bf16 or f16. It is fma(absmax_w,
-/// absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), per row, or (1). There is no
-/// gradient.
+/// absmax_x * (sum / 127^2), bias) in f32, rounded once. The weight's absmax is (N), per row, or (1).
 Tensor int8_linear(const Quantized& x, const Quantized& weight, const Tensor& bias = {}, DType = DType::f32);
 
 }  // namespace tg

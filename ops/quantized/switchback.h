@@ -1,7 +1,6 @@
 /// @file
 /// SwitchBack: a linear layer with 8-bit GEMM for the result and the gradient of x. The weight's gradient, a sum over a
-/// batch, has full precision (Wortsman et al., Stable and low-precision training for large-scale vision-language
-/// models, 2023, arXiv:2304.13013).
+/// batch, has full precision (Wortsman et al., 2023, see quantize.h).
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -45,10 +44,9 @@ struct SwitchBack : OpOf<SwitchBack> {
 
 /// x (..., in) times weight (out, in) transposed, plus bias (out): (..., out), of x's dtype, by 8-bit GEMM (quantize.h,
 /// fp8.h). x, weight and bias are f32, bf16 or f16, and may differ. Gradients, each in its tensor's dtype: of x by
-/// 8-bit GEMM of the gradient and the weight; of the weight by GEMM in x's dtype (f16 in f32); of the bias a sum.
-/// Except in memory_efficient mode, the gradient can be differentiated again, with quantization as the identity. A
-/// value Error names the first element of x, weight or gradient that is NaN or infinite; `in` and `out` are at most
-/// 131071.
+/// 8-bit GEMM; of the weight by GEMM in x's dtype (f16 in f32); of the bias a sum. Except in memory_efficient mode, the
+/// gradient can be differentiated again, with quantization as the identity. A value Error names the first element of x,
+/// weight or gradient that is NaN or infinite; `in` and `out` are at most 131071.
 Tensor switchback_linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                          SwitchBackMode = SwitchBackMode::global);
 

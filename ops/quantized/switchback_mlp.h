@@ -34,7 +34,7 @@ struct SwitchBackMlp : OpOf<SwitchBackMlp> {
 }  // namespace op
 
 /// quantize_rowwise(gelu(h)), or of gelu_tanh(h) if by_tanh, in one pass over h (..., K), f32 or bf16. GELU is first
-/// rounded to h's dtype. There is no gradient. Errors: see quantize_rowwise().
+/// rounded to h's dtype. No gradient. Errors: see quantize_rowwise().
 Quantized gelu_quantize_rowwise(const Tensor& h, bool by_tanh = true);
 
 /// The layers of switchback_mlp().
@@ -47,7 +47,7 @@ struct SwitchBackMlpLayers {
   bool by_tanh = true;                           ///< gelu_tanh(), or gelu()
 };
 /// switchback_linear(gelu(switchback_linear(x, fc)), proj): x (..., in) -> (..., out), in f32 or bf16, x's dtype. Keeps
-/// x, the weights and the result of the first layer alone. Gradients are those of the layers.
+/// x, the weights and the first layer's result alone. Gradients are those of the layers.
 Tensor switchback_mlp(const Tensor& x, const SwitchBackMlpLayers&);
 
 }  // namespace tg

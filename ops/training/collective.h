@@ -55,7 +55,7 @@ struct AllGatherParts : OpOf<AllGatherParts> {
 /// Asynchronous sums over the ranks. Keeps the values that they read and the memory that they write.
 class PendingSums {
  public:
-  ~PendingSums();  ///< waits for the exchange if finish() was not called
+  ~PendingSums();  ///< waits unless finish() was called
   PendingSums(PendingSums&&) = default;
   PendingSums& operator=(PendingSums&&) = delete;
   /// The sums; later ops wait for the exchange. An Error the second time.
@@ -70,9 +70,8 @@ class PendingSums {
 };
 
 /// Sum of each tensor over the ranks, in order: ((x0 + x1) + x2) + ... All ranks call it with the same number of
-/// tensors, shapes and dtypes, and run their ops in one order, so that calls match. Results have the tensor's dtype,
-/// f64, i64 or f32, and f32 for bf16, whose elements are added unrounded. There is no gradient. The CPU and NCCL give
-/// the same bits.
+/// tensors, shapes and dtypes, and run their ops in one order. Results have the tensor's dtype, f64, i64 or f32, and
+/// f32 for bf16, whose elements are added unrounded. No gradient. The CPU and NCCL give the same bits.
 Tensors all_reduce(Inputs, std::shared_ptr<Communicator>);
 /// all_reduce() restricted to this rank's shard of each tensor: (n) for its n >= 0 elements in row-major order.
 Tensors reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);

@@ -16,7 +16,7 @@ namespace op {
 /// (any number of tensors) -> sums of squares of their segments, (number of segments) f64.
 struct SquareSums : OpOf<SquareSums> {
   static constexpr auto kName = "square_sums";
-  static constexpr int64_t kSegment = 1 << 14;  ///< elements; a tensor's last segment may be shorter
+  static constexpr int64_t kSegment = 1 << 14;  ///< elements; the last may be shorter
   Layouts infer(Inputs) const override;
 };
 /// ((n) f64) -> the square root of their sum.
@@ -60,7 +60,7 @@ struct AdamWOverrides {
 /// The hyperparameters of an SGD step.
 struct SgdOptions {
   double momentum = 0;           ///< 0: there are no buffers
-  double dampening = 0;          ///< share of g left out of the buffer after step 1
+  double dampening = 0;          ///< share of g left out after step 1
   double weight_decay = 0;       ///< weight_decay w is added to the gradient
   bool nesterov = false;         ///< needs momentum above 0 and dampening 0
   bool skip_non_finite = false;  ///< see AdamWOptions
@@ -83,7 +83,7 @@ namespace op {
 template <class Options, class Overrides> struct StepAttributes {
   Options o;
   std::vector<Overrides> each;   ///< per tensor, all set
-  std::vector<uint32_t> copied;  ///< indices of tensors with a bf16 copy, in order
+  std::vector<uint32_t> copied;  ///< indices of tensors with a copy, in order
   /// Per tensor, the first element of w in the step; empty: all of w.
   std::vector<int64_t> first;
   double lr, max_norm;
@@ -188,7 +188,7 @@ struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
 }  // namespace op
 
 /// Sums of squares of segments of 2^14 elements of each tensor, in row-major order: (number of segments) f64. At least
-/// one tensor; any shapes; f64, f32, bf16. There is no gradient.
+/// one tensor; any shapes; f64, f32, bf16. No gradient.
 Tensor square_sums(Inputs);
 /// The norm from square_sums(), (n) f64: the square root of their sum in order, 0-d of this dtype, f64 or f32.
 Tensor norm_of_square_sums(const Tensor& sums, DType);
@@ -198,28 +198,27 @@ Tensor global_norm(Inputs grads);
 /// The tensors of an AdamW step: lists of one length, in one order.
 struct AdamWTensors {
   Inputs w, m, v, grad;
-  std::span<const AdamWOverrides> each = {};  ///< per tensor; empty: use the options
+  std::span<const AdamWOverrides> each = {};  ///< empty: the options
   /// Per tensor, the first element of the part of w to update. m, v and grad are then (n) for n elements, in row-major
   /// order. Empty: all of w. parameter_as() copies are then undefined outside the parts, until all_gather_parts().
   std::span<const int64_t> first = {};
   /// Per tensor, SplitTensor::low of a split weight, contiguous, else empty; or no list.
   Inputs low = {};
 };
-/// Step number t, from 1, of every tensor. With g = grad, the default form is
+/// Step number t, from 1, of every tensor. With g = grad, by default
 /// @verbatim
 /// w *= 1 - lr weight_decay;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 /// w -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 /// @endverbatim
 /// Other forms: see WeightDecay and EpsPlacement; with weight_decay 0 all three decays are equal.
 ///
-/// w, m and v get their new values, in place if no other handle has the old ones, as does the weight's bf16
-/// parameter_as() copy. The four tensors of an entry have one shape and dtype (f64 or f32), which may differ between
-/// entries; all are on one device. Gradient or moments of an f32 weight may be bf16, rounded stochastically by
-/// seed, stream, t and position. An f32 weight may be split: w is then bf16, contiguous. With norm
-/// (0-d f32 or f64), g = grad min(1, max_norm / (norm + 1e-6)). The kernel reads it, so the host does not wait.
+/// w, m and v, and the weight's bf16 parameter_as() copy, get their new values, in place if no other handle has the old
+/// ones. The four tensors of an entry have one shape and dtype (f64 or f32); all are on one device. Gradient or moments
+/// of an f32 weight may be bf16, rounded stochastically by seed, stream, t and position. An f32 weight may be split: w
+/// is then bf16, contiguous. With norm (0-d f32 or f64, read by the kernel), g = grad min(1, max_norm / (norm + 1e-6)).
 ///
-/// It is one op, and not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes
-/// twice, or if a number is out of range. A compiled function needs `count`, else an Error.
+/// One op, not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes twice, or if
+/// a number is out of range. A compiled function needs `count`, else an Error.
 void adamw_step(const AdamWTensors&, const AdamWOptions&, double lr, int64_t t, const Tensor& norm = {},
                 double max_norm = 0, Ref<OptimizerClock> count = {});
 /// adamw_step() of a single tensor.
@@ -243,9 +242,9 @@ Tensor join_weight(const SplitTensor&);
 struct GradientProduct {
   Tensor a, b;
 };
-/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. w, m and
-/// v: see adamw_step(); a and b have w's dtype, and rows times columns are w's elements, in row-major order. If another
-/// op of the optimiser's step counts, pass counts = false and call this one after it.
+/// adamw_step() of a single tensor with grad = a^T b, which the kernel computes tile by tile and never stores. a and b
+/// have w's dtype, and rows times columns are w's elements, in row-major order. If another op of the optimiser's step
+/// counts, pass counts = false and call this one after it.
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
                         const AdamWOptions&, double lr, int64_t t, const AdamWOverrides& = {}, const Tensor& norm = {},
                         double max_norm = 0, Ref<OptimizerClock> count = {}, bool counts = true);
@@ -253,11 +252,11 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
 /// The tensors of an SGD step: lists of one length, in one order.
 struct SgdTensors {
   Inputs w, grad;
-  Inputs momentum = {};                     ///< buffers; empty if the momentum is 0
-  std::span<const SgdOverrides> each = {};  ///< per tensor; empty: use the options
+  Inputs momentum = {};                     ///< buffers; empty without momentum
+  std::span<const SgdOverrides> each = {};  ///< empty: the options
   std::span<const int64_t> first = {};      ///< see AdamWTensors
 };
-/// Step number t, from 1, of every tensor, as in torch.optim.SGD. With g = grad + weight_decay w and buffer b, it is
+/// Step number t, from 1, of every tensor, as torch.optim.SGD: with g = grad + weight_decay w and buffer b
 /// @verbatim
 /// b = g in step 1, momentum b + (1 - dampening) g later;  g = nesterov ? g + momentum b : b;  w -= lr lr_scale g
 /// @endverbatim

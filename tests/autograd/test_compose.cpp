@@ -1,4 +1,3 @@
-// Once and twice, and with equal inputs.
 #include <tapegrad/core/node.h>
 #include <tapegrad/ops/ops.h>
 
@@ -6,7 +5,6 @@
 
 using namespace tg;
 namespace {
-// (x, y) -> (x^2 y, x y); a kernel, and no vjp.
 struct Pair : OpOf<Pair> {
   static constexpr auto kName = "test_pair";
   Layouts infer(Inputs in) const override {

@@ -67,7 +67,7 @@ TEST_CASE("second derivative through matmul, eager and lazy") {
     const Tensor y = matmul(x, w);
     const Tensor g = backward(sum(y * y), {.create_graph = true})[x];  // 2 x w w^T
     CHECK(g.requires_grad());
-    const auto h = values(backward(sum(g))[x]);  // each row: 2 * the sums of the rows of w w^T
+    const auto h = values(backward(sum(g))[x]);  // rows: 2 * row sums of w w^T
     const auto ww = values(matmul(w, transpose(w)));
     for (size_t r = 0; r < 2; ++r)
       for (size_t i = 0; i < 3; ++i)
@@ -98,7 +98,7 @@ TEST_CASE("hooks fire once, when the gradient is complete") {
       seen = values(g);
       return g * 10.0;
     });
-    x.on_grad([&](const Tensor& g) {  // sees the result of the hook before; empty keeps it
+    x.on_grad([&](const Tensor& g) {  // sees the previous hook's result; empty keeps it
       CHECK(values(g) == std::vector<float>(2, 30));
       return Tensor();
     });
@@ -144,12 +144,11 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   };
   const GradMap g = run(sum(c + inner));
   REQUIRE(seen.size() == 3);
-  CHECK(seen[0] == std::pair(c.id(), false));  // the rest of backward comes later
+  CHECK(seen[0] == std::pair(c.id(), false));  // before the rest of backward
   CHECK(seen[1].second);
   CHECK(!g.contains(c));
   CHECK(values(g[a]) == std::vector<float>{7, 7, 7});
   CHECK(values(g[b]) == std::vector<float>{20, 20, 20});
-  // Read by a recomputed block, and used twice.
   const Tensor x = filled({3}, 1.0f);
   const Tensors y = recompute([&](Inputs in, Rng*) { return Tensors{in[0] * a * c}; }, {&x, 1}, nullptr);
   const GradMap again = run(sum(y[0] * c));
@@ -295,14 +294,14 @@ TEST_CASE("masks: what the tape holds") {
   CHECK(held() == 0);
   Tensor x = filled({256, 256}, .5f).requires_grad_(), w = filled({256, 256}, .01f), y = x;
   for (int i = 0; i < 8; ++i) y = matmul(y, w);
-  CHECK(held() == 3);  // x, w, y: a frozen weight keeps no activations
+  CHECK(held() == 3);  // x, w, y
   const auto k = engine_stats().kernels;
   const Tensor loss = sum(y);
   backward(loss);
-  CHECK(engine_stats().kernels - k == 2 + 8);  // the sum, ones, and no dW
+  CHECK(engine_stats().kernels - k == 2 + 8);  // the sum, ones, no dW
 }
 TEST_CASE("a deep tape runs and is released") {
-  const int n = 200'000;  // a stack of 8 MiB has no room for a frame for each
+  const int n = 200'000;  // a stack of 8 MiB has no room for n frames
   Tensor x = filled({1}, 1.f).requires_grad_(), y = x;
   for (int i = 0; i < n; ++i) y = y + x;
   CHECK(values(backward(sum(y))[x])[0] == float(n + 1));
@@ -369,7 +368,6 @@ TEST_CASE("native: the gradient through one cast to bf16 stays in bf16, and all 
   CHECK(bits_of(g.native(w)) == bits_of(a.to(DType::f32) * 0.3));
   const GradMap twice = backward(through(w, a) + through(w, b));
   CHECK(bits_of(twice.native(w)) == bits_of(a.to(DType::f32) + b.to(DType::f32)));
-  // Not a leaf; another dtype; a graph of the gradient.
   Tensor before = leaf();
   CHECK(backward(through(before * 1.0, a)).native(before).dtype() == DType::f32);
   const Tensor wide = leaf(DType::f64), half = leaf(DType::bf16);

@@ -299,13 +299,13 @@ TEST_CASE("grad: of several outputs of any shape, given their gradients, again d
     const std::vector<Tensor> g = both({v, w});
     CHECK(distance(g[0], sum(v * y0, {0}) + 3.0 * w * x0 * x0) < 1e-14);
     CHECK(distance(g[1], v * x0) < 1e-14);
-    CHECK(bits_of(g[2]) == bits_of(w));  // an output is an intermediate, too
+    CHECK(bits_of(g[2]) == bits_of(w));  // an output is an intermediate
     const std::vector<Tensor> first = both({v, w}, {.create_graph = true});
     const Tensor mixed = grad({first[1], first[0]}, {x}, {v, w})[0];  // d (v x)/dx, and d (3 w x^2)/dx
     CHECK(distance(mixed, sum(v * v, {0}) + 6.0 * w * w * x0) < 1e-14);
     CHECK(!g[0].requires_grad());
     CHECK(first[0].requires_grad());
-    Tensor u = v.detach().requires_grad_();  // gradients depend on those that were given
+    Tensor u = v.detach().requires_grad_();  // gradients depend on given ones
     CHECK(distance(grad({both({u, w}, {.create_graph = true})[1]}, {u}, {ones({2, 3}, DType::f64)})[0],
                    expand(x0, {2, 3})) < 1e-15);
   }

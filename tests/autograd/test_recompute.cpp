@@ -59,7 +59,6 @@ RecomputedRun run(const Function& f, std::vector<Tensor> x, bool recompute) {
   for (auto& t : x) r.bits.push_back(g[t] ? bits_of(g[t]) : std::vector<std::byte>());
   return r;
 }
-// Same bits; `less` bytes after forward, `more` kernels in backward.
 void check_saves(const Function& f, const std::vector<Tensor>& x, int64_t less, uint64_t more) {
   const RecomputedRun plain = run(f, x, false), again = run(f, x, true);
   CHECK(again.bits == plain.bits);

@@ -64,7 +64,7 @@ TEST_CASE("checkpoint: only the inputs of the parts are kept") {
     return memory_stats().live - before;
   };
   const int64_t one = 256 * 64 * 4;
-  CHECK(held(true) >= 4 * 3 * one);  // each block: its input, and before and after gelu
+  CHECK(held(true) >= 4 * 3 * one);  // input, and before and after gelu
   CHECK(held(false) <= 4 * one + 4096);
 }
 TEST_CASE("checkpoint: what is passed twice, captured, handed on, or not needed") {

@@ -6,7 +6,6 @@
 
 using namespace tg;
 namespace {
-// Sum of <v[k], r[k]> over floating v with fixed random r; empty without any.
 Tensor projected(Inputs v, uint64_t seed) {
   Tensor total;
   for (size_t k = 0; k < v.size(); ++k) {
@@ -62,7 +61,6 @@ void check_second(const OpCase& c) {
     CHECK(gradcheck(f, all[i], second[all[i]] ? second[all[i]] : zeros_like(all[i])) < 1e-6);
   }
 }
-// An exception must not hide other cases.
 void without_error(const OpCase& c, const std::function<void()>& check) {
   try {
     check();

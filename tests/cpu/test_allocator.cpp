@@ -155,7 +155,7 @@ TEST_CASE("slab: blocks freed in another thread than the one that allocates come
   constexpr int kBlocks = 4000, kRounds = 40;
   for (size_t n : {64, 500}) {
     std::vector<void*> blocks(kBlocks);
-    std::atomic<int> turn{0};  // even: the main thread allocates; odd: the other one frees
+    std::atomic<int> turn{0};  // even: main thread; odd: the other one frees
     std::thread other([&] {
       for (int r = 0; r < kRounds; ++r) {
         while (turn != 2 * r + 1) std::this_thread::yield();
@@ -170,7 +170,7 @@ TEST_CASE("slab: blocks freed in another thread than the one that allocates come
       ++turn;
       while (turn != 2 * r + 2) std::this_thread::yield();
     }
-    CHECK(slab_bytes() <= first + 3 * (64 << 10));  // the other thread keeps two chunks' worth and a block
+    CHECK(slab_bytes() <= first + 3 * (64 << 10));  // two chunks and a block remain
     other.join();
   }
   slab_release();
@@ -238,7 +238,7 @@ TEST_CASE("allocator: out of memory is an Error with the numbers, and leaves the
 }
 
 #if defined(__linux__) && !defined(TG_TEST_SANITIZED)  // a sanitizer exits at the limit
-struct Limit {                                         // bytes that the process may map in addition, for one scope
+struct Limit {                                         // bytes to map in addition, for one scope
   rlimit before{};
   explicit Limit(size_t room) {
     size_t pages = 0;

@@ -22,7 +22,7 @@ template <class F> void for_parts_paths(F&& f) {
 }
 Tensor narrow(const Tensor& x) { return x.to(DType::bf16).to(DType::f32); }
 
-struct Errors {  // relative to the sums of the terms' magnitudes
+struct Errors {  // relative to sums of |a b|
   double rms = 0, most = 0;
 };
 Errors errors_of(const Tensor& y, const Tensor& a, const Tensor& b) {
@@ -42,7 +42,6 @@ Tensor gaussian(const Shape& s, uint64_t seed) {
   Rng rng{seed};
   return randn(s, rng);
 }
-// Normal; exponents over twelve decades; outlying channels; all positive.
 std::pair<Tensor, Tensor> data(const std::string& kind, int64_t m, int64_t n, int64_t k) {
   const Tensor a = gaussian({m, k}, 1), b = gaussian({k, n}, 2);
   if (kind == "wide exponents")
@@ -104,7 +103,6 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
   constexpr int64_t kM = 70, kN = 150, kK = 200;
   for_parts_paths([] {
     const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.products = kHigh});
-    // Row 33 of A times `factor`, or one replaced element.
     const auto with = [&](double factor, std::optional<float> element) {
       auto v = values(a);
       for (int64_t t = 0; t < kK; ++t) v[size_t(33 * kK + t)] *= float(factor);
@@ -116,7 +114,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
       CHECK(bits_of(slice(high, 0, 33, 34)) == bits_of(slice(highest, 0, 33, 34)));
       CHECK(bits_of(slice(high, 0, 0, 33)) == bits_of(slice(clean, 0, 0, 33)));
       CHECK(bits_of(slice(high, 0, 34, kM)) == bits_of(slice(clean, 0, 34, kM)));
-      const Tensor bt = transpose(b, 0, 1), xt = transpose(x, 0, 1);  // a column of B: all is as highest has it
+      const Tensor bt = transpose(b, 0, 1), xt = transpose(x, 0, 1);  // B's column: all as highest
       CHECK(bits_of(matmul(bt, xt, {.products = kHigh})) == bits_of(matmul(bt, xt)));
     };
     for (const float element : {kInf, -kInf, std::nanf(""), 3.4e38f, -3.4e38f}) {

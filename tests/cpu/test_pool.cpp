@@ -51,7 +51,7 @@ TEST_CASE("the workers take part, on threads of their own (skipped on one cpu)" 
   ThreadsScope use(2);
   std::atomic<int> arrived{0};
   std::thread::id id[2];
-  parallel_for(2, [&](int64_t t) {  // ends if both tiles run at the same time
+  parallel_for(2, [&](int64_t t) {  // ends if tiles run at once
     id[t] = std::this_thread::get_id();
     for (++arrived; arrived < 2;) std::this_thread::yield();
   });
@@ -65,7 +65,7 @@ TEST_CASE("each thread takes the tiles of its own part first (skipped on one cpu
   ThreadsScope use(2);
   constexpr int kJobs = 20;
   for (int64_t tiles : {2, 3, 7, 1000}) {
-    int of_others = 0;  // jobs in which a delayed thread lost tiles
+    int of_others = 0;  // jobs where a delayed thread lost tiles
     for (int job = 0; job < kJobs; ++job) {
       std::atomic<int64_t> first[2] = {-1, -1};  // caller, worker
       const auto caller = std::this_thread::get_id();
@@ -113,7 +113,6 @@ TEST_CASE("a worker leaves the cpu that the caller has come to (skipped but on t
   check_apart();
 }
 
-// The scheduler may not preempt a worker in a tile.
 TEST_CASE("workers that lose their cpu to others finish, and go back (skipped but on two cpus)" *
           doctest::skip(cpu::max_threads() != 2)) {
   ThreadsScope use(2);

@@ -139,7 +139,6 @@ __global__ void scalars_kernel(const float* x, float* y, const f16* h, float* z,
 __global__ void approximations_kernel(const float* x, float* y, float* z, int64_t n) {
   for (GridLoop i(n); i; ++i) y[*i] = reciprocal_approx(x[*i]), z[*i] = exp2_approx(x[*i]);
 }
-// Vectors of 32, 16 and 8 bytes, and 4 for small elements.
 template <class T> __device__ void store_all(const uint8_t* from, uint8_t* to, uint8_t* shared) {
   const auto part = [&]<int kBytes>(std::integral_constant<int, kBytes>, int at) {
     const auto x = load16<kBytes / int(sizeof(T))>(reinterpret_cast<const T*>(from + at));

@@ -1,6 +1,5 @@
-# No hot kernel may spill registers or have a stack frame. Checks the kernels of hot_kernels.txt in the output of ptxas
-# for GPUS, which the build keeps (cmake/keep_ptxas.sh). If a source is newer, or the build is for other GPUs, nvcc
-# compiles the file here.
+# No kernel of hot_kernels.txt may spill registers or have a stack frame, in the output of ptxas for GPUS, which the
+# build keeps (cmake/keep_ptxas.sh). If a source is newer, or the build is for other GPUs, nvcc compiles the file here.
 #   cmake -DROOT=<repository> -DINCLUDE=<folder with tapegrad/> -DBUILT=<folder of objects> -DOUT=<folder>
 #         "-DGPUS=sm_80;sm_90a" -P tests/cuda/ptxas.cmake
 # OUT caches the output of ptxas until a source changes. Without nvcc the test is skipped.

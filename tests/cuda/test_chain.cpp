@@ -73,7 +73,7 @@ TEST_CASE("chains: any number of elements, any alignment, special values") {
     const Tensor product = x[0] * x[1];
     return std::vector{tanh(product) + 0.5, product + x[0]};
   };
-  for (const int64_t n : {1, 2, 3, 4, 5, 127, 1000, 40000}) {  // 40000: several passes of the grid
+  for (const int64_t n : {1, 2, 3, 4, 5, 127, 1000, 40000}) {  // 40000: several passes
     INFO(n);
     const std::vector<Tensor> x = on_cuda(std::vector{random({n}, 1), random({n}, 2)});
     CHECK(in_chains(f, x, 1) == bits_of_all(f(x)));
@@ -180,7 +180,6 @@ TEST_CASE("chains: where a kernel does not compile its ops run one by one, which
   for (const int64_t n : {3, 4}) {
     const std::vector<Tensor> x = on_cuda(std::vector{random({n, 5}, 1), random({5}, 2), random({n, 1}, 3)});
     said += stderr_of([&] {
-      // A row and a column need two chains.
       const std::vector<Tensor> row{x[0], x[1], x[1]}, column{x[0], x[2], x[2]};
       for (const auto& in : {row, column}) CHECK(in_chains(f, in, 1) == bits_of_all(f(in)));
     });

@@ -19,7 +19,6 @@ TEST_CASE("copy_segments: every element of each piece, and no other") {
   for (const size_t element : {2, 4, 8})
     for (const size_t pieces : {1, 4, 5, 700}) {
       CAPTURE_ALL(element, pieces);
-      // Odd sizes and offsets, with gaps; some at multiples of 16 bytes.
       std::vector<std::array<size_t, 3>> all;  // (from, to, n)
       size_t from = 0, to = 0;
       for (size_t i = 0; i < pieces; ++i) {

@@ -179,7 +179,6 @@ TEST_CASE("rope: heads side by side, unaligned rows, far positions, and back") {
       CHECK(distance(back(on_cuda(x)), x) <= 1e-6);
     }
 }
-// More than rounding and 2^-16 of the terms.
 bool off(double value, double exact, double size) {
   const double unit = std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 7);
   return std::fabs(value - exact) > 0.5 * unit + 0x1p-16 * size;

@@ -1,4 +1,3 @@
-// Against the CPU, alone and among other rows, refusals, launches of a training step.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>

@@ -1,4 +1,3 @@
-// Transpositions, sizes, batches and views; kept plans; measured algorithms and their file; TF32.
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
@@ -318,7 +317,7 @@ TEST_CASE("measuring: many launches of each algorithm, on copies of operands of 
   o.file = file.path;
   const Options options(o);
   for (const DType t : kTypes)
-    for (const int64_t n : {5, 40}) {  // few bytes, and more than the emulator's cache
+    for (const int64_t n : {5, 40}) {  // few bytes; more than the emulator's cache
       const Tensor base = make({3, n + 1, n + 3}, 1, t), there = on_cuda(base);
       const auto view = [&](const Tensor& x) { return slice(slice(x, 1, 1, n + 1), 2, 2, n + 2); };  // odd steps
       CHECK(distance(matmul(view(there), view(there)), matmul(view(base), view(base))) < tolerance(t));
@@ -381,7 +380,7 @@ TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients like
     const Tensor rounded = matmul(narrow(a), narrow(b)), rounded_grad = matmul(narrow(g), narrow(b), {.trans_b = true});
 #ifdef TG_CUDA_EMULATED
     const double near = 1e-5;
-#else  // cuBLASLt may round in another way, or multiply f32
+#else  // other rounding, or f32
     const double near = high ? 2e-3 : 2e-2;
 #endif
     CHECK(distance(matmul(ad, bd, {.products = precision}), rounded) < near);

@@ -1,4 +1,3 @@
-// Against torch and the CPU: training, generation, moves between devices.
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>

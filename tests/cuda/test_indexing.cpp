@@ -1,4 +1,3 @@
-// Bad indices are errors at the next read.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
@@ -96,7 +95,6 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
                     bad));
     CHECK(error_of([&] { synchronize(kGpu); }) == "no error");
   }
-  // One line, too long for one thread.
   std::vector<int64_t> line(100, 2);
   line[60] = 3;
   const Tensor sums = scatter_add(i64({0, 0, 0}).to(kGpu), 0, i64(line).to(kGpu), i64(line).to(kGpu));
@@ -235,7 +233,7 @@ TEST_CASE("slice_update: in place, at positions of the device, and rows that are
     Tensor here = x.contiguous(), there = x.to(kGpu);
     const std::byte* const memory = there.value()->storage->data;
     for (const std::vector<int64_t>& starts : {std::vector<int64_t>{0, 5, 2}, {1, 1, 4}}) {
-      here = here + 0.0;  // a new value: eager CPU ops see the old one
+      here = here + 0.0;  // eager CPU ops see the old one
       slice_update(here, rows(update), i64(starts), 2);
       slice_update(there, rows(update.to(kGpu)), i64s(starts).to(DType::i32), 2);
       CHECK(bits_of(there) == bits_of(here));

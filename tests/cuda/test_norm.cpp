@@ -1,4 +1,3 @@
-// The bits of add, then norm, at every form of the kernels.
 #include "support/added_norms.h"
 
 using namespace tg;

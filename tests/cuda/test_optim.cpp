@@ -1,4 +1,3 @@
-// Against the CPU; the same bits on every run.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/optim/muon.h>

@@ -26,7 +26,6 @@ namespace {
 using Counts = std::map<std::string, int>;
 
 std::string path_of(const Scope* s) { return s && s->parent ? s->path() : ""; }
-// "matmul in step.forward of fc" -> its kernels.
 Counts ops_of(const Profile& p) {
   Counts r;
   for (const Profile::Kernel& k : p.kernels)

@@ -187,7 +187,7 @@ TEST_CASE("scaled products on the device: the bits of the CPU, for every dtype, 
         }
 }
 TEST_CASE("products of codes on the device: more tiles than a device does at once, and more steps than stages") {
-#ifdef TG_CUDA_EMULATED  // small devices: a few tiles, not 81
+#ifdef TG_CUDA_EMULATED  // a few tiles suffice
   const int64_t m = 390, n = 1030, k = 1160;
 #else
   const int64_t m = 1150, n = 2200, k = 1160;

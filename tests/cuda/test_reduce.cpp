@@ -17,7 +17,6 @@ constexpr DType kComputed[] = {DType::f64, DType::f32, DType::bf16};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 using ReduceFn = std::function<Tensors(Inputs)>;
-// Inputs are rounded to d. `view` makes the layout.
 void check_on_device(
     const ReduceFn& f, std::vector<Tensor> x, DType d,
     const std::function<Tensor(const Tensor&)>& view = [](const Tensor& t) { return t; }) {
@@ -44,7 +43,6 @@ struct Reduced {
   Shape shape;
   Dims dims;
 };
-// One chunk and many, warps and blocks, vectors and scalars; few columns; alternating dimensions.
 const Reduced kReductions[] = {{{3, 1000}, {1}},       {{2, 50003}, {1}},          {{5, 2000}, {1}},
                                {{70001}, {0}},         {{5000, 7}, {0}},           {{3000, 130}, {0}},
                                {{2100, 64}, {0}},      {{20, 40, 300}, {1}},       {{20, 30, 64}, {0, 1}},

@@ -63,7 +63,6 @@ TEST_CASE("copies in chunks are exact, whatever their size, and wait for what wa
                b = tensor<uint8_t>(other, {int64_t(n)}, kGpu);
     staging.to_device(a.value()->storage->data, host.data(), n, stream_of(0));
     CHECK(a.to_vector<uint8_t>() == host);
-    // Target of a queued read, then source of a queued write.
     if (n)
       cuda::check(cudaMemcpyAsync(b.value()->storage->data, a.value()->storage->data, n, cudaMemcpyDeviceToDevice,
                                   stream_of(0)),
@@ -201,7 +200,7 @@ TEST_CASE("the error of a kernel: which op it may be, and every later use repeat
     CAPTURE(sync);
     const Alone r = run_alone(ALONE "a kernel fails", sync ? "TG_SYNC=1" : "TG_SYNC=0");
     CAPTURE(r.output);
-    CHECK(r.status == 0);  // tensors were freed without an error
+    CHECK(r.status == 0);  // tensors were freed
     const size_t at = r.output.find("first: [");
     REQUIRE(at != std::string::npos);
     const std::string first = r.output.substr(at + 7, r.output.find('\n', at) - at - 7);

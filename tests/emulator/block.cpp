@@ -39,14 +39,14 @@ void release(Thread& t) { t.state = Thread::ready; }
 namespace {
 
 struct Named {
-  std::vector<unsigned> arrived, blocked;  // blocked is a subset of arrived
+  std::vector<unsigned> arrived, blocked;  // blocked ones have arrived
   Site first;
   unsigned expected = 0;
   Clock known;  // joined clocks
 };
 std::array<Named, 16> barriers;  // 0 is __syncthreads
 
-struct Meeting {  // lanes of a warp in one operation
+struct Meeting {  // lanes in one operation
   unsigned mask, arrived;
   Combine combine;
   Site site;
@@ -97,7 +97,6 @@ void conclude(unsigned warp, const Meeting& m, bool orders) {
 
 }  // namespace
 
-// Waiting for a returned thread is a fault.
 void finish_thread() {
   Thread& t = *current;
   const unsigned w = t.index / 32;

@@ -1,5 +1,5 @@
 // cuBLASLt 13.1 on compute capability 9.0: f64, f32, TF32, bf16, f16, int8 and fp8, with its names, values and
-// refusals. Sums are in double, rounded like tensor cores.
+// refusals. Sums are rounded like tensor cores'.
 #pragma once
 #include <cstdint>
 #include <string>

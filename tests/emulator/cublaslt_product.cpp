@@ -29,7 +29,7 @@ std::uint8_t to_fp8(double x, const Fp8& f) {  // nearest even, saturated
   const std::uint8_t sign = std::signbit(x) ? 0x80 : 0;
   const double a = std::min(std::abs(x), f.largest);
   int e = a > 0 ? std::max(std::ilogb(a), f.least) : f.least;
-  auto m = int(std::nearbyint(std::ldexp(a, f.fraction - e)));  // includes a normal number's leading one
+  auto m = int(std::nearbyint(std::ldexp(a, f.fraction - e)));  // includes the leading one
   if (m == 2 << f.fraction) ++e, m /= 2;
   const int exponent = m < 1 << f.fraction ? 0 : e - f.least + 1;
   return std::uint8_t(sign | exponent << f.fraction | (m & ((1 << f.fraction) - 1)));

@@ -1,4 +1,3 @@
-// cuBLASLt 13.1 on compute capability 9.0, one line per rule.
 #include <algorithm>
 #include <cstdio>
 

@@ -17,7 +17,7 @@ int device_count = 1, opened = -1;  // opened: this process's device
 int capability = 90;
 std::size_t shared_limit = max_dynamic_shared;
 bool exists(int device) { return device >= 0 && device < device_count; }
-auto& opted_in = *new std::map<const void*, std::size_t>;  // bytes above the default, by kernel
+auto& opted_in = *new std::map<const void*, std::size_t>;  // bytes above the default
 
 struct ErrorText {
   cudaError_t error;

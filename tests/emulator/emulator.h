@@ -14,19 +14,19 @@
 namespace simt {
 
 enum class Fault {
-  race,           // shared memory: two threads, no barrier between
+  race,           // shared memory, no barrier between two threads
   uninitialised,  // a read of unwritten bytes
-  out_of_bounds,  // outside every allocation, freed, or past a static array
+  out_of_bounds,  // outside allocations, freed, or past a static array
   misaligned,     // a misaligned vector access
-  host_memory,    // a kernel touched host memory or another thread's locals
+  host_memory,    // host memory, or another thread's locals
   divergence,     // threads at different barriers, or returned
   deadlock,       // no thread can run
-  lane_mask,      // a wrong mask, or a read of an absent lane
-  async_copy,     // access to shared memory with a copy in flight
-  stream_order,   // same bytes, no stream or event order between
-  missing_fence,  // a read of another block's write without __threadfence
-  block_race,     // two blocks wrote the same bytes in one launch
-  usage,          // an invalid launch, copy or handle; a wrong store
+  lane_mask,      // wrong mask, or read of an absent lane
+  async_copy,     // shared memory with a copy in flight
+  stream_order,   // same bytes, no order between streams
+  missing_fence,  // another block's write without __threadfence
+  block_race,     // two blocks wrote the same bytes
+  usage,          // invalid launch, copy or handle; wrong store
 };
 const char* name(Fault);
 
@@ -55,7 +55,7 @@ void set_capability(int number);
 void set_shared_limit(std::size_t bytes);
 
 // Accesses are checked against an allocator's blocks of cudaMalloc's segments.
-void note_segment(void* p, std::size_t bytes);  // no byte of it may be touched yet
+void note_segment(void* p, std::size_t bytes);  // no byte may be touched yet
 // From this point of the stream the bytes exist, unwritten. Others are out of bounds.
 void note_allocated(void* p, std::size_t bytes, cudaStream_t);
 void note_freed(void* p, std::size_t bytes, cudaStream_t);
@@ -65,8 +65,8 @@ std::string describe();  // all reports, one per line
 
 struct Statistics {
   std::uint64_t switches, accesses, launches;
-  std::uint64_t pending;    // queued operations that have not run
-  std::uint64_t addresses;  // bytes of address space used so far
+  std::uint64_t pending;    // not yet run
+  std::uint64_t addresses;  // bytes of address space used
 };
 Statistics statistics();
 
@@ -78,7 +78,7 @@ namespace engine {
 struct Call {
   void (*run)(const void* self);
   std::shared_ptr<const void> self;
-  std::size_t bytes;  // size of *self, which the kernel may read
+  std::size_t bytes;  // size of *self
   const void* kernel;
 };
 cudaError_t launch(Call, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t);
@@ -99,7 +99,6 @@ void sync_warp(unsigned mask, Site);
 enum class Access { read, write, atomic };
 void touch(const void* p, std::size_t bytes, Access, const void* pc);
 
-// One instruction, to global or shared memory.
 void store(void* to, const void* from, unsigned bytes, bool shared);
 
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid);
@@ -110,7 +109,6 @@ void ldmatrix(std::uint32_t* r, const void* row, int matrices, bool transposed, 
 void mma_bf16(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);
 void mma_s8(int* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1, Site);
 
-// Atomic: one thread runs at a time.
 template <class T, class F> __attribute__((no_sanitize("thread"), noinline)) T atomic(T* p, F f) {
   touch(p, sizeof(T), Access::atomic, __builtin_return_address(0));
   const T old = *p;

@@ -11,10 +11,10 @@ namespace {
 
 struct Executable {
   cudaGraph_t source = nullptr;   // its nodes identify this graph's
-  std::vector<unsigned> first;    // first node here per source node; then the total
+  std::vector<unsigned> first;    // first node per source node; total
   Graph graph;                    // no child graphs
-  std::vector<std::size_t> lane;  // lane per node; 0 is the launch stream
-  std::vector<Stream*> lanes;     // streams of lanes from 1 on
+  std::vector<std::size_t> lane;  // lane per node; 0: launch stream
+  std::vector<Stream*> lanes;     // lanes from 1 on
   OperationPtr last;              // launches are sequential
 };
 
@@ -36,7 +36,6 @@ bool forbids(const Capture& c) {
   return c.mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal;
 }
 
-// It would wait for every blocking stream.
 cudaError_t forbid_legacy(const Stream& s) {
   if (s.index != 0) return cudaSuccess;
   for (const auto& o : all_streams())
@@ -65,7 +64,7 @@ void leave(const std::shared_ptr<Capture>& c) {
 // the end.
 void append(Graph& to, const Graph& g, const std::vector<unsigned>& before, std::vector<unsigned>* first = nullptr) {
   const auto size = [&] { return static_cast<unsigned>(to.nodes.size()); };
-  std::vector<unsigned> last;  // last node of each: dependents follow it
+  std::vector<unsigned> last;  // last node of each
   for (const Graph::Node& n : g.nodes) {
     if (first) first->push_back(size());
     std::vector<unsigned> after;
@@ -89,7 +88,6 @@ cudaGraphExecUpdateResult compare(std::span<const Graph::Node> old, const Graph&
     const Graph::Node& n = now.nodes[i];
     if (n.work.kind != old[i].work.kind) return cudaGraphExecUpdateErrorNodeTypeChanged;
     const auto same = [at](unsigned a, unsigned b) { return a == b + at; };
-    // A child's first node keeps its dependencies.
     if ((i || !at) && !std::ranges::equal(old[i].after, n.after, same)) return cudaGraphExecUpdateErrorTopologyChanged;
     if (n.work.detail != old[i].work.detail) return cudaGraphExecUpdateErrorParametersChanged;
   }
@@ -101,7 +99,6 @@ void clone_nodes(Graph& g) {
     if (n.work.node) n.work.node = clone_of(n.work.node);
 }
 
-// Nodes continue the lane of a predecessor without another successor.
 bool assign_lanes(Executable& x) {
   std::vector<unsigned> tail;  // last node per lane
   for (unsigned i = 0; i < x.graph.nodes.size(); ++i) {

@@ -1,4 +1,3 @@
-// Threads of the running block, launches and faults.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -42,7 +41,7 @@ struct Copy {  // cp.async in flight
 struct Product {  // wgmma in flight
   void* d;
   std::uint64_t a, b;
-  bool integers;  // d is 64 x 256 of int8, else 64 x 64 of bf16
+  bool integers;  // int8: d is 64 x 256; bf16: 64 x 64
   bool committed;
   bool operator==(const Product& o) const { return a == o.a && b == o.b && integers == o.integers; }
 };
@@ -76,7 +75,7 @@ struct Launch {
 extern const Launch* launch_now;
 extern thread_local Thread* current;  // null outside kernels
 extern unsigned block_now;            // linear index
-extern bool engine_busy;              // a combine runs: its accesses are not the kernel's
+extern bool engine_busy;              // a combine runs
 extern std::array<Thread, max_threads> threads;
 extern unsigned thread_count;
 extern char* const dynamic_arena;
@@ -93,8 +92,8 @@ void wait(const char* what, Site);
 void release(Thread&);
 
 void hopper_block();
-bool hopper_progress(bool must);  // may complete a transfer; must: no thread can run
-void hopper_end();                // transfers in flight are a fault
+bool hopper_progress(bool must);  // must: no thread can run
+void hopper_end();                // transfers in flight are faults
 
 struct Where {
   const void* pc = nullptr;

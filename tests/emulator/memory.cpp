@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t card = std::size_t{4} << 30;
 constexpr std::size_t page = 4096, gap = 16 * 1024;        // smaller overruns hit no allocation
-constexpr std::size_t quarantine = std::size_t{64} << 20;  // freed bytes that are not reused yet
+constexpr std::size_t quarantine = std::size_t{64} << 20;  // bytes kept from reuse
 
 struct Free {
   std::size_t bytes;
@@ -35,8 +35,7 @@ Memory& memory = *new Memory;
 
 std::size_t room_of(std::size_t n) { return (n + page - 1) / page * page + gap; }
 
-// Protection keys cost nothing. Page protection takes a hundred times as long for 16 MiB in small pages as in huge
-// ones.
+// Protection keys cost nothing; page protection is slow in small pages.
 int key = -1;
 constexpr std::size_t huge = 2 << 20;
 

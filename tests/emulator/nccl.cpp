@@ -1,6 +1,6 @@
 // Ranks are processes of one machine; shared memory has a box per ordered pair, for one segment of a message.
-// Operations run when queued, since other ranks wait for them. A watch calls CommAbort and CommGetAsyncError meanwhile:
-// no lock.
+// Operations run when queued: other ranks wait for them. A watch calls CommAbort and CommGetAsyncError meanwhile: no
+// lock.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <tapegrad/emulator/memory.h>
@@ -41,7 +41,7 @@ struct Box {
 struct Room {
   std::atomic<int> joined;
   int device[most_ranks];
-  Box box[];  // box i * n + j: rank i to rank j of n
+  Box box[];  // i * n + j: rank i to rank j
 };
 struct Message {
   char* data;

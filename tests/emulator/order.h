@@ -1,19 +1,18 @@
-// The happens-before order of accesses within the running block. Two accesses of the same bytes, one of them a write
-// and neither atomic, are a fault unless one happens before the other.
+// The happens-before order of accesses within the running block. Two accesses of the same bytes, one a write, neither
+// atomic, are a fault unless one happens before the other.
 //
 // Each thread u has a clock, clocks[u], and a vector clock, known_to[u]. An access of u is stamped with the epoch, u
 // and clocks[u]. It happens before an access of thread t if its epoch is over, if u is t, or if known_to[t][u] is above
 // its clock. These operations order accesses:
-// - __syncthreads ends the epoch: every thread knows all earlier accesses of the block;
+// - __syncthreads ends the epoch;
 // - __syncwarp: the lanes tick their clocks and join their vector clocks (shuffles and votes order nothing);
 // - named barriers and mbarriers: an arriving thread releases (ticks, and joins its vector clock into the barrier's),
 //   a waiting thread acquires (joins the barrier's into its own);
 // - cp.async: the bytes belong to the "thread" in_flight until the wait;
 // - TMA and wgmma are units with separate clocks; fence.proxy.async publishes a thread's writes to them.
 //
-// Blocks of one launch are unordered, except that another block's write may be read or overwritten after its thread's
-// __threadfence, and another block's read may be overwritten after an atomic of this block (shadow.cpp). Operations of
-// streams have a vector clock each, Operation::seen in queue.h.
+// Blocks are unordered, except that another block's write may be read or overwritten after its thread's __threadfence,
+// and its read overwritten after an atomic of this block (shadow.cpp).
 #pragma once
 #include <tapegrad/emulator/internal.h>
 
@@ -32,7 +31,7 @@ struct Stamp {  // time of an access
 // Earlier epochs are known to all.
 struct Clock {
   std::uint32_t epoch = 0;
-  std::uint64_t chunks = 0;  // groups of 32 threads with a nonzero entry
+  std::uint64_t chunks = 0;  // groups of 32 threads with an entry
   std::array<std::uint16_t, max_units> seen;
 
   void refresh(std::uint32_t now);
@@ -42,11 +41,11 @@ struct Clock {
   void join(const Clock&);
 };
 
-extern std::uint32_t epoch;        // grows at each __syncthreads and each block's begin
+extern std::uint32_t epoch;        // grows at __syncthreads and block begins
 extern std::uint32_t block_epoch;  // the block's first epoch
 
 extern std::array<Clock, max_units> known_to;
-extern std::array<std::uint16_t, max_units> clocks;  // restart from 1 in each epoch
+extern std::array<std::uint16_t, max_units> clocks;  // from 1 in each epoch
 
 inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
 inline Stamp now() { return now(current->index); }

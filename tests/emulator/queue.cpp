@@ -9,7 +9,7 @@ namespace simt::engine {
 namespace {
 
 constexpr std::size_t max_streams = 1024;   // limit of a mark
-constexpr std::size_t queue_length = 1024;  // a full queue blocks launches, as on a card
+constexpr std::size_t queue_length = 1024;  // blocks launches when full
 
 // Leaked: static objects may free last.
 auto& undone = *new std::vector<OperationPtr>;  // order of submission

@@ -24,13 +24,11 @@ enum class Kind { kernel, copy, set, host, memory, empty };
 struct Work {
   Kind kind = Kind::empty;
   std::function<void(const Operation&)> run = {};
-  // Called when queued, at each launch of a graph.
   std::function<void()> queued = {};
-  unsigned detail = 0;  // a copy's sides in device memory
+  unsigned detail = 0;  // sides in device memory
   const void* kernel = nullptr;
   std::size_t bytes = 0;
-  std::uint64_t node = 0;  // the graph node whose work it is
-  // Other processes wait for it: runs when queued.
+  std::uint64_t node = 0;  // graph node
   bool meets = false;
 };
 
@@ -48,7 +46,7 @@ struct Operation {
   Counts seen;               // includes itself
   std::vector<OperationPtr> after;
   Work work;
-  std::uint32_t call = 0;  // the API call that queued it
+  std::uint32_t call = 0;  // API call that queued it
   bool done = false;
   std::uint64_t mark() const { return mark_of(stream, number); }
 };
@@ -61,7 +59,7 @@ struct Stream {
   bool blocking = true;
   std::vector<OperationPtr> waits;  // dependencies of its next operation
   std::shared_ptr<Capture> capture;
-  std::vector<unsigned> tips;  // capture nodes that its next one follows
+  std::vector<unsigned> tips;  // nodes that its next one follows
 };
 struct Event {
   bool timed = true;
@@ -98,11 +96,10 @@ void finish(const OperationPtr&);
 void finish_all();
 bool poll(const OperationPtr&);  // true: done; the host then knows
 const Counts& host_seen();
-Counts next_seen(const Stream&);  // predecessors of the stream's next operation
+Counts next_seen(const Stream&);  // predecessors of the next operation
 std::uint64_t pending_operations();
 void queue_reset();
 
-// Or records it in the stream's capture.
 cudaError_t submit(Stream&, Work);
 // An error if a capture forbids the thread to synchronise; invalidates these.
 cudaError_t forbid_while_capturing();
@@ -118,8 +115,8 @@ void graph_reset();
 void device_reset();
 void reset_handles();
 
-cudaError_t status(cudaError_t e = cudaSuccess);  // the return value of an API call
-Stream* find(cudaStream_t);                       // null and a fault if there is none
+cudaError_t status(cudaError_t e = cudaSuccess);  // result of an API call
+Stream* find(cudaStream_t);                       // null and a fault if absent
 Event* find(cudaEvent_t);
 
 // Never reused: destroyed handles are recognised.

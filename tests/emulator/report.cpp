@@ -15,7 +15,7 @@ Statistics counters;
 
 namespace {
 
-auto& all_reports = *new std::vector<Report>;  // leaked, like the operations of queue.cpp
+auto& all_reports = *new std::vector<Report>;  // leaked
 std::uint64_t random_state = 1, chosen_schedule = 0;
 struct {  // the thread that stopped
   Fault fault;
@@ -69,7 +69,6 @@ void fail(Fault fault, Where where, const char* format, ...) {
   failure.where = where;
   engine_busy = false;
   current->state = Thread::stopped;
-  // Reports on its own stack and abandons the grid.
   to_scheduler();
 }
 void report_kernel(Thread& t) { add_report(failure.fault, failure.where, failure.text, &t); }

@@ -9,7 +9,7 @@ namespace {
 Handles<Stream*, cudaStream_t>& stream_handles = *new Handles<Stream*, cudaStream_t>;
 Handles<Event, cudaEvent_t>& event_handles = *new Handles<Event, cudaEvent_t>;
 
-struct Block {  // a copy's rows of `width` bytes
+struct Block {  // rows of `width` bytes
   char* to;
   std::size_t to_pitch;
   const char* from;
@@ -61,7 +61,7 @@ cudaError_t copy(Block b, cudaMemcpyKind kind, Stream* s, bool sync) {
     if (late_from) check_pinned(b.from, from_bytes);
     if (!failed()) run_copy(b, staged.empty() ? nullptr : staged.data(), to_device, from_device, op);
   };
-  if (late_to)  // early reads by the host see NaNs
+  if (late_to)  // the host sees NaNs early
     w.queued = [=] {
       for (std::size_t r = 0; is_pinned(b.to, to_bytes) && r < b.rows; ++r)
         std::memset(b.to + r * b.to_pitch, 0xff, b.width);

@@ -72,7 +72,7 @@ void shared_byte(Cell& c, std::size_t bytes, std::size_t nth, Access a, Where w,
   }
 }
 void shared_access(Cell* cell, std::size_t bytes, Access a, Where w, const Stamp me) {
-  Cell before_it, after_it;  // last byte's; others mostly have the same
+  Cell before_it, after_it;  // last byte's, mostly the same
   for (std::size_t i = 0; i < bytes; ++i) {
     if (i > 0 && cell[i] == before_it) {
       cell[i] = after_it;
@@ -114,7 +114,7 @@ struct Granule {  // four bytes
 };
 Granule* granules;
 
-bool block_atomics;                                     // the running block used a global atomic
+bool block_atomics;                                     // running block used one
 std::vector<std::pair<std::uint32_t, unsigned>> began;  // epoch and index of each block so far
 // __threadfence calls per thread: running block; ended blocks that made any.
 using Fences = std::array<std::uint16_t, max_threads>;
@@ -215,7 +215,7 @@ void global_access(const void* address, std::size_t n, Access a, const Operation
     me.atomic = a == Access::atomic;
   }
   const auto at = static_cast<std::size_t>(p - arena.base), first = at / 4, last = (at + n - 1) / 4;
-  Granule before_it{}, after_it{};  // last granule's; others mostly have the same
+  Granule before_it{}, after_it{};  // last granule's, mostly the same
   unsigned bytes_of_it = 0;
   for (std::size_t g = first; g <= last; ++g) {
     Granule& x = granules[g];

@@ -43,7 +43,6 @@ template <class E> auto element(std::uint32_t word, unsigned i) {
     return std::bit_cast<float>(i == 0 ? word << 16 : word & 0xffff0000U);
 }
 
-// int8 is exact; bf16 is rounded once.
 template <class E, class D, class Sum> void mma_combine(void* const* frames, unsigned lanes) {
   constexpr unsigned per = 4 / sizeof(E), half = per * 4;  // k per register, and per 4 lanes
   Sum a[16][2 * half], b[2 * half][8];

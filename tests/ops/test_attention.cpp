@@ -91,7 +91,6 @@ TEST_CASE("attention: infinite scores and NaN stay in their rows") {
     };
     const Tensor want = attention(in.q, in.k, in.v, {.causal = false});
     const auto rest = [&](const Tensor& y, int64_t begin, int64_t end) { return slice(y, 2, begin, end); };
-    // A score of -infinity: no query attends to this key.
     const Tensor without = concat({slice(in.k, 2, 0, kKey), slice(in.k, 2, kKey + 1, kText)}, 2),
                  values_without = concat({slice(in.v, 2, 0, kKey), slice(in.v, 2, kKey + 1, kText)}, 2);
     CHECK(distance(attention(in.q, row(in.k, -INFINITY, kKey), in.v, {.causal = false}),
@@ -191,7 +190,6 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
       CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
             (t == DType::bf16 ? 1e-2 : 1e-6));
     }
-    // Default: a start of Tk - Tq.
     check_same_bits(run(in.q, in.k, in.v, in.dy, {.starts = i64({0, 0, 0})}), run(in.q, in.k, in.v, in.dy, {}));
   }
 }

@@ -22,7 +22,7 @@ struct Form {
 };
 const Form kForms[] = {{"causal", 2, 2, true}, {"full", 2, 2, false}, {"grouped", 4, 2, true}, {"many", 8, 8, true}};
 struct Memory {
-  int64_t kept, peak;  // bytes of backward, and of both; not inputs, gradients
+  int64_t kept, peak;  // kept: backward's bytes; peak: both passes
 };
 Memory memory_of(const Form& f, int64_t t, DType dtype) {
   Rng rng{1};

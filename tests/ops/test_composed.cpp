@@ -178,7 +178,6 @@ TEST_CASE("bce_with_logits: far ends, the kink that other forms have, and what i
 }
 
 namespace {
-// Counts of first draws, and of second ones after class 0.
 struct Counts {
   Doubles first, after_0;
 };

@@ -1,4 +1,3 @@
-// Every value and boundary between values against the formats; rows, products, layers.
 #include <tapegrad/ops/quantized/fp8_codes.h>
 
 #include "support/quantized.h"

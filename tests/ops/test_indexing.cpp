@@ -145,7 +145,7 @@ TEST_CASE("a table that is used twice: its gradient is one sum, and no pass over
 }
 TEST_CASE("a sum that a gradient of index_select is added to stays as it is for those who hold it") {
   const Tensor weight = random({6, 40}, 1), permutation = i64({3, 1, 0, 5, 4, 2}, {6}), w = random({6, 40}, 2);
-  const auto f = [&](Inputs in) {  // one tensor: the sum, and the gradient of the slices
+  const auto f = [&](Inputs in) {  // the sum, and the gradient of the slices
     const Tensor x = in[0].detach().requires_grad_();
     const Tensor y = index_select(x, 0, permutation) + x;
     return std::vector{backward(sum(y * w))[x]};

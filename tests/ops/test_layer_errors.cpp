@@ -1,4 +1,3 @@
-// Kind and text of refusals, eagerly and lazily.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 

@@ -1,4 +1,3 @@
-// The bits of the two ops, the memory kept, the memory reused.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/node.h>
 

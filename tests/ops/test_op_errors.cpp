@@ -1,4 +1,3 @@
-// Also of empty tensors by every op.
 #include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 

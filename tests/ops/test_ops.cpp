@@ -1,4 +1,3 @@
-// Dtypes, layouts, sizes, eager and lazy, threads, and the bytes that kernels touch.
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
@@ -162,7 +161,7 @@ TEST_CASE("size 0 and size 1 in each dimension") {
         CAPTURE_ALL(s.rows, s.cols);
         const auto x = make_inputs(c, t);
         const Result r = run_case(c, x), expected = run_case(c, wide(x));
-        check_close(c, r, expected, t == DType::bf16 ? 0.1 : c.f32);  // lone values: nothing larger sets the scale
+        check_close(c, r, expected, t == DType::bf16 ? 0.1 : c.f32);  // nothing larger sets the scale
         for (size_t i = 0; i < r.grads.size(); ++i)
           if (r.grads[i]) CHECK(r.grads[i].shape() == x[i].shape());
       }
@@ -185,7 +184,7 @@ TEST_CASE("one thread and two give the same bits") {
 
 // Kernels write every byte of their outputs, and none outside.
 namespace {
-struct Use {  // one node of a graph that was not run yet
+struct Use {  // a node not run yet
   OpPtr op;
   std::vector<Ref<Value>> in, out;
   std::vector<Layout> layouts;

@@ -14,7 +14,6 @@
 
 using namespace tg;
 namespace {
-// (inputs of a case, attributes) -> outputs.
 using Function = std::function<Tensors(Inputs, const Json&)>;
 template <class T = int64_t> T at(const Json& a, const char* name) { return a.at(name).get<T>(); }
 Dims dims_of(const Json& j) {
@@ -82,7 +81,7 @@ struct Functions {
   }
   void reductions() {
     const auto add = [&](const char* name,
-                         auto f) {  // f(x), or f(x, dimensions, options) unless "dims" is empty
+                         auto f) {  // "dims" empty: f(x)
       one(name, [f](Inputs x, const Json& a) {
         return a.at("dims").empty() ? f(x[0]) : f(x[0], dims_of(a["dims"]), ReduceOptions{at<bool>(a, "keepdim")});
       });

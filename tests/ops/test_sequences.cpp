@@ -60,7 +60,6 @@ TEST_CASE("scan of sums and maxima, of every length, is the sequential result") 
     for (size_t i = 0; i < most.size(); ++i)
       if (i / 3 % size_t(n) != 0) most[i] = std::max(most[i], most[i - 3]);
     CHECK(values<double>(scan([](const Tensor& a, const Tensor& b) { return maximum(a, b); }, x, -2)) == most);
-    // Not commutative: the last that is not zero.
     const auto last = [](const Tensor& a, const Tensor& b) { return where(ne(b, 0), b, a); };
     const Tensor sparse = where(lt(x, 0), x, 0.0);
     auto kept = values<double>(sparse);

@@ -1,4 +1,3 @@
-// The largest element anywhere; elements that vanish next to it, are infinite or NaN.
 #include <tapegrad/ops/ops.h>
 
 #include <cmath>

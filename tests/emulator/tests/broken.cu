@@ -162,7 +162,6 @@ __global__ void in_place_kernel(float* x, bool mistake) {
   x[t] = v;
 }
 
-// Blocks read what the next block writes.
 __global__ void neighbour_kernel(float* x, bool mistake) {
   const float v = x[linear() + (mistake ? 1 : 0)];
   __syncthreads();

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(256, 1)
 __global__ void __launch_bounds__(128, 1) stored_operand_kernel(float* y, bool mistake) {
   __nv_bfloat16* const s = tg::cuda::dynamic_shared<__nv_bfloat16>();
   const unsigned t = threadIdx.x;
-  for (unsigned i = t; i < 64 * 64; i += 128)  // 16-byte chunks are swizzled within rows of 128 bytes
+  for (unsigned i = t; i < 64 * 64; i += 128)  // chunks of 16 bytes are swizzled per 128
     s[i ^ (i / 64 % 8) * 8] = __float2bfloat16(i % 65 == 0 ? 1.0F : 0.0F);
   if (!mistake) tg::cuda::async_fence();
   __syncthreads();

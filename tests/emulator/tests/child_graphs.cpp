@@ -60,7 +60,7 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
     check(cudaGraphDestroy(whole));
     check(cudaGraphExecDestroy(exec));
   });
-  simt::reset();  // node handles are gone with their graph
+  simt::reset();  // nodes are gone with their graph
   const Stream s;
   const Buffer<float> x(noise(64)), y(64);
   const cudaGraph_t child = capture(s, [&] { check(broken::add_one(x, y, 64, s)); });

@@ -40,7 +40,7 @@ struct Setup {
   int64_t a = 0, b = 1 << 16, c = 1 << 17, d = 1 << 17, bias = kNull, aux = kNull, workspace = 1 << 18;
   int64_t scale_a = kNull, scale_b = kNull, scale_d = kNull;
   size_t workspace_bytes = 1 << 14;
-  uint32_t promised = 16;  // alignment that the heuristic was told
+  uint32_t promised = 16;  // the heuristic's alignment
 };
 inline Setup f32() {
   Setup s;
@@ -169,7 +169,6 @@ inline void check_rows(const Setup& good, const std::vector<Row>& rows) {
 constexpr auto kInvalid = CUBLAS_STATUS_INVALID_VALUE, kUnsupported = CUBLAS_STATUS_NOT_SUPPORTED,
                kGood = CUBLAS_STATUS_SUCCESS;
 
-// Exactly one fault, with `what` in its text, on each schedule.
 inline bool faults(const char* what, const std::function<void(char* arena)>& f) {
   bool all = true;
   for (uint64_t seed : {0, 1, 2}) {

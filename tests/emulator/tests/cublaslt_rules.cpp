@@ -1,4 +1,3 @@
-// Each refusal is next to an accepted row.
 #include "cublaslt.h"
 
 TEST_CASE("types and their epilogues") {

@@ -72,7 +72,7 @@ TEST_CASE("values of products: int8, fp8 with scales, epilogues") {
     CHECK(rounded(1.0f / 8192) == 0x81);   // 0.75 units
     CHECK(rounded(1.0f / 16384) == 0x80);  // 0.375
     CHECK(rounded(0x1p-12f) == 0x82);      // 1.5: rounds to even
-    CHECK(rounded(5 * 0x1p-12f) == 0x88);  // 7.5: rounds to even, the least normal number
+    CHECK(rounded(5 * 0x1p-12f) == 0x88);  // 7.5 rounds to even, the least normal number
   }
   SUBCASE("GELU with bias and its input kept, then its slope and the sums of rows") {
     Setup s = f32();

@@ -10,7 +10,6 @@ using simt::Fault;
 
 namespace {
 
-// The first report is of one of the kinds.
 void finds(std::vector<Fault> kinds, const std::function<void(bool mistake, cudaStream_t)>& run) {
   for (std::uint64_t seed = 0; seed < 6; ++seed)
     for (const bool mistake : {false, true}) {
@@ -120,7 +119,7 @@ TEST_CASE("a vector is stored by one access") {
     const auto before = simt::statistics().accesses;
     check(broken::shared_store(y, false, s));
     check(cudaDeviceSynchronize());
-    CHECK(simt::statistics().accesses == before + 3 + 1);  // the launch reads the kernel and two arguments
+    CHECK(simt::statistics().accesses == before + 3 + 1);  // kernel and two arguments
   }
   simt::reset();
 }

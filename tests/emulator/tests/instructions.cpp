@@ -1,4 +1,3 @@
-// Instructions beyond cuda/test_ptx.cpp, against loops in double.
 #include "instructions.h"
 
 #include <doctest/doctest.h>
