@@ -97,7 +97,7 @@ void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
       g = t;
     }
 }
-// A separate node.
+// The tensor as a separate node of the tape.
 Tensor view_of(const Tensor& t) { return emit1(make_ref<op::Reshape>(t.shape(), t.strides()), {t}); }
 void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
   auto [it, first] = grads.try_emplace(id, g);
@@ -105,7 +105,7 @@ void accumulate(Gradients& grads, uint64_t id, DType dtype, const Tensor& g) {
 }
 // GradMap::native() keeps the bf16 gradient of a cast.
 bool is_narrow(const Tensor& g, const Edge& e) { return g.dtype() == DType::bf16 && e.dtype == DType::f32; }
-// Hooks get complete gradients.
+// Accumulates gin; hooks get complete gradients.
 void distribute(const Node& n, const Tensors& gin, Tape& tape, Gradients& grads, const BackwardOptions& o) {
   const bool is_cast = n.op->type() == &Kernels<op::Cast>::table;
   for (size_t i = 0; i < n.in.size(); ++i) {

@@ -6,7 +6,7 @@
 
 # The hooks of the host compiler's sanitizers, without their libraries, call the emulator before each access.
 set(TG_EMULATE_CHECKS -fsanitize=thread,alignment,bounds-strict --param=tsan-instrument-func-entry-exit=0)
-if(TG_EMULATE_CONTRACTED)  # at -O1 g++ contracts in the pass of the first flag
+if(TG_EMULATE_CONTRACTED)  # g++ -O1 contracts in the pass of the first flag
   list(APPEND TG_EMULATE_CHECKS -fexpensive-optimizations -mfma -ffp-contract=fast)
 endif()
 set_property(GLOBAL PROPERTY TAPEGRAD_EMULATE_CHECKS ${TG_EMULATE_CHECKS})

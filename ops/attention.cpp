@@ -24,7 +24,7 @@ Layout heads_last(const Tensor& x) {
   l.strides = {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1};
   return l;
 }
-// Otherwise every block would gather rows again.
+// Contiguous rows, or every block would gather them again.
 Tensor with_rows(const Tensor& x) {
   return !x || x.ndim() == 0 || x.shape().back() <= 1 || x.strides().back() == 1 ? x : x.contiguous();
 }
@@ -43,7 +43,7 @@ void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x
   TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 means 1 / sqrt({}).", op, o.scale,
            x.size(3));
 }
-// (B, n, T, HS).
+// Heads [first, first + n) of x: (B, n, T, HS).
 Layout heads_of(const Layout& x, int64_t first, int64_t n) {
   Layout l = x;
   l.offset += first * x.strides[2];
@@ -52,7 +52,7 @@ Layout heads_of(const Layout& x, int64_t first, int64_t n) {
   return l;
 }
 Layout heads_of(const Layout& y) { return heads_of(y, 0, y.shape[2]); }
-struct Parts {  // of x (B, T, NH + 2 kv, HS)
+struct Parts {  // x (B, T, NH + 2 kv, HS)
   Layout q, k, v;
   Parts(const Layout& x, int64_t kv)
       : q(heads_of(x, 0, x.shape[2] - 2 * kv)),

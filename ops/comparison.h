@@ -208,7 +208,7 @@ Tensor where(const Tensor& condition, const Tensor& x, double y);
 Tensor where(const Tensor& condition, double x, const Tensor& y);
 /// @}
 
-/// x with `value` where mask (bool) is true; mask broadcasts to x's shape, never the other way. Any dtype; an Error if
+/// x with `value` where mask (bool) is true; mask broadcasts to x's shape, not x to mask's. Any dtype; an Error if
 /// it lacks the value.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 

@@ -162,7 +162,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t 
   const int64_t size = x.shape()[d], from = start < 0 ? start + size : start, some = part.shape()[d];
   const int64_t n = some / step + (some % step > 0);
   if (n <= 1) return slice(part, dim, 0, n);
-  // Whole steps begin earlier without room at the end, or end in zeros.
+  // A range of whole steps: it begins earlier where x ends, or is padded by zeros.
   const int64_t whole = n * step, first = whole > size ? 0 : std::max<int64_t>(0, from + whole - size);
   Shape to = part.shape(), steps;
   to[d] = whole;
@@ -226,7 +226,7 @@ Tensor normalize(const Tensor& x, double p, int64_t dim, double eps) {
   const Tensor y = wide / maximum(max(abs(wide.detach()), along, {.keepdim = true}), eps);
   const Tensor powers = p == 2 ? y * y : p == 1 || p == kInf ? abs(y) : pow(abs(y), p);
   const Tensor sums = p == kInf ? max(powers, along, {.keepdim = true}) : sum(powers, along, {.keepdim = true});
-  const Tensor power = where(ge(sums, 1), sums, 1.0);  // below 1: the norm is less than eps
+  const Tensor power = where(ge(sums, 1), sums, 1.0);  // sums below 1: the norm is less than eps
   const Tensor norm = p == 1 || p == kInf ? power : p == 2 ? sqrt(power) : pow(power, 1 / p);
   return (y / norm).to(x.dtype());
 }

@@ -101,7 +101,7 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return emit1(make_ref<op::IndexSelect>(checked_dim("index_select", x, dim)), {x, index});
 }
 
-OpWork op::SliceUpdate::work(Bufs in, Bufs) const {  // in place
+OpWork op::SliceUpdate::work(Bufs in, Bufs) const {  // writes in place
   return Op::work(in.subspan(1), in.subspan(1, 1));
 }
 Layouts op::SliceUpdate::infer(Inputs in) const {

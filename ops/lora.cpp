@@ -70,7 +70,7 @@ Tensors op::Lora::compose(Inputs in) const {
 }
 Tensor lora(const Tensor& x, const Tensor& a, const Tensor& b, double scale, const Tensor& base) {
   auto op = make_ref<op::Lora>(scale);
-  // cuBLASLt alone uses tensor cores.
+  // matmul() uses tensor cores, lora() does not.
   if (matmul_precision() != MatmulPrecision::highest && x.dtype() == DType::f32 && x.device().backend == Backend::cuda)
     return base ? op->compose(std::array{x, a, b, base})[0] : op->compose(std::array{x, a, b})[0];
   return base ? emit1(std::move(op), {x, a, b, base}) : emit1(std::move(op), {x, a, b});

@@ -21,7 +21,7 @@ Layouts op::CrossEntropy::infer(Inputs in) const {
   check::index(kName, targets);
   const Shape& s = logits.shape();
   const Shape rows(s.begin(), s.end() - 1);
-  Shape second = s;  // without classes in dimension 1, as in PyTorch
+  Shape second = s;  // drops classes in dimension 1, as in PyTorch
   if (s.size() > 2) second.erase(1);
   TG_CHECK(targets.shape() == rows, shape,
            "[cross_entropy] logits are {}, targets {}. There must be one target per row of logits: shape {}. {}",

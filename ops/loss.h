@@ -15,7 +15,7 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
   /// Rows with this target add nothing to the loss or the mean's divisor.
   std::optional<int64_t> ignore_index = std::nullopt;
-  double label_smoothing = 0;  ///< in [0, 1): the share spread evenly over all classes
+  double label_smoothing = 0;  ///< share in [0, 1) spread evenly over all classes
   void key(StructuralHash& k) const {
     k.add(int(reduction)), k.add(ignore_index.has_value()), k.add(ignore_index.value_or(0)), k.add(label_smoothing);
   }

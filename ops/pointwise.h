@@ -191,7 +191,7 @@ struct Gelu {
   /// below; df 1.2e-7.
   /// @{
   TG_HD_INLINE static float cdf(float x) {
-    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // beyond 14 the tail is 0
+    const float a = math::abs(x) > 14.0f ? 14.0f : math::abs(x), z = a * a;  // the tail is 0 beyond 14
     const float even =
         math::detail::poly<false>(z, -1.1511050462722778f, -0.052473023533821106f, -4.836105654248968e-05f,
                                   6.837145338067785e-05f, 7.117091058717051e-07f);

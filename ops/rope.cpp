@@ -28,7 +28,7 @@ void RopeScaling::validate(std::string_view op, std::string_view prefix) const {
            op, prefix, low_freq, prefix, high_freq, prefix, original_context);
 }
 namespace {
-// (..., H, T, HS).
+// Heads [first, end) of x: (..., H, T, HS).
 Layout some_heads(const Layout& x, int64_t first, int64_t end) {
   Layout l = x;
   const size_t h = x.shape.size() - 2;

@@ -94,7 +94,7 @@ struct Sizes {
         start(tk - tq) {}
   // Number of keys that query i sees; 0 without keys.
   int64_t seen(int64_t i) const { return causal ? std::min(keys, i + 1 + start) : keys; }
-  // The same within [k0, k0 + n).
+  // Number of these keys in [k0, k0 + n).
   int64_t seen_of(int64_t i, int64_t k0, int64_t n) const { return std::clamp<int64_t>(seen(i) - k0, 0, n); }
 };
 // Keys [k0, k0 + n), queries [q0, q0 + queries). The last query sees all n.

@@ -11,10 +11,10 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 #if TG_ISA_LEVEL >= 3
 using namespace tiles;
-template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // below, serial
+template <class T> constexpr int64_t kSerial = 2 * kTile<T>;  // serial below
 // Up to this m, one tile reads and packs each panel of B.
 constexpr int64_t kMediumRows = 96;
-constexpr int64_t kFewTiles = 4;  // with fewer, rows are split too
+constexpr int64_t kFewTiles = 4;  // rows are split if fewer
 // Low register tiles: a Triangle skips whole ones.
 constexpr int kInCacheRows = TG_ISA_LEVEL == 4 ? 8 : 6;
 
@@ -46,7 +46,7 @@ template <class T> void run_medium_m(const Product<T>& p, bool parallel) {
     }
   });
 }
-// Bound by one read of B.
+// Few rows, bound by one read of B.
 template <class T> bool fits_small_m(const Product<T>& p) {
   if (p.m > small_m::kMost || p.k < 8 || p.n <= kLanes<T> || (p.b.row != 1 && p.b.col != 1)) return false;
   return !p.o.accumulate || p.k <= kDepth;  // one chain

@@ -18,7 +18,7 @@ using Int8Kernels = packed::Kernels<int8_t, int32_t>;
 constexpr int64_t kSerial = 1 << 22;  // multiply-adds: below, serial
 constexpr int64_t kFew = 32;          // rows: B bounds time up to here
 
-// Compilers vectorise int16.
+// Portable C++: compilers vectorise int16 products.
 namespace plain {
 using packed::t_a, packed::t_b, packed::t_sums, packed::ceil_div;
 constexpr int64_t kDepth = 256, kHeight = 96, kWidth = 256;

@@ -129,7 +129,7 @@ template <class T, class Sum> class Blocked {
   void multiply(const Block& b) const {
     const int64_t down = ceil_div(b.rows, kSide), across = ceil_div(b.cols, kSide);
     const int64_t ld = across * kSide + 16;  // not a power of two: L1 aliasing
-    const bool whole = b.depth == p_.k;      // else sums continue across blocks
+    const bool whole = b.depth == p_.k;      // sums continue across blocks otherwise
     Sum* const kept = whole ? nullptr : t_sums.get<Sum>(down * kSide * ld);
     const int64_t groups = parallel_ ? std::clamp<int64_t>(ceil_div(2 * num_threads(), down), 1, across) : 1;
     const int64_t group = ceil_div(across, groups);

@@ -17,7 +17,7 @@ namespace {
 using namespace packed;
 constexpr int64_t kFewRows = 16;          // B bounds time up to here
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
-constexpr int64_t kSerial = 1 << 21;      // below, serial
+constexpr int64_t kSerial = 1 << 21;      // serial below
 constexpr int64_t kTileDepth = kRow / 2;  // elements of k per step
 thread_local Scratch t_largest, t_copy;
 
@@ -30,7 +30,7 @@ __m512i rounded(__m512i x) {
   return _mm512_and_si512(_mm512_mask_or_epi32(up, nan, x, _mm512_set1_epi32(0x400000)),
                           _mm512_set1_epi32(int(0xffff0000)));
 }
-// Guard must see what it flushes.
+// rounded(); Guard must see elements that it flushes to 0.
 __m512i rounded_first(__m512i x) {
   const __m512i size = _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)), one = _mm512_set1_epi32(1);
   const __mmask16 lost = _mm512_cmplt_epu32_mask(_mm512_sub_epi32(size, one), _mm512_set1_epi32(0x8000));

@@ -25,7 +25,7 @@ void register_rows(int64_t n, const T* a, int64_t ar, int64_t ak, const T* b, in
 #pragma GCC unroll 8
     for (int t = 0; t < K; ++t) {
       x[r][t] = Vector<T>{} + a[r * ar + t * ak];
-      asm("" : "+v"(x[r][t]));  // else reloaded per vector
+      asm("" : "+v"(x[r][t]));  // prevents reloads per vector
     }
   const T* row[(K + 2) / 3];  // see micro::tile
 #pragma GCC unroll 4

@@ -24,7 +24,7 @@ template <class Sum> inline Bits<Sum> load_bits(const void* p) {
   std::memcpy(&x, p, sizeof x);
   return x;
 }
-// First n elements; 0 beyond, unread.
+// Loads the first n elements; others are 0.
 template <class T> inline Bits<T> load_some(const T* p, int64_t n) { return Bits<T>(micro::Lanes<T>(n).load(p)); }
 inline Bits<float> load_some(const bf16* p, int64_t n) {
   alignas(64) bf16 some[2 * kLanes<float>] = {};

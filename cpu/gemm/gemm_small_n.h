@@ -1,4 +1,4 @@
-// At most about one vector of columns.
+// GEMM of at most about one vector of columns.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_tiles.h>
 
@@ -77,7 +77,7 @@ void dot_tile(int64_t k, const T* a, int64_t ar, const T* b, int64_t across, int
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
       Vector<T> y = at(b + n * across);
-      asm("" : "+v"(y));  // else reloaded per row
+      asm("" : "+v"(y));  // prevents reloads per row
 #pragma GCC unroll 6
       for (int r = 0; r < R; ++r) sum[r][n] += x[r] * y;
     }

@@ -11,7 +11,7 @@ inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;
 template <class T> inline constexpr int64_t kTileCols = 8 * kCols<T>;
 template <class T> inline constexpr int64_t kTile = (1 << 21) / sizeof(T);  // multiply-adds, about 5 us
-inline constexpr int64_t kMostTiles = 16;                                   // at most
+inline constexpr int64_t kMostTiles = 16;                                   // upper limit
 template <class T> inline constexpr int64_t kShared = (1 << 21) / sizeof(T);
 // Costs per element, in multiply-adds.
 inline constexpr int64_t kReadB = 6, kPackB = 16, kTransposeB = 24, kPackA = 20;
@@ -95,7 +95,7 @@ template <class T> struct Tiles {
       for (const int64_t j : {want / d, ceil_div(want, d)}) {
         const int64_t c = ceil_div(ceil_div(p.n, std::max<int64_t>({j, least_across, 1})), kCols<T>) * kCols<T>;
         const int64_t a = ceil_div(p.n, c);
-        // Per k, in scalar multiply-adds.
+        // Cost of a tile per k, in scalar multiply-adds.
         const int64_t tile = r * c + c * of_b + (packs_a && !shares_a ? r * kPackA : 0);
         const int64_t time = (d * a + 2) * tile;
         if (time < least) least = time, down = d, across = a, rows = r, cols = c;

@@ -52,7 +52,7 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
   if (bad) fail_without_code(op.name(), x, DType::f32);
 }
 
-// (rows, n) as floats.
+// Rows of fp8 values (rows, n) as floats.
 template <class F> void decode(const Buf& codes, Fp8Format format, F&& store) {
   const int64_t n = codes.shape().back();
   if (codes.numel() == 0) return;

@@ -20,7 +20,7 @@ int64_t block_rows(int64_t rows) {
   return std::max<int64_t>(12, ceil_div(rows, blocks));
 }
 
-// Compute dtype; bf16 is copied.
+// A matrix in its compute dtype; bf16 is copied.
 template <class T> struct Matrix {
   std::vector<compute_t<T>> wide;
   MatView<compute_t<T>> view;

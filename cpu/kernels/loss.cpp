@@ -86,7 +86,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
         const T* p = x(r, scratch);
         const C at = lse[size_t(r)], base = even,
                 g = dloss[op.o.reduction == Reduction::none ? size_t(r) : 0] / divisor;
-        const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // before p is overwritten
+        const C hit = math::exp(C(p[target]) - at) - even - (C(1) - s);  // reads p before it is overwritten
         for_lanes<C>(n,
                      [&]<class V>(int64_t j) { store(to + j, V(g * (exp_to_zero(V(load<V>(p + j) - at)) - base))); });
         to[target] = T(g * hit);

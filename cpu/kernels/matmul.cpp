@@ -26,7 +26,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
       const MatView<T> v{x.data<T>() + at, x.strides()[d - 2], x.strides()[d - 1]};
       return trans ? v.transposed() : v;
     };
-    // Broadcast to the output's.
+    // Batch strides, broadcast to the output's.
     Shape batch(s.begin(), s.end() - 2);
     const auto batch_strides = [&](const Buf& x) {
       const size_t d = x.shape().size() - 2;

@@ -206,7 +206,6 @@ template <size_t kLists, class Block> void update(size_t n, Bufs in, Bufs grads,
     of_gradient.template operator()<float, float>();
   });
 }
-// Per dtype in use.
 template <template <class> class Numbers> struct Both {
   std::vector<Numbers<float>> f32;
   std::vector<Numbers<double>> f64;

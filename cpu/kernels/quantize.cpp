@@ -19,14 +19,14 @@ constexpr int64_t kSide = 64;                   // elements gathered together
 constexpr int64_t kInCache = int64_t(1) << 22;  // bytes read twice in turn
 constexpr int64_t kPanel = 256;                 // columns, at least: contiguous runs
 
-// Magnitude bits, in the same order.
+// Magnitudes order like their bits.
 template <class T> using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
 uint32_t magnitude(float x) { return magnitude_bits(x); }
 template <class T> uint16_t magnitude(T x) { return uint16_t(x.bits & 0x7fff); }
 template <class T> uint32_t widened(Bits<T> magnitude) {
   return magnitude_bits(float(__builtin_bit_cast(T, magnitude)));
 }
-// The bits of a float.
+// absmax, as the bits of a float.
 template <class T> uint32_t largest(const T* x, int64_t n) {
   Bits<T> most = 0;
   for (int64_t i = 0; i < n; ++i) most = std::max(most, magnitude(x[i]));
@@ -74,7 +74,6 @@ template <class T> const uint32_t* largest_by_place(const Lines<T>& x) {
   return largest_by_place(x, [](int64_t, int64_t) {});
 }
 
-// Contiguous columns are the lines.
 template <class T> bool lies_in_columns(const Buf& x) {
   return x.shape().size() == 2 && x.strides()[0] == 1 && x.strides()[1] >= x.size(0) && x.strides()[1] > 1;
 }

@@ -227,7 +227,6 @@ template <class R> void reduce(const R& r, const Axes& z) {
   z.inner == 1 ? reduce_rows(r, z.outer, z.n) : reduce_columns(r, z);
 }
 
-// In place, or a copy.
 template <class T> struct Elements {
   const T* x;
   Axes z;

@@ -10,7 +10,7 @@ enum class Bf16Path {
   amx,     // tdpbf16ps on AMX tiles
 };
 inline constexpr Bf16Path kBf16Paths[] = {Bf16Path::f32, Bf16Path::avx512, Bf16Path::amx};
-std::string_view name_of(Bf16Path);  // as in TG_BF16: "f32", "avx512", "amx"
+std::string_view name_of(Bf16Path);  // values of TG_BF16: "f32", "avx512", "amx"
 // Support by processor, system and build. The first call asks Linux for AMX tile registers.
 bool has(Bf16Path);
 // TG_BF16 (read at each call), else AMX, else AVX512_BF16 of AMD, else f32. A value error for an unknown or absent

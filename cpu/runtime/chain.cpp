@@ -8,12 +8,12 @@
 namespace tg::cpu {
 namespace {
 constexpr int64_t kTile = 4096;     // elements: a few buffers fit L1 or L2
-constexpr int64_t kWork = 1 << 14;  // below, a wake-up does not pay
+constexpr int64_t kWork = 1 << 14;  // a wake-up does not pay below
 
 struct Tile {
   int64_t row, rows, column, columns;
 };
-struct Scratch {  // per-thread buffers
+struct Scratch {  // a thread's buffers
   std::vector<std::byte> bytes;
   std::vector<Layout> layouts;
   std::vector<std::byte*> data;

@@ -13,7 +13,7 @@ enum class Int8Path {
 };
 inline constexpr Int8Path kInt8Paths[] = {Int8Path::plain, Int8Path::avx2, Int8Path::avx_vnni, Int8Path::avx512_vnni,
                                           Int8Path::amx};
-std::string_view name_of(Int8Path);  // as in TG_INT8: "plain", "avx2", ..., "amx"
+std::string_view name_of(Int8Path);  // values of TG_INT8: "plain", "avx2", ..., "amx"
 // Support by processor, system and build. The first call asks Linux for AMX tile registers.
 bool has(Int8Path);
 // TG_INT8 (read at each call), else the last path that is present. A value error for an unknown or absent path.

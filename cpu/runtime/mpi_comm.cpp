@@ -47,7 +47,7 @@ class MpiWorld final : public Communicator {
 
   void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) override {
     for (const auto list : {sent, received})
-      for (const Message& m : list) (void)count_of(m.bytes);  // before messages are posted
+      for (const Message& m : list) (void)count_of(m.bytes);  // checks before any message is posted
     meet(name, sent.size() + received.size(), [&](MPI_Request* r) {
       for (const Message& m : received)
         check(MPI_Irecv(m.data, count_of(m.bytes), MPI_BYTE, m.rank, kTag, comm_, r++), name);

@@ -84,7 +84,7 @@ class Pool {
   struct alignas(64) TileRange {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
-    std::atomic<bool> inside{false};  // inside the gate
+    std::atomic<bool> inside{false};  // its worker has passed the gate
   };
 
   std::vector<TileRange> shares_;  // the caller's, then the workers'

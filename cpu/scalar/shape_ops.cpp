@@ -1,4 +1,4 @@
-// Only element sizes matter.
+// Copies know elements by size.
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/shape_ops.h>
 

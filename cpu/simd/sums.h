@@ -72,7 +72,7 @@ template <class C, class F> inline C lane_sum(int64_t n, F&& f) {
     return std::array<C, 1>{join_vectors(all, kAdd)};
   })[0];
 }
-// Into chunk 0: chunk c has w contiguous elements from part + c * step on.
+// Tree reduction into chunk 0; chunk c has w contiguous elements from part + c * step on.
 template <class A, class F> void join_chunks(A* part, int64_t chunks, int64_t step, int64_t w, const F& join) {
   for (int64_t apart = 1; apart < chunks; apart *= 2)
     for (int64_t c = 0; c + apart < chunks; c += 2 * apart) {

@@ -26,7 +26,6 @@ template <class C> inline Vector<C> load_vector(const C* p) {
   return v;
 }
 template <class C> inline void store_vector(C* p, Vector<C> v) { std::memcpy(p, &v, sizeof v); }
-// n rounded up to whole vectors.
 template <class C> constexpr int64_t whole_vectors(int64_t n) { return (n + kVector<C> - 1) / kVector<C> * kVector<C>; }
 
 }  // namespace tg::cpu::TG_ISA_NS

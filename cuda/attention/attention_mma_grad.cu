@@ -107,7 +107,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
   const float scale = float(z.scale * kLog2e);
   bf16 *k = m.own(0) + warp * S::kOwn * kStep<D>, *v = m.own(1) + warp * S::kOwn * kStep<D>;
-  // Returns the thread's element of stats.
+  // Loads query tile n; returns the thread's element of stats.
   const auto load = [&](int stage, int h, int n) {
     const int64_t q0 = first + n * S::kOthers;
     load_tile<S::kOthers, D>(m.others(stage, 0), a.q.at(at.b, h), q0, z.tq, z.hs);

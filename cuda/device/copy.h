@@ -14,7 +14,7 @@ struct Region {
   std::byte* y;
   Strides y_strides;
 };
-// One launch per 16 regions without overlap.
+// One launch per 16 regions, which must not overlap.
 void copy_regions(const Context&, size_t size, std::span<const Region>);
 
 }  // namespace tg::cuda

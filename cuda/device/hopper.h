@@ -46,7 +46,7 @@ using mbarrier = std::uint64_t;
 __device__ __forceinline__ void mbarrier_init(mbarrier* b, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-// Precedes the barrier that publishes the inits.
+// Called between the inits and the barrier that publishes them.
 __device__ __forceinline__ void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -57,7 +57,7 @@ __device__ __forceinline__ void mbarrier_arrive(mbarrier* b) {
 __device__ __forceinline__ void mbarrier_arrive_expect(mbarrier* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
-// The first phase has parity 0.
+// Waits for the phase of this parity to end; the first has 0.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -70,7 +70,7 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier* b, int parity) {
 // Shows this thread's shared-memory writes to wgmma after the next barrier.
 __device__ __forceinline__ void async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Zeros outside the tensor.
+// Elements outside the tensor become zeros.
 __device__ __forceinline__ void tma_load(void* shared, const TensorMap* map, int row, int column, mbarrier* b) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "

@@ -46,7 +46,7 @@ class IndexCheck {
  public:
   IndexCheck(const Context&, const IndexSite&);
   __device__ __forceinline__ bool inside(int64_t id) const { return uint64_t(id) < uint64_t(size_); }
-  // inside(id); else logs it.
+  // True if inside; else logs the id.
   __device__ __forceinline__ bool operator()(int64_t id, int64_t position) const {
     if (!inside(id)) note(id, position);
     return inside(id);

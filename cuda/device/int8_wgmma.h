@@ -11,7 +11,7 @@ namespace {
 struct Wgmma {
   static constexpr int kRows = 128, kColumns = 256, kDepth = 128, kStages = 4;
   static constexpr int kRowBytes = kRows * kDepth, kStageBytes = kRowBytes + kColumns * kDepth;
-  // 16 rows, all columns per warp.
+  // A warp has 16 rows and all columns.
   static constexpr int kM = 1, kN = kColumns / 8, kAcross = 1, kWarps = kRows / 16, kThreads = kWarps * 32;
   static constexpr int kBlock = kThreads + 128;  // + the loading warpgroup
   static __device__ __forceinline__ void barrier() { named_barrier_sync(1, kThreads); }

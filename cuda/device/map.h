@@ -11,7 +11,7 @@ constexpr int kMapThreads = 128;  // 16 blocks fill an SM
 // False for compute-bound f: V copies of its code do not pay.
 template <class F> inline constexpr bool kGrouped = true;
 
-// bf16 for float in a bf16 call.
+// float becomes bf16 in a bf16 call.
 template <bool kHalf, class X> using stored_t = std::conditional_t<kHalf && std::is_same_v<X, float>, bf16, X>;
 
 template <int V, class S> __device__ __forceinline__ void load(S (&to)[V], const S* from, bool repeat) {

@@ -32,7 +32,7 @@ __device__ __forceinline__ float quotient(float x, float y, float r) {
 class Int8Quantizer {
  public:
   using Value = int8_t;
-  // Scales magnitudes far from 1, exactly.
+  // Scales magnitudes far from 1 by exact powers of 2.
   __device__ __forceinline__ explicit Int8Quantizer(uint32_t absmax) {
     const float a = math::detail::float_of(absmax);
     scale_ = a < 0x1p-60f ? 0x1p80f : a > 0x1p60f ? 0x1p-80f : 1.0f;

@@ -27,7 +27,7 @@ template <class S, class F> __device__ __forceinline__ void each_pack(int64_t n,
       if (j < n) f(k, int64_t(j));
     }
   } else {
-#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // with more, ptxas spills
+#pragma unroll(sizeof(typename S::C) == 8 ? 1 : 2)  // ptxas spills with more
     for (int64_t j = t * S::V; j < n; j += S::kThreads * S::V) f(0, j);
   }
 }
@@ -69,7 +69,7 @@ template <class S, class Element = typename S::T> class RowOf {
     if constexpr (!S::kKept) read(k, j);
     return kept_[k];
   }
-  // The last pack of at().
+  // The pack that at() returned last.
   __device__ __forceinline__ C (&kept(int k))[S::V] { return kept_[k]; }
 
  private:
@@ -102,7 +102,7 @@ template <class S, class F> __device__ __forceinline__ typename S::C sum_of_pack
   return block_all<SumOp, S::kThreads>(sum.total(), typename S::C(0));
 }
 
-// Most elements per thread in registers.
+// Most elements of a row in registers per thread.
 template <class T> inline constexpr int64_t kKeptElements = 64 / int64_t(sizeof(compute_t<T>));
 // vectors: 16-byte aligned rows. Shapes cost seconds to compile: f64 and unaligned rows share generic ones.
 template <class T, class F> void visit_row_shape(int64_t n, [[maybe_unused]] bool vectors, F&& f) {

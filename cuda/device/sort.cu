@@ -13,7 +13,6 @@ __device__ __forceinline__ int64_t index_of(int64_t tile, int round) {
   return tile * kTile + int64_t(threadIdx.x / 32) * 32 * kRounds + round * 32 + threadIdx.x % 32;
 }
 
-// For all threads.
 __device__ __forceinline__ void count_tile(const uint64_t* in, int64_t n, int64_t tile, int64_t tiles, int shift,
                                            int64_t* counts) {
   __shared__ unsigned count[kDigits];

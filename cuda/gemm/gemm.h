@@ -42,7 +42,7 @@ struct GemmOptions {
   // versions' or GPUs' stay unused. TG_GEMM_CACHE=path.
   std::string file;
   std::span<const std::string_view> shipped = shipped_algorithms();
-  size_t plans = 1024;                 // per device, least recently used evicted
+  size_t plans = 1024;                 // plans per device, least recently used evicted
   int64_t largest = int64_t(1) << 30;  // larger sizes are split
   int64_t largest_batch = 65535;
 };

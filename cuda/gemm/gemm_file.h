@@ -6,7 +6,7 @@
 
 namespace tg::cuda {
 
-// Damaged bytes may crash cuBLASLt.
+// A checksum, since damaged bytes may crash cuBLASLt.
 Json with_checksum(Json entry);
 class GemmFile {
  public:

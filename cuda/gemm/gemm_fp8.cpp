@@ -80,7 +80,7 @@ bool multiplied(const Context& c, const GemmFp8& g, Library& l) {
   check_lt(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F), c.op, "describing a product");
   const LtDesc desc(raw);
   const int32_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-  // FAST_ACCUM keeps fewer bits.
+  // Without FAST_ACCUM, which keeps fewer bits.
   if (!set(desc, CUBLASLT_MATMUL_DESC_TRANSA, int32_t(CUBLAS_OP_T)) ||
       !set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, rows) || !set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, rows) ||
       !set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, g.scale_weight) ||

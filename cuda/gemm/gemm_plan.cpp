@@ -141,7 +141,6 @@ bool GemmPlan::adopt(const cublasLtMatmulAlgo_t& algorithm) {
 
 bool GemmPlan::run_chosen(const GemmPointers& p, cudaStream_t stream, std::string_view op) {
   if (key_.bias) set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias, op);
-  // Host scalars.
   const double f64[] = {1, double(p.accumulate)};
   const float f32[] = {1, float(p.accumulate)};
   const int32_t i32[] = {1, int32_t(p.accumulate)};

@@ -12,6 +12,6 @@ bool runs_in_chains(const Op&);
 void run_chain(const Chain&);
 // For tests.
 void forget_chains();
-uint64_t refused_chains();  // for tests
+uint64_t refused_chains();  // tests read it
 
 }  // namespace tg::cuda

@@ -15,7 +15,7 @@ Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 struct ChainSource {
   std::string text;
   int vector = 1;                 // adjacent elements per thread
-  std::vector<uint32_t> buffers;  // in argument order
+  std::vector<uint32_t> buffers;  // argument order
   struct Number {                 // number `index` of the expression of `op`
     uint32_t op, index;
     DType dtype;
@@ -27,7 +27,7 @@ inline constexpr const char* kChainKernel = "tg_chain";
 inline constexpr unsigned kChainThreads = 128;
 
 ChainSource chain_source(const ChainPlan&, std::span<const Op* const> ops);
-// In its dtype or compute type.
+// The number's bits in its dtype or compute type.
 uint64_t number_bits(const ChainSource::Number&, double);
 
 }  // namespace tg::cuda

@@ -19,7 +19,7 @@ void check_rtc(nvrtcResult r, std::string_view what) {
   TG_CHECK(r == NVRTC_SUCCESS, cuda, "[cuda] {} failed: {}.", what, nvrtcGetErrorString(r));
 }
 
-// Standard headers that ours include; NVRTC needs none.
+// Standard headers that tapegrad's include; NVRTC needs none.
 #ifdef TG_CUDA_EMULATED
 constexpr std::span<const EmbeddedHeader> kStandard;
 #else

@@ -11,7 +11,6 @@ namespace tg::cuda {
 struct EmbeddedHeader {
   const char *name, *text;
 };
-// Embedded by cmake/embed.cmake.
 std::span<const EmbeddedHeader> embedded_headers();
 
 // Empty if kernels can be compiled.

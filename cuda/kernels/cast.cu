@@ -1,4 +1,4 @@
-// Any layout to contiguous, an element per thread. Conversions of training have a kernel each; the rest go through i64
+// Any layout to contiguous, an element per thread. Conversions of training have a kernel each; others go through i64
 // or f64, which hold every value.
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/cuda/device/copy.h>

@@ -103,7 +103,7 @@ struct Ranks {
         round(comm ? comm->round() : properties(context.device.index).l2_cache),
         exchange(comm, name) {}
 
-  // Multiple of 16 bytes.
+  // Elements per round, a multiple of 16 bytes.
   int64_t most(const ShardOffsets& cuts, size_t size) const {
     const auto vec = int64_t(16 / size);
     int64_t part = 0;

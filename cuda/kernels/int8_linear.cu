@@ -11,7 +11,7 @@
 namespace tg::cuda {
 namespace {
 using Bytes = Vec<int8_t, 16>;
-constexpr int kDepth = 128, kParts = kDepth / 16;  // all banks
+constexpr int kDepth = 128, kParts = kDepth / 16;  // a row's stage spans all banks
 
 template <int kRowWarps, int kColumnWarps, int kTiles16, int kTiles8, int kBlocksOfMultiprocessor, int kRing>
 struct TileShape {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_rows(Bytes* to, const int8_t* from, int64_t
 }
 template <class S> struct Fragments {  // one mma step: 32 bytes of k
   uint32_t a[S::kM][4], b[S::kN / 2][4];
-  // Bytes from k * 32 on.
+  // Operands of the mma step at byte k * 32.
   __device__ __forceinline__ void load(const Bytes* rows, const Bytes* columns, int k) {
     const int lane = int(threadIdx.x) % 32;
     const Bytes* const from = rows + lane % 16 * kParts + ((k * 2 + lane / 16) ^ lane % kParts);

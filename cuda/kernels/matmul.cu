@@ -21,7 +21,7 @@ bool read_in_place(int64_t rows, int64_t columns, int64_t row_step, int64_t colu
   return true;
 }
 
-// Leading dimensions broadcast.
+// Matrices in the last two dimensions; others broadcast.
 class Batched {
  public:
   Batched(const Context& c, const Buf& b, bool transposed) : layout_(*b.layout) {

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
   const auto n = f.n;
   for (int64_t group = first_row<S>(); group < f.groups; group += row_step<S>()) {
     [[maybe_unused]] Vec<C, S::V> dw[kRoom ? S::kPacks : 1] = {}, db[kRoom && kCentred ? S::kPacks : 1] = {};
-    const int64_t begin = kRoom ? group * f.per_group : group;  // else one row per group
+    const int64_t begin = kRoom ? group * f.per_group : group;  // one row per group without kRoom
     const int64_t end = kRoom ? std::min(f.rows, begin + f.per_group) : group + 1;
     for (int64_t r = begin; r < end; ++r) {
       RowOf<S> x(f.x + r * n);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(S::kBlock, kGradCtas<S, kCentred>) norm_grad_r
         }
         if constexpr (!kRoom) store(k, j);
       });
-      if constexpr (kRoom) each_pack<S>(n, store);  // after loads of ds
+      if constexpr (kRoom) each_pack<S>(n, store);  // loads of ds come first
     }
     if constexpr (kRoom) {
       each_pack<S>(n, [&](int k, int64_t j) {
@@ -226,7 +226,7 @@ template <class T, class B, class Op> void backward(const Op& op, const Context&
     if (db) sum_b = dw ? p + n : p;
   }
   Backward<T, B> f{dy, x, ds.get(), w.get(), mean.get(), rstd, dx, dr, sum_w, sum_b, rows, n, groups, per_group, step};
-  if (rows > 0 && sums > 0 && by_columns)  // before dx, which may alias dy
+  if (rows > 0 && sums > 0 && by_columns)  // reads dy, which dx may alias
     launch(c, norm_grad_columns<T, B, Op::kCentred>, blocks_for(c, groups * n, 256), 256, 0, f);
   if (sums == 0 || by_columns) f.groups = rows, f.per_group = 1;
   if (rows > 0 && (dx || !by_columns))

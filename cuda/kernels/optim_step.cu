@@ -112,7 +112,7 @@ template <class T, int kLists_, class M = T, class W = T> struct StepTensor {
   const void* in[kLists];
   void* out[kLists];  // may alias the inputs
   const void* grad;
-  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // in[0] after the step, or low bits; may be null
+  std::conditional_t<kSplits, uint16_t, bf16>* copy;  // updated in[0], or low bits; may be null
   int64_t n;
   bool narrow;  // bf16 gradient
 
@@ -246,7 +246,7 @@ __device__ __forceinline__ void step_by(const Entry& t, const Clip::Factor<T>& c
   for (int k = 0; k < V; ++k) g[k] = T(widen(grad.x[k]));
   step_at(t, clip, now, at, g);
 }
-// Vectors if all pointers are aligned.
+// Uses vectors if all pointers are aligned.
 template <class G, class Entry, class T = typename Entry::Type>
 __device__ __forceinline__ void step_chunk(const Entry& t, const Clip::Factor<T>& clip, const typename Entry::Now& now,
                                            int64_t begin, int n) {
@@ -324,7 +324,7 @@ template <class Entry> struct Entries {
 };
 template <class... Entry, class Op> void step(const Op& op, Bufs all_in, Bufs all_out, Context& c) {
   const size_t copies = all_out.size() - op.copied.size(), low = copies - op.split.size();
-  for (size_t k = 0; k < copies; ++k)  // copies the rest
+  for (size_t k = 0; k < copies; ++k)  // copies low bits and other tensors
     if ((k >= low || k < op.first.size()) && all_in[k].bytes != all_out[k].bytes)
       copy_contiguous(c, all_in[k], first_element(all_out[k]));
   const op::StepParts parts(op.first, op.copied, op.split, all_in, all_out);

@@ -1,4 +1,3 @@
-// The CPU's functors.
 #include <tapegrad/cuda/unary.h>
 
 namespace tg::cuda {

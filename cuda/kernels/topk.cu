@@ -137,7 +137,7 @@ template <class K> __device__ __forceinline__ void choose_digit(Selection<K>& s,
   s.prefix |= K(digit) << shift;
 }
 
-// s.items: the `count` largest after `last`, sorted.
+// Sorts the `count` largest items after `last` into s.items.
 template <int kThreads, class T, class K>
 __device__ __forceinline__ void select_round(Selection<K>& s, const T* p, int64_t n, const Item<K>& last, int count) {
   const auto open = [&](K key, int64_t j) { return last.index < 0 || last.before({key, j}); };

@@ -7,11 +7,9 @@
 
 namespace tg::cuda::nccl {
 
-// An Error says where to get NCCL.
 SharedLibrary library_of(std::string file);
 // An Error below 2.16, the first for CUDA 12 and compute capability 9.0.
 void check_version(int version);
-// "2.28.9", for example.
 std::string text_of(int version);
 // An Error unless r is kSuccess.
 void check(Result r, std::string_view op, std::string_view what);

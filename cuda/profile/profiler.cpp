@@ -273,7 +273,7 @@ DeviceRecords joined(Arrived& a) {
   for (size_t i = 0; i < r.calls.size(); ++i) r.calls[i].range = range_of(a, a.calls[i].first);
   size_t in_graphs = 0, known = 0;
   for (const Link& k : a.kernels) in_graphs += k.node != 0, known += origin_of(a, k.node) != nullptr;
-  const bool by_op = 20 * known >= 19 * in_graphs;  // else node ids may be wrong
+  const bool by_op = 20 * known >= 19 * in_graphs;  // node ids may be wrong otherwise
   if (known < in_graphs)
     r.notes.push_back(fmt::format("{:.1f} % of the kernels of CUDA graphs ({} of {}) have an op{}",
                                   100 * double(known) / double(in_graphs), known, in_graphs,

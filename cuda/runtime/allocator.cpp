@@ -25,7 +25,7 @@ constexpr size_t kRedZone = 0;
 void segment_made(void*, size_t) {}
 #endif
 
-constexpr size_t kMostBytes = size_t(1) << 47;  // above all address spaces: sums cannot overflow
+constexpr size_t kMostBytes = size_t(1) << 47;  // exceeds address spaces: sums cannot overflow
 
 std::string size_text(size_t bytes) {
   if (bytes < 1 << 10) return fmt::format("{} B", bytes);

@@ -19,7 +19,7 @@ struct Block {
   struct Pool* pool = nullptr;
   Block *before = nullptr, *after = nullptr;  // adjacent in the segment
   bool in_use = false;
-  // For messages.
+  // Requested bytes, for messages.
   size_t asked = 0;
   std::string_view op = {};
   const Scope* scope = nullptr;

@@ -19,7 +19,7 @@ void note_synchronised();
 
 // TG_SYNC, off if empty or 0.
 bool sync_after_each();
-void set_sync_after_each(bool);  // for tests
+void set_sync_after_each(bool);  // tests set it
 
 // An Error(device) unless the driver's CUDA version (12010 for 12.1) launches our kernels: parameters take up to 32 764
 // bytes, before 12.1 at most 4096.

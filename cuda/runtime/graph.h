@@ -54,7 +54,7 @@ class Graph {
   cudaGraph_t graph_ = nullptr;
 };
 
-// The source graph's nodes identify the executable's.
+// Keeps the source graph, whose nodes identify the executable's.
 class ExecutableGraph {
  public:
   ExecutableGraph() : graph_(nullptr) {}

@@ -167,7 +167,7 @@ class CudaRecording final : public Recording {
   }
   Graph captured_whole() {
     const Event begin;
-    std::vector<std::optional<Event>> done(order_.size());  // ends of calls for other branches
+    std::vector<std::optional<Event>> done(order_.size());  // ends of calls that other branches follow
     for (const CallOrder& o : order_)
       for (const uint32_t d : o.after)
         if (!done[d]) done[d].emplace();

@@ -20,7 +20,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-// Hides the library's declaration and resolves it when called.
+// Hides a function's declaration and resolves it when called.
 template <class F, SharedLibrary& (*library)()> class LibraryFunction;
 template <class R, class... A, SharedLibrary& (*library)()> class LibraryFunction<R(A...), library> {
  public:

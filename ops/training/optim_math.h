@@ -51,7 +51,7 @@ TG_HD_INLINE float join(bf16 high, uint16_t low) {
   return math::detail::float_of((uint32_t(high.bits) << 16) + (uint32_t(low) ^ 0x8000u) - 0x8000u);
 }
 
-/// Numbers of a tensor's AdamW step: computed in double, used in T.
+/// Scalars of a tensor's AdamW step: computed in double, used in T.
 template <class T> struct AdamWNumbers {
   T beta1, rest1, beta2, rest2, eps;
   WeightDecay kind;

@@ -167,7 +167,7 @@ Layouts updates(std::string_view op, Roles roles, size_t updated, size_t n, Inpu
   for (size_t i = 0; i < updated * n + inserted; ++i) l.emplace_back(contiguous_like(in[i]));
   return l;
 }
-// Old contents of copies are not read.
+// Work of a step that does not read old copies.
 OpWork without_old_copies(OpWork w, Bufs in, std::span<const uint32_t> copied) {
   for (const uint32_t i : copied) w.read -= in[i].numel() * int64_t(sizeof(bf16));
   return w;
@@ -222,7 +222,7 @@ Layouts op::AdamWStep::infer(Inputs in) const {
 }
 OpWork op::AdamWStep::work(Bufs in, Bufs out) const { return without_old_copies(Op::work(in, out), in, copied); }
 namespace {
-// All set; streams for bf16 moments.
+// Overrides per tensor, all set; streams for bf16 moments.
 std::vector<AdamWOverrides> adamw_numbers(std::string_view op, std::span<const AdamWOverrides> each, Inputs w, Inputs m,
                                           const AdamWOptions& o) {
   TG_CHECK(o.eps > 0 && std::isfinite(o.eps), value, "[{}] eps is {}. It must be above 0, and finite.", op, o.eps);

@@ -82,7 +82,7 @@ namespace op {
 /// Attributes of a step of many tensors. Keys omit learning rate and step number, which change every step.
 template <class Options, class Overrides> struct StepAttributes {
   Options o;
-  std::vector<Overrides> each;   ///< per tensor, all set
+  std::vector<Overrides> each;   ///< overrides per tensor, all set
   std::vector<uint32_t> copied;  ///< indices of tensors with a copy, in order
   /// Per tensor, the first element of w in the step; empty: all of w.
   std::vector<int64_t> first;

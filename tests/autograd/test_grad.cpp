@@ -144,7 +144,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   };
   const GradMap g = run(sum(c + inner));
   REQUIRE(seen.size() == 3);
-  CHECK(seen[0] == std::pair(c.id(), false));  // before the rest of backward
+  CHECK(seen[0] == std::pair(c.id(), false));  // precedes other gradients
   CHECK(seen[1].second);
   CHECK(!g.contains(c));
   CHECK(values(g[a]) == std::vector<float>{7, 7, 7});
@@ -155,7 +155,7 @@ TEST_CASE("complete: leaves one by one while the rest is to come, after their ho
   REQUIRE(seen.size() == 2);
   CHECK(seen[0].first != seen[1].first);
   CHECK(again.size() == 1);
-  // Shape and dtype stay.
+  // Replacements keep shape and dtype.
   for (const Tensor& other : {filled({7}, 1.0f), filled({3}, 1.0)})
     CHECK_SAYS(backward(sum(a * 2.0), {.on_leaf_grad = [&](uint64_t, Tensor& grad) { grad = other; }}),
                "[on_leaf_grad] returned (");

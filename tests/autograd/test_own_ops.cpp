@@ -80,7 +80,7 @@ void triple(const Triple& op, Bufs in, Bufs out, Context& c) {
 }
 TG_KERNEL(Triple, cpu, triple);
 
-// for_each() refuses the output's shape.
+// for_each() refuses the shape of its output.
 struct Misfit : OpOf<Misfit> {
   static constexpr auto kName = "test_misfit";
   bool rows;

@@ -197,7 +197,7 @@ TEST_CASE("recompute: a chain of cheap ops is cut by values that are kept, and e
   const std::vector<Tensor> x{activation(1), square(2)};
   check_saves(chain(9), x, 8 * kBytes, 8);
   check_saves(chain(27), x, 24 * kBytes, 24);
-  // No recursion.
+  // The graph is too deep for recursion.
   const std::vector<Tensor> small{random({2, 2}, 1), random({2, 2}, 2)};
   CHECK(run(chain(100000), small, true).bits == run(chain(100000), small, false).bits);
 }
@@ -309,7 +309,7 @@ TEST_CASE("recompute: second derivatives, and hooks once") {
         const Recomputing on(recompute);
         loss = sum(linear(rms_norm(x, w), v));
       }
-      const Tensor dv = backward(loss, {.create_graph = true})[v];  // the only way back to x
+      const Tensor dv = backward(loss, {.create_graph = true})[v];  // x has no other path
       bits.push_back(bits_of(backward(sum(dv * dv))[x]));
     }
     CHECK(all[0] == all[1]);

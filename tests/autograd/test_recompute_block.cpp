@@ -18,7 +18,7 @@ struct Net {
     const Tensor h = gelu(linear(x, w[i], b[i]));
     return x + linear(rng ? dropout(h, 0.25, *rng) : h, w[i], b[i]);
   }
-  // Four blocks; `keep` their activations.
+  // Four blocks; `keep`: with their activations.
   Tensor forward(Tensor x, Rng* rng, bool keep) const {
     for (size_t i = 0; i < 4; ++i) {
       const RecomputeFn f = [this, i](Inputs in, Rng* r) { return Tensors{block(i, in[0], r)}; };

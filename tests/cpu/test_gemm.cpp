@@ -50,7 +50,7 @@ template <class T> constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6
 template <class T> Tensor matrix(int64_t rows, int64_t cols, uint64_t seed) {
   return random<T>({rows, cols}, seed, std::is_same_v<T, float> ? -1 : -0.9, 1);
 }
-// Eigen computes the baseline's.
+// False on the baseline, where Eigen computes.
 bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
 
 template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
@@ -62,7 +62,7 @@ template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
       const Tensor y = matmul(x, w);
       CAPTURE_ALL(m, n, k, down, columns);
       CHECK(worst(y, sums) < kTolerance<T>);
-      // One row has both layouts.
+      // A single transposed row has both layouts.
       if (!own_tiles() || (down && n <= 64 / int64_t(sizeof(T)))) continue;
       for (const int64_t r : {int64_t(0), m / 2, m - 1})
         CHECK(bits_of(matmul(slice(x, 0, r, r + 1), w)) == bits_of(slice(y, 0, r, r + 1)));

@@ -21,7 +21,7 @@ template <class F> void for_bf16_paths(F&& f) {
 }
 Tensor random_bf16(const Shape& s, uint64_t seed) { return random(s, seed).to(DType::bf16); }
 
-// Relative to the rounding of results to bf16 and of sums in f32.
+// Largest error relative to the rounding of results to bf16 and of f32 sums.
 double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bias = {}) {
   const Tensor wide_a = a.to(DType::f64), wide_b = b.to(DType::f64);
   Tensor exact = matmul(wide_a, wide_b), scale = matmul(abs(wide_a), abs(wide_b));
@@ -39,7 +39,7 @@ double worst(const Tensor& y, const Tensor& a, const Tensor& b, const Tensor& bi
 Tensor part(const Tensor& t, int64_t i) {  // t[i]
   return reshape(slice(t, 0, i, i + 1), Shape(t.shape().begin() + 1, t.shape().end()));
 }
-// Eigen's f32 depends on other rows.
+// False for the baseline's f32, by Eigen.
 bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || kernel_level(Backend::cpu) >= 3; }
 }  // namespace
 

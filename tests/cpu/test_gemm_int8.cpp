@@ -92,7 +92,7 @@ struct Case {
       for (int64_t j = 0; j < n; ++j) sums[size_t(i * n + j)] = int32_t(row[size_t(j)]);
     }
   }
-  // Each right sum was stored once.
+  // True if all sums are right, each stored once.
   bool right(const Int8Level& level, Lies of_a, Lies of_b) const {
     const Stored x(a, of_a), y(b, of_b);
     const int64_t n = b.cols;

@@ -47,7 +47,7 @@ void check_form(const Form& f, DType t) {
 }
 void check_lengths(DType t) {
   for (int64_t n : {1, 2, 15, 16, 33, 63, 64, 65, 129}) {
-    check_form({.tq = n, .tk = std::max<int64_t>(n, 3), .hs = 32}, t);  // with two keys gradients may cancel
+    check_form({.tq = n, .tk = std::max<int64_t>(n, 3), .hs = 32}, t);  // gradients may cancel with two keys
     check_form({.tq = n, .tk = 17, .hs = 32, .causal = false}, t);
     check_form({.tq = 2, .tk = n + 1, .hs = 64, .causal = false}, t);
   }

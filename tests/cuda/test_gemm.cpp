@@ -229,7 +229,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   CHECK(read_again(false).from_file == 1);
   CHECK(read_again(true).timed == 0);
   CHECK(file.text() == text);
-  // Another GPU's are kept, unused.
+  // Another GPU's entries are kept, unused.
   const std::string gpu = cuda::gemm_stats().foreign ? "" : text.substr(text.find("\"gpu\":\"") + 7, 4);
   file.write(sealed(replaced(text, "\"gpu\":\"" + gpu, "\"gpu\":\"another ")));
   auto s = read_again(false);
@@ -241,7 +241,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   s = read_again(false);
   CHECK(s.from_file == 1);
   CHECK(s.foreign == 1);
-  // So are another cuBLASLt version's.
+  // So are those of another cuBLASLt version.
   file.write(sealed(replaced(text, "\"cublaslt\":", "\"cublaslt\":9")));
   CHECK(read_again(false).foreign == 1);
   const std::string digits = text.substr(text.find("\"algorithm\":\"") + 13, 128);
@@ -404,7 +404,7 @@ TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients like
       const auto [z, dz] = gradient([&](const Tensor& x) { return linear(x, wd); });
       CHECK(distance(z, matmul(narrow(a), narrow(w), {.trans_b = true})) < near);
       CHECK(distance(dz, matmul(narrow(g), narrow(w))) < near);
-      // A product of a checkpoint feeds the gradient in its second run.
+      // A checkpoint runs its product again, which feeds the gradient.
       const auto [q, dq] = gradient([&](const Tensor& x) {
         return recompute(
             [&](Inputs in, Rng*) {

@@ -1,4 +1,3 @@
-// Against f64 on the CPU.
 #include "support/helpers.h"
 #include "support/long_sums.h"
 #include "support/on_cuda.h"

@@ -98,7 +98,7 @@ TEST_CASE("what was given to a copy may be changed at once, however late the cop
 TEST_CASE("small copies to the device do not wait for what is queued") {
   const uint64_t before = simt::schedule();
   synchronize(kGpu);
-  simt::set_schedule(1);  // as late as possible
+  simt::set_schedule(1);  // late operations
   const Tensor x = random({1000}, 1).to(kGpu), y = exp(x);
   const uint64_t pending = simt::statistics().pending;
   CHECK(pending > 1);
@@ -173,7 +173,7 @@ TEST_CASE("errors that leave the device alive name the op and are not repeated")
   check_alive();
   CHECK(chain(1, kGpu).size() == 350);
 }
-// An address that was never allocated.
+// A kernel reads an address that was never allocated.
 ALONE_CASE("a kernel fails") {
   const Tensor good = random({100}, 1).to(kGpu), bad = random({100}, 2).to(kGpu);
   Tensor kept;

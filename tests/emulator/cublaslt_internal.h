@@ -13,7 +13,6 @@ struct Layout {
   std::int32_t order = CUBLASLT_ORDER_COL, batch = 1;
   std::int64_t stride = 0;
   std::uint32_t mode = CUBLASLT_BATCH_MODE_STRIDED;
-  // Steps between columns, rows.
   std::int64_t across() const { return order == CUBLASLT_ORDER_COL ? ld : 1; }
   std::int64_t down() const { return order == CUBLASLT_ORDER_COL ? 1 : ld; }
   bool operator==(const Layout&) const = default;
@@ -36,7 +35,7 @@ struct Desc {
 struct Preference {
   std::uint64_t workspace = 0;
   std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
-  std::uint32_t alignment[4] = {256, 256, 256, 256};  // of A, B, C, D
+  std::uint32_t alignment[4] = {256, 256, 256, 256};  // A, B, C, D
 };
 
 struct Problem {
@@ -69,7 +68,7 @@ std::optional<Refusal> refuses_operands(const Problem&, const Operands&);
 std::size_t bytes_of(cudaDataType);
 const char* name_of(cudaDataType);
 void run_product(const Problem&, const Operands&, double alpha, double beta, const engine::Operation&);
-// On the host or device.
+// x is on the host or device.
 double scalar(cudaDataType, const void*);
 
 }  // namespace simt::lt

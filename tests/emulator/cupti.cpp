@@ -80,7 +80,7 @@ std::uint32_t call_now() { return call.depth ? call.number : 0; }
 std::uint64_t activity_clock() {
   if (state().clock) return state().clock();
   const auto t =
-      std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // unlike every other clock
+      std::chrono::steady_clock::now().time_since_epoch() + std::chrono::hours(1);  // differs from every other clock
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(t).count());
 }
 void call_begins(const std::source_location& site) {

@@ -16,7 +16,7 @@ namespace simt {
 enum class Fault {
   race,           // shared memory, no barrier between two threads
   uninitialised,  // a read of unwritten bytes
-  out_of_bounds,  // outside allocations, freed, or past a static array
+  out_of_bounds,  // no allocation, freed, or past a static array
   misaligned,     // a misaligned vector access
   host_memory,    // host memory, or another thread's locals
   divergence,     // threads at different barriers, or returned

@@ -2,7 +2,7 @@
 
 #include <tapegrad/emulator/internal.h>
 
-// Distinguishes them from shared variables.
+// A section separates them from shared variables.
 #define SIMT_BUILTIN __attribute__((section("simt_builtin")))
 SIMT_BUILTIN uint3 threadIdx, blockIdx;
 SIMT_BUILTIN dim3 blockDim, gridDim;
@@ -47,7 +47,7 @@ void fiber_main() {
   __builtin_unreachable();
 }
 
-char* new_stack() {  // above a guard page
+char* new_stack() {  // its guard page is below
   constexpr std::size_t guard = 4096;
   void* p =
       mmap(nullptr, stack_bytes + guard, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,7 +59,7 @@ char* new_stack() {  // above a guard page
 
 void prepare(Thread& t, unsigned index) {
   if (!t.stack) t.stack = new_stack();
-  // Different cache sets.
+  // Stacks begin in different cache sets.
   void** top = reinterpret_cast<void**>(t.stack + stack_bytes - index % 32 * 128);
   *--top = nullptr;
   *--top = reinterpret_cast<void*>(fiber_main);

@@ -41,7 +41,7 @@ SIMT_ATOMIC(8, std::uint8_t)
 SIMT_ATOMIC(32, std::uint32_t)
 SIMT_ATOMIC(64, std::uint64_t)
 
-// Called by -fsanitize=alignment,bounds-strict, in host code too; its data layout.
+// -fsanitize=alignment,bounds-strict calls these, in host code too, with this layout.
 struct UbsanPlace {
   const char* file;
   unsigned line, column;

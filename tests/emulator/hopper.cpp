@@ -105,7 +105,7 @@ void multiply(unsigned group, const Product& p, std::size_t index, Site at) {
   }
 }
 
-// NaNs until the wait.
+// Accumulators hold NaNs until the wait.
 void begin(Product p, std::size_t bytes, Site at) {
   Thread& t = *current;
   if (!t.fenced) fail(Fault::usage, at, "wgmma without wgmma_fence");

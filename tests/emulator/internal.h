@@ -56,7 +56,6 @@ struct Thread {
   const char* waits = "";
   Site site;
   void* frame = nullptr;
-  // asynchronous copies
   std::vector<Copy> copies;
   unsigned group = 0;
   // wgmma, and the accumulators before them
@@ -106,7 +105,7 @@ struct Where {
 // Inside a kernel, stops the launch without return.
 [[gnu::format(printf, 3, 4)]] void fail(Fault, Where, const char* format, ...);
 bool failed();
-// On the scheduler's stack.
+// Runs on the scheduler's stack.
 void report_kernel(Thread&);
 void report_deadlock(const char* text, const Thread*);
 std::string coordinates(const uint3&);
@@ -130,7 +129,7 @@ void async_begin(char* to, unsigned bytes);  // a copy to shared memory is in fl
 void async_end(char* to, unsigned bytes, unsigned unit);
 void unit_read(const void*, std::size_t, unsigned unit, Where);
 void global_access(const void*, std::size_t, Access, const Operation&, Where);
-// Faults name the library; unwritten memory is one.
+// Faults name `library`; unwritten memory is one.
 void library_access(const void*, std::size_t, Access, const Operation&, const char* library);
 
 }  // namespace simt::engine

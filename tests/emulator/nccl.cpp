@@ -31,7 +31,7 @@ constexpr std::size_t element_bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};  // inde
 enum class Function : std::uint32_t { point_to_point, all_gather, broadcast };
 constexpr const char* names[] = {"ncclSend or ncclRecv", "ncclAllGather", "ncclBroadcast"};
 
-// At most one segment is present.
+// A segment of a message, if one is present.
 struct Box {
   std::atomic<std::uint64_t> sent, taken;
   Function function;  // the segment's message
@@ -147,7 +147,7 @@ Result end_group() {
     return refuse(kUnhandledCudaError, "the stream refuses the work");
   return kSuccess;
 }
-// One group, unless one is open.
+// Messages form one group, unless one is open.
 Result add(Comm c, cudaStream_t stream, std::vector<Message> messages) {
   Group& g = group;
   if (g.comm && (g.comm != c || g.stream != stream))

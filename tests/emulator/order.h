@@ -45,7 +45,7 @@ extern std::uint32_t epoch;        // grows at __syncthreads and block begins
 extern std::uint32_t block_epoch;  // the block's first epoch
 
 extern std::array<Clock, max_units> known_to;
-extern std::array<std::uint16_t, max_units> clocks;  // from 1 in each epoch
+extern std::array<std::uint16_t, max_units> clocks;  // restart at 1 in each epoch
 
 inline Stamp now(unsigned unit) { return {epoch, static_cast<std::uint16_t>(unit), clocks[unit]}; }
 inline Stamp now() { return now(current->index); }
@@ -64,7 +64,7 @@ void order_acquire(unsigned unit, const Clock&);
 // Publishes writes to asynchronous units.
 void order_async_fence();
 bool async_fenced(const Stamp&);
-// Between launches; true: old stamps are void.
+// Called between launches; true: old stamps are void.
 bool order_restart();
 
 }  // namespace simt::engine

@@ -106,7 +106,7 @@ bool refuse_in_host_function() {
 }  // namespace
 
 namespace {
-// Shuffled, runs others too.
+// Runs what `o` needs; a shuffled schedule runs others too.
 void run_until(const OperationPtr& o) {
   while (!o->done) {
     std::unordered_set<const Operation*> needed{o.get()};

@@ -25,7 +25,7 @@ struct Work {
   Kind kind = Kind::empty;
   std::function<void(const Operation&)> run = {};
   std::function<void()> queued = {};
-  unsigned detail = 0;  // sides in device memory
+  unsigned detail = 0;  // a copy's sides in device memory
   const void* kernel = nullptr;
   std::size_t bytes = 0;
   std::uint64_t node = 0;  // graph node
@@ -91,7 +91,7 @@ Stream& null_stream();
 const std::vector<std::unique_ptr<Stream>>& all_streams();
 
 OperationPtr enqueue(Stream&, Work, std::vector<OperationPtr> after = {});
-// The host then knows. Ignores null.
+// Finishes o, so that the host knows its predecessors.
 void finish(const OperationPtr&);
 void finish_all();
 bool poll(const OperationPtr&);  // true: done; the host then knows

@@ -40,7 +40,7 @@ struct Object {  // a program or shared library with kernels
   Cell* cells = nullptr;
 };
 const Object* object;  // holds the running kernel
-// Written by the running block; most of any block.
+// Written by the running block; maximum over blocks of the launch.
 std::size_t static_bytes;
 std::size_t static_most;
 std::map<std::uintptr_t, Object>& objects = *new std::map<std::uintptr_t, Object>;

@@ -35,7 +35,7 @@ std::string addr2line(const void* address, std::size_t back, int want_line) {
   return s.empty() || s[0] == '?' ? fallback : s;
 }
 
-// Each answer takes a process.
+// Cached: each answer takes a process.
 const std::string& answer(const void* address, std::size_t back, int want_line) {
   static auto& known = *new std::map<std::pair<const void*, int>, std::string>;
   const auto [at, is_new] = known.try_emplace({address, want_line});

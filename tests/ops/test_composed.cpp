@@ -227,7 +227,7 @@ TEST_CASE("multinomial: frequencies of one draw, of draws with replacement and o
   const Tensor distinct = multinomial(table, 4, false, rng);
   const Counts apart = counts_of(distinct, 7);
   check_counts(apart.first, p);
-  check_counts(apart.after_0, {0, 0, 1, 0.5, 0, 2, 0});  // as if class 0 did not exist
+  check_counts(apart.after_0, {0, 0, 1, 0.5, 0, 2, 0});  // class 0 does not exist
   const auto v = distinct.to_vector<int64_t>();
   for (size_t r = 0; r < v.size(); r += 4) {
     std::vector<int64_t> classes(v.begin() + int64_t(r), v.begin() + int64_t(r) + 4);

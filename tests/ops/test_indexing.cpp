@@ -161,7 +161,7 @@ TEST_CASE("a sum that a gradient of index_select is added to stays as it is for 
   }
   for (int call = 0; call < 3; ++call) CHECK(values(compiled({weight})[0]) == expected);
   CHECK(values(w) == given);
-  // A caller's gradient of the table itself.
+  // The caller gives a gradient of the table itself.
   Tensor table = weight * 1.0;
   table.requires_grad_();
   const Tensor of_table = random({6, 40}, 3), kept = of_table * 1.0, rows = index_select(table, 0, permutation);

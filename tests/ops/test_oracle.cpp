@@ -1,4 +1,4 @@
-// PyTorch's are in tests/data/ops.safetensors.
+// PyTorch's values are in tests/data/ops.safetensors.
 #include <tapegrad/core/backend/registry.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
@@ -32,7 +32,7 @@ struct Functions {
   void one(const std::string& name, std::function<Tensor(Inputs, const Json&)> f) {
     all[name] = [f = std::move(f)](Inputs x, const Json& a) { return Tensors{f(x, a)}; };
   }
-  // With a "number", a tensor and that.
+  // A case with a "number" takes a tensor and that.
   template <class... F> void unary(op::TypeList<F...>) {
     (one(F::kName, [](Inputs x, const Json&) { return emit1(stateless<op::Unary<F>>(), {x[0]}); }), ...);
   }

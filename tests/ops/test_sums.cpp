@@ -6,7 +6,7 @@ using namespace tg;
 
 TEST_CASE("rounding errors of sums do not grow with the number of terms: rows, columns, mean, var, norm gradients") {
   for (const int64_t n : {2, 7, 129, 4097}) check_long_sums(n, Device::cpu());
-  if (!kSanitized)  // more chunks
+  if (!kSanitized)  // sums of more chunks
     for (const int64_t n : {1 << 16, 1 << 20}) check_long_sums(n, Device::cpu());
 }
 TEST_CASE("rounding errors of statistics and softmax do not grow with the length of a row") {

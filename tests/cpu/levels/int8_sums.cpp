@@ -1,4 +1,4 @@
-// Compiled per level.
+// Compiled per level, in the kernels' namespace.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
 
 #include "int8_sums.h"

@@ -22,7 +22,7 @@ struct Arena {  // 256-byte aligned, all zeros
   ~Arena() { (void)cudaFree(p); }
 };
 
-// Rows change one thing each.
+// Rows of the table change one field each.
 constexpr int64_t kNull = INT64_MIN;
 struct Setup {
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;

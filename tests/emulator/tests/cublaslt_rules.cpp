@@ -203,7 +203,7 @@ TEST_CASE("attributes have a size, algorithms a problem, and objects an end") {
     CHECK(std::string(cublasLtGetStatusName(kInvalid)) == "CUBLAS_STATUS_INVALID_VALUE");
     cublasLtMatmulDescDestroy(o.desc);
     o.desc = nullptr;
-    // Objects also destroys nulls: refused, uncounted.
+    // Objects destroys nulls too, which are refused and not counted.
   }
   const Arena arena(1 << 20);
   attempt({}, arena.p);

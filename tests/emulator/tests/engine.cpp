@@ -217,7 +217,7 @@ TEST_CASE("functions of the host run in stream order, and cannot touch device me
 }
 
 namespace {
-// An invalid access ends the process.
+// True if an invalid access ends the process.
 template <class F> bool faults(F f) {
   const pid_t child = fork();
   if (child == 0) {

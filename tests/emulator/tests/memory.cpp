@@ -84,7 +84,7 @@ TEST_CASE("memory is used again, late, whole and only by what comes after the fr
   for (const std::uint64_t seed : {0, 2}) {
     simt::reset(seed);
     simt::set_memory(2 * MiB);
-    // Growing blocks need merged free ranges.
+    // Growing blocks fill the card if adjacent free ranges merge.
     for (std::size_t piece = MiB / 64; piece <= 2 * MiB; piece *= 2)
       for (int round = 0; round < 5; ++round) {
         std::vector<char*> all;
