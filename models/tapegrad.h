@@ -27,7 +27,6 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/data/data_config.h>
@@ -35,7 +34,6 @@
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
 #include <tapegrad/models/data/token_file.h>
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/gguf.h>
@@ -53,6 +51,8 @@
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/schedule.h>
 #include <tapegrad/models/optim/sgd.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/events.h>

@@ -2,8 +2,8 @@
 // checksum is for comparisons with other libraries.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/documents.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include "common/program.h"
 

@@ -3,7 +3,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/config/suggest.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <fmt/ranges.h>
@@ -226,7 +226,7 @@ constexpr std::pair<const char*, const char*> kExamples[] = {
     {"eval --model run --data input.txt", "models/finetune.md"},
     {"inspect --model run", "models/train/README.md"},
     {"compare --model run", "bench/compare_backends.md"},
-    {"tokenizer --train input.txt --vocab 300 --out bpe", "models/data/tokenizers.md"},
+    {"tokenizer --train input.txt --vocab 300 --out bpe", "models/tokenizers/tokenizers.md"},
     {"tokenize --tokenizer bpe --in input.txt --out input.npy", "models/data/README.md"},
     {"plot run --out run.html", "models/train_a_gpt.md"}};
 void group_flags(CLI::App& app) {

@@ -3,10 +3,10 @@
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -3,10 +3,10 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
-#include <tapegrad/models/data/utf8.h>
 #include <tapegrad/models/io/checkpoint.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -6,9 +6,9 @@
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_folder.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/train/events.h>
 #include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>

@@ -1,7 +1,7 @@
 // The program `tapegrad`: one file per subcommand.
 #include <tapegrad/models/apps/command.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 int main(int argc, char** argv) {
   tg::apps::prepare_streams();

@@ -4,7 +4,7 @@
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_session.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 namespace tg::apps {
 namespace {

@@ -2,11 +2,11 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 /// @file
 /// Training of byte-level BPE tokenizers.
 #pragma once
-#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include <cstdint>
 #include <span>

@@ -3,7 +3,7 @@
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/data/chat.h>
-#include <tapegrad/models/data/regex.h>
+#include <tapegrad/models/tokenizers/regex.h>
 
 #include <algorithm>
 #include <array>

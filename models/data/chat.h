@@ -2,8 +2,8 @@
 /// Chat templates: how the messages of a conversation become one text, and its tokens.
 #pragma once
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/jinja/jinja.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <span>
 #include <string>

@@ -4,7 +4,7 @@
 #pragma once
 #include <tapegrad/models/data/batch.h>
 #include <tapegrad/models/data/token_file.h>
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <functional>
 #include <memory>

@@ -2,7 +2,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/data/documents.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 /// token, so that a model learns where one ends.
 #pragma once
 #include <tapegrad/models/config/suggest.h>
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <cstdint>
 #include <functional>

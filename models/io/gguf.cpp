@@ -1,10 +1,10 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/bpe_parts.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/peft.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
 #include <tapegrad/ops/binary.h>
 #include <tapegrad/ops/rope.h>
 

@@ -2,10 +2,10 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
 

@@ -3,8 +3,8 @@
 /// gpt2, llama (and mistral), qwen2 and qwen3, also with a head of classes. Parameters keep their bits both ways.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/io/layout.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <cstdint>
 #include <map>

@@ -2,8 +2,8 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include <algorithm>
 #include <filesystem>

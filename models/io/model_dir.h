@@ -3,10 +3,10 @@
 /// tokenizer.json for a BpeTokenizer. They cannot resume training. Folders of Hugging Face (huggingface.h) are read as
 /// well.
 #pragma once
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/model/model.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/models/data/regex.h>
 #include <tapegrad/models/io/peft_file.h>
+#include <tapegrad/models/tokenizers/regex.h>
 
 #include <algorithm>
 #include <cctype>

@@ -1,5 +1,5 @@
-#include <tapegrad/models/data/utf8.h>
 #include <tapegrad/models/jinja/value.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 #include <utf8proc.h>
 
 #include <algorithm>

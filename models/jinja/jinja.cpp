@@ -1,7 +1,7 @@
-#include <tapegrad/models/data/regex.h>
-#include <tapegrad/models/data/utf8.h>
 #include <tapegrad/models/jinja/jinja.h>
 #include <tapegrad/models/jinja/value.h>
+#include <tapegrad/models/tokenizers/regex.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <charconv>

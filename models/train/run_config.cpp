@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/config/fields.h>
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <fmt/ranges.h>

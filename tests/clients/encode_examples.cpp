@@ -3,9 +3,9 @@
 // TEMPLATE is as that of --chat-format, or "" for the folder's. encode_examples --jinja NAME: prints that template.
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include <cstdio>
 #include <cstdlib>

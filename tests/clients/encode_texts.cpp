@@ -3,7 +3,7 @@
 // (u32), the ids (u32 each), the number of bytes of what they decode to (u32), and these bytes.
 #include <tapegrad/core/error.h>
 #include <tapegrad/core/io/file.h>
-#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include <chrono>
 #include <cstdio>

@@ -3,9 +3,9 @@
 
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/data/bpe.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/model_dir.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/ops/factories.h>
 

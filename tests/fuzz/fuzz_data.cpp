@@ -4,7 +4,7 @@
 
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/data/dataset.h>
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // merges.txt (v), ranks of tiktoken (r). Bytes of 0 separate the rest; the last part is a text to encode.
 #include "fuzz.h"
 
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/regex.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/regex.h>
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-// models/data/bpe.h against Hugging Face's tokenizers and tiktoken (tests/data/make_tokenizers.py), round trips,
+// models/tokenizers/bpe.h against Hugging Face's tokenizers and tiktoken (tests/data/make_tokenizers.py), round trips,
 // refusals.
 #include "support/files.h"
 #include "support/helpers.h"
@@ -6,7 +6,7 @@
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe_parts.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
 #include <tapegrad/tapegrad.h>
 
 namespace {

@@ -1,7 +1,7 @@
 // Foreign formats and dangling links are named, files next to a tokenizer are followed or refused, and work on ids
 // needs no tokenizer.
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 #include <tapegrad/tapegrad.h>
 
 #include <ranges>

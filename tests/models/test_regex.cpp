@@ -1,8 +1,8 @@
-// models/data/regex.h: segments, Unicode classes, hostile patterns and texts, messages.
+// models/tokenizers/regex.h: segments, Unicode classes, hostile patterns and texts, messages.
 #include "support/files.h"
 
 #include <tapegrad/core/rng.h>
-#include <tapegrad/models/data/bpe_parts.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
 
 #include <vector>
 

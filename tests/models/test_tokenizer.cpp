@@ -1,8 +1,8 @@
-// models/data/tokenizer.h: tokenizers of bytes and of characters, and their JSON.
+// models/tokenizers/tokenizer.h: tokenizers of bytes and of characters, and their JSON.
 #include "support/files.h"
 
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <numeric>
 

@@ -1,8 +1,8 @@
 // Each tokenizer reader limits memory and time to linear. Published tokenizers are far below the limits.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/rng.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/text_steps.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/pipeline.h>
 
 #include "support/effort.h"
 #include "support/files.h"

@@ -1,7 +1,7 @@
 // A tokenizer of bytes with the special tokens of chat formats, from id 256 on.
 #pragma once
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 
 #include <string>
 

@@ -1,7 +1,7 @@
 // Training of a tiny GPT on a rhyme, in seconds, for comparisons with other runs.
 #pragma once
-#include <tapegrad/models/data/tokenizer.h>
 #include <tapegrad/models/gpt/gpt.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <map>

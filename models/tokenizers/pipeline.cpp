@@ -1,7 +1,7 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/bpe_parts.h>
-#include <tapegrad/models/data/text_steps.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
+#include <tapegrad/models/tokenizers/pipeline.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe.h>
-#include <tapegrad/models/data/bpe_parts.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,7 +1,7 @@
 /// @file
 /// BPE tokenizers of published models: tokenizer.json, vocab.json with merges.txt, or tiktoken ranks.
 #pragma once
-#include <tapegrad/models/data/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <memory>
 #include <span>
@@ -53,7 +53,7 @@ class BpeTokenizer final : public Tokenizer {
 
 /// Reads a tokenizer.json, a .tiktoken file of ranks, or a folder with tokenizer.json or with vocab.json and
 /// merges.txt. Ids in the folder's tokenizer_config.json, added_tokens.json and special_tokens_map.json are followed or
-/// refused by name (models/data/tokenizers.md). Only ranks need `pattern`. An Error names the path.
+/// refused by name (models/tokenizers/tokenizers.md). Only ranks need `pattern`. An Error names the path.
 BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern = "");
 
 }  // namespace tg

@@ -1,7 +1,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/data/bpe_parts.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <map>
@@ -17,10 +17,11 @@ class Field {
       : value_(&value), path_(std::move(path)), source_(&source) {}
 
   [[noreturn]] void fail(std::string_view what) const {
-    detail::fail(Error::Kind::value,
-                 fmt::format("[tokenizer] {}: {} {}. Only the features in models/data/tokenizers.md are supported. Use "
-                             "another tokenizer, or encode the text with the program that made it.",
-                             *source_, path_.empty() ? "the text" : path_, what));
+    detail::fail(
+        Error::Kind::value,
+        fmt::format("[tokenizer] {}: {} {}. Only the features in models/tokenizers/tokenizers.md are supported. "
+                    "Use another tokenizer, or encode the text with the program that made it.",
+                    *source_, path_.empty() ? "the text" : path_, what));
   }
   const Json& value() const { return *value_; }
   bool is_null() const { return value_->is_null(); }

@@ -1,6 +1,6 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/bpe_parts.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/bpe_parts.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 // BPE merges, from a pre-token to ids, and a parsed tokenizer.json. Internal.
 #pragma once
-#include <tapegrad/models/data/text_steps.h>
+#include <tapegrad/models/tokenizers/pipeline.h>
 
 #include <array>
 #include <cstdint>

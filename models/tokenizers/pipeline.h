@@ -1,6 +1,6 @@
 // Steps before the merges: special tokens, normalisation, pre-tokens. Internal.
 #pragma once
-#include <tapegrad/models/data/regex.h>
+#include <tapegrad/models/tokenizers/regex.h>
 
 #include <array>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/data/regex.h>
-#include <tapegrad/models/data/utf8.h>
+#include <tapegrad/models/tokenizers/regex.h>
+#include <tapegrad/models/tokenizers/utf8.h>
 
 #include <algorithm>
 #include <array>
@@ -36,7 +36,7 @@ class RegexReader {
   [[noreturn]] void fail_at(size_t offset, std::string_view what) const {
     detail::fail(Error::Kind::value,
                  fmt::format("[pattern] {} at byte {} of the pattern {}. Patterns have the syntax that "
-                             "models/data/regex.h lists. Write it in other words.",
+                             "models/tokenizers/regex.h lists. Write it in other words.",
                              what, offset, text_));
   }
   size_t origin(size_t offset) const { return offset < origins_.size() ? origins_[offset] : text_.size(); }
