@@ -1,5 +1,5 @@
 /// @file
-/// ObserveScope: shows a program the result of each op, for comparisons (models/train/compare.h) and statistics of
+/// ObserveScope: shows a program the result of each op, for comparisons (models/tools/compare.h) and statistics of
 /// activations. It cannot change values.
 #pragma once
 #include <tapegrad/core/scope.h>

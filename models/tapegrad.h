@@ -27,7 +27,7 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
-#include <tapegrad/models/data/bpe_train.h>
+#include <tapegrad/models/tokenizers/bpe_train.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
@@ -53,14 +53,14 @@
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>
+#include <tapegrad/models/tools/compare.h>
+#include <tapegrad/models/tools/memory_plan.h>
+#include <tapegrad/models/tools/plot.h>
+#include <tapegrad/models/tools/roofline.h>
 #include <tapegrad/models/train/accumulate.h>
-#include <tapegrad/models/train/compare.h>
 #include <tapegrad/models/train/events.h>
 #include <tapegrad/models/train/log.h>
-#include <tapegrad/models/train/memory_plan.h>
-#include <tapegrad/models/train/plot.h>
 #include <tapegrad/models/train/reduce.h>
-#include <tapegrad/models/train/roofline.h>
 #include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/ops.h>

@@ -6,7 +6,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/command.h>
-#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/tools/memory_plan.h>
 
 #include <algorithm>
 #include <functional>

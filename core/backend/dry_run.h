@@ -1,6 +1,6 @@
 /// @file
 /// dry_run(): runs a program without memory and kernels, to measure its memory from the allocations of the real code.
-/// plan_memory() (models/train/memory_plan.h) uses it.
+/// plan_memory() (models/tools/memory_plan.h) uses it.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
 

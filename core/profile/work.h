@@ -1,7 +1,7 @@
 /// @file
 /// WorkScope: counts bytes and operations of a program's ops. A device's bandwidth and speed then give the minimal time
 /// (the roofline of Williams et al., 2009). In a dry_run() this takes milliseconds for steps of any size.
-/// models/train/roofline.h uses it.
+/// models/tools/roofline.h uses it.
 #pragma once
 #include <tapegrad/core/op.h>
 #include <tapegrad/core/util/scoped_value.h>

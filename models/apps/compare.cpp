@@ -8,8 +8,8 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/io/model_dir.h>
-#include <tapegrad/models/train/compare.h>
-#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/tools/compare.h>
+#include <tapegrad/models/tools/memory_plan.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/tools/memory_plan.h>
 
 #include <algorithm>
 

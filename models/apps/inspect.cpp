@@ -8,7 +8,7 @@
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
-#include <tapegrad/models/train/roofline.h>
+#include <tapegrad/models/tools/roofline.h>
 
 #include <algorithm>
 #include <map>

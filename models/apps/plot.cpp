@@ -6,7 +6,7 @@
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_folder.h>
-#include <tapegrad/models/train/plot.h>
+#include <tapegrad/models/tools/plot.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // Reports of a training run: its progress, and a profile of some steps.
 #pragma once
 #include <tapegrad/core/profile/profiler.h>
+#include <tapegrad/models/tools/roofline.h>
 #include <tapegrad/models/train/log.h>
-#include <tapegrad/models/train/roofline.h>
 
 #include <chrono>
 #include <optional>

@@ -9,8 +9,8 @@
 #include <tapegrad/models/model/dpo.h>
 #include <tapegrad/models/model/generate.h>
 #include <tapegrad/models/tokenizers/bpe.h>
+#include <tapegrad/models/tools/memory_plan.h>
 #include <tapegrad/models/train/events.h>
-#include <tapegrad/models/train/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/data/bpe_train.h>
+#include <tapegrad/models/tokenizers/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/huggingface.h>

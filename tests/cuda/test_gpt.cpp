@@ -2,7 +2,7 @@
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/model/generate.h>
-#include <tapegrad/models/train/compare.h>
+#include <tapegrad/models/tools/compare.h>
 #include <tapegrad/ops/loss.h>
 
 #include "support/effort.h"

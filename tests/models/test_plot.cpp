@@ -1,5 +1,5 @@
 // Plots of logs: the page and the braille characters.
-#include <tapegrad/models/train/plot.h>
+#include <tapegrad/models/tools/plot.h>
 
 #include <cmath>
 

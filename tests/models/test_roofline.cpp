@@ -1,4 +1,4 @@
-// models/train/roofline. Calls and bytes of the documented benchmarks are exact, so an extra cast, copy or norm fails.
+// models/tools/roofline. Calls and bytes of the documented benchmarks are exact, so an extra cast, copy or norm fails.
 #include <tapegrad/tapegrad.h>
 
 #include "support/refusals.h"

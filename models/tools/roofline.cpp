@@ -3,7 +3,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/config/suggest.h>
-#include <tapegrad/models/train/roofline.h>
+#include <tapegrad/models/tools/roofline.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
 

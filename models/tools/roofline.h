@@ -3,7 +3,7 @@
 /// in a dry_run(), over the device's rates (the roofline of Williams et al., 2009). For `tapegrad inspect --roofline`.
 #pragma once
 #include <tapegrad/core/profile/work.h>
-#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/tools/memory_plan.h>
 
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 #include <fmt/core.h>
-#include <tapegrad/models/train/plot.h>
+#include <tapegrad/models/tools/plot.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/train/memory_plan.h>
+#include <tapegrad/models/tools/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/factories.h>
 

@@ -5,7 +5,7 @@
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/config/suggest.h>
-#include <tapegrad/models/train/compare.h>
+#include <tapegrad/models/tools/compare.h>
 #include <tapegrad/ops/loss.h>
 
 #include <algorithm>
