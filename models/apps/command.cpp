@@ -52,14 +52,11 @@ Command::Take into(Value& value, const std::string& flag, const char* what, T le
 
 // "200MB" with the units {"KB", "MB", "GB"}
 int64_t with_unit(const std::string& flag, std::string_view word, const std::array<std::string_view, 3>& units) {
-  int64_t n = 0;
+  int64_t n = 0, factor = 1;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
   const std::string_view unit(end, size_t(word.data() + word.size() - end));
-  const int64_t factor = unit.empty()       ? 1
-                         : unit == units[0] ? 1000
-                         : unit == units[1] ? 1000'000
-                         : unit == units[2] ? 1000'000'000
-                                            : 0;
+  const auto at = std::ranges::find(units, unit);
+  if (!unit.empty()) factor = std::array{1000, 1000'000, 1000'000'000, 0}[size_t(at - units.begin())];
   if (error != std::errc() || factor == 0 || n < 1 || __builtin_mul_overflow(n, factor, &n))
     throw UsageError(
         fmt::format("{} is '{}'. It takes a number, as 5{}, 200{} or 1000000.", flag, word, units[2], units[1]));
@@ -111,7 +108,6 @@ template <class F> std::string flag_for(const std::string& path, F has) {
       if (has(flag)) return flag;
   return "";
 }
-// An Error if a path holds what its flag does not take.
 void check_path(const CLI::App& app, const std::string& flag, const std::string& path) {
   const auto taken = [&](const Kind& k) {
     const std::vector<std::string> all = split(k.flags);
@@ -146,23 +142,17 @@ void check_word(const CLI::App& app, const std::string& flag, const std::string&
   if (kind == "DIR" || kind == "FILE" || kind == "PATH" || flag == "--tokenizer") check_path(app, flag, word);
 }
 
-// Rewords the parser's message about a value.
-std::string in_our_words(const CLI::ArgumentMismatch& e) {
-  const std::string text = e.what(), missing = " missing", required = " required ",
-                    override = " was given a disallowed";
-  const size_t colon = text.find(": "), type = text.find(required), at = text.find(override);
-  if (at != text.npos) return fmt::format("--{} takes no value. Write it alone.", text.substr(0, at));
-  if (colon == text.npos || type == text.npos || !text.ends_with(missing)) return text;
-  const size_t begin = type + required.size();
-  const std::string kind = text.substr(begin, text.size() - missing.size() - begin), flag = text.substr(0, colon);
-  return fmt::format("{} has no value. It takes {}. Give one, or omit {}.", flag, with_article(kind), flag);
+void refuse_values(CLI::Option* flag) {
+  flag->each([name = flag->get_name()](const std::string& word) {
+    if (word != "true") throw UsageError(fmt::format("{} takes no value. Write it alone.", name));
+  });
 }
 
 // "tapegrad train"
 std::string full_name(const CLI::App& app) {
   return app.get_parent() ? app.get_parent()->get_name() + " " + app.get_name() : app.get_name();
 }
-// Names the flags that words without one most likely belong to.
+// Names the flags that the words most likely belong to.
 [[noreturn]] void refuse_words(const CLI::App& app, const std::vector<std::string>& rest) {
   std::map<std::string, std::string> words;  // by flag
   const auto open = [&](const std::string& flag) {
@@ -185,21 +175,18 @@ std::string full_name(const CLI::App& app) {
   throw UsageError(fmt::format("unexpected word '{}'.{} `{} --help` shows the usage.", rest.front(),
                                meant.empty() ? "" : fmt::format(" Did you mean{}?", meant), full_name(app)));
 }
-// Unknown words are wrong usage. Suggests the nearest known one.
 void refuse_extras(const CLI::App& app) {
   const std::vector<std::string> rest = app.remaining();
   if (rest.empty()) return;
   const std::string word = rest.front().substr(0, rest.front().find('='));
-  const std::vector<const CLI::App*> commands = app.get_subcommands({});
-  const bool is_flag = word.starts_with("-"), is_command = !is_flag && !commands.empty();
+  const bool is_flag = word.starts_with("-");
   std::vector<std::string> known;
-  if (is_flag) {
-    for (const CLI::Option* o : app.get_options())
-      for (const std::string& name : o->get_lnames()) known.push_back("--" + name);
-  } else {
-    for (const CLI::App* a : commands) known.push_back(a->get_name());
-  }
-  if (!is_flag && !is_command) refuse_words(app, rest);
+  for (const CLI::Option* o : app.get_options())
+    for (const std::string& name : o->get_lnames())
+      if (is_flag) known.push_back("--" + name);
+  for (const CLI::App* command : app.get_subcommands({}))
+    if (!is_flag) known.push_back(command->get_name());
+  if (known.empty()) refuse_words(app, rest);
   const std::string near = nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
   throw UsageError(fmt::format("unknown {} '{}'.{} `{} --help` shows the usage.", is_flag ? "flag" : "command", word,
                                near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
@@ -246,18 +233,23 @@ void group_flags(CLI::App& app) {
   }
 }
 void set_up(CLI::App& app) {
-  app.set_help_flag("-h,--help", "print this and exit")->disable_flag_override();
+  refuse_values(app.set_help_flag("-h,--help", "print this and exit"));
   app.get_formatter()->column_width(34);
   app.allow_extras();
 }
-// The exit status after --help and --version, otherwise empty.
+// The exit status after --help and --version.
 std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ArgumentMismatch& e) {
-    throw UsageError(in_our_words(e));
+    const auto commands = app.get_subcommands();
+    const std::string text = e.what(), flag = text.substr(0, text.find(':'));
+    const CLI::Option* const o = (commands.empty() ? app : *commands[0]).get_option_no_throw(flag);
+    throw UsageError(o ? fmt::format("{0} has no value. It takes {1}. Give one, or omit {0}.", flag,
+                                     with_article(o->get_type_name()))
+                       : text);
   } catch (const CLI::ParseError& e) {
     throw UsageError(e.what());
   }
@@ -285,7 +277,6 @@ bool reader_is_gone() {
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-// The status of f(), or of its exception, which is printed.
 int reported(
     const std::string& program, const std::function<int()>& f,
     const std::function<std::string()>& before = [] { return ""; },
@@ -341,8 +332,7 @@ std::string printable(std::string_view text) {
 }
 std::string shown_text(std::string_view text) { return escaped(text, isatty(STDOUT_FILENO) ? "\n\t" : "\n\t\r"); }
 
-void Command::option(const std::string& flag, const std::string& kind, const std::string& shown,
-                     const std::string& help, Take take) {
+void Command::option(Text flag, Text kind, Text shown, Text help, Take take) {
   const auto checked = [&app = app_, flag, kind, take = std::move(take)](const std::vector<std::string>& words) {
     for (const std::string& word : words) check_word(app, flag, kind, word);
     if (words.size() > 1 && words[words.size() - 2] != words.back())
@@ -363,8 +353,7 @@ void Command::option(const std::string& flag, const std::string& kind, const std
   else if (!shown.empty())
     o->default_str(shown);
 }
-void Command::list(const std::string& flag, const std::string& kind, const std::string& help,
-                   std::vector<std::string>& words) {
+void Command::list(Text flag, Text kind, Text help, std::vector<std::string>& words) {
   const auto checked = [&app = app_, flag, kind, &words](const std::vector<std::string>& all) {
     for (const std::string& word : all) check_word(app, flag, kind, word);
     words = all;
@@ -373,14 +362,11 @@ void Command::list(const std::string& flag, const std::string& kind, const std::
       ->type_name(kind)
       ->expected(1, CLI::detail::expected_max_vector_size);
 }
-void Command::toggle(const std::string& flag, const std::string& help, bool& on) {
-  app_.add_flag(flag, on, help)->disable_flag_override();
-}
-void Command::option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value) {
+void Command::toggle(Text flag, Text help, bool& on) { refuse_values(app_.add_flag(flag, on, help)); }
+void Command::option(Text flag, Text kind, Text help, std::string& value) {
   option(flag, kind, value, help, Take([&value](const std::string& word) { value = word; }));
 }
-void Command::option(const std::string& flag, const std::string& help, std::string& value,
-                     const std::vector<std::string_view>& known) {
+void Command::option(Text flag, Text help, std::string& value, const std::vector<std::string_view>& known) {
   option(flag, "NAME", value, help, Take([=, &value](const std::string& word) {
            if (std::find(known.begin(), known.end(), word) == known.end())
              throw UsageError(
@@ -388,40 +374,36 @@ void Command::option(const std::string& flag, const std::string& help, std::stri
            value = word;
          }));
 }
-void Command::option(const std::string& flag, const std::string& help, int64_t& value, int64_t least, int64_t most) {
+void Command::option(Text flag, Text help, int64_t& value, int64_t least, int64_t most) {
   option(flag, "INT", fmt::format("{}", value), help, into<int64_t>(value, flag, kWhole, least, most));
 }
-void Command::option(const std::string& flag, const std::string& help, uint64_t& value) {
+void Command::option(Text flag, Text help, uint64_t& value) {
   option(flag, "INT", fmt::format("{}", value), help, into<uint64_t>(value, flag, "a whole number of at least 0"));
 }
-void Command::option(const std::string& flag, const std::string& help, double& value, double least, double most) {
+void Command::option(Text flag, Text help, double& value, double least, double most) {
   option(flag, "NUMBER", fmt::format("{}", value), help, into<double>(value, flag, kNumber, least, most));
 }
-void Command::option(const std::string& flag, const std::string& kind, const std::string& help, int64_t& value,
-                     const std::array<std::string_view, 3>& units) {
+void Command::option(Text flag, Text kind, Text help, int64_t& value, const std::array<std::string_view, 3>& units) {
   option(flag, kind, "", help, Take([=, &value](const std::string& word) { value = with_unit(flag, word, units); }));
 }
-void Command::option(const std::string& flag, const std::string& help, std::vector<std::string>& values) {
+void Command::option(Text flag, Text help, std::vector<std::string>& values) {
   option(flag, "LIST", fmt::format("{}", fmt::join(values, ",")), help,
          Take([&values](const std::string& words) { values = split(words); }));
 }
-void Command::option(const std::string& flag, const std::string& help, std::vector<int64_t>& values) {
+void Command::option(Text flag, Text help, std::vector<int64_t>& values) {
   option(flag, "LIST", fmt::format("{}", fmt::join(values, ",")), help, Take([&values, flag](const std::string& words) {
            values.clear();
            for (const std::string& word : split(words))
              values.push_back(number<int64_t>(flag, word, "whole numbers with commas between them"));
          }));
 }
-void Command::option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
-                     std::optional<int64_t> shown) {
+void Command::option(Text flag, Text help, std::optional<int64_t>& value, std::optional<int64_t> shown) {
   option(flag, "INT", shown ? std::to_string(*shown) : "", help, into<int64_t>(value, flag, kWhole));
 }
-void Command::option(const std::string& flag, const std::string& help, std::optional<double>& value,
-                     std::optional<double> shown) {
-  option(flag, "NUMBER", shown ? fmt::format("{}", *shown) : "", help,
-         into<double>(value, flag, kNumber, -HUGE_VAL, HUGE_VAL));
+void Command::option(Text flag, Text help, std::optional<double>& value, std::optional<double> shown) {
+  option(flag, "NUMBER", shown ? fmt::format("{}", *shown) : "", help, into<double>(value, flag, kNumber));
 }
-void Command::count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most) {
+void Command::count(Text flag, Text help, std::optional<int64_t>& value, int64_t most) {
   option(flag, "[K]", "", help, into<int64_t>(value, flag, kWhole, 0, most));
 }
 
@@ -435,8 +417,8 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
       return fmt::format("tapegrad {} ({}{}{})", TG_VERSION, Communicator::engine(), devices.empty() ? "" : ", ",
                          devices);
     };
-    app.set_version_flag("--version", std::function<std::string()>(version), "print the version and exit")
-        ->disable_flag_override();
+    refuse_values(
+        app.set_version_flag("--version", std::function<std::string()>(version), "print the version and exit"));
     set_up(app);
     app.require_subcommand(0, 1);  // only one, so its values may equal command names
     std::map<std::string, std::function<int()>> bodies;

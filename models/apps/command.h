@@ -17,7 +17,6 @@ class App;
 }
 namespace tg::apps {
 
-// Wrong usage. The message says what is valid.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -29,40 +28,33 @@ struct Stopped {
 
 class Command {
  public:
+  using Text = const std::string&;
   using Take = std::function<void(const std::string& word)>;
   explicit Command(CLI::App& app) : app_(app) {}
 
   // --flag WORD: calls take(word). The help shows `kind` (INT, FILE ...) and the default `shown`. An empty word is
   // wrong usage, except for the kind TEXT.
-  void option(const std::string& flag, const std::string& kind, const std::string& shown, const std::string& help,
-              Take take);
-  void list(const std::string& flag, const std::string& kind, const std::string& help,
-            std::vector<std::string>& words);                               // --flag WORD...
-  void toggle(const std::string& flag, const std::string& help, bool& on);  // --flag
+  void option(Text flag, Text kind, Text shown, Text help, Take take);
+  void list(Text flag, Text kind, Text help,
+            std::vector<std::string>& words);   // --flag WORD...
+  void toggle(Text flag, Text help, bool& on);  // --flag
 
-  // --flag WORD. The variable holds the default. A number outside [least, most] or a word not in `known` is wrong
-  // usage.
-  void option(const std::string& flag, const std::string& kind, const std::string& help, std::string& value);
-  void option(const std::string& flag, const std::string& help, std::string& value,
-              const std::vector<std::string_view>& known);
-  void option(const std::string& flag, const std::string& help, int64_t& value, int64_t least = INT64_MIN,
-              int64_t most = INT64_MAX);
-  void option(const std::string& flag, const std::string& help, uint64_t& value);
-  void option(const std::string& flag, const std::string& help, double& value, double least = -HUGE_VAL,
-              double most = HUGE_VAL);
+  // --flag WORD. The variable holds the default. `known` has all words.
+  void option(Text flag, Text kind, Text help, std::string& value);
+  void option(Text flag, Text help, std::string& value, const std::vector<std::string_view>& known);
+  void option(Text flag, Text help, int64_t& value, int64_t least = INT64_MIN, int64_t most = INT64_MAX);
+  void option(Text flag, Text help, uint64_t& value);
+  void option(Text flag, Text help, double& value, double least = -HUGE_VAL, double most = HUGE_VAL);
   // --flag 200MB: a number, 1 or more, alone or with one of the units of 10^3, 10^6 and 10^9.
-  void option(const std::string& flag, const std::string& kind, const std::string& help, int64_t& value,
-              const std::array<std::string_view, 3>& units);
-  // --flag WORD,WORD. The list holds the default.
-  void option(const std::string& flag, const std::string& help, std::vector<std::string>& values);
-  void option(const std::string& flag, const std::string& help, std::vector<int64_t>& values);
-  // --flag WORD where it matters whether it was given. The help shows the default `shown`.
-  void option(const std::string& flag, const std::string& help, std::optional<int64_t>& value,
-              std::optional<int64_t> shown);
-  void option(const std::string& flag, const std::string& help, std::optional<double>& value,
-              std::optional<double> shown);
+  void option(Text flag, Text kind, Text help, int64_t& value, const std::array<std::string_view, 3>& units);
+  // --flag WORD,WORD
+  void option(Text flag, Text help, std::vector<std::string>& values);
+  void option(Text flag, Text help, std::vector<int64_t>& values);
+  // --flag WORD. The help shows the default `shown`.
+  void option(Text flag, Text help, std::optional<int64_t>& value, std::optional<int64_t> shown);
+  void option(Text flag, Text help, std::optional<double>& value, std::optional<double> shown);
   // --flag or --flag K, from 0 to `most`. Alone it is 0.
-  void count(const std::string& flag, const std::string& help, std::optional<int64_t>& value, int64_t most);
+  void count(Text flag, Text help, std::optional<int64_t>& value, int64_t most);
 
  private:
   CLI::App& app_;
@@ -87,15 +79,12 @@ Subcommand subcommand(const char* name, const char* help, int (*run)(O&), void (
 // Untrusted text for a terminal: control characters become \x1b, and only the ends of words over 400 bytes are kept.
 std::string printable(std::string_view text);
 
-// Text from a model for standard output: what printable() escapes is escaped, except newline and tab, and \r unless it
-// is a terminal.
+// Escapes what printable() does, except newline and tab, and \r unless standard output is a terminal.
 std::string shown_text(std::string_view text);
 
-// Runs `tapegrad` and returns its exit status. before() is the prefix of an error message, and after(status) follows
-// it.
+// Returns the exit status. before() is the prefix of an error message, and after(status) follows it.
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std::function<std::string()> before,
                      std::function<void(int)> after);
-// A program without subcommands.
 int run_program(int argc, char** argv, const Subcommand& program);
 
 Subcommand tokenizer_command();
