@@ -3,23 +3,39 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/apps/generation.h>
+#include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/documents.h>
+#include <tapegrad/models/model/generate.h>
 
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 namespace tg::apps {
+namespace {
+
+struct GenerateOptions : ModelOptions {
+  std::string prompts, out, chat_format;
+  std::optional<std::string> prompt, system;
+  std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
+  std::optional<int64_t> batch, logprobs, max_tokens;
+  std::vector<std::string> stops;
+  std::vector<int64_t> stop_tokens;  // end a text
+  int64_t samples = 1;
+  int64_t most() const { return max_tokens.value_or(200); }  // tokens
+  SampleOptions sampling;
+  bool chat = false, ignore_eos = false, no_cache = false, raw = false;
+};
 
 void put(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
@@ -49,7 +65,41 @@ std::optional<std::string> read_input(bool line) {
   return text;
 }
 
-namespace {
+// Text of the tokens after a prompt, and why it ends.
+class Continuation {
+ public:
+  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops), eos_(o.stop_tokens) {
+    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
+  }
+  // The text that the token completes.
+  std::string add(int64_t token) {
+    if (std::ranges::find(eos_, token) != eos_.end()) {
+      reason_ = "eos";
+      return {};
+    }
+    return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
+  }
+  std::string end() {
+    if (!stream_) return {};
+    std::string text = cut(stream_->end());
+    return text + stops_.end();
+  }
+  bool ended() const { return reason_ != kLength; }
+  std::string_view reason() const { return reason_; }
+
+ private:
+  static constexpr std::string_view kLength = "length";
+  std::string cut(const std::string& piece) {
+    std::string text = stops_.add(piece);
+    if (stops_.found()) reason_ = "stop";
+    return text;
+  }
+
+  std::optional<TextStream> stream_;
+  StopStrings stops_;
+  std::vector<int64_t> eos_;
+  std::string_view reason_ = kLength;
+};
 
 struct Prompt {
   Json line;  // a line of --prompts
@@ -207,6 +257,81 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} in {}\n", counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
 }
+// A list of messages, and the ids before an answer to the last of them. The oldest turns go where they leave no room
+// for it.
+std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatTemplate& chat, Json& messages) {
+  const int64_t context = m.model.context(), room = std::min(o.most(), context / 2);
+  const size_t first = o.system ? 1 : 0, all = messages.size();  // message after the system's
+  std::vector<int64_t> ids = chat.encode(*m.tokenizer, {{"messages", messages}});
+  while (std::ssize(ids) + room > context && messages.size() > first + 1) {
+    Json kept = Json::array();
+    for (size_t i = 0; i < messages.size(); ++i)
+      if (i < first || i >= first + 2) kept.push_back(messages[i]);
+    messages = std::move(kept);
+    ids = chat.encode(*m.tokenizer, {{"messages", messages}});
+  }
+  TG_CHECK(std::ssize(ids) < context, value,
+           "[generate] the message and its format have {} tokens, and the context is {}. It must be longer than they "
+           "are. Shorten the message.",
+           ids.size(), context);
+  if (all > messages.size())
+    print_note("the {} oldest messages are forgotten: the context is {}", all - messages.size(),
+               counted(context, "token"));
+  return ids;
+}
+
+int chat(const LoadedModel& m, GenerateOptions o) {
+  const ChatTemplate chat = chat_template_for("generate", o.chat_format, o.adapter, o.model, *m.tokenizer);
+  const auto message = [](const char* role, const std::string& content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  Json messages = Json::array();
+  if (o.system) messages.push_back(message("system", *o.system));
+  if (const auto id = special_token(*m.tokenizer, chat.stop(*m.tokenizer).token)) o.stop_tokens.push_back(*id);
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  const auto mark = [&](const char* text) {
+    if (terminal) std::fputs(text, stderr);
+  };
+  for (mark("> "); const std::optional<std::string> line = read_input(true); mark("> ")) {
+    if (line->find_first_not_of(" \t") == line->npos) continue;
+    std::vector<int64_t> tokens;
+    Json asked = messages;  // an Error leaves the messages as they are
+    try {
+      asked.push_back(message("user", o.unknown == "skip" ? known_text(*m.tokenizer, *line, "the message") : *line));
+      tokens = ask(m, o, chat, asked);
+      messages = asked;
+    } catch (const Error& e) {
+      if (!terminal) throw;
+      print_note(e.what());
+      continue;
+    }
+    Continuation text(m, o);
+    std::string answer;
+    const auto show = [&](const std::string& more) {
+      put_text(o, more);
+      answer += more;
+    };
+    const Interrupt interrupt;  // not while a line is read: there a signal ends the program
+    const int64_t most = std::min(o.most(), m.model.context() - std::ssize(tokens));
+    const auto take = [&](int64_t token) {
+      show(text.add(token));
+      return !text.ended() && Interrupt::signal() == 0;
+    };
+    generate(m.model, tokens, most, o.sampling, {.use_cache = !o.no_cache, .on_token = take});
+    show(text.end());
+    put("\n");
+    messages.push_back(message("assistant", answer));
+    const int signal = Interrupt::signal();
+    if (signal && signal != SIGINT) return 128 + signal;
+    if (!signal && !text.ended())
+      print_note(most < o.most() ? fmt::format("the answer ends: the context of {} tokens is full", m.model.context())
+                                 : fmt::format("the answer ends at --max-tokens {}", o.most()));
+    ++o.sampling.seed;
+  }
+  mark("\n");
+  return 0;
+}
+
 void check_usage(const GenerateOptions& o) {
   if (o.model.empty()) throw UsageError("generate needs --model DIR");
   if (o.chat) {
