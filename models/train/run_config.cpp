@@ -14,36 +14,26 @@
 namespace tg {
 namespace {
 
-// Settings that have a name; `common` come first.
-struct Named {
-  std::string_view name, settings, common = "{}";
-};
-constexpr std::string_view k10k = R"({"vocab_size": 10000, "context": 128, "norm": "rms_norm", "tied_head": false})",
-                           kGpt2 = R"({"vocab_size": 50257, "context": 1024, "activation": "gelu_tanh", "bias": true,
-                "dropout": 0.1})";  // Radford et al., 2019
-constexpr Named kArchs[] = {
-    {"nano", "{}"},
-    {"gpt-small-10k", R"({"layers": 12, "heads": 12, "width": 768})", k10k},
-    {"gpt-medium-10k", R"({"layers": 24, "heads": 16, "width": 1024})", k10k},
-    {"cs336-2.7b", R"({"layers": 32, "heads": 32, "width": 2560, "ff_width": 10240, "context": 512, "positions": "rope",
-                       "activation": "swiglu", "init": "xavier"})",
-     k10k},
-    {"gpt2", R"({"layers": 12, "heads": 12, "width": 768})", kGpt2},
-    {"gpt2-medium", R"({"layers": 24, "heads": 16, "width": 1024})", kGpt2},
-    {"gpt2-large", R"({"layers": 36, "heads": 20, "width": 1280})", kGpt2},
-    {"gpt2-xl", R"({"layers": 48, "heads": 25, "width": 1600})", kGpt2},
-};
-constexpr Named kPresets[] = {
-    // a character model in minutes
-    {"shakespeare-cpu", R"({"tokenizer": "char"})"},
-    // a byte model in under a minute
-    {"demo", R"({"context": 224, "positions": "rope", "norm": "rms_norm", "optimizer": "muon", "batch": 5, "lr": 2e-3,
-                 "max_steps": 800, "min_lr": 2e-4, "warmup": 50, "eval_every": 200, "val_fraction": 0.05})"},
-};
-std::vector<std::string_view> names_of(std::span<const Named> table) {
-  std::vector<std::string_view> names;
-  for (const Named& entry : table) names.push_back(entry.name);
-  return names;
+constexpr std::string_view kPresets[] = {"shakespeare-cpu", "demo"},
+                           kArchs[] = {"nano", "gpt-small-10k", "gpt-medium-10k", "cs336-2.7b",
+                                       "gpt2", "gpt2-medium",   "gpt2-large",     "gpt2-xl"};
+size_t place_of(std::string_view what, std::string_view name, std::span<const std::string_view> names) {
+  const auto at = std::ranges::find(names, name);
+  const std::string meant = did_you_mean(name, names);
+  TG_CHECK(at != names.end(), value, "[config] there is no {} '{}'.{} The names are: {}.", what, name,
+           !meant.empty() || what != "arch" ? meant
+                                            : " A model as Llama has positions rope, norm rms_norm and activation "
+                                              "swiglu; a published one is a folder, for --model DIR.",
+           listed(names));
+  return size_t(at - names.begin());
+}
+GptConfig of_10k(GptConfig c) {
+  c.vocab_size = 10000, c.norm = NormKind::rms_norm, c.tied_head = false;
+  return c;
+}
+GptConfig of_gpt2(GptConfig c) {  // Radford et al., 2019
+  c.vocab_size = 50257, c.context = 1024, c.activation = Activation::gelu_tanh, c.bias = true, c.dropout = 0.1;
+  return c;
 }
 
 constexpr const char* kGroups[] = {"model", "train", "data"};
@@ -86,12 +76,7 @@ Json flat(const RunConfig& run) {
   return fields;
 }
 
-bool in(std::string_view name, const std::vector<std::string_view>& names) {
-  return std::ranges::find(names, name) != names.end();
-}
-const char* kind_of(const Json& x) {
-  return x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
-}
+bool in(std::string_view name, std::span<const std::string_view> names) { return std::ranges::count(names, name) > 0; }
 
 // Collects the settings of one JSON object. `group` is its key, or empty for the top level.
 void collect(const Json& object, std::string_view group, const std::string& source, Json& to) {
@@ -198,25 +183,42 @@ void put(RunConfig& run, const Json& fields) {
     if (const Json* it = fields.find(name)) read_field(FieldName{"config", name}, *it, to);
   });
 }
-RunConfig named_run(std::string_view what, std::string_view name, std::span<const Named> table) {
-  const auto names = names_of(table);
-  const auto at = std::ranges::find(table, name, &Named::name);
-  const std::string meant = did_you_mean(name, names);
-  TG_CHECK(at != table.end(), value, "[config] there is no {} '{}'.{} The names are: {}.", what, name,
-           !meant.empty() || what != "arch" ? meant
-                                            : " A model as Llama has positions rope, norm rms_norm and activation "
-                                              "swiglu; a published one is a folder, for --model DIR.",
-           listed(names));
-  RunConfig run;
-  for (const std::string_view settings : {at->common, at->settings}) put(run, own_json(settings));
-  return run;
-}
 }  // namespace
 
-RunConfig preset(std::string_view name) { return named_run("preset", name, kPresets); }
-GptConfig arch(std::string_view name) { return named_run("arch", name, kArchs).model; }
-std::string preset_names() { return listed(names_of(kPresets)); }
-std::string arch_names() { return listed(names_of(kArchs)); }
+RunConfig preset(std::string_view name) {
+  RunConfig run;
+  if (place_of("preset", name, kPresets) == 0) {  // a character model in minutes
+    run.tokenizer = "char";
+    return run;
+  }
+  TrainConfig& t = run.train;  // a byte model in under a minute
+  run.model.context = 224, run.model.positions = Positions::rope, run.model.norm = NormKind::rms_norm;
+  t.optimizer = OptimizerKind::muon, t.batch = 5, t.lr = 2e-3, t.min_lr = 2e-4, t.warmup = 50;
+  t.max_steps = 800, t.eval_every = 200, t.val_fraction = 0.05;
+  return run;
+}
+GptConfig arch(std::string_view name) {
+  const GptConfig configs[std::size(kArchs)] = {
+      {.vocab_size = 0},
+      of_10k({.context = 128, .layers = 12, .heads = 12, .width = 768}),
+      of_10k({.context = 128, .layers = 24, .heads = 16, .width = 1024}),
+      of_10k({.context = 512,
+              .layers = 32,
+              .heads = 32,
+              .width = 2560,
+              .ff_width = 10240,
+              .positions = Positions::rope,
+              .activation = Activation::swiglu,
+              .init = InitScheme::xavier}),
+      of_gpt2({.layers = 12, .heads = 12, .width = 768}),
+      of_gpt2({.layers = 24, .heads = 16, .width = 1024}),
+      of_gpt2({.layers = 36, .heads = 20, .width = 1280}),
+      of_gpt2({.layers = 48, .heads = 25, .width = 1600}),
+  };
+  return configs[place_of("arch", name, kArchs)];
+}
+std::string preset_names() { return listed(kPresets); }
+std::string arch_names() { return listed(kArchs); }
 
 bool is_model_setting(std::string_view name) { return in(name, settings_of("model")); }
 bool is_data_setting(std::string_view name) { return in(name, settings_of("data")); }
@@ -232,7 +234,8 @@ std::vector<RunField> run_fields() {
   const RunConfig run;
   visit_run_fields(run, [&](auto, const char* name, const auto& value, const char* help) {
     const Json x = written(value);
-    list.push_back({name, kind_of(x), x.is_string() ? x.get<std::string>() : text_of(x), help});
+    const char* kind = x.is_boolean() ? "BOOL" : x.is_number_integer() ? "INT" : x.is_number() ? "NUMBER" : "NAME";
+    list.push_back({name, kind, x.is_string() ? x.get<std::string>() : text_of(x), help});
   });
   return list;
 }
