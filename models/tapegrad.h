@@ -27,7 +27,7 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
-#include <tapegrad/models/tokenizers/bpe_train.h>
+#include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>

@@ -5,7 +5,7 @@
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_flags.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -82,7 +82,7 @@ Subcommand eval_command() {
   return subcommand<EvalOptions>("eval", "print the loss of a model on text", run, [](Command& c, EvalOptions& o) {
     add_model_options(c, o);
     c.list("--data", "FILE", kDataFiles, o.data);
-    add_settings(c, o.settings, [](const std::string& name) {
+    add_settings(c, o.settings, [](std::string_view name) {
       return is_data_setting(name) && !is_example_setting(name) && name != "weights";
     });
     c.option("--window", "tokens of a window, 0: the model's context", o.window, 0);

@@ -2,7 +2,10 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run_loop.h>
+#include <tapegrad/models/apps/run_resume.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
@@ -112,7 +115,7 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
     }
     return d;
   });
-  s.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
+  s.checkpoint.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
   return {std::move(base), std::move(s), std::move(further)};
 }
 
@@ -145,11 +148,11 @@ int run(FinetuneOptions& o) {
   std::vector<std::string> files = adapter_files();
   files.push_back("chat_template.jinja");
   const std::string chat = s.data.chat ? s.data.chat->text() : "";
-  return run_training(o, s, device, [&]() -> TrainTarget {
-    Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.finetuning->lora);
+  return run_training(o, s, device, [&]() -> TrainedModel {
+    Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.checkpoint.finetuning->lora);
     const int64_t trained = lora.params().count();
     const bool referred =
-        s.state && std::ranges::any_of(s.state->tensors, [](const auto& t) { return t.first.ends_with("_reference"); });
+        std::ranges::any_of(s.checkpoint.state.tensors, [](const auto& t) { return t.first.ends_with("_reference"); });
     if (referred || (job.lora && s.run.data.objective == Objective::dpo)) lora.keep_reference();
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,

@@ -1,6 +1,6 @@
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_loop.h>
 #include <tapegrad/models/tools/memory_plan.h>
 
 #include <algorithm>
@@ -80,20 +80,21 @@ void check_sizes(std::string_view command, const RunConfig& run) {
 
 int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std::function<int(int64_t)>& train) {
   check_sizes(o.command, s.run);
+  const std::optional<Finetuning>& tuned = s.checkpoint.finetuning;
   const Run run{o,
                 s.run,
                 device,
-                s.finetuning ? &s.finetuning->lora : nullptr,
+                tuned ? &tuned->lora : nullptr,
                 device != Device::cpu() ? 0
-                : s.data.examples       ? s.identity.tokens * 8
+                : s.data.examples       ? s.checkpoint.data.tokens * 8
                                         : s.data.tokens.bytes(),
-                s.finetuning ? s.finetuning->base : DType::f32};
+                tuned ? tuned->base : DType::f32};
   if (!o.ignore_memory)
     check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,
                [&](int64_t there) { return advice(run, there) + " To start anyway, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
   try {
-    return train(o.ignore_memory || s.watch.quiet ? 0 : run.peak());
+    return train(o.ignore_memory || s.progress.quiet ? 0 : run.peak());
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
     const int64_t most = run.data + memory_stats(device).peak - before;  // bytes that the run could allocate

@@ -4,7 +4,8 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run_loop.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
@@ -162,7 +163,7 @@ void print_table(const Described& d) {
 }
 
 // Settings of a step; a plan has rows for dtype and recompute.
-using Names = std::set<std::string>;
+using Names = std::set<std::string, std::less<>>;
 const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "split_weights", "linear"},
             kOfRanks = {"shard_optimizer"}, kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
 bool given(const InspectOptions& o, const Names& names) {
@@ -382,7 +383,7 @@ Subcommand inspect_command() {
             "--device", "NAME",
             "of --plan: cpu or cuda, whose memory is shown; of --roofline: h100, h200 or a JSON file; default: both",
             o.device);
-        add_settings(c, o, [](const std::string& name) {
+        add_settings(c, o, [](std::string_view name) {
           return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) ||
                  is_model_setting(name);
         });

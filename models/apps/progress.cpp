@@ -231,9 +231,11 @@ void StepProfile::check(std::string_view command, const std::string& file) {
 void StepProfile::before_step() {
   if (done_ == warm_up_) profiler_.emplace(), work_.emplace();
 }
-std::string StepProfile::after_step() { return ++done_ == warm_up_ + steps_ ? end() : ""; }
-std::string StepProfile::end() {
-  if (!profiler_) return "";
+void StepProfile::after_step(Progress& progress) {
+  if (++done_ == warm_up_ + steps_) end(progress);
+}
+void StepProfile::end(Progress& progress) {
+  if (!profiler_) return;
   Profile p = profiler_->stop();
   profiler_.reset();
   const std::vector<WorkOfOp> work = work_->ops();
@@ -250,8 +252,8 @@ std::string StepProfile::end() {
   write_file_atomically(tables_path(file_), tables);
   std::erase_if(by_op.rows, [](const auto& row) { return std::get<double>(row[0]) < 2; });  // % of the steps
   const std::string roofs = machine_ ? to_text(by_op) + "\n" : "";
-  return fmt::format("{}{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, roofs, file_,
-                     tables_path(file_));
+  progress.print(fmt::format("{}{}wrote {}, for https://ui.perfetto.dev, and {}, which has the tables", head, roofs,
+                             file_, tables_path(file_)));
 }
 
 }  // namespace tg::apps

@@ -45,9 +45,9 @@ class StepProfile {
   // Throws an Error if a file cannot be written, or holds something else.
   static void check(std::string_view command, const std::string& file);
   void before_step();
-  // After the last recorded step, writes the files (or throws an Error) and returns the summary; otherwise "".
-  std::string after_step();
-  std::string end();  // the same as after_step(), when the run ends early
+  // After the last recorded step, writes the files (or throws an Error) and prints the summary.
+  void after_step(Progress&);
+  void end(Progress&);  // the same when the run ends early
 
  private:
   std::string file_;

@@ -23,19 +23,19 @@ bool is_near(const std::string& dir, const std::string& run) {
   const std::string rest = fs::weakly_canonical(dir, none).lexically_relative(home).string();
   return !rest.empty() && !rest.starts_with(home.parent_path().has_relative_path() ? "../.." : "..");
 }
-void Watch::validate() const {
+void ProgressOptions::validate() const {
   TG_CHECK(sample_every >= 0 && (!quiet || sample_every == 0) && std::ranges::count(kProgress, progress), value,
            "[watch] sample_every is {}, quiet {} and progress '{}'. They must be 0 or more, 0 if quiet, and one of {}.",
            sample_every, quiet, progress, fmt::join(kProgress, ", "));
 }
-Watch saved_watch(const std::string& folder, bool note) {
+ProgressOptions saved_progress(const std::string& folder, bool note) {
   const std::string path = watch_path(folder);
   if (!path_exists(path)) return {};
   const MappedFile file(path);
   try {
-    Watch w = config_from_json<Watch>(file.text());
-    if (!w.tensorboard.empty()) w.tensorboard = absolute_path((home_of(folder) / w.tensorboard).string());
-    return w;
+    ProgressOptions p = config_from_json<ProgressOptions>(file.text());
+    if (!p.tensorboard.empty()) p.tensorboard = absolute_path((home_of(folder) / p.tensorboard).string());
+    return p;
   } catch (const Error& e) {
     if (note) print_note("{}: {} Progress, samples and event files are as by default.", path, e.what());
     return {};
@@ -110,27 +110,28 @@ void check_overwritten(const TrainOptions& o, const std::string& out, const std:
   if (!begun) check_free(o.command, out, "run", own, o.overwrite);
 }
 
-Files::Files(const TrainOptions& o, const RunSetup& s, const TrainTarget& what, const Trainer& trainer)
+RunFiles::RunFiles(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, const Trainer& trainer)
     : saves_(!o.no_save), start_(s), what_(what), trainer_(trainer) {
-  const int64_t done = s.state ? s.state->step - (s.state->unvalidated ? 1 : 0) : 0;
+  const TrainerState& state = s.checkpoint.state;
+  saved_ = state.step;
   if (is_main_rank()) {
     // The first to fail: no other file is changed then.
-    if (!s.watch.tensorboard.empty() && !trainer.done()) make_folder(s.watch.tensorboard);
-    log_.emplace(open(done));
-  } else if (!s.state) {
+    if (!s.progress.tensorboard.empty() && !trainer.done()) make_folder(s.progress.tensorboard);
+    log_.emplace(open(state.step - (state.unvalidated ? 1 : 0)));
+  } else if (!s.resumed) {
     save_checkpoint_only();  // collective
   }
-  if (s.state) saved_ = s.state->step;
 }
-void Files::write(const StepRecord& r) {
+void RunFiles::write(const StepRecord& r) {
   if (!log_) return;
   log_->write(r);
-  if (start_.watch.tensorboard.empty()) return;
+  if (start_.progress.tensorboard.empty()) return;
   // Not before: a run without a step may begin again.
-  if (!events_) events_.emplace(start_.watch.tensorboard, r.step).write_text("config", r.step, to_json(start_.run));
+  if (!events_)
+    events_.emplace(start_.progress.tensorboard, r.step).write_text("config", r.step, start_.checkpoint.config);
   events_->write(r);
 }
-void Files::save() {
+void RunFiles::save() {
   if (!saves_) return;
   const WorkScope apart;                 // a profile of steps is without it
   start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
@@ -139,40 +140,31 @@ void Files::save() {
   save_checkpoint_only();
   if (is_main_rank()) what_.save();
 }
-void Files::save_checkpoint_only() {
+void RunFiles::save_checkpoint_only() {
   if (!saves_) return;
-  TrainerState state;
-  if (is_main_rank() || start_.run.train.shard_optimizer) state = trainer_.state();
-  if (is_main_rank())
-    save_checkpoint(checkpoint_path(start_.out),
-                    {.config = to_json(start_.run),
-                     .tokenizer = start_.data.tokenizer ? start_.data.tokenizer->to_json() : "",
-                     .data = start_.identity,
-                     .state = std::move(state),
-                     .finetuning = start_.finetuning,
-                     .init = start_.init,
-                     .kernels = kernels_of(what_.params.device(), start_.run.train)});
+  Checkpoint c = start_.checkpoint;
+  if (is_main_rank() || start_.run.train.shard_optimizer) c.state = trainer_.state();
+  if (is_main_rank()) save_checkpoint(checkpoint_path(start_.out), c);
   saved_ = trainer_.steps();
 }
-bool Files::is_whole() const {
+bool RunFiles::is_whole() const {
   std::error_code none;
   const auto written = [&](const std::string& path) { return fs::last_write_time(path, none); };
   const std::string first = start_.out + "/" + what_.files.front();
   return fs::exists(first, none) && written(first) >= written(checkpoint_path(start_.out));
 }
-StepLog Files::open(int64_t done) {
+StepLog RunFiles::open(int64_t done) {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
   for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
-  if (saves_ && !start_.state)
-    check_free(start_.finetuning ? "finetune" : "train", start_.out, "run", what_.files, true);
-  if (!start_.state) save_checkpoint_only();  // The run can now be resumed. Finds a full disk early.
-  if (Watch w = start_.watch; saves_ && (w == Watch() || w != saved_watch(start_.out))) {
-    if (!w.tensorboard.empty() && is_near(w.tensorboard, start_.out))
-      w.tensorboard = fs::path(w.tensorboard).lexically_relative(home_of(start_.out)).string();
-    w == Watch() ? remove_file(watch) : write_file_atomically(watch, to_json(w) + "\n");
+  if (saves_ && !start_.resumed) check_free(command_of(start_.checkpoint), start_.out, "run", what_.files, true);
+  if (!start_.resumed) save_checkpoint_only();  // The run can now be resumed. Finds a full disk early.
+  if (ProgressOptions p = start_.progress; saves_ && (p == ProgressOptions() || p != saved_progress(start_.out))) {
+    if (!p.tensorboard.empty() && is_near(p.tensorboard, start_.out))
+      p.tensorboard = fs::path(p.tensorboard).lexically_relative(home_of(start_.out)).string();
+    p == ProgressOptions() ? remove_file(watch) : write_file_atomically(watch, to_json(p) + "\n");
   }
-  if (start_.state) return StepLog::resume(path, done);
+  if (start_.resumed) return StepLog::resume(path, done);
   StepLog log(path);
   // Files of the overwritten run do not match this one.
   for (const std::string& name : what_.files)

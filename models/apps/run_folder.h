@@ -1,6 +1,6 @@
 // The folder of a run: lock, checks before overwriting, files.
 #pragma once
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/train/events.h>
 #include <tapegrad/models/train/trainer.h>
 
@@ -11,7 +11,7 @@ inline std::string checkpoint_path(const std::string& folder) { return folder + 
 bool is_near(const std::string& dir, const std::string& run);
 inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
 // The default if there is none or it is damaged, which `note` tells.
-Watch saved_watch(const std::string& folder, bool note = false);
+ProgressOptions saved_progress(const std::string& folder, bool note = false);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
 // Identifies the kernels: backend, instruction set, and bf16 matmul method if used. Other kernels may round
@@ -26,9 +26,9 @@ void check_overwritten(const TrainOptions&, const std::string& out, const std::v
 
 // The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
 // --no-save there is only the log.
-class Files {
+class RunFiles {
  public:
-  Files(const TrainOptions&, const RunSetup&, const TrainTarget&, const Trainer&);
+  RunFiles(const TrainOptions&, const RunSetup&, const TrainedModel&, const Trainer&);
 
   void write(const StepRecord&);
   void write_sample(int64_t step, const std::string& text) {
@@ -48,7 +48,7 @@ class Files {
 
   const bool saves_;
   const RunSetup& start_;
-  const TrainTarget& what_;
+  const TrainedModel& what_;
   const Trainer& trainer_;
   int64_t saved_ = 0;
   std::optional<StepLog> log_;

@@ -8,8 +8,9 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/run_session.h>
-#include <tapegrad/models/tokenizers/bpe_train.h>
+#include <tapegrad/models/data/bpe_train.h>
+#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/huggingface.h>
@@ -190,7 +191,7 @@ Subcommand tokenize_command() {
             o.tokenizer);
         c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o.pattern);
         c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o.in);
-        add_settings(c, o.settings, [](const std::string& name) { return name == "documents" || name == "special"; });
+        add_settings(c, o.settings, [](std::string_view name) { return name == "documents" || name == "special"; });
         c.option("--out", "PATH",
                  "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o.out);
         c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",

@@ -2,7 +2,9 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run_loop.h>
+#include <tapegrad/models/apps/run_resume.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 
@@ -123,11 +125,11 @@ TrainJob new_job(TrainCommandOptions& o) {
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
     return read_data(init.of_data(), files, with.data, o.unknown == "skip");
   });
-  s.init = absolute_path(o.init);
-  TG_CHECK(own_json(text_of(Json(s.init))) == Json(s.init), value,
+  s.checkpoint.init = absolute_path(o.init);
+  TG_CHECK(own_json(text_of(Json(s.checkpoint.init))) == Json(s.checkpoint.init), value,
            "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot store it. Rename the folder, or "
            "name it by a link (ln -s) whose path is UTF-8.",
-           s.init);
+           s.checkpoint.init);
   return {std::move(s), std::move(init)};
 }
 
@@ -136,8 +138,8 @@ int run(TrainCommandOptions& o) {
   TrainJob job = o.resume.empty() ? new_job(o) : resumed_job(o);
   const RunSetup& s = job.start;
   const std::optional<Origin> origin = job.init ? job.init->file.origin : std::nullopt;
-  return run_training(o, job.start, device, [&]() -> TrainTarget {
-    const bool begins = job.init && !s.state;
+  return run_training(o, job.start, device, [&]() -> TrainedModel {
+    const bool begins = job.init && !s.resumed;
     const Params params = begins ? load_model(job.init->folder, device).params : Params(device, s.run.train.seed);
     const Gpt model(params.shared(), s.run.model);
     return {.model = model,
@@ -169,7 +171,7 @@ Subcommand train_command() {
              "wrote, or a folder of Hugging Face",
              o.init);
     add_unknown_option(c, "error, and with --resume skip", o.unknown);
-    add_train_options(c, o, "out", [](const std::string& name) { return !is_example_setting(name); });
+    add_train_options(c, o, "out", [](std::string_view name) { return !is_example_setting(name); });
   });
 }
 

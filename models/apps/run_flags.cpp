@@ -3,7 +3,7 @@
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/progress.h>
-#include <tapegrad/models/apps/run_session.h>
+#include <tapegrad/models/apps/run_flags.h>
 
 #include <algorithm>
 
@@ -14,7 +14,7 @@ DataConfig data_config(const SettingFlags& flags) {
   for (const auto& [name, word] : flags) all.set(name, word);
   return all.unchecked().data;
 }
-void add_settings(Command& c, SettingFlags& to, const std::function<bool(const std::string&)>& wanted) {
+void add_settings(Command& c, SettingFlags& to, WantedSetting wanted) {
   for (const RunField& f : run_fields()) {
     if (!wanted(f.name)) continue;
     std::string flag = "--" + f.name;
@@ -30,8 +30,12 @@ void add_settings(Command& c, SettingFlags& to, const std::function<bool(const s
   }
 }
 
-void add_train_options(Command& c, TrainOptions& o, const char* out,
-                       const std::function<bool(const std::string&)>& wanted) {
+void add_settings(Command& c, TrainOptions& o, WantedSetting wanted) {
+  c.option("--config", "FILE", "settings as JSON, under the names of the flags below (_ for -)", o.config_file);
+  add_settings(c, o.settings, wanted);
+}
+
+void add_train_options(Command& c, TrainOptions& o, const char* out, WantedSetting wanted) {
   c.option("--out", "DIR", out, fmt::format("folder for the checkpoint, the {} and the log", o.result),
            [&o](const std::string& word) { o.out = word; });
   c.option("--resume", "DIR",

@@ -1,0 +1,122 @@
+#include <tapegrad/core/io/json.h>
+#include <tapegrad/models/apps/process.h>
+#include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run_folder.h>
+#include <tapegrad/models/apps/run_resume.h>
+#include <tapegrad/models/tokenizers/bpe.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tg::apps {
+namespace {
+
+DataIdentity identity_of_data(const RunData& d, std::vector<std::string> files) {
+  for (std::string& file : files) file = absolute_pattern(file);
+  return d.examples ? DataIdentity::of(*d.examples, std::move(files)) : DataIdentity::of(d.tokens, std::move(files));
+}
+
+// Only settings that do not affect past steps may change. A diverged run may resume with another learning rate.
+RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const RunConfig& before,
+                           const std::string& path) {
+  constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
+                             kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments", "split_weights"};
+  // A tokenizer may have moved.
+  const auto is_same = [&](const Difference& d) {
+    return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
+           identity_of(read_tokenizer(own_json(d.after).get<std::string>())) ==
+               identity_of(*Tokenizer::from_json(c.tokenizer));
+  };
+  RunConfig run = run_of(o, before, [&](const Difference& d) {
+    TG_CHECK(is_same(d) || std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
+             "[{}] {} is {} in {}, and {} is given. A resumed run keeps its settings; only max_steps, lr, min_lr, "
+             "muon_lr, warmup, moments, split_weights, eval_every, checkpoint_every, compile and shard_optimizer may "
+             "change. Leave it out.",
+             o.command, d.name, d.before, path, d.after);
+  });
+  for (const Difference& d : differences(before, run))
+    if (std::ranges::count(kNoted, d.name))
+      print_note("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1);
+  TG_CHECK(run.train.max_steps >= c.state.step, value,
+           "[{}] {} is of step {}, and max_steps is {}. It must be at least the step. Raise it or leave it out.",
+           o.command, path, c.state.step, run.train.max_steps);
+  if (run.train.max_steps != before.train.max_steps)
+    print_note("max_steps was {} and is {}: from here on the learning rate follows the schedule of {}",
+               before.train.max_steps, run.train.max_steps, counted(run.train.max_steps, "step"));
+  return run;
+}
+
+// The parts of the checkpoint that follow from the settings.
+void record_run(const TrainOptions& o, RunSetup& s) {
+  s.checkpoint.config = to_json(s.run);
+  s.checkpoint.kernels = kernels_of(Device::parse(o.device), s.run.train);
+}
+
+// Flags override the saved options of a resumed run.
+ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
+  p.quiet = p.quiet && o.progress.empty();
+  if (o.sample_every) p.sample_every = *o.sample_every;
+  if (o.sample_every && *o.sample_every > 0) p.quiet = false;
+  if (!o.progress.empty()) p.progress = o.progress;
+  if (!o.tensorboard.empty()) p.tensorboard = o.tensorboard == "none" ? "" : absolute_path(o.tensorboard);
+  if (o.quiet) p.quiet = true, p.sample_every = 0;
+  return p;
+}
+}  // namespace
+
+RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
+  RunData data = read(o.data, run);
+  check_used(o.command, o.settings, o.data);
+  RunSetup s{o.out, std::move(run), std::move(data)};
+  s.checkpoint.data = identity_of_data(s.data, o.data);
+  if (s.data.tokenizer) s.checkpoint.tokenizer = s.data.tokenizer->to_json();
+  s.progress = progress_of(o, {});
+  record_run(o, s);
+  return s;
+}
+
+OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
+  if (!o.out.empty()) throw UsageError("--resume DIR continues in DIR; omit --out");
+  const std::string path = checkpoint_path(o.resume);
+  std::optional<FileLock> lock;
+  if (path_exists(path) && is_main_rank()) lock = lock_folder(o, o.resume);  // before another process changes it
+  Checkpoint c = load_checkpoint(path);
+  TG_CHECK(command_of(c) == o.command, value,
+           "[{}] {} belongs to a run of `tapegrad {}`, not of `tapegrad {}`. Resume it with `tapegrad {} --resume {}`.",
+           o.command, path, command_of(c), o.command, command_of(c), o.resume);
+  return {path, std::move(c), std::move(lock)};
+}
+
+RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadData& read) {
+  auto& [path, c, lock] = saved;
+  const RunConfig before = run_in(c, path);
+  RunConfig run = resumed_settings(o, c, before, path);
+  if (const std::string here = kernels_of(Device::parse(o.device), run.train); !c.kernels.empty() && c.kernels != here)
+    print_note(
+        "{} was computed by other kernels ({}) than those here ({}): the results are as good, but not "
+        "equal bit for bit",
+        path, c.kernels, here);
+  const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
+  TG_CHECK(!files.empty(), value, "[{}] {} does not say where its data was. Pass its path with --data.", o.command,
+           path);
+  RunConfig as_read = run;
+  if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
+  RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
+  DataIdentity identity = identity_of_data(data, files);
+  TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
+           "[{}] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
+           "{:016x}). A run can only resume with the same data. Restore it, or pass its path with --data.",
+           o.command, name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
+  ProgressOptions progress = saved_progress(o.resume, /*note=*/true);
+  if (o.tensorboard.empty() && !progress.tensorboard.empty() && !is_near(progress.tensorboard, o.resume))
+    print_note("no more event files: {} is neither in {} nor next to it. --tensorboard DIR names a folder",
+               std::exchange(progress.tensorboard, ""), o.resume);
+  const bool changed = !differences(before, run).empty();
+  c.data = std::move(identity);
+  RunSetup s{o.resume, std::move(run), std::move(data), std::move(c), progress_of(o, std::move(progress)),
+             true,     changed,        std::move(lock)};
+  record_run(o, s);
+  return s;
+}
+
+}  // namespace tg::apps
