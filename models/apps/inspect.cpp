@@ -23,42 +23,27 @@ struct InspectOptions : TrainOptions {  // uses settings, --config and --device
   std::string model, arch, adapter;
   bool json = false, plan = false, roofline = false;
   int64_t ranks = 1;
+  const std::string& source() const { return model.empty() ? arch : model; }
 };
-
-using Entry = std::pair<std::string, SafetensorsInfo>;  // with the name
 
 // `config` is null for a file without one. Entries are not Json, which for a million tensors takes many times their
 // file.
 struct Described {
   std::string source;
-  Json config;
-  std::map<std::string, std::string> metadata;
-  std::vector<Entry> entries;
-
-  int64_t parameters() const {
-    int64_t n = 0;
-    for (const auto& [name, t] : entries) n += t.shape.product();
-    return n;
-  }
-  size_t bytes() const {
-    size_t n = 0;
-    for (const auto& [name, t] : entries) n += t.bytes;
-    return n;
+  Json config = {};
+  std::map<std::string, std::string> metadata = {};
+  std::vector<std::pair<std::string, SafetensorsInfo>> entries = {};  // with their names
+  int64_t parameters = 0;
+  size_t bytes = 0;
+  void add(const std::string& name, SafetensorsInfo t) {
+    parameters += t.shape.product(), bytes += t.bytes;
+    entries.emplace_back(name, std::move(t));
   }
 };
 
-// A nested value of the printed JSON.
-std::string json_part(const Json& x) {
-  std::string all;
-  for (const char c : text_of(x, 2)) {
-    all += c;
-    if (c == '\n') all += "  ";
-  }
-  return all;
-}
 void print_json(const Described& d) {
-  fmt::print("{{\n  \"file\": {},\n  \"config\": {},\n  \"metadata\": {},\n  \"tensors\": [", text_of(Json(d.source)),
-             json_part(d.config), json_part(Json(d.metadata)));
+  const std::string head = text_of(Json{{"file", d.source}, {"config", d.config}, {"metadata", d.metadata}}, 2);
+  fmt::print("{},\n  \"tensors\": [", head.substr(0, head.rfind('\n')));
   const char* between = "";
   for (const auto& [name, t] : d.entries) {
     const std::string text = text_of(Json{{"name", name},
@@ -67,25 +52,25 @@ void print_json(const Described& d) {
                                           {"bytes", t.bytes}});
     fmt::print("{}\n    {}", std::exchange(between, ","), text);
   }
-  fmt::print("{}],\n  \"parameters\": {},\n  \"bytes\": {}\n}}\n", d.entries.empty() ? "" : "\n  ", d.parameters(),
-             d.bytes());
+  fmt::print("{}],\n  \"parameters\": {},\n  \"bytes\": {}\n}}\n", d.entries.empty() ? "" : "\n  ", d.parameters,
+             d.bytes);
 }
 
 Described of_file(const std::string& path) {
   const bool folder = is_folder(path);
-  Json config;
-  if (folder) config = parse_json(model_config_text(path), "inspect", path + "/config.json", 8);
-  std::vector<Entry> entries;
+  Described d{.source = path};
+  if (folder) d.config = parse_json(model_config_text(path), "inspect", path + "/config.json", 8);
   const auto add = [&](const auto& files) {
-    for (const std::string& name : files.names()) entries.emplace_back(name, files.info(name));
+    for (const std::string& name : files.names()) d.add(name, files.info(name));
   };
   if (folder && !path_exists(path + "/model.safetensors")) {
     add(Shards(path));
-    return {path, std::move(config), {}, std::move(entries)};
+    return d;
   }
   const SafetensorsFile file(folder ? path + "/model.safetensors" : path);
   add(file);
-  return {file.path(), std::move(config), file.metadata(), std::move(entries)};
+  d.source = file.path(), d.metadata = file.metadata();
+  return d;
 }
 
 Described of_adapter(const std::string& folder) {
@@ -143,16 +128,15 @@ Described of_arch(const std::string& name, const GptConfig& config) {
   LazyScope lazy;
   const Params params;
   const Gpt model(params, config);
-  std::vector<Entry> entries;
+  Described d{.source = name, .config = Json{{"model", own_json(to_json(config))}}};
   for (const Parameter& p : params.all())
-    entries.push_back(
-        {p.name, {.dtype = p.tensor.dtype(), .shape = p.tensor.shape(), .bytes = p.tensor.layout().bytes()}});
-  return {name, Json{{"model", own_json(to_json(config))}}, {}, std::move(entries)};
+    d.add(p.name, {.dtype = p.tensor.dtype(), .shape = p.tensor.shape(), .bytes = p.tensor.layout().bytes()});
+  return d;
 }
 
 void print_table(const Described& d) {
   fmt::print("{}: {}, {}, {}\n", printable(d.source), counted(int64_t(d.entries.size()), "tensor"),
-             counted(d.parameters(), "parameter"), counted(int64_t(d.bytes()), "byte"));
+             counted(d.parameters, "parameter"), counted(int64_t(d.bytes), "byte"));
   for (const auto& [key, value] : d.metadata) fmt::print("metadata {}: {}\n", printable(key), printable(value));
   if (!d.config.is_null()) fmt::print("config {}\n", printable(text_of(d.config, 2)));
   size_t width = 4;
@@ -170,158 +154,172 @@ bool given(const InspectOptions& o, const Names& names) {
   return std::ranges::any_of(names, [&](const std::string& name) { return o.settings.contains(name); });
 }
 
-Json describe_plans(InspectOptions o) {
+struct PlanRow {
+  DType dtype;
+  Recompute recompute;
+  MemoryPlan plan;
+};
+struct Plans {
+  RunConfig run;
+  std::vector<PlanRow> rows;
+  int64_t memory;  // of the device
+};
+
+Plans plans_of(InspectOptions o) {
   o.settings["dtype"] = "bf16";  // split weights need it; rows set others
-  RunConfig run = planned_run(o);
-  const bool splits = run.train.split_weights;
-  if (run.train.accumulate == 1 && !o.settings.contains("accumulate"))
-    run.train.accumulate = o.ranks;  // one micro-batch per rank
-  const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
   const Device device = Device::parse(o.device);
-  Json plans = Json::array();
-  MemoryPlan p;
+  Plans all{planned_run(o), {}, int64_t(runtime_of(device).memory(device.index))};
+  TrainConfig& t = all.run.train;
+  if (t.accumulate == 1 && !o.settings.contains("accumulate")) t.accumulate = o.ranks;  // one micro-batch per rank
+  const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
-      run.train.dtype = dtype, run.train.recompute = recompute;
-      run.train.split_weights = splits && dtype == DType::bf16;
-      p = plan_memory(run.model, run.train, device, nullptr, DType::f32, world);
-      plans.push_back({{"dtype", name_of(dtype)},
-                       {"recompute", name_of(recompute)},
-                       {"weights", p.weights},
-                       {"gradients", p.gradients},
-                       {"moments", p.moments},
-                       {"activations", p.activations},
-                       {"peak", p.peak},
-                       {"gradients_at_peak", p.gradients_at_peak}});
+      TrainConfig row = t;
+      row.dtype = dtype, row.recompute = recompute, row.split_weights &= dtype == DType::bf16;
+      all.rows.push_back({dtype, recompute, plan_memory(all.run.model, row, device, nullptr, DType::f32, world)});
     }
-  return {{"model", o.model.empty() ? o.arch : o.model},
-          {"config", own_json(to_json(run.model))},
-          {"parameters", p.parameters},
-          {"batch", run.train.batch},
-          {"accumulate", run.train.accumulate},
-          {"ranks", o.ranks},
-          {"shard_optimizer", run.train.shard_optimizer},
-          {"optimizer", name_of(run.train.optimizer)},
-          {"device", o.device},
-          {"memory", runtime_of(device).memory(device.index)},
-          {"plans", std::move(plans)}};
+  return all;
 }
 
-void print_plans(const Json& all) {
-  const auto there = all["memory"].get<int64_t>();
-  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}",
-             printable(all["model"].get<std::string>()), text_of(all["parameters"]), text_of(all["accumulate"]),
-             text_of(all["batch"]), text_of(all["config"]["context"]), all["optimizer"].get<std::string>(),
-             all["device"].get<std::string>());
-  if (there) fmt::print(", which has {}", readable_bytes(there));
-  if (const auto ranks = all["ranks"].get<int64_t>(); ranks > 1)
-    fmt::print("; memory of each of {} ranks{}", ranks, all["shard_optimizer"].get<bool>() ? ", moments sharded" : "");
-  constexpr const char* kRow = "{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n";
-  fmt::print("\n\n");
-  fmt::print(fmt::runtime(kRow), "dtype", "recompute", "weights", "gradients", "moments", "activations", "peak",
-             "backward", "");
-  for (const Json& p : all["plans"]) {
-    const auto bytes = [&](const char* name) { return readable_bytes(p[name].get<int64_t>()); };
-    fmt::print(fmt::runtime(kRow), p["dtype"].get<std::string>(), p["recompute"].get<std::string>(), bytes("weights"),
-               bytes("gradients"), bytes("moments"), bytes("activations"), bytes("peak"),
+Json json_of(const InspectOptions& o, const Plans& all) {
+  Json rows = Json::array();
+  for (const auto& [dtype, recompute, p] : all.rows)
+    rows.push_back({{"dtype", name_of(dtype)},
+                    {"recompute", name_of(recompute)},
+                    {"weights", p.weights},
+                    {"gradients", p.gradients},
+                    {"moments", p.moments},
+                    {"activations", p.activations},
+                    {"peak", p.peak},
+                    {"gradients_at_peak", p.gradients_at_peak}});
+  const TrainConfig& t = all.run.train;
+  return {{"model", o.source()},
+          {"config", own_json(to_json(all.run.model))},
+          {"parameters", all.rows[0].plan.parameters},
+          {"batch", t.batch},
+          {"accumulate", t.accumulate},
+          {"ranks", o.ranks},
+          {"shard_optimizer", t.shard_optimizer},
+          {"optimizer", name_of(t.optimizer)},
+          {"device", o.device},
+          {"memory", all.memory},
+          {"plans", std::move(rows)}};
+}
+
+void print(const InspectOptions& o, const Plans& all) {
+  const TrainConfig& t = all.run.train;
+  fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}", printable(o.source()),
+             all.rows[0].plan.parameters, t.accumulate, t.batch, all.run.model.context, name_of(t.optimizer), o.device);
+  if (all.memory) fmt::print(", which has {}", readable_bytes(all.memory));
+  if (o.ranks > 1) fmt::print("; memory of each of {} ranks{}", o.ranks, t.shard_optimizer ? ", moments sharded" : "");
+  fmt::print("\n\n{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}\n", "dtype", "recompute", "weights", "gradients",
+             "moments", "activations", "peak", "backward");
+  for (const auto& [dtype, recompute, p] : all.rows)
+    fmt::print("{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n", name_of(dtype), name_of(recompute),
+               readable_bytes(p.weights), readable_bytes(p.gradients), readable_bytes(p.moments),
+               readable_bytes(p.activations), readable_bytes(p.peak),
                // Empty for several ranks: their gradients are sums of all or some of those of backward.
-               all["ranks"].get<int64_t>() > 1
-                   ? ""
-                   : fmt::format("{:.0f} %", 100 * p["gradients_at_peak"].get<double>() / p["gradients"].get<double>()),
-               there && p["peak"].get<int64_t>() > there ? "  too much" : "");
-  }
+               o.ranks > 1 ? "" : fmt::format("{:.0f} %", 100 * double(p.gradients_at_peak) / double(p.gradients)),
+               all.memory && p.peak > all.memory ? "  too much" : "");
   fmt::print(
       "\nThe columns are sizes at different moments and do not add up to the peak, the most at one time.\n"
       "`backward` is the progress of backward at the peak. 0 %: activations dominate. 100 %: gradients or the\n"
       "optimiser dominate, and a smaller batch or --recompute lowers the peak little.\n");
 }
 
+struct Roofline {
+  RunConfig run;
+  std::vector<Machine> machines;
+  StepWork work;
+  std::vector<WorkOfOp> ops;  // the slowest first
+};
+
+// --device: a Machine, or cpu or cuda for all named machines.
+Roofline roofline_of(const InspectOptions& o) {
+  Roofline all{planned_run(o), {}, {}, {}};
+  if (o.device != "cpu" && !o.device.starts_with("cuda"))
+    all.machines = {machine(o.device)};
+  else
+    for (const std::string_view name : machine_names()) all.machines.push_back(machine(std::string(name)));
+  all.work = step_work(all.run.model, all.run.train);
+  all.ops = all.work.all();
+  std::ranges::stable_sort(all.ops, std::greater<>(),
+                           [&](const WorkOfOp& op) { return floor_seconds(op, all.machines[0]); });
+  return all;
+}
 // "linear bf16", "cast f32 to bf16"
 std::string name_of_row(const WorkOfOp& o) {
   return o.from == o.to ? fmt::format("{} {}", o.op, o.from) : fmt::format("{} {} to {}", o.op, o.from, o.to);
 }
-std::vector<Machine> machines_at(const std::string& where) {
-  std::vector<Machine> list;
-  if (where != "cpu" && !where.starts_with("cuda")) return {machine(where)};
-  for (const std::string_view name : machine_names()) list.push_back(machine(std::string(name)));
-  return list;
-}
 
-// `where`: a Machine, or cpu or cuda for all named machines.
-Json describe_roofline(const std::string& model, const RunConfig& run, const std::string& where) {
-  const std::vector<Machine> machines = machines_at(where);
-  const StepWork work = step_work(run.model, run.train);
-  std::vector<WorkOfOp> ops = work.all();
-  std::ranges::stable_sort(ops, std::greater<>(), [&](const WorkOfOp& o) { return floor_seconds(o, machines[0]); });
-  Json rows = Json::array(), of_machines = Json::array();
-  for (const WorkOfOp& o : ops) {
+Json json_of(const InspectOptions& o, const Roofline& all) {
+  Json rows = Json::array(), machines = Json::array();
+  for (const WorkOfOp& op : all.ops) {
     Json floors = Json::array();
-    for (const Machine& m : machines) floors.push_back(1e3 * floor_seconds(o, m));
-    rows.push_back({{"op", name_of_row(o)},
-                    {"calls", o.calls},
-                    {"read", o.work.read},
-                    {"written", o.work.written},
-                    {"flops", 2 * o.work.multiply_adds},
+    for (const Machine& m : all.machines) floors.push_back(1e3 * floor_seconds(op, m));
+    rows.push_back({{"op", name_of_row(op)},
+                    {"calls", op.calls},
+                    {"read", op.work.read},
+                    {"written", op.work.written},
+                    {"flops", 2 * op.work.multiply_adds},
                     {"floor_ms", std::move(floors)}});
   }
-  for (const Machine& m : machines) {
+  for (const Machine& m : all.machines) {
     Json of = {{"name", m.name},
-               {"step_ms", 1e3 * floor_seconds(ops, m)},
-               {"forward_ms", 1e3 * floor_seconds(work.forward, m)},
-               {"backward_ms", 1e3 * floor_seconds(work.backward, m)},
-               {"update_ms", 1e3 * floor_seconds(work.update, m)}};
+               {"step_ms", 1e3 * floor_seconds(all.ops, m)},
+               {"forward_ms", 1e3 * floor_seconds(all.work.forward, m)},
+               {"backward_ms", 1e3 * floor_seconds(all.work.backward, m)},
+               {"update_ms", 1e3 * floor_seconds(all.work.update, m)}};
     visit_machine_fields(m, [&](const char* key, double x) { of[key] = x; });
-    of_machines.push_back(std::move(of));
+    machines.push_back(std::move(of));
   }
-  const TrainConfig& t = run.train;
-  return {{"model", model},
-          {"config", own_json(to_json(run.model))},
+  const auto& [model, t, data, tokenizer] = all.run;
+  return {{"model", o.source()},
+          {"config", own_json(to_json(model))},
           {"batch", t.batch},
           {"accumulate", t.accumulate},
-          {"window", t.window_in(run.model.context)},
+          {"window", t.window_in(model.context)},
           {"dtype", name_of(t.dtype.value_or(DType::f32))},
           {"recompute", name_of(t.recompute)},
           {"optimizer", name_of(t.optimizer)},
-          {"parameters", plan_memory(run.model, t).parameters},
-          {"machines", std::move(of_machines)},
+          {"parameters", plan_memory(model, t).parameters},
+          {"machines", std::move(machines)},
           {"ops", std::move(rows)}};
 }
 
-void print_roofline(const Json& all) {
-  const auto number = [](const Json& x) { return x.get<double>(); };
-  const auto text = [](const Json& x) { return x.get<std::string>(); };
+void print(const InspectOptions& o, const Roofline& all) {
+  const TrainConfig& t = all.run.train;
   size_t width = 2;
-  for (const Json& row : all["ops"]) width = std::max(width, text(row["op"]).size());
-  double calls = 0, read = 0, written = 0, flops = 0;
-  std::string head, sums;
-  for (const Json& m : all["machines"]) {
-    head += fmt::format(" {:>9}", printable(text(m["name"])) + " ms");
-    sums += fmt::format(" {:9.3f}", number(m["step_ms"]));
-  }
-  fmt::print("{}: a training step of {} x {} x {} tokens in {} by {}, recompute {}\n\n", printable(text(all["model"])),
-             text_of(all["accumulate"]), text_of(all["batch"]), text_of(all["window"]), text(all["dtype"]),
-             text(all["optimizer"]), text(all["recompute"]));
+  for (const WorkOfOp& op : all.ops) width = std::max(width, name_of_row(op).size());
+  std::string head;
+  for (const Machine& m : all.machines) head += fmt::format(" {:>9}", printable(m.name) + " ms");
+  fmt::print("{}: a training step of {} x {} x {} tokens in {} by {}, recompute {}\n\n", printable(o.source()),
+             t.accumulate, t.batch, t.window_in(all.run.model.context), t.dtype.value_or(DType::f32),
+             name_of(t.optimizer), name_of(t.recompute));
   fmt::print("{:{}} {:>7} {:>11} {:>11} {:>11}{}\n", "op", width, "calls", "read MB", "written MB", "GFLOP", head);
-  for (const Json& row : all["ops"]) {
+  int64_t calls = 0;
+  OpWork sum;
+  const auto print_row = [&](const std::string& name, int64_t n, const OpWork& work, const auto& ops) {
     std::string floors;
-    for (const Json& ms : row["floor_ms"]) floors += fmt::format(" {:9.3f}", number(ms));
-    calls += number(row["calls"]), read += number(row["read"]), written += number(row["written"]);
-    flops += number(row["flops"]);
-    fmt::print("{:{}} {:>7} {:11.3f} {:11.3f} {:11.3f}{}\n", text(row["op"]), width, text_of(row["calls"]),
-               number(row["read"]) / 1e6, number(row["written"]) / 1e6, number(row["flops"]) / 1e9, floors);
+    for (const Machine& m : all.machines) floors += fmt::format(" {:9.3f}", 1e3 * floor_seconds(ops, m));
+    fmt::print("{:{}} {:>7} {:11.3f} {:11.3f} {:11.3f}{}\n", name, width, n, double(work.read) / 1e6,
+               double(work.written) / 1e6, 2 * work.multiply_adds / 1e9, floors);
+  };
+  for (const WorkOfOp& op : all.ops) {
+    print_row(name_of_row(op), op.calls, op.work, op);
+    calls += op.calls, sum.read += op.work.read, sum.written += op.work.written;
+    sum.multiply_adds += op.work.multiply_adds;
   }
-  fmt::print("{:{}} {:7.0f} {:11.3f} {:11.3f} {:11.3f}{}\n", "all", width, calls, read / 1e6, written / 1e6,
-             flops / 1e9, sums);
-  const double layers = number(all["config"]["layers"]), parameters = number(all["parameters"]);
+  print_row("all", calls, sum, all.ops);
   fmt::print(
       "\n{:.1f} bytes a parameter, {:.1f} calls a layer. Bytes of inputs and outputs count once for each op,\n"
       "FLOPs without masked positions. The times are lower bounds: for bytes or FLOPs, whichever take longer,\n"
       "plus the time between two ops.\n",
-      (read + written) / parameters, calls / layers);
-  for (const Json& m : all["machines"])
+      double(sum.read + sum.written) / double(plan_memory(all.run.model, t).parameters),
+      double(calls) / double(all.run.model.layers));
+  for (const Machine& m : all.machines)
     fmt::print("{}: {:.0f} GB/s; {:.1f} (f32), {:.1f} (bf16), {:.1f} (8 bits) TFLOP/s; {:.1f} us between ops\n",
-               printable(text(m["name"])), number(m["gb_per_s"]), number(m["f32_tflops"]), number(m["bf16_tflops"]),
-               number(m["int8_tflops"]), number(m["us_per_call"]));
+               printable(m.name), m.gb_per_s, m.f32_tflops, m.bf16_tflops, m.int8_tflops, m.us_per_call);
 }
 
 int run(InspectOptions& o) {
@@ -341,21 +339,19 @@ int run(InspectOptions& o) {
   if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
     throw UsageError(
         "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
-  const std::string name = o.model.empty() ? o.arch : o.model;
-  if (!of_step) {
-    const Described d = !o.adapter.empty() ? of_adapter(o.adapter)
-                        : o.arch.empty()   ? of_file(o.model)
-                                           : of_arch(o.arch, planned_run(o).model);
-    const std::string modules = o.adapter.empty() || o.model.empty() ? "" : modules_over(o.model, o.adapter);
-    o.json ? print_json(d) : print_table(d);
-    if (!o.json) fmt::print("{}", modules);
+  if (of_step) {
+    const auto show = [&](const auto& all) {
+      o.json ? fmt::print("{}\n", text_of(json_of(o, all), 2)) : print(o, all);
+    };
+    o.plan ? show(plans_of(o)) : show(roofline_of(o));
     return 0;
   }
-  const Json all = o.plan ? describe_plans(o) : describe_roofline(name, planned_run(o), o.device);
-  if (o.json)
-    fmt::print("{}\n", text_of(all, 2));
-  else
-    o.plan ? print_plans(all) : print_roofline(all);
+  const Described d = !o.adapter.empty() ? of_adapter(o.adapter)
+                      : o.arch.empty()   ? of_file(o.model)
+                                         : of_arch(o.arch, planned_run(o).model);
+  const std::string modules = o.adapter.empty() || o.model.empty() ? "" : modules_over(o.model, o.adapter);
+  o.json ? print_json(d) : print_table(d);
+  if (!o.json) fmt::print("{}", modules);
   return 0;
 }
 
