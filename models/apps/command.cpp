@@ -27,7 +27,6 @@
 namespace tg::apps {
 namespace {
 
-// A UsageError unless the whole word is a number.
 template <class T> T number(const std::string& flag, const std::string& word, const char* what) {
   T x{};
   const char* end = word.data() + word.size();
@@ -36,7 +35,7 @@ template <class T> T number(const std::string& flag, const std::string& word, co
   return x;
 }
 constexpr const char *kWhole = "a whole number", *kNumber = "a number";
-// A function that parses a word into `value`, of type T or std::optional<T>.
+// `value` is of type T or std::optional<T>.
 template <class T, class Value>
 Command::Take into(Value& value, const std::string& flag, const char* what, T least = std::numeric_limits<T>::lowest(),
                    T most = std::numeric_limits<T>::max()) {

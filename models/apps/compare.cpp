@@ -1,5 +1,4 @@
-// `tapegrad compare`: compares all tensors of one training step on two sides: devices, dtypes, or thread counts. Exit
-// status 1 when they differ by more than rounding explains.
+// `tapegrad compare`: one training step on two sides (devices, dtypes, threads), tensor by tensor.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -34,7 +33,6 @@ struct Subject {
   StateDict weights;
   int64_t parameters;
 };
-// Sets the context and refuses what cannot fit.
 void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   constexpr int64_t kContext = 64;
   if (o.context == 0) o.context = std::min(kContext, config.context);
@@ -89,7 +87,6 @@ std::vector<Pair> pairs_of(const CompareOptions& o) {
   return pairs;
 }
 
-// A comparison needs no text.
 Batch batch_of(const CompareOptions& o, const GptConfig& config) {
   Rng rng = Rng{o.seed}.split(1);
   const auto draw = [&](const Shape& shape) {
@@ -129,29 +126,29 @@ int run(CompareOptions& o) {
   if (!o.json.empty()) write_file_atomically(o.json, text_of(report, 2) + "\n");
   return within ? 0 : 1;
 }
+void declare(Command& c, CompareOptions& o) {
+  c.option("--model", "DIR", "what `train --out DIR` wrote", o.model);
+  c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o.arch);
+  c.option("--batch", "sequences of random tokens", o.batch);
+  c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);
+  c.option("--seed", "of tokens, dropout and new weights", o.seed);
+  c.option("--device", "NAME", "cuda if available",
+           "the device that is compared; cuda: f32 with the CPU, and with itself; cpu: f32 with f64, and one "
+           "thread with two",
+           [&o](const std::string& word) { o.device = word; });
+  c.list("--sides", "SIDE",
+         "two sides, the reference first: a device, optionally with a dtype, a mode (eager, lazy, compiled) "
+         "and threads (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
+         o.sides);
+  c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o.all);
+  c.option("--json", "FILE", "write all values to FILE; an earlier report is replaced", o.json);
+}
 
 }  // namespace
 
 Subcommand compare_command() {
-  return subcommand<CompareOptions>(
-      "compare", "compare a training step on a device with the CPU's, tensor by tensor", run,
-      [](Command& c, CompareOptions& o) {
-        c.option("--model", "DIR", "what `train --out DIR` wrote", o.model);
-        c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o.arch);
-        c.option("--batch", "sequences of random tokens", o.batch);
-        c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);
-        c.option("--seed", "of tokens, dropout and new weights", o.seed);
-        c.option("--device", "NAME", "cuda if available",
-                 "the device that is compared; cuda: f32 with the CPU, and with itself; cpu: f32 with f64, and one "
-                 "thread with two",
-                 [&o](const std::string& word) { o.device = word; });
-        c.list("--sides", "SIDE",
-               "two sides, the reference first: a device, optionally with a dtype, a mode (eager, lazy, compiled) "
-               "and threads (cpu/f64, cuda/bf16, cpu/f32/compiled, cpu/f32/1)",
-               o.sides);
-        c.toggle("--all", "show all tensors, not only those nearest to their tolerance", o.all);
-        c.option("--json", "FILE", "write all values to FILE; an earlier report is replaced", o.json);
-      });
+  return subcommand<CompareOptions>("compare", "compare a training step on a device with the CPU's, tensor by tensor",
+                                    run, declare);
 }
 
 }  // namespace tg::apps

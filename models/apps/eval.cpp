@@ -1,15 +1,12 @@
 // `tapegrad eval`: the loss of a model on texts or on a token file.
-#include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_flags.h>
-#include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/train/trainer.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -23,7 +20,7 @@ struct EvalOptions : ModelOptions {
   int64_t batch = 8, window = 0;
 };
 
-// The bytes of text of all tokens except the first, which is not a target.
+// The first token is not a target.
 int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
   int64_t bytes = 0;
   bool begins = true;
@@ -75,20 +72,19 @@ int run(EvalOptions& o) {
   if (!o.logits.empty()) fmt::print("wrote {}\n", printable(o.logits));
   return 0;
 }
+void declare(Command& c, EvalOptions& o) {
+  add_model_options(c, o);
+  c.list("--data", "FILE", kDataFiles, o.data);
+  add_settings(c, o.settings, [](std::string_view name) {
+    return is_data_setting(name) && !is_example_setting(name) && name != "weights";
+  });
+  c.option("--window", "tokens of a window, 0: the model's context", o.window, 0);
+  c.option("--batch", "windows in a forward pass", o.batch, 1);
+  c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors", o.logits);
+}
 
 }  // namespace
 
-Subcommand eval_command() {
-  return subcommand<EvalOptions>("eval", "print the loss of a model on text", run, [](Command& c, EvalOptions& o) {
-    add_model_options(c, o);
-    c.list("--data", "FILE", kDataFiles, o.data);
-    add_settings(c, o.settings, [](std::string_view name) {
-      return is_data_setting(name) && !is_example_setting(name) && name != "weights";
-    });
-    c.option("--window", "tokens of a window, 0: the model's context", o.window, 0);
-    c.option("--batch", "windows in a forward pass", o.batch, 1);
-    c.option("--logits", "FILE", "write the tokens and the logits of the first batch, as safetensors", o.logits);
-  });
-}
+Subcommand eval_command() { return subcommand<EvalOptions>("eval", "print the loss of a model on text", run, declare); }
 
 }  // namespace tg::apps

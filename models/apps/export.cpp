@@ -5,7 +5,6 @@
 #include <tapegrad/models/apps/model_data.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
@@ -45,7 +44,6 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
   save_gguf(out, m.model.config(), m.params, options);
 }
 
-// The folder of the model that an adapter names.
 std::string base_of(const ExportOptions& o) {
   const std::string base = o.base.empty() ? adapter_base(o.adapter).folder : o.base;
   TG_CHECK(!base.empty() && path_exists(base + "/config.json"), value,
@@ -87,23 +85,23 @@ int run(ExportOptions& o) {
   fmt::print("wrote {}, {} for {}\n", o.out, what, gguf ? "llama.cpp" : "transformers");
   return 0;
 }
+void declare(Command& c, ExportOptions& o) {
+  c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+  c.option("--adapter", "DIR",
+           "what `finetune --out DIR` or PEFT wrote over that model: merged first; without --model: alone", o.adapter);
+  c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o.base);
+  c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o.to, {"hf", "gguf"});
+  c.option("--out", "PATH", "the folder or file to make", o.out);
+  c.option("--dtype", "of the weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only", o.dtype,
+           {"same", "f32", "bf16", "f16", "q8_0"});
+  c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o.max_shard,
+           {"KB", "MB", "GB"});
+}
 
 }  // namespace
 
 Subcommand export_command() {
-  return subcommand<ExportOptions>("export", "write a model for other programs", run, [](Command& c, ExportOptions& o) {
-    c.option("--model", "DIR", "the model: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
-    c.option("--adapter", "DIR",
-             "what `finetune --out DIR` or PEFT wrote over that model: merged first; without --model: alone",
-             o.adapter);
-    c.option("--base", "DIR", "of an adapter alone: its model; default: as adapter_config.json says", o.base);
-    c.option("--to", "hf: a folder for Hugging Face's transformers; gguf: a file for llama.cpp", o.to, {"hf", "gguf"});
-    c.option("--out", "PATH", "the folder or file to make", o.out);
-    c.option("--dtype", "of the weights; same: as in a folder of Hugging Face, otherwise f32; q8_0: GGUF only", o.dtype,
-             {"same", "f32", "bf16", "f16", "q8_0"});
-    c.option("--max-shard", "SIZE", "most bytes of tensors in a file of --to hf; default: 5GB", o.max_shard,
-             {"KB", "MB", "GB"});
-  });
+  return subcommand<ExportOptions>("export", "write a model for other programs", run, declare);
 }
 
 }  // namespace tg::apps

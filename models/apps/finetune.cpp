@@ -5,8 +5,6 @@
 #include <tapegrad/models/apps/run_flags.h>
 #include <tapegrad/models/apps/run_loop.h>
 #include <tapegrad/models/apps/run_resume.h>
-#include <tapegrad/models/tokenizers/bpe.h>
-#include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/tokenizers/bpe.h>
@@ -204,44 +202,43 @@ int run(MergeOptions& o) {
   if (!m.model.config().classes) fmt::print("try: tapegrad generate --model {} --prompt \"...\"\n", o.out);
   return 0;
 }
+void declare(Command& c, FinetuneOptions& o) {
+  o.command = "finetune", o.result = "adapter";
+  c.option("--model", "DIR",
+           "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
+  const LoraConfig lora;
+  c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
+  c.option("--rank", "of the adapters", o.rank, lora.rank);
+  c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, std::nullopt);
+  c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
+  c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.lora_dropout,
+           lora.dropout);
+  c.option("--base-dtype",
+           "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
+           o.base_dtype, {"f32", "bf16"});
+  c.list("--targets", "PATTERN",
+         "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
+         "'*.mlp.proj' lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' "
+         "'*.mlp.up'; default: " +
+             lora.targets.front(),
+         o.targets);
+  add_unknown_option(c, "error, and with --resume skip", o.unknown);
+  add_train_options(c, o, "adapter", is_train_setting);
+}
+void declare(Command& c, MergeOptions& o) {
+  c.option("--model", "DIR", "the model that the adapter was trained over", o.model);
+  c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote", o.adapter);
+  c.option("--out", "DIR", "folder for the merged model", o.out);
+  c.toggle("--overwrite", "replace the model that is in the folder of --out", o.overwrite);
+}
 
 }  // namespace
 
 Subcommand finetune_command() {
-  return subcommand<FinetuneOptions>(
-      "finetune", "train a LoRA adapter over a trained model", run, [](Command& c, FinetuneOptions& o) {
-        o.command = "finetune", o.result = "adapter";
-        c.option("--model", "DIR",
-                 "the model, which is not changed: what `train --out DIR` wrote, or a folder of Hugging Face", o.model);
-        const LoraConfig lora;
-        c.option("--adapter", "DIR", "train this adapter further: what `finetune --out DIR` or PEFT wrote", o.adapter);
-        c.option("--rank", "of the adapters", o.rank, lora.rank);
-        c.option("--alpha", "the adapters are scaled by alpha / rank; default: twice the rank", o.alpha, std::nullopt);
-        c.toggle("--rslora", "scale the adapters by alpha / sqrt(rank)", o.rslora);
-        c.option("--lora-dropout", "part of the adapters' inner activations dropped in training", o.lora_dropout,
-                 lora.dropout);
-        c.option("--base-dtype",
-                 "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
-                 o.base_dtype, {"f32", "bf16"});
-        c.list("--targets", "PATTERN",
-               "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
-               "'*.mlp.proj' lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' "
-               "'*.mlp.up'; default: " +
-                   lora.targets.front(),
-               o.targets);
-        add_unknown_option(c, "error, and with --resume skip", o.unknown);
-        add_train_options(c, o, "adapter", is_train_setting);
-      });
+  return subcommand<FinetuneOptions>("finetune", "train a LoRA adapter over a trained model", run, declare);
 }
-
 Subcommand merge_command() {
-  return subcommand<MergeOptions>(
-      "merge", "make a plain model of a model and an adapter", run, [](Command& c, MergeOptions& o) {
-        c.option("--model", "DIR", "the model that the adapter was trained over", o.model);
-        c.option("--adapter", "DIR", "what `finetune --out DIR` or PEFT wrote", o.adapter);
-        c.option("--out", "DIR", "folder for the merged model", o.out);
-        c.toggle("--overwrite", "replace the model that is in the folder of --out", o.overwrite);
-      });
+  return subcommand<MergeOptions>("merge", "make a plain model of a model and an adapter", run, declare);
 }
 
 }  // namespace tg::apps

@@ -65,13 +65,11 @@ std::optional<std::string> read_input(bool line) {
   return text;
 }
 
-// Text of the tokens after a prompt, and why it ends.
 class Continuation {
  public:
   Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops), eos_(o.stop_tokens) {
     if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
   }
-  // The text that the token completes.
   std::string add(int64_t token) {
     if (std::ranges::find(eos_, token) != eos_.end()) {
       reason_ = "eos";
@@ -257,8 +255,7 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} in {}\n", counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
 }
-// A list of messages, and the ids before an answer to the last of them. The oldest turns go where they leave no room
-// for it.
+// The ids before an answer to the last message. The oldest turns go where they leave no room for it.
 std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatTemplate& chat, Json& messages) {
   const int64_t context = m.model.context(), room = std::min(o.most(), context / 2);
   const size_t first = o.system ? 1 : 0, all = messages.size();  // message after the system's
@@ -419,53 +416,51 @@ int run(GenerateOptions& o) {
     });
   return 0;
 }
+void declare(Command& c, GenerateOptions& o) {
+  add_model_options(c, o);
+  c.option("--prompt", "TEXT", "",
+           "the text to continue; - reads standard input, as without --prompt, --prompt-ids and --prompts",
+           [&o](const std::string& word) { o.prompt = word; });
+  c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
+           o.prompt_ids);
+  c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o.prompts);
+  c.option("--out", "FILE",
+           "write one line per text: the line of --prompts with text, tokens and finish_reason; -: standard output",
+           o.out);
+  c.count("--logprobs",
+          "print or write the log-probability of each token, and the K most likely ones, 0 to 20, before "
+          "temperature and penalties",
+          o.logprobs, 20);
+  c.toggle("--raw", "write bytes that are no text as they are, not as \\x1b, into a file or pipe", o.raw);
+  c.toggle("--chat", "answer lines of standard input, each after the conversation so far", o.chat);
+  c.option("--system", "TEXT", "", "the system message of --chat", [&o](const std::string& word) { o.system = word; });
+  c.option("--chat-format", "NAME",
+           fmt::format("of --chat: {}; default: the chat template of the adapter or model", kChatFormats),
+           o.chat_format);
+  c.option("--samples", "texts to make of each prompt", o.samples, 1);
+  c.option("--batch", "texts in a forward pass", o.batch, 8);
+  c.option("--max-tokens", "tokens to make", o.max_tokens, o.most());
+  c.list("--stop", "STR", "texts that end the output; they are not printed", o.stops);
+  c.toggle("--ignore-eos", "continue after the tokens that end a text", o.ignore_eos);
+  SampleOptions& s = o.sampling;
+  c.option("--temperature", "divides the logits; 0: always the most likely token", s.temperature);
+  c.option("--top-k", "draw from the k most likely tokens only, 0: all", s.top_k);
+  c.option("--top-p", "draw from the most likely tokens that reach this probability", s.top_p);
+  c.option("--min-p", "draw from tokens of at least this probability, relative to the most likely one", s.min_p);
+  c.option("--repetition-penalty", "divides positive logits of tokens that came before, multiplies others",
+           s.repetition_penalty);
+  c.option("--frequency-penalty", "subtracted from a logit for each time that its token came before",
+           s.frequency_penalty);
+  c.option("--presence-penalty", "subtracted from a logit once, if its token came before", s.presence_penalty);
+  c.option("--penalty-last", "number of last tokens that penalties look at, 0: all", s.penalty_last);
+  c.option("--seed", "of the draws", s.seed);
+  c.toggle("--no-cache", "compute keys and values again for each token", o.no_cache);
+}
 
 }  // namespace
 
 Subcommand generate_command() {
-  return subcommand<GenerateOptions>(
-      "generate", "continue prompts with a trained model", run, [](Command& c, GenerateOptions& o) {
-        add_model_options(c, o);
-        c.option("--prompt", "TEXT", "",
-                 "the text to continue; - reads standard input, as without --prompt, --prompt-ids and --prompts",
-                 [&o](const std::string& word) { o.prompt = word; });
-        c.option("--prompt-ids", "token ids to continue, with commas between them; ids are printed, and no text",
-                 o.prompt_ids);
-        c.option("--prompts", "FILE", "texts to continue, a line {\"prompt\": \"...\"} each; needs --out", o.prompts);
-        c.option(
-            "--out", "FILE",
-            "write one line per text: the line of --prompts with text, tokens and finish_reason; -: standard output",
-            o.out);
-        c.count("--logprobs",
-                "print or write the log-probability of each token, and the K most likely ones, 0 to 20, before "
-                "temperature and penalties",
-                o.logprobs, 20);
-        c.toggle("--raw", "write bytes that are no text as they are, not as \\x1b, into a file or pipe", o.raw);
-        c.toggle("--chat", "answer lines of standard input, each after the conversation so far", o.chat);
-        c.option("--system", "TEXT", "", "the system message of --chat",
-                 [&o](const std::string& word) { o.system = word; });
-        c.option("--chat-format", "NAME",
-                 fmt::format("of --chat: {}; default: the chat template of the adapter or model", kChatFormats),
-                 o.chat_format);
-        c.option("--samples", "texts to make of each prompt", o.samples, 1);
-        c.option("--batch", "texts in a forward pass", o.batch, 8);
-        c.option("--max-tokens", "tokens to make", o.max_tokens, o.most());
-        c.list("--stop", "STR", "texts that end the output; they are not printed", o.stops);
-        c.toggle("--ignore-eos", "continue after the tokens that end a text", o.ignore_eos);
-        SampleOptions& s = o.sampling;
-        c.option("--temperature", "divides the logits; 0: always the most likely token", s.temperature);
-        c.option("--top-k", "draw from the k most likely tokens only, 0: all", s.top_k);
-        c.option("--top-p", "draw from the most likely tokens that reach this probability", s.top_p);
-        c.option("--min-p", "draw from tokens of at least this probability, relative to the most likely one", s.min_p);
-        c.option("--repetition-penalty", "divides positive logits of tokens that came before, multiplies others",
-                 s.repetition_penalty);
-        c.option("--frequency-penalty", "subtracted from a logit for each time that its token came before",
-                 s.frequency_penalty);
-        c.option("--presence-penalty", "subtracted from a logit once, if its token came before", s.presence_penalty);
-        c.option("--penalty-last", "number of last tokens that penalties look at, 0: all", s.penalty_last);
-        c.option("--seed", "of the draws", s.seed);
-        c.toggle("--no-cache", "compute keys and values again for each token", o.no_cache);
-      });
+  return subcommand<GenerateOptions>("generate", "continue prompts with a trained model", run, declare);
 }
 
 }  // namespace tg::apps

@@ -26,8 +26,7 @@ struct InspectOptions : TrainOptions {  // uses settings, --config and --device
   const std::string& source() const { return model.empty() ? arch : model; }
 };
 
-// `config` is null for a file without one. Entries are not Json, which for a million tensors takes many times their
-// file.
+// `config` is null for a file without one. Entries are not Json, which takes many times the memory.
 struct Described {
   std::string source;
   Json config = {};
@@ -354,36 +353,34 @@ int run(InspectOptions& o) {
   if (!o.json) fmt::print("{}", modules);
   return 0;
 }
+void declare(Command& c, InspectOptions& o) {
+  c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o.model);
+  c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
+  c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
+  c.toggle("--plan",
+           "print the memory that training it takes instead; of a folder, with the settings it was trained with",
+           o.plan);
+  c.toggle("--roofline",
+           "print what a training step of it moves and computes instead, op by op, and the least time for it",
+           o.roofline);
+  c.option("--ranks",
+           "with --plan: the memory of each process when this many train together; --accumulate defaults to "
+           "one micro-batch for each",
+           o.ranks, 1, INT32_MAX);
+  c.toggle("--json", "print JSON", o.json);
+  c.option("--device", "NAME",
+           "of --plan: cpu or cuda, whose memory is shown; of --roofline: h100, h200 or a JSON file; default: both",
+           o.device);
+  add_settings(c, o, [](std::string_view name) {
+    return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) || is_model_setting(name);
+  });
+}
 
 }  // namespace
 
 Subcommand inspect_command() {
   return subcommand<InspectOptions>(
-      "inspect", "list the tensors and the configuration of a model in a folder, or of a named model", run,
-      [](Command& c, InspectOptions& o) {
-        c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o.model);
-        c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
-        c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
-        c.toggle("--plan",
-                 "print the memory that training it takes instead; of a folder, with the settings it was trained with",
-                 o.plan);
-        c.toggle("--roofline",
-                 "print what a training step of it moves and computes instead, op by op, and the least time for it",
-                 o.roofline);
-        c.option("--ranks",
-                 "with --plan: the memory of each process when this many train together; --accumulate defaults to "
-                 "one micro-batch for each",
-                 o.ranks, 1, INT32_MAX);
-        c.toggle("--json", "print JSON", o.json);
-        c.option(
-            "--device", "NAME",
-            "of --plan: cpu or cuda, whose memory is shown; of --roofline: h100, h200 or a JSON file; default: both",
-            o.device);
-        add_settings(c, o, [](std::string_view name) {
-          return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) ||
-                 is_model_setting(name);
-        });
-      });
+      "inspect", "list the tensors and the configuration of a model in a folder, or of a named model", run, declare);
 }
 
 }  // namespace tg::apps

@@ -112,12 +112,12 @@ std::string name_of_files(const std::vector<std::string>& files) {
 
 RunData read_data(const ModelOfData& m, const std::vector<std::string>& words, const DataConfig& how,
                   bool skip_unknown) {
-  const auto own = [&] { return m.tokenizer ? Tokenizer::from_json(m.tokenizer->to_json()) : nullptr; };
   if (!std::ranges::all_of(files_of(words), is_token_file))
     check_tokenizer(m.tokenizer, m.tokenizer_error,
                     fmt::format("[{}] {} has no tokenizer, and {} is text. Pass token files (.npy or .bin).", m.command,
                                 m.folder, name_of_files(words)));
-  RunData d{read_tokens(m.tokenizer, words, how, skip_unknown), own()};
+  RunData d{read_tokens(m.tokenizer, words, how, skip_unknown),
+            m.tokenizer ? Tokenizer::from_json(m.tokenizer->to_json()) : nullptr};
   if (has_token_file(words)) d.tokens.check_vocabulary(m.vocab_size);
   return d;
 }

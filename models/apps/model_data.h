@@ -26,25 +26,23 @@ struct RunData {
 // Words are paths, or patterns that several files match.
 std::vector<std::string> files_of(const std::vector<std::string>& words);
 bool has_token_file(const std::vector<std::string>& words);
-// The tokens of texts and token files: each after the other, or a mixture with a group for each word. `tokenizer` is
-// null if all are token files. `skip_unknown` drops characters of texts that the tokenizer does not know. Notes these,
-// and what note_documents() does.
+// Texts and token files, each after the other, or a mixture with a group for each word. `tokenizer` is null if all are
+// token files. `skip_unknown` drops and notes characters that it does not know. Calls note_documents().
 TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig&,
                       bool skip_unknown);
 // Notes special tokens that became text, and documents whose end no token shows.
 void note_documents(const Tokenizer&, const EncodedDocuments&, const std::string& name);
 using SettingFlags = std::map<std::string, std::string>;  // settings of flags: names and words
-// An Error if a flag about files is given that none of the files uses.
+// An Error if no file uses one of the flags about files.
 void check_used(std::string_view command, const SettingFlags&, const std::vector<std::string>& words);
 std::string name_of_files(const std::vector<std::string>& files);
 // --unknown: writes its word to `to`. The help shows the default `otherwise`.
 void add_unknown_option(Command&, const std::string& otherwise, std::string& to);
-// The text without characters unknown to the tokenizer. Reports them on stderr, as characters of `what`.
+// Without characters unknown to the tokenizer, which a note counts as characters of `what`.
 std::string known_text(const Tokenizer&, const std::string& text, const std::string& what);
 
 inline constexpr const char* kChatFormats = "chatml, qwen, llama3, zephyr, mistral, alpaca, plain or a FILE.jinja";
 
-// The model of a command, and its flags.
 struct ModelOptions {
   std::string model, adapter, device = "cpu", dtype = "f32", unknown;
   int64_t threads = 0;
@@ -52,8 +50,7 @@ struct ModelOptions {
 void add_model_options(Command&, ModelOptions&);
 LoadedModel open_model(const ModelOptions&);
 void check_language_model(const std::string& folder, const GptConfig&);
-// The template of an adapter, without {% generation %}, else that of the model's folder, unless it is one of Hugging
-// Face, which is copied.
+// The template of an adapter, without {% generation %}, else that of our model's folder.
 std::string chat_template_over(const LoadedModel&, const std::string& model, const std::string& adapter);
 
 // A model folder, as far as data depends on it.
@@ -71,17 +68,15 @@ RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, con
 // an example. Notes what was cut, skipped and ignored.
 RunData read_examples_or_data(const ModelOfData&, const std::vector<std::string>& words, DataConfig& how,
                               int64_t window, bool skip_unknown);
-// The id of a special token, or nothing.
 std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
 // The token that ends a reply in the chat template of a folder, the model's or an adapter's; or -1.
 int64_t reply_end(const Tokenizer&, const std::string& model, const std::string& folder);
 // The folder's ends of a text, else the tokenizer's; and reply_end() of the adapter or our folder.
 std::vector<int64_t> ends_of(const LoadedModel&, const std::string& model, const std::string& adapter);
-// The chat template `given`, else that of the adapter's folder or the model's. Notes one that `given` replaces. An
-// Error, or a note for those of folders, if the tokenizer lacks its stop.
+// The chat template `given`, else that of the adapter's folder or the model's. An Error, or a note for those of
+// folders, if the tokenizer lacks its stop.
 ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,
                                const std::string& folder, const Tokenizer&);
-// The defaults of a run that begins with this model.
 RunConfig run_from(const ModelOfData&, const GptConfig&);
 
 // load_adapter(). Notes an adapter without hash that names another base than `folder`.

@@ -19,7 +19,6 @@ void note_input(const std::string& path, FileId id) {
   const std::lock_guard lock(inputs_mutex);
   inputs.emplace(id, path);
 }
-// The path of the file when it was read, or "".
 std::string input_at(const std::string& path) {
   struct stat s;
   const std::lock_guard lock(inputs_mutex);

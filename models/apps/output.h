@@ -7,8 +7,7 @@
 
 namespace tg::apps {
 
-// Throws an Error if the file was read, cannot be written, or is no earlier output of this kind: holds_one(text) tells,
-// and may throw. An empty file passes.
+// An Error if the file was read, cannot be written, or is neither empty nor of this kind, as holds_one(text) tells.
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
                   const std::function<bool(std::string_view)>& holds_one);
 
@@ -20,8 +19,8 @@ void check_free(std::string_view command, const std::string& out, std::string_vi
 
 // `out` without slashes at its end. An Error if it exists. `kind`: file or folder.
 std::string new_output(std::string_view command, std::string out, std::string_view kind);
-// Calls write(temporary folder) and renames that folder to `out`, so `out` is complete or absent. The files of a folder
-// `out` stay, except `former`. An Error if it has folders.
+// Calls write(temporary folder) and renames that to `out`. Files of a folder `out` stay, except `former`. An Error if
+// it has folders.
 void write_new_folder(const std::string& out, const std::vector<std::string>& former,
                       const std::function<void(const std::string& folder)>& write);
 

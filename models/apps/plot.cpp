@@ -56,16 +56,16 @@ int run(PlotOptions& o) {
   fmt::print("wrote {}\n", printable(o.out));
   return 0;
 }
+void declare(Command& c, PlotOptions& o) {
+  c.list("RUN", "DIR", "folders of runs, or files like log.jsonl", o.runs);
+  c.option("--out", "FILE", "the page: loss, learning rate, gradient norm and tokens per second", o.out);
+  c.toggle("--terminal", "print the loss in braille characters, as wide as COLUMNS or the terminal", o.terminal);
+}
 
 }  // namespace
 
 Subcommand plot_command() {
-  return subcommand<PlotOptions>(
-      "plot", "draw the logs of runs as an HTML page, or on the terminal", run, [](Command& c, PlotOptions& o) {
-        c.list("RUN", "DIR", "folders of runs, or files like log.jsonl", o.runs);
-        c.option("--out", "FILE", "the page: loss, learning rate, gradient norm and tokens per second", o.out);
-        c.toggle("--terminal", "print the loss in braille characters, as wide as COLUMNS or the terminal", o.terminal);
-      });
+  return subcommand<PlotOptions>("plot", "draw the logs of runs as an HTML page, or on the terminal", run, declare);
 }
 
 }  // namespace tg::apps

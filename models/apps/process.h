@@ -1,5 +1,4 @@
-// The process: its standard streams and signals, and the ranks of a run that mpirun or srun started. With one rank the
-// functions about ranks do nothing.
+// The process: its standard streams and signals, and the ranks that mpirun or srun started.
 #pragma once
 #include <fmt/core.h>
 #include <tapegrad/core/comm/communicator.h>
@@ -12,14 +11,12 @@
 
 namespace tg::apps {
 
-// Call it first in main(). Opens /dev/null for each closed standard stream, as in some daemons: otherwise files of a
-// run would get descriptors 0 to 2, and printed text would go into them. Writes beyond the file size limit (ulimit -f)
-// or to a pipe without a reader then return an error: by default the system silently kills the process.
+// For main(). Opens /dev/null for each closed standard stream, as in some daemons: otherwise printed text would go into
+// files of a run. Writes beyond ulimit -f or to a pipe without a reader then fail: by default they kill the process.
 void prepare_streams();
 
-// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1 during its lifetime: the first asks to stop at the next safe point, a
-// second one ends the process at once, except SIGHUP. mpirun and Slurm forward SIGUSR1 to all ranks. Only one may exist
-// at a time.
+// Catches SIGINT, SIGTERM, SIGHUP and SIGUSR1, which mpirun and Slurm forward to all ranks: the first asks to stop at
+// the next safe point, a second one ends the process at once, except SIGHUP. Only one may exist at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -30,9 +27,7 @@ class Interrupt {
   static int signal();
 };
 
-// Whether this is rank 0, which writes files and prints.
-bool is_main_rank();
-// Prints on stderr, from rank 0.
+bool is_main_rank();  // rank 0 writes files and prints
 void print_note(const std::string&);
 template <class A, class... B> void print_note(fmt::format_string<A, B...> format, A&& a, B&&... b) {
   print_note(fmt::format(format, std::forward<A>(a), std::forward<B>(b)...));
@@ -49,8 +44,7 @@ void check_alone(std::string_view command);
 int agreed_signal();
 // After an Error's message: ends all ranks with this status.
 void end_ranks(int status);
-// The prefix of an Error's message: "[rank 1] ", or "" for one process. Ranks other than 0 wait first: when all fail,
-// rank 0 prints and ends them.
+// "[rank 1] ", or "" for one process. Ranks other than 0 wait first: when all fail, rank 0 prints and ends them.
 std::string rank_of_error();
 
 }  // namespace tg::apps

@@ -87,7 +87,6 @@ std::string shares(const Times& times, int64_t whole) {
                      100 * double(ns) / double(std::max<int64_t>(whole, 1)));
   return s;
 }
-// Where the time went.
 std::string summary(const Profile& p) {
   const auto [steps, wall] = steps_of(p);
   int64_t kernels = 0;
@@ -110,7 +109,6 @@ std::string summary(const Profile& p) {
   return s;
 }
 
-// Time, bytes and FLOPs of ops, and the least time on the machine relative to the measured one.
 ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, const std::optional<Machine>& machine) {
   using Format = ProfileTable::Format;
   Times times;

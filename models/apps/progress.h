@@ -13,8 +13,7 @@ namespace tg::apps {
 
 int terminal_width();  // COLUMNS, else that of the terminal, else 80
 
-// A line that is rewritten on a terminal, otherwise a plain line every few seconds. The run continues silently when
-// standard output fails (reader or terminal gone).
+// A line that is rewritten on a terminal, otherwise one every few seconds. Silent once standard output fails.
 class Progress {
  public:
   // `done`: steps before this process. `kind` is bar, lines, none, or auto: a bar on a terminal, otherwise lines.
@@ -39,8 +38,7 @@ class Progress {
 // `--profile FILE`: writes a trace to FILE and tables to FILE.txt.
 class StepProfile {
  public:
-  // Skips up to 3 slow first steps (memory, kernel loading), at most half, then records up to 5. With a machine, the
-  // tables have each op's share of what it sustains.
+  // Skips up to 3 slow first steps, at most half, then records up to 5.
   StepProfile(std::string file, int64_t steps_left, const std::string& machine);
   // Throws an Error if a file cannot be written, or holds something else.
   static void check(std::string_view command, const std::string& file);

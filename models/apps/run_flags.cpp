@@ -2,8 +2,8 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/process.h>
-#include <tapegrad/models/apps/progress.h>
 #include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/tools/roofline.h>
 
 #include <algorithm>
 

@@ -12,8 +12,7 @@ void add_settings(Command&, TrainOptions&, WantedSetting);
 // Flags for all TrainOptions. `out` is the default of --out.
 void add_train_options(Command&, TrainOptions&, const char* out, WantedSetting);
 Device prepare(const TrainOptions&);  // checks them, sets the number of threads
-// Applies the base, the config file, then the flags. may_differ() may throw an Error for a setting that differs from
-// the base. It runs before validation.
+// The base, the config file, then the flags. may_differ() runs before validation.
 RunConfig run_of(const TrainOptions&, const RunConfig& base,
                  const std::function<void(const Difference&)>& may_differ = {});
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
 namespace tg::apps {
 namespace {

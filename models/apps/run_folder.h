@@ -14,18 +14,16 @@ inline std::string log_path(const std::string& folder) { return folder + "/log.j
 ProgressOptions saved_progress(const std::string& folder, bool note = false);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
-// Identifies the kernels: backend, instruction set, and bf16 matmul method if used. Other kernels may round
-// differently.
+// Backend, instruction set, and bf16 matmul method if used: others may round differently.
 std::string kernels_of(Device, const TrainConfig&);
 
 // Only one process at a time may write the files of a run.
 FileLock lock_folder(const TrainOptions&, const std::string& folder);
-// Throws an Error if a new run would replace or remove an input, or, without --overwrite, `files` or a run that has
-// steps. A run of the other command is never overwritten, because its files would remain.
+// An Error if a new run would replace an input, or a run of the other command, whose files would remain; without
+// --overwrite, `files` or a run that has steps.
 void check_overwritten(const TrainOptions&, const std::string& out, const std::vector<std::string>& files);
 
-// The files of a run, written by rank 0. A save writes the checkpoint first, so the newest state can be resumed. With
-// --no-save there is only the log.
+// The files of a run, written by rank 0, with the checkpoint first. With --no-save there is only the log.
 class RunFiles {
  public:
   RunFiles(const TrainOptions&, const RunSetup&, const TrainedModel&, const Trainer&);

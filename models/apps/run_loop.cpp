@@ -11,7 +11,6 @@
 #include <tapegrad/models/tools/memory_plan.h>
 #include <tapegrad/models/train/trainer.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 

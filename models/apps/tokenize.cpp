@@ -1,5 +1,4 @@
-// `tapegrad tokenizer` trains a BPE tokenizer on texts. `tapegrad tokenize` writes token files for `train` and
-// `finetune`.
+// `tapegrad tokenizer` trains a BPE tokenizer on texts. `tapegrad tokenize` writes token files.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -10,13 +9,11 @@
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/apps/run_flags.h>
-#include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/huggingface.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <map>
 
@@ -164,45 +161,43 @@ int run(TokenizeOptions& o) {
              counted(read.tokens, "token"), tokenizer.vocab_size(), printable(where));
   return 0;
 }
+void declare(Command& c, TokenizerOptions& o) {
+  BpeTraining& t = o.training;
+  c.list("--train", "FILE", "texts and .jsonl files, and patterns in quotes", o.train);
+  c.option("--vocab", "ids, with the special tokens and the 256 bytes", t.vocab_size);
+  c.option("--pattern", "splits the texts before merging, as this family of models does", t.pattern,
+           {"gpt2", "llama3", "qwen2"});
+  c.list("--special", "TOKEN", "special tokens; they separate texts in a file", t.special);
+  c.option("--min-frequency", "the least count of a pair that is merged", t.min_frequency);
+  c.option("--out", "DIR", "the folder to make: tokenizer.json and tokenizer_config.json", o.out);
+  c.option("--threads", "threads of the CPU, 0: all", o.threads);
+}
+void declare(Command& c, TokenizeOptions& o) {
+  c.option("--tokenizer", "PATH",
+           "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",
+           o.tokenizer);
+  c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o.pattern);
+  c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o.in);
+  add_settings(c, o.settings, [](std::string_view name) { return name == "documents" || name == "special"; });
+  c.option("--out", "PATH", "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json",
+           o.out);
+  c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",
+           o.shard_tokens, {"k", "M", "G"});
+  c.option("--format",
+           "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
+           "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",
+           o.format, {"npy", "llmc", "raw"});
+  c.option("--threads", "threads of the CPU, 0: all", o.threads);
+  c.toggle("--overwrite", "replace whatever is at --out", o.overwrite);
+}
 
 }  // namespace
 
 Subcommand tokenizer_command() {
-  return subcommand<TokenizerOptions>(
-      "tokenizer", "train a BPE tokenizer on texts", run, [](Command& c, TokenizerOptions& o) {
-        BpeTraining& t = o.training;
-        c.list("--train", "FILE", "texts and .jsonl files, and patterns in quotes", o.train);
-        c.option("--vocab", "ids, with the special tokens and the 256 bytes", t.vocab_size);
-        c.option("--pattern", "splits the texts before merging, as this family of models does", t.pattern,
-                 {"gpt2", "llama3", "qwen2"});
-        c.list("--special", "TOKEN", "special tokens; they separate texts in a file", t.special);
-        c.option("--min-frequency", "the least count of a pair that is merged", t.min_frequency);
-        c.option("--out", "DIR", "the folder to make: tokenizer.json and tokenizer_config.json", o.out);
-        c.option("--threads", "threads of the CPU, 0: all", o.threads);
-      });
+  return subcommand<TokenizerOptions>("tokenizer", "train a BPE tokenizer on texts", run, declare);
 }
-
 Subcommand tokenize_command() {
-  return subcommand<TokenizeOptions>(
-      "tokenize", "write a token file of texts", run, [](Command& c, TokenizeOptions& o) {
-        c.option(
-            "--tokenizer", "PATH",
-            "a tokenizer.json, a .tiktoken file, or a folder with tokenizer.json or with vocab.json and merges.txt",
-            o.tokenizer);
-        c.option("--pattern", "NAME", "of a .tiktoken file: gpt2, llama3 or qwen2", o.pattern);
-        c.list("--in", "FILE", "texts, .jsonl files, and patterns in quotes", o.in);
-        add_settings(c, o.settings, [](std::string_view name) { return name == "documents" || name == "special"; });
-        c.option("--out", "PATH",
-                 "a token file, .npy or .bin, or with --shard-tokens a new folder of shards and meta.json", o.out);
-        c.option("--shard-tokens", "N", "the most tokens of a shard, as 100M; a shard is in memory as a whole",
-                 o.shard_tokens, {"k", "M", "G"});
-        c.option("--format",
-                 "npy: an array of uint16, or uint32 for more than 65536 ids; llmc: the same, as llm.c writes it; "
-                 "raw: 16-bit ids without a header; default: npy, and raw for a .bin file",
-                 o.format, {"npy", "llmc", "raw"});
-        c.option("--threads", "threads of the CPU, 0: all", o.threads);
-        c.toggle("--overwrite", "replace whatever is at --out", o.overwrite);
-      });
+  return subcommand<TokenizeOptions>("tokenize", "write a token file of texts", run, declare);
 }
 
 }  // namespace tg::apps

@@ -37,8 +37,7 @@ struct TrainJob {
 
 bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
 
-// Returns null for "char", which needs the text. `saved`, if not empty, is the JSON of a tokenizer whose file may be
-// gone.
+// "char" gives null: it needs the text. `saved` is the JSON of a tokenizer whose file may be gone, or empty.
 std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& saved) {
   if (name == "char") return nullptr;
   if (name == "byte") return std::make_unique<ByteTokenizer>();
@@ -158,21 +157,20 @@ int run(TrainCommandOptions& o) {
             .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};
   });
 }
+void declare(Command& c, TrainCommandOptions& o) {
+  o.command = "train", o.result = "model";
+  c.option("--preset", "NAME", "a named run: " + preset_names(), o.preset);
+  c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
+  c.option("--model", "DIR",
+           "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
+           "wrote, or a folder of Hugging Face",
+           o.init);
+  add_unknown_option(c, "error, and with --resume skip", o.unknown);
+  add_train_options(c, o, "out", [](std::string_view name) { return !is_example_setting(name); });
+}
 
 }  // namespace
 
-Subcommand train_command() {
-  return subcommand<TrainCommandOptions>("train", "train a GPT on text", run, [](Command& c, TrainCommandOptions& o) {
-    o.command = "train", o.result = "model";
-    c.option("--preset", "NAME", "a named run: " + preset_names(), o.preset);
-    c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
-    c.option("--model", "DIR",
-             "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
-             "wrote, or a folder of Hugging Face",
-             o.init);
-    add_unknown_option(c, "error, and with --resume skip", o.unknown);
-    add_train_options(c, o, "out", [](std::string_view name) { return !is_example_setting(name); });
-  });
-}
+Subcommand train_command() { return subcommand<TrainCommandOptions>("train", "train a GPT on text", run, declare); }
 
 }  // namespace tg::apps

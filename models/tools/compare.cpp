@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <compare>
 #include <limits>
 #include <map>
-#include <tuple>
 #include <utility>
 
 namespace tg {
@@ -22,18 +22,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double tolerance_of(const Side& s) { return s.compute == DType::bf16 ? 2e-2 : s.weights == DType::f32 ? 1e-5 : 1e-11; }
 
-// Sets the number of threads for a side and restores it.
-class Threads {
- public:
-  explicit Threads(int n) : before_(num_threads()) {
+// The threads of a side.
+struct Threads {
+  const int before = num_threads();
+  explicit Threads(int n) {
     if (n) set_num_threads(n);
   }
-  ~Threads() { set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
+  ~Threads() { set_num_threads(before); }
 };
 
 // A host copy, independent of t. 16-bit floats are exact in f32.
@@ -56,8 +51,7 @@ struct Place {
   Stage stage;
   std::string name, group;
   int occurrence = 1;
-  auto order() const { return std::tie(stage, name, occurrence); }
-  bool operator<(const Place& o) const { return order() < o.order(); }
+  auto operator<=>(const Place&) const = default;
 };
 using See = std::function<void(Place, const Tensor&)>;
 
@@ -245,11 +239,8 @@ void check_side(const Side& s) {
   runtime_of(s.device);
 }
 
-// Error relative to tolerance; above 1 is out of tolerance.
-double way(const Compared& t) {
-  if (t.error == 0) return 0;
-  return t.error / t.tolerance;  // infinite for tolerance 0
-}
+// Error relative to tolerance, infinite for tolerance 0; above 1 is out of tolerance.
+double way(const Compared& t) { return t.error == 0 ? 0 : t.error / t.tolerance; }
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(); }
 Json json_of(const Compared& t) {
   return {{"stage", name_of(t.stage)},
@@ -268,7 +259,7 @@ double tolerance_of(const Side& reference, const Side& other) {
   return same == reference ? 0 : std::max(tolerance_of(reference), tolerance_of(other));
 }
 const Compared* Comparison::first_apart() const {
-  const auto at = std::find_if(tensors.begin(), tensors.end(), [](const Compared& t) { return !t.within(); });
+  const auto at = std::ranges::find(tensors, false, &Compared::within);
   return at == tensors.end() ? nullptr : &*at;
 }
 

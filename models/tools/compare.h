@@ -7,7 +7,6 @@
 #include <tapegrad/models/model/model.h>
 #include <tapegrad/models/optim/adamw.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>

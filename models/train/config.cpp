@@ -1,5 +1,4 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/train/config.h>

@@ -6,7 +6,6 @@
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/config.h>
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

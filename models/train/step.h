@@ -7,7 +7,6 @@
 #include <tapegrad/models/train/accumulate.h>
 #include <tapegrad/models/train/config.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 
