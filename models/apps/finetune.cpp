@@ -3,6 +3,7 @@
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
 #include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run_folder.h>
 #include <tapegrad/models/apps/run_loop.h>
 #include <tapegrad/models/apps/run_resume.h>
 #include <tapegrad/models/io/model_dir.h>
@@ -27,22 +28,16 @@ struct FinetuneOptions : TrainOptions {
 struct Base {
   std::string folder;
   LoadedModel loaded;
-  std::string weights;  // weights_hash()
+  std::string weights = weights_hash(loaded.params);
+  std::optional<Lora> lora = {};  // that of --adapter
 
-  Base(const std::string& f, Device device, DType dtype)
-      : folder(f), loaded(load_model(f, device, dtype)), weights(weights_hash(loaded.params)) {}
+  Base(const std::string& f, Device device, DType dtype) : folder(f), loaded(load_model(f, device, dtype)) {}
 
   ModelOfData of_data(const std::string& adapter = "") const {
     check_language_model(folder, loaded.model.config());
     return {"finetune", folder, loaded.model.config().vocab_size, loaded.tokenizer.get(), loaded.tokenizer_error,
             adapter};
   }
-};
-
-struct FinetuneJob {
-  Base base;
-  RunSetup start;
-  std::optional<Lora> lora = {};  // that of --adapter
 };
 
 // Flags may not differ from the adapter that is trained further, which is as `path` says.
@@ -63,15 +58,15 @@ void check_lora(const FinetuneOptions& o, const LoraConfig& c, DType base, const
            path);
 }
 
-FinetuneJob new_job(FinetuneOptions& o, Device device) {
+RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base) {
   if (o.model.empty() || o.data.empty())
     throw UsageError("finetune needs --model DIR and --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "adapter";
   check_separate("finetune", o.model, o.out);
   DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
   if (!o.adapter.empty() && o.base_dtype.empty()) dtype = adapter_base(o.adapter).dtype;
-  Base base(o.model, device, dtype);
-  RunConfig of_model = run_from(base.of_data(), base.loaded.model.config());
+  base.emplace(o.model, device, dtype);
+  RunConfig of_model = run_from(base->of_data(), base->loaded.model.config());
   of_model.train.dtype = dtype;
   RunConfig run = run_of(o, of_model, [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name), value,
@@ -82,24 +77,22 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
            "[finetune] dtype is {}, and base-dtype is bf16. Weights in bf16 need matmuls in bf16. Omit --dtype or "
            "--base-dtype.",
            name_of(*run.train.dtype));
-  std::optional<Lora> further;
-  if (!o.adapter.empty()) {
-    further = adapted(o.adapter, base.loaded, o.model);
-    check_lora(o, further->config(), further->base_dtype(), o.adapter);
-  }
   LoraConfig lora;
-  lora.rank = o.rank.value_or(lora.rank);
-  lora.alpha = o.alpha.value_or(2 * double(lora.rank));
-  lora.dropout = o.lora_dropout.value_or(lora.dropout);
-  lora.rslora = o.rslora;
-  lora.seed = run.train.seed;
-  if (!o.targets.empty()) lora.targets = o.targets;
-  if (further)
-    lora = further->config();
-  else
-    lora_targets(base.loaded.model, lora);  // throws before the data is read
+  if (!o.adapter.empty()) {
+    base->lora = adapted(o.adapter, base->loaded, o.model);
+    lora = base->lora->config();
+    check_lora(o, lora, base->lora->base_dtype(), o.adapter);
+  } else {
+    lora.rank = o.rank.value_or(lora.rank);
+    lora.alpha = o.alpha.value_or(2 * double(lora.rank));
+    lora.dropout = o.lora_dropout.value_or(lora.dropout);
+    lora.rslora = o.rslora;
+    lora.seed = run.train.seed;
+    if (!o.targets.empty()) lora.targets = o.targets;
+    lora_targets(base->loaded.model, lora);  // throws before the data is read
+  }
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
-    RunData d = read_examples_or_data(base.of_data(o.adapter), files, with.data,
+    RunData d = read_examples_or_data(base->of_data(o.adapter), files, with.data,
                                       with.train.window_in(with.model.context), o.unknown == "skip");
     if (d.examples) {
       TG_CHECK(
@@ -113,45 +106,45 @@ FinetuneJob new_job(FinetuneOptions& o, Device device) {
     }
     return d;
   });
-  s.checkpoint.finetuning = {absolute_path(o.model), base.weights, lora, dtype};
-  return {std::move(base), std::move(s), std::move(further)};
+  s.checkpoint.finetuning = {absolute_path(o.model), base->weights, lora, dtype};
+  return s;
 }
 
-FinetuneJob resumed_job(const FinetuneOptions& o, Device device) {
-  OpenedCheckpoint saved = open_checkpoint(o);
-  const std::string path = saved.path;
-  const Finetuning began = *saved.checkpoint.finetuning;
+RunSetup resumed_setup(const FinetuneOptions& o, Device device, std::optional<Base>& base) {
+  RunSetup opened = open_checkpoint(o);
+  const std::string path = checkpoint_path(o.resume);
+  const Finetuning began = *opened.checkpoint.finetuning;
   TG_CHECK(o.adapter.empty(), value, "[finetune] a resumed run keeps its adapter. Leave --adapter out.");
   check_lora(o, began.lora, began.base, path);
   const std::string& folder = o.model.empty() ? began.model : o.model;
-  Base base = explain_missing(path, "model", !o.model.empty(), [&] { return Base(folder, device, began.base); });
-  TG_CHECK(base.weights == began.weights, value,
+  explain_missing(path, "model", !o.model.empty(), [&] { base.emplace(folder, device, began.base); });
+  TG_CHECK(base->weights == began.weights, value,
            "[finetune] {} is no longer the model that {} was trained over: the hash of its weights is {}, and was {}. "
            "A run can only resume over the same weights. Restore them, or pass their folder with --model.",
-           folder, path, base.weights, began.weights);
+           folder, path, base->weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
-  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig& run) {
+  return resumed_run(o, std::move(opened), [&](const auto& files, RunConfig& run) {
     if (path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();  // the file says it
-    return read_examples_or_data(base.of_data(o.resume), files, run.data, run.train.window_in(run.model.context),
+    return read_examples_or_data(base->of_data(o.resume), files, run.data, run.train.window_in(run.model.context),
                                  o.unknown != "error");
   });
-  return {std::move(base), std::move(s)};
 }
 
 int run(FinetuneOptions& o) {
   const Device device = prepare(o);
-  FinetuneJob job = o.resume.empty() ? new_job(o, device) : resumed_job(o, device);
-  Base& base = job.base;
-  RunSetup& s = job.start;
+  std::optional<Base> found;
+  RunSetup s = o.resume.empty() ? new_setup(o, device, found) : resumed_setup(o, device, found);
+  Base& base = *found;
   std::vector<std::string> files = adapter_files();
   files.push_back("chat_template.jinja");
   const std::string chat = s.data.chat ? s.data.chat->text() : "";
   return run_training(o, s, device, [&]() -> TrainedModel {
-    Lora lora = job.lora ? *job.lora : apply_lora(base.loaded.model, base.loaded.params, s.checkpoint.finetuning->lora);
+    Lora lora =
+        base.lora ? *base.lora : apply_lora(base.loaded.model, base.loaded.params, s.checkpoint.finetuning->lora);
     const int64_t trained = lora.params().count();
     const bool referred =
         std::ranges::any_of(s.checkpoint.state.tensors, [](const auto& t) { return t.first.ends_with("_reference"); });
-    if (referred || (job.lora && s.run.data.objective == Objective::dpo)) lora.keep_reference();
+    if (referred || (base.lora && s.run.data.objective == Objective::dpo)) lora.keep_reference();
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,
                                  .folder = absolute_path(base.folder),

@@ -8,57 +8,42 @@
 namespace tg::apps {
 namespace {
 
-struct Run {
-  const TrainOptions& options;
-  RunConfig config;
-  Device device;
-  const LoraConfig* adapters;
-  int64_t data;   // bytes of tokens on the CPU
-  DType weights;  // dtype of the frozen ones
-  int64_t peak() const {
-    TrainConfig train = config.train;
-    if (config.data.objective == Objective::dpo) train.batch *= 2;  // both answers of a pair
-    return data + plan_memory(config.model, train, device, adapters, weights, Communicator::world()).peak;
-  }
-};
+using Peak = std::function<int64_t(const RunConfig&)>;  // bytes
 
-Variant variant(const Run& run, const std::string& flags) {
-  return {flags, [run] { return run.peak(); }};
-}
 // Halves the batch: with more micro-batches (the same step), then as smaller steps.
-std::vector<Variant> smaller_batches(const Run& run, const std::string& flags) {
+std::vector<Variant> smaller_batches(const RunConfig& run, const Peak& peak, const std::string& flags) {
   std::vector<Variant> list;
   for (const int64_t more : {2, 1}) {
-    Run less = run;
-    for (TrainConfig& t = less.config.train; t.batch > 1;) {
+    RunConfig less = run;
+    for (TrainConfig& t = less.train; t.batch > 1;) {
       t.accumulate *= t.batch % 2 == 0 ? more : 1;
       t.batch /= 2;
-      list.push_back(variant(less, fmt::format("{}--batch {} --accumulate {}", flags, t.batch, t.accumulate)));
+      list.push_back(
+          {fmt::format("{}--batch {} --accumulate {}", flags, t.batch, t.accumulate), [=] { return peak(less); }});
     }
   }
   return list;
 }
 // The nearest settings that need at most `most` bytes.
-std::string advice(const Run& run, int64_t most) {
-  if (!run.options.resume.empty()) return "A resumed run keeps its settings: resume it on a device with more memory.";
-  const TrainConfig& own = run.config.train;
-  Run other = run;
-  TrainConfig& t = other.config.train;
+std::string advice(const TrainOptions& o, const RunConfig& run, const Peak& peak, int64_t most) {
+  if (!o.resume.empty()) return "A resumed run keeps its settings: resume it on a device with more memory.";
+  RunConfig other = run;
+  TrainConfig& t = other.train;
   std::vector<std::vector<Variant>> lists;
   for (const bool narrower : {false, true}) {
-    if (narrower && own.dtype == DType::bf16) continue;
+    if (narrower && run.train.dtype == DType::bf16) continue;
     if (narrower) t.dtype = DType::bf16;
-    for (int r = int(own.recompute); r <= int(Recompute::block); ++r) {
+    for (int r = int(run.train.recompute); r <= int(Recompute::block); ++r) {
       t.recompute = Recompute(r);
       std::string flags = narrower ? "--dtype bf16" : "";
-      if (t.recompute != own.recompute)
+      if (t.recompute != run.train.recompute)
         flags += fmt::format("{}--recompute {}", narrower ? " " : "", name_of(t.recompute));
-      if (!flags.empty()) lists.push_back({variant(other, flags)});
+      if (!flags.empty()) lists.push_back({{flags, [=] { return peak(other); }}});
     }
   }
-  lists.push_back(smaller_batches(run, ""));
+  lists.push_back(smaller_batches(run, peak, ""));
   std::string fit = what_fits(lists, most);
-  if (fit.empty()) fit = what_fits({smaller_batches(other, "--dtype bf16 --recompute block ")}, most);
+  if (fit.empty()) fit = what_fits({smaller_batches(other, peak, "--dtype bf16 --recompute block ")}, most);
   return fit.empty() ? "No --batch, --dtype or --recompute is enough for that: make the model or the context smaller."
                      : fit;
 }
@@ -81,26 +66,29 @@ void check_sizes(std::string_view command, const RunConfig& run) {
 int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std::function<int(int64_t)>& train) {
   check_sizes(o.command, s.run);
   const std::optional<Finetuning>& tuned = s.checkpoint.finetuning;
-  const Run run{o,
-                s.run,
-                device,
-                tuned ? &tuned->lora : nullptr,
-                device != Device::cpu() ? 0
-                : s.data.examples       ? s.checkpoint.data.tokens * 8
-                                        : s.data.tokens.bytes(),
-                tuned ? tuned->base : DType::f32};
+  const int64_t data = device != Device::cpu() ? 0
+                       : s.data.examples       ? s.checkpoint.data.tokens * 8
+                                               : s.data.tokens.bytes();
+  const Peak peak = [&](const RunConfig& run) {
+    TrainConfig t = run.train;
+    if (run.data.objective == Objective::dpo) t.batch *= 2;  // both answers of a pair
+    return data + plan_memory(run.model, t, device, tuned ? &tuned->lora : nullptr, tuned ? tuned->base : DType::f32,
+                              Communicator::world())
+                      .peak;
+  };
   if (!o.ignore_memory)
-    check_fits(variant(run, fmt::format("[{}] a step of this run", o.command)), device,
-               [&](int64_t there) { return advice(run, there) + " To start anyway, pass --ignore-memory."; });
+    check_fits(
+        {fmt::format("[{}] a step of this run", o.command), [&] { return peak(s.run); }}, device,
+        [&](int64_t there) { return advice(o, s.run, peak, there) + " To start anyway, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
   try {
-    return train(o.ignore_memory || s.progress.quiet ? 0 : run.peak());
+    return train(o.ignore_memory || s.progress.quiet ? 0 : peak(s.run));
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
-    const int64_t most = run.data + memory_stats(device).peak - before;  // bytes that the run could allocate
+    const int64_t most = data + memory_stats(device).peak - before;  // bytes that the run could allocate
     throw Error(e.kind(),
                 fmt::format("{}\nA step of this run takes {} of memory, and got {} of it. {}", e.what(),
-                            readable_bytes(run.peak()), readable_bytes(most), advice(run, most)),
+                            readable_bytes(peak(s.run)), readable_bytes(most), advice(o, s.run, peak, most)),
                 e.scoped());
   }
 }

@@ -208,7 +208,7 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
   if (all.skipped > 0)
     print_note("{} skipped, which no example is on; the first: {}", counted(all.skipped, "line"), all.why);
   if (!all.ignored.empty()) print_note("keys without an effect are ignored: {}", printable(all.ignored));
-  return {TokenData::from_tokens({}), Tokenizer::from_json(m.tokenizer->to_json()), std::move(all), chat};
+  return {.tokenizer = Tokenizer::from_json(m.tokenizer->to_json()), .examples = std::move(all), .chat = chat};
 }
 
 RunConfig run_from(const ModelOfData& m, const GptConfig& config) {

@@ -18,10 +18,10 @@ inline constexpr const char* kDataFiles =
     "quotes";  // help of --data
 
 struct RunData {
-  TokenData tokens;
-  std::unique_ptr<Tokenizer> tokenizer;   // null: ids without a tokenizer
-  std::optional<Examples> examples = {};  // in place of tokens
-  std::optional<ChatTemplate> chat = {};  // of the examples
+  TokenData tokens = TokenData::from_tokens({});
+  std::unique_ptr<Tokenizer> tokenizer = nullptr;  // null: ids without a tokenizer
+  std::optional<Examples> examples = {};           // in place of tokens
+  std::optional<ChatTemplate> chat = {};           // of the examples
 };
 // Words are paths, or patterns that several files match.
 std::vector<std::string> files_of(const std::vector<std::string>& words);

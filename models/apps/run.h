@@ -39,17 +39,12 @@ template <class F> void visit_fields(ProgressOptions& p, F&& f) {
 // A run before its first step.
 struct RunSetup {
   std::string out;
-  RunConfig run;
-  RunData data;
+  RunConfig run = {};
+  RunData data = {};
   Checkpoint checkpoint = {};  // its state is that of a resumed run
   ProgressOptions progress = {};
   bool resumed = false, changed = false;        // changed: with other settings than before
   std::optional<FileLock> lock = std::nullopt;  // of the folder
-};
-struct OpenedCheckpoint {
-  std::string path;
-  Checkpoint checkpoint;
-  std::optional<FileLock> lock;
 };
 
 struct TrainedModel {

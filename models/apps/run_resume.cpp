@@ -46,12 +46,6 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   return run;
 }
 
-// The parts of the checkpoint that follow from the settings.
-void record_run(const TrainOptions& o, RunSetup& s) {
-  s.checkpoint.config = to_json(s.run);
-  s.checkpoint.kernels = kernels_of(Device::parse(o.device), s.run.train);
-}
-
 // Flags override the saved options of a resumed run.
 ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
   p.quiet = p.quiet && o.progress.empty();
@@ -65,57 +59,59 @@ ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
 }  // namespace
 
 RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
-  RunData data = read(o.data, run);
+  RunSetup s{.out = o.out, .data = read(o.data, run), .progress = progress_of(o, {})};
   check_used(o.command, o.settings, o.data);
-  RunSetup s{o.out, std::move(run), std::move(data)};
-  s.checkpoint.data = identity_of_data(s.data, o.data);
+  s.run = std::move(run);
+  s.checkpoint.config = to_json(s.run);
   if (s.data.tokenizer) s.checkpoint.tokenizer = s.data.tokenizer->to_json();
-  s.progress = progress_of(o, {});
-  record_run(o, s);
+  s.checkpoint.data = identity_of_data(s.data, o.data);
+  s.checkpoint.kernels = kernels_of(Device::parse(o.device), s.run.train);
   return s;
 }
 
-OpenedCheckpoint open_checkpoint(const TrainOptions& o) {
+RunSetup open_checkpoint(const TrainOptions& o) {
   if (!o.out.empty()) throw UsageError("--resume DIR continues in DIR; omit --out");
-  const std::string path = checkpoint_path(o.resume);
-  std::optional<FileLock> lock;
-  if (path_exists(path) && is_main_rank()) lock = lock_folder(o, o.resume);  // before another process changes it
-  Checkpoint c = load_checkpoint(path);
-  TG_CHECK(command_of(c) == o.command, value,
+  RunSetup s{.out = o.resume, .resumed = true};
+  const std::string path = checkpoint_path(s.out);
+  if (path_exists(path) && is_main_rank()) s.lock = lock_folder(o, s.out);  // before another process changes it
+  s.checkpoint = load_checkpoint(path);
+  const char* const command = command_of(s.checkpoint);
+  TG_CHECK(command == o.command, value,
            "[{}] {} belongs to a run of `tapegrad {}`, not of `tapegrad {}`. Resume it with `tapegrad {} --resume {}`.",
-           o.command, path, command_of(c), o.command, command_of(c), o.resume);
-  return {path, std::move(c), std::move(lock)};
+           o.command, path, command, o.command, command, s.out);
+  return s;
 }
 
-RunSetup resumed_run(const TrainOptions& o, OpenedCheckpoint saved, const ReadData& read) {
-  auto& [path, c, lock] = saved;
+RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
+  const std::string path = checkpoint_path(s.out);
+  Checkpoint& c = s.checkpoint;
   const RunConfig before = run_in(c, path);
-  RunConfig run = resumed_settings(o, c, before, path);
-  if (const std::string here = kernels_of(Device::parse(o.device), run.train); !c.kernels.empty() && c.kernels != here)
+  s.run = resumed_settings(o, c, before, path);
+  s.changed = !differences(before, s.run).empty();
+  const std::string kernels = std::exchange(c.kernels, kernels_of(Device::parse(o.device), s.run.train));
+  if (!kernels.empty() && c.kernels != kernels)
     print_note(
         "{} was computed by other kernels ({}) than those here ({}): the results are as good, but not "
         "equal bit for bit",
-        path, c.kernels, here);
+        path, kernels, c.kernels);
   const std::vector<std::string>& files = o.data.empty() ? c.data.files : o.data;
   TG_CHECK(!files.empty(), value, "[{}] {} does not say where its data was. Pass its path with --data.", o.command,
            path);
-  RunConfig as_read = run;
+  RunConfig as_read = s.run;
   if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
-  RunData data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
-  DataIdentity identity = identity_of_data(data, files);
-  TG_CHECK(identity.same_tokens(c.data) && (data.tokenizer ? data.tokenizer->to_json() : "") == c.tokenizer, value,
+  s.data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
+  DataIdentity identity = identity_of_data(s.data, files);
+  TG_CHECK(identity.same_tokens(c.data) && (s.data.tokenizer ? s.data.tokenizer->to_json() : "") == c.tokenizer, value,
            "[{}] {} is no longer what {} was trained on: it gives {} tokens (hash {:016x}), and there were {} (hash "
            "{:016x}). A run can only resume with the same data. Restore it, or pass its path with --data.",
            o.command, name_of_files(identity.files), path, identity.tokens, identity.hash, c.data.tokens, c.data.hash);
-  ProgressOptions progress = saved_progress(o.resume, /*note=*/true);
-  if (o.tensorboard.empty() && !progress.tensorboard.empty() && !is_near(progress.tensorboard, o.resume))
-    print_note("no more event files: {} is neither in {} nor next to it. --tensorboard DIR names a folder",
-               std::exchange(progress.tensorboard, ""), o.resume);
-  const bool changed = !differences(before, run).empty();
   c.data = std::move(identity);
-  RunSetup s{o.resume, std::move(run), std::move(data), std::move(c), progress_of(o, std::move(progress)),
-             true,     changed,        std::move(lock)};
-  record_run(o, s);
+  c.config = to_json(s.run);
+  ProgressOptions progress = saved_progress(s.out, /*note=*/true);
+  if (o.tensorboard.empty() && !progress.tensorboard.empty() && !is_near(progress.tensorboard, s.out))
+    print_note("no more event files: {} is neither in {} nor next to it. --tensorboard DIR names a folder",
+               std::exchange(progress.tensorboard, ""), s.out);
+  s.progress = progress_of(o, std::move(progress));
   return s;
 }
 

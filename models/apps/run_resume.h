@@ -9,8 +9,8 @@ namespace tg::apps {
 using ReadData = std::function<RunData(const std::vector<std::string>& files, RunConfig&)>;
 RunSetup new_run(const TrainOptions&, RunConfig, const ReadData&);
 // Locks and reads the checkpoint of --resume. An Error if the other command wrote it.
-OpenedCheckpoint open_checkpoint(const TrainOptions&);
-RunSetup resumed_run(const TrainOptions&, OpenedCheckpoint, const ReadData&);
+RunSetup open_checkpoint(const TrainOptions&);
+RunSetup resumed_run(const TrainOptions&, RunSetup opened, const ReadData&);
 // f() reads the `what` of a resumed run. Unless its path was `named` now, an Error says where the path came from.
 template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {
   try {

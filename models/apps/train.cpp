@@ -3,6 +3,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/run_flags.h>
+#include <tapegrad/models/apps/run_folder.h>
 #include <tapegrad/models/apps/run_loop.h>
 #include <tapegrad/models/apps/run_resume.h>
 #include <tapegrad/models/config/fields.h>
@@ -29,10 +30,6 @@ struct InitialModel {
   ModelOfData of_data() const {
     return {"train", folder, config.vocab_size, file.tokenizer.get(), file.tokenizer_error};
   }
-};
-struct TrainJob {
-  RunSetup start;
-  std::optional<InitialModel> init;
 };
 
 bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
@@ -80,41 +77,34 @@ RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, con
   return {std::move(tokens), std::move(tokenizer)};
 }
 
-TrainJob resumed_job(const TrainCommandOptions& o) {
+RunSetup resumed_setup(const TrainCommandOptions& o, std::optional<InitialModel>& init) {
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--resume takes all settings from the checkpoint; omit --preset and --arch");
-  OpenedCheckpoint saved = open_checkpoint(o);
-  const std::string path = saved.path, began = saved.checkpoint.init;
-  if (began.empty()) {
-    TG_CHECK(o.init.empty(), value,
-             "[train] {} belongs to a run that began with random weights, and --model is given. Leave it out.", path);
-    const std::string tokenizer = saved.checkpoint.tokenizer;  // its file may be gone
-    return {resumed_run(o, std::move(saved),
-                        [&](const auto& files, RunConfig& run) { return read_new_data(files, run, tokenizer); }),
-            {}};
-  }
-  InitialModel init =
-      explain_missing(path, "model", !o.init.empty(), [&] { return InitialModel(o.init.empty() ? began : o.init); });
-  RunSetup s = resumed_run(o, std::move(saved), [&](const auto& files, RunConfig& run) {
-    return read_data(init.of_data(), files, run.data, o.unknown != "error");
+  RunSetup s = open_checkpoint(o);
+  const std::string path = checkpoint_path(s.out), began = s.checkpoint.init, tokenizer = s.checkpoint.tokenizer;
+  TG_CHECK(!began.empty() || o.init.empty(), value,
+           "[train] {} belongs to a run that began with random weights, and --model is given. Leave it out.", path);
+  if (!began.empty())
+    explain_missing(path, "model", !o.init.empty(), [&] { init.emplace(o.init.empty() ? began : o.init); });
+  return resumed_run(o, std::move(s), [&](const auto& files, RunConfig& run) {
+    return init ? read_data(init->of_data(), files, run.data, o.unknown != "error")
+                : read_new_data(files, run, tokenizer);
   });
-  return {std::move(s), std::move(init)};
 }
-TrainJob new_job(TrainCommandOptions& o) {
+RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
   if (o.data.empty()) throw UsageError("train needs --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "out";
   if (o.init.empty()) {
     if (!o.unknown.empty()) throw UsageError("--unknown is for the tokenizer of --model DIR; omit it");
     RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
     if (!o.arch.empty()) base.model = arch(o.arch);
-    return {new_run(o, run_of(o, base), [](const auto& files, RunConfig& run) { return read_new_data(files, run); }),
-            {}};
+    return new_run(o, run_of(o, base), [](const auto& files, RunConfig& run) { return read_new_data(files, run); });
   }
   if (!o.preset.empty() || !o.arch.empty())
     throw UsageError("--model takes the model from its folder; omit --preset and --arch");
   check_separate("train", o.init, o.out);
-  InitialModel init(o.init);
-  RunConfig run = run_of(o, run_from(init.of_data(), init.config), [&](const Difference& d) {
+  init.emplace(o.init);
+  RunConfig run = run_of(o, run_from(init->of_data(), init->config), [&](const Difference& d) {
     TG_CHECK(is_train_setting(d.name) || d.name == "dropout", value,
              "[train] {} is {} in {}, and {} is given. A model that was trained before keeps its shape and its "
              "tokenizer. Leave it out.",
@@ -122,34 +112,32 @@ TrainJob new_job(TrainCommandOptions& o) {
   });
   refuse_examples(run);
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
-    return read_data(init.of_data(), files, with.data, o.unknown == "skip");
+    return read_data(init->of_data(), files, with.data, o.unknown == "skip");
   });
   s.checkpoint.init = absolute_path(o.init);
   TG_CHECK(own_json(text_of(Json(s.checkpoint.init))) == Json(s.checkpoint.init), value,
            "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot store it. Rename the folder, or "
            "name it by a link (ln -s) whose path is UTF-8.",
            s.checkpoint.init);
-  return {std::move(s), std::move(init)};
+  return s;
 }
 
 int run(TrainCommandOptions& o) {
   const Device device = prepare(o);
-  TrainJob job = o.resume.empty() ? new_job(o) : resumed_job(o);
-  const RunSetup& s = job.start;
-  const std::optional<Origin> origin = job.init ? job.init->file.origin : std::nullopt;
-  return run_training(o, job.start, device, [&]() -> TrainedModel {
-    const bool begins = job.init && !s.resumed;
-    const Params params = begins ? load_model(job.init->folder, device).params : Params(device, s.run.train.seed);
+  std::optional<InitialModel> init;
+  RunSetup s = o.resume.empty() ? new_setup(o, init) : resumed_setup(o, init);
+  const std::optional<Origin> origin = init ? init->file.origin : std::nullopt;
+  return run_training(o, s, device, [&]() -> TrainedModel {
+    const bool begins = init && !s.resumed;
+    const Params params = begins ? load_model(init->folder, device).params : Params(device, s.run.train.seed);
     const Gpt model(params.shared(), s.run.model);
     return {.model = model,
             .params = params,
             .title = counted(params.count(), "parameter"),
             .save =
                 [=, &s] {
-                  if (origin)
-                    save_huggingface(s.out, s.run.model, params, {.origin = &*origin});
-                  else
-                    save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train));
+                  origin ? save_huggingface(s.out, s.run.model, params, {.origin = &*origin})
+                         : save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train));
                 },
             .files = huggingface_files(s.out),
             .hint = fmt::format("tapegrad generate --model {} {}", s.out,
