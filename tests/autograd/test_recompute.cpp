@@ -256,8 +256,7 @@ TEST_CASE("recompute: a write to what is read again is the Error that it is with
     x.mutable_data<float>()[0] = 1;
     messages.push_back(error_of([&] { backward(loss); }));
   }
-  CHECK(has(messages[0], "[rms_norm] input 0 (64, 128) f32 was changed after it was saved for backward"));
-  CHECK(has(messages[0], "in layer"));
+  CHECK_HAS(messages[0], "[rms_norm] input 0 (64, 128) f32 was changed after it was saved for backward", "in layer");
   CHECK(messages[0] == messages[1]);
   Tensor b = row(1).requires_grad_(), w = row(2).requires_grad_(), v = square(3).requires_grad_(), x = activation(4);
   const RecomputeScope on;

@@ -205,19 +205,18 @@ TEST_CASE("fragmented: cells and protocol by default, and those that flags choos
 
 TEST_CASE("fragmented: flags that are wrong are errors") {
   using Flags = FragmentedFlags;
-  CHECK(has(plan_error([](Flags& f) { f.batches = {0}; }), "[bench_fragmented] --batches is 0. It must be from 1 to "));
-  CHECK(has(plan_error([](Flags& f) { f.fragments = {0}; }), "--fragments is 0."));
-  CHECK(has(plan_error([](Flags& f) { f.sizes = {100}, f.fragments = {8}; }),
-            "[bench_fragmented] --sizes 100 cannot be split into --fragments 8. Each size must be a multiple"));
-  CHECK(has(plan_error([](Flags& f) { f.sizes = {31}; }), "--sizes is 31. It must be from 32 to "));
-  CHECK(has(plan_error([](Flags& f) { f.steps = 0; }), "--steps is 0."));
-  CHECK(has(plan_error([](Flags& f) { f.warmup = 0; }), "--warmup is 0."));
-  CHECK(has(plan_error([](Flags& f) { f.device = "abacus"; }), "abacus"));
-  CHECK(has(plan_error([](Flags& f) { f.batches = {8, 8}; }), "'2048, batch 8, linear' comes twice."));
-  CHECK(has(plan_error([](Flags& f) { f.step = {StepWay::folded, StepWay::folded}; }), "'folded, eager' comes twice."));
+  CHECK_HAS(plan_error([](Flags& f) { f.batches = {0}; }), "[bench_fragmented] --batches is 0. It must be from 1 to ");
+  CHECK_HAS(plan_error([](Flags& f) { f.fragments = {0}; }), "--fragments is 0.");
+  CHECK_HAS(plan_error([](Flags& f) { f.sizes = {100}, f.fragments = {8}; }),
+            "[bench_fragmented] --sizes 100 cannot be split into --fragments 8. Each size must be a multiple");
+  CHECK_HAS(plan_error([](Flags& f) { f.sizes = {31}; }), "--sizes is 31. It must be from 32 to ");
+  CHECK_HAS(plan_error([](Flags& f) { f.steps = 0; }), "--steps is 0.");
+  CHECK_HAS(plan_error([](Flags& f) { f.warmup = 0; }), "--warmup is 0.");
+  CHECK_HAS(plan_error([](Flags& f) { f.device = "abacus"; }), "abacus");
+  CHECK_HAS(plan_error([](Flags& f) { f.batches = {8, 8}; }), "'2048, batch 8, linear' comes twice.");
+  CHECK_HAS(plan_error([](Flags& f) { f.step = {StepWay::folded, StepWay::folded}; }), "'folded, eager' comes twice.");
   const std::string large = plan_error([](Flags& f) { f.sizes = {131072}, f.batches = {1 << 20}; });
-  CHECK(has(large, "[bench_fragmented] 131072, batch 1048576, linear takes "));
-  CHECK(has(large, " too little."));
+  CHECK_HAS(large, "[bench_fragmented] 131072, batch 1048576, linear takes ", " too little.");
 }
 
 TEST_CASE("fragmented: the text is the document's") {
@@ -234,12 +233,10 @@ TEST_CASE("fragmented: the text is the document's") {
         "  Forward time: 0.68ms\n  Backward time: 1.18ms\n  Peak memory: 133.3MB\n  Parameters: 4458496\n");
   CHECK(!has(document_text({rows[2]}), "Train"));
   const std::string memory = memory_table(rows);
-  CHECK(has(memory, "live  reserved  document   fair   4 P   3 P\n"));
-  CHECK(has(memory,
-            "2048, batch 1, train, 2 fragments      separate, eager  133.4     266.8     133.4  101.3  68.0  51.0"));
+  CHECK_HAS(memory, "live  reserved  document   fair   4 P   3 P\n",
+            "2048, batch 1, train, 2 fragments      separate, eager  133.4     266.8     133.4  101.3  68.0  51.0");
   const std::string beside = compare_with_document({rows[1], row(kTinyCell, 1, 1, 1)}, "a machine");
-  CHECK(has(beside, "Ours: a machine."));
-  CHECK(has(beside, "0.55      1.55  133.4              0.55      1.55  133.4             100 %"));
+  CHECK_HAS(beside, "Ours: a machine.", "0.55      1.55  133.4              0.55      1.55  133.4             100 %");
   CHECK(!has(beside, "64, batch 3"));
   CHECK(compare_with_document({row(kTinyCell, 1, 1, 1)}, "a machine").empty());
 }

@@ -102,7 +102,7 @@ TEST_CASE("switchback: rows and protocol by default, and those that flags choose
   CHECK(plan.setup.layers);
   const bool fast = has(machine().backend, "bf16 by");
   CHECK(plan.setup.dtype == (fast ? DType::bf16 : DType::f32));
-  CHECK(has(plan.why, fast ? "has instructions" : "has no instructions"));
+  CHECK_HAS(plan.why, fast ? "has instructions" : "has no instructions");
   SwitchBackFlags f;
   f.full = true, f.dims = {1408, 1664}, f.batch = {1024}, f.dtype = "f32", f.parts_only = true;
   const SwitchBackPlan full = switchback_plan(f);
@@ -124,23 +124,23 @@ TEST_CASE("switchback: rows and protocol by default, and those that flags choose
 }
 
 TEST_CASE("switchback: flags that are wrong are errors") {
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.repeat = 0; }),
-            "[bench_switchback] --repeat is 0. It must be from 1 to 1000000."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.dims = {0}; }), "--dims is 0."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.batch = {-1}; }), "--batch is -1."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.rows = {12}; }), "--rows is 12. It must be from 0 to 11."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.device = "abacus"; }), "abacus"));
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.repeat = 0; }),
+            "[bench_switchback] --repeat is 0. It must be from 1 to 1000000.");
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.dims = {0}; }), "--dims is 0.");
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.batch = {-1}; }), "--batch is -1.");
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.rows = {12}; }), "--rows is 12. It must be from 0 to 11.");
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.device = "abacus"; }), "abacus");
   for (const char* word : {"four", "4x", "0", "-1", "inf", ""}) {
     CAPTURE(word);
-    CHECK(has(plan_error([&](SwitchBackFlags& f) { f.wm = {word}; }), "--wm has '"));
+    CHECK_HAS(plan_error([&](SwitchBackFlags& f) { f.wm = {word}; }), "--wm has '");
   }
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.dims = {100'000}; }),
-            "100000 times --wm 4 is 400000. Both sizes of the layer must be from 1 to 131071."));
-  CHECK(has(plan_error([](SwitchBackFlags& f) { f.rows = {3, 3}; }), "'4096 -> 1024, batch 2048' comes twice."));
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.dims = {100'000}; }),
+            "100000 times --wm 4 is 400000. Both sizes of the layer must be from 1 to 131071.");
+  CHECK_HAS(plan_error([](SwitchBackFlags& f) { f.rows = {3, 3}; }), "'4096 -> 1024, batch 2048' comes twice.");
   const std::string large =
       plan_error([](SwitchBackFlags& f) { f.dims = {1024}, f.batch = {200'000'000}, f.dtype = "f32"; });
-  CHECK(has(large, "[bench_switchback] 1024 -> 4096, batch 200000000 takes "));
-  CHECK(has(large, " too little. All tensors of a step must fit. These would fit: --batch "));
+  CHECK_HAS(large, "[bench_switchback] 1024 -> 4096, batch 200000000 takes ",
+            " too little. All tensors of a step must fit. These would fit: --batch ");
 }
 
 TEST_CASE("switchback: each op computes what its key says") {
@@ -263,7 +263,7 @@ TEST_CASE("switchback: lines and objects are the document's") {
       object.starts_with("{\"repeat\": 64, \"batch_size\": 2048, \"dim_out\": 1408, \"dim_in\": 6144, \"wm\": 4.3637, "
                          "\"switch\": true, \"standard_fwd\": "));
   CHECK(object.ends_with("}"));
-  CHECK(has(document_object({1024, 4, 1024, false}, 64, counted()), "\"wm\": 4, \"switch\": false, "));
+  CHECK_HAS(document_object({1024, 4, 1024, false}, 64, counted()), "\"wm\": 4, \"switch\": false, ");
   const char* keys[] = {"repeat", "batch_size", "dim_out", "dim_in", "wm", "switch"};
   const Json parsed = own_json(object);
   const auto members = parsed.items();
@@ -289,9 +289,8 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
   CHECK(speedup(layers, layers[3]) == 0.5);
   CHECK(best_speedup(layers) == 1.5);
   const std::string steps = layer_lines(layers);
-  CHECK(has(steps, "eager  4.000  3.000  5.000     1.00\n"));
-  CHECK(has(steps, "compiled  6.000  6.000  6.000     0.50\n"));
-  CHECK(has(steps, "fastest linear over fastest of 8-bit codes: 1.50\n"));
+  CHECK_HAS(steps, "eager  4.000  3.000  5.000     1.00\n", "compiled  6.000  6.000  6.000     0.50\n",
+            "fastest linear over fastest of 8-bit codes: 1.50\n");
   CHECK(layer_lines({}).empty());
 
   const SwitchBackShape shape{2048, 4, 32768, false}, back{2048, 4, 32768, true};
@@ -303,18 +302,15 @@ TEST_CASE("switchback: tables, speedups, the document beside, and the file") {
       "as asked for"};
   report.rows = {row(shape, counted()), row(kTinyShape, counted()), row(back, twice)};
   const std::string table = summary(report.rows);
-  CHECK(has(table, "2048 -> 8192  32768      12.0     98.0     114 "));
-  CHECK(has(table, "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7"));
+  CHECK_HAS(table, "2048 -> 8192  32768      12.0     98.0     114 ",
+            "24 -> 48         40      6.00     49.0    57.0       0.12      0.11          73.7");
 
   const std::string beside = compare_with_document(report.rows, "bf16 on cpu, means of 8");
-  CHECK(has(beside, "Compared with document 001"));
-  CHECK(has(beside, "Ours: bf16 on cpu, means of 8."));
-  CHECK(has(beside,
-            "2048 -> 8192  32768           6.00     49.0    57.0       0.12      0.11               13.3     9.68"));
-  CHECK(has(beside, "8192 -> 2048  32768           18.0      147     171 "));
+  CHECK_HAS(beside, "Compared with document 001", "Ours: bf16 on cpu, means of 8.",
+            "2048 -> 8192  32768           6.00     49.0    57.0       0.12      0.11               13.3     9.68",
+            "8192 -> 2048  32768           18.0      147     171 ");
   CHECK(!has(beside, "24 -> 48"));
-  CHECK(has(rate_lines(report.rows[0], report.setup), "50 %  of  10.0  the peak of bf16"));
-  CHECK(has(rate_lines(report.rows[0], report.setup), "the bandwidth"));
+  CHECK_HAS(rate_lines(report.rows[0], report.setup), "50 %  of  10.0  the peak of bf16", "the bandwidth");
 
   // 2 x 32768 x 2048 x 8192 operations; fewer seconds of bytes, except passes.
   const DeviceRates rates = device_rates({"500", "1000", "4"});

@@ -71,21 +71,21 @@ TEST_CASE("timeit: the document's 24 runs in its order, and two before them") {
 }
 
 TEST_CASE("timeit: flags that are wrong are errors") {
-  CHECK(has(plan_error([](TimeitFlags& f) { f.warmups = {0, -1}; }), "--warmups is -1."));
-  CHECK(has(plan_error([](TimeitFlags& f) { f.sizes = {"small", "meduim"}; }), "'meduim'"));
-  CHECK(has(plan_error([](TimeitFlags& f) { f.device = "abacus"; }), "abacus"));
-  CHECK(has(plan_error([](TimeitFlags& f) {
+  CHECK_HAS(plan_error([](TimeitFlags& f) { f.warmups = {0, -1}; }), "--warmups is -1.");
+  CHECK_HAS(plan_error([](TimeitFlags& f) { f.sizes = {"small", "meduim"}; }), "'meduim'");
+  CHECK_HAS(plan_error([](TimeitFlags& f) { f.device = "abacus"; }), "abacus");
+  CHECK_HAS(plan_error([](TimeitFlags& f) {
               f.warmups = {1, 1};
             }),
-            "[bench_gpt_timeit] 'small_forward_warmup_1_mixed_False' comes twice."));
-  CHECK(has(plan_error([](TimeitFlags& f) { f.filter = "nothing"; }),
-            "no run has 'nothing' in its name, such as small_forward_warmup_0_mixed_False."));
+            "[bench_gpt_timeit] 'small_forward_warmup_1_mixed_False' comes twice.");
+  CHECK_HAS(plan_error([](TimeitFlags& f) { f.filter = "nothing"; }),
+            "no run has 'nothing' in its name, such as small_forward_warmup_0_mixed_False.");
   const std::string large = plan_error([](TimeitFlags& f) { f.setup.batch = 10'000'000; });
-  CHECK(has(large,
-            "[bench_gpt_timeit] small_forward_backward_warmup_0_mixed_False with batch 10000000 and context 128 "));
-  CHECK(has(large, " too little. All tensors of a step must fit. These would fit: --batch "));
-  CHECK(has(plan_error([](TimeitFlags& f) { f.setup.vocab = 2'000'000'000; }),
-            "No --batch is small enough: make the model or the context smaller."));
+  CHECK_HAS(large,
+            "[bench_gpt_timeit] small_forward_backward_warmup_0_mixed_False with batch 10000000 and context 128 ",
+            " too little. All tensors of a step must fit. These would fit: --batch ");
+  CHECK_HAS(plan_error([](TimeitFlags& f) { f.setup.vocab = 2'000'000'000; }),
+            "No --batch is small enough: make the model or the context smaller.");
 }
 
 TEST_CASE("timeit: what a run takes is known before") {
@@ -150,8 +150,8 @@ TEST_CASE("timeit: the same seed makes the same run, and what is not done is an 
     t.assign(t.detach() * by);
   };
   scale(a, "ln_f.weight", 2);
-  const std::string gradient = error_of([&] { a.profile(run.computation, 0); });
-  CHECK(has(gradient, "[bench_gpt_timeit] after 4 backward passes the gradient of ln_f.weight is off 4 times"));
+  CHECK_SAYS(a.profile(run.computation, 0),
+             "[bench_gpt_timeit] after 4 backward passes the gradient of ln_f.weight is off 4 times");
   scale(b, "lm_head.weight", 1000);
   CHECK_SAYS(b.profile(Computation::forward, 0), "[bench_gpt_timeit] the loss is ");
 }
@@ -244,20 +244,19 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
   WarmupClaim claim = warmup_claim(rows);
   REQUIRE(claim.pairs.size() == 1);
   CHECK(claim.holds());
-  CHECK(has(text(claim), "small_forward_mixed_False  1.000000  0.500000  less\nverdict: it holds, in 1 of 1 pairs\n"));
+  CHECK_HAS(text(claim), "small_forward_mixed_False  1.000000  0.500000  less\nverdict: it holds, in 1 of 1 pairs\n");
   rows.push_back(row("small", Computation::backward, 1, false, {2, 4}));
   claim = warmup_claim(rows);
   CHECK(claim.holding() == 1);
   CHECK(!claim.holds());
-  CHECK(has(text(claim), "not less\nverdict: it does not hold here, in 1 of 2 pairs\n"));
-  CHECK(has(text(warmup_claim({rows[0]})), "not checked"));
+  CHECK_HAS(text(claim), "not less\nverdict: it does not hold here, in 1 of 2 pairs\n");
+  CHECK_HAS(text(warmup_claim({rows[0]})), "not checked");
   CHECK(!warmup_claim({rows[0]}).holds());
 
   CHECK(sums_text(rows).empty());
   rows.push_back(row("small", Computation::forward_backward, 0, false, {4, 4}));
   const std::string sums = sums_text(rows);
-  CHECK(has(sums, "small_warmup_0_mixed_False"));
-  CHECK(has(sums, "5.000000          4.000000  1.250\n"));
+  CHECK_HAS(sums, "small_warmup_0_mixed_False", "5.000000          4.000000  1.250\n");
 
   TimeitReport report{
       {{"a processor", "cpu", "x86-64-v4, 2 thread(s)", "g++ 12", 2, 2}, "wall", "abc", "bench_gpt_timeit --json x"},
@@ -265,10 +264,10 @@ TEST_CASE("timeit: the warm-up claim and its verdict, parts beside the whole, an
       {row("small", Computation::forward_backward, 0, false, {0.5})},
       rows};
   const std::string table = compare_with_document(report);
-  CHECK(has(table,
+  CHECK_HAS(table,
             "standalone_small_forward_backward_warmup_0_mixed_False   500.000   500.000     0.000      260.487  "
-            "221.089  77.023   0.52\n"));
-  CHECK(has(table, "small_forward_warmup_0_mixed_False                      2000.000"));
+            "221.089  77.023   0.52\n",
+            "small_forward_warmup_0_mixed_False                      2000.000");
   report.standalone.clear();
   for (TimeitRow& r : report.matrix) r.run.size = "tiny";
   CHECK(compare_with_document(report).empty());

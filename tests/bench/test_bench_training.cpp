@@ -134,27 +134,27 @@ TEST_CASE("training is shown to train, and what does not is an error") {
       spoil(s);
       return error_of([&] { check_step(s, mode); });
     };
-    CHECK(has(error([](Work& s) { s.f = [](Inputs in) { return std::vector{sum(in[0])}; }; }),
-              "[bench_training] step 1 of training (" + std::string(name_of(mode)) + ") moves B by 0. "));
-    CHECK(has(error([](Work& s) {
+    CHECK_HAS(error([](Work& s) { s.f = [](Inputs in) { return std::vector{sum(in[0])}; }; }),
+              "[bench_training] step 1 of training (" + std::string(name_of(mode)) + ") moves B by 0. ");
+    CHECK_HAS(error([](Work& s) {
                 s.variables[1].assign(random(s.variables[1].shape(), 1));
               }),  // then A has a gradient at once
-              "moves A by 0.0001, besides its decay."));
-    CHECK(has(error([](Work& s) { std::swap(s.variables[0], s.variables[1]); }), "moves B by"));
-    CHECK(has(error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.5}; }; }),
-              "begins at 3.119"));
-    CHECK(has(
+              "moves A by 0.0001, besides its decay.");
+    CHECK_HAS(error([](Work& s) { std::swap(s.variables[0], s.variables[1]); }), "moves B by");
+    CHECK_HAS(error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.5}; }; }),
+              "begins at 3.119");
+    CHECK_HAS(
         error([](Work& s) { s.f = [f = s.f](Inputs in) { return std::vector{f(in)[0] * 0.0 + std::log(512.0)}; }; }),
-        "goes from 6.23832 to 6.23832 in 50 steps"));
+        "goes from 6.23832 to 6.23832 in 50 steps");
     const auto adamw_error = [&](double by) {
       const Tensor w = filled<float>({3}, 0);
       const Work work{[=](Inputs) { return w.assign(w + by), std::vector<Tensor>{}; }, {}, {w}};
       return error_of([&] { check_adamw(work, mode); });
     };
     CHECK(adamw_error(1e-4) == "no error");
-    CHECK(has(adamw_error(0),
-              "[bench_training] step 1 of AdamW (" + std::string(name_of(mode)) + ") moves its parameter by 0. "));
-    CHECK(has(adamw_error(1), "moves its parameter by 1. "));
+    CHECK_HAS(adamw_error(0),
+              "[bench_training] step 1 of AdamW (" + std::string(name_of(mode)) + ") moves its parameter by 0. ");
+    CHECK_HAS(adamw_error(1), "moves its parameter by 1. ");
     const auto gradients = [](double a, double b) {
       return Work{[=](Inputs in) { return std::vector{in[0], in[0] * a, in[0] * b}; }, {filled<float>({3}, 1)}};
     };
@@ -175,7 +175,7 @@ TEST_CASE("files of a run: JSON read back, the table beside the document") {
   TrainingReport r = report_of(rows);
   const std::string table = compare_with_document(r.rows);
   CHECK(times(table, "\n") == 3);
-  CHECK(has(table, "[10.000 µs 20.000 µs 40.000 µs]     [427.63 µs 436.78 µs 445.73 µs]  21.84\n"));
+  CHECK_HAS(table, "[10.000 µs 20.000 µs 40.000 µs]     [427.63 µs 436.78 µs 445.73 µs]  21.84\n");
   CHECK(compare_with_document({rows[2]}).empty());
 
   const std::string path = folder / "run.json";

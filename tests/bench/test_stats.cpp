@@ -233,8 +233,7 @@ TEST_CASE("a run measures, ends each sample synchronised, and is the next run's 
     runs = 0;
     const std::string e = error_of([&] { measured(b, {.folder = folder.string()}); });
     CAPTURE(e);
-    CHECK(has(e, "[criterion] "));
-    CHECK(has(e, "base/sample.json cannot be read: "));
+    CHECK_HAS(e, "[criterion] ", "base/sample.json cannot be read: ");
     CHECK(runs == 0);
   }
   fs::remove_all(folder);

@@ -178,9 +178,9 @@ TEST_CASE("a limit of the file size is an error, and the former files stay") {
   const Arguments longer = {"train", "--resume", "run", "--quiet", "--max-steps", "6"};
   Process p(folder.path, longer, {.file_limit = rlim_t(reference.files.at("checkpoint.safetensors").size() / 2)});
   CHECK(p.status() == 1);
-  CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: write of");
-  CHECK_HAS(p.errors(), "File too large. What was there before is unchanged. Free space");
-  CHECK_HAS(p.errors(), "holds the state after step 4; `tapegrad train --resume run` resumes from there.");
+  CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: write of",
+            "File too large. What was there before is unchanged. Free space",
+            "holds the state after step 4; `tapegrad train --resume run` resumes from there.");
   CHECK(read_file(folder / "run/checkpoint.safetensors") == reference.files.at("checkpoint.safetensors"));
   CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
   Process log(folder.path, longer, {.file_limit = rlim_t(fs::file_size(folder / "run/log.jsonl") / 2)});

@@ -369,8 +369,8 @@ TEST_CASE("an input that the function updates is an Error, in a trace and in a r
   for (int i = 0; i < 2; ++i) CHECK(bits_of(f({x, y})[0]) == bits_of(y + x));
   const auto before = bits_of(w);
   for (const Compiled& g : {f, make()}) {
-    CHECK(has(error_of_call(g, {x, w}), "[compile] input 1 is (3) f32, which the function updates"));
-    CHECK(has(error_of_call(g, {w, x}), "[compile] input 0 is (3) f32, which the function updates"));
+    CHECK_HAS(error_of_call(g, {x, w}), "[compile] input 1 is (3) f32, which the function updates");
+    CHECK_HAS(error_of_call(g, {w, x}), "[compile] input 0 is (3) f32, which the function updates");
   }
   CHECK(bits_of(w) == before);
   for (int i = 0; i < 2; ++i) {

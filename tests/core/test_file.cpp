@@ -72,8 +72,8 @@ TEST_CASE("file: reading by positions sees a file that is cut shorter or written
     other.append("SOME BYTES");
     fs::last_write_time(path, before + std::chrono::milliseconds(1500));
     const auto message = error([&] { file.check_unchanged(); });
-    CHECK_HAS(message, "[file] " + path + " was written to while it was being read: its 10 bytes are 1.500 s newer");
-    CHECK_HAS(message, "Restore it; to replace a file that is in use, rename a new one to its path.");
+    CHECK_HAS(message, "[file] " + path + " was written to while it was being read: its 10 bytes are 1.500 s newer",
+              "Restore it; to replace a file that is in use, rename a new one to its path.");
   }
   CHECK_HAS(error([&] { InputFile(folder / "none"); }), "[file] cannot read " + folder / "none: No such file");
   CHECK_HAS(error([&] { InputFile f(folder.path); }), folder.path + ": it is a folder.");
@@ -135,8 +135,8 @@ TEST_CASE("file: a write that fails leaves the former file and nothing else") {
     const auto message = error_of(Error::Kind::io, [&] { write_file_atomically(path, std::string(10'000, 'x')); });
     REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
     signal(SIGXFSZ, former_handler);
-    CHECK_HAS(message, "[file] cannot write " + path + ": write of " + path + ".");
-    CHECK_HAS(message, "failed: File too large. What was there before is unchanged. Free space");
+    CHECK_HAS(message, "[file] cannot write " + path + ": write of " + path + ".",
+              "failed: File too large. What was there before is unchanged. Free space");
   }
   SUBCASE("a tensor cannot be evaluated") {
     const Tensor x = tensor<float>({1, 2}, {2});
@@ -155,8 +155,8 @@ TEST_CASE("file: targets that cannot be written are named with the reason") {
   const auto write_error = [](const std::string& path) {
     return error_of(Error::Kind::io, [&] { write_file_atomically(path, "x"); });
   };
-  CHECK_HAS(write_error(folder / "none/a"), "its folder cannot be opened: No such file or directory.");
-  CHECK_HAS(write_error(folder / "none/a"), "Make the folder first");
+  CHECK_HAS(write_error(folder / "none/a"), "its folder cannot be opened: No such file or directory.",
+            "Make the folder first");
   CHECK_HAS(write_error(folder / "a/b"),
             "[file] cannot write " + folder / "a/b: its folder cannot be opened: Not a dir");
   CHECK_HAS(write_error(folder.path), folder.path + ": it is a folder.");

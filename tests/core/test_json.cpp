@@ -53,7 +53,7 @@ TEST_CASE("json: a null becomes what it is used as; keys are added, found and er
   for (const auto& [key, x] : j.items()) seen += key + "=" + text_of(x);
   CHECK(seen == R"(list=[2,{"c":3}])");
   for (const Json& x : j["list"]) seen += x.type_name();
-  CHECK(has(seen, "numberobject"));
+  CHECK_HAS(seen, "numberobject");
 }
 TEST_CASE("json: what is not there or of another type is an Error that shows the value") {
   const Json j = {{"a", 1}};

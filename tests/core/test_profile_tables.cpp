@@ -106,9 +106,8 @@ TEST_CASE("profile tables: long names are cut at 100 characters, whatever they a
   }();
   p.kernels = {kernel(name, 2), kernel(accents, 1)};
   const std::string text = to_text(profile_tables(p)[0]);
-  CHECK(has(text, "  " + name.substr(0, 99) + "…\n"));
-  CHECK(has(text, "  " + accents.substr(0, 2 * 99) + "…\n"));
-  CHECK(has(text, "  " + std::string(100, '-') + "\n"));
+  CHECK_HAS(text, "  " + name.substr(0, 99) + "…\n", "  " + accents.substr(0, 2 * 99) + "…\n",
+            "  " + std::string(100, '-') + "\n");
 }
 TEST_CASE("profile tables: kernel time by the range that made the kernels, for each of its instances") {
   Profile p;

@@ -332,11 +332,11 @@ TEST_CASE("profiler: errors") {
   { Profiler forgotten; }
   Profiler next;  // its place is free
   const Tensor x = filled({2}, 1.f);
-  CHECK(has(error_of([&] {
+  CHECK_HAS(error_of([&] {
               const ProfileRange range("fails");
               (void)matmul(x, filled({3, 3}, 1.f));
             }),
-            "[matmul]"));
+            "[matmul]");
   const Profile p = next.stop();
   REQUIRE(p.ranges.size() == 1);  // its range ended with the Error
   CHECK(p.ranges[0].end < p.duration);

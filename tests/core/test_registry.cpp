@@ -85,8 +85,8 @@ TEST_CASE("TG_ISA that is no level is an error") {
 TEST_CASE("the CPU is described by the level of its kernels") {
   const int level = kernel_level(Backend::cpu);
   CHECK(level <= isa_level());
-  CHECK(has(runtime_of(Device::cpu()).describe(0),
-            level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level)));
+  CHECK_HAS(runtime_of(Device::cpu()).describe(0),
+            level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level));
 }
 TEST_CASE("gradients: what is for training has one, what is a gradient or an update has none") {
   std::map<std::string_view, OpInfo> ops;

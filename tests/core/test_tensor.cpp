@@ -177,8 +177,8 @@ TEST_CASE("randn, trunc_normal and rand are the generator's values, whatever the
   CHECK_SAYS(trunc_normal({2}, a, 0, -1), "[trunc_normal] standard deviation -1 is negative");
   CHECK_SAYS(trunc_normal({2}, a, 0, 1, DType::i32), "[trunc_normal] cannot draw i32 values.");
   CHECK_SAYS(rand({2}, a, 0, 1, DType::i32), "[rand] cannot draw i32 values.");
-  CHECK(
-      has(error_of([&] { randn({2}, a, kInf, 1); }), "[randn] mean inf and standard deviation 1. Both must be finite"));
+  CHECK_HAS(error_of([&] { randn({2}, a, kInf, 1); }),
+            "[randn] mean inf and standard deviation 1. Both must be finite");
   CHECK_SAYS(rand({2}, a, 1, 0), "[rand] from 1 to 0. The bounds must be finite and ordered");
   CHECK_SAYS(rand({2}, a, -3e38, 3e38), "[rand] from -3e+38 to 3e+38. The bounds must be finite");
   CHECK(a == b);  // a refused draw takes nothing
@@ -248,9 +248,8 @@ TEST_CASE("views share storage, and reshape copies only where it must") {
 TEST_CASE("reading: dtype, layout and count are checked") {
   Tensor x = random({2, 3}, 1).label("w");
   CHECK_SAYS(x.data<double>(), "[data] tensor is 'w' (2, 3) f32, read as f64. Use .to(DType::f64).");
-  CHECK(
-      has(error_of([&] { (void)transpose(x).data<float>(); }),
-          "[data] tensor (3, 2) f32 has strides (1, 3). Only contiguous data has a plain pointer; use contiguous()."));
+  CHECK_HAS(error_of([&] { (void)transpose(x).data<float>(); }),
+            "[data] tensor (3, 2) f32 has strides (1, 3). Only contiguous data has a plain pointer; use contiguous().");
   CHECK_SAYS(x.item<float>(), "[item] 'w' (2, 3) f32 has 6 elements. Only a tensor with one element");
   CHECK(x.data<float>() == x.mutable_data<float>());
   CHECK(x.size(-1) == 3);
@@ -281,7 +280,7 @@ TEST_CASE("printing") {
   CHECK(to_string(Tensor()) == "an empty tensor");
   CHECK(fmt::format("{}", x) == "'x' (2, 3) f32");
   LazyScope lazy;
-  CHECK(has(to_string(x * 2.0), "[[2, 5, -0.25]"));
+  CHECK_HAS(to_string(x * 2.0), "[[2, 5, -0.25]");
 }
 TEST_CASE("names: devices, dtypes, shapes") {
   CHECK(Device::parse("cpu") == Device::cpu());
@@ -317,7 +316,7 @@ TEST_CASE("a device that this build or machine does not have (skipped where ther
     // a build with CUDA says here what the machine lacks
     CHECK((has(e, "[device] cuda was asked for, and this build has no CUDA backend. ") ||
            has(e, "[device] cuda:0 was asked for, and there is none: ")));
-    CHECK(has(e, "Use the device cpu"));
+    CHECK_HAS(e, "Use the device cpu");
   }
   CHECK_SAYS(runtime_of({Backend::cpu, 1}), "[device] there is no cpu");
 }

@@ -81,8 +81,8 @@ TEST_CASE("an error in a second thread reaches its own caller and leaves the oth
       messages[i] = error_of([&] { matmul(a, a); });
     }
   });
-  CHECK(has(messages[0], "in first"));
-  CHECK(has(messages[1], "in second"));
+  CHECK_HAS(messages[0], "in first");
+  CHECK_HAS(messages[1], "in second");
 }
 TEST_CASE("two threads train two models at once") {
   const std::vector<float> expected[] = {train_small(false, 1), train_small(true, 2)};
@@ -298,8 +298,8 @@ TEST_CASE("sums over ranks: a thread for messages that the system has not is an 
   REQUIRE(pthread_setattr_default_np(&huge) == 0);
   const std::string message = error_of(Error::Kind::comm, [] { const CommJobs jobs; });
   pthread_setattr_default_np(&before);
-  CHECK_HAS(message, "[comm] a thread for the messages between ranks does not start: ");
-  CHECK_HAS(message, "Raise the limit (ulimit -u), or start fewer ranks or threads.");
+  CHECK_HAS(message, "[comm] a thread for the messages between ranks does not start: ",
+            "Raise the limit (ulimit -u), or start fewer ranks or threads.");
 }
 #endif
 

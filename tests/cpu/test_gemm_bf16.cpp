@@ -160,20 +160,19 @@ TEST_CASE("TG_BF16 names a way that this machine has, or products and describe()
   CHECK(error("f32") == "no error");
   for (const char* wrong : {"avx", "", "AMX"}) {
     const std::string text = error(wrong);
-    CHECK(has(
+    CHECK_HAS(
         text,
         fmt::format(
             "[matmul] TG_BF16 is '{}'. It must name a path for bf16 GEMM: f32, avx512 and amx; this machine has f32",
-            wrong)));
-    CHECK(has(text, "Change or unset it."));
+            wrong),
+        "Change or unset it.");
   }
   for (const Bf16Path path : {Bf16Path::avx512, Bf16Path::amx}) {
     const std::string name(name_of(path));
     CHECK((error(name.c_str()) == "no error") == has(path));
     if (!has(path)) continue;
     const WithEnv env("TG_BF16", name);
-    CHECK(
-        has(runtime_of(Device::cpu()).describe(0), path == Bf16Path::amx ? ", bf16 by AMX" : ", bf16 by AVX512_BF16"));
+    CHECK_HAS(runtime_of(Device::cpu()).describe(0), path == Bf16Path::amx ? ", bf16 by AMX" : ", bf16 by AVX512_BF16");
   }
   const WithEnv env("TG_BF16", "f32");
   CHECK(!has(runtime_of(Device::cpu()).describe(0), "bf16"));

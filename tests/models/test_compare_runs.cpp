@@ -268,9 +268,8 @@ TEST_CASE("sides: as text, and what they refuse") {
 TEST_CASE("report: worst first, all on demand, and JSON with everything") {
   const Comparison c = of_own(Fault::value);
   const std::string some = to_table(c, 3), all = to_table(c, -1);
-  CHECK_HAS(some, "cpu/f32 against cpu/f64: ");
-  CHECK_HAS(some, "the first in the order of execution is forward own.middle test_passed");
-  CHECK_HAS(some, fmt::format("and {} more", c.tensors.size() - 3));
+  CHECK_HAS(some, "cpu/f32 against cpu/f64: ", "the first in the order of execution is forward own.middle test_passed",
+            fmt::format("and {} more", c.tensors.size() - 3));
   CHECK(std::count(some.begin(), some.end(), '\n') == 1 + 1 + 3 + 1);
   CHECK(size_t(std::count(all.begin(), all.end(), '\n')) == 2 + c.tensors.size());
   CHECK_HAS(to_table(of_own(Fault::none)), "all within their tolerance");

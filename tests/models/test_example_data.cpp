@@ -165,7 +165,7 @@ TEST_CASE("examples: markers in contents stay text") {
   const BpeTokenizer t = chat_tokenizer();
   CHECK(std::ranges::count(e.rows[0][0]->tokens, t.id_of("<|im_end|>")) == 3);
   CHECK(std::ranges::count(e.rows[0][0]->tokens, t.id_of("<|im_start|>")) == 3);
-  CHECK(has(counted(e), ".<|im_start|><|im_end|>."));
+  CHECK_HAS(counted(e), ".<|im_start|><|im_end|>.");
 }
 
 TEST_CASE("examples: longer ones are cut at the end and counted; one without a target left is refused or skipped") {
@@ -196,8 +196,7 @@ TEST_CASE("examples: what is no example is refused by file, line and keys") {
     CAPTURE(line);
     const std::string message =
         f.error("{\"text\": \"ok\", \"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}\n" + line, o);
-    CHECK_HAS(message, what);
-    CHECK_HAS(message, "\n    in " + f.path + "/d.jsonl:2");
+    CHECK_HAS(message, what, "\n    in " + f.path + "/d.jsonl:2");
   };
   const auto talk = [](const std::string& messages) { return "{\"messages\": [" + messages + "]}"; };
   says(R"({"text": "a)", "is not JSON");
@@ -246,8 +245,7 @@ TEST_CASE("examples: a long line takes time in proportion, and one of 50 MB is r
   CHECK(f.read("{\"text\": \"" + a + "\"}", o).cut == 1);
   for (const std::string end : {"\"}", ""}) {
     const std::string message = f.error("{\"text\": \"" + std::string(50 << 20, 'a') + end, o);
-    CHECK_HAS(message, "the line has 524288");
-    CHECK_HAS(message, "It may have 16777216.");
+    CHECK_HAS(message, "the line has 524288", "It may have 16777216.");
   }
   CHECK(f.error("{\"text\": \"" + a, o).size() < 800);
 }

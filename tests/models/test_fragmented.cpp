@@ -220,11 +220,11 @@ TEST_CASE("FragmentedLinear: what it refuses") {
       FragmentedLinear(p.at("l"), in, 8, o);
     });
   };
-  CHECK(has(refused(24, {.fragments = 5}), "in 24 cannot be split into 5 equal fragments"));
-  CHECK(has(refused(24, {.fragments = 0}), "fragments is 0"));
-  CHECK(has(refused(24, {.fragments = 4}), "the compressed size is 0"));
-  CHECK(has(refused(64, {.fragments = 4, .compressed = -1}), "compressed is -1"));
-  CHECK(has(refused(0, {.fragments = 1}), "in is 0"));
+  CHECK_HAS(refused(24, {.fragments = 5}), "in 24 cannot be split into 5 equal fragments");
+  CHECK_HAS(refused(24, {.fragments = 0}), "fragments is 0");
+  CHECK_HAS(refused(24, {.fragments = 4}), "the compressed size is 0");
+  CHECK_HAS(refused(64, {.fragments = 4, .compressed = -1}), "compressed is -1");
+  CHECK_HAS(refused(0, {.fragments = 1}), "in is 0");
   const Layer l = small(DType::f32);
   CHECK_SAYS(l.layer.forward(zeros({2, 23})), "Its last size must be 24: 4 fragments of 6");
   CHECK_SAYS(l.layer.forward(Tensor()), "fragmented_linear");
@@ -232,9 +232,7 @@ TEST_CASE("FragmentedLinear: what it refuses") {
     for (const float bad : {NAN, INFINITY}) {
       const Tensor x = random({3, 24}, 1);
       slice_update(x, filled({3, 1}, bad), tensor<int64_t>({13}, {}), 1);
-      const std::string says = error_of([&] { l.layer.forward(x, how); });
-      CHECK(has(says, "the score of row 0, fragment 2 is"));
-      CHECK(has(says, "in l"));
+      CHECK_SAYS(l.layer.forward(x, how), "the score of row 0, fragment 2 is", "in l");
     }
 }
 namespace {
@@ -302,9 +300,9 @@ TEST_CASE("a Gpt with fragmented layers: what it refuses") {
       Gpt(p, c);
     });
   };
-  CHECK(has(refused([](auto& c) { c.fragments = -1; }), "fragments is -1"));
-  CHECK(has(refused([](auto& c) { c.fragmented = "mlp"; }), "the target 'mlp' matches no module"));
-  CHECK(has(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be split into 5 equal fragments"));
+  CHECK_HAS(refused([](auto& c) { c.fragments = -1; }), "fragments is -1");
+  CHECK_HAS(refused([](auto& c) { c.fragmented = "mlp"; }), "the target 'mlp' matches no module");
+  CHECK_HAS(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be split into 5 equal fragments");
   const Params params({}, 1);
   Gpt model(params, kGpt);
   CHECK_SAYS(apply_lora(model, params, {.targets = {"*.mlp.fc"}}), "'h.0.mlp.fc' is a FragmentedLinear");

@@ -261,8 +261,7 @@ TEST_CASE("hugging face: keys that another program changed count more than what 
   j = good;
   j["tapegrad"]["model"]["heads"] = "many";
   to.config(j);
-  CHECK_HAS(to.error(), "'heads' is \"many\"");
-  CHECK_HAS(to.error(), "\n    in " + to.path + "/config.json");
+  CHECK_HAS(to.error(), "'heads' is \"many\"", "\n    in " + to.path + "/config.json");
   for (const Json& other : {Json(5), Json(nullptr), Json::array({1}), Json::object()}) {
     j["tapegrad"] = other;
     to.config(j);
@@ -323,9 +322,8 @@ TEST_CASE("hugging face: other names, buffers and dtypes that files have") {
 TEST_CASE("hugging face: config.json that is not computed here") {
   const Copy llama("llama"), gpt2("gpt2"), mistral("mistral"), qwen3("qwen3");
   CHECK(llama.error() == "no error");
-  CHECK_HAS(llama.with("model_type", "gemma3"), "model_type is 'gemma3', which has norms that scale by 1 + w");
-  CHECK_HAS(llama.with("model_type", "gemma3"), "The supported ones are gpt2, llama, mistral, qwen2, qwen3");
-  CHECK_HAS(llama.with("model_type", "gemma3"), "\n    in " + llama.path + "/config.json");
+  CHECK_HAS(llama.with("model_type", "gemma3"), "model_type is 'gemma3', which has norms that scale by 1 + w",
+            "The supported ones are gpt2, llama, mistral, qwen2, qwen3", "\n    in " + llama.path + "/config.json");
   CHECK_HAS(llama.with("model_type", "no such"), "model_type is 'no such'. The supported");
   CHECK_HAS(llama.with("model_type", 3), "'model_type' is 3. It must be a text in quotes");
   CHECK_HAS(gpt2.with("n_head", 5), "width 32 is not a multiple of heads 5");
@@ -420,8 +418,7 @@ TEST_CASE("hugging face: weights that are damaged or of another model") {
   fs::remove(llama / "model.safetensors");
   CHECK_HAS(llama.error(), "has neither model.safetensors nor model.safetensors.index.json");
   write_file_atomically(llama / "pytorch_model.bin", "x");
-  CHECK_HAS(llama.error(), "pytorch_model.bin alone, which only Python can read safely");
-  CHECK_HAS(llama.error(), "save_pretrained()");
+  CHECK_HAS(llama.error(), "pytorch_model.bin alone, which only Python can read safely", "save_pretrained()");
 }
 
 TEST_CASE("hugging face: an index of shards that is wrong") {

@@ -298,7 +298,7 @@ TEST_CASE("LoRA: a Trainer trains the adapters alone, and goes on bit for bit") 
   const auto records = rest_of(whole.trainer);
   CHECK(records.back().loss < records.front().loss - 0.1);
   for (const auto& [name, t] : whole.base.state()) CHECK(bits_of(t) == bits_of(weights.at(name)));
-  for (const auto& [name, t] : whole.trainer.state().tensors) CHECK(has(name, ".lora_"));
+  for (const auto& [name, t] : whole.trainer.state().tensors) CHECK_HAS(name, ".lora_");
   CHECK(whole.trainer.state().tensors.size() == 3 * whole.lora.params().all().size());
   Tuning first(c, config), second(c, config);
   for (int i = 0; i < 5; ++i) first.trainer.step();

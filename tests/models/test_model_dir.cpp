@@ -47,8 +47,8 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   CHECK_HAS(with_model([](auto& g) { g["heads"] = 3; }), place + "/config.json");
   for (const char* field : {"vocab_size", "dropout", "norm", "init_std"})
     CHECK_HAS(with_model([&](auto& g) { g.erase(field); }), fmt::format("\"model\" has no '{}'. Every field", field));
-  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), "is (256, 64) in the model and (256, 32) f32");
-  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), place + "/model.safetensors");
+  CHECK_HAS(with_model([](auto& g) { g["width"] = 64; }), "is (256, 64) in the model and (256, 32) f32",
+            place + "/model.safetensors");
   CHECK_HAS(with_model([](auto& g) { g["layers"] = 2; }), place + "/model.safetensors");
   const std::string deep = std::string(400000, '[') + std::string(400000, ']');
   for (const auto& [text, part] :

@@ -232,9 +232,8 @@ TEST_CASE("PEFT: what changes the results and is not supported is refused by nam
   for (const auto& [key, x] : refused) {
     const std::string says = c.with(key, x);
     CHECK_HAS(says,
-              fmt::format("[adapter] '{}' is {}, which changes the results and is not supported.", key, text_of(x)));
-    CHECK_HAS(says, "Merge the adapter in Python by merge_and_unload()");
-    CHECK_HAS(says, "in " + c.path + "/adapter_config.json");
+              fmt::format("[adapter] '{}' is {}, which changes the results and is not supported.", key, text_of(x)),
+              "Merge the adapter in Python by merge_and_unload()", "in " + c.path + "/adapter_config.json");
   }
   std::istringstream types(  // of peft 0.21
       "ADALORA ADAMSS ADAPTION_PROMPT BEFT BOFT C3A CARTRIDGE CPT DEFT DELORA FOURIERFT FROD GLORA GRALORA HIRA HRA "
@@ -307,8 +306,8 @@ TEST_CASE("PEFT: names of modules by the class that it wrapped") {
     StateDict weights;
     for (const auto& [n, t] : c.weights()) weights[fmt::format("base_model.model.{}{}", outer, n.substr(23))] = t;
     const std::string says = c.with_weights(weights);
-    CHECK_HAS(says, fmt::format("has tensors for '{}layers.0.", outer));
-    CHECK_HAS(says, "It has 'model.layers.1.self_attn.v_proj', for one. An adapter fits");
+    CHECK_HAS(says, fmt::format("has tensors for '{}layers.0.", outer),
+              "It has 'model.layers.1.self_attn.v_proj', for one. An adapter fits");
   }
 }
 

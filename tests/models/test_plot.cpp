@@ -110,8 +110,7 @@ TEST_CASE("plot: braille has the width that is asked for, labels, and a line for
     }
     CHECK(widest <= size_t(std::max(width, 40)));
     CHECK(widest >= size_t(std::max(width, 40) - 2));
-    CHECK_HAS(text, "\na first: step 100, loss 2, lowest validation loss none\nb second: step 60, loss 3.5,");
-    CHECK_HAS(text, "3.5 ┤");
+    CHECK_HAS(text, "\na first: step 100, loss 2, lowest validation loss none\nb second: step 60, loss 3.5,", "3.5 ┤");
     CHECK(text.find('\x1b') == text.npos);
   }
   CHECK_HAS(plot_braille(runs, 80, true), "\x1b[34ma\x1b[0m first");

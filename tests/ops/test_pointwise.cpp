@@ -346,7 +346,7 @@ TEST_CASE("operators: comparisons and compound assignments") {
 TEST_CASE("bool tensors: made, converted, printed") {
   const Tensor c = gt(tensor<float>({-1, 2, kNan}, {3}), 0.0);
   CHECK(c.dtype() == DType::boolean);
-  CHECK(has(to_string(c), "[false, true, false]\n(3) bool"));
+  CHECK_HAS(to_string(c), "[false, true, false]\n(3) bool");
   CHECK(values<uint8_t>(c) == std::vector<uint8_t>{0, 1, 0});
   CHECK(values(c.to(DType::f32)) == std::vector<float>{0, 1, 0});
   CHECK(values<int>(tensor<float>({0, -0.f, 0.5f, kNan}, {4}).to(DType::boolean)) == std::vector<int>{0, 0, 1, 1});

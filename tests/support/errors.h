@@ -4,15 +4,18 @@
 #include <tapegrad/core/error.h>
 
 #include <string>
+#include <vector>
 
-// `use` throws an Error of this kind whose message contains `part`: CHECK_SAYS(f({1, 2}), "rank is 0"),
+// `use` throws an Error of this kind whose message contains each text: CHECK_SAYS(f({1, 2}), "rank is 0", "in f"),
 // CHECK_SAYS_OF(value, f({1, 2}), "rank is 0").
-#define CHECK_SAYS(use, part) CHECK_HAS(::tg::error_of([&] { (void)(use); }), part)
-#define CHECK_SAYS_OF(kind_, use, part) CHECK_HAS(::tg::error_of(::tg::Error::Kind::kind_, [&] { (void)(use); }), part)
-#define CHECK_HAS(message, part)                           \
-  do {                                                     \
-    const std::string m_ = (message);                      \
-    CHECK_MESSAGE(m_.find(part) != std::string::npos, m_); \
+#define CHECK_SAYS(use, ...) CHECK_HAS(::tg::error_of([&] { (void)(use); }), __VA_ARGS__)
+#define CHECK_SAYS_OF(kind_, use, ...) \
+  CHECK_HAS(::tg::error_of(::tg::Error::Kind::kind_, [&] { (void)(use); }), __VA_ARGS__)
+#define CHECK_HAS(message, ...)                                                        \
+  do {                                                                                 \
+    const std::string m_ = (message);                                                  \
+    for (const std::string& part_ : ::tg::texts(__VA_ARGS__))                          \
+      CHECK_MESSAGE(m_.find(part_) != std::string::npos, "no '", part_, "' in: ", m_); \
   } while (0)
 
 // CAPTURE of several expressions: "m, n := 3, 5".
@@ -30,6 +33,7 @@ template <class F> std::string error_of(Error::Kind kind, F f) {
   }
   return "no error";
 }
+template <class... T> std::vector<std::string> texts(const T&... x) { return {std::string(x)...}; }
 template <class... T> std::string shown(const T&... x) {
   std::string s;
   ((s += (s.empty() ? "" : ", ") + std::string(doctest::toString(x).c_str())), ...);
