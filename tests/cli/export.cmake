@@ -1,11 +1,4 @@
-# Models of other programs, end to end, with every bad input:
-#   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/export.cmake
-cmake_minimum_required(VERSION 3.25)
-set(name tapegrad_export)
-include(${CMAKE_CURRENT_LIST_DIR}/checks.cmake)
-
-string(REPEAT "the cat sat on the mat and the dog ate the log.\n" 60 text)
-file(WRITE ${dir}/text.txt "${text}")
+# Models of other programs, end to end, with every bad input.
 set(tiny --layers 2 --heads 2 --width 32 --context 16 --batch 4 --warmup 2 --quiet)
 set(llama --positions rope --norm rms_norm --activation swiglu)
 set(prompt --prompt "the " --temperature 0 --max-tokens 20)
@@ -14,8 +7,7 @@ run(0 train --data text.txt --out odd ${tiny} --norm rms_norm --max-steps 2)
 run(0 generate --model model ${prompt})
 set(continued "${out}")
 
-run(0 export --model model --to hf --out whole)
-expect(out "wrote whole, a llama of ")
+prints(out "wrote whole, a llama of " export --model model --to hf --out whole)
 run(0 export --model whole --out slash/)
 fail_if("slash/ is not whole" NOT EXISTS ${dir}/slash/model.safetensors)
 run(0 export --model whole --out shards --max-shard 20KB)
@@ -28,10 +20,8 @@ endif()
 foreach(folder whole shards)
   run(0 generate --model ${folder} ${prompt})
   fail_if("${folder} continues the prompt in another way: ${out}" NOT out STREQUAL continued)
-  run(0 inspect --model ${folder})
-  expect(out "model.layers.1.self_attn.q_proj.weight")
-  run(0 inspect --plan --model ${folder})
-  expect(out "a training step of 1 x 12 x 16 tokens")
+  prints(out "model.layers.1.self_attn.q_proj.weight" inspect --model ${folder})
+  prints(out "a training step of 1 x 12 x 16 tokens" inspect --plan --model ${folder})
 endforeach()
 
 run(0 finetune --model whole --data text.txt --out ad --max-steps 3 --warmup 2 --quiet)
@@ -43,8 +33,7 @@ endforeach()
 same_files(whole/config.json merged/config.json "a merged model has another configuration")
 differ(whole/model.safetensors merged/model.safetensors "a merged model has the weights of before")
 run(0 export --model whole --out half --dtype bf16)
-run(0 inspect --model half)
-expect(out "bf16")
+prints(out "bf16" inspect --model half)
 
 # GGUF, for llama.cpp
 run(0 train --data text.txt --out bytes ${tiny} ${llama} --max-steps 2)
@@ -75,8 +64,7 @@ refused(1 "norm is rms_norm, not layer_norm, as family \"gpt2\" would have" expo
 refused(2 "--max-shard is for --to hf" export --model bytes --to gguf --out never --max-shard 5GB)
 refused(2 "--out ends in .gguf, and --to hf makes a folder. Pass --to gguf." export --model bytes --out never.gguf)
 refused(2 "--dtype q8_0 is for --to gguf" export --model bytes --out never --dtype q8_0)
-refused(1 "bytes.gguf is a GGUF file, which tapegrad writes but cannot read"
-  generate --model bytes.gguf --prompt x)
+refused(1 "bytes.gguf is a GGUF file, which tapegrad writes but cannot read" generate --model bytes.gguf --prompt x)
 
 refused(2 "export needs --model DIR and --out PATH" export --out never)
 refused(2 "--to is 'onnx'" export --model model --to onnx --out never)
@@ -88,10 +76,8 @@ refused(1 "norm is rms_norm, not layer_norm, as family \"gpt2\" would have" expo
 file(COPY ${dir}/whole/config.json DESTINATION ${dir}/hollow)
 refused(1 "hollow has neither model.safetensors nor" generate --model hollow --prompt x)
 # The temporary folder of a killed export is removed
-execute_process(COMMAND sh -c "echo $$"
-  OUTPUT_VARIABLE gone OUTPUT_STRIP_TRAILING_WHITESPACE)
+execute_process(COMMAND sh -c "echo $$" OUTPUT_VARIABLE gone OUTPUT_STRIP_TRAILING_WHITESPACE)
 file(MAKE_DIRECTORY ${dir}/again.${gone}-0.tmp/inside)
 run(0 export --model model --out again)
 fail_if("the folder of an export that was killed stays, or blocks the next"
   EXISTS ${dir}/again.${gone}-0.tmp OR NOT EXISTS ${dir}/again/model.safetensors)
-report()

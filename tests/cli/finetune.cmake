@@ -1,16 +1,6 @@
-# Finetuning, end to end, with every bad input:
-#   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/finetune.cmake
-cmake_minimum_required(VERSION 3.25)
-set(name tapegrad_finetune)
-include(${CMAKE_CURRENT_LIST_DIR}/checks.cmake)
-
-set(cat "")
-set(dog "")
-foreach(i RANGE 1 60)
-  string(APPEND cat "the cat sat on the mat and the dog ate the log.\n")
-  string(APPEND dog "the dog ate the cat and the log sat on the mat.\n")
-endforeach()
-file(WRITE ${dir}/cat.txt "${cat}")
+# Finetuning, end to end, with every bad input.
+string(REPEAT "the dog ate the cat and the log sat on the mat.\n" 60 dog)
+file(WRITE ${dir}/cat.txt "${text}")
 file(WRITE ${dir}/dog.txt "${dog}")
 file(WRITE ${dir}/foreign.txt "the zebra")
 string(REPLACE "dog" "fog" fog "${dog}")
@@ -23,28 +13,26 @@ set(tiny --layers 2 --heads 2 --batch 4 --warmup 2 --quiet)
 run(0 train --data cat.txt --tokenizer char --out model ${tiny} --width 32 --context 16 --max-steps 30)
 run(0 train --data cat.txt --tokenizer char --out other ${tiny} --width 32 --context 16 --max-steps 2 --seed 2)
 run(0 train --data cat.txt --tokenizer char --out small ${tiny} --width 16 --context 16 --max-steps 2)
-run(0 train --data ids.bin --vocab-size 30000 ${tiny} --width 32 --max-steps 2 --context 4 --val-fraction 0.25 --out
-  ids)
+run(0 train --data ids.bin --vocab-size 30000 ${tiny} --width 32 --max-steps 2 --context 4 --val-fraction 0.25
+    --out ids)
 file(COPY_FILE ${dir}/model/model.safetensors ${dir}/before.safetensors)
 
 # Training adapters: the model stays
 set(never --model model --data dog.txt --out never)
 set(tune --batch 4 --warmup 2 --lr 0.02 --max-steps 6 --eval-every 3)
-run(0 finetune --model model --data dog.txt --out ad --rank 4 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1 ${tune})
+set(adapter --model model --data dog.txt --rank 4 --targets *.attn.qkv h.1.mlp.* --lora-dropout 0.1)
+run(0 finetune ${adapter} --out ad ${tune})
 expect(out "25728 parameters frozen, 2304 trained (LoRA of rank 4 on 4 modules)" "6/6" "val ")
 expect(out "try: tapegrad generate --model model --adapter ad")
 foreach(file adapter_config.json adapter_model.safetensors log.jsonl checkpoint.safetensors)
   fail_if("no ad/${file}" NOT EXISTS ${dir}/ad/${file})
 endforeach()
 same_files(model/model.safetensors before.safetensors "finetuning changed the model")
-run(0 finetune --model model --data dog.txt --out again --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.* --lora-dropout
-  0.1
-    --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --threads 1)
+list(APPEND adapter --alpha 8 --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet)
+run(0 finetune ${adapter} --out again --threads 1)
 fail_if("--quiet prints" out)
 same_files(ad/adapter_model.safetensors again/adapter_model.safetensors "the same run gave another adapter")
-run(0 finetune --model model --data dog.txt --out compiled --rank 4 --alpha 8 --targets *.attn.qkv h.1.mlp.*
-  --lora-dropout 0.1
-    --config tune.json --batch 4 --warmup 2 --eval-every 3 --quiet --compile)
+run(0 finetune ${adapter} --out compiled --compile)
 same_files(ad/adapter_model.safetensors compiled/adapter_model.safetensors "compiled steps gave another adapter")
 
 # Resume
@@ -69,8 +57,7 @@ refused(1 "${checkpoint} says that the model was there. Restore it, or pass its 
 run(0 finetune --resume ad --model moved --quiet)
 file(RENAME ${dir}/moved ${dir}/model)
 refused(1 "belongs to a run of `tapegrad finetune`, not of `tapegrad train`. Resume it with `tapegrad finetune \
---resume ad`."
-        train --resume ad)
+--resume ad`." train --resume ad)
 refused(1 "belongs to a run of `tapegrad train`, not of `tapegrad finetune`" finetune --resume model)
 refused(1 "belongs to a run of `tapegrad finetune`. A run of `tapegrad train` would overwrite it"
         train --data cat.txt --out ad ${tiny})
@@ -94,8 +81,7 @@ fail_if("the adapter changes nothing" adapted STREQUAL plain)
 refused(1 "--model ad is an adapter and a run. The flag takes a model. Pass --adapter ad." generate --model ad)
 run(0 generate --model model --adapter ad/ ${sampling} --no-cache)
 fail_if("other text without the cache than with it: ${adapted}" NOT out STREQUAL adapted)
-run(0 merge --model model --adapter ad --out merged)
-expect(out "merged 4 modules")
+prints(out "merged 4 modules" merge --model model --adapter ad --out merged)
 refused(1 "[merge] merged/model.safetensors exists, and a new model would overwrite the files in its folder. \
 Choose another --out, or pass --overwrite." merge --model model --adapter ad --out merged)
 run(0 merge --model model --adapter ad --out merged --overwrite)
@@ -125,8 +111,7 @@ expect(out "ad/adapter_model.safetensors: 8 tensors, 2304 parameters, 9216 bytes
   "\"r\": 4," "base_model.model.transformer.h.1.mlp.c_fc.lora_A.weight" "(4, 32)")
 run(0 inspect --adapter ad --model model)
 expect(out "module " " over model" "h.1.mlp.proj")
-run(0 inspect --adapter ad --json)
-expect(out "\"lora_alpha\": 8")
+prints(out "\"lora_alpha\": 8" inspect --adapter ad --json)
 refused(1 "--model ad is an adapter" inspect --model ad)
 refused(1 "other weights" inspect --model other --adapter ad)
 refused(2 "--adapter lists an adapter" inspect --adapter ad --arch gpt2)
@@ -149,8 +134,7 @@ refused(1 "[finetune] a resumed run keeps its adapter. Leave --adapter out." fin
 refused(1 "[adapter] nowhere does not exist." finetune ${never} --adapter nowhere)
 run(0 finetune --model model --data dog.txt --out rs --rslora --rank 4 ${tune} --quiet)
 differ(rs/adapter_model.safetensors ad/adapter_model.safetensors "--rslora changes nothing")
-run(0 inspect --model merged)
-expect(out "h.1.mlp.fc.weight")
+prints(out "h.1.mlp.fc.weight" inspect --model merged)
 
 # Refusals
 refused(2 "finetune needs --model DIR and --data FILE..., or --resume DIR" finetune --data dog.txt --out never)
@@ -198,8 +182,5 @@ refused(1 "[adapter] nowhere does not exist. An adapter is a folder with adapter
 adapter_model.safetensors, as `tapegrad finetune --out` and PEFT write it."
         generate --model model --adapter nowhere)
 refused(1 "--adapter model is a model and a run." generate --model model --adapter model)
-refused(1 "[model] nowhere does not exist. A model is a folder with config.json" finetune --model nowhere --data dog.txt
-  --out never)
-
-report()
-message(NOTICE "finetuning works")
+refused(1 "[model] nowhere does not exist. A model is a folder with config.json"
+        finetune --model nowhere --data dog.txt --out never)

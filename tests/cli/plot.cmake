@@ -1,13 +1,6 @@
-# Watching runs: event files of TensorBoard, and `tapegrad plot`:
-#   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/plot.cmake
-cmake_minimum_required(VERSION 3.25)
-set(name tapegrad_plot)
-include(${CMAKE_CURRENT_LIST_DIR}/checks.cmake)
-
-string(REPEAT "the cat sat on the mat and the dog ate the log.\n" 60 text)
-file(WRITE ${dir}/text.txt "${text}")
-set(tiny --data text.txt --tokenizer char --layers 1 --heads 2 --width 32 --context 16 --batch 4 --warmup 2 --eval-every
-    3)
+# Watching runs: event files of TensorBoard, and `tapegrad plot`.
+set(tiny --data text.txt --tokenizer char --layers 1 --heads 2 --width 32 --context 16 --batch 4 --warmup 2
+    --eval-every 3)
 macro(event_files folder number)
   file(GLOB files ${dir}/${folder}/events.out.tfevents.*)
   list(LENGTH files n)
@@ -27,8 +20,7 @@ run(0 train ${tiny} --max-steps 6 --sample-every 3 --out run --tensorboard event
 event_files(events/run 1)
 has_bytes(${files} "brain.Event:2" "loss/train" "loss/val" "perplexity/val" "lr" "grad_norm" "tokens_per_s"
           "memory/peak_bytes" "samples" "config" "max_steps")
-run(0 train --resume run)
-expect(out "nothing was written")
+prints(out "nothing was written" train --resume run)
 event_files(events/run 1)
 run(0 train --resume run --max-steps 9)
 event_files(events/run 2)
@@ -40,8 +32,7 @@ run(0 train --resume run --max-steps 12)
 event_files(other 1)
 run(0 train --help)
 expect(out "--tensorboard DIR" "continues there")
-run(0 finetune --help)
-expect(out "--tensorboard DIR")
+prints(out "--tensorboard DIR" finetune --help)
 run(0 finetune --model run --data text.txt --max-steps 2 --warmup 1 --out tuned --tensorboard tuned_events --quiet)
 event_files(tuned_events 1)
 run(0 train ${tiny} --max-steps 2 --no-save --out logged --tensorboard logged_events --quiet)
@@ -63,13 +54,11 @@ run(0 train --resume far/moved --max-steps 3)
 event_files(far/moved/events 2)
 run(0 train ${tiny} --max-steps 2 --out far/run --tensorboard outside --quiet)
 event_files(outside 1)
-run(0 train --resume far/run --max-steps 3)
-expect(err "${dir}/outside is neither in far/run nor next to it")
+prints(err "${dir}/outside is neither in far/run nor next to it" train --resume far/run --max-steps 3)
 event_files(outside 1)
 foreach(value "\"sample_every\": -5" "\"progress\": \"loud\"" "\"quiet\": true, \"sample_every\": 2")
   file(WRITE ${dir}/far/run/.watch "{${value}}")
-  run(0 train --resume far/run --quiet)
-  expect(err "far/run/.watch: [watch]")
+  prints(err "far/run/.watch: [watch]" train --resume far/run --quiet)
 endforeach()
 
 # plot: a page
@@ -123,4 +112,3 @@ file(WRITE ${dir}/torn.jsonl "x\n${log}{\"step\":13")
 run(0 plot torn.jsonl --terminal)
 expect(err "1 line of torn.jsonl cannot be read, and skipped")
 expect(out "a torn.jsonl: step 12")
-report()

@@ -1,25 +1,18 @@
-# `tapegrad tokenizer`, what it trains in use, and every bad input:
-#   cmake -DTAPEGRAD=<program> -DWORK=<scratch folder> -P tests/cli/tokenizer.cmake
-cmake_minimum_required(VERSION 3.25)
-set(name tapegrad_tokenizer)
-include(${CMAKE_CURRENT_LIST_DIR}/checks.cmake)
-
+# `tapegrad tokenizer`, what it trains in use, and every bad input.
 string(REPEAT "the cat sat on the mat and the dog ate the log.<|end|>\n" 60 text)
 file(WRITE ${dir}/text.txt "${text}")
 file(WRITE ${dir}/more.txt "cats and dogs, cats and dogs")
 file(WRITE ${dir}/empty.txt "")
 set(on tokenizer --train text.txt more.txt)
 
-run(0 ${on} --vocab 280 --special "<|end|>" "<|pad|>" --out new/bpe/)
-expect(out "wrote new/bpe, a tokenizer of 280 ids\n")
+prints(out "wrote new/bpe, a tokenizer of 280 ids\n" ${on} --vocab 280 --special "<|end|>" "<|pad|>" --out new/bpe/)
 fail_if("a note about a whole vocabulary" err)
 file(GLOB files RELATIVE ${dir}/new ${dir}/new/* ${dir}/new/bpe/*)
 list(JOIN files " " files)
 fail_if("new has ${files}" NOT files STREQUAL "bpe bpe/tokenizer.json bpe/tokenizer_config.json")
 file(READ ${dir}/new/bpe/tokenizer.json json)
-string(JSON end GET "${json}" model vocab "<|end|>")
-string(JSON first GET "${json}" model vocab "!")
-fail_if("the ids of special tokens and bytes are ${end}, ${first}" NOT end EQUAL 0 OR NOT first EQUAL 2)
+json_is(json 0 model vocab "<|end|>")
+json_is(json 2 model vocab "!")
 file(READ ${dir}/new/bpe/tokenizer_config.json config)
 expect(config "PreTrainedTokenizerFast")
 run(0 ${on} --vocab 280 --special "<|end|>" "<|pad|>" --out again --threads 1)
@@ -28,17 +21,14 @@ run(0 ${on} --vocab 280 --pattern llama3 --min-frequency 50 --out llama3)
 differ(again/tokenizer.json llama3/tokenizer.json "--pattern has no effect")
 
 # A small text
-run(0 tokenizer --train more.txt --out small)
+prints(out "wrote small, a tokenizer of 266 ids\n" tokenizer --train more.txt --out small)
 expect(err "the texts give 266 ids, not 32768: no other pair of tokens occurs 2 times or more")
-expect(out "wrote small, a tokenizer of 266 ids\n")
 
 # In use
-run(0 tokenize --tokenizer new/bpe --in text.txt --special parse --out ids.npy)
-expect(out " tokens of 280")
+prints(out " tokens of 280" tokenize --tokenizer new/bpe --in text.txt --special parse --out ids.npy)
 run(0 train --data text.txt --tokenizer ./new/bpe --out model --layers 1 --heads 2 --width 32 --context 16 --batch 4
   --warmup 2 --max-steps 3 --quiet)
-run(0 generate --model model --prompt "the cat" --max-tokens 4)
-expect(out "the cat")
+prints(out "the cat" generate --model model --prompt "the cat" --max-tokens 4)
 run(0 train --resume model --tokenizer ./again --max-steps 4 --quiet)  # equal content
 refused(1 "[train] tokenizer is " train --resume model --tokenizer ./llama3 --max-steps 5)
 
@@ -47,7 +37,7 @@ refused(2 "tokenizer needs --train FILE... and --out DIR" tokenizer --out never)
 refused(2 "tokenizer needs --train FILE... and --out DIR" ${on})
 refused(2 "--train has no value. It takes a FILE." tokenizer --out never --train)
 refused(2 "--pattern is 'gpt5'. Did you mean 'gpt2'? It is one of gpt2, llama3, qwen2."
-  ${on} --out never --pattern gpt5)
+        ${on} --out never --pattern gpt5)
 refused(2 "--vocab is 'many'" ${on} --out never --vocab many)
 refused(1 "vocab_size is 257. The 256 bytes and 2 special token(s) have 258 ids" ${on} --out never --vocab 257
   --special "<a>" "<b>")
@@ -65,4 +55,3 @@ execute_process(COMMAND ${TAPEGRAD} ${on} --out never --special "" WORKING_DIREC
 expect(err "tapegrad: --special is empty. It takes a TOKEN")
 file(GLOB left ${dir}/*.tmp)
 fail_if("status ${result}, or there is a folder" NOT result EQUAL 2 OR EXISTS ${dir}/never OR left)
-report()
