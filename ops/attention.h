@@ -9,9 +9,9 @@ namespace tg {
 
 /// Options of attention(). Query i of sequence b sees keys j < lengths[b] and, if causal, j <= starts[b] + i.
 struct AttentionOptions {
-  bool causal = true;  ///< query i sees j <= i + Tk - Tq if there are no starts
-  double scale = 0;    ///< factor of the scores; 0 means 1 / sqrt(HS)
-  /// (B) i32 or i64: keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
+  bool causal = false;  ///< without starts, query i sees j <= i + Tk - Tq
+  double scale = 0;     ///< factor of the scores; 0 means 1 / sqrt(HS)
+  /// (B) i32 or i64: the number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
   Tensor lengths = {};
   /// (B) i32 or i64: position of the first query among the keys, 0 to Tk; needs causal. For caches longer than the
   /// text. Empty: Tk - Tq.

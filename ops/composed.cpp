@@ -312,7 +312,7 @@ Tensor one_hot(const Tensor& indices, int64_t classes, DType d) {
   const Tensor at = unsqueeze(indices, -1);
   return scatter_add(zeros(s, d, indices.device()), -1, at, ones(at.shape(), d, indices.device()));
 }
-Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_index) {
+Tensor accuracy(const Tensor& logits, const Tensor& targets, std::optional<int64_t> ignore_index) {
   const NoGradScope off;
   TG_CHECK(is_index(targets.dtype()), dtype, "[accuracy] the targets are {}. They must be i64 or i32.", targets);
   TG_CHECK(logits.ndim() == targets.ndim() + 1 &&
@@ -321,8 +321,8 @@ Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_inde
            "[accuracy] the logits are {}, the targets {}. Logits have one more dimension, the classes, at the end.",
            logits, targets);
   const Tensor t = targets.to(DType::i64);
-  const Tensor counts = ne(t, double(ignore_index));
-  const Tensor hits = logical_and(eq(argmax(logits), t), counts);
+  const Tensor counts = ignore_index ? ne(t, double(*ignore_index)) : eq(t, t);
+  const Tensor hits = logical_and(eq(argmax(logits, -1), t), counts);
   return sum(hits).to(DType::f32) / sum(counts).to(DType::f32);
 }
 Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng& rng) {

@@ -6,6 +6,7 @@
 #include <tapegrad/core/rng.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 namespace tg {
@@ -29,7 +30,7 @@ Tensor repeat(const Tensor& x, const Dims& times);
 /// reach beyond x. An Error unless step >= 1.
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop, int64_t step);
 /// Views of n equal ranges of a dimension. An Error unless n is 1 or more and divides its size; split() takes others.
-Tensors chunk(const Tensor& x, int64_t n, int64_t dim = -1);
+Tensors chunk(const Tensor& x, int64_t n, int64_t dim = 0);
 /// The slices along a dimension, without it: (A, B) gives A of (B) for dim 0. Views where reshape() is one.
 Tensors unbind(const Tensor& x, int64_t dim = 0);
 /// x with reversed elements along each of the dimensions; negative ones count from the end. A copy: f64, f32, bf16, i64
@@ -98,9 +99,9 @@ Tensor all(const Tensor& mask);
 /// 1 at the index and 0 elsewhere: indices (...) i64 or i32 give (..., classes) of the dtype, f32, f64 or bf16. An
 /// Error for an index outside [0, classes).
 Tensor one_hot(const Tensor& indices, int64_t classes, DType = DType::f32);
-/// Share of positions where the largest of the logits (..., C) is at the target (...) i64 or i32: () f32. Targets equal
-/// to ignore_index do not count; NaN if none counts.
-Tensor accuracy(const Tensor& logits, const Tensor& targets, int64_t ignore_index = -100);
+/// The share of positions where the largest of the logits (..., C) is at the target (...) i64 or i32: () f32. Targets
+/// equal to ignore_index do not count; NaN if none counts.
+Tensor accuracy(const Tensor& logits, const Tensor& targets, std::optional<int64_t> ignore_index = {});
 /// n classes drawn from each row of probabilities (..., C), f64, f32 or bf16, whose sum need not be 1: (..., n) i64, in
 /// draw order. A class of probability 0 is never drawn, and without replacement none twice.
 ///

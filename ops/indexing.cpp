@@ -122,7 +122,7 @@ Layouts op::SliceUpdate::infer(Inputs in) const {
            start, x, dim);
   return {contiguous_like(x)};
 }
-void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim) {
+void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update) {
   const size_t d = checked_dim("slice_update", x, dim);
   TG_CHECK(!grad_enabled() || !(x.requires_grad() || (update && update.requires_grad())), missing_gradient,
            "[slice_update] {} <- {}: one of them needs a gradient, and a write in place has none. Use concat(), or "

@@ -95,9 +95,9 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 /// the new value, in place if no other handle has the old one. start is i32 or i64: (), or (A) with a start per x[a];
 /// then dim is not the first. f64, f32, bf16, i64, i32. The op reads start when it runs: each call of a compiled
 /// function writes at a new position. A start outside [0, size - n] is an Error that names it, and nothing is written;
-/// on a CUDA device it is asynchronous, and the other rows are written. No gradient: an Error if x or update needs one,
-/// outside of a NoGradScope.
-void slice_update(const Tensor& x, const Tensor& update, const Tensor& start, int64_t dim);
+/// on a CUDA device it is asynchronous, and the other rows are written. There is no gradient: an Error if x or update
+/// needs one, outside of a NoGradScope.
+void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update);
 
 /// For kernels: the Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: the start's.
 Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size);

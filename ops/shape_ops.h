@@ -92,8 +92,8 @@ Tensor transpose(const Tensor& x, int64_t a = -2, int64_t b = -1);
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop);
 /// Views of consecutive ranges of a dimension, of the given sizes (at least one), whose sum is the dimension's.
 /// @{
-Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = -1);
-inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = -1) {
+Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim = 0);
+inline Tensors split(const Tensor& x, std::initializer_list<int64_t> sizes, int64_t dim = 0) {
   return split(x, std::span(sizes.begin(), sizes.size()), dim);
 }
 /// @}

@@ -21,7 +21,7 @@ Tensors op::Swiglu::vjp(const Vjp& v) const { return {emit1(stateless<op::Swiglu
 Layouts op::SwigluGrad::infer(Inputs in) const { return {contiguous_like(in[0])}; }
 Tensors op::SwigluGrad::compose(Inputs in) const {
   const int64_t f = in[1].shape().back();
-  const Tensors x = split(in[0], {f, f});  // gate, value
+  const Tensors x = split(in[0], {f, f}, -1);  // gate, value
   const Tensor dgate = emit1(stateless<op::UnaryGrad<op::Silu>>(), {x[0], in[1] * x[1]});
   return {concat({dgate, in[1] * silu(x[0])}, -1)};
 }

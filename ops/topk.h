@@ -37,7 +37,7 @@ struct ArgSort : OpOf<ArgSort> {
 
 /// Index of the first largest element along a dimension, which is dropped: i64. x is f64, f32, bf16, i64 or i32; no
 /// gradient. An Error if the dimension has size 0.
-Tensor argmax(const Tensor& x, int64_t dim = -1);
+Tensor argmax(const Tensor& x, int64_t dim);
 
 /// Result of topk(), each (..., k): the values in x's dtype, their indices in i64.
 struct TopK {

@@ -67,7 +67,7 @@ class Decoding {
 
  private:
   Tensor next(const Tensor& tokens, KvCache& cache) const {
-    return argmax(model_.forward(tokens, {.cache = &cache, .last_only = true}));
+    return argmax(model_.forward(tokens, {.cache = &cache, .last_only = true}), -1);
   }
   DecodeFlags flags_;
   int64_t prompt_;

@@ -76,7 +76,7 @@ Tensor DocumentLm::weighted_values(const Tensor& q, const Tensor& k, const Tenso
     mask = lt(reshape(at, {t, 1}), reshape(at, {1, t}));
   }
   const NameScope here("scaled_dot_product_attention"), annotated("annotated_scaled_dot_product_attention");
-  if (scores_ == Scores::blocks) return tg::attention(q, k, v);
+  if (scores_ == Scores::blocks) return tg::attention(q, k, v, {.causal = true});
   Tensor scores;  // (B, NH, T, T)
   {
     const NameScope inside("computing attention scores");

@@ -212,7 +212,7 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
                  tq == t ? std::vector{b, nh, t, hs} : std::vector{b, nh, tq, t, hs},
                  d,
                  {q, k, k},
-                 [](Inputs x) { return Tensors{attention(x[0], x[1], x[2])}; }};
+                 [](Inputs x) { return Tensors{attention(x[0], x[1], x[2], {.causal = true})}; }};
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});
 }
@@ -220,7 +220,7 @@ void attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs, DT
 void self_attention_rows(Rows& rows, int64_t b, int64_t nh, int64_t t, int64_t hs) {
   const double product = 2.0 * double(b * nh * hs) * 0.5 * double(t * (t + 1));
   const OpCase c{"self_attention", {b, nh, t, hs}, DType::f32, {{b, t, 3 * nh, hs}}, [nh](Inputs x) {
-                   return Tensors{self_attention(x[0], nh)};
+                   return Tensors{self_attention(x[0], nh, {.causal = true})};
                  }};
   add_forward(rows, c, {.flop = 2 * product});
   add_backward(rows, c, {.flop = 5 * product});

@@ -30,7 +30,7 @@ struct Bert {
         positions(p.at("positions"), context, width),
         head(p.at("head"), width, vocab_size) {
     for (int64_t i = 0; i < layers; ++i)
-      blocks.emplace_back(p.at("layer").at(i), width, tg::nn::BlockOptions{.heads = 4, .causal = false, .bias = true});
+      blocks.emplace_back(p.at("layer").at(i), width, tg::nn::BlockOptions{.heads = 4, .bias = true});
   }
   tg::Tensor forward(const tg::Tensor& tokens) const {                   // (B, T) -> (B, T, V)
     const tg::Tensor lengths = tg::sum(tokens != double(padding), {1});  // (B)

@@ -67,7 +67,7 @@ struct MoeDecoder {
     Block(const tg::Params& p, const MoeConfig& c)
         : before_attention(p.at("ln_1"), c.width),
           before_experts(p.at("ln_2"), c.width),
-          attention(p.at("attn"), c.width, {.heads = c.heads, .positions = tg::Positions::rope}),
+          attention(p.at("attn"), c.width, {.heads = c.heads, .positions = tg::Positions::rope, .causal = true}),
           experts(p.at("moe"), c) {}
   };
   MoeConfig settings;

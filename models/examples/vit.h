@@ -37,7 +37,7 @@ struct Vit {
         last(p.at("ln_f"), c.width),
         head(p.at("head"), c.width, c.classes) {
     for (int64_t i = 0; i < c.layers; ++i)
-      blocks.emplace_back(p.at("h").at(i), c.width, tg::nn::BlockOptions{.heads = c.heads, .causal = false});
+      blocks.emplace_back(p.at("h").at(i), c.width, tg::nn::BlockOptions{.heads = c.heads});
   }
   tg::Tensor forward(const tg::Tensor& images) const {  // (B, size, size) -> (B, classes)
     const int64_t b = images.size(0), n = config.patch;

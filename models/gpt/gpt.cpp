@@ -111,6 +111,7 @@ Gpt::Block::Block(const Params& p, const GptConfig& c, size_t path_of_gpt) : nn:
                            .rope_scaling = c.rope_scaling,
                            .ff_width = c.ff_width,
                            .activation = c.activation,
+                           .causal = true,
                            .bias = c.bias,
                            .dropout = c.dropout,
                            .init = init.linear,

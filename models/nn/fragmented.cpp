@@ -62,7 +62,7 @@ Tensor FragmentedLinear::forward(const Tensor& x, Selection how, std::optional<D
     y = matmul(reshape(weighted, {rows, in}), reshape(cast(experts), {in, out}));
     rest = parts - weighted;
   } else {
-    const Tensor k = argmax(p);  // (rows)
+    const Tensor k = argmax(p, -1);  // (rows)
     const Tensor selected = gather(parts, 1, expand(reshape(k, {rows, 1, 1}), {rows, 1, d}));
     y = index_matmul(reshape(selected, {rows, d}), cast(experts), k);
     const Tensor is_selected = reshape(k, {rows, 1}) == arange(0, double(f), 1, DType::i64, x.device());

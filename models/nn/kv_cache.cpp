@@ -78,8 +78,8 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
     TG_CHECK(next.k.size(2) <= capacity(), shape,
              "[kv_cache] {} positions at once, and the capacity is {}. Pass fewer, or make a larger cache.",
              next.k.size(2), capacity());
-    slice_update(held.k, next.k, lengths_, 2);
-    slice_update(held.v, next.v, lengths_, 2);
+    slice_update(held.k, 2, lengths_, next.k);
+    slice_update(held.v, 2, lengths_, next.v);
     return held;
   }
   held = {concat({held.k, next.k}, 2), concat({held.v, next.v}, 2)};

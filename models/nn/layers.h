@@ -154,7 +154,7 @@ struct BlockOptions {
   RopeScaling rope_scaling = {};
   int64_t ff_width = 0;  ///< hidden size of Mlp; 0 means four times the width
   Activation activation = Activation::gelu;
-  bool causal = true;  ///< a row sees itself and earlier ones; false (BERT): all
+  bool causal = false;  ///< a row sees itself and earlier ones; else all, as in BERT
   bool bias = false;
   double dropout = 0;  ///< of each branch added to the residual stream
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);

@@ -183,7 +183,7 @@ TEST_CASE("split: any number of parts, also those that nothing flows into") {
   for (bool lazy : {false, true}) {
     Mode mode(lazy);
     Tensor x = random({2, 80}, 1).requires_grad_();
-    const Tensors parts = split(x, std::vector<int64_t>(40, 2));
+    const Tensors parts = split(x, std::vector<int64_t>(40, 2), 1);
     REQUIRE(parts.size() == 40);
     Tensor loss = zeros({});
     for (size_t i = 0; i < 40; i += 3) loss = loss + sum(parts[i]) * double(i);
@@ -232,8 +232,8 @@ TEST_CASE("indices are not tracked, and gradients flow past them") {
   const TopK t = topk(x, 2);
   CHECK(t.values.requires_grad());
   CHECK_FALSE(t.indices.requires_grad());
-  CHECK_FALSE(argmax(x).requires_grad());
-  CHECK_SAYS(backward(sum(argmax(x))), "does not depend on a tensor that requires a gradient");
+  CHECK_FALSE(argmax(x, -1).requires_grad());
+  CHECK_SAYS(backward(sum(argmax(x, -1))), "does not depend on a tensor that requires a gradient");
 }
 TEST_CASE("of more than 31 inputs, those past 30 that are not tracked get no gradient") {
   std::vector<Tensor> x;

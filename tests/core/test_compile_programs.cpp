@@ -151,7 +151,7 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
         if (draw.below(4) == 0) w.log.push_back(pick(pool));
         break;
       case 16: {  // as KvCache::with_capacity() does, but around the end
-        slice_update(w.cache, reshape(a.detach(), {3, 1}), w.at, 1);
+        slice_update(w.cache, 1, w.at, reshape(a.detach(), {3, 1}));
         const Tensor next = w.at + 1.0;
         w.at.assign(where(ge(next, double(kCapacity)), 0.0, next));
         break;

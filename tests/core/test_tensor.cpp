@@ -236,7 +236,7 @@ TEST_CASE("views share storage, and reshape copies only where it must") {
   CHECK(values(reshape(transpose(slice(x, 2, 0, 1), 0, 1), {3, 2})) == std::vector<float>{0, 6, 2, 8, 4, 10});
   // (B, T, 3C) cut in three, each seen as (B, NH, T, HS)
   const Tensor qkv = random({2, 5, 24}, 1);
-  for (const Tensor& part : split(qkv, {8, 8, 8})) {
+  for (const Tensor& part : split(qkv, {8, 8, 8}, -1)) {
     const Tensor heads = transpose(reshape(part, {2, 5, 2, 4}), 1, 2);
     CHECK(storage(heads) == storage(qkv));
     CHECK(heads.shape() == Shape{2, 2, 5, 4});

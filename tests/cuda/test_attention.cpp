@@ -114,11 +114,11 @@ TEST_CASE("attention: a length or start outside of the keys is an Error at the n
   const Tensor x = random({2, 1, 4, 8}, 1).to(Device::cuda());
   const auto n = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };
   for (int again = 0; again < 2; ++again) {
-    CHECK_SAYS(values(attention(x, x, x, {.lengths = n(4, 5)})),
+    CHECK_SAYS(values(attention(x, x, x, {.causal = true, .lengths = n(4, 5)})),
                "[attention] lengths of sequence 1 is 5, and there are 4 keys.");
-    CHECK_SAYS(values(attention(x, x, x, {.starts = n(-1, 0).to(DType::i32)})),
+    CHECK_SAYS(values(attention(x, x, x, {.causal = true, .starts = n(-1, 0).to(DType::i32)})),
                "[attention] starts of sequence 0 is -1");
-    CHECK(error_of([&] { values(attention(x, x, x, {.starts = n(4, 0)})); }) == "no error");
+    CHECK(error_of([&] { values(attention(x, x, x, {.causal = true, .starts = n(4, 0)})); }) == "no error");
   }
 }
 TEST_CASE("attention: query heads that share a key head, and a scale below 0") {
@@ -152,7 +152,7 @@ TEST_CASE("attention: heads of a packed projection are read where they lie, and 
 TEST_CASE("attention: extreme scores stay finite, and NaN comes through") {
   for (DType t : {DType::f32, DType::bf16}) {
     const Tensor q = (random({1, 1, 66, 32}, 1, -1, 1) * 100.0).to(t), k = random({1, 1, 70, 32}, 2, -1, 1).to(t);
-    const auto far = [&](const Tensor& x, const Tensor& y) { return attention(x, y, y, {.scale = 3}); };
+    const auto far = [&](const Tensor& x, const Tensor& y) { return attention(x, y, y, {.causal = true, .scale = 3}); };
     const Tensor expected = far(q, k), y = far(q.to(Device::cuda()), k.to(Device::cuda()));
     CHECK(distance(y, expected) <= (t == DType::f32 ? 1e-4 : 2e-2));  // scores near 1e4: 1e-3 apart in f32
     auto with_nan = values<double>(q);
@@ -172,7 +172,7 @@ TEST_CASE("attention: memory on the device grows with T, not T^2") {
     const Tensor q = leaf(1), k = leaf(2), v = leaf(3), dy = leaf(4).detach();
     const int64_t before = memory_stats(Device::cuda()).live, one = int64_t(dy.layout().bytes());
     reset_peak(Device::cuda());
-    const GradMap g = backward(attention(q, k, v), dy);
+    const GradMap g = backward(attention(q, k, v, {.causal = true}), dy);
     CHECK(g.size() == 3);
     const int64_t rows = kHeads * kT * 4;  // lse and delta
     CHECK(memory_stats(Device::cuda()).peak - before <= 4 * one + 2 * rows + 4096);

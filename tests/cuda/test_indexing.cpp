@@ -233,20 +233,20 @@ TEST_CASE("slice_update: in place, at positions of the device, and rows that are
     Tensor here = x.contiguous(), there = x.to(kGpu);
     const std::byte* const memory = there.value()->storage->data;
     for (const std::vector<int64_t>& starts : {std::vector<int64_t>{0, 5, 2}, {1, 1, 4}}) {
-      here = here + 0.0;  // eager CPU ops see the old one
-      slice_update(here, rows(update), i64(starts), 2);
-      slice_update(there, rows(update.to(kGpu)), i64s(starts).to(DType::i32), 2);
+      here = here + 0.0;  // a new value: eager CPU ops see the old one
+      slice_update(here, 2, i64(starts), rows(update));
+      slice_update(there, 2, i64s(starts).to(DType::i32), rows(update.to(kGpu)));
       CHECK(bits_of(there) == bits_of(here));
     }
     CHECK(there.value()->storage->data == memory);
     const Tensor held = there.detach();
-    slice_update(there, rows(update.to(kGpu)), tensor<int64_t>({3}, {}).to(kGpu), 2);
-    slice_update(here, rows(update), tensor<int64_t>({3}, {}), 2);
+    slice_update(there, 2, tensor<int64_t>({3}, {}).to(kGpu), rows(update.to(kGpu)));
+    slice_update(here, 2, tensor<int64_t>({3}, {}), rows(update));
     CHECK(bits_of(there) == bits_of(here));
     CHECK(bits_of(held) != bits_of(there));
   }
   Tensor y = zeros({3, 4}, DType::f32, kGpu);
-  slice_update(y, full({3, 2}, 7, DType::f32, kGpu), i64s({2, 3, 0}), 1);
+  slice_update(y, 1, i64s({2, 3, 0}), full({3, 2}, 7, DType::f32, kGpu));
   CHECK_SAYS(values(y),
              "[slice_update] start 3 at position 1: 2 slices from there on do not fit into dimension 1, "
              "which has size 4.");

@@ -62,7 +62,7 @@ MakeModel own_model(Fault fault, const std::function<void(const Params&)>& tampe
       const int64_t b = tokens.size(0), t = tokens.size(1);
       const auto heads = [&](const Tensor& x) { return transpose(reshape(x, {b, t, 2, kWidth / 2}), 1, 2); };
       const Tensor x = table.forward(tokens);
-      Tensor y = attention(heads(q.forward(x)), heads(k.forward(x)), heads(v.forward(x)));
+      Tensor y = attention(heads(q.forward(x)), heads(k.forward(x)), heads(v.forward(x)), {.causal = true});
       y = reshape(transpose(y, 1, 2), {b, t, kWidth}) + x;
       {
         const NameScope middle(scope);

@@ -16,7 +16,7 @@ namespace {
 // The parts of a bias of queries, keys and values, or of what is made for it, in f64.
 Tensors qkv_of(const Tensor& t, const GptConfig& c) {
   const int64_t kv = c.head_size() * (c.kv_heads ? c.kv_heads : c.heads);
-  return split(t.detach().to(DType::f64), {c.head_size() * c.heads, kv, kv});
+  return split(t.detach().to(DType::f64), {c.head_size() * c.heads, kv, kv}, -1);
 }
 double most(const Tensor& t) {  // NaN if an element is NaN
   double m = 0;

@@ -160,7 +160,7 @@ TEST_CASE("attention that is not causal: padded sequences give what each gives a
   for (const Positions positions : {Positions::learned, Positions::rope}) {
     const Params params(Device(), 4, DType::f64);
     const nn::SelfAttention attn(params.at("attn"), 12,
-                                 {.heads = 3, .kv_heads = 1, .positions = positions, .causal = false, .bias = true});
+                                 {.heads = 3, .kv_heads = 1, .positions = positions, .bias = true});
     const std::vector<int64_t> lengths{5, 2, 0};
     const Tensor x = random<double>({3, 5, 12}, 1).requires_grad_();
     const Tensor y = attn.forward(x, {.lengths = ids(lengths, {3})});
@@ -176,7 +176,7 @@ TEST_CASE("attention that is not causal: padded sequences give what each gives a
     // Row 0 sees what comes later, and a causal one does not.
     const Tensor first = slice(slice(x, 0, 0, 1), 1, 0, 1).detach(), whole = slice(x, 0, 0, 1).detach();
     CHECK(distance(slice(attn.forward(whole), 1, 0, 1), attn.forward(first)) > 1e-3);
-    const nn::SelfAttention causal(params.at("causal"), 12, {.heads = 3, .positions = positions});
+    const nn::SelfAttention causal(params.at("causal"), 12, {.heads = 3, .positions = positions, .causal = true});
     CHECK(distance(slice(causal.forward(whole), 1, 0, 1), causal.forward(first)) <= 1e-12);
     KvCache cache;
     CHECK_SAYS(attn.forward(whole, {.cache = &cache}), "a cache with attention that is not causal");

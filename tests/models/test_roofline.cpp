@@ -82,11 +82,11 @@ TEST_CASE("work: each op counts its inputs, outputs and products once, computed 
   check([&] { lora(x, down, up, 2.0); }, "lora", f32(192 + 16 + 20), f32(240 + 48), 24 * 8 * 2 + 24 * 2 * 10);
   const Tensor q = random({2, 4, 6, 8}, 8), k = random({2, 2, 9, 8}, 9);
   const double pairs = 2 * 4 * (6 * 3 + 21);  // query i sees keys up to i + 3
-  check([&] { attention(q, k, k); }, "attention", f32(384 + 288 + 288), f32(384 + 48), 2 * pairs * 8);
+  check([&] { attention(q, k, k, {.causal = true}); }, "attention", f32(384 + 288 + 288), f32(384 + 48), 2 * pairs * 8);
   const Tensor merged = random({2, 6, 8, 8}, 10);  // 4 heads of queries, 2 of keys, 2 of values
-  check([&] { self_attention(merged, 2); }, "self_attention", f32(768), f32(384 + 48), 2 * 2 * 4 * 21 * 8);
-  check([&] { attention(q, k, k, {.causal = false}); }, "attention", f32(384 + 576), f32(384 + 48),
-        2. * 2 * 4 * 54 * 8);
+  check([&] { self_attention(merged, 2, {.causal = true}); }, "self_attention", f32(768), f32(384 + 48),
+        2 * 2 * 4 * 21 * 8);
+  check([&] { attention(q, k, k); }, "attention", f32(384 + 576), f32(384 + 48), 2. * 2 * 4 * 54 * 8);
 }
 
 TEST_CASE("work: a chain of a lazy program is one op, and an inner scope counts for itself") {

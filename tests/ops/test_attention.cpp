@@ -55,8 +55,9 @@ TEST_CASE("attention: values and gradients of the matrices of scores, around vec
                                  {2, 2, 1, 33, 40},   {4, 2, 4, 150, 65},  {2, 2, 3, 3, 1}};
   for (const Sizes z : in_turns(sizes, 3))
     for (const DType t : {DType::f64, DType::f32, DType::bf16})
-      for (const AttentionOptions& o : {AttentionOptions{.scale = 0.3}, AttentionOptions{.scale = -0.4},
-                                        AttentionOptions{.causal = false, .scale = 0.2}}) {
+      for (const AttentionOptions& o :
+           {AttentionOptions{.causal = true, .scale = 0.3}, AttentionOptions{.causal = true, .scale = -0.4},
+            AttentionOptions{.scale = 0.2}}) {
         INFO(name_of(t), ", ", z.tq, " queries, ", z.tk, " keys, HS ", z.hs, ", causal ", o.causal, ", scale ",
              o.scale);
         const Inputs4 in(2, z.heads, z.key_heads, z.tq, z.tk, z.hs, t);
@@ -76,7 +77,7 @@ TEST_CASE("attention: heads whose keys are cut have the same bits with one threa
     for (const int64_t tq : in_turns<int64_t>({1, 4, 300, 1100})) {
       CAPTURE(tq);
       const Inputs4 in(1, tq == 1 ? 1 : 2, 1, tq, 1100, 24, t);
-      const auto forward_and_back = [&] { return run(in.q, in.k, in.v, in.dy, {}); };
+      const auto forward_and_back = [&] { return run(in.q, in.k, in.v, in.dy, {.causal = true}); };
       const auto want = on_one_thread(forward_and_back);
       for (int round = 0; round < 3; ++round) check_same_bits(forward_and_back(), want);
     }
@@ -89,14 +90,14 @@ TEST_CASE("attention: infinite scores and NaN stay in their rows") {
     const auto row = [](const Tensor& x, double value, int64_t at) {
       return where(reshape(arange(0, kText) == double(at), {kText, 1}), value, x);
     };
-    const Tensor want = attention(in.q, in.k, in.v, {.causal = false});
+    const Tensor want = attention(in.q, in.k, in.v);
     const auto rest = [&](const Tensor& y, int64_t begin, int64_t end) { return slice(y, 2, begin, end); };
     const Tensor without = concat({slice(in.k, 2, 0, kKey), slice(in.k, 2, kKey + 1, kText)}, 2),
                  values_without = concat({slice(in.v, 2, 0, kKey), slice(in.v, 2, kKey + 1, kText)}, 2);
-    CHECK(distance(attention(in.q, row(in.k, -INFINITY, kKey), in.v, {.causal = false}),
-                   attention(in.q, without, values_without, {.causal = false})) <= (t == DType::bf16 ? 1e-2 : 1e-6));
+    CHECK(distance(attention(in.q, row(in.k, -INFINITY, kKey), in.v), attention(in.q, without, values_without)) <=
+          (t == DType::bf16 ? 1e-2 : 1e-6));
     for (const double odd : {double(NAN), double(INFINITY)}) {
-      const Tensor y = attention(row(in.q, odd, kRow), in.k, in.v, {.causal = false});
+      const Tensor y = attention(row(in.q, odd, kRow), in.k, in.v);
       for (const double e : values<double>(rest(y, kRow, kRow + 1).to(DType::f64))) CHECK(std::isnan(e));
       CHECK(bits_of(rest(y, 0, kRow)) == bits_of(rest(want, 0, kRow)));
       CHECK(bits_of(rest(y, kRow + 1, kText)) == bits_of(rest(want, kRow + 1, kText)));
@@ -122,8 +123,7 @@ TEST_CASE("self_attention: what does not fit is an Error") {
       REFUSES(self_attention(x({2, 3, 3, 4}, DType::i64), 1), dtype, "cannot compute on (2, 3, 3, 4) i64"),
       REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3})}), shape, "[self_attention] lengths is (1) i64",
               "It must be (2)"),
-      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.causal = false, .starts = i64({0, 0})}), value,
-              "[self_attention] starts were given"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.starts = i64({0, 0})}), value, "[self_attention] starts were given"),
       REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.scale = INFINITY}), value, "scale is inf"),
       REFUSES(rope(x({2, 3, 4}), {.heads = 4}), value, "[rope] heads is 4, and x is (2, 3, 4) f32."),
       REFUSES(rope(x({2, 3, 4}), {.heads = -1}), value, "[rope] heads is -1"),
@@ -139,12 +139,12 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
       const Inputs4 in(3, 4, 2, tq, tk, 9, t);
       const std::vector<int64_t> lengths{tk, (tk + 1) / 2, 1};
       CAPTURE_ALL(name_of(t), tk);
-      const auto all = run(in.q, in.k, in.v, in.dy, {.causal = false, .lengths = i64(lengths)});
+      const auto all = run(in.q, in.k, in.v, in.dy, {.lengths = i64(lengths)});
       for (int64_t b = 0; b < 3; ++b) {
         CAPTURE(b);
         const int64_t n = lengths[size_t(b)];
         const auto cut = [&](const Tensor& x) { return slice(of_sequence(x, b), 2, 0, n); };
-        const auto one = run(of_sequence(in.q, b), cut(in.k), cut(in.v), of_sequence(in.dy, b), {.causal = false});
+        const auto one = run(of_sequence(in.q, b), cut(in.k), cut(in.v), of_sequence(in.dy, b), {});
         for (size_t k = 0; k < 4; ++k) {
           CHECK(bits_of(k < 2 ? of_sequence(all[k], b) : cut(all[k])) == bits_of(one[k]));
           if (k >= 2)
@@ -160,13 +160,14 @@ TEST_CASE("attention: one query alone gives what it gives among many") {
       for (const int64_t tk : {1, 4, 129, 300}) {
         const Inputs4 in(2, 4, 2, tk, tk, hs, t);
         CAPTURE_ALL(name_of(t), hs, tk);
-        const Tensor want = slice(attention(in.q, in.k, in.v), 2, tk - 1, tk), q = slice(in.q, 2, tk - 1, tk);
+        const Tensor want = slice(attention(in.q, in.k, in.v, {.causal = true}), 2, tk - 1, tk),
+                     q = slice(in.q, 2, tk - 1, tk);
         const double most = t == DType::f64 ? 1e-13 : t == DType::f32 ? 2e-6 : 1e-2;
         CHECK(distance(attention(q, in.k, in.v), want) <= most);
         const auto transposed = [](const Tensor& x) { return transpose(transpose(x).contiguous()); };
         CHECK(distance(attention(q, transposed(in.k), in.v), want) <= most);
         CHECK(distance(attention(q, in.k, transposed(in.v)), want) <= most);
-        const Tensor none = attention(q, in.k, in.v, {.lengths = i64({0, tk})});
+        const Tensor none = attention(q, in.k, in.v, {.causal = true, .lengths = i64({0, tk})});
         CHECK(distance(of_sequence(none, 0), zeros(of_sequence(none, 0).shape(), t)) == 0);
         CHECK(distance(of_sequence(none, 1), of_sequence(want, 1)) <= most);
       }
@@ -176,7 +177,7 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
     constexpr int64_t kText = 150, kCapacity = 170, kQueries = 3;
     const Inputs4 in(3, 4, 2, kText, kText, 8, t);
     const std::vector<int64_t> starts{0, 70, kText - kQueries};
-    const Tensor whole = attention(in.q, in.k, in.v);
+    const Tensor whole = attention(in.q, in.k, in.v, {.causal = true});
     Tensors q, garbage;
     for (int64_t b = 0; b < 3; ++b)
       q.emplace_back(slice(of_sequence(in.q, b), 2, starts[size_t(b)], starts[size_t(b)] + kQueries));
@@ -184,13 +185,15 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
     const Tensor beyond = full({3, 2, kCapacity - kText, 8}, std::nan(""), t);
     const Tensor k = concat({in.k, beyond}, 2), v = concat({in.v, beyond}, 2);
     const auto queries = concat(Inputs(q.data(), q.size()), 0);
-    const Tensor y = attention(queries, k, v, {.starts = i64(starts)});
+    const Tensor y = attention(queries, k, v, {.causal = true, .starts = i64(starts)});
     for (int64_t b = 0; b < 3; ++b) {
       const int64_t s = starts[size_t(b)];
       CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
             (t == DType::bf16 ? 1e-2 : 1e-6));
     }
-    check_same_bits(run(in.q, in.k, in.v, in.dy, {.starts = i64({0, 0, 0})}), run(in.q, in.k, in.v, in.dy, {}));
+    // The mask without starts is that of a start of Tk - Tq.
+    check_same_bits(run(in.q, in.k, in.v, in.dy, {.causal = true, .starts = i64({0, 0, 0})}),
+                    run(in.q, in.k, in.v, in.dy, {.causal = true}));
   }
 }
 TEST_CASE("attention: right padding changes no query of the text, causal or not") {
@@ -226,18 +229,21 @@ TEST_CASE("attention: a sequence of length 0 gives 0, and gradients of 0 of ever
 TEST_CASE("attention: lengths and starts of any layout, read when the op runs") {
   const Inputs4 in(3, 2, 2, 4, 6, 5, DType::f32);
   const Tensor both = tensor<int64_t>({6, 0, 3, 2, 1, 1}, {3, 2});  // lengths and starts, interleaved
-  const AttentionOptions apart{.lengths = reshape(slice(both, 1, 0, 1), {3}),
-                               .starts = reshape(slice(both, 1, 1, 2), {3})};
+  const AttentionOptions apart{
+      .causal = true, .lengths = reshape(slice(both, 1, 0, 1), {3}), .starts = reshape(slice(both, 1, 1, 2), {3})};
   CHECK(!apart.lengths.is_contiguous());
-  const Tensor want = attention(in.q, in.k, in.v, {.lengths = i64({6, 3, 1}), .starts = i64({0, 2, 1})});
+  const Tensor want =
+      attention(in.q, in.k, in.v, {.causal = true, .lengths = i64({6, 3, 1}), .starts = i64({0, 2, 1})});
   CHECK(bits_of(attention(in.q, in.k, in.v, apart)) == bits_of(want));
-  const Compiled f =
-      compile([](Inputs x) { return std::vector{attention(x[0], x[1], x[2], {.lengths = x[3], .starts = x[4]})}; });
+  const Compiled f = compile([](Inputs x) {
+    return std::vector{attention(x[0], x[1], x[2], {.causal = true, .lengths = x[3], .starts = x[4]})};
+  });
   for (const auto& [lengths, starts] : {std::pair(i64({6, 3, 1}), i64({0, 2, 1})), {i64({0, 5, 2}), i64({6, 0, 1})}}) {
-    const Tensor eager = attention(in.q, in.k, in.v, {.lengths = lengths, .starts = starts});
+    const Tensor eager = attention(in.q, in.k, in.v, {.causal = true, .lengths = lengths, .starts = starts});
     CHECK(bits_of(f({in.q, in.k, in.v, lengths, starts})[0]) == bits_of(eager));
     LazyScope lazy;
-    CHECK(bits_of(attention(in.q, in.k, in.v, {.lengths = lengths, .starts = starts})) == bits_of(eager));
+    CHECK(bits_of(attention(in.q, in.k, in.v, {.causal = true, .lengths = lengths, .starts = starts})) ==
+          bits_of(eager));
   }
   CHECK(f.stats().replays == 1);
 }
@@ -245,9 +251,9 @@ TEST_CASE("attention: what it refuses of lengths and starts") {
   const Tensor q = random({2, 1, 3, 4}, 1), kv = random({2, 1, 5, 4}, 2);
   expect_at_emit({
       REFUSES(attention(q, kv, kv, {.lengths = i64({1})}), shape, "[attention] lengths is (1) i64", "(2)"),
-      REFUSES(attention(q, kv, kv, {.starts = i64({1, 2, 3})}), shape, "[attention] starts is (3) i64"),
+      REFUSES(attention(q, kv, kv, {.causal = true, .starts = i64({1, 2, 3})}), shape, "[attention] starts is (3) i64"),
       REFUSES(attention(q, kv, kv, {.lengths = random({2}, 1)}), dtype, "[attention] indices must be"),
-      REFUSES(attention(q, kv, kv, {.causal = false, .starts = i64({1, 2})}), value,
+      REFUSES(attention(q, kv, kv, {.starts = i64({1, 2})}), value,
               "[attention] starts were given, and the mask is not causal."),
   });
   const auto says = [&](const AttentionOptions& o) { return error_of([&] { values(attention(q, kv, kv, o)); }); };
@@ -255,6 +261,6 @@ TEST_CASE("attention: what it refuses of lengths and starts") {
     const Mode mode(lazy);
     CHECK_HAS(says({.lengths = i64({5, 6})}), "[attention] lengths of sequence 1 is 6, and there are 5 keys.");
     CHECK_HAS(says({.lengths = i64({-1, 5})}), "[attention] lengths of sequence 0 is -1");
-    CHECK_HAS(says({.starts = i64({0, 7}).to(DType::i32)}), "[attention] starts of sequence 1 is 7");
+    CHECK_HAS(says({.causal = true, .starts = i64({0, 7}).to(DType::i32)}), "[attention] starts of sequence 1 is 7");
   }
 }

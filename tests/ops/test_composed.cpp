@@ -73,11 +73,12 @@ TEST_CASE("one_hot and accuracy; i32 and i64 meet") {
   CHECK_SAYS(one_hot(i, 2).to_vector<float>(), "[scatter_add]");
   CHECK_SAYS(one_hot(zeros({2}), 2), "[one_hot] the indices are (2) f32");
   const Tensor logits = tensor<float>({1, 2, 0, 5, 1, 1, 0, 0, 3, 9, 9, 9}, {4, 3});
-  CHECK(accuracy(logits, tensor<int32_t>({1, 0, 1, -100}, {4})).item<double>() == doctest::Approx(2. / 3));
+  CHECK(accuracy(logits, tensor<int32_t>({1, 0, 1, -100}, {4}), -100).item<double>() == doctest::Approx(2. / 3));
   CHECK(accuracy(reshape(logits, {2, 2, 3}), tensor<int64_t>({1, 0, 2, 0}, {2, 2})).item<double>() == 1);
-  CHECK(std::isnan(accuracy(logits, full({4}, -100, DType::i64)).item<double>()));
+  CHECK(accuracy(logits, full({4}, -100, DType::i64)).item<double>() == 0);
+  CHECK(std::isnan(accuracy(logits, full({4}, -100, DType::i64), -100).item<double>()));
   CHECK_SAYS(accuracy(logits, i), "[accuracy] the logits are (4, 3) f32, the targets (3) i32");
-  CHECK(list(eq(argmax(logits), tensor<int32_t>({1, 1, 2, 0}, {4}))) == Doubles{1, 0, 1, 1});
+  CHECK(list(eq(argmax(logits, -1), tensor<int32_t>({1, 1, 2, 0}, {4}))) == Doubles{1, 0, 1, 1});
   CHECK(list(lt(i, i.to(DType::i64) + 1.0)) == Doubles{1, 1, 1});
 }
 

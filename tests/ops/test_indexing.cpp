@@ -257,19 +257,19 @@ TEST_CASE(
     const Tensor x = zeros({2, 5}), ones = full({2, 2}, 1);
     x.data<float>();  // allocates its memory
     const std::byte* const memory = x.value()->storage->data;
-    slice_update(x, ones, i64({0, 3}, {2}), 1);
-    slice_update(x, full({2, 1}, 2), i64({4, 0}, {2}).to(DType::i32), -1);
+    slice_update(x, 1, i64({0, 3}, {2}), ones);
+    slice_update(x, -1, i64({4, 0}, {2}).to(DType::i32), full({2, 1}, 2));
     CHECK(values(x) == std::vector<float>{1, 1, 0, 0, 2, 2, 0, 0, 1, 1});
     CHECK(x.value()->storage->data == memory);
     const Tensor old = x.detach();
-    slice_update(x, full({1, 5}, 3), i64({1}, {}), 0);
+    slice_update(x, 0, i64({1}, {}), full({1, 5}, 3));
     CHECK(values(x) == std::vector<float>{1, 1, 0, 0, 2, 3, 3, 3, 3, 3});
     CHECK(values(old) == std::vector<float>{1, 1, 0, 0, 2, 2, 0, 0, 1, 1});
-    slice_update(x, slice(x, 1, 0, 2), i64({1, 1}, {2}), 1);  // overlaps itself
+    slice_update(x, 1, i64({1, 1}, {2}), slice(x, 1, 0, 2));  // overlaps itself
     CHECK(values(x) == std::vector<float>{1, 1, 1, 0, 2, 3, 3, 3, 3, 3});
-    slice_update(x, zeros({2, 0}), i64({5, 0}, {2}), 1);
+    slice_update(x, 1, i64({5, 0}, {2}), zeros({2, 0}));
     const Tensor view = transpose(x, 0, 1);  // another layout: a copy becomes its value
-    slice_update(view, full({1, 2}, 7), i64({4}, {}), 0);
+    slice_update(view, 0, i64({4}, {}), full({1, 2}, 7));
     CHECK(values(view) == std::vector<float>{1, 3, 1, 3, 1, 3, 0, 3, 7, 7});
     CHECK(values(x) == std::vector<float>{1, 1, 1, 0, 2, 3, 3, 3, 3, 3});
   }
@@ -277,7 +277,7 @@ TEST_CASE(
 TEST_CASE("slice_update: a compiled function writes at the position of each call") {
   const Tensor x = zeros({2, 4}), at = i64({0, 2}, {2});
   const Compiled f = compile([&](Inputs in) {
-    slice_update(x, in[0], at, 1);
+    slice_update(x, 1, at, in[0]);
     at.assign(at + 1.0);
     return std::vector{sum(x)};
   });
@@ -292,7 +292,7 @@ TEST_CASE("slice_update: what it refuses") {
   const Tensor x = zeros({2, 5}), u = zeros({2, 2});
   const auto says = [](const Tensor& to, const Tensor& from, const Tensor& start, int64_t dim) {
     return error_of([&] {
-      slice_update(to, from, start, dim);
+      slice_update(to, dim, start, from);
       values(to);
     });
   };

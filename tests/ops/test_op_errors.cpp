@@ -101,8 +101,8 @@ TEST_CASE("views and copies") {
       REFUSES(slice(x, 1, 4, 9), shape, "[slice] [4, 9) of dimension 1"),
       REFUSES(slice(x, 1, -4, 2), shape, "[slice] [-4, 2)"),
       REFUSES(slice(x, 2, 0, 1), shape, "[slice]"),
-      REFUSES(split(x, {1, 1}), shape, "[split] the sizes (1, 1) do not sum to dimension", "which has 3 elements"),
-      REFUSES(split(x, {4, -1}), shape, "[split] the sizes (4, -1)"),
+      REFUSES(split(x, {1, 1}, -1), shape, "[split] the sizes (1, 1) do not sum to dimension", "which has 3 elements"),
+      REFUSES(split(x, {4, -1}, -1), shape, "[split] the sizes (4, -1)"),
       REFUSES(split(x, {}), shape, "[split]"),
       REFUSES(expand(x, {4, 3}), shape, "[expand] 'x' (2, 3) f32 cannot be repeated to (4, 3)."),
       REFUSES(expand(x, {3}), shape, "[expand]"),
@@ -146,6 +146,6 @@ TEST_CASE("every op refuses an empty tensor, in place of each input") {
       REFUSES(linear(x, x, none), value, "empty tensor"),
       REFUSES(global_norm({none}), value, "empty tensor"),
       REFUSES(dropout(none, 0.5, rng), value, "empty tensor"),
-      REFUSES(slice_update(x, none, i64_of({}), 1), value, "empty tensor"),
+      REFUSES(slice_update(x, 1, i64_of({}), none), value, "empty tensor"),
   });
 }

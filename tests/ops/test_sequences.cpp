@@ -131,14 +131,15 @@ TEST_CASE("flip, chunk, unbind and linspace") {
   CHECK(row_of(flip(x, {0, -1})) == Doubles{5, 4, 3, 2, 1, 0});
   CHECK(flip(x, {}).id() == x.id());
   CHECK(flip(zeros({0, 2}), {0, 1}).shape() == Shape{0, 2});
-  const Tensors parts = chunk(x, 3), rows = unbind(x), columns = unbind(x, -1);
+  const Tensors parts = chunk(x, 3, 1), rows = unbind(x), columns = unbind(x, -1);
   CHECK(parts.size() == 3);
   CHECK(parts[2].shape() == Shape{2, 1});
   CHECK(parts[2].value()->storage.get() == x.value()->storage.get());
   CHECK(rows.size() == 2);
   CHECK(row_of(rows[1]) == Doubles{3, 4, 5});
   CHECK(row_of(columns[2]) == Doubles{2, 5});
-  CHECK(chunk(zeros({2, 0}), 4)[3].shape() == Shape{2, 0});
+  CHECK(row_of(chunk(x, 2)[1]) == row_of(split(x, {1, 1})[1]));
+  CHECK(chunk(zeros({2, 0}), 4, 1)[3].shape() == Shape{2, 0});
   CHECK(unbind(zeros({0, 2})).size() == 0);
   CHECK(row_of(linspace(-1, 1, 5)) == Doubles{-1, -0.5, 0, 0.5, 1});
   CHECK(row_of(linspace(3, 3, 2, DType::bf16)) == Doubles{3, 3});
@@ -252,8 +253,8 @@ TEST_CASE("functions of sequences refuse what does not fit, before they run") {
       REFUSES(slice(x, 1, 4, 5, 2), shape, "[slice] [4, 5) of dimension 1"),
       REFUSES(flip(x, {2}), shape, "[flip]"),
       REFUSES(flip(x, {0, -2}), value, "[flip] dimension -2 is named twice in (0, -2)"),
-      REFUSES(chunk(x, 2), value, "[chunk] dimension -1 of (2, 3) f32 has 3 elements, which make no 2 equal parts"),
-      REFUSES(chunk(x, 0), value, "[chunk] dimension -1 of (2, 3) f32 has 3 elements, which make no 0 equal parts"),
+      REFUSES(chunk(x, 2, -1), value, "[chunk] dimension -1 of (2, 3) f32 has 3 elements, which make no 2 equal parts"),
+      REFUSES(chunk(x, 0, -1), value, "[chunk] dimension -1 of (2, 3) f32 has 3 elements, which make no 0 equal parts"),
       REFUSES(chunk(x, 1, 5), shape, "[chunk]"),
       REFUSES(unbind(f32_of({})), shape, "[unbind]"),
       REFUSES(linspace(0, 1, -1), value, "[linspace] -1 numbers from 0 to 1"),

@@ -141,11 +141,11 @@ struct Cases : OpCaseList {
     no_grad("flip", "integers", {indices({r, c}, 9)}, [](Inputs x) { return flip(x[0], {0}); });
     for (const int64_t step : {2, 3})
       one("slice", "step_" + std::to_string(step), in, [=, n = c](Inputs x) { return slice(x[0], 2, n / 3, n, step); });
-    several("chunk", "last", {floats({r, 3 * c})}, [](Inputs x) { return chunk(x[0], 3); });
+    several("chunk", "last", {floats({r, 3 * c})}, [](Inputs x) { return chunk(x[0], 3, -1); });
     one("chunk", "one_part", {floats({4, c})}, [](Inputs x) { return chunk(x[0], 2, 0)[1]; });
     several("unbind", "first", in, [](Inputs x) { return unbind(x[0]); });
     one("unbind", "one_part", {floats({r, 3, c})}, [](Inputs x) { return unbind(x[0], 1)[2]; });
-    list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}); });
+    list.emplace_back("split", "last", in, [n = c](Inputs x) { return split(x[0], {n / 2, n - n / 2}, -1); });
     one("split", "one_part", in, [n = r](Inputs x) { return split(x[0], {n / 2, n - n / 2}, 1)[1]; });
   }
   void products() {
@@ -235,7 +235,7 @@ struct Cases : OpCaseList {
       const Tensor y = embedding(x[0], x[1]);
       return matmul(y, transpose(x[1], 0, 1));
     });
-    no_grad("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0]); });
+    no_grad("argmax", "last", {floats({2, r, c})}, [](Inputs x) { return argmax(x[0], -1); });
     list.emplace_back("topk", "some", std::vector{floats({r, c})}, [k = (c + 1) / 2](Inputs x) {
       const TopK t = topk(x[0], k);
       return Tensors{t.values, t.indices};

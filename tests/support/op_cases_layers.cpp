@@ -52,38 +52,41 @@ struct LayerCases : OpCaseList {
     // At least two keys: with one, the exact gradients of q and k are 0, without a relative error.
     const auto kv = floats({2, 2, std::max<int64_t>(r, 2), c}), longer = floats({2, 2, r + 2, c});
     const auto q = floats({2, 4, r, c});
-    one("attention", "causal", {floats({2, 2, r, c}), kv, kv}, with({}));
-    one("attention", "causal_groups_tail", {q, longer, longer}, with({}));
-    one("attention", "full_groups", {q, longer, longer}, with({.causal = false}));
-    one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.causal = false, .scale = 0.3}));
+    one("attention", "causal", {floats({2, 2, r, c}), kv, kv}, with({.causal = true}));
+    one("attention", "causal_groups_tail", {q, longer, longer}, with({.causal = true}));
+    one("attention", "full_groups", {q, longer, longer}, with({}));
+    one("attention", "full_fewer_keys", {floats({2, 2, r + 2, c}), kv, kv}, with({.scale = 0.3}));
     // Three sequences; one may be empty.
     const int64_t tk = r + 2;
     const auto q3 = floats({3, 2, r, c}), kv3 = floats({3, 1, tk, c});
     const auto three = [](Inputs x) { return concat(x, 0); };
     one("attention", "lengths", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)},
-        [=](Inputs x) { return attention(x[0], x[1], x[2], {.causal = false, .lengths = three(x.subspan(3))}); });
-    one("attention", "lengths_causal", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)},
-        [=](Inputs x) { return attention(x[0], x[1], x[2], {.lengths = three(x.subspan(3)).to(DType::i32)}); });
-    one("attention", "starts", {q3, kv3, kv3, index(0), index(2), index(1)},
-        [=](Inputs x) { return attention(x[0], x[1], x[2], {.starts = three(x.subspan(3)).to(DType::i32)}); });
+        [=](Inputs x) { return attention(x[0], x[1], x[2], {.lengths = three(x.subspan(3))}); });
+    one("attention", "lengths_causal", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)}, [=](Inputs x) {
+      return attention(x[0], x[1], x[2], {.causal = true, .lengths = three(x.subspan(3)).to(DType::i32)});
+    });
+    one("attention", "starts", {q3, kv3, kv3, index(0), index(2), index(1)}, [=](Inputs x) {
+      return attention(x[0], x[1], x[2], {.causal = true, .starts = three(x.subspan(3)).to(DType::i32)});
+    });
     one("attention", "lengths_starts",
         {q3, kv3, kv3, index(tk), index(2), index(1), index(tk), index(1), index(tk - 1)}, [=](Inputs x) {
-          const AttentionOptions o{.scale = 0.5, .lengths = three(x.subspan(3, 3)), .starts = three(x.subspan(6))};
+          const AttentionOptions o{
+              .causal = true, .scale = 0.5, .lengths = three(x.subspan(3, 3)), .starts = three(x.subspan(6))};
           return attention(x[0], x[1], x[2], o);
         });
     const auto none = floats({0, 2, std::max<int64_t>(r, 1), c}), headless = floats({2, 0, std::max<int64_t>(r, 1), c});
-    one("attention", "no_batch", {none, none, none}, with({}));
-    one("attention", "no_heads", {headless, headless, headless}, with({}));
-    one("attention", "no_queries", {floats({2, 4, 0, c}), kv, kv}, with({}));
+    one("attention", "no_batch", {none, none, none}, with({.causal = true}));
+    one("attention", "no_heads", {headless, headless, headless}, with({.causal = true}));
+    one("attention", "no_queries", {floats({2, 4, 0, c}), kv, kv}, with({.causal = true}));
     const int64_t t = std::max<int64_t>(r, 2);
     const auto self = [](int64_t heads, AttentionOptions o) {
       return [=](Inputs x) { return self_attention(x[0], heads, o); };
     };
-    one("self_attention", "causal", {floats({2, t, 6, c})}, self(2, {}));
-    one("self_attention", "full_groups", {floats({2, t, 4, c})}, self(1, {.causal = false, .scale = 0.3}));
+    one("self_attention", "causal", {floats({2, t, 6, c})}, self(2, {.causal = true}));
+    one("self_attention", "full_groups", {floats({2, t, 4, c})}, self(1, {.scale = 0.3}));
     one("self_attention", "lengths", {floats({3, t, 3, c}), index(t), index(0), index(t - 1)},
-        [=](Inputs x) { return self_attention(x[0], 1, {.lengths = three(x.subspan(1))}); });
-    one("self_attention", "no_batch", {floats({0, t, 3, c})}, self(1, {}));
+        [=](Inputs x) { return self_attention(x[0], 1, {.causal = true, .lengths = three(x.subspan(1))}); });
+    one("self_attention", "no_batch", {floats({0, t, 3, c})}, self(1, {.causal = true}));
   }
   void gates_and_positions() {
     // Pairs: an even number of columns. Position 0 rotates nothing.

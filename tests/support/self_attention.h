@@ -33,8 +33,8 @@ inline void check_self_attention(Device d, DType t, int64_t length, int64_t head
   const Tensor x = random({2, length, heads + 2 * kv, hs}, 1).to(t).to(d);
   const auto n = [d](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(d); };
   for (const AttentionOptions& o :
-       {AttentionOptions{}, AttentionOptions{.causal = false, .scale = 0.3},
-        AttentionOptions{.causal = false, .lengths = n(length, length / 2)}, AttentionOptions{.starts = n(0, 1)}})
+       {AttentionOptions{.causal = true}, AttentionOptions{.scale = 0.3},
+        AttentionOptions{.lengths = n(length, length / 2)}, AttentionOptions{.causal = true, .starts = n(0, 1)}})
     for (const Store how : in_turns(std::vector<Store>(std::begin(kStores), std::end(kStores)))) {
       INFO("causal ", o.causal, ", lengths ", bool(o.lengths), ", starts ", bool(o.starts), ", stored ", int(how));
       const auto got = attended(stored(x, how), kv, o, false), expected = attended(x, kv, o, true);
