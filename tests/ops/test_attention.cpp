@@ -191,7 +191,6 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
       CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
             (t == DType::bf16 ? 1e-2 : 1e-6));
     }
-    // The mask without starts is that of a start of Tk - Tq.
     check_same_bits(run(in.q, in.k, in.v, in.dy, {.causal = true, .starts = i64({0, 0, 0})}),
                     run(in.q, in.k, in.v, in.dy, {.causal = true}));
   }
