@@ -268,7 +268,7 @@ std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)>
     std::vector<Tensor> x(in.begin(), in.end());
     EnableGradScope on;
     Ids kept;
-    for (Tensor& t : x) {  // equal inputs have separate gradients
+    for (Tensor& t : x) {
       t = t.requires_grad() ? view_of(t) : t.detach().requires_grad_();
       kept.insert(t.id());
     }

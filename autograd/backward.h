@@ -60,8 +60,7 @@ GradMap backward(const Tensor& output, const Tensor& grad, BackwardOptions = {},
 /// not be on the tape. Errors: those of backward(loss).
 GradMap backward(Inputs outputs, Inputs grads, BackwardOptions = {});
 /// Gradients of loss with respect to leaves or intermediates `of`, in their order, shapes and dtypes. All paths count,
-/// also those through other tensors of the list. Errors: those of backward(loss); a tensor that the loss does not
-/// depend on.
+/// also through other tensors of the list. Errors: those of backward(loss); a tensor that the loss does not depend on.
 std::vector<Tensor> grad(const Tensor& loss, Inputs of, BackwardOptions = {});
 /// Gradients of outputs of any shape with respect to leaves or intermediates `of`, in their order, shapes and dtypes:
 /// sums over the outputs, given their gradients `grads` in their shapes and dtypes. An output with an empty gradient
@@ -72,8 +71,8 @@ struct ValueAndGrad {
   Tensor value;
   std::vector<Tensor> grads;
 };
-/// A function that returns f of its inputs, one number, and the gradients of all inputs. Inputs that do not require a
-/// gradient must have floating dtypes. Unused inputs have gradients of zeros.
+/// A function that returns f of its inputs, one number, and the gradients of all inputs, which require one or have
+/// floating dtypes. Unused inputs have gradients of zeros.
 std::function<ValueAndGrad(Inputs)> value_and_grad(std::function<Tensor(Inputs)> f, BackwardOptions = {});
 
 namespace detail {

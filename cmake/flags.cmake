@@ -1,5 +1,4 @@
-# Flags of tapegrad's targets, through the interface target tg_flags. Never -ffast-math or -march=native: results are
-# defined, and binaries run on any x86-64 (levels.cmake).
+# Never -ffast-math or -march=native: results are defined, and binaries run on any x86-64 (levels.cmake).
 add_library(tg_flags INTERFACE)
 target_compile_options(tg_flags INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${TG_WERROR}>:-Werror>)
 target_compile_options(tg_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>)

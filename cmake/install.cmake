@@ -1,4 +1,3 @@
-# find_package(tapegrad CONFIG) provides tapegrad::tapegrad.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS tg_core tg_engine tg_models tapegrad EXPORT tapegradTargets

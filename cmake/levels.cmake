@@ -1,6 +1,5 @@
 # CPU kernel files are compiled for the baseline and for each level in TG_CPU_LEVELS; registration selects the machine's
-# highest (core/backend/registry.h). The baseline comes first in the archive: shared inline functions resolve to code
-# that runs everywhere.
+# highest. The baseline comes first in the archive: shared inline functions resolve to code that runs everywhere.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   set(TG_CPU_LEVELS "3;4"
       CACHE STRING "x86-64 levels with separate kernels, in addition to the baseline: 3 (AVX2), 4 (AVX-512)")

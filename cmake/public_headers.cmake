@@ -1,5 +1,5 @@
-# tg_reached_headers(<out> <root> <header>...): these headers and all that they include, as include paths without
-# tapegrad/ (core/op.h), below <root>/.
+# tg_reached_headers(<out> <root> <header>...): these headers and all that they include, as paths below <root>/
+# (core/op.h).
 function(tg_reached_headers out root)
   set(todo ${ARGN})
   set(seen "")
@@ -16,6 +16,5 @@ function(tg_reached_headers out root)
   list(SORT seen)
   set(${out} ${seen} PARENT_SCOPE)
 endfunction()
-# Roots of the installed headers.
 set(TG_PUBLIC_HEADERS tapegrad.h core/check.h cpu/kernel.h cpu/unary.h cpu/runtime/thread_pool.h)
 set(TG_PUBLIC_CUDA_HEADERS cuda/kernel.h cuda/unary.h)

@@ -1,5 +1,5 @@
-# Makes the API pages: cmake -DDOXYGEN=<program> -DDOCS=<folder of the Doxyfile> -P cmake/run_doxygen.cmake. Every
-# warning is an error, except for undocumented class members.
+# cmake -DDOXYGEN=<program> -DDOCS=<folder of the Doxyfile> -P cmake/run_doxygen.cmake. Every warning is an error,
+# except for undocumented class members.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${DOCS}/html)
 execute_process(COMMAND ${DOXYGEN} ${DOCS}/Doxyfile OUTPUT_VARIABLE log ERROR_VARIABLE log COMMAND_ERROR_IS_FATAL ANY)

@@ -33,7 +33,7 @@ function(tapegrad_kernel_objects target)
   # One object per file: tests find kernels by name.
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   if(by STREQUAL "nvcc")
-    # fmt 9 needs FMT_USE_CONSTEXPR for nvcc. 20014: functor templates may call host functions for host types.
+    # fmt 9 needs FMT_USE_CONSTEXPR for nvcc. Warning 20014: functor templates may call host functions for host types.
     target_compile_features(${target} PRIVATE cuda_std_20)
     target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
     target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -diag-suppress=20014)

@@ -86,7 +86,6 @@ Layouts op::IndexSelectGrad::infer(Inputs in) const {
 }
 OpWork op::IndexSelectGrad::work(Bufs in, Bufs out) const {
   if (in.size() == 2) return Op::work(in, out);
-  // Slices that have an index are read and written.
   OpWork w = Op::work(in.first(2), {});
   w.written = std::min(detail::distinct_bytes(*in[1].layout), detail::distinct_bytes(*out[0].layout));
   w.read += w.written;

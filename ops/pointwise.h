@@ -207,7 +207,7 @@ struct Gelu {
                                               -0.0030277397017925978f, 0.00077772606164217f, -0.00015419023111462593f,
                                               2.2260746845859103e-05f, -2.174403107346734e-06f, 1.2737815779928496e-07f,
                                               -3.3600802140654196e-09f);
-    // 0 x: NaN at infinities, like the formula.
+    // Adds 0 x: NaN at infinities, like the formula.
     const float tail = power_of_two<127>(a * a * -0.72134752f + 0.0f * x) * p;
     return x < 0.0f ? tail : 1.0f - tail;
   }

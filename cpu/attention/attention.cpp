@@ -36,7 +36,7 @@ void forward_one(const Sizes& z, int64_t query, MatView<T> q, MatView<K> key, Ma
   one_query::scores(wide, key.p, key.row, n, hs, s);
   C max = -std::numeric_limits<C>::infinity(), sum = 0;
   if (n > 0) {
-    std::fill(s + n, s + whole, s[0]);  // pads to whole vectors
+    std::fill(s + n, s + whole, s[0]);
     for (int64_t j = 0; j < whole; ++j) s[j] *= C(z.scale);
     max = top_of<C>(whole, s);
     for (int64_t j = 0; j < whole; ++j) s[j] = exp_to_zero(s[j] - max);

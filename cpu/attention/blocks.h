@@ -75,7 +75,7 @@ MatView<compute_t<T>> rows_of(MatView<T> x, int64_t first, int64_t n, int64_t hs
 template <class T> inline constexpr bool kWidens = !std::is_same_v<T, compute_t<T>>;
 
 struct Sizes {
-  int64_t tq, tk, hs, group;  // group: query heads per key head
+  int64_t tq, tk, hs, group;
   bool causal;
   double scale;
   bool pairs;     // scores by GEMM on bf16 pairs
@@ -135,7 +135,6 @@ class Sequences {
   std::vector<int64_t> lengths_, starts_;
 };
 
-// rows_of() for the score GEMM, as bf16 pairs if z.pairs.
 template <class T>
 MatView<compute_t<T>> score_rows(const Sizes& z, MatView<T> x, int64_t first, int64_t n, compute_t<T>* scratch,
                                  bool seldom = false) {

@@ -1,8 +1,7 @@
 // C (m x n, rows ldc apart) = or += A B; A and B have row and column strides. On AVX2 and AVX-512, element (i, j)
-// depends bit for bit on row i of A, column j of B and k alone: a row is the same in any batch, with any number of
-// threads and at any address. It is the sum over blocks of at most 384 terms, in order; a block is one chain of FMAs.
-// For n up to one vector, n and layouts matter too: chains may be per lane. The baseline (Eigen) guarantees none of
-// this.
+// depends bit for bit on row i of A, column j of B and k alone, in any batch, with any number of threads and at any
+// address: it is the sum over blocks of at most 384 terms, in order; a block is one chain of FMAs. For n up to one
+// vector, n and layouts matter too. The baseline (Eigen) guarantees none of this.
 #pragma once
 #include <tapegrad/core/mode.h>
 #include <tapegrad/cpu/simd/function_ref.h>
@@ -41,8 +40,7 @@ void gemm_serial(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T*
 template <class T> inline constexpr int64_t kPanel = kRowsAlone ? 2 * kVector<T> : 64;
 struct Triangle {
   enum Of { none, columns, from, to } of = none;
-  // columns: C's row i is needed from column i + at on. from: A's row i is 0 before column i + at. to: A's row i is 0
-  // from column i + at on.
+  // columns: C's row i is needed from column i + at on. from: A's row i is 0 before column i + at; to: from it on.
   int64_t at = 0;
 };
 // Rows of B are contiguous; n is a multiple of the vector.

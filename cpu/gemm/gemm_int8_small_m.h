@@ -11,9 +11,9 @@
 #include <cstring>
 
 namespace tg::cpu::TG_ISA_NS::few {
-inline constexpr int64_t kRows = 16;        // maximum
-inline constexpr int kColumns = 4;          // columns of B at once
-inline constexpr int64_t kBytes = 1 << 16;  // bytes of B in a tile
+inline constexpr int64_t kRows = 16;  // maximum
+inline constexpr int kColumns = 4;    // columns of B at once
+inline constexpr int64_t kBytes = 1 << 16;
 
 struct Madd {
   using Vector = __m256i;

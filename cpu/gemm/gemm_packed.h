@@ -17,7 +17,7 @@ inline constexpr int64_t kStep = kSide * kRow;  // bytes
 // Steps: depth of a block of B; largest k that packs A as a whole; a chunk.
 inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
-inline constexpr int64_t kTogether = 4;  // one-byte panels packed together
+inline constexpr int64_t kTogether = 4;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;

@@ -18,7 +18,7 @@ using namespace packed;
 constexpr int64_t kFewRows = 16;          // B bounds time up to here
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
 constexpr int64_t kSerial = 1 << 21;      // serial below
-constexpr int64_t kTileDepth = kRow / 2;  // elements of k per step
+constexpr int64_t kTileDepth = kRow / 2;
 thread_local Scratch t_largest, t_copy;
 
 // bf16 in the upper half of each lane, ties to even. NaN stays NaN.
@@ -68,7 +68,6 @@ void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte
   };
   const auto some = [](int64_t n) { return __mmask16(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1 : 0); };
   for (int64_t i = 0; i < 16; ++i) {
-    // Two halves of row i, or columns 2 i and 2 i + 1 of all rows.
     const auto line = [&](int64_t h) {
       const int64_t at = along ? i : 2 * i + h;
       const __mmask16 lanes = along ? some(i < rows ? depth - 16 * h : 0) : some(at < depth ? rows : 0);

@@ -5,7 +5,7 @@
 namespace tg::cpu::TG_ISA_NS::tiles {
 // A tile: a thread's rows x cols of C; a register tile: kRows x kCols. k is split into blocks of at most kDepth, B into
 // panels of kDepth x kCols. AVX-512: kRows x kDepth of A stay in L1, B streams from L2. AVX2: a panel of B stays in L1;
-// A streams, packed in the register tile's order, since six-row loads leave few issue slots next to the FMAs.
+// packed A streams, since six-row loads leave few issue slots next to the FMAs.
 using namespace micro;
 inline constexpr bool kPacksA = TG_ISA_LEVEL == 3;
 inline constexpr int64_t kDepth = small_m::kDepth, kTileRows = 16 * kRows;

@@ -102,8 +102,8 @@ template <class T, class B> void forward(size_t terms, bool centred, double eps,
 }
 
 // g = dy * w, h = (x - mean) * rstd: dx = rstd * (g - h * mean(g * h) - mean(g)), dw, db = sums over rows of dy * h,
-// dy. RMSNorm has no mean(g). ds is added to the rounded dx. Row sums: in order within chunks of 16 to 128 rows, then
-// as a tree. B: type of dy and of dr, a copy of dx.
+// dy. RMSNorm has no mean(g). ds is added to the rounded dx. Row sums: in order within chunks, then as a tree. B: type
+// of dy and of dr, a copy of dx.
 template <class T, class B> struct Backward {
   using C = compute_t<T>;
   Rows<B> dy;

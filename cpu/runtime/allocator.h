@@ -12,8 +12,8 @@ class CachingAllocator final : public Allocator {
   // 64-byte aligned, even for 0 bytes. A memory error when empty_cache() frees too little.
   void* allocate(size_t bytes) override;
   void deallocate(void* p, size_t bytes) noexcept override;
-  // live and total count requested bytes, without what running threads have not reported: at most 64 KiB per counter
-  // and thread, in blocks of up to 1 KiB. cached counts larger blocks: the engine's objects share the slab.
+  // live and total count requested bytes, without unreported ones of running threads: at most 64 KiB per counter and
+  // thread. cached counts blocks above 1 KiB: the engine's objects share the slab.
   MemoryStats stats() const override;
   void reset_peak() override;
   // Releases the slab too.

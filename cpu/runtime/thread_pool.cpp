@@ -120,8 +120,7 @@ void Pool::start_workers() {
 }
 
 // A caller that woke up on a worker's cpu stays there, both at half speed, even with an idle cpu. The worker moves,
-// because the caller's affinity belongs to the user; at most once a millisecond, or two alternating callers would move
-// it back and forth.
+// because the caller's affinity is the user's; at most once a millisecond, or two callers would move it back and forth.
 void Pool::move_worker_off_caller_cpu() {
   const int here = detail::current_cpu();
   if (here == home_ || !std::binary_search(cpus_.begin(), cpus_.end(), here)) return;

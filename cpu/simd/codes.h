@@ -9,8 +9,8 @@
 namespace tg::cpu::TG_ISA_NS {
 // For bf16 and f16, x * (127 / absmax) quantizes exactly as 127 * x / absmax. Inputs have at most 11 bits: a value that
 // is no tie is at least 1 / (254 * 2047) (relative) from one, three times the factor's error. Ties occur at |x| =
-// absmax / 2, which rounds to 64 because the factor is slightly larger, and where 127 divides the bits of absmax: these
-// are divided, as are f32 and values without a finite factor.
+// absmax / 2, which rounds to 64, and where 127 divides the bits of absmax: these are divided, as are f32 and values
+// without a finite factor.
 template <class T> bool has_factor(float absmax) {
   return sizeof(T) == 2 && absmax >= 0x1p-100f && ((math::detail::bits_of(absmax) & 0x7fffffu) | 0x800000u) % 127 != 0;
 }

@@ -17,8 +17,8 @@ TG_HD_INLINE float exp_to_zero(float x) {
 }
 TG_HD_INLINE double exp_to_zero(double x) { return math::exp(x); }
 
-// exp_to_zero() and 2^x (x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. In 2^x the remainder r is exact, so
-// fewer instructions do. Bound by the dependency chain: terms are summed in pairs, range errors corrected last.
+// exp_to_zero() and 2^x (x below 128). Float: 1.5 ulp; 0 below 2^-126; NaN stays. Bound by the dependency chain: terms
+// are summed in pairs, range errors corrected last.
 #if TG_ISA_LEVEL == 4
 // 2^n 2^(i/16) e^r: 2^(i/16) is one of 16 constants in a register, so small r needs few terms.
 namespace sixteenths {

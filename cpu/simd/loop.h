@@ -68,7 +68,6 @@ template <size_t N> struct Walk {
 template <size_t N>
 using RowFn = FunctionRef<void(int64_t n, const std::array<int64_t, N>& at, const std::array<int64_t, N>& step)>;
 
-// Several threads call row(n, at, step).
 template <size_t N> void run_rows(const Shape& s, const std::array<Strides, N>& strides, RowFn<N> row) {
   const Walk<N> walk(s, strides);
   parallel_for(walk.shape.product(), kGrain, [&](int64_t begin, int64_t end) { walk.rows(begin, end, row); });

@@ -1,5 +1,5 @@
 // The same bits for any thread count, alignment and vector width. 64 accumulators per block of 4096 terms, then the
-// blocks, are reduced as trees: the error grows with the logarithm of the number of terms.
+// blocks, are reduced as trees: errors grow with the logarithm of the number of terms.
 #pragma once
 #include <tapegrad/cpu/simd/vector.h>
 

@@ -11,7 +11,7 @@ namespace tg::cuda {
 template <class T> struct HeadRows {  // (t, i) is p[t * row + i * col]
   T* p;
   int64_t row, col;
-  bool vectors;  // whole aligned 16-byte vectors
+  bool vectors;
 };
 template <class T> struct Heads {  // (B, heads, T, HS), any strides
   T* p;
@@ -74,7 +74,7 @@ template <class T> struct AttentionGradArgs {
 inline constexpr double kLog2e = 1.4426950408889634, kLn2 = 0.6931471805599453;
 inline constexpr int64_t kMostHeadSize = 512, kMostF64HeadSize = 256, kMostMmaHeadSize = 128;
 
-// A block's sequence, head and tile i. Blocks start in ascending i.
+// A block's sequence, head and tile i. Kernels give the longest loops to the lowest i, which starts first.
 struct HeadBlock {
   int64_t b, h, i;
   __device__ __forceinline__ HeadBlock(int64_t batch, int64_t heads) {

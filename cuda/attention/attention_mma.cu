@@ -74,7 +74,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
-  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the longest loops first
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;
   const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1);
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = q0 + warp * S::kOwn, warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;

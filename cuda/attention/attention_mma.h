@@ -1,6 +1,6 @@
 // mma.sync m16n8k16 on bf16 tiles in shared memory. A warp has kTall * 16 rows. Lane l of a 16 x 8 accumulator has
-// columns l % 4 * 2 and the next of rows l / 4 (e = 0, 1) and l / 4 + 8 (e = 2, 3). Two adjacent accumulators, rounded
-// to bf16, are the next GEMM's A operand.
+// columns l % 4 * 2 and the next of rows l / 4 (e = 0, 1) and l / 4 + 8 (e = 2, 3). Two adjacent ones, rounded to bf16,
+// are the next GEMM's A operand.
 #pragma once
 #include <tapegrad/cuda/attention/attention_kernels.h>
 

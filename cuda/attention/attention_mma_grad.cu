@@ -96,7 +96,7 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t k0 = at.i * S::kBlock;  // the longest loops first
+  const int64_t k0 = at.i * S::kBlock;
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = k0 + warp * S::kOwn, first = z.first_query(span, k0) / S::kOthers * S::kOthers;
   const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
@@ -167,7 +167,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
   const Shared<S, D> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t q0 = ((z.tq - 1) / S::kBlock - at.i) * S::kBlock;  // the longest loops first
+  const int64_t q0 = ((z.tq - 1) / S::kBlock - at.i) * S::kBlock;
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = q0 + warp * S::kOwn, end = z.seen(span, min(q0 + S::kBlock, z.tq) - 1);
   const int64_t warp_end = row0 < z.tq ? z.seen(span, min(row0 + S::kOwn, z.tq) - 1) : 0;

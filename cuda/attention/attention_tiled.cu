@@ -47,7 +47,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_forward(Attention
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
   const int64_t blocks = (z.tq + S::kQueries - 1) / S::kQueries;
-  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;  // the longest loops first
+  const int64_t q0 = (blocks - 1 - at.i) * S::kQueries;
   const int64_t end = z.seen(span, min(q0 + S::kQueries, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());
   load_tile<S::kQueries, D>(queries, a.q.at(at.b, at.h), q0, z.tq, z.hs);

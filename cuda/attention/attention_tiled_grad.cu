@@ -38,7 +38,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_keys(Attenti
   const Shared<C, D, S> m;
   const HeadBlock at(z.batch, z.key_heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t k0 = at.i * S::kOwn;  // the longest loops first
+  const int64_t k0 = at.i * S::kOwn;
   const int row0 = int(threadIdx.x) / kSide * S::R, tx = int(threadIdx.x) % kSide;
   load_tile<S::kOwn, D>(m.own[0], a.k.at(at.b, at.h), k0, span.keys, z.hs);
   load_tile<S::kOwn, D>(m.own[1], a.v.at(at.b, at.h), k0, span.keys, z.hs);
@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kThreads, 1) void attention_tiled_grad_queries(Atte
   const Shared<C, D, S> m;
   const HeadBlock at(z.batch, z.heads);
   const AttentionSpan span = z.span(at.b);
-  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;  // the longest loops first
+  const int64_t q0 = ((z.tq - 1) / S::kOwn - at.i) * S::kOwn;
   const int64_t end = z.seen(span, min(q0 + S::kOwn, z.tq) - 1), row0 = q0 + int(threadIdx.x) / kSide * S::R;
   const int tx = int(threadIdx.x) % kSide;
   const auto k = a.k.at(at.b, at.h / z.group()), v = a.v.at(at.b, at.h / z.group());

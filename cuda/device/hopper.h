@@ -146,7 +146,7 @@ namespace tg::cuda {
 
 struct TensorMap {
   const char* data;
-  std::uint64_t rows, columns, stride;  // stride: bytes between rows
+  std::uint64_t rows, columns, stride;
   std::uint32_t box_rows, box_columns, element;
 };
 cudaError_t make_tensor_map(TensorMap*, const __nv_bfloat16*, std::uint64_t rows, std::uint64_t columns,

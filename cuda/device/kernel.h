@@ -76,7 +76,7 @@ template <size_t N> struct Strided {
 #pragma unroll 1
     for (int32_t d = 0; d < dims; ++d) {  // unrolling would multiply the code
       I index = i, rest = 0;
-      if (d + 1 < dims) {  // the last dimension needs no division
+      if (d + 1 < dims) {
         rest = i / I(shape[d]);
         index = i - rest * I(shape[d]);
       }

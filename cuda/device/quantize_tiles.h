@@ -25,7 +25,7 @@ template <class T> struct Matrix {
     return v;
   }
 };
-constexpr int kTallest = 1024;  // most rows per block
+constexpr int kTallest = 1024;
 enum class Of { columns, both, all };
 template <class T> constexpr int kSegment = 32 * kVec<T>;  // columns per block
 
@@ -199,7 +199,7 @@ template <class T, class F> void visit_shape(int64_t n, bool vectors, F&& f) {
   return f.template operator()<RowShape<T, 512, 1, 0>>();
 }
 
-// --- host -----------------------------------------------------------------------------------------------------------
+// --- host
 __global__ void __launch_bounds__(kTileThreads) narrow_scales(const uint32_t* most, f16* scales, int64_t n) {
   for (GridLoop g(n); g; ++g) scales[*g] = f16(math::detail::float_of(most[*g]));
 }

@@ -38,8 +38,8 @@ struct GemmOptions {
   // Times candidates at a shape's first call and keeps the fastest in `file`; an Error without a file, since results
   // depend on the algorithm. False: cuBLASLt's first candidate. TG_AUTOTUNE=1.
   bool autotune = false;
-  // Measured choices (JSON), read at the first GEMM and, with autotune, written after each measurement. Other cuBLASLt
-  // versions' or GPUs' stay unused. TG_GEMM_CACHE=path.
+  // Measured choices (JSON), read at the first GEMM and, with autotune, written after measurements. Other versions' or
+  // GPUs' stay unused. TG_GEMM_CACHE=path.
   std::string file;
   std::span<const std::string_view> shipped = shipped_algorithms();
   size_t plans = 1024;                 // plans per device, least recently used evicted
@@ -54,7 +54,7 @@ struct GemmStats {
   uint64_t hits = 0;                  // cached plans used
   uint64_t timed = 0, from_file = 0;  // plans measured; read
   uint64_t held = 0;                  // cached plans
-  uint64_t foreign = 0;               // entries for another version or GPU
+  uint64_t foreign = 0;               // foreign entries of the file
 };
 GemmStats gemm_stats(int device = 0);
 

@@ -12,7 +12,7 @@ struct GemmFp8 {
   Fp8Format of_x, of_weight;  // not both e5m2
   const void *x = nullptr, *weight = nullptr;
   const float *scale_x = nullptr, *scale_weight = nullptr;
-  DType dtype = DType::f32;  // f32, bf16 or f16
+  DType dtype = DType::f32;
   void* out = nullptr;
 };
 // n, k multiples of 16, m of 4, on compute capability 9.0. cuBLASLt may still refuse.

@@ -85,7 +85,7 @@ bool may_measure(cudaStream_t s, std::string_view op) {
 
 double measure(const Context& c, GemmPlan& plan, const GemmKey& key, const GemmPointers& p, cudaStream_t stream) {
   const size_t cache = properties(c.device.index).l2_cache;
-  const Scratch other(c, cache);  // written to evict the cache
+  const Scratch other(c, cache);  // evicts the cache
   const Operands operands(c, key, p, stream);
   Stopwatch watch(stream, c.op);
   double best = 0;

@@ -16,7 +16,7 @@ namespace {
 struct ChainKernel {
   ChainSource source;
   cudaKernel_t kernel = nullptr;  // null: not compilable
-  std::string name;               // names of the ops, for messages
+  std::string name;
 };
 struct Chains {  // leaked: messages hold kernel names
   std::mutex mutex;

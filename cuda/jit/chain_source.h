@@ -14,7 +14,7 @@ Reads reads_of(const ChainPlan&, const ChainPlan::Buffer&);
 
 struct ChainSource {
   std::string text;
-  int vector = 1;                 // adjacent elements per thread
+  int vector = 1;
   std::vector<uint32_t> buffers;  // argument order
   struct Number {                 // number `index` of the expression of `op`
     uint32_t op, index;

@@ -83,7 +83,7 @@ class Rounds {
   }
   const Row& row_;
   int64_t most_;
-  std::vector<int64_t> first_, end_, n_;  // all three per rank
+  std::vector<int64_t> first_, end_, n_;
 };
 bool all_ranks(int) { return true; }
 

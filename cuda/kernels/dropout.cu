@@ -1,4 +1,4 @@
-// Offsets in the contiguous output are row-major positions. A thread has V elements: V / 4 random blocks.
+// Offsets in the contiguous output are row-major positions. A thread draws V / 4 random blocks.
 #include <tapegrad/cuda/device/step_values.h>
 #include <tapegrad/ops/dropout.h>
 

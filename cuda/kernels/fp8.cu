@@ -100,7 +100,7 @@ template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums
   }
 }
 
-// --- host -----------------------------------------------------------------------------------------------------------
+// --- host
 template <class G> void visit(Fp8Format format, DType d, G&& g) {
   const auto with_type = [&]<Fp8Format f>() {
     if (d == DType::f32)
@@ -149,13 +149,13 @@ void decode_plain(const Context& c, Fp8Format format, const uint8_t* codes, int6
 float largest_of(Fp8Format f) {
   return f == Fp8Format::e4m3 ? Fp8<Fp8Format::e4m3>::kLargest : Fp8<Fp8Format::e5m2>::kLargest;
 }
-constexpr int64_t kMostRows = 16384;  // f32 rows at a time
+constexpr int64_t kMostRows = 16384;
 size_t bytes_of(int64_t floats) { return size_t(std::max<int64_t>(floats, 1)) * 4; }
 struct Product {
   Fp8Format of_x, of_weight;
   int64_t m, n, k;
   const uint8_t *x, *weight;
-  const float *absmax_x, *absmax_weight, *bias;  // bias may be null
+  const float *absmax_x, *absmax_weight, *bias;
 };
 template <class T> void finish(const Context& c, const Product& p, Sums s, int64_t first, int64_t rows, T* y) {
   T* const to = y + first * p.n;

@@ -1,4 +1,4 @@
-// Gathers walk the output, 2 to 16 bytes per thread. Scatters give each element one writer in source order: a thread
+// Gathers walk the output, 2 to 16 bytes per thread. Scatters have one writer per element, in source order: a thread
 // per line, or, for few long lines, per run of sorted (destination, position) pairs (sort.h).
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/index_check.h>
@@ -22,7 +22,7 @@ IndexCheck check_of(const Context& c, const Buf& index, size_t dim, int64_t size
   return {c, {outside_dim, c.op, *index.layout, dim, size}};
 }
 
-// --- reading by index ---------------------------------------------------------------------------------------------
+// --- reading by index
 // Output element e has index number (e / repeat) % count.
 struct Repeats {
   int64_t repeat, count, unit = 1;
@@ -117,7 +117,7 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context& c) {
   Pick{table, ids, out[0], columns, rows, table.strides()[0], {table.size(1), ids.numel()}}(c, {c, site});
 }
 
-// --- adding slices by index ---------------------------------------------------------------------------------------
+// --- adding slices by index
 // (index, position); bad indices sort last.
 __global__ void __launch_bounds__(kThreads)
     index_make_pairs(Ids index, uint64_t* pairs, int64_t n, int64_t size, int position_bits, IndexCheck check) {
@@ -216,7 +216,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   });
 }
 
-// --- adding elements by index -------------------------------------------------------------------------------------
+// --- adding elements by index
 template <class From, class To>
 __global__ void __launch_bounds__(kThreads) index_convert_all(const From* x, To* y, Strided<1> walk, int64_t n) {
   for (GridLoop i(n); i; ++i) {
@@ -334,7 +334,7 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// --- writing slices in place --------------------------------------------------------------------------------------
+// --- writing slices in place
 Error outside_slices(const IndexSite& s, int64_t position, int64_t value) {
   const int64_t n = *s.ignore;  // slices of the update
   return slice_outside(s.op, value, position, n, s.dim, s.size + n - 1);

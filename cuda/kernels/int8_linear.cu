@@ -101,7 +101,7 @@ template <class S, class T> __global__ void __launch_bounds__(S::kThreads, S::kB
   Results<S, T>::store(p, sums, y, shared, first, left);
 }
 
-// --- operands that are not rows of whole 16 bytes -------------------------------------------------------------------
+// --- operands that are not rows of whole 16 bytes
 constexpr int kThreads = 256;
 // to (rows, padded): (i, j) is at i * row_step + j * step; zeros from k on.
 __global__ void __launch_bounds__(kThreads)
@@ -165,7 +165,7 @@ class Operand {
   std::optional<Scratch> copy_;
 };
 
-// --- cuBLASLt -------------------------------------------------------------------------------------------------------
+// --- cuBLASLt
 // y = scaled accumulators, V columns per thread.
 template <int V, class T> __global__ void __launch_bounds__(kThreads) scale_sums(Product p, const int32_t* sums, T* y) {
   const int64_t packs = p.n / V;
@@ -188,7 +188,7 @@ bool wanted(std::string_view way) {
   return how && how == way;
 }
 template <class T> void multiply_by_library(const Context& c, Product p, T* y) {
-  constexpr int64_t kMostRows = 65536;  // accumulators at a time
+  constexpr int64_t kMostRows = 65536;
   Gemm g;
   g.dtype = DType::i8, g.n = p.n, g.k = p.k;
   g.b = {.data = p.weight, .ld = p.ld_weight, .transposed = true};

@@ -216,7 +216,7 @@ void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Conte
   visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy_grad<T>(op, in, out[0], c, site); });
 }
 
-// --- squared differences ------------------------------------------------------------------------------------------
+// --- squared differences
 struct SquaredDifference {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return (a - b) * (a - b); }
 };

@@ -11,7 +11,7 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// --- the norm of all gradients ------------------------------------------------------------------------------------
+// --- the norm of all gradients
 struct Gradient {
   const void* data;
   int64_t n;
@@ -79,7 +79,7 @@ void norm_of_square_sums(const op::NormOfSquareSums&, Bufs in, Bufs out, Context
   out[0].dtype() == DType::f64 ? run(out[0].data<double>()) : run(out[0].data<float>());
 }
 
-// --- steps --------------------------------------------------------------------------------------------------------
+// --- steps
 // Gradient clipping; off if both norms are null.
 struct Clip {
   const double* wide = nullptr;
@@ -281,7 +281,7 @@ template <class Entry> struct Entries {
   using T = typename Entry::Type;
   std::deque<Contiguous> dense;
   std::vector<Entry> all;
-  std::vector<size_t> places;  // indices in the op
+  std::vector<size_t> places;
 
   template <class Op> Entries(const Op& op, Bufs in, Bufs out, const Context& c) {
     const size_t n = op.tensors();
@@ -335,7 +335,7 @@ template <class... Entry, class Op> void step(const Op& op, Bufs all_in, Bufs al
   std::apply([&](const auto&... e) { (e.step(op, clip, c), ...); }, all);
 }
 
-// --- a step whose gradient is a GEMM --------------------------------------------------------------------------------
+// --- a step whose gradient is a GEMM
 template <class T, class M> struct Folded : AdamW<T, M> {
   static constexpr bool kCopies = false;
   using AdamW<T, M>::AdamW;

@@ -8,12 +8,12 @@ namespace tg::cuda {
 namespace {
 constexpr int kThreads = 256;
 
-// --- rows ---------------------------------------------------------------------------------------------------------
+// --- rows
 // Rounds like the activation's own kernel.
 template <class F> struct After {
   template <class T> static __device__ __forceinline__ T f(T x) { return narrow<T>(F::f(widen(x))); }
 };
-// --- all of x, in memory order --------------------------------------------------------------------------------------
+// --- all of x, in memory order
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     absmax_of_all(const T* x, int64_t n, int64_t packs, uint32_t* most, NonFiniteCheck watch) {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (GridLoop g(n - packs * V); g; ++g) codes[packs * V + *g] = quantized(value(x[packs * V + *g]));
 }
-// --- host -----------------------------------------------------------------------------------------------------------
+// --- host
 void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &state = out[1];
   if (x.numel() == 0) return clear(c, first_element(state), int64_t(state.layout->bytes()));
@@ -114,7 +114,7 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
   rows.finish(), columns.finish();
 }
 
-// --- dequantization -------------------------------------------------------------------------------------------------
+// --- dequantization
 template <class T, int V>
 __global__ void __launch_bounds__(kThreads)
     dequantize_packs(const int8_t* codes, const float* absmax, int64_t absmax_step, int64_t n, int64_t packs, T* y) {

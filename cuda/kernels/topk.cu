@@ -1,6 +1,6 @@
-// argmax: a block per row, or a thread per strided row. topk: radix select of the k-th largest key per row; larger
-// items are sorted in shared memory; k above kChunk takes several rounds. argsort: stable radix sorts by 32 bits of the
-// keys at a time from the lowest, and last by row.
+// argmax: a block per row, or a thread per strided row. topk: radix select of the k-th largest key per row, then a sort
+// in shared memory; k above kChunk takes several rounds. argsort: stable radix sorts by 32 bits of the keys at a time
+// from the lowest, and last by row.
 #include <tapegrad/core/check.h>
 #include <tapegrad/cuda/device/row_loop.h>
 #include <tapegrad/cuda/device/sort.h>
@@ -86,8 +86,8 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
     visit_float(x.dtype(), run);
 }
 
-// --- topk ---------------------------------------------------------------------------------------------------------
-constexpr int kChunk = 1024;  // items sorted at a time
+// --- topk
+constexpr int kChunk = 1024;
 
 // Ordered unsigned integers: NaN largest, all NaN equal, -0 as 0.
 __device__ __forceinline__ uint32_t key_of(float x) {
@@ -227,7 +227,7 @@ void topk(const op::SelectTopK& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-// --- argsort ------------------------------------------------------------------------------------------------------
+// --- argsort
 struct Positions {  // low bits of a word: position in x
   int bits;
   __device__ __forceinline__ int64_t of(uint64_t word) const { return int64_t(word & ((uint64_t(1) << bits) - 1)); }

@@ -1,5 +1,5 @@
-// Prototypes of NCCL: no nccl.h needed, and the first call loads libnccl.so.2, or the emulator's functions. A test
-// compares them with nccl.h. Buffers move as bytes: our kernels sum.
+// NCCL without nccl.h: the first call loads libnccl.so.2, or the emulator's functions. A test compares these prototypes
+// with nccl.h. Buffers move as bytes: our kernels sum.
 #pragma once
 #include <cstddef>
 #ifndef TG_CUDA_EMULATED

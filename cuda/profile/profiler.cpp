@@ -1,6 +1,6 @@
 // Records arrive in no order. A kernel has the id of its launching API call, whose record has the id of its range (the
 // "external correlation"); a graph's kernel those of the launch and of its node. A node's op is noted at capture
-// (running()), and copied when graphs clone nodes.
+// (running()), and copied with the node.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/op.h>
@@ -103,8 +103,8 @@ struct Arrived {
   std::vector<Link> kernels, copies;
   std::vector<std::pair<uint32_t, uint32_t>> calls;  // (correlation id, thread)
   std::vector<std::pair<DeviceCall, std::pair<uint32_t, uint32_t>>> driver_calls;
-  std::unordered_map<uint32_t, uint64_t> ranges;                               // range by call
-  std::unordered_map<uint64_t, Running> nodes;                                 // op by graph node
+  std::unordered_map<uint32_t, uint64_t> ranges;  // range by call
+  std::unordered_map<uint64_t, Running> nodes;
   std::unordered_map<std::string, std::string_view> names;                     // demangled, never freed
   std::unordered_map<uint32_t, std::string_view> runtime_names, driver_names;  // names by id
   bool keeps_calls_of(std::string_view name) const {

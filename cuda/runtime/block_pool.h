@@ -11,13 +11,13 @@
 
 namespace tg::cuda {
 
-using Owner = const void*;  // stream that owns free blocks
+using Owner = const void*;
 
 struct Block {
   std::byte* at = nullptr;
   size_t bytes = 0;  // a multiple of kBlockUnit
   struct Pool* pool = nullptr;
-  Block *before = nullptr, *after = nullptr;  // adjacent in the segment
+  Block *before = nullptr, *after = nullptr;
   bool in_use = false;
   // Requested bytes, for messages.
   size_t asked = 0;
@@ -63,8 +63,8 @@ class BlockPool {
   std::vector<void*> release();
 
   size_t segments() const { return segments_; }
-  size_t reserved() const { return reserved_; }  // bytes of all segments
-  size_t in_use() const { return in_use_; }      // rounded bytes in use
+  size_t reserved() const { return reserved_; }
+  size_t in_use() const { return in_use_; }  // rounded bytes in use
   size_t largest_free() const;
   template <class F> void each_in_use(F f) const {
     for (const auto& entry : used_) f(*entry.second);

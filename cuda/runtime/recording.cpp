@@ -134,7 +134,7 @@ class CudaRecording final : public Recording {
   void record_parts() {
     Graph whole;
     std::vector<cudaGraphNode_t> nodes(order_.size());
-    std::vector<cudaGraphNode_t> last(nodes.size());  // latest nodes of the branch
+    std::vector<cudaGraphNode_t> last(nodes.size());  // latest of the branch
     std::vector<cudaGraphNode_t> newest(branches_.size());
     // Next node's dependencies, per branch.
     std::vector<std::vector<cudaGraphNode_t>> after(branches_.size());

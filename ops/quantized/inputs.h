@@ -23,7 +23,7 @@ template <class F> void visit_quantisable(DType d, F&& f) {
 }
 /// One number per row.
 inline Shape without_last(const Shape& s) { return Shape(s.begin(), s.end() - 1); }
-/// Int8, for a mode other than fp8.
+/// Quantizes a weight to int8 in a mode other than fp8.
 Quantized quantize_weight(const Tensor& weight, SwitchBackMode);
 
 }  // namespace tg::detail

@@ -12,7 +12,7 @@
 
 using namespace tg;
 namespace own_functions {
-struct Cubed {  // derivative of input and output
+struct Cubed {
   static constexpr char kName[] = "test_cubed", kGradName[] = "test_cubed_grad";
   static constexpr op::Saves kSaves{.x = true, .y = true};
   template <class T> TG_HD_INLINE static T f(T x) { return x * x * x; }

@@ -101,7 +101,6 @@ TEST_CASE("products of many sizes and layouts against plain sums; a row alone ha
     for (const int64_t n : kSizes)
       for (const int64_t k : kDepths)
         if (!kSanitized || (m + n + k) % 3 == 0) check_sizes<float>(m, n, k), check_sizes<double>(m, n, k);
-  // Splits of k, several threads; rows a multiple of 4 KiB apart.
   for (const int64_t n : {3, 8, 15, 16})
     for (const int64_t k : {1024, 1300}) check_sizes<float>(170, n, k), check_sizes<double>(170, n, k);
 }

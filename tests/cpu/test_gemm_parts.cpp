@@ -22,7 +22,7 @@ template <class F> void for_parts_paths(F&& f) {
 }
 Tensor narrow(const Tensor& x) { return x.to(DType::bf16).to(DType::f32); }
 
-struct Errors {  // relative to sums of |a b|
+struct Errors {  // relative
   double rms = 0, most = 0;
 };
 Errors errors_of(const Tensor& y, const Tensor& a, const Tensor& b) {
@@ -114,7 +114,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
       CHECK(bits_of(slice(high, 0, 33, 34)) == bits_of(slice(highest, 0, 33, 34)));
       CHECK(bits_of(slice(high, 0, 0, 33)) == bits_of(slice(clean, 0, 0, 33)));
       CHECK(bits_of(slice(high, 0, 34, kM)) == bits_of(slice(clean, 0, 34, kM)));
-      const Tensor bt = transpose(b, 0, 1), xt = transpose(x, 0, 1);  // B's column: all as highest
+      const Tensor bt = transpose(b, 0, 1), xt = transpose(x, 0, 1);
       CHECK(bits_of(matmul(bt, xt, {.products = kHigh})) == bits_of(matmul(bt, xt)));
     };
     for (const float element : {kInf, -kInf, std::nanf(""), 3.4e38f, -3.4e38f}) {

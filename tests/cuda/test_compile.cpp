@@ -1,4 +1,3 @@
-// Replayed steps have the bits of emitted ones, and allocate once.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler.h>
 #include <tapegrad/models/gpt/gpt.h>

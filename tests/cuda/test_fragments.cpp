@@ -16,7 +16,7 @@
 
 using namespace tg;
 namespace {
-constexpr int64_t kFew = 16;  // rows of one block
+constexpr int64_t kFew = 16;
 
 // One seed for the layer on x (rows, in), its loss and its optimizer.
 struct Training {

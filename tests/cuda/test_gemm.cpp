@@ -99,7 +99,7 @@ TEST_CASE("views: offsets, odd and wide leading dimensions, transposed, repeated
       },                                                                                     // one column
       [](const Tensor& x) { return transpose(slice(slice(x, -1, 0, 7), -2, 0, 7), 0, 1); },  // batch (3, 2)
       [](const Tensor& x) { return slice(slice(transpose(x, 0, -1), -1, 0, 1), 0, 1, 8); },  // (7, 3, 9, 1)
-      [](const Tensor& x) { return slice(slice(slice(x, 0, 1, 2), -1, 0, 7), -2, 0, 7); },   // part of the batch
+      [](const Tensor& x) { return slice(slice(slice(x, 0, 1, 2), -1, 0, 7), -2, 0, 7); },
   };
   for (DType t : kTypes) {
     const Tensor base = make({2, 3, 9, 9}, 1, t), other = make({1, 1, 9, 7}, 2, t);

@@ -86,7 +86,6 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
 
 TEST_CASE("LoRA: ranks about the 48 KiB that a block has unasked, those with room for four rows, for one, for none") {
   const Device d = Device::cuda();
-  // (x a) of four rows or one, and 64 partial sums for each.
   const int64_t rows = 4 * cuda::properties(0).multiprocessors,
                 largest = int64_t(cuda::properties(0).shared_per_block / sizeof(float)) - 64;
   const auto apply = [&](int64_t rank) {

@@ -45,8 +45,8 @@ State train(Device d, DType t, const AdamWOptions& o, double max_norm) {
   }
   return s;
 }
-// Single weights with tiny gradients carry the sign of a rounding, hence the norm of the difference. Relative to b or
-// `from`, b before the steps: a weight that steps to nearly 0 keeps its first rounding.
+// Norm of the difference: single weights with tiny gradients carry the sign of a rounding. Relative to b or `from`, b
+// before the steps, whose rounding a weight near 0 keeps.
 double apart(const Tensor& a, const Tensor& b, const Tensor& from = {}) {
   const auto x = values<double>(a), y = values<double>(b), start = from ? values<double>(from) : y;
   double difference = 0, scale = 0, before = 0;

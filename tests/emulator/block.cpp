@@ -35,7 +35,7 @@ void wait(const char* what, Site site) {
 
 void release(Thread& t) { t.state = Thread::ready; }
 
-// --- barriers ------------------------------------------------------------------------------------
+// --- barriers
 namespace {
 
 struct Named {
@@ -222,7 +222,7 @@ void named_barrier(int id, int count, bool blocks, Site at) {
   arrive(b, blocks, "a named barrier", at);
 }
 
-// --- warps ----------------------------------------------------------------------------------------
+// --- warps
 unsigned lane() { return current->index % 32; }
 
 void collective(unsigned mask, void* frame, Combine combine, Site at) {
@@ -260,7 +260,7 @@ void absent_lane(unsigned reader, unsigned source) {
 
 void* dynamic_shared() { return dynamic_storage; }
 
-// --- stores of vectors ---------------------------------------------------------------------------
+// --- stores of vectors
 void store(void* to, const void* from, unsigned bytes, bool shared) {
   const void* pc = __builtin_return_address(0);
   if (reinterpret_cast<std::uintptr_t>(to) % bytes) fail(Fault::misaligned, pc, "store of %u bytes at %p", bytes, to);
@@ -270,7 +270,7 @@ void store(void* to, const void* from, unsigned bytes, bool shared) {
   std::memcpy(to, from, bytes);
 }
 
-// --- cp.async ------------------------------------------------------------------------------------
+// --- cp.async
 // NaNs until the wait.
 void cp_async(void* shared, const void* global, unsigned bytes, bool valid) {
   const void* pc = __builtin_return_address(0);

@@ -74,7 +74,7 @@ using Site = std::source_location;
 
 namespace engine {
 
-// --- launching -----------------------------------------------------------------------------
+// --- launching
 struct Call {
   void (*run)(const void* self);
   std::shared_ptr<const void> self;
@@ -83,7 +83,7 @@ struct Call {
 };
 cudaError_t launch(Call, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t);
 
-// --- inside a kernel -------------------------------------------------------------------------
+// --- inside a kernel
 void* dynamic_shared();
 void sync_threads(Site);
 void named_barrier(int id, int threads, bool wait, Site);

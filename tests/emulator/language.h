@@ -23,7 +23,7 @@ extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
-// --- barriers, fences and warp collectives --------------------------------------------------
+// --- barriers, fences and warp collectives
 inline void __syncthreads(simt::Site at = simt::Site::current()) { simt::engine::sync_threads(at); }
 inline void __syncwarp(unsigned mask = ~0U, simt::Site at = simt::Site::current()) {
   simt::engine::sync_warp(mask, at);
@@ -102,7 +102,7 @@ inline int __all_sync(unsigned mask, int p, simt::Site at = simt::Site::current(
   return __ballot_sync(mask, !p, at) == 0;
 }
 
-// --- atomics ------------------------------------------------------------------------------------
+// --- atomics
 template <class T> T atomicAdd(T* p, std::type_identity_t<T> v) {
   return simt::engine::atomic(p, [=](T o) { return o + v; });
 }
@@ -122,7 +122,7 @@ inline unsigned atomicInc(unsigned* p, unsigned last) {
   return simt::engine::atomic(p, [=](unsigned o) { return o >= last ? 0U : o + 1; });
 }
 
-// --- loads and arithmetic ------------------------------------------------------------------------
+// --- loads and arithmetic
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcs(const T* p) { return *p; }
 template <class T> void __stcs(T* p, std::type_identity_t<T> v) { *p = v; }
@@ -139,7 +139,7 @@ inline int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) 
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 
-// --- launch --------------------------------------------------------------------------------------
+// --- launch
 namespace simt {
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,

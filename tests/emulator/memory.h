@@ -30,7 +30,7 @@ class Open {
 // For operations after `seen`; null if the card is full.
 char* allocate(std::size_t, const Counts& seen);
 bool is_allocation(const void*);
-void open_memory(char*, std::size_t, const Operation*);  // null: at once
+void open_memory(char*, std::size_t, const Operation*);  // null: opened at once
 void close_memory(char*, const Operation*);
 std::string where_is(const void*);  // describes a byte that does not exist
 

@@ -1,6 +1,5 @@
 // Ranks are processes of one machine; shared memory has a box per ordered pair, for one segment of a message.
-// Operations run when queued: other ranks wait for them. A watch calls CommAbort and CommGetAsyncError meanwhile: no
-// lock.
+// Operations run when queued: other ranks wait for them. CommAbort and CommGetAsyncError take no lock.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <tapegrad/emulator/memory.h>

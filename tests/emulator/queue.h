@@ -42,7 +42,7 @@ inline bool comes_before(std::uint64_t mark, const Counts& seen) {
 // Forgotten once nothing waits for it; its bytes keep the mark.
 struct Operation {
   unsigned stream = 0;
-  std::uint64_t number = 0;  // number in its stream, from 1
+  std::uint64_t number = 0;  // one-based
   Counts seen;               // includes itself
   std::vector<OperationPtr> after;
   Work work;
@@ -57,7 +57,7 @@ struct Stream {
   std::uint64_t count = 0;
   OperationPtr last;
   bool blocking = true;
-  std::vector<OperationPtr> waits;  // dependencies of its next operation
+  std::vector<OperationPtr> waits;
   std::shared_ptr<Capture> capture;
   std::vector<unsigned> tips;  // nodes that its next one follows
 };
@@ -65,7 +65,7 @@ struct Event {
   bool timed = true;
   OperationPtr op;
   std::shared_ptr<std::chrono::steady_clock::time_point> time;
-  std::shared_ptr<Capture> capture;  // capture that recorded it
+  std::shared_ptr<Capture> capture;
   std::vector<unsigned> tips;
 };
 
@@ -115,8 +115,8 @@ void graph_reset();
 void device_reset();
 void reset_handles();
 
-cudaError_t status(cudaError_t e = cudaSuccess);  // result of an API call
-Stream* find(cudaStream_t);                       // null and a fault if absent
+cudaError_t status(cudaError_t e = cudaSuccess);
+Stream* find(cudaStream_t);  // null and a fault if absent
 Event* find(cudaEvent_t);
 
 // Never reused: destroyed handles are recognised.

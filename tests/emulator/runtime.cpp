@@ -117,7 +117,7 @@ void reset_handles() {
 using namespace simt::engine;
 using simt::Fault;
 
-// --- memory ------------------------------------------------------------------------------------------
+// --- memory
 cudaError_t cudaMallocAsync(void** p, std::size_t n, cudaStream_t stream) {
   const Entry entry;
   Stream* const s = find(stream);
@@ -208,7 +208,7 @@ cudaError_t cudaMemset(void* p, int value, std::size_t n) {
   return cudaMemsetAsync(p, value, n, nullptr);
 }
 
-// --- streams -----------------------------------------------------------------------------------------
+// --- streams
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
   const Entry entry;
   Stream* const made = new_stream(flags != cudaStreamNonBlocking);
@@ -253,7 +253,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*f)(void*), void* data
   return submit(*s, {Kind::host, [=](const Operation&) { f(data); }, {}});
 }
 
-// --- events ------------------------------------------------------------------------------------------
+// --- events
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned flags) {
   const Entry entry;
   Event made;

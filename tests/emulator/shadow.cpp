@@ -26,7 +26,7 @@ template <class T, class Before> void remember_read(T (&reads)[2], const T& me, 
   reads[0] = me;
 }
 
-// --- shared memory ------------------------------------------------------------------------------
+// --- shared memory
 struct Cell {  // one byte
   Stamp write, reads[2];
   bool operator==(const Cell&) const = default;
@@ -72,7 +72,7 @@ void shared_byte(Cell& c, std::size_t bytes, std::size_t nth, Access a, Where w,
   }
 }
 void shared_access(Cell* cell, std::size_t bytes, Access a, Where w, const Stamp me) {
-  Cell before_it, after_it;  // last byte's, mostly the same
+  Cell before_it, after_it;
   for (std::size_t i = 0; i < bytes; ++i) {
     if (i > 0 && cell[i] == before_it) {
       cell[i] = after_it;
@@ -96,7 +96,7 @@ Cell* cell_of(const void* p) {
              : object->cells + (reinterpret_cast<std::uintptr_t>(p) - object->statics.from);
 }
 
-// --- global memory ------------------------------------------------------------------------------
+// --- global memory
 struct Touch {
   std::uint64_t op : 48, thread : 11, bytes : 4, atomic : 1;  // op: its mark
   std::uint32_t epoch;
@@ -215,7 +215,7 @@ void global_access(const void* address, std::size_t n, Access a, const Operation
     me.atomic = a == Access::atomic;
   }
   const auto at = static_cast<std::size_t>(p - arena.base), first = at / 4, last = (at + n - 1) / 4;
-  Granule before_it{}, after_it{};  // last granule's, mostly the same
+  Granule before_it{}, after_it{};
   unsigned bytes_of_it = 0;
   for (std::size_t g = first; g <= last; ++g) {
     Granule& x = granules[g];
@@ -287,7 +287,7 @@ void touch(const void* p, std::size_t n, Access a, const void* pc) {
        a == Access::read ? "read" : "write", n, p);
 }
 
-// --- launches and blocks ------------------------------------------------------------------------------
+// --- launches and blocks
 namespace {
 struct Search {
   std::uintptr_t address;

@@ -10,7 +10,7 @@
 using namespace tg;
 namespace {
 Tensor i64(const std::vector<int64_t>& v) { return tensor<int64_t>(v, {int64_t(v.size())}); }
-struct Inputs4 {  // q, k, v and dy
+struct Inputs4 {
   Tensor q, k, v, dy;
   Inputs4(int64_t batch, int64_t heads, int64_t key_heads, int64_t tq, int64_t tk, int64_t hs, DType t)
       : q(random({batch, heads, tq, hs}, 1).to(t)),

@@ -32,7 +32,6 @@ struct Functions {
   void one(const std::string& name, std::function<Tensor(Inputs, const Json&)> f) {
     all[name] = [f = std::move(f)](Inputs x, const Json& a) { return Tensors{f(x, a)}; };
   }
-  // A case with a "number" takes a tensor and that.
   template <class... F> void unary(op::TypeList<F...>) {
     (one(F::kName, [](Inputs x, const Json&) { return emit1(stateless<op::Unary<F>>(), {x[0]}); }), ...);
   }

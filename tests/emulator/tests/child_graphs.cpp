@@ -60,7 +60,7 @@ TEST_CASE("child graphs: in their order, as they were when they were added, and 
     check(cudaGraphDestroy(whole));
     check(cudaGraphExecDestroy(exec));
   });
-  simt::reset();  // nodes are gone with their graph
+  simt::reset();
   const Stream s;
   const Buffer<float> x(noise(64)), y(64);
   const cudaGraph_t child = capture(s, [&] { check(broken::add_one(x, y, 64, s)); });
