@@ -99,9 +99,9 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   const int64_t k0 = at.i * S::kBlock;
   const int warp = int(threadIdx.x) / 32;
   const int64_t row0 = k0 + warp * S::kOwn, first = z.first_query(span, k0) / S::kOthers * S::kOthers;
-  const auto block_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
-  const int blocks = block_of(z.tq + S::kOthers - 1), begin = block_of(z.first_query(span, row0)),
-            whole = block_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
+  const auto tile_of = [&](int64_t q) { return int((q - first) / S::kOthers); };
+  const int n_tiles = tile_of(z.tq + S::kOthers - 1), first_visible = tile_of(z.first_query(span, row0)),
+            first_full = tile_of(z.first_query(span, row0 + S::kOwn - 1) + S::kOthers - 1);
   // keys: valid ones. Queries from first + edge + row on see key `row` of the warp.
   const int keys = int(min(max(span.keys - row0, int64_t(0)), int64_t(S::kOwn)));
   const int edge = z.causal ? int(max(row0 - span.start - first, int64_t(-1) << 30)) : -(1 << 30);
@@ -133,16 +133,16 @@ __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_gra
   for (int stage = 0; h < heads; stage ^= 1) {
     cp_async_wait<0>();
     __syncthreads();  // tile has arrived; no thread reads the last one
-    const bool last = n + 1 == blocks, more = !last || h + 1 < heads;
+    const bool last = n + 1 == n_tiles, more = !last || h + 1 < heads;
     const float stat = more ? load(stage ^ 1, last ? h + 1 : h, last ? 0 : n + 1) : 0;
-    if (n >= begin) {
+    if (n >= first_visible) {
       const bf16 *q = m.others(stage, 0), *dy = m.others(stage, 1);
       const float* stats = m.stats(stage);
       float p[S::kTall][S::N][4], ds[S::kTall][S::N][4];  // (keys, queries)
       multiply_rows<D>(p, k, q);
       multiply_rows<D>(ds, v, dy);
       weigh_keys<S>(p, ds, stats, scale);
-      if (n < whole) mask_keys<S>(p, ds, keys, edge - n * S::kOthers);
+      if (n < first_full) mask_keys<S>(p, ds, keys, edge - n * S::kOthers);
       add_weighted<D>(dv, p, dy);
       add_weighted<D>(dk, ds, q);
     }
