@@ -48,7 +48,7 @@ struct Linear : OpOf<Linear> {
   OpWork work(Bufs in, Bufs out) const override;
 };
 
-// Plans fuse the two ops (ops/rewrite_rules.cpp); not for users.
+/// Activations that plans fuse into a linear layer (ops/rewrite_rules.cpp); not for users.
 using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
 /// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. The gradient goes through the two ops,
 /// since linear()'s result is not kept.

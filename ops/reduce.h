@@ -17,6 +17,7 @@ struct Sum : OpOf<Sum> {
   Tensors vjp(const Vjp&) const override;
   void key(StructuralHash& k) const override { k.add(uint64_t(dims)), k.add(keep); }
 };
+/// Layout of Extremum.
 Layouts infer_extremum(std::string_view name, const Tensor& x, uint8_t dims, bool keep);
 /// Gradient of Extremum.
 Tensors vjp_extremum(const Vjp&, uint8_t dims);
