@@ -107,7 +107,7 @@ struct Ahead {
 
 // [begin, end) of k; begin is aligned to cache lines if B's columns are.
 struct Range {
-  int64_t begin, end, k, depth;  // chain length
+  int64_t begin, end, k, depth;  // depth: chain length
 };
 // R rows of A by kLanes columns of B, contiguous in k. Sums (R, kLanes) continue from the previous segment; a chain's
 // end adds them to `totals`. Each block of loads prefetches `each` lines.

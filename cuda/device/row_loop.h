@@ -12,7 +12,7 @@ template <int kThreads, class T, class F> __device__ __forceinline__ void for_ro
   if (int64_t(threadIdx.x) < head) f(int64_t(threadIdx.x), load16<1>(p + threadIdx.x));
 #pragma unroll 2
   for (int64_t i = threadIdx.x; i < vectors; i += kThreads) f(head + i * V, load16(p + head + i * V));
-#pragma unroll 1  // one iteration for most threads
+#pragma unroll 1
   for (int64_t j = head + vectors * V + threadIdx.x; j < n; j += kThreads) f(j, load16<1>(p + j));
 }
 /// f(j, p[j]) with the threads of for_row_packs().

@@ -22,7 +22,7 @@ template <class F> void for_parts_paths(F&& f) {
 }
 Tensor narrow(const Tensor& x) { return x.to(DType::bf16).to(DType::f32); }
 
-struct Errors {  // relative
+struct Errors {  // relative to sums of |a b|
   double rms = 0, most = 0;
 };
 Errors errors_of(const Tensor& y, const Tensor& a, const Tensor& b) {

@@ -35,7 +35,6 @@ struct __nv_bfloat16 {
   explicit constexpr operator float() const { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
  private:
-  // Nearest even; NaN stays NaN.
   static constexpr std::uint16_t round(float f) {
     const auto u = std::bit_cast<std::uint32_t>(f);
     if ((u & 0x7fffffffU) > 0x7f800000U) return 0x7fff;
