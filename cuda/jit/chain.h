@@ -10,7 +10,6 @@ namespace tg::cuda {
 bool runs_in_chains(const Op&);
 // If the kernel does not compile, stderr says so; the ops run one by one.
 void run_chain(const Chain&);
-// For tests.
 void forget_chains();
 uint64_t refused_chains();  // tests read it
 
