@@ -55,30 +55,9 @@ void through_wide(const Buf& in, const Buf& out) {
     }
   });
 }
-template <size_t Bytes> struct Raw {
-  std::byte b[Bytes];
-};
-template <size_t Bytes> void copy(const Buf& in, const Buf& out) {
-  using T = Raw<Bytes>;
-  for_rows<2>(out.shape(), {out.strides(), in.strides()}, [&](int64_t n, At at, At step) {
-    const T* x = in.raw<T>() + at[1];
-    T* y = out.raw<T>() + at[0];
-    if (step[1] == 1)
-      std::copy_n(x, n, y);
-    else
-      for (int64_t i = 0; i < n; ++i) y[i] = x[i * step[1]];
-  });
-}
 void cast(const op::Cast&, Bufs in, Bufs out, Context&) {
   const DType from = in[0].dtype(), to = out[0].dtype();
-  if (from == to) {
-    switch (size_of(to)) {
-      case 1: return copy<1>(in[0], out[0]);
-      case 2: return copy<2>(in[0], out[0]);
-      case 4: return copy<4>(in[0], out[0]);
-      default: return copy<8>(in[0], out[0]);
-    }
-  }
+  if (from == to) return visit_size(to, [&]<class T>() { copy_elements(in[0], out[0].raw<T>(), out[0].strides()); });
   if (from == DType::f32 && to == DType::bf16) return direct<float, bf16>(in[0], out[0]);
   if (from == DType::bf16 && to == DType::f32) return direct<bf16, float>(in[0], out[0]);
   if (from == DType::f32 && to == DType::f64) return direct<float, double>(in[0], out[0]);

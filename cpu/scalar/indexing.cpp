@@ -52,26 +52,23 @@ struct Pick {
   }
   bool operator()() const {  // one instance per element size
     bool ok = true;
-    visit_index(index.dtype(), [&]<class I>() {
-      switch (size_of(y.dtype())) {
-        case 2: ok = run<uint16_t, I>(); break;
-        case 4: ok = run<uint32_t, I>(); break;
-        default: ok = run<uint64_t, I>();
-      }
-    });
+    visit_index(index.dtype(), [&]<class I>() { visit_size(y.dtype(), [&]<class T>() { ok = run<T, I>(); }); });
     return ok;
   }
 };
+// Throws if an index along `dim` is outside [0, size).
+void check_inside(const Op& op, const Buf& index, size_t dim, int64_t size) {
+  report_outside(index, size,
+                 [&](int64_t id, const Dims& p) { throw index_outside(op.name(), id, p, *index.layout, dim, size); });
+}
 
 void gather(const op::Gather& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
   Strides others = x.strides();
   others[op.dim] = 0;
   const int64_t size = x.size(op.dim);
-  if (Pick{x, index, out[0], others, index.strides(), x.strides()[op.dim], size}()) return;
-  report_outside(index, size, [&](int64_t id, const Dims& p) {
-    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
-  });
+  if (!Pick{x, index, out[0], others, index.strides(), x.strides()[op.dim], size}())
+    check_inside(op, index, op.dim, size);
 }
 void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context&) {
   const Buf &x = in[0], &index = in[1];
@@ -79,10 +76,7 @@ void index_select(const op::IndexSelect& op, Bufs in, Bufs out, Context&) {
   others[op.dim] = 0;
   along[op.dim] = index.strides()[0];
   const int64_t size = x.size(op.dim);
-  if (Pick{x, index, out[0], others, along, x.strides()[op.dim], size}()) return;
-  report_outside(index, size, [&](int64_t id, const Dims& p) {
-    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
-  });
+  if (!Pick{x, index, out[0], others, along, x.strides()[op.dim], size}()) check_inside(op, index, op.dim, size);
 }
 void embedding(const op::Embedding&, Bufs in, Bufs out, Context&) {
   const Buf &ids = in[0], &table = in[1];
@@ -92,17 +86,6 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context&) {
   const int64_t size = table.size(0);
   if (Pick{table, ids, out[0], columns, rows, table.strides()[0], size}()) return;
   report_outside(ids, size, [&](int64_t id, const Dims& where) { throw id_outside(id, where, *ids.layout, size); });
-}
-
-template <class Bits> void move_elements(const Buf& from, const Strides& to_strides, Bits* to) {
-  for_rows<2>(from.shape(), {to_strides, from.strides()}, [&](int64_t n, const auto& at, const auto& step) {
-    Bits* y = to + at[0];
-    const Bits* x = from.raw<Bits>() + at[1];
-    if (step[0] == 1 && step[1] == 1)
-      std::copy_n(x, n, y);
-    else
-      for (int64_t i = 0; i < n; ++i) y[i * step[0]] = x[i * step[1]];
-  });
 }
 
 // One thread adds a line along the dimension, or adjacent lines together, in order.
@@ -165,22 +148,15 @@ template <class T> bool add_at(const Buf* x, const Buf& index, const Buf& src, c
   return ok;
 }
 void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context&) {
-  const Buf& index = in[1];
-  const int64_t size = out[0].size(op.dim);
   bool ok = true;
-  visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], index, in[2], out[0], op.dim); });
-  if (ok) return;
-  report_outside(index, size, [&](int64_t id, const Dims& p) {
-    throw index_outside(op.name(), id, p, *index.layout, op.dim, size);
-  });
+  visit_number(out[0].dtype(), [&]<class T>() { ok = add_at<T>(&in[0], in[1], in[2], out[0], op.dim); });
+  if (!ok) check_inside(op, in[1], op.dim, out[0].size(op.dim));
 }
 
 // Tokens are sorted by id, so slices have one writer. Thin slices are added line by line, unless there is an in[2].
 void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context&) {
   const auto ids = flat_indices(in[0]);
-  report_outside(in[0], op.size, [&](int64_t id, const Dims& p) {
-    throw index_outside(op.name(), id, p, *in[0].layout, op.dim, op.size);
-  });
+  check_inside(op, in[0], op.dim, op.size);
   const auto m = int64_t(ids.size());
   const Shape& s = out[0].shape();
   const int64_t n = Shape(s.begin() + op.dim + 1, s.end()).product(),
@@ -203,7 +179,7 @@ void index_select_grad(const op::IndexSelectGrad& op, Bufs in, Bufs out, Context
   for (size_t i = 0; i < ids.size(); ++i) order[size_t(next[size_t(ids[i])]++)] = int64_t(i);
   visit_float(out[0].dtype(), [&]<class T>() {
     using C = compute_t<T>;
-    if (add && out[0].bytes != in[2].bytes) move_elements(in[2], dense(s), out[0].data<T>());
+    if (add && out[0].bytes != in[2].bytes) copy_elements(in[2], out[0].data<T>(), dense(s));
     std::vector<T> copy;
     const T* dy = contiguous_data(in[1], copy);
     for_row_tiles(outer * op.size, n, [&](int64_t begin, int64_t end) {
@@ -234,21 +210,16 @@ void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context&) {
   const std::vector<int64_t> starts = flat_indices(in[2]);
   for (size_t i = 0; i < starts.size(); ++i)
     if (starts[i] < 0 || starts[i] > size - n) throw slice_outside(op.name(), starts[i], int64_t(i), n, op.dim, size);
-  const auto run = [&]<class Bits>(const Bits*) {
-    if (y.bytes != x.bytes) move_elements(x, y.strides(), y.raw<Bits>());
+  visit_size(y.dtype(), [&]<class Bits>() {
+    if (y.bytes != x.bytes) copy_elements(x, y.raw<Bits>(), y.strides());
     Layout part = *update.layout;
     if (!in[2].shape().empty()) part.shape[0] = 1;
     for (size_t i = 0; i < starts.size(); ++i) {
       const Buf from{&part, update.bytes};
-      move_elements(from, y.strides(), y.raw<Bits>() + int64_t(i) * y.strides()[0] + starts[i] * y.strides()[op.dim]);
+      copy_elements(from, y.raw<Bits>() + int64_t(i) * y.strides()[0] + starts[i] * y.strides()[op.dim], y.strides());
       part.offset += part.strides[0];
     }
-  };
-  switch (size_of(y.dtype())) {
-    case 2: return run(static_cast<const uint16_t*>(nullptr));
-    case 4: return run(static_cast<const uint32_t*>(nullptr));
-    default: return run(static_cast<const uint64_t*>(nullptr));
-  }
+  });
 }
 
 TG_STRIDED_KERNEL(op::SliceUpdate, cpu, slice_update);

@@ -97,14 +97,22 @@ inline std::vector<int64_t> flat_indices(const Buf& b) {
   visit_index(b.dtype(), [&]<class I>() { v = flat<int64_t, I>(b); });
   return v;
 }
+// Copies the elements of `from` to `to`, with `strides` over the same shape.
+template <class T> void copy_elements(const Buf& from, T* to, const Strides& strides) {
+  using At = std::array<int64_t, 2>;
+  for_rows<2>(from.shape(), {strides, from.strides()}, [&](int64_t n, const At& at, const At& step) {
+    T* const y = to + at[0];
+    const T* const x = from.raw<T>() + at[1];
+    if (step[0] == 1 && step[1] == 1)
+      std::copy_n(x, n, y);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i * step[0]] = x[i * step[1]];
+  });
+}
 template <class T> const T* contiguous_data(const Buf& b, std::vector<T>& scratch) {
   if (b.is_contiguous()) return b.data<T>();
   scratch.resize(size_t(b.numel()));
-  using At = std::array<int64_t, 2>;
-  for_rows<2>(b.shape(), {dense(b.shape()), b.strides()}, [&](int64_t n, const At& at, const At& step) {
-    const T* from = b.data<T>() + at[1];
-    for (int64_t i = 0; i < n; ++i) scratch[size_t(at[0] + i * step[0])] = from[i * step[1]];
-  });
+  copy_elements(b, scratch.data(), dense(b.shape()));
   return scratch.data();
 }
 
