@@ -67,27 +67,7 @@ void multiply(const Int8Product& p, bool parallel) {
 }
 }  // namespace plain
 
-#if TG_ISA_LEVEL >= 3
-struct MaddDot {
-  static constexpr bool kSixes = false;  // 8 accumulators hide the latency
-  static void add(__m256i& sum, __m256i a, __m256i b) {
-    __m256i products;
-    asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
-    sum = _mm256_add_epi32(sum, products);
-  }
-};
-struct VexDot {
-  static constexpr bool kSixes = true;
-  static void add(__m256i& sum, __m256i a, __m256i b) {
-    asm("%{vex%} vpdpbusd %1, %2, %0" : "+x"(sum) : "x"(a), "x"(b));
-  }
-};
-#endif
 #if TG_ISA_LEVEL == 4
-struct EvexDot {
-  static constexpr bool kStarts = true;
-  static void add(__m512i& sum, __m512i a, __m512i b) { asm("vpdpbusd %1, %2, %0" : "+v"(sum) : "v"(a), "v"(b)); }
-};
 struct TileDot {
   template <int C, int A, int B> static void add() {
     asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
@@ -109,7 +89,7 @@ const Int8Kernels* kernels(Int8Path path) {
   static constexpr Int8Kernels kAvx512{64,
                                        pack_step<false, 0, int8_t>,
                                        pack_step<true, 128, int8_t>,
-                                       avx512_block<EvexDot, int32_t>,
+                                       avx512_block<few::Evex, int32_t>,
                                        starts_of_rows,
                                        nullptr,
                                        nullptr};
@@ -117,11 +97,15 @@ const Int8Kernels* kernels(Int8Path path) {
   if (path == Int8Path::avx512_vnni) return &kAvx512;
 #endif
 #if TG_ISA_LEVEL >= 3
-  static constexpr Int8Kernels kVex{
-      64,     pack_step256<false, false, 0>, pack_step256<false, true, 128>, block256<VexDot>, starts_of_rows, nullptr,
-      nullptr};
+  static constexpr Int8Kernels kVex{64,
+                                    pack_step256<false, false, 0>,
+                                    pack_step256<false, true, 128>,
+                                    block256<few::Vex>,
+                                    starts_of_rows,
+                                    nullptr,
+                                    nullptr};
   static constexpr Int8Kernels kMadd{
-      32, pack_step256<true, false, 0>, pack_step256<true, true, 0>, block256<MaddDot>, nullptr, nullptr, nullptr};
+      32, pack_step256<true, false, 0>, pack_step256<true, true, 0>, block256<few::Madd>, nullptr, nullptr, nullptr};
   if (path == Int8Path::avx_vnni) return &kVex;
   if (path == Int8Path::avx2) return &kMadd;
 #endif

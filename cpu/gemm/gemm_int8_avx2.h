@@ -2,10 +2,7 @@
 // sums of two int8 products cannot overflow.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
-
-#include <immintrin.h>
-
-#include <cstring>
+#include <tapegrad/cpu/simd/transpose.h>
 
 namespace tg::cpu::TG_ISA_NS::packed {
 inline __m256i load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
@@ -14,26 +11,7 @@ inline __m256i widened(const int8_t* p) {  // 16 elements
   return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 
-inline void transpose(__m256i (&x)[8]) {
-  __m256i a[8], b[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    a[2 * i] = _mm256_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    a[2 * i + 1] = _mm256_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i)
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      b[4 * i + 2 * h] = _mm256_unpacklo_epi64(a[4 * i + h], a[4 * i + 2 + h]);
-      b[4 * i + 2 * h + 1] = _mm256_unpackhi_epi64(a[4 * i + h], a[4 * i + 2 + h]);
-    }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x20);
-    x[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
-  }
-}
+// Converts a step between the layouts of A and B.
 template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
   for (int64_t tile = 0; tile < kStep; tile += kStep / 2)
     for (int64_t i = 0; i < 16; i += 8)
@@ -41,7 +19,7 @@ template <int Flip> void swap_layout(const std::byte* from, std::byte* to) {
         __m256i x[8];
 #pragma GCC unroll 8
         for (int64_t r = 0; r < 8; ++r) x[r] = load256(from + tile + (i + r) * kRow + 4 * j);
-        transpose(x);
+        transpose_words<uint32_t>(x);
 #pragma GCC unroll 8
         for (int64_t r = 0; r < 8; ++r)
           store256(to + tile + (j + r) * kRow + 4 * i, _mm256_xor_si256(x[r], _mm256_set1_epi8(char(Flip))));
@@ -124,46 +102,14 @@ inline void starts_of_rows(int64_t steps, const std::byte* a, int32_t* to) {
   }
 }
 
-// `Rows` x 16 of a block, 2 Rows + 3 of 16 registers. Dot::add(sum, x, y): dot products of 32 bits, a row of A with 8
-// columns of B.
-template <class Dot, int Rows>
-void rows256(int64_t steps, const std::byte* a, const std::byte* b, int32_t* c, int64_t ld, bool add,
-             const int32_t* starts) {
-  __m256i sum[Rows][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 2
-    for (int w = 0; w < 2; ++w) sum[r][w] = add ? load256(c + r * ld + w * 8) : _mm256_setzero_si256();
-  if (starts)
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 2
-      for (int w = 0; w < 2; ++w) sum[r][w] = _mm256_add_epi32(sum[r][w], _mm256_set1_epi32(starts[r]));
-  for (; steps > 0; --steps, a += kStep, b += kStep)
-#pragma GCC unroll 2
-    for (int t = 0; t < 16; ++t) {
-      const __m256i left = load256(b + t * kRow), right = load256(b + t * kRow + 32);
-#pragma GCC unroll 8
-      for (int r = 0; r < Rows; ++r) {
-        int some;
-        std::memcpy(&some, a + r * kRow + 4 * t, sizeof some);
-        const __m256i x = _mm256_set1_epi32(some);
-        Dot::add(sum[r][0], x, left), Dot::add(sum[r][1], x, right);
-      }
-    }
-#pragma GCC unroll 8
-  for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 2
-    for (int w = 0; w < 2; ++w) store256(c + r * ld + w * 8, sum[r][w]);
-}
 template <class Dot>
 void block256(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, int32_t* c, int64_t ld, bool add,
               const int32_t* starts) {
   for (int64_t h = 0; h < 2; ++h, b += kStep / 2, c += 16)
     for (int64_t r = 0; r < rows;) {  // 32 rows: 4 times 6, twice 4
       const bool six = Dot::kSixes && r < 24;
-      (six ? rows256<Dot, 6> : rows256<Dot, 4>)(steps, a + r * kRow, b, c + r * ld, ld, add,
-                                                starts ? starts + r : nullptr);
+      (six ? dot_rows<Dot, 6, 32, int32_t> : dot_rows<Dot, 4, 32, int32_t>)(steps, a + r * kRow, b, c + r * ld, ld, add,
+                                                                            starts ? starts + r : nullptr);
       r += six ? 6 : 4;
     }
 }

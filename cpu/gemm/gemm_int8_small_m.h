@@ -21,11 +21,16 @@ struct Madd {
   static constexpr int64_t kElements = 16;
   static constexpr int32_t kOffset = 0;
   static constexpr int kRowsAtOnce = 2;
+  static constexpr bool kSixes = false;  // 8 accumulators hide the latency of the add
   static Vector load_b(const int8_t* b) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b)));
   }
   static Vector load(const OfA* a) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)); }
-  static void add(Vector& sum, Vector a, Vector b) { sum = _mm256_add_epi32(sum, _mm256_madd_epi16(a, b)); }
+  static void add(Vector& sum, Vector a, Vector b) {
+    Vector products;
+    asm("vpmaddwd %2, %1, %0" : "=x"(products) : "x"(a), "x"(b));
+    sum = _mm256_add_epi32(sum, products);
+  }
 };
 // vpdpbusd is unsigned by signed: 128 is added to B, and its product with A's row subtracted.
 struct Vex {
@@ -34,6 +39,7 @@ struct Vex {
   static constexpr int64_t kElements = 32;
   static constexpr int32_t kOffset = 128;
   static constexpr int kRowsAtOnce = 2;
+  static constexpr bool kSixes = true;
   static Vector load_b(const int8_t* b) {
     return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)), _mm256_set1_epi8(-128));
   }

@@ -2,9 +2,7 @@
 // tile. Callers handle splits, threads and memory.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm.h>
-#if TG_ISA_LEVEL == 4
-#include <tapegrad/cpu/gemm/gemm_packed_avx512.h>
-#endif
+#include <tapegrad/cpu/simd/transpose.h>
 
 #include <immintrin.h>
 
@@ -184,68 +182,13 @@ void run_tile(int64_t rows, int64_t k, MatView<T> a, const T* b, int64_t bk, T* 
   kTiles<W, ScalarFma<T>>[size_t(rows - 1)](k, a.p, a.row, a.col, b, bk, c, ldc, add);
 }
 
-#if TG_ISA_LEVEL == 4
-inline void transpose(Bits<float> (&x)[16]) { packed::transpose(reinterpret_cast<__m512i(&)[16]>(x)); }
-inline void transpose(Bits<double> (&x)[8]) {
-  __m512i a[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    a[i] = _mm512_unpacklo_epi64(__m512i(x[2 * i]), __m512i(x[2 * i + 1]));
-    a[4 + i] = _mm512_unpackhi_epi64(__m512i(x[2 * i]), __m512i(x[2 * i + 1]));
-  }
-#pragma GCC unroll 2
-  for (int h = 0; h < 2; ++h) {
-    const __m512i *p = a + 4 * h, even0 = _mm512_shuffle_i64x2(p[0], p[1], 0x88),
-                  odd0 = _mm512_shuffle_i64x2(p[0], p[1], 0xdd), even1 = _mm512_shuffle_i64x2(p[2], p[3], 0x88),
-                  odd1 = _mm512_shuffle_i64x2(p[2], p[3], 0xdd);
-    x[h] = Bits<double>(_mm512_shuffle_i64x2(even0, even1, 0x88));
-    x[2 + h] = Bits<double>(_mm512_shuffle_i64x2(odd0, odd1, 0x88));
-    x[4 + h] = Bits<double>(_mm512_shuffle_i64x2(even0, even1, 0xdd));
-    x[6 + h] = Bits<double>(_mm512_shuffle_i64x2(odd0, odd1, 0xdd));
-  }
-}
-#else
-inline void transpose(Bits<float> (&x)[8]) {
-  __m256 a[8], b[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    a[2 * i] = _mm256_unpacklo_ps(__m256(x[2 * i]), __m256(x[2 * i + 1]));
-    a[2 * i + 1] = _mm256_unpackhi_ps(__m256(x[2 * i]), __m256(x[2 * i + 1]));
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i)
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      b[4 * i + 2 * h] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0x44);
-      b[4 * i + 2 * h + 1] = _mm256_shuffle_ps(a[4 * i + h], a[4 * i + 2 + h], 0xee);
-    }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    x[i] = Bits<float>(_mm256_permute2f128_ps(b[i], b[4 + i], 0x20));
-    x[4 + i] = Bits<float>(_mm256_permute2f128_ps(b[i], b[4 + i], 0x31));
-  }
-}
-inline void transpose(Bits<double> (&x)[4]) {
-  __m256d a[4];
-#pragma GCC unroll 2
-  for (int i = 0; i < 2; ++i) {
-    a[i] = _mm256_unpacklo_pd(__m256d(x[2 * i]), __m256d(x[2 * i + 1]));
-    a[2 + i] = _mm256_unpackhi_pd(__m256d(x[2 * i]), __m256d(x[2 * i + 1]));
-  }
-#pragma GCC unroll 2
-  for (int h = 0; h < 2; ++h) {
-    x[h] = Bits<double>(_mm256_permute2f128_pd(a[2 * h], a[2 * h + 1], 0x20));
-    x[2 + h] = Bits<double>(_mm256_permute2f128_pd(a[2 * h], a[2 * h + 1], 0x31));
-  }
-}
-#endif
-// kLanes contiguous rows of kLanes, ld apart; results are `step` apart.
+// Transposes kLanes contiguous rows of kLanes, ld apart, to rows `step` apart.
 template <class T> inline void copy_transposed(const T* p, int64_t ld, T* to, int64_t step) {
   constexpr int L = kLanes<T>;
   Bits<T> x[L];
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) x[i] = Bits<T>(load_vector(p + i * ld));
-  transpose(x);
+  transpose_words<T>(x);
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) store_vector(to + i * step, Vector<T>(x[i]));
 }
@@ -302,7 +245,7 @@ template <int R, class T> void turn_rows(int64_t k, const T* a, int64_t ld, T* t
       Bits<T> x[L];
 #pragma GCC unroll 8
       for (int r = 0; r < L; ++r) x[r] = r0 + r < R ? Bits<T>(load_vector(a + (r0 + r) * ld + t)) : Bits<T>{};
-      transpose(x);
+      transpose_words<T>(x);
 #pragma GCC unroll 8
       for (int i = 0; i < L; ++i) store_vector(to + (t + i) * kRows + r0, Vector<T>(x[i]));
     }

@@ -8,6 +8,7 @@
 #include <tapegrad/cpu/simd/scratch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace tg::cpu::TG_ISA_NS::packed {
@@ -44,7 +45,49 @@ template <class T, class Sum> struct Product {
   const FunctionRef<void(bool of_b, int64_t first, int64_t steps, const std::byte* panel)>* packed = nullptr;
 };
 
-// tile(i, rows, j, cols) covers C; the last tiles may be larger.
+// `Rows` rows of a block of C, and two vectors of columns, the second `right` bytes after the first in B.
+template <class Dot, int Rows, int64_t right, class Sum>
+void dot_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
+              [[maybe_unused]] const Sum* starts) {
+  using V = typename Dot::Vector;
+  typedef uint32_t Words __attribute__((vector_size(sizeof(V))));
+  constexpr int64_t kLanes = sizeof(V) / sizeof(Sum);
+  const auto load = [](const void* p) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  };
+  V sum[Rows][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) sum[r][w] = add ? load(c + r * ld + w * kLanes) : V{};
+  if constexpr (std::is_integral_v<Sum>)
+    if (starts)
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; ++w) sum[r][w] = V(Words(sum[r][w]) + uint32_t(starts[r]));
+  for (; steps > 0; --steps, a += kStep, b += kStep)
+#pragma GCC unroll 2
+    for (int t = 0; t < 16; ++t) {
+      const V one = load(b + t * kRow), other = load(b + t * kRow + right);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        uint32_t some;
+        std::memcpy(&some, a + r * kRow + 4 * t, sizeof some);
+        const V x = V(Words{} + some);
+        Dot::add(sum[r][0], x, one), Dot::add(sum[r][1], x, other);
+      }
+    }
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 2
+    for (int w = 0; w < 2; ++w) std::memcpy(c + r * ld + w * kLanes, &sum[r][w], sizeof(V));
+}
+
+// Calls tile(i, rows, j, cols) for `down` x `across` tiles of `height` x `width` that cover C; the last ones take the
+// rest, which may be larger.
 struct Cut {
   int64_t height, width, down, across;
   template <class F> void for_tiles(int64_t m, int64_t n, bool parallel, F&& tile) const {

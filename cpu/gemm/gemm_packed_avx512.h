@@ -2,39 +2,12 @@
 // of 64 contiguous bytes of k. B's step: two tiles of 16 columns; each of 16 rows has 32 bits of k of every column.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_packed.h>
-
-#include <immintrin.h>
-
-#include <cstring>
+#include <tapegrad/cpu/simd/transpose.h>
 
 namespace tg::cpu::TG_ISA_NS::packed {
 inline constexpr int64_t kTile = 16 * kRow;  // bytes
 
-inline void transpose(__m512i (&x)[16]) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    a[2 * i] = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      b[4 * i + 2 * h] = _mm512_unpacklo_epi64(a[4 * i + h], a[4 * i + 2 + h]);
-      b[4 * i + 2 * h + 1] = _mm512_unpackhi_epi64(a[4 * i + h], a[4 * i + 2 + h]);
-    }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i even0 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88), odd0 = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
-    const __m512i even1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88),
-                  odd1 = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
-    x[i] = _mm512_shuffle_i32x4(even0, even1, 0x88), x[4 + i] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
-    x[8 + i] = _mm512_shuffle_i32x4(even0, even1, 0xdd), x[12 + i] = _mm512_shuffle_i32x4(odd0, odd1, 0xdd);
-  }
-}
-
-// 32 bits of k, from t on, of 16 rows of v with contiguous columns; 0 outside `some` rows and `depth`.
+// 32 bits of k, from t on, of each of 16 rows of v, whose columns are contiguous; 0 outside `some` rows and `depth`.
 inline __m512i lines(MatView<bf16> v, int64_t t, __mmask16 some, int64_t depth) {
   const auto line = [&](int64_t at) {
     const bool inside = at < depth;
@@ -81,7 +54,7 @@ template <bool OfB, int Flip, class T> void pack_tile(MatView<T> v, int64_t rows
     const __mmask16 some = __mmask16((1u << rows) - 1);
     for (int64_t t = 0; t < 16; ++t) x[t] = lines(v, t * kEach, some, depth);
   }
-  if (along == OfB) transpose(x);
+  if (along == OfB) transpose_words<uint32_t>(x);
 #pragma GCC unroll 16
   for (int64_t i = 0; i < 16; ++i)
     _mm512_store_si512(to + i * kRow, Flip ? _mm512_xor_si512(x[i], _mm512_set1_epi8(char(Flip))) : x[i]);
@@ -145,7 +118,7 @@ void amx_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte*
 }
 
 struct Avx512Bf16 {
-  static constexpr bool kStarts = false;
+  using Vector = __m512i;
   static void add(__m512i& sum, __m512i a, __m512i b) { asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b)); }
 };
 struct AmxBf16 {
@@ -154,44 +127,10 @@ struct AmxBf16 {
   }
 };
 
-// Eight rows, 16 + 2 + 1 of 32 registers. Dot::add(sum, x, y): dot products of 32 bits, a row of A with 16 columns of
-// B.
-template <class Dot, class Sum>
-void avx512_rows(int64_t steps, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
-                 const Sum* starts) {
-  constexpr int kRows = 8;
-  __m512i sum[kRows][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-    for (int w = 0; w < 2; ++w) sum[r][w] = add ? _mm512_loadu_si512(c + r * ld + w * 16) : _mm512_setzero_si512();
-  if constexpr (Dot::kStarts)
-    if (starts)
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-        for (int w = 0; w < 2; ++w) sum[r][w] = _mm512_add_epi32(sum[r][w], _mm512_set1_epi32(starts[r]));
-  for (; steps > 0; --steps, a += kStep, b += kStep)
-#pragma GCC unroll 2
-    for (int t = 0; t < 16; ++t) {
-      const __m512i left = _mm512_load_si512(b + t * kRow), right = _mm512_load_si512(b + kTile + t * kRow);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        int some;
-        std::memcpy(&some, a + r * kRow + 4 * t, sizeof some);
-        const __m512i x = _mm512_set1_epi32(some);
-        Dot::add(sum[r][0], x, left), Dot::add(sum[r][1], x, right);
-      }
-    }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-    for (int w = 0; w < 2; ++w) _mm512_storeu_si512(c + r * ld + w * 16, sum[r][w]);
-}
 template <class Dot, class Sum>
 void avx512_block(int64_t steps, int64_t rows, const std::byte* a, const std::byte* b, Sum* c, int64_t ld, bool add,
                   const Sum* starts) {
   for (int64_t r = 0; r < rows; r += 8)
-    avx512_rows<Dot>(steps, a + r * kRow, b, c + r * ld, ld, add, starts ? starts + r : nullptr);
+    dot_rows<Dot, 8, kTile>(steps, a + r * kRow, b, c + r * ld, ld, add, starts ? starts + r : nullptr);
 }
 }  // namespace tg::cpu::TG_ISA_NS::packed

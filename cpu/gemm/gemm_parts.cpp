@@ -77,7 +77,7 @@ void pack_tile_of_parts(MatView<float> v, int64_t rows, int64_t depth, std::byte
     split(i, line(0), line(1));
   }
   for (int p = 0; p < Parts; ++p) {
-    if (along == OfB) transpose(x[p]);
+    if (along == OfB) transpose_words<uint32_t>(x[p]);
 #pragma GCC unroll 16
     for (int64_t i = 0; i < 16; ++i) _mm512_store_si512(to + p * part + i * kRow, x[p][i]);
   }

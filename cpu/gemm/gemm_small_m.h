@@ -7,7 +7,7 @@
 #include <tapegrad/cpu/simd/scratch.h>
 
 namespace tg::cpu::TG_ISA_NS::small_m {
-using micro::Bits, micro::kLanes, micro::transpose;
+using micro::Bits, micro::kLanes;
 inline constexpr int64_t kMost = 16;
 inline constexpr int64_t kGroup = TG_ISA_LEVEL == 4 ? 16 : 8;  // rows with accumulators in registers
 inline constexpr int64_t kDepth = 384;                         // max k of an FMA chain
@@ -146,7 +146,7 @@ void lines_tile(Range range, const typename W::Lane* a, const typename W::T* b, 
       }
     else
       for (int i = 0; i < L; ++i, p += ld) x[i] = load_some(p, range.k - t);
-    transpose(x);
+    transpose_words<S>(x);
     if (t + kBlock < border) {
 #pragma GCC unroll 16
       for (int i = 0; i < L; ++i)

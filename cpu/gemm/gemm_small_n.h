@@ -108,17 +108,8 @@ template <int N> inline constexpr int kDotRows = std::min(6, (TG_ISA_LEVEL == 4 
 #if TG_ISA_LEVEL == 4
 // Eight columns of 16 rows: x[i] holds rows i % 4 + i / 4 * 8 and that + 4, and becomes column i.
 inline void transpose_pairs(__m512 (&x)[8]) {
-  __m512 a[8], b[8];
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i)
-    a[2 * i] = _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), a[2 * i + 1] = _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]);
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4)
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      b[i + 2 * h] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0x44);
-      b[i + 2 * h + 1] = _mm512_shuffle_ps(a[i + h], a[i + 2 + h], 0xee);
-    }
+  __m512 b[8];
+  transposes::interleave_fours(x, b);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     x[i] = _mm512_shuffle_f32x4(b[i], b[4 + i], 0x88);
@@ -150,7 +141,7 @@ template <class T> inline void copy_transposed(const T* p, int64_t ld, int64_t c
   Bits<T> x[L];
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i) x[i] = Bits<T>(some.load(p + i * ld));
-  transpose(x);
+  transpose_words<T>(x);
 #pragma GCC unroll 16
   for (int i = 0; i < L; ++i)
     if (i < cols) store_vector(to + i * step, Vector<T>(x[i]));

@@ -4,6 +4,7 @@
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/codes.h>
 #include <tapegrad/cpu/simd/scratch.h>
+#include <tapegrad/cpu/simd/transpose.h>
 
 #include <algorithm>
 #include <cstring>
@@ -30,35 +31,8 @@ constexpr int kLanes = TG_ISA_LEVEL == 4 ? 16 : TG_ISA_LEVEL == 3 ? 8 : 4;
 typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 inline thread_local Scratch t_block;
 
-template <class V> inline V lower(V x, V y) {
-  if constexpr (sizeof(V) == 64)
-    return __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  else if constexpr (sizeof(V) == 32)
-    return __builtin_shufflevector(x, y, 0, 8, 1, 9, 2, 10, 3, 11);
-  else
-    return __builtin_shufflevector(x, y, 0, 4, 1, 5);
-}
-template <class V> inline V higher(V x, V y) {
-  if constexpr (sizeof(V) == 64)
-    return __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-  else if constexpr (sizeof(V) == 32)
-    return __builtin_shufflevector(x, y, 4, 12, 5, 13, 6, 14, 7, 15);
-  else
-    return __builtin_shufflevector(x, y, 2, 6, 3, 7);
-}
-inline void transpose(Words (&x)[kLanes]) {
-#pragma GCC unroll 4
-  for (int stage = 1; stage < kLanes; stage *= 2) {  // perfect shuffle of rows
-    Words y[kLanes];
-#pragma GCC unroll 8
-    for (int i = 0; i < kLanes / 2; ++i)
-      y[2 * i] = lower(x[i], x[i + kLanes / 2]), y[2 * i + 1] = higher(x[i], x[i + kLanes / 2]);
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) x[i] = y[i];
-  }
-}
-
-// n columns of four rows, four int8 per column, by the factor by[i] or else absmax; by[0] for all if Step is zero.
+// Quantizes n columns of four rows, four int8 per column, by the factor by[i] or else absmax; by[0] for all if Step is
+// 0.
 template <int Step, bool Factor, class T>
 inline void encode_places(const T* a, const T* b, const T* c, const T* d, int64_t n, const float* by,
                           uint32_t* __restrict to) {
@@ -129,7 +103,7 @@ inline void store_columns(const uint32_t* words, int64_t some, int64_t n, int8_t
       Words x[kLanes];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) std::memcpy(&x[i], words + (part * kLanes + i) * kPitch + j, sizeof(Words));
-      transpose(x);
+      transpose_words<uint32_t>(x);
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) std::memcpy(lines[i] + part * sizeof(Words), &x[i], sizeof(Words));
     }
