@@ -96,6 +96,9 @@ void by_parts(const op::SelfAttention&, Bufs in, Bufs out, Context&,
               void (*attention)(const op::Attention&, Bufs in, Bufs out, Context&));
 void by_parts(const op::SelfAttentionGrad&, Bufs in, Bufs out, Context&,
               void (*attention)(const op::AttentionGrad&, Bufs in, Bufs out, Context&));
+template <class Op, auto attention> void by_parts(const Op& op, Bufs in, Bufs out, Context& c) {
+  by_parts(op, in, out, c, attention);
+}
 /// @}
 
 /// For kernels: the Error of a length or start outside [0, most]. `position`: its sequence; `what`: "lengths" or

@@ -368,13 +368,9 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     });
   });
 }
-void self_attention(const op::SelfAttention& op, Bufs in, Bufs out, Context& c) { by_parts(op, in, out, c, attention); }
-void self_attention_grad(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c) {
-  by_parts(op, in, out, c, attention_grad);
-}
 TG_STRIDED_KERNEL(op::Attention, cpu, attention);
 TG_STRIDED_KERNEL(op::AttentionGrad, cpu, attention_grad);
-TG_STRIDED_KERNEL(op::SelfAttention, cpu, self_attention);
-TG_STRIDED_KERNEL(op::SelfAttentionGrad, cpu, self_attention_grad);
+TG_STRIDED_KERNEL(op::SelfAttention, cpu, (by_parts<op::SelfAttention, attention>));
+TG_STRIDED_KERNEL(op::SelfAttentionGrad, cpu, (by_parts<op::SelfAttentionGrad, attention_grad>));
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -12,12 +12,6 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-template <class F> void visit_format(Fp8Format format, F&& f) {
-  if (format == Fp8Format::e4m3)
-    f.template operator()<Fp8Format::e4m3>();
-  else
-    f.template operator()<Fp8Format::e5m2>();
-}
 template <Fp8Format f> const std::array<float, 256>& values() {
   static const std::array<float, 256> all = [] {
     std::array<float, 256> v;

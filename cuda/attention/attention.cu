@@ -181,13 +181,9 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
     attention_grad_tiled<T>(c, a);
   });
 }
-void self_attention(const op::SelfAttention& op, Bufs in, Bufs out, Context& c) { by_parts(op, in, out, c, attention); }
-void self_attention_grad(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c) {
-  by_parts(op, in, out, c, attention_grad);
-}
 TG_STRIDED_KERNEL(op::Attention, cuda, attention);
 TG_STRIDED_KERNEL(op::AttentionGrad, cuda, attention_grad);
-TG_STRIDED_KERNEL(op::SelfAttention, cuda, self_attention);
-TG_STRIDED_KERNEL(op::SelfAttentionGrad, cuda, self_attention_grad);
+TG_STRIDED_KERNEL(op::SelfAttention, cuda, (by_parts<op::SelfAttention, attention>));
+TG_STRIDED_KERNEL(op::SelfAttentionGrad, cuda, (by_parts<op::SelfAttentionGrad, attention_grad>));
 }  // namespace
 }  // namespace tg::cuda

@@ -24,21 +24,6 @@ template <int kTall, int N, int O> struct Softmax {
 #pragma unroll
       for (int i = 0; i < 2; ++i) max[m][i] = -std::numeric_limits<float>::infinity(), sum[m][i] = 0;
   }
-  __device__ __forceinline__ void mask(float (&s)[kTall][N][4], const AttentionSizes& z, const AttentionSpan& span,
-                                       int64_t row0, int64_t k0) const {
-#pragma unroll
-    for (int m = 0; m < kTall; ++m)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int64_t last = z.seen(span, row0 + m * 16 + i * 8 + lane_row()) - k0;
-        const int seen = int(min(last, int64_t(N * 8))) - lane_column();
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (n * 8 + e >= seen) s[m][n][2 * i + e] = -std::numeric_limits<float>::infinity();
-      }
-  }
   __device__ __forceinline__ void step(float (&s)[kTall][N][4], float scale, float (&o)[kTall][O][4]) {
 #pragma unroll
     for (int m = 0; m < kTall; ++m)
@@ -96,7 +81,7 @@ __global__ __launch_bounds__(kThreads, Tile<D>::kCtas) void attention_mma_forwar
     cp_async_commit();
     if (busy) {
       multiply_rows<D>(s, own, keys);
-      if (k0 + S::kKeys > z.seen(span, row0)) softmax.mask(s, z, span, row0, k0);
+      if (k0 + S::kKeys > z.seen(span, row0)) mask_rows(s, -std::numeric_limits<float>::infinity(), z, span, row0, k0);
       softmax.step(s, scale, o);
     }
     cp_async_wait<0>();

@@ -37,18 +37,21 @@ __device__ __forceinline__ void load_tile(bf16* to, const HeadRows<const bf16>& 
   for (int r = 0; r < kRows; r += kAtOnce, p += kAtOnce * from.row)
     if (r + kAtOnce <= kRows || r + row < kRows) cp_async16(to + r * kStep<D>, p, r < left);
 }
-// s = a b^T: a (16 kTall, D), the warp's rows; b (8 N, D).
-template <int D, int kTall, int N>
-__device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
-  const int lane = int(threadIdx.x) % 32;
-  a += lane % 16 * kStep<D> + lane / 16 * 8;
-  b += (lane / 16 * 8 + lane % 8) * kStep<D> + lane / 8 % 2 * 8;
+template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTall][N][4]) {
 #pragma unroll
   for (int m = 0; m < kTall; ++m)
 #pragma unroll
     for (int n = 0; n < N; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
+      for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
+}
+// s = a b^T: the warp's rows of a, N * 8 rows of b.
+template <int D, int kTall, int N>
+__device__ __forceinline__ void multiply_rows(float (&s)[kTall][N][4], const bf16* a, const bf16* b) {
+  const int lane = int(threadIdx.x) % 32;
+  a += lane % 16 * kStep<D> + lane / 16 * 8;
+  b += (lane / 16 * 8 + lane % 8) * kStep<D> + lane / 8 % 2 * 8;
+  clear(s);
 #pragma unroll
   for (int d = 0; d < D; d += 16) {
     uint32_t x[kTall][4];
@@ -91,13 +94,22 @@ __device__ __forceinline__ void add_weighted(float (&o)[kTall][D / 8][4], const 
     }
   }
 }
-template <int kTall, int N> __device__ __forceinline__ void clear(float (&o)[kTall][N][4]) {
+// Hides scores: rows are queries from row0 on, columns keys from k0 on.
+template <int kTall, int N>
+__device__ __forceinline__ void mask_rows(float (&s)[kTall][N][4], float value, const AttentionSizes& z,
+                                          const AttentionSpan& span, int64_t row0, int64_t k0) {
 #pragma unroll
   for (int m = 0; m < kTall; ++m)
 #pragma unroll
-    for (int n = 0; n < N; ++n)
+    for (int i = 0; i < 2; ++i) {
+      const int64_t last = z.seen(span, row0 + m * 16 + i * 8 + lane_row()) - k0;
+      const int seen = int(min(last, int64_t(N * 8))) - lane_column();
 #pragma unroll
-      for (int e = 0; e < 4; ++e) o[m][n][e] = 0;
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (n * 8 + e >= seen) s[m][n][2 * i + e] = value;
+    }
 }
 // Stores o * factor as rows [first, ...). `own`: the warp's staging memory.
 template <int D, int kTall>

@@ -71,22 +71,6 @@ __device__ __forceinline__ void weigh_queries(const Scores<S>& p, Scores<S>& ds,
       for (int e = 0; e < 4; ++e)
         ds[t][j][e] = exp2_approx(p[t][j][e] * scale - lse[t][e / 2]) * (ds[t][j][e] - delta[t][e / 2]);
 }
-template <class S>
-__device__ __forceinline__ void mask_queries(Scores<S>& ds, const AttentionSizes& z, const AttentionSpan& span,
-                                             int64_t row0, int64_t k0) {
-#pragma unroll
-  for (int t = 0; t < S::kTall; ++t)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int64_t last = z.seen(span, row0 + t * 16 + i * 8 + lane_row()) - k0;
-      const int seen = int(min(last, int64_t(S::kOthers))) - lane_column();
-#pragma unroll
-      for (int j = 0; j < S::N; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (j * 8 + e >= seen) ds[t][j][2 * i + e] = 0;
-    }
-}
 
 template <int D>
 __global__ __launch_bounds__(kThreads, KeyTile<D>::kCtas) void attention_mma_grad_keys(AttentionGradArgs<bf16> a) {
@@ -204,7 +188,7 @@ __global__ __launch_bounds__(kThreads, QueryTile<D>::kCtas) void attention_mma_g
     multiply_rows<D>(p, q, keys);
     multiply_rows<D>(ds, dy, values);
     weigh_queries<S>(p, ds, lse, delta, scale);
-    if (k0 + S::kOthers > z.seen(span, row0)) mask_queries<S>(ds, z, span, row0, k0);
+    if (k0 + S::kOthers > z.seen(span, row0)) mask_rows(ds, 0, z, span, row0, k0);
     add_weighted<D>(dq, ds, keys);
   }
   if (end == 0) {  // own rows may be in flight

@@ -41,16 +41,19 @@ __device__ __forceinline__ void load_tile(C* to, const HeadRows<const T>& from, 
     }
   }
 }
+template <int R, int N, class C> __device__ __forceinline__ void clear(C (&o)[R][N]) {
+#pragma unroll
+  for (int r = 0; r < R; ++r)
+#pragma unroll
+    for (int n = 0; n < N; ++n) o[r][n] = 0;
+}
 // s[r][n] = row ty R + r of a times row tx + 16 n of b, over D columns.
 template <int D, int R, int N, class C>
 __device__ __forceinline__ void multiply_rows(C (&s)[R][N], const C* a, const C* b) {
   constexpr int V = kVec<C>;
   a += int(threadIdx.x) / kSide * R * kStep<C, D>;
   b += int(threadIdx.x) % kSide * kStep<C, D>;
-#pragma unroll
-  for (int r = 0; r < R; ++r)
-#pragma unroll
-    for (int n = 0; n < N; ++n) s[r][n] = 0;
+  clear(s);
 #pragma unroll 2
   for (int d = 0; d < D; d += V) {
     Vec<C> y[N];
@@ -126,12 +129,7 @@ __device__ __forceinline__ void store_tile(const HeadRows<T>& to, const C (&o)[R
     }
   }
 }
-template <int R, int N, class C> __device__ __forceinline__ void clear(C (&o)[R][N]) {
-#pragma unroll
-  for (int r = 0; r < R; ++r)
-#pragma unroll
-    for (int n = 0; n < N; ++n) o[r][n] = 0;
-}
+// Reduces v over the 16 lanes that share a row.
 template <class Op, class C> __device__ __forceinline__ C over_row(C v, Op op = {}) {
 #pragma unroll
   for (int d = kSide / 2; d > 0; d /= 2) v = op(v, __shfl_xor_sync(~0u, v, d));

@@ -90,15 +90,14 @@ __device__ __forceinline__ float to_float(f16 x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
   return y;
 }
-__device__ __forceinline__ float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return __fmaf_rn(y, -__fmaf_rn(x, y, -1.0f), y);
-}
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  const float y = reciprocal_approx(x);
+  return __fmaf_rn(y, -__fmaf_rn(x, y, -1.0f), y);
 }
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;

@@ -11,16 +11,12 @@ constexpr int kThreads = 256;
 
 template <class T> __device__ __forceinline__ T load_as(DType d, const std::byte* p, int64_t at) {
   switch (d) {
-    case DType::f64: return T(reinterpret_cast<const double*>(p)[at]);
-    case DType::f32: return T(reinterpret_cast<const float*>(p)[at]);
-    case DType::f16: return T(widen(reinterpret_cast<const f16*>(p)[at]));
-    case DType::bf16: return T(widen(reinterpret_cast<const bf16*>(p)[at]));
-    case DType::i64: return T(reinterpret_cast<const int64_t*>(p)[at]);
-    case DType::i32: return T(reinterpret_cast<const int32_t*>(p)[at]);
-    case DType::i8: return T(reinterpret_cast<const int8_t*>(p)[at]);
-    case DType::u16: return T(reinterpret_cast<const uint16_t*>(p)[at]);
-    default: return T(reinterpret_cast<const uint8_t*>(p)[at]);
+#define TG_X(U, d, name) \
+  case DType::d: return T(widen(reinterpret_cast<const U*>(p)[at]));
+    TG_DTYPES(TG_X)
+#undef TG_X
   }
+  return T(0);
 }
 // Floats to integers truncate and saturate, NaN becomes 0. Integers wrap.
 template <class To, class W> __device__ __forceinline__ To convert(W x) {
@@ -35,16 +31,10 @@ template <class To, class W> __device__ __forceinline__ To convert(W x) {
 }
 template <class W> __device__ __forceinline__ void store_as(DType d, std::byte* p, int64_t at, W x) {
   switch (d) {
-    case DType::f64: reinterpret_cast<double*>(p)[at] = convert<double>(x); break;
-    case DType::f32: reinterpret_cast<float*>(p)[at] = convert<float>(x); break;
-    case DType::f16: reinterpret_cast<f16*>(p)[at] = convert<f16>(x); break;
-    case DType::bf16: reinterpret_cast<bf16*>(p)[at] = convert<bf16>(x); break;
-    case DType::i64: reinterpret_cast<int64_t*>(p)[at] = convert<int64_t>(x); break;
-    case DType::i32: reinterpret_cast<int32_t*>(p)[at] = convert<int32_t>(x); break;
-    case DType::i8: reinterpret_cast<int8_t*>(p)[at] = convert<int8_t>(x); break;
-    case DType::u16: reinterpret_cast<uint16_t*>(p)[at] = convert<uint16_t>(x); break;
-    case DType::u8: reinterpret_cast<uint8_t*>(p)[at] = convert<uint8_t>(x); break;
-    case DType::boolean: reinterpret_cast<bool*>(p)[at] = convert<bool>(x); break;
+#define TG_X(To, d, name) \
+  case DType::d: reinterpret_cast<To*>(p)[at] = convert<To>(x); break;
+    TG_DTYPES(TG_X)
+#undef TG_X
   }
 }
 template <class W>

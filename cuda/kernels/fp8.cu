@@ -3,6 +3,7 @@
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_fp8.h>
 #include <tapegrad/ops/quantized/fp8_codes.h>
+#include <tapegrad/ops/quantized/inputs.h>
 
 #include <algorithm>
 #ifdef __CUDACC__
@@ -102,18 +103,9 @@ template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums
 
 // --- host
 template <class G> void visit(Fp8Format format, DType d, G&& g) {
-  const auto with_type = [&]<Fp8Format f>() {
-    if (d == DType::f32)
-      g.template operator()<f, float>();
-    else if (d == DType::bf16)
-      g.template operator()<f, bf16>();
-    else
-      g.template operator()<f, f16>();
-  };
-  if (format == Fp8Format::e4m3)
-    with_type.template operator()<Fp8Format::e4m3>();
-  else
-    with_type.template operator()<Fp8Format::e5m2>();
+  visit_format(format, [&]<Fp8Format f>() {
+    tg::detail::visit_quantisable(d, [&]<class T>() { g.template operator()<f, T>(); });
+  });
 }
 void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &absmax = out[1];
@@ -141,10 +133,7 @@ void dequantize_fp8(const op::DequantizeFp8& op, Bufs in, Bufs out, Context& c) 
 
 void decode_plain(const Context& c, Fp8Format format, const uint8_t* codes, int64_t rows, int64_t n, float* to) {
   if (rows * n == 0) return;
-  if (format == Fp8Format::e4m3)
-    decode<Fp8Format::e4m3, float>(c, codes, nullptr, rows, n, to);
-  else
-    decode<Fp8Format::e5m2, float>(c, codes, nullptr, rows, n, to);
+  visit_format(format, [&]<Fp8Format f>() { decode<f, float>(c, codes, nullptr, rows, n, to); });
 }
 float largest_of(Fp8Format f) {
   return f == Fp8Format::e4m3 ? Fp8<Fp8Format::e4m3>::kLargest : Fp8<Fp8Format::e5m2>::kLargest;

@@ -3,6 +3,7 @@
 #include <tapegrad/cuda/device/int8_wgmma.h>
 #include <tapegrad/cuda/device/transpose_tile.h>
 #include <tapegrad/cuda/gemm/gemm.h>
+#include <tapegrad/ops/quantized/inputs.h>
 #include <tapegrad/ops/quantized/quantize.h>
 
 #include <algorithm>
@@ -251,12 +252,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   if (in.size() > 4) p.bias = bias.emplace(c, in[4]);
   p.absmax_x = absmax_x, p.step_x = in[2].numel() == 1 ? 0 : 1;
   p.absmax_weight = absmax_weight, p.step_weight = in[3].numel() == 1 ? 0 : 1;
-  if (y.dtype() == DType::f32)
-    multiply(c, p, y.data<float>());
-  else if (y.dtype() == DType::bf16)
-    multiply(c, p, y.data<bf16>());
-  else
-    multiply(c, p, y.data<f16>());
+  tg::detail::visit_quantisable(y.dtype(), [&]<class T>() { multiply(c, p, y.data<T>()); });
 }
 TG_STRIDED_KERNEL(op::Int8Linear, cuda, int8_linear);
 }  // namespace

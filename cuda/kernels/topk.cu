@@ -69,7 +69,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
   Strides from = x.strides();
   from.erase(op.dim);
   const Strided<1> walk(y.shape(), {from});
-  const auto run = [&]<class T>() {
+  visit_number(x.dtype(), [&]<class T>() {
     const auto start = [&](auto kernel, unsigned blocks, int threads) {
       launch(c, kernel, blocks, threads, 0, x.data<T>(), walk, rows, n, step, y.data<int64_t>());
     };
@@ -79,11 +79,7 @@ void argmax(const op::ArgMax& op, Bufs in, Bufs out, Context& c) {
       start(argmax_by_block<kSmall, T>, blocks_for(c, rows, 1), kSmall);
     else
       start(argmax_by_block<kLarge, T>, blocks_for(c, rows, 1), kLarge);
-  };
-  if (is_index(x.dtype()))
-    visit_index(x.dtype(), run);
-  else
-    visit_float(x.dtype(), run);
+  });
 }
 
 // --- topk
@@ -258,16 +254,15 @@ void argsort(const op::ArgSort& op, Bufs in, Bufs out, Context& c) {
   const Positions p{bits.position};
   const unsigned blocks = blocks_for(c, n, kLarge);
   SortedPairs pairs(c, n, bits);
-  const auto run = [&]<class T>() {
-    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // bf16: high bits
+  visit_number(in[0].dtype(), [&]<class T>() {
+    constexpr int kBits = 8 * sizeof(T), kAll = 8 * sizeof(compute_t<T>);  // those of bf16 are the high ones
     const Dense<T> x(c, in[0]);
     for (int shift = kAll - kBits; shift < kAll; shift += 32) {
       launch(c, argsort_by_key<T>, blocks, kLarge, 0, static_cast<const T*>(x), n, shift, shift == kAll - kBits,
              op.descending, p, pairs.data());
       pairs.sort(std::min(kBits, 32));
     }
-  };
-  is_index(in[0].dtype()) ? visit_index(in[0].dtype(), run) : visit_float(in[0].dtype(), run);
+  });
   if (rows > 1) {
     launch(c, argsort_by_row, blocks, kLarge, 0, n, row, p, pairs.data());
     pairs.sort(std::bit_width(uint64_t(rows - 1)));

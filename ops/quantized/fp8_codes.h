@@ -19,6 +19,10 @@ template <> struct Fp8<Fp8Format::e5m2> {
   static constexpr float kLargest = 57344.0f;
 };
 /// @endcond
+/// Calls `f.template operator()<format>()`.
+template <class F> void visit_format(Fp8Format format, F&& f) {
+  format == Fp8Format::e4m3 ? f.template operator()<Fp8Format::e4m3>() : f.template operator()<Fp8Format::e5m2>();
+}
 
 /// fp8 nearest to x, ties to even; saturates at the largest value. x is not NaN.
 template <Fp8Format f> TG_HD_INLINE uint8_t fp8_of(float x) {
