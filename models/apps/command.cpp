@@ -437,7 +437,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
       if (argc == 2 || bodies.contains(argv[2])) words.push_back(help);
     }
     if (const std::optional<int> done = parse(app, int(words.size()), words.data())) return *done;
-    if (app.get_subcommands().empty()) throw UsageError("no command. `tapegrad --help` lists the commands.");
+    refuse(app.get_subcommands().empty(), "no command. `tapegrad --help` lists the commands.");
     const CLI::App& chosen = *app.get_subcommands().front();
     refuse_extras(chosen);
     return bodies.at(chosen.get_name())();

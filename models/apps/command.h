@@ -21,6 +21,9 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+inline void refuse(bool wrong, const char* usage) {
+  if (wrong) throw UsageError(usage);
+}
 // Thrown by a command that a signal stopped: the exit status is 128 + signal, without a message.
 struct Stopped {
   int signal;

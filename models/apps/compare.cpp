@@ -50,8 +50,8 @@ void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::ve
     }
 }
 Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
-  if (o.model.empty() == o.arch.empty())
-    throw UsageError("compare needs either --model, a folder that `train` wrote, or --arch, the name of a model");
+  refuse(o.model.empty() == o.arch.empty(),
+         "compare needs either --model, a folder that `train` wrote, or --arch, the name of a model");
   if (!o.model.empty()) {
     const LoadedModel m = load_model(o.model);
     check_language_model(o.model, m.model.config());
@@ -68,9 +68,8 @@ Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
 
 std::vector<Pair> pairs_of(const CompareOptions& o) {
   if (!o.sides.empty()) {
-    if (o.sides.size() != 2 || !o.device.empty())
-      throw UsageError(
-          "--sides takes two sides, the reference first, and replaces --device: --sides cpu/bf16 cuda/bf16");
+    refuse(o.sides.size() != 2 || !o.device.empty(),
+           "--sides takes two sides, the reference first, and replaces --device: --sides cpu/bf16 cuda/bf16");
     try {
       return {{Side::parse(o.sides[0]), Side::parse(o.sides[1])}};
     } catch (const Error& e) {

@@ -46,7 +46,7 @@ bool holds_logits(std::string_view text) {
 }
 
 int run(EvalOptions& o) {
-  if (o.model.empty() || o.data.empty()) throw UsageError("eval needs --model DIR and --data FILE...");
+  refuse(o.model.empty() || o.data.empty(), "eval needs --model DIR and --data FILE...");
   const LoadedModel m = open_model(o);
   const GptConfig& c = m.model.config();
   const int64_t window = o.window == 0 ? c.context : o.window;

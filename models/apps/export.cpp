@@ -55,17 +55,14 @@ std::string base_of(const ExportOptions& o) {
 
 int run(ExportOptions& o) {
   const bool gguf = o.to == "gguf", alone = gguf && o.model.empty() && !o.adapter.empty();
-  if ((o.model.empty() && !alone) || o.out.empty())
-    throw UsageError(
-        "export needs --model DIR and --out PATH, or --adapter DIR, --to gguf and --out FILE. An adapter alone is a "
-        "folder of Hugging Face's PEFT already");
-  if (!alone && !o.base.empty())
-    throw UsageError("--base is for an adapter alone: --adapter and --to gguf without --model");
-  if (alone && o.dtype != "same") throw UsageError("--dtype is for models: an adapter is written in f32");
-  if (gguf && o.max_shard > 0) throw UsageError("--max-shard is for --to hf: a GGUF file is never divided.");
-  if (!gguf && o.dtype == "q8_0") throw UsageError("--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
-  if (!gguf && o.out.ends_with(".gguf"))
-    throw UsageError("--out ends in .gguf, and --to hf makes a folder. Pass --to gguf.");
+  refuse((o.model.empty() && !alone) || o.out.empty(),
+         "export needs --model DIR and --out PATH, or --adapter DIR, --to gguf and --out FILE. An adapter alone is a "
+         "folder of Hugging Face's PEFT already");
+  refuse(!alone && !o.base.empty(), "--base is for an adapter alone: --adapter and --to gguf without --model");
+  refuse(alone && o.dtype != "same", "--dtype is for models: an adapter is written in f32");
+  refuse(gguf && o.max_shard > 0, "--max-shard is for --to hf: a GGUF file is never divided.");
+  refuse(!gguf && o.dtype == "q8_0", "--dtype q8_0 is for --to gguf: --to hf takes f32, bf16 or f16.");
+  refuse(!gguf && o.out.ends_with(".gguf"), "--out ends in .gguf, and --to hf makes a folder. Pass --to gguf.");
   check_alone("export");
   const std::string out = new_output("export", o.out, gguf ? "file" : "folder");
   const std::string base = alone ? base_of(o) : o.model;

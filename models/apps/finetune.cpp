@@ -59,8 +59,7 @@ void check_lora(const FinetuneOptions& o, const LoraConfig& c, DType base, const
 }
 
 RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base) {
-  if (o.model.empty() || o.data.empty())
-    throw UsageError("finetune needs --model DIR and --data FILE..., or --resume DIR");
+  refuse(o.model.empty() || o.data.empty(), "finetune needs --model DIR and --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "adapter";
   check_separate("finetune", o.model, o.out);
   DType dtype = o.base_dtype == "bf16" ? DType::bf16 : DType::f32;
@@ -166,8 +165,7 @@ struct MergeOptions {
   bool overwrite = false;
 };
 int run(MergeOptions& o) {
-  if (o.model.empty() || o.adapter.empty() || o.out.empty())
-    throw UsageError("merge needs --model DIR, --adapter DIR and --out DIR");
+  refuse(o.model.empty() || o.adapter.empty() || o.out.empty(), "merge needs --model DIR, --adapter DIR and --out DIR");
   check_alone("merge");
   check_separate("merge", o.model, o.out);
   TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,

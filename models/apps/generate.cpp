@@ -65,40 +65,6 @@ std::optional<std::string> read_input(bool line) {
   return text;
 }
 
-class Continuation {
- public:
-  Continuation(const LoadedModel& m, const GenerateOptions& o) : stops_(o.stops), eos_(o.stop_tokens) {
-    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
-  }
-  std::string add(int64_t token) {
-    if (std::ranges::find(eos_, token) != eos_.end()) {
-      reason_ = "eos";
-      return {};
-    }
-    return stream_ ? cut(stream_->add(token)) : fmt::format(" {}", token);
-  }
-  std::string end() {
-    if (!stream_) return {};
-    std::string text = cut(stream_->end());
-    return text + stops_.end();
-  }
-  bool ended() const { return reason_ != kLength; }
-  std::string_view reason() const { return reason_; }
-
- private:
-  static constexpr std::string_view kLength = "length";
-  std::string cut(const std::string& piece) {
-    std::string text = stops_.add(piece);
-    if (stops_.found()) reason_ = "stop";
-    return text;
-  }
-
-  std::optional<TextStream> stream_;
-  StopStrings stops_;
-  std::vector<int64_t> eos_;
-  std::string_view reason_ = kLength;
-};
-
 struct Prompt {
   Json line;  // a line of --prompts
   std::string text;
@@ -184,9 +150,48 @@ class Logprobs {
   Json content_ = Json::array();
 };
 
+// The text after a prompt.
+class Continuation {
+ public:
+  Continuation(const LoadedModel& m, const GenerateOptions& o) : logprobs(m, o), stops_(o.stops), eos_(o.stop_tokens) {
+    if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
+  }
+  // These return what they add to the text.
+  std::string add(int64_t token) {
+    if (std::ranges::count(eos_, token) > 0) {
+      reason_ = "eos";
+      return {};
+    }
+    return stream_ ? cut(stream_->add(token)) : kept(fmt::format(" {}", token));
+  }
+  std::string end() {
+    if (!stream_) return {};
+    const std::string piece = cut(stream_->end());
+    return piece + kept(stops_.end());
+  }
+  const std::string& text() const { return text_; }
+  bool ended() const { return reason_ != kLength; }
+  std::string_view reason() const { return reason_; }
+  Logprobs logprobs;
+
+ private:
+  static constexpr std::string_view kLength = "length";
+  std::string kept(const std::string& piece) { return text_ += piece, piece; }
+  std::string cut(const std::string& piece) {
+    const std::string text = kept(stops_.add(piece));
+    if (stops_.found()) reason_ = "stop";
+    return text;
+  }
+
+  std::optional<TextStream> stream_;
+  StopStrings stops_;
+  std::vector<int64_t> eos_;
+  std::string text_;
+  std::string_view reason_ = kLength;
+};
+
 void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt) {
   Continuation text(m, o);
-  Logprobs likely(m, o);
   bool begun = false;
   // Not before the first token, so that an earlier failure prints nothing.
   const auto begin = [&] {
@@ -197,21 +202,15 @@ void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt
     put_text(o, text.add(token));
     return !text.ended();
   };
-  const auto keep = [&](int64_t, int64_t token, std::span<const float> logits) { likely.add(token, logits); };
+  const auto keep = [&](int64_t, int64_t token, std::span<const float> logits) { text.logprobs.add(token, logits); };
   generate(m.model, prompt.tokens, o.most(), o.sampling,
            {.use_cache = !o.no_cache, .on_token = show, .on_logits = keep});
   begin();
   put_text(o, text.end() + "\n");
-  put(shown_text(likely.table()));
+  put(shown_text(text.logprobs.table()));
 }
 
-struct Result {
-  std::string text;
-  std::vector<int64_t> tokens;
-  std::string_view reason;
-  Logprobs logprobs;
-};
-// Continues each prompt o.samples times. Calls take(prompt, sample, result) in order.
+// Continues each prompt o.samples times. Calls take(prompt, sample, continuation, its tokens) in order.
 template <class F>
 void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts, F take) {
   const auto samples = size_t(o.samples), rows = prompts.size() * samples, batch = size_t(o.batch.value_or(8));
@@ -220,33 +219,30 @@ void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vecto
     for (size_t row = first; row < std::min(rows, first + batch); ++row)
       tokens.push_back(prompts[row / samples].tokens);
     std::vector<Continuation> texts(tokens.size(), Continuation(m, o));
-    std::vector<Result> results(tokens.size(), Result{{}, {}, {}, Logprobs(m, o)});
     const auto add = [&](int64_t row, int64_t token) {
-      results[size_t(row)].text += texts[size_t(row)].add(token);
+      texts[size_t(row)].add(token);
       return !texts[size_t(row)].ended();
     };
     const auto keep = [&](int64_t row, int64_t token, std::span<const float> logits) {
-      results[size_t(row)].logprobs.add(token, logits);
+      texts[size_t(row)].logprobs.add(token, logits);
     };
-    auto made =
+    const auto made =
         generate_batch(m.model, tokens, o.most(), o.sampling,
                        {.use_cache = !o.no_cache, .on_row_token = add, .on_logits = keep, .first_row = int64_t(first)});
     for (size_t i = 0; i < tokens.size(); ++i) {
-      results[i].text += texts[i].end();
-      results[i].tokens = std::move(made[i]);
-      results[i].reason = texts[i].reason();
-      take(prompts[(first + i) / samples], (first + i) % samples, results[i]);
+      texts[i].end();
+      take(prompts[(first + i) / samples], (first + i) % samples, texts[i], made[i]);
     }
   }
 }
 void write_results(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts) {
   const auto write = [&](const auto& take) {
-    in_batches(m, o, prompts, [&](const Prompt& p, size_t, const Result& r) {
+    in_batches(m, o, prompts, [&](const Prompt& p, size_t, const Continuation& c, const std::vector<int64_t>& tokens) {
       Json line = p.line;
-      line["text"] = r.text;
-      line["tokens"] = r.tokens;
-      line["finish_reason"] = r.reason;
-      if (o.logprobs) line["logprobs"]["content"] = r.logprobs.content();
+      line["text"] = c.text();
+      line["tokens"] = tokens;
+      line["finish_reason"] = c.reason();
+      if (o.logprobs) line["logprobs"]["content"] = c.logprobs.content();
       take(text_of(line) + "\n");
     });
   };
@@ -303,21 +299,16 @@ int chat(const LoadedModel& m, GenerateOptions o) {
       continue;
     }
     Continuation text(m, o);
-    std::string answer;
-    const auto show = [&](const std::string& more) {
-      put_text(o, more);
-      answer += more;
-    };
     const Interrupt interrupt;  // not while a line is read: there a signal ends the program
     const int64_t most = std::min(o.most(), m.model.context() - std::ssize(tokens));
     const auto take = [&](int64_t token) {
-      show(text.add(token));
+      put_text(o, text.add(token));
       return !text.ended() && Interrupt::signal() == 0;
     };
     generate(m.model, tokens, most, o.sampling, {.use_cache = !o.no_cache, .on_token = take});
-    show(text.end());
+    put_text(o, text.end());
     put("\n");
-    messages.push_back(message("assistant", answer));
+    messages.push_back(message("assistant", text.text()));
     const int signal = Interrupt::signal();
     if (signal && signal != SIGINT) return 128 + signal;
     if (!signal && !text.ended())
@@ -330,7 +321,7 @@ int chat(const LoadedModel& m, GenerateOptions o) {
 }
 
 void check_usage(const GenerateOptions& o) {
-  if (o.model.empty()) throw UsageError("generate needs --model DIR");
+  refuse(o.model.empty(), "generate needs --model DIR");
   if (o.chat) {
     for (const auto& [given, flag] : {std::pair(o.prompt.has_value(), "--prompt"),
                                       {!o.prompts.empty(), "--prompts"},
@@ -345,24 +336,20 @@ void check_usage(const GenerateOptions& o) {
   } else if (o.system || !o.chat_format.empty()) {
     throw UsageError("--system and --chat-format are for --chat; add it, or omit them");
   }
-  if ((o.prompt ? 1 : 0) + (o.prompts.empty() ? 0 : 1) + (o.prompt_ids.empty() ? 0 : 1) > 1)
-    throw UsageError("--prompt, --prompts and --prompt-ids exclude each other");
-  if (!o.prompt_ids.empty() && !o.stops.empty())
-    throw UsageError("--stop works on text, and --prompt-ids makes ids; omit one");
-  if (!o.prompts.empty() && o.out.empty()) throw UsageError("--prompts needs --out FILE for the results");
+  refuse((o.prompt ? 1 : 0) + (o.prompts.empty() ? 0 : 1) + (o.prompt_ids.empty() ? 0 : 1) > 1,
+         "--prompt, --prompts and --prompt-ids exclude each other");
+  refuse(!o.prompt_ids.empty() && !o.stops.empty(), "--stop works on text, and --prompt-ids makes ids; omit one");
+  refuse(!o.prompts.empty() && o.out.empty(), "--prompts needs --out FILE for the results");
   if (o.batch && *o.batch < 1) throw UsageError(fmt::format("--batch is {}. It must be 1 or more.", *o.batch));
-  if (o.batch && o.prompts.empty() && o.samples == 1)
-    throw UsageError("--batch is for several texts. Pass --prompts or --samples too, or omit it");
-  if (o.raw && !o.out.empty())
-    throw UsageError(
-        "--raw is for text on standard output, and --out writes JSON, whose tokens lose nothing; omit one");
-  if (o.raw && isatty(STDOUT_FILENO))
-    throw UsageError(
-        "--raw writes bytes that a terminal may obey, and standard output is one. Omit it, or write to a file");
-  if (!o.chat && !o.prompt && o.prompts.empty() && o.prompt_ids.empty() && isatty(STDIN_FILENO))
-    throw UsageError(
-        "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, a text on standard "
-        "input, or --chat");
+  refuse(o.batch && o.prompts.empty() && o.samples == 1,
+         "--batch is for several texts. Pass --prompts or --samples too, or omit it");
+  refuse(o.raw && !o.out.empty(),
+         "--raw is for text on standard output, and --out writes JSON, whose tokens lose nothing; omit one");
+  refuse(o.raw && isatty(STDOUT_FILENO),
+         "--raw writes bytes that a terminal may obey, and standard output is one. Omit it, or write to a file");
+  refuse(!o.chat && !o.prompt && o.prompts.empty() && o.prompt_ids.empty() && isatty(STDIN_FILENO),
+         "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, a text on standard "
+         "input, or --chat");
 }
 bool is_result(std::string_view text) {
   const Json line = json_or_null(text.substr(0, text.find('\n')));
@@ -410,9 +397,9 @@ int run(GenerateOptions& o) {
   else if (o.samples == 1)
     stream(m, o, prompts[0]);
   else
-    in_batches(m, o, prompts, [&](const Prompt& p, size_t sample, const Result& r) {
-      put_text(o, fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, r.text));
-      put(shown_text(r.logprobs.table()));
+    in_batches(m, o, prompts, [&](const Prompt& p, size_t sample, const Continuation& c, const auto&) {
+      put_text(o, fmt::format("--- sample {}\n{}{}\n", sample + 1, p.text, c.text()));
+      put(shown_text(c.logprobs.table()));
     });
   return 0;
 }

@@ -322,22 +322,19 @@ void print(const InspectOptions& o, const Roofline& all) {
 }
 
 int run(InspectOptions& o) {
-  if (!o.adapter.empty() && (!o.arch.empty() || o.plan || o.roofline))
-    throw UsageError("--adapter lists an adapter, alone or over --model. Leave the other flags out");
-  if (o.adapter.empty() && o.model.empty() == o.arch.empty())
-    throw UsageError(
-        "inspect needs --model, a model folder or .safetensors file, --adapter, or --arch, the name of a model");
-  if (o.plan && o.roofline) throw UsageError("--plan and --roofline are two tables; ask for one of them");
+  refuse(!o.adapter.empty() && (!o.arch.empty() || o.plan || o.roofline),
+         "--adapter lists an adapter, alone or over --model. Leave the other flags out");
+  refuse(o.adapter.empty() && o.model.empty() == o.arch.empty(),
+         "inspect needs --model, a model folder or .safetensors file, --adapter, or --arch, the name of a model");
+  refuse(o.plan && o.roofline, "--plan and --roofline are two tables; ask for one of them");
   const bool of_step = o.plan || o.roofline;
-  if (!of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline)))
-    throw UsageError(
-        "--batch, --accumulate, --optimizer, --moments, --split-weights, --linear, --device need --plan or --roofline");
-  if (!o.plan && (o.ranks > 1 || given(o, kOfRanks))) throw UsageError("--ranks and --shard-optimizer need --plan");
-  if (o.plan && given(o, kOfRoofline))
-    throw UsageError("--dtype, --recompute, --window and --clip-norm need --roofline");
-  if (!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()))
-    throw UsageError(
-        "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
+  refuse(
+      !of_step && (o.device != "cpu" || given(o, kOfStep) || given(o, kOfRoofline)),
+      "--batch, --accumulate, --optimizer, --moments, --split-weights, --linear, --device need --plan or --roofline");
+  refuse(!o.plan && (o.ranks > 1 || given(o, kOfRanks)), "--ranks and --shard-optimizer need --plan");
+  refuse(o.plan && given(o, kOfRoofline), "--dtype, --recompute, --window and --clip-norm need --roofline");
+  refuse(!of_step && o.arch.empty() && (!o.settings.empty() || !o.config_file.empty()),
+         "--config and settings need --plan or a named model: give --arch in place of --model, or pass --plan");
   if (of_step) {
     const auto show = [&](const auto& all) {
       o.json ? fmt::print("{}\n", text_of(json_of(o, all), 2)) : print(o, all);

@@ -35,8 +35,7 @@ NamedLog read_run(const std::string& run) {
 }
 
 int run(PlotOptions& o) {
-  if (o.runs.empty() || o.out.empty() != o.terminal)
-    throw UsageError("plot needs RUN..., and --out FILE or --terminal, not both");
+  refuse(o.runs.empty() || o.out.empty() != o.terminal, "plot needs RUN..., and --out FILE or --terminal, not both");
   TG_CHECK(o.out.empty() || !path_exists(o.out) || !is_folder(o.out), value,
            "[plot] --out {} is a folder. The page is a file. Choose another.", o.out);
   check_alone("plot");

@@ -71,14 +71,11 @@ void add_train_options(Command& c, TrainOptions& o, const char* out, WantedSetti
 }
 
 Device prepare(const TrainOptions& o) {
-  if (!o.resume.empty() && o.overwrite) throw UsageError("--resume DIR continues in DIR; omit --overwrite");
-  if (o.no_save) {
-    if (!o.resume.empty()) throw UsageError("--resume DIR continues from the checkpoint in DIR; omit --no-save");
-    if (o.settings.contains("checkpoint_every"))
-      throw UsageError("--no-save writes no checkpoint; omit --checkpoint-every");
-  }
-  if (o.quiet && o.sample_every.value_or(0) > 0)
-    throw UsageError("--quiet prints no samples; omit it or --sample-every");
+  refuse(!o.resume.empty() && o.overwrite, "--resume DIR continues in DIR; omit --overwrite");
+  refuse(o.no_save && !o.resume.empty(), "--resume DIR continues from the checkpoint in DIR; omit --no-save");
+  refuse(o.no_save && o.settings.contains("checkpoint_every"),
+         "--no-save writes no checkpoint; omit --checkpoint-every");
+  refuse(o.quiet && o.sample_every.value_or(0) > 0, "--quiet prints no samples; omit it or --sample-every");
   if (o.comm_timeout) Communicator::set_timeout(*o.comm_timeout);
   (void)Communicator::timeout();
   const Device named = Device::parse(o.device);
@@ -87,7 +84,7 @@ Device prepare(const TrainOptions& o) {
   set_threads(o.threads);
   // Reads environment variables before anything is written.
   (void)runtime_of(Device::cpu()).describe(0);
-  if (!o.machine.empty() && o.profile.empty()) throw UsageError("--machine is for the tables of --profile FILE");
+  refuse(!o.machine.empty() && o.profile.empty(), "--machine is for the tables of --profile FILE");
   if (!o.machine.empty()) (void)machine(o.machine);
   TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[{}] --sample-every is {}. It must be 0 or more.", o.command,
            *o.sample_every);
@@ -101,8 +98,8 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
   for (const auto& [name, word] : o.settings)
     settings.set(name, name == "chat_format" && word.find_first_of("./") != word.npos ? absolute_path(word) : word);
   if (o.global_batch) {
-    if (o.settings.contains("accumulate"))
-      throw UsageError("--global-batch says how many batches are accumulated; leave out --accumulate");
+    refuse(o.settings.contains("accumulate"),
+           "--global-batch says how many batches are accumulated; leave out --accumulate");
     const int64_t batch = settings.unchecked().train.batch;
     TG_CHECK(*o.global_batch > 0 && batch > 0 && *o.global_batch % batch == 0, value,
              "[{}] --global-batch is {}, and batch is {}. It must be a multiple of batch, and above 0. Change one.",

@@ -70,7 +70,7 @@ RunSetup new_run(const TrainOptions& o, RunConfig run, const ReadData& read) {
 }
 
 RunSetup open_checkpoint(const TrainOptions& o) {
-  if (!o.out.empty()) throw UsageError("--resume DIR continues in DIR; omit --out");
+  refuse(!o.out.empty(), "--resume DIR continues in DIR; omit --out");
   RunSetup s{.out = o.resume, .resumed = true};
   const std::string path = checkpoint_path(s.out);
   if (path_exists(path) && is_main_rank()) s.lock = lock_folder(o, s.out);  // before another process changes it

@@ -28,7 +28,7 @@ struct TokenizerOptions {
 };
 
 int run(TokenizerOptions& o) {
-  if (o.train.empty() || o.out.empty()) throw UsageError("tokenizer needs --train FILE... and --out DIR");
+  refuse(o.train.empty() || o.out.empty(), "tokenizer needs --train FILE... and --out DIR");
   check_alone("tokenizer");
   set_threads(o.threads);
   const std::string out = new_output("tokenizer", o.out, "folder");
@@ -102,17 +102,17 @@ std::map<std::string, int64_t> write_shards(const std::string& folder, int64_t v
 }
 
 int run(TokenizeOptions& o) {
-  if (o.tokenizer.empty() || o.in.empty() || o.out.empty())
-    throw UsageError("tokenize needs --tokenizer PATH, --in FILE... and --out FILE or DIR");
+  refuse(o.tokenizer.empty() || o.in.empty() || o.out.empty(),
+         "tokenize needs --tokenizer PATH, --in FILE... and --out FILE or DIR");
   check_alone("tokenize");
-  if (!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"))
-    throw UsageError("--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
+  refuse(!o.pattern.empty() && !o.tokenizer.ends_with(".tiktoken"),
+         "--pattern is for a .tiktoken file, and other tokenizers have their own; omit it");
   const bool shards = o.shard_tokens > 0;
   if (is_token_file(o.out) == shards)
     throw UsageError(shards ? "--shard-tokens makes a folder; --out must not end in .npy or .bin"
                             : "--out must end in .npy or .bin: it is a token file; for a folder of shards pass "
                               "--shard-tokens");
-  if (shards && o.overwrite) throw UsageError("--shard-tokens makes a new folder; omit --overwrite");
+  refuse(shards && o.overwrite, "--shard-tokens makes a new folder; omit --overwrite");
   if (o.out.ends_with(".npy") && !o.format.empty() && o.format != "npy")
     throw UsageError("--out ends in .npy, and --format is " + o.format);
   TokenFormat format = o.out.ends_with(".bin") ? TokenFormat::raw : TokenFormat::npy;

@@ -78,8 +78,8 @@ RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, con
 }
 
 RunSetup resumed_setup(const TrainCommandOptions& o, std::optional<InitialModel>& init) {
-  if (!o.preset.empty() || !o.arch.empty())
-    throw UsageError("--resume takes all settings from the checkpoint; omit --preset and --arch");
+  refuse(!o.preset.empty() || !o.arch.empty(),
+         "--resume takes all settings from the checkpoint; omit --preset and --arch");
   RunSetup s = open_checkpoint(o);
   const std::string path = checkpoint_path(s.out), began = s.checkpoint.init, tokenizer = s.checkpoint.tokenizer;
   TG_CHECK(!began.empty() || o.init.empty(), value,
@@ -92,16 +92,15 @@ RunSetup resumed_setup(const TrainCommandOptions& o, std::optional<InitialModel>
   });
 }
 RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
-  if (o.data.empty()) throw UsageError("train needs --data FILE..., or --resume DIR");
+  refuse(o.data.empty(), "train needs --data FILE..., or --resume DIR");
   if (o.out.empty()) o.out = "out";
   if (o.init.empty()) {
-    if (!o.unknown.empty()) throw UsageError("--unknown is for the tokenizer of --model DIR; omit it");
+    refuse(!o.unknown.empty(), "--unknown is for the tokenizer of --model DIR; omit it");
     RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
     if (!o.arch.empty()) base.model = arch(o.arch);
     return new_run(o, run_of(o, base), [](const auto& files, RunConfig& run) { return read_new_data(files, run); });
   }
-  if (!o.preset.empty() || !o.arch.empty())
-    throw UsageError("--model takes the model from its folder; omit --preset and --arch");
+  refuse(!o.preset.empty() || !o.arch.empty(), "--model takes the model from its folder; omit --preset and --arch");
   check_separate("train", o.init, o.out);
   init.emplace(o.init);
   RunConfig run = run_of(o, run_from(init->of_data(), init->config), [&](const Difference& d) {
