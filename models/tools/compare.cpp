@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <compare>
 #include <limits>
 #include <map>
 #include <utility>
@@ -50,8 +49,6 @@ std::string parameter_group(std::string_view name) {
 struct Place {
   Stage stage;
   std::string name, group;
-  int occurrence = 1;
-  auto operator<=>(const Place&) const = default;
 };
 using See = std::function<void(Place, const Tensor&)>;
 
@@ -144,15 +141,14 @@ class Ledger {
       : own_(tolerance_of(reference)), tolerance_(tg::tolerance_of(reference, other)), optimizer_(optimizer) {}
 
   void keep(Place place, const Tensor& t) {
-    place.occurrence = ++counts_[{place.stage, place.name}].first;
-    places_[place] = entries_.size();
-    entries_.push_back({std::move(place), t.shape(), host_copy(t), {}});
+    Occurrences& o = occurrences_[{place.stage, place.name}];
+    o.entries.push_back(entries_.size());
+    entries_.push_back({std::move(place), o.entries.size(), t.shape(), host_copy(t), {}});
   }
-  void compare(Place place, const Tensor& t) {
-    place.occurrence = ++counts_[{place.stage, place.name}].second;
-    const auto at = places_.find(place);
-    if (at == places_.end()) return;  // unpaired; fill() finds it in counts_
-    Entry& e = entries_[at->second];
+  void compare(const Place& place, const Tensor& t) {
+    Occurrences& o = occurrences_[{place.stage, place.name}];
+    if (o.others++ >= o.entries.size()) return;  // unpaired
+    Entry& e = entries_[o.entries[o.others - 1]];
     const Tensor a = host_copy(t), b = std::exchange(e.reference, {});
     e.difference = a.shape() != b.shape()         ? Difference{kInfinity, kInfinity, 0}
                    : place.stage == Stage::update ? update(place, a, b)
@@ -164,25 +160,29 @@ class Ledger {
   }
   void fill(Comparison& c) const {
     for (const Entry& e : entries_) {
-      const auto [here, there] = counts_.at({e.place.stage, e.place.name});
-      if (here != there) continue;
+      const Occurrences& o = occurrences_.at({e.place.stage, e.place.name});
+      if (o.entries.size() != o.others) continue;
       const Difference& d = e.difference;
-      c.tensors.push_back(
-          {.stage = e.place.stage,
-           .name = e.place.name + (e.place.occurrence > 1 ? fmt::format(" #{}", e.place.occurrence) : ""),
-           .shape = e.shape,
-           .absolute = d.absolute,
-           .error = d.apart == 0 ? 0 : d.apart / scale(e.place, d.scale),
-           .tolerance = tolerance_});
+      c.tensors.push_back({.stage = e.place.stage,
+                           .name = e.place.name + (e.occurrence > 1 ? fmt::format(" #{}", e.occurrence) : ""),
+                           .shape = e.shape,
+                           .absolute = d.absolute,
+                           .error = d.apart == 0 ? 0 : d.apart / scale(e.place, d.scale),
+                           .tolerance = tolerance_});
     }
-    for (const auto& [place, n] : counts_)
-      if (n.first != n.second)
-        c.unpaired.push_back(fmt::format("{} {}: {} and {}", name_of(place.first), place.second, n.first, n.second));
+    for (const auto& [place, o] : occurrences_)
+      if (const size_t n = o.entries.size(); n != o.others)
+        c.unpaired.push_back(fmt::format("{} {}: {} and {}", name_of(place.first), place.second, n, o.others));
   }
 
  private:
+  struct Occurrences {  // of a name in a stage
+    std::vector<size_t> entries;
+    size_t others = 0;  // on the other side
+  };
   struct Entry {
     Place place;
+    size_t occurrence;  // from 1
     Shape shape;
     Tensor reference;
     Difference difference;
@@ -222,9 +222,8 @@ class Ledger {
   double own_, tolerance_;  // of the reference; of both sides
   AdamWConfig optimizer_;
   std::vector<Entry> entries_;
-  std::map<Place, size_t> places_;
-  std::map<std::pair<Stage, std::string>, std::pair<int, int>> counts_;  // on the reference, on the other side
-  std::map<std::pair<Stage, std::string>, double> largest_;              // max |b| in each group
+  std::map<std::pair<Stage, std::string>, Occurrences> occurrences_;
+  std::map<std::pair<Stage, std::string>, double> largest_;  // max |b| in each group
   StateDict starts_, gradients_;
 };
 
@@ -271,7 +270,7 @@ Comparison compare(const MakeModel& make_model, const StateDict& weights, const 
   run_step(make_model, weights, batch, reference, o, observed,
            [&](Place k, const Tensor& t) { ledger.keep(std::move(k), t); });
   run_step(make_model, weights, batch, other, o, observed,
-           [&](Place k, const Tensor& t) { ledger.compare(std::move(k), t); });
+           [&](const Place& k, const Tensor& t) { ledger.compare(k, t); });
   Comparison c{.reference = reference, .other = other};
   ledger.fill(c);
   return c;

@@ -59,9 +59,8 @@ struct Compared {
 /// The result of compare().
 struct Comparison {
   Side reference, other;
-  std::vector<Compared> tensors = {};  ///< in the order of execution
-  std::vector<std::string> unpaired =  ///< ops that occur in unequal numbers, such as casts to bf16
-      {};
+  std::vector<Compared> tensors = {};      ///< in the order of execution
+  std::vector<std::string> unpaired = {};  ///< ops that occur in unequal numbers, such as casts to bf16
   /// The first tensor out of tolerance; null if there is none.
   const Compared* first_apart() const;
   bool within() const { return !first_apart(); }
