@@ -35,8 +35,7 @@ class Command {
   using Take = std::function<void(const std::string& word)>;
   explicit Command(CLI::App& app) : app_(app) {}
 
-  // --flag WORD: calls take(word). The help shows `kind` (INT, FILE ...) and the default `shown`. An empty word is
-  // wrong usage, except for the kind TEXT.
+  // --flag WORD: calls take(word), not empty except for the `kind` TEXT. The help shows `kind` and the default `shown`.
   void option(Text flag, Text kind, Text shown, Text help, Take take);
   void list(Text flag, Text kind, Text help,
             std::vector<std::string>& words);   // --flag WORD...
@@ -50,8 +49,7 @@ class Command {
   void option(Text flag, Text help, double& value, double least = -HUGE_VAL, double most = HUGE_VAL);
   // --flag 200MB: a number, 1 or more, alone or with one of the units of 10^3, 10^6 and 10^9.
   void option(Text flag, Text kind, Text help, int64_t& value, const std::array<std::string_view, 3>& units);
-  // --flag WORD,WORD
-  void option(Text flag, Text help, std::vector<std::string>& values);
+  void option(Text flag, Text help, std::vector<std::string>& values);  // --flag WORD,WORD
   void option(Text flag, Text help, std::vector<int64_t>& values);
   // --flag WORD. The help shows the default `shown`.
   void option(Text flag, Text help, std::optional<int64_t>& value, std::optional<int64_t> shown);

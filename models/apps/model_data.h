@@ -73,8 +73,7 @@ std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
 int64_t reply_end(const Tokenizer&, const std::string& model, const std::string& folder);
 // The folder's ends of a text, else the tokenizer's; and reply_end() of the adapter or our folder.
 std::vector<int64_t> ends_of(const LoadedModel&, const std::string& model, const std::string& adapter);
-// The chat template `given`, else that of the adapter's folder or the model's. An Error, or a note for those of
-// folders, if the tokenizer lacks its stop.
+// The chat template `given`, else the adapter's or the model's. An Error, or a note, if the tokenizer lacks its stop.
 ChatTemplate chat_template_for(std::string_view command, const std::string& given, const std::string& adapter,
                                const std::string& folder, const Tokenizer&);
 RunConfig run_from(const ModelOfData&, const GptConfig&);

@@ -19,8 +19,7 @@ void check_free(std::string_view command, const std::string& out, std::string_vi
 
 // `out` without slashes at its end. An Error if it exists. `kind`: file or folder.
 std::string new_output(std::string_view command, std::string out, std::string_view kind);
-// Calls write(temporary folder) and renames that to `out`. Files of a folder `out` stay, except `former`. An Error if
-// it has folders.
+// Calls write(temporary folder) and renames that to `out`, whose files stay, except `former`; folders are an Error.
 void write_new_folder(const std::string& out, const std::vector<std::string>& former,
                       const std::function<void(const std::string& folder)>& write);
 

@@ -23,8 +23,7 @@ class Interrupt {
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
-  // The signal received, or 0. Its exit status is 128 + signal.
-  static int signal();
+  static int signal();  // the signal received, or 0; the status is 128 + signal
 };
 
 bool is_main_rank();  // rank 0 writes files and prints
@@ -40,10 +39,8 @@ void set_threads(int64_t);
 void check_same(std::string_view command, const std::vector<std::pair<std::string, std::string>>&);
 // Throws an Error if there are several processes, because each would repeat the command.
 void check_alone(std::string_view command);
-// The signal that any rank received, or 0. Collective.
-int agreed_signal();
-// After an Error's message: ends all ranks with this status.
-void end_ranks(int status);
+int agreed_signal();         // the signal that any rank received, or 0; collective
+void end_ranks(int status);  // after an Error's message: ends all ranks with this status
 // "[rank 1] ", or "" for one process. Ranks other than 0 wait first: when all fail, rank 0 prints and ends them.
 std::string rank_of_error();
 

@@ -193,8 +193,7 @@ class Ledger {
     const double most = largest_.at({p.stage, p.group});
     return own <= own_ * most ? most : own;
   }
-  // The difference of an updated parameter. An element whose gradient is rounding moves by one learning rate in either
-  // direction.
+  // For an updated parameter. An element whose gradient is rounding moves by one learning rate in either direction.
   Difference update(const Place& p, const Tensor& a, const Tensor& b) const {
     const std::string& name = p.name;
     const auto start = starts_.at(name).to_vector<double>(), x = a.to_vector<double>(), y = b.to_vector<double>();

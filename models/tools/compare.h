@@ -20,8 +20,7 @@ struct Side {
   /// ForwardOptions::compute: bf16 over f32 weights. Unset: the dtype of the weights.
   std::optional<DType> compute = {};
   int threads = 0;  ///< of the CPU; 0 means the current number
-  /// How the step runs. Only eager sides compare the ops between logits and gradients; fused graphs have no values
-  /// there.
+  /// How the step runs. Only eager sides compare the ops between logits and gradients: fused graphs lack these values.
   enum class Way { eager, lazy, compiled } way = Way::eager;
   /// Parses DEVICE[/DTYPE][/WAY][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/compiled", "cpu/f32/1". DTYPE is f64, f32,
   /// or bf16 (over f32 weights), WAY eager, lazy or compiled. An Error says what is wrong.
@@ -49,8 +48,7 @@ struct Compared {
   /// absolute / max |b|, where b is the reference. If all of b is rounding next to its group (the gradient of a key
   /// bias is exactly 0), the group's largest element replaces max |b|. A group is one op's outputs in the layers of one
   /// parent, or the parameters with one last name there. In stage `update` it is norm(a - b) / norm(b), without
-  /// elements whose gradient is rounding: Adam moves these by one learning rate in either direction; larger differences
-  /// count.
+  /// elements whose gradient is rounding: Adam moves these by one learning rate in either direction; more counts.
   double error = 0;
   double tolerance = 0;
   bool within() const { return error <= tolerance; }
@@ -77,9 +75,8 @@ struct CompareOptions {
   uint64_t seed = 0;  ///< of dropout: both sides have the same masks
 };
 
-/// Runs `reference`, then `other`, from exactly the model's `weights`. The loss is cross_entropy() of the logits. Each
-/// side makes the model once. The reference's tensors stay in host memory until compared. Throws if a side's device is
-/// missing (there is no fallback), or if its dtypes do not fit together.
+/// Runs `reference`, then `other`, from exactly these `weights`, by cross_entropy() of the logits. The reference's
+/// tensors stay in host memory until compared. Throws if a side's device is missing, or its dtypes do not fit together.
 /// @{
 Comparison compare(const MakeModel&, const StateDict& weights, const Batch&, const Side& reference, const Side& other,
                    const CompareOptions& = {});

@@ -12,8 +12,7 @@
 
 namespace tg {
 
-/// A step's micro-batches and weights. Constructors count targets on the host; accumulate() reads nothing there, so it
-/// can be compiled with these as inputs.
+/// A step's micro-batches and weights. Constructors count targets on the host, so accumulate() can be compiled.
 struct MicroBatches {
   std::vector<Batch> batches;
   /// Each batch's fraction of all kept targets, (n) f64; empty for one batch.

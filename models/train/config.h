@@ -1,6 +1,5 @@
 /// @file
-/// TrainConfig: the settings of a training run, except model and data. visit_train_fields() lists its fields once, for
-/// JSON, flags and help.
+/// TrainConfig: the settings of a training run, except model and data; visit_train_fields() lists them once.
 #pragma once
 #include <tapegrad/core/dtype.h>
 #include <tapegrad/core/mode.h>
@@ -38,8 +37,7 @@ struct TrainConfig {
   int64_t batch = 12;                       ///< windows in a micro-batch
   int64_t window = 0;                       ///< tokens per window, at most the model's context; 0: that
   SampleOrder order = SampleOrder::random;  ///< of TokenData's windows
-  /// Micro-batches per update, weighted by tokens; ranks share them.
-  int64_t accumulate = 1;
+  int64_t accumulate = 1;                   ///< micro-batches per update, weighted by tokens, of all ranks
   int64_t max_steps = 2000;
   double lr = 1e-3;                              ///< learning rate after `warmup` steps
   double min_lr = 1e-4;                          ///< at the end of the cosine, in [0, lr]; unused if constant
@@ -49,12 +47,10 @@ struct TrainConfig {
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
   DType moments = DType::f32;                    ///< AdamW's: f32 or bf16
   double weight_decay = 0.1;                     ///< of matrices only
-  /// AdamW, dtype bf16: f32 weights of Linear layers become split (Params::split()).
-  bool split_weights = false;
-  double momentum = 0.95;  ///< Sgd and Muon
-  bool nesterov = true;    ///< Sgd and Muon: the step looks ahead
-  /// Muon: the hidden matrices' rate after `warmup` steps; others use lr.
-  double muon_lr = 0.02;
+  bool split_weights = false;                    ///< AdamW, bf16: Linear weights become split (Params::split())
+  double momentum = 0.95;                        ///< Sgd and Muon
+  bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
+  double muon_lr = 0.02;                         ///< Muon: hidden matrices' rate after `warmup`; others use lr
   MuonScale muon_scale = MuonScale::original;
   DType muon_dtype = DType::bf16;  ///< Muon: Newton-Schulz iterations, f32 or bf16
   double clip_norm = 1;            ///< maximum global gradient norm; 0 means no clipping
@@ -67,13 +63,11 @@ struct TrainConfig {
   Recompute recompute = Recompute::none;
   /// GEMMs of Linear layers except lm_head (with_linears). `plain` changes nothing.
   LinearKind linear = LinearKind::plain;
-  /// Ranks shard the optimiser state (Partition); no effect on one rank.
-  bool shard_optimizer = false;
-  bool compile = false;  ///< steps run as one compiled function: same bits, faster
-  uint64_t seed = 1;     ///< of weights, windows and dropout, in separate streams
+  bool shard_optimizer = false;  ///< ranks shard the optimiser state (Partition)
+  bool compile = false;          ///< steps run as one compiled function: same bits, faster
+  uint64_t seed = 1;             ///< of weights, windows and dropout, in separate streams
 
-  /// Throws an Error that names the first wrong field and its range.
-  void validate() const;
+  void validate() const;  ///< an Error names the first wrong field and its range
   /// Tokens per window for this context. Throws if `window` is larger.
   int64_t window_in(int64_t context) const;
   /// accumulate / ranks. Throws if that is not a whole number.

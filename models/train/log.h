@@ -12,11 +12,10 @@ namespace tg {
 
 /// The record of one training step.
 struct StepRecord {
-  int64_t step = 0;  ///< from 1
-  double loss = 0;   ///< mean cross-entropy before the update, nats per token
-  /// After the update, over the whole validation split, if evaluated.
-  std::optional<double> val_loss;
-  double grad_norm = 0;  ///< global gradient norm before clipping
+  int64_t step = 0;                ///< from 1
+  double loss = 0;                 ///< mean cross-entropy before the update, nats per token
+  std::optional<double> val_loss;  ///< after the update, over the validation split, if evaluated
+  double grad_norm = 0;            ///< global gradient norm before clipping
   double lr = 0;
   double ms = 0;  ///< milliseconds of the step, without validation
   double tokens_per_s = 0;
@@ -30,8 +29,7 @@ class StepLog {
  public:
   /// Starts an empty file. Throws an Error of kind io on failure.
   explicit StepLog(const std::string& path);
-  /// Continues after `step`: drops later steps, a torn last line and unreadable lines. The file is replaced atomically,
-  /// or created.
+  /// Continues after `step`: drops later steps and unreadable lines. The file is replaced atomically, or created.
   static StepLog resume(const std::string& path, int64_t step);
 
   /// Appends a line in one system call. Throws an Error of kind io on failure, or if the file was removed.

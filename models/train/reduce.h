@@ -7,8 +7,7 @@
 
 namespace tg {
 
-/// One step's gradients. All ranks run the same backward, so buckets complete in the same order. bf16 gradients are
-/// sent in bf16 and accumulated in f32.
+/// One step's gradients. Buckets complete in one order on all ranks; bf16 is sent as such and accumulated in f32.
 class GradientReducer {
  public:
   /// With a partition (Optimizer::partition()) this rank gets its shard of the sums, else all.
@@ -16,8 +15,7 @@ class GradientReducer {
 
   /// For BackwardOptions::on_leaf_grad and accumulate(): moves gradients out.
   void add(uint64_t leaf, Tensor& grad);
-  /// Returns the sums. `rest` has gradients not yet added. Without a partition a parameter may lack a gradient on all
-  /// ranks; with one that is an Error.
+  /// Returns the sums. `rest`: gradients not yet added. With a partition, a parameter without a gradient is an Error.
   GradMap finish(const GradMap& rest = {});
 
  private:

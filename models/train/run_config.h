@@ -1,6 +1,5 @@
 /// @file
-/// RunConfig: the settings of `tapegrad train`, with model and tokenizer; named runs and models; settings by name from
-/// JSON or words.
+/// RunConfig: the settings of `tapegrad train`; named runs and models; settings by name from JSON or words.
 #pragma once
 #include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/gpt/gpt.h>
@@ -24,9 +23,8 @@ struct RunConfig {
 
 /// The run "shakespeare-cpu" or "demo"; an Error lists the names.
 RunConfig preset(std::string_view name);
-/// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", or from bench/:
-/// "gpt-small-10k", "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists
-/// the names.
+/// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
+/// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
 GptConfig arch(std::string_view name);
 /// The names for help texts: "a, b".
 /// @{

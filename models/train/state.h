@@ -1,6 +1,5 @@
 /// @file
-/// TrainerState: all that training changes. training_state() captures it and restore() sets it; models/io/checkpoint.h
-/// writes it to a file.
+/// TrainerState: all that training changes. training_state() captures it and restore() sets it.
 #pragma once
 #include <tapegrad/models/optim/optimizer.h>
 #include <tapegrad/models/train/log.h>
@@ -14,11 +13,9 @@ struct TrainerState {
   int64_t step = 0;             ///< steps done
   int64_t optimizer_steps = 0;  ///< updates of the moments
   Rng data, dropout;
-  /// "model.<name>" of each parameter, "<optimiser>.<name>" of each tensor of Optimizer::state(): "adamw.wte.weight.m",
-  /// "own.<name>" of each own tensor
+  /// "model.<name>" of parameters, "<optimiser>.<name>" of Optimizer::state() (adamw.wte.weight.m), "own.<name>"
   StateDict tensors;
-  /// The last step's record if its validation has not run.
-  std::optional<StepRecord> unvalidated = std::nullopt;
+  std::optional<StepRecord> unvalidated = std::nullopt;  ///< the last step's record if its validation has not run
 };
 
 /// The state after `step` steps; later steps leave it unchanged. Sharded: as Optimizer::state(). `own`: tensors of the

@@ -29,8 +29,7 @@ StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, co
 /// Options for make_optimizer()'s step: clipping by `norm` as configured.
 StepOptions step_options(const TrainConfig&, const Tensor& norm);
 
-/// A repeatable training step. With config.compile, forward, backward, clipping and update are one tg::compile()d
-/// function, bit-identical to separate ops.
+/// A repeatable training step. With config.compile it is one tg::compile()d function, bit-identical to separate ops.
 class TrainStep {
  public:
   /// Needs a valid config and a model of with_linears(). Ranks are as Trainer's.

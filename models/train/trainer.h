@@ -30,13 +30,11 @@ struct Evaluated {
   int64_t targets = 0;
   bool stopped = false;  ///< stop() returned true; loss is that of the earlier batches
 };
-/// The loss over batches(0), batches(1), ... until one is empty, without dropout and gradients. Throws if no target is
-/// kept.
+/// The loss over batches(0), batches(1), ... until one is empty, without dropout. Throws if no target is kept.
 Evaluated evaluate(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
                    const EvaluateOptions& = {});
 
-/// Trains a model. Equal seeds give equal losses, bit for bit, on any number of threads. For one thread at a time;
-/// trainers are independent.
+/// Trains a model. Equal seeds give equal losses, bit for bit, on any number of threads. For one thread at a time.
 class Trainer {
  public:
   /// Trains the trainable parameters of `params` (the model's or its adapters') on the source's batches, ignoring
@@ -64,15 +62,13 @@ class Trainer {
   void run(const std::function<void(const StepRecord&)>& on_step = {});
 
   int64_t steps() const { return steps_; }
-  /// The current state; later steps leave it unchanged. With config.shard_optimizer all ranks call it, and only rank 0
-  /// gets the optimiser's tensors.
+  /// The current state. With config.shard_optimizer all ranks call it, and only rank 0 gets the optimiser's tensors.
   TrainerState state(const StateDict& own = {}) const;
   /// Continues from a state: the same model, data and configuration give the same steps, bit for bit. All or nothing:
   /// Errors are those of restore(), and a step beyond config.max_steps.
   void load_state(const TrainerState&, const StateDict& own = {});
 
-  /// Mean loss over the targets of the whole validation split, without dropout; nats per token for language models.
-  /// Throws without a split.
+  /// Mean loss over the targets of the validation split, nats per token for language models. Throws without a split.
   double evaluate() const;
 
   const TrainConfig& config() const { return config_; }
