@@ -9,8 +9,8 @@
 namespace tg {
 namespace {
 constexpr size_t kUnit = 64, kClasses = kSlabMax / kUnit;
-constexpr size_t kChunk = 64 << 10;  // also the alignment: masking gives a block's chunk
-// Without the header, and with room for malloc's header, so that chunks are adjacent.
+constexpr size_t kChunk = 64 << 10;
+// Room for malloc's header makes chunks adjacent. Without the unit before the blocks, lazy replays take 10 % longer.
 constexpr size_t kChunkUsed = kChunk - 2 * kUnit;
 
 struct Block {  // a free block
@@ -33,8 +33,6 @@ struct Magazine {
     return std::exchange(head, head->next);
   }
 };
-// Chunk header: the number of its blocks that release() found free.
-size_t& seen(void* p) { return *reinterpret_cast<size_t*>(reinterpret_cast<uintptr_t>(p) & ~uintptr_t(kChunk - 1)); }
 
 // State of a thread. It has no destructor, so it is usable during the whole life of the thread.
 struct ThreadSlabs {
@@ -63,36 +61,6 @@ struct SharedSlabs {  // callers hold the lock
     magazines[c] = b->next_magazine;
     return {b, b->bytes};
   }
-  void give_back(ThreadSlabs& t) {
-    for (size_t c = 0; c < kClasses; ++c) {
-      put(c, t.active[c]);
-      put(c, t.spare[c]);
-    }
-  }
-  // Frees the chunks of class c whose blocks are all in the shared lists.
-  void release(size_t c) {
-    const size_t size = (c + 1) * kUnit, blocks = kChunkUsed / size;
-    Magazine all, kept;
-    for (Magazine m = take(c); m.head; m = take(c)) {
-      while (m.head) {
-        Block* b = m.pop(size);
-        all.push(b, size);
-        ++seen(b);
-      }
-    }
-    while (all.head) {
-      Block* b = all.pop(size);
-      if (seen(b) < blocks) {
-        seen(b) = 0;  // keeps its other blocks as well
-        kept.push(b, size);
-        if (kept.bytes >= kChunkUsed) put(c, kept);
-      } else if (++seen(b) == 2 * blocks) {  // the last block of its chunk
-        ::operator delete(&seen(b), std::align_val_t(kChunk));
-        --chunks;
-      }
-    }
-    put(c, kept);
-  }
 };
 SharedSlabs& shared_slabs() {  // never destroyed: static tensors may end last
   static SharedSlabs& g = *new SharedSlabs;
@@ -100,7 +68,10 @@ SharedSlabs& shared_slabs() {  // never destroyed: static tensors may end last
 }
 void give_back(ThreadSlabs& t) {
   std::lock_guard lock(shared_slabs().mutex);
-  shared_slabs().give_back(t);
+  for (size_t c = 0; c < kClasses; ++c) {
+    shared_slabs().put(c, t.active[c]);
+    shared_slabs().put(c, t.spare[c]);
+  }
 }
 void enter(ThreadSlabs& t) {
   if (t.entered) return;
@@ -117,8 +88,7 @@ void enter(ThreadSlabs& t) {
 }
 
 Magazine new_chunk(size_t size) {
-  auto* p = static_cast<std::byte*>(::operator new(kChunkUsed + kUnit, std::align_val_t(kChunk)));
-  new (p) size_t(0);
+  auto* p = static_cast<std::byte*>(::operator new(kUnit + kChunkUsed, std::align_val_t(kChunk)));
   Magazine m;
   for (size_t i = kChunkUsed / size; i-- > 0;) m.push(p + kUnit + i * size, size);
   std::lock_guard lock(shared_slabs().mutex);
@@ -170,10 +140,5 @@ void slab_free(void* p, size_t bytes) noexcept {
 int64_t slab_bytes() {
   std::lock_guard lock(shared_slabs().mutex);
   return shared_slabs().chunks * int64_t(kChunk);
-}
-void slab_release() {
-  std::lock_guard lock(shared_slabs().mutex);
-  shared_slabs().give_back(t_slabs);
-  for (size_t c = 0; c < kClasses; ++c) shared_slabs().release(c);
 }
 }  // namespace tg

@@ -26,7 +26,5 @@ inline constexpr size_t kSlabMax = 1024;
 void* slab_alloc(size_t bytes);                  // 0 bytes is valid too; std::bad_alloc without memory
 void slab_free(void* p, size_t bytes) noexcept;  // in any thread; bytes as in slab_alloc()
 int64_t slab_bytes();                            // total bytes of chunks, used or free
-// Frees chunks without used blocks, except those cached by other running threads.
-void slab_release();
 
 }  // namespace tg

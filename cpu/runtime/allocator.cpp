@@ -209,7 +209,6 @@ void CachingAllocator::reset_peak() {
   g.peak = g.live;
 }
 void CachingAllocator::empty_cache() {
-  slab_release();
   Global& g = global();
   Free* blocks[kLargeClasses];
   {

@@ -12,11 +12,11 @@ class CachingAllocator final : public Allocator {
   // 64-byte aligned, even for 0 bytes. A memory error when empty_cache() frees too little.
   void* allocate(size_t bytes) override;
   void deallocate(void* p, size_t bytes) noexcept override;
-  // live and total count requested bytes, without unreported ones of running threads: at most 64 KiB per counter and
-  // thread. cached counts blocks above 1 KiB: the engine's objects share the slab.
+  // live and total count requested bytes, without what other running threads have not reported: at most 64 KiB per
+  // counter and thread, in blocks of up to 1 KiB. cached counts only blocks above 1 KiB: the engine's objects share the
+  // slab, which empty_cache() leaves.
   MemoryStats stats() const override;
   void reset_peak() override;
-  // Releases the slab too.
   void empty_cache() override;
 
  private:
