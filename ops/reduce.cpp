@@ -2,7 +2,6 @@
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/comparison.h>
-#include <tapegrad/ops/composed.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
@@ -125,7 +124,7 @@ Tensor logsumexp_of(const Tensor& x, uint8_t mask, bool keep) {
   const Tensor wide = widened(x);
   if (x.numel() == 0) return log(sum_of(wide, mask, keep)).to(x.dtype());
   Tensor most = emit1(make_ref<op::Max>(mask, true), {wide.detach()});  // a constant: it cancels
-  most = where(isfinite(most), most, 0.0);
+  most = where(lt(abs(most), INFINITY), most, 0.0);
   const Tensor y = log(sum_of(exp(wide - most), mask, true)) + most;
   return reshape(y, reduced(x.shape(), mask, keep)).to(x.dtype());
 }
