@@ -5,6 +5,7 @@
 #include <tapegrad/models/io/huggingface.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 namespace tg {
@@ -341,6 +342,33 @@ std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
   for (const auto& [key, x] : more.items()) all[key] = x;
   all["tapegrad"]["model"] = own_json(to_json(c));
   return text_of(all, 2) + "\n";
+}
+
+std::string model_config_text(const std::string& folder) {
+  namespace fs = std::filesystem;
+  constexpr size_t kMost = 50'000'000;  // bytes
+  const std::string path = folder + "/config.json";
+  std::error_code error;
+  if (fs::is_regular_file(folder, error)) {
+    const MappedFile file(folder);
+    const std::string other = foreign_format(file.text().substr(0, 512));
+    TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
+             folder, other.empty() ? "a file" : other);
+  }
+  TG_CHECK(fs::exists(path, error) || !fs::exists(folder + "/adapter_config.json", error), value,
+           "[model] {} is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and "
+           "this folder as --adapter, or merge both with `tapegrad merge`.",
+           folder);
+  TG_CHECK(
+      fs::exists(fs::symlink_status(path, error)), io,
+      "[model] {} {}. A model is a folder with config.json and its weights: what `train --out` wrote, or a download "
+      "by `hf download NAME --local-dir DIR`. Name the folder.",
+      folder, fs::exists(folder, error) ? "is a folder without config.json" : "does not exist");
+  const MappedFile file(path);
+  TG_CHECK(file.bytes().size() <= kMost, value,
+           "[model] {} has {} bytes. A configuration has at most {}. Is it the file of another program?", path,
+           file.bytes().size(), kMost);
+  return std::string(file.text());
 }
 
 }  // namespace tg

@@ -6,13 +6,11 @@
 #include <tapegrad/models/tokenizers/bpe.h>
 
 #include <algorithm>
-#include <filesystem>
 
 namespace tg {
 namespace {
 
 constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
-constexpr size_t kMostConfig = 50'000'000;  // bytes
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
 constexpr const char* kTokenizerFile = "tokenizer.json";  // of long tokenizers
@@ -144,31 +142,6 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
 
 void check_tokenizer(const Tokenizer* tokenizer, const std::string& error, const std::string& none) {
   if (!tokenizer) throw Error(Error::Kind::value, error.empty() ? none : error);
-}
-
-std::string model_config_text(const std::string& folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (fs::is_regular_file(folder, error)) {
-    const MappedFile file(folder);
-    const std::string other = foreign_format(file.text().substr(0, 512));
-    TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
-             folder, other.empty() ? "a file" : other);
-  }
-  TG_CHECK(fs::exists(config_path(folder), error) || !fs::exists(folder + "/adapter_config.json", error), value,
-           "[model] {} is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and "
-           "this folder as --adapter, or merge both with `tapegrad merge`.",
-           folder);
-  TG_CHECK(
-      fs::exists(fs::symlink_status(config_path(folder), error)), io,
-      "[model] {} {}. A model is a folder with config.json and its weights: what `train --out` wrote, or a download "
-      "by `hf download NAME --local-dir DIR`. Name the folder.",
-      folder, fs::exists(folder, error) ? "is a folder without config.json" : "does not exist");
-  const MappedFile file(config_path(folder));
-  TG_CHECK(file.bytes().size() <= kMostConfig, value,
-           "[model] {} has {} bytes. A configuration has at most {}. Is it the file of another program?",
-           config_path(folder), file.bytes().size(), kMostConfig);
-  return std::string(file.text());
 }
 
 }  // namespace tg

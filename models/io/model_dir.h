@@ -45,8 +45,6 @@ template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device 
 /// The model with another head, of `classes` new outputs (GptConfig::classes), N(0, init_std^2). An Error if it has
 /// adapters.
 LoadedModel with_new_head(LoadedModel, int64_t classes, uint64_t seed = 0);
-/// The configuration in folder/config.json, as JSON text.
-std::string model_config_text(const std::string& folder);
 
 /// Reads folder/config.json and the tokenizer. A folder of Hugging Face has it in tokenizer.json, or vocab.json and
 /// merges.txt. A tokenizer that export noted in config.json wins if tokenizer.json still matches it.
