@@ -24,18 +24,6 @@ JobThreads& job_threads() {
 });
 }  // namespace
 
-// A wait for the thread.
-class CommJobs::Waiting {
- public:
-  explicit Waiting(CommJobs& jobs) : jobs_(jobs), lock_(jobs.mutex_) { ++jobs_.awaited_; }
-  ~Waiting() { --jobs_.awaited_; }
-  template <class F> void until(F&& f) { jobs_.ended_.wait(lock_, f); }
-
- private:
-  CommJobs& jobs_;
-  std::unique_lock<std::mutex> lock_;
-};
-
 std::thread detail::comm_thread(const std::function<void()>& f) {
   try {
     return std::thread(f);
@@ -71,18 +59,24 @@ void CommJobs::start(const void* key, std::function<void()> job) {
   }
   started_.notify_one();
 }
+void CommJobs::wait(std::unique_lock<std::mutex>& lock, const std::function<bool()>& until) {
+  ++awaited_;
+  ended_.wait(lock, until);
+  --awaited_;
+}
 void CommJobs::finish(const void* key) {
-  Waiting wait(*this);
+  std::unique_lock lock(mutex_);
   const auto found = std::ranges::find(jobs_, key, &Job::key);
   if (found == jobs_.end()) return;
-  wait.until([&] { return !found->run; });
+  wait(lock, [&] { return !found->run; });
   const std::exception_ptr error = found->error;
   jobs_.erase(found);
   if (error) std::rethrow_exception(error);
 }
 void CommJobs::wait_for_all() {
   if (in_job()) return;
-  Waiting(*this).until([&] { return left_ == 0; });
+  std::unique_lock lock(mutex_);
+  wait(lock, [&] { return left_ == 0; });
 }
 void CommJobs::run_all() {
   const detail::DefaultFloatMode mode;

@@ -40,7 +40,7 @@ class CommJobs {
     std::function<void()> run;  // empty: it has run
     std::exception_ptr error = nullptr;
   };
-  class Waiting;
+  void wait(std::unique_lock<std::mutex>&, const std::function<bool()>& until);
   void run_all();
 
   std::mutex mutex_;
