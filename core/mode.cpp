@@ -1,9 +1,8 @@
-#include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/mode.h>
 
 namespace tg {
 namespace {
-constinit thread_local bool t_lazy = false, t_grad = true, t_anomaly = false;
+constinit thread_local bool t_lazy = false, t_grad = true;
 constinit thread_local MatmulPrecision t_products = MatmulPrecision::highest;
 }  // namespace
 constinit thread_local detail::Recomputes detail::t_recomputes = detail::Recomputes::nothing;
@@ -12,15 +11,11 @@ NoGradScope::NoGradScope() : ScopedValue(t_grad, false) {}
 EnableGradScope::EnableGradScope() : ScopedValue(t_grad, true) {}
 LazyScope::LazyScope() : ScopedValue(t_lazy, true) {}
 RecomputeScope::RecomputeScope() : ScopedValue(detail::t_recomputes, detail::Recomputes::later) {}
-AnomalyScope::AnomalyScope() : ScopedValue(t_anomaly, true) {
-  detail::forbid_in_trace("AnomalyScope", "results are checked");
-}
 MatmulPrecisionScope::MatmulPrecisionScope(MatmulPrecision p) : ScopedValue(t_products, p) {}
 
 bool grad_enabled() { return t_grad; }
 bool lazy_enabled() { return t_lazy; }
 bool recompute_enabled() { return detail::t_recomputes == detail::Recomputes::later; }
-bool anomaly_enabled() { return t_anomaly; }
 MatmulPrecision matmul_precision() { return t_products; }
 std::string_view name_of(MatmulPrecision p) {
   constexpr std::string_view names[] = {"highest", "high", "medium"};

@@ -5,6 +5,9 @@
 #include <tapegrad/core/op.h>
 
 namespace tg {
+namespace detail {
+inline constexpr uint32_t kUnset = ~0u;  // version of an input that was captured lazy
+}  // namespace detail
 
 /// An input of a Node: its value until the node has run, or while backward needs it, and the gradient's route.
 struct Edge {

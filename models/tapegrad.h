@@ -19,6 +19,7 @@
 #include <tapegrad/autograd/custom_vjp.h>
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/dry_run.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/observe.h>

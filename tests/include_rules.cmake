@@ -19,7 +19,7 @@ set(may_core_engine . backend util profile engine)
 set(may_core_comm . backend util engine comm)
 set(may_core_io . backend util io)
 set(may_core_plan . backend util engine io plan profile)
-set(may_core_. . backend util engine)  # members of Tensor emit
+set(may_core_. . backend util)
 set(rooms_of_cpu attention gemm kernels runtime scalar simd)
 set(may_cpu_runtime runtime)
 set(may_cpu_simd runtime simd)

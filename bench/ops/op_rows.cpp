@@ -1,6 +1,6 @@
 #include "ops/op_rows.h"
 
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/tapegrad.h>
 
 namespace tg::bench {

@@ -1,6 +1,7 @@
 // AnomalyScope: finds the op that makes the first NaN or infinity.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/trace.h>
 
 #include <cmath>
 #include <limits>
@@ -8,6 +9,8 @@
 
 namespace tg {
 namespace {
+constinit thread_local bool t_anomaly = false;
+
 struct Findings {
   int64_t nan = -1, infinite = -1;  // first element, in row-major order
   double lo = std::numeric_limits<double>::infinity(), hi = -lo;
@@ -55,6 +58,10 @@ Findings search(const Buf& b, Device device) {
   });
 }
 }  // namespace
+AnomalyScope::AnomalyScope() : ScopedValue(t_anomaly, true) {
+  detail::forbid_in_trace("AnomalyScope", "results are checked");
+}
+bool anomaly_enabled() { return t_anomaly; }
 
 namespace detail {
 AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {

@@ -14,26 +14,11 @@ struct Cast : OpOf<Cast> {
   DType to;
   explicit Cast(DType t) : to(t) {}
   Traits traits() const override { return {.cheap_to_recompute = true}; }
-  Layouts infer(Inputs) const override;
-  Tensors vjp(const Vjp&) const override;
+  Layouts infer(Inputs in) const override { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
+  Tensors vjp(const Vjp& v) const override { return {v.grad()}; }  // backward() converts it where needed
   void key(StructuralHash& k) const override { k.add(uint64_t(to)); }
 };
 }  // namespace op
-
-/// x.to(dtype) for model parameters. An f32 leaf that requires a gradient gets one bf16 copy of 2 bytes per element. It
-/// is valid while the leaf has this value, and adamw_step() updates it with the leaf. All calls return views of it: do
-/// not write to them. to() converts everything else. The gradient of the leaf is bf16, as that of to().
-Tensor parameter_as(const Tensor& x, DType);
-
-namespace detail {
-// The copy of parameter_as(); null without one, or if the elements were written since.
-Ref<Value> bf16_copy(Value&);
-Ref<Value> keep_bf16_copy(Value&);  // makes it if missing; at once if v has elements
-// An op that overwrites a parameter overwrites its copy too: it takes the copy from the old value, and gives it to the
-// new value.
-Ref<Value> take_bf16_copy(const Tensor& x);
-void give_bf16_copy(Value&, Ref<Value> copy);
-}  // namespace detail
 
 /// x in the dtype of computation: bf16 becomes f32. Gradients of several ops use it, so that no intermediate is rounded
 /// to 8 bits.

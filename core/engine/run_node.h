@@ -5,8 +5,6 @@
 
 namespace tg::detail {
 
-inline constexpr uint32_t kUnset = ~0u;  // version of an input that was captured lazy
-
 Error with_scope(const Error&, const Scope*);  // adds "in <path>" once
 // Throws when input or output i was written since.
 void check_version(const Node&, size_t i, bool output = false);

@@ -1,5 +1,4 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/trace.h>
 
@@ -14,7 +13,7 @@ std::atomic<uint64_t> g_reads_elsewhere = 0;
 Trace::Trace() : first_id_(id_of_next_tensors()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
-  for (const Ref<Value>& v : copied_) v->bf16_copy = nullptr;  // its op reads the value: a cycle
+  for (const Ref<Value>& v : copied) v->bf16_copy = nullptr;  // its op reads the value: a cycle
   for (CapturedVariable& h : held)
     if (!h.bf16_copy && h.variable->value.get() != h.before.get())
       WritesValues().replace(*h.variable, std::move(h.before));
@@ -93,29 +92,17 @@ size_t Trace::capture(const Tensor& t) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
     evaluate({t});
   }
-  auto during = make_ref<Value>(t.layout(), t.value()->storage);
-  known_.insert(during.get());
   captured_.emplace(t.variable().get(), held.size());
-  held.push_back({t.variable(), t.value(), during});
+  hold({t.variable(), t.value(), make_ref<Value>(t.layout(), t.value()->storage)});
   return held.size() - 1;
 }
-Ref<Value> Trace::bf16_copy(const Tensor& t) {
-  const Ref<Value> seen = reads(t);
-  if (Ref<Value> copy = detail::bf16_copy(*seen)) return copy;
+const Trace::CapturedVariable* Trace::captured(const Tensor& t, const Value& seen) const {
   const auto at = captured_.find(t.variable().get());
-  if (at == captured_.end() || held[at->second].during.get() != seen.get()) {
-    copied_.push_back(seen);
-    return keep_bf16_copy(*seen);
-  }
-  const CapturedVariable& h = held[at->second];
-  const ScopedValue<Trace*> outside(t_trace, nullptr);
-  Ref<Value> before = keep_bf16_copy(*h.before);
-  if (!before->storage) evaluate({Tensor(before)});
-  auto during = make_ref<Value>(before->layout, before->storage);
-  give_bf16_copy(*seen, during);
-  known_.insert(during.get());
-  held.push_back({h.variable, std::move(before), during, true});
-  return during;
+  return at != captured_.end() && held[at->second].during.get() == &seen ? &held[at->second] : nullptr;
+}
+Ref<Value> Trace::hold(CapturedVariable v) {
+  known_.insert(v.during.get());
+  return held.emplace_back(std::move(v)).during;
 }
 void Trace::emitted(const Ref<Node>& n) {
   n->error = error_of_traced();

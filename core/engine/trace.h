@@ -32,8 +32,9 @@ class Trace {
     bool assigned() const { return now() && now() != before.get() && now() != during.get(); }
   };
   std::vector<CapturedVariable> held;
-  std::vector<Ref<Node>> nodes;  // in order of emission
-  bool constants = false;        // host data may become part of the plan
+  std::vector<Ref<Node>> nodes;    // in order of emission
+  std::vector<Ref<Value>> copied;  // whose bf16 copies ops make
+  bool constants = false;          // host data may become part of the plan
   // Generator k has the seed kSeed + k in the trace, and seeds[k] outside.
   static constexpr uint64_t kSeed = 0x9d3a67c1e05b8f42;
   std::vector<uint64_t> seeds;
@@ -44,9 +45,11 @@ class Trace {
   Tensor add_input(const Tensor&);
   Tensor add_state(const Tensor& t);
   void made(const Ref<Variable>& v);  // a new variable
+  // The entry of `held` with this value `during`, or null.
+  const CapturedVariable* captured(const Tensor&, const Value& seen) const;
+  Ref<Value> hold(CapturedVariable);  // its `during`
   // The value that an op reads. Lazy values from outside are evaluated.
   Ref<Value> reads(const Tensor&);
-  Ref<Value> bf16_copy(const Tensor&);  // keep_bf16_copy(); captures that of an outside variable
   void emitted(const Ref<Node>&);
   Ref<Value> assigns(const Tensor& to, const Tensor& value);  // the new value of `to`
   // An Error if the function reads state k through another handle, too.
@@ -74,7 +77,6 @@ class Trace {
   std::unordered_map<const Variable*, size_t> captured_;  // indices of `held`
   std::vector<Ref<Variable>> made_;                       // inputs too
   std::vector<const Variable*> inputs_;                   // in the trace
-  std::vector<Ref<Value>> copied_;                        // whose bf16 copies ops make
   std::vector<OpPtr> ops_;                                // in order of emission
   std::optional<Error> refused_;
   const UpdatesElsewhere elsewhere_;

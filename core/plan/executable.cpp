@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/plan/executable.h>
 #include <tapegrad/core/profile/profiler_record.h>

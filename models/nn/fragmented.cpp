@@ -1,5 +1,5 @@
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/ops/comparison.h>
 #include <tapegrad/ops/factories.h>

@@ -1,7 +1,7 @@
 /// @file
 /// Updates bf16 parameter_as() copies together with their weights, for the ops of this folder.
 #pragma once
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/op.h>
 
 #include <cstdint>

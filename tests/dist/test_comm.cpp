@@ -1,6 +1,6 @@
 // Communicators and all-reduce, on one rank or on those that mpirun starts.
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler.h>
 

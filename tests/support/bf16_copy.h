@@ -2,7 +2,7 @@
 #pragma once
 #include "support/helpers.h"
 
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/factories.h>

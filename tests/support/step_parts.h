@@ -2,7 +2,7 @@
 #pragma once
 #include "support/helpers.h"
 
-#include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>

@@ -161,6 +161,7 @@ Tensor Tensor::to(Device d) const {
   TG_CHECK(!requires_grad() || !grad_enabled(), state,
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
+  if (device().backend != Backend::cpu && d.backend != Backend::cpu) return to(Device::cpu()).to(d);
   detail::host_reads(*this);  // like a copy to the host
   const Tensor source = detach().contiguous();
   evaluate({source});
@@ -170,15 +171,10 @@ Tensor Tensor::to(Device d) const {
   if (!bytes) return copy;
   const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(l.dtype));
   std::byte* to = copy.value()->storage->data;
-  if (device().backend == Backend::cpu) {
+  if (device().backend == Backend::cpu)
     runtime_of(d).copy_from_host(d.index, to, from, bytes);
-  } else if (d.backend == Backend::cpu) {
+  else
     runtime_of(device()).copy_to_host(device().index, to, from, bytes);
-  } else {
-    std::vector<std::byte> host(bytes);
-    runtime_of(device()).copy_to_host(device().index, host.data(), from, bytes);
-    runtime_of(d).copy_from_host(d.index, to, host.data(), bytes);
-  }
   return copy;
 }
 void Tensor::copy_to_host(void* to_host, DType t) const {
