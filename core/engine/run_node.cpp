@@ -3,9 +3,8 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
+#include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/engine/run_node.h>
-#include <tapegrad/core/profile/profiler_record.h>
-#include <tapegrad/core/profile/work.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,19 +13,6 @@
 #include <utility>
 
 namespace tg {
-namespace detail {
-EngineStats& mutable_stats() {
-  static constinit thread_local EngineStats s{};
-  return s;
-}
-}  // namespace detail
-const EngineStats& engine_stats() { return detail::mutable_stats(); }
-
-namespace {
-constinit thread_local Running t_running;
-}  // namespace
-const Running& running() { return t_running; }
-
 namespace detail {
 void fail_buf_dtype(const Layout& l, DType read_as) {
   fail(Error::Kind::dtype,
@@ -107,9 +93,6 @@ void check_rows(Bufs in, const Buf& out) {
              running().op, *b.layout, *out.layout);
 }
 
-NowRunning::NowRunning(std::string_view op, const Scope* scope, const Scope* range)
-    : ScopedValue(t_running, Running{op, scope, range}) {}
-
 struct ContiguousInputs::Copies {
   std::vector<Layout> layouts;
   std::vector<Ref<Storage>> storages;
@@ -131,17 +114,6 @@ ContiguousInputs::ContiguousInputs(Bufs in, Context& c) : in_(in) {
 }
 ContiguousInputs::~ContiguousInputs() = default;
 
-std::string shapes_of(Bufs bufs) {
-  std::string s;
-  for (const Buf& b : bufs) s += fmt::format("{}{}", s.empty() ? "" : ", ", *b.layout);
-  return s;
-}
-void run_kernel(const Op& op, Bufs in, Bufs out, Context& c) {
-  std::optional<KernelSpan> span;
-  if (profiling() && c.device.backend == Backend::cpu) [[unlikely]]
-    span.emplace(c.op);
-  op.run(in, out, c);
-}
 Error with_scope(const Error& e, const Scope* s) {  // once: the innermost failed op has the best scope
   if (!s->parent || e.scoped()) return e;
   return Error(e.kind(), fmt::format("{}\n    in {}", e.what(), s->path()), true);
@@ -217,8 +189,6 @@ void check_alive(const Node& n) { TG_CHECK(!n.error, state, "[{}] cannot be read
 namespace {
 OutputStorages execute(Node& n, const Donors& donors, const BufferAssignment& buffers) {
   check_alive(n);
-  const NowRunning run(n.op->name(), n.scope, n.range);
-  const bool view = n.op->traits().kind == OpKind::view;
   SmallVec<Buf, 4> in, out;
   OutputStorages made;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -226,24 +196,20 @@ OutputStorages execute(Node& n, const Donors& donors, const BufferAssignment& bu
     check_version(n, i);
     in.emplace_back(&v.layout, v.storage->data);
   }
-  OpSpan span;
-  if (profiling() && !view) [[unlikely]]
-    span.begin(n.op->name(), n.scope, n.range, shapes_of({in.data(), in.size()}));
+  KernelCall call{n.op.get(), nullptr, n.op->name(), n.scope, n.range, n.out[0].layout.device, in};
+  const RunningCall running(call);
   for (size_t i = 0; i < n.out.size(); ++i) {
     const Layout& l = n.out[i].layout;
     made.emplace_back(output_storage(n, i, l.aliases_input >= 0 ? l.aliases_input : donors[i], buffers));
     out.emplace_back(&l, made[i]->data);
   }
-  if (t_work && !view) [[unlikely]]
-    count_work(*n.op, {in.data(), in.size()}, {out.data(), out.size()});
-  if (!view && !running_dry()) {
-    Context c{n.out[0].layout.device, running().op};
+  call.out = out;
+  if (n.op->traits().kind != OpKind::view) {
     std::optional<AnomalyCheck> check;
-    if (anomaly_enabled()) [[unlikely]]
-      check.emplace(n, Bufs{in.data(), in.size()});
-    run_kernel(*n.op, {in.data(), in.size()}, {out.data(), out.size()}, c);
-    ++mutable_stats().kernels;
-    if (check) check->after({out.data(), out.size()});
+    if (anomaly_enabled() && !running_dry()) [[unlikely]]
+      check.emplace(n, call.in);
+    running.launch();
+    if (check) check->after(call.out);
   }
   commit_outputs(n, made);
   return made;

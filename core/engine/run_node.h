@@ -29,19 +29,10 @@ struct [[maybe_unused]] DefaultFloatMode {
   }
 #endif
 };
-// op.run() with a profile: on the CPU, one call is one kernel.
-void run_kernel(const Op&, Bufs in, Bufs out, Context&);
 // Returns when asynchronous kernels (Traits::asynchronous) have ended, or on a GPU when the calling thread's stream
 // waits for them. Call it before their memory is freed or read. on_wait_for_async() registers such a wait.
 void wait_for_async() noexcept;
 bool on_wait_for_async(void (*)() noexcept);
-std::string shapes_of(Bufs);  // "(4, 512) f32, (512) f32"
-EngineStats& mutable_stats();
-
-// Sets running() while it lives. They nest: an op may evaluate others.
-struct NowRunning : ScopedValue<Running> {
-  [[nodiscard]] NowRunning(std::string_view op, const Scope* scope, const Scope* range);
-};
 
 // While it lives, collects tensors that require a gradient and that unrecorded ops read.
 struct ReadsOfTracked : ScopedValue<std::vector<Tensor>*> {

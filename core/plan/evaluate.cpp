@@ -1,4 +1,5 @@
 // evaluate(): collects ancestors that have not run, sorts them by seq, finds or makes their plan, and runs it.
+#include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/plan.h>
 

@@ -2,8 +2,6 @@
 #include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/plan/executable.h>
-#include <tapegrad/core/profile/profiler_record.h>
-#include <tapegrad/core/profile/work.h>
 
 #include <algorithm>
 
@@ -20,14 +18,18 @@ void check_inputs(const Binding& b, std::span<const Variable* const> inputs) {
 }
 
 Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<GeneratorSpan> d)
-    : binding_(std::move(b)), generators_(std::move(d)) {
+    : binding_(std::move(b)),
+      plan_(make_executable_plan(g, plan, binding_)),
+      generators_(std::move(d)),
+      ops_(plan_.ops),
+      dynamic_ops_(plan_.dynamic_ops) {
   for (const auto& v : binding_.variables) {
     captured_.push_back(v.variable.get());
     if (v.updated || v.new_value != kNone) assigned_.push_back(v.variable.get());
   }
   std::ranges::sort(captured_);
   std::ranges::sort(assigned_);
-  build(g, plan);
+  for (const MemorySource& r : plan_.sources) memory_.push_back({r.storage.get()});
 }
 
 namespace {
@@ -40,7 +42,7 @@ bool Executable::fits() const {
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
     // A value without readers may have any layout that assign() accepts.
     return v.variable->requires_grad == v.requires_grad && hooks_of(*v.variable) == v.hooks &&
-           (v.slot == kNone || v.bf16_copy || same_place(v.variable->value->layout, layouts_[v.slot]));
+           (v.slot == kNone || v.bf16_copy || same_place(v.variable->value->layout, plan_.layouts[v.slot]));
   });
 }
 
@@ -51,12 +53,6 @@ bool Executable::given(Inputs in) const {
   return true;
 }
 
-void Executable::patch_pointers(const MemorySource& r) {
-  for (const MemorySource::Entry& e : r.patch_sites) {
-    *e.at = r.data + e.offset;
-    if (recording_) changed_.push_back(e.call);
-  }
-}
 bool Executable::free(const MemorySource& r, Inputs in) const {
   const Value* v = start_value(r.index);
   for (const Tensor& t : in)  // the variable itself may also be an input
@@ -82,26 +78,30 @@ void Executable::bind(Inputs in) {
   if (!pending.empty()) evaluate(pending);
   for (const auto& v : binding_.variables)
     if (v.bf16_copy && v.slot != kNone) keep_bf16_copy(*v.variable->value);
-  for (const uint32_t i : moving_sources_) {
-    MemorySource& r = sources_[i];
+  for (const uint32_t i : plan_.moving_sources) {
+    const MemorySource& r = plan_.sources[i];
+    Memory& m = memory_[i];
     if (r.kind == MemorySource::Kind::input) {
-      r.storage = in[r.index].value()->storage.get();
+      m.storage = in[r.index].value()->storage.get();
     } else if (r.kind == MemorySource::Kind::variable) {
-      r.storage = start_value(r.index)->storage.get();
-    } else if (r.kind == MemorySource::Kind::donated && free(sources_[r.index], in)) {
-      r.storage = sources_[r.index].storage;
+      m.storage = start_value(r.index)->storage.get();
+    } else if (r.kind == MemorySource::Kind::donated && free(plan_.sources[r.index], in)) {
+      m.storage = memory_[r.index].storage;
     } else {
-      r.owned = make_ref<Storage>(r.device, r.bytes);
-      r.storage = r.owned.get();
+      m.owned = make_ref<Storage>(r.device, r.bytes);
+      m.storage = m.owned.get();
     }
-    std::byte* const at = copied(r) ? r.copy->data : r.storage->data;
-    if (r.data == at) continue;
-    r.data = at;
-    patch_pointers(r);
+    std::byte* const data = copied(r, m) ? m.copy->data : m.storage->data;
+    if (m.data == data) continue;
+    m.data = data;
+    for (const MemorySource::Entry& e : r.patch_sites) {
+      *e.at = data + e.offset;
+      if (recording_) changed_.push_back(e.call);
+    }
   }
   if (several_readers())
-    for (const uint32_t i : moving_sources_)
-      if (sources_[i].kind == MemorySource::Kind::variable) read_.emplace_back(sources_[i].storage);
+    for (const uint32_t i : plan_.moving_sources)
+      if (plan_.sources[i].kind == MemorySource::Kind::variable) read_.emplace_back(memory_[i].storage);
 }
 // The generator state of this run that corresponds to one of the trace.
 Rng Executable::moved(const Rng& traced) const {
@@ -112,12 +112,12 @@ Rng Executable::moved(const Rng& traced) const {
 // The trace has counted the first step.
 void Executable::update_dynamic_ops(bool first) {
   size_t kept = 0;
-  for (DynamicOp& c : dynamic_ops_) {
+  for (ExecutablePlan::DynamicOp& c : dynamic_ops_) {
     const Rng* at = c.traced->rng_state();
     if (at || !first) {
       OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
       if (!next) continue;  // it is constant
-      if (c.in_chain) *c.in_chain = next.get();
+      *c.use = next.get();
       ops_[c.op] = std::move(next);
       if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
     }
@@ -133,55 +133,29 @@ void Executable::undo_steps() {
   for (const GeneratorSpan& d : generators_) d.generator->offset -= d.end.offset - d.begin.offset;
 }
 
-void Executable::call(const Call& c) {
-  if (c.chain) {
-    run_chain_kernel(c.name, {c.chain->plan,
-                              {c.chain->ops.data(), c.chain->ops.size()},
-                              {c.chain->data.data(), c.chain->data.size()},
-                              c.device});
-  } else {
-    Context context{c.device, c.name};
-    const Buf* const in = bufs_.data() + c.first;
-    run_kernel(*ops_[c.op], {in, c.in}, {in + c.in, c.out}, context);
-  }
-}
-
-void Executable::count_work() const {
-  for (const Call& c : calls_)
-    if (c.chain) {
-      t_work->add(c.name, c.chain->from, c.chain->to, c.chain->work);
-    } else {
-      const Buf* const in = bufs_.data() + c.first;
-      detail::count_work(*ops_[c.op], {in, c.in}, {in + c.in, c.out});
-    }
-}
-
 void Executable::call_all() {
   const DefaultFloatMode mode;
-  if (t_work) [[unlikely]]
-    count_work();
   const Scope* scope = current_scope();
   try {
-    if (!call_as_one())
-      for (const Call& c : calls_) {
+    if (call_as_one()) {
+      for (size_t k = 0; t_work && k < ops(); ++k) count_work(plan_.calls[k]);
+      mutable_stats().kernels += ops();
+    } else {
+      for (const KernelCall& c : plan_.calls) {
         scope = c.scope;
-        const NowRunning run(c.name, c.scope, c.range);
-        OpSpan span;
-        if (profiling()) [[unlikely]]
-          span.begin(c.name, c.scope, joined_path(t_range, c.range),
-                     c.chain ? std::string() : shapes_of({bufs_.data() + c.first, c.in}));
-        call(c);
+        RunningCall(c, t_range).launch();
       }
+    }
   } catch (const Error& e) {
-    for (const MemorySource& r : sources_)
-      if (r.kind == MemorySource::Kind::donated && !r.owned) ++r.storage->version;  // may be half written
+    for (size_t i = 0; i < memory_.size(); ++i)
+      if (plan_.sources[i].kind == MemorySource::Kind::donated && !memory_[i].owned)
+        ++memory_[i].storage->version;  // may be half written
     throw with_scope(e, scope);
   }
-  mutable_stats().kernels += calls_.size();
 }
 
 Ref<Value> Executable::value_of(uint32_t slot) const {
-  return make_ref<Value>(layouts_[slot], Ref<Storage>(sources_[source_of_[slot]].storage));
+  return make_ref<Value>(plan_.layouts[slot], Ref<Storage>(memory_[plan_.source_of[slot]].storage));
 }
 // Reads all values before assigning any: variables may swap values.
 void Executable::assign_variables() {
@@ -223,7 +197,7 @@ std::vector<Tensor> Executable::run(Inputs in) {
   }
   std::vector<Tensor> r = results();
   assign_variables();
-  for (const uint32_t i : moving_sources_) sources_[i].owned = nullptr;
+  for (const uint32_t i : plan_.moving_sources) memory_[i].owned = nullptr;
   return r;
 }
 

@@ -2,6 +2,7 @@
 // change between runs (leaves, results, random numbers). For compile.cpp; plan.h makes the plan.
 #pragma once
 #include <tapegrad/core/backend/backend.h>
+#include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/plan/plan.h>
 #include <tapegrad/core/rng.h>
 
@@ -49,6 +50,57 @@ struct GeneratorSpan {
   bool covers(const Rng& at) const { return at.seed == begin.seed && at.offset >= begin.offset; }
 };
 
+// The parts that all runs share. Runs patch pointers and dynamic ops within the calls.
+struct ExecutablePlan {
+  // The memory of one or more values, and the pointers to it.
+  struct MemorySource {
+    enum class Kind : uint8_t {
+      input,     // input `index`
+      variable,  // the value of variable `index` before the call
+      fixed,     // owned by the plan; it never moves
+      per_run,   // allocated for each run: the caller keeps it
+      donated    // storage of source `index` if unshared, else like per_run
+    } kind;
+    uint32_t index = 0;
+    Device device = {};
+    size_t bytes = 0;
+    Ref<Storage> storage = nullptr;  // fixed
+    struct Entry {
+      std::byte** at;
+      size_t offset;
+      uint32_t call;
+      bool writes;
+    };
+    std::vector<Entry> patch_sites = {};  // pointers within calls
+  };
+  struct OwnedChain {  // not movable
+    ChainPlan plan;
+    std::vector<const Op*> ops;
+    std::vector<std::byte*> data;
+    Device device;
+    DType from, to;
+    ChainCall call{{plan, ops, data, device}, from, to};
+  };
+  struct DynamicOp {  // replaced by for_next_step()
+    OpPtr traced;
+    uint32_t op, call, node;
+    const Op** use;
+  };
+  std::vector<Layout> layouts;      // by slot
+  std::deque<Layout> own_layouts;   // of results of replacement ops
+  std::vector<uint32_t> source_of;  // by slot; kNone: within a chain
+  std::vector<MemorySource> sources;
+  std::vector<uint32_t> moving_sources;  // all that are not fixed
+  std::vector<OpPtr> ops;
+  // In order of emission: an op that counts steps precedes those that read the count.
+  std::vector<DynamicOp> dynamic_ops;
+  std::vector<Buf> bufs;
+  std::deque<OwnedChain> chains;
+  std::vector<KernelCall> calls;
+  size_t bytes = 0;
+};
+ExecutablePlan make_executable_plan(const Graph&, const Plan&, const Binding&);  // executable_builder.cpp
+
 class Executable {
  public:
   Executable(const Graph&, const Plan&, Binding, std::vector<GeneratorSpan>);
@@ -58,67 +110,30 @@ class Executable {
   bool fits() const;         // whether variables are as in the trace
   bool given(Inputs) const;  // whether inputs are
   std::vector<Tensor> run(Inputs);
-  size_t ops() const { return calls_.size(); }
-  size_t bytes() const { return bytes_ + (recording_ ? recording_->bytes() : 0); }
+  size_t ops() const { return plan_.calls.size(); }
+  size_t bytes() const { return plan_.bytes + copied_bytes_ + (recording_ ? recording_->bytes() : 0); }
   uint64_t launches() const { return launches_; }  // runs as one recording
   uint64_t recorded() const { return recorded_; }  // recorded calls, repeats included
   const std::string& why_not_recorded() const { return why_not_; }
 
  private:
-  // The memory of one or more values, and the pointers to it.
-  struct MemorySource {
-    enum class Kind : uint8_t {
-      input,     // input `index`
-      variable,  // the value of variable `index` before the call
-      fixed,     // owned by the executable; it never moves
-      per_run,   // allocated for each run: the caller keeps it
-      donated    // storage of source `index` if unshared, else like per_run
-    } kind;
-    uint32_t index = 0;
-    Device device = {};
-    size_t bytes = 0;
-    Ref<Storage> owned = nullptr;  // for one run, or fixed
-    Storage* storage = nullptr;    // in this run
+  using MemorySource = ExecutablePlan::MemorySource;
+  struct Memory {                  // of a source
+    Storage* storage;              // in this run
+    Ref<Storage> owned = nullptr;  // for this run
     // The recording uses this memory instead of `storage`, which moves; contents are copied. null: none.
     Ref<Storage> copy = nullptr;
     std::byte* data = nullptr;  // the patched pointer
-    struct Entry {
-      std::byte** at;
-      size_t offset;
-      uint32_t call;
-      bool writes;
-    };
-    std::vector<Entry> patch_sites = {};  // pointers within calls
   };
-  struct ChainCall {
-    ChainPlan plan;
-    std::vector<const Op*> ops;
-    std::vector<std::byte*> data;
-    DType from, to;  // for WorkScope
-    OpWork work = {};
-  };
-  struct Call {
-    uint32_t op, first, in = 0, out = 0;  // index of ops_; bufs_: inputs, then outputs
-    ChainCall* chain = nullptr;
-    Device device;
-    std::string_view name = {};
-    const Scope *scope, *range;
-  };
-  class Builder;
 
-  void build(const Graph&, const Plan&);
-  void patch_pointers(const MemorySource&);
   void bind(Inputs);
-  bool copied(MemorySource&);
+  bool copied(const MemorySource&, Memory&);
   void copy_moved(MemorySource::Kind);
   Rng moved(const Rng& traced) const;
   void update_dynamic_ops(bool first);
   void undo_steps();
-  void call(const Call&);
-  void count_work() const;
   std::vector<CallOrder> order_of_calls() const;
   void start_recording();
-  void record_all();
   bool record_changes(bool fresh);
   bool call_as_one();
   void call_all();
@@ -132,28 +147,16 @@ class Executable {
     return v.bf16_copy ? v.variable->value->bf16_copy.get() : v.variable->value.get();
   }
 
-  Binding binding_;
+  const Binding binding_;
+  const ExecutablePlan plan_;
   std::vector<const Variable*> captured_, assigned_;  // sorted
   std::vector<GeneratorSpan> generators_;
-  std::vector<Layout> layouts_;      // by slot
-  std::deque<Layout> own_layouts_;   // of results of replacement ops
-  std::vector<uint32_t> source_of_;  // by slot; kNone: within a chain
-  std::vector<MemorySource> sources_;
-  std::vector<uint32_t> moving_sources_;  // all that are not fixed
-  std::vector<OpPtr> ops_;
-  struct DynamicOp {  // replaced by for_next_step()
-    OpPtr traced;
-    uint32_t op, call, node;
-    const Op** in_chain;
-  };
-  // In order of emission: an op that counts steps precedes those that read the count.
-  std::vector<DynamicOp> dynamic_ops_;
-  std::vector<Buf> bufs_;
-  std::deque<ChainCall> chains_;
-  std::vector<Call> calls_;
-  std::vector<Ref<Value>> new_values_;  // empty between runs
-  std::vector<Ref<Storage>> read_;      // of variables, while other threads may update them
-  size_t bytes_ = 0;
+  std::vector<Memory> memory_;                          // by source
+  std::vector<OpPtr> ops_;                              // of this run
+  std::vector<ExecutablePlan::DynamicOp> dynamic_ops_;  // without those that turned out constant
+  std::vector<Ref<Value>> new_values_;                  // empty between runs
+  std::vector<Ref<Storage>> read_;                      // of variables, while other threads may update them
+  size_t copied_bytes_ = 0;
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls whose arguments differ from the recording
   size_t now_ = 0;                 // the current or last call

@@ -1,11 +1,7 @@
-#include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/plan/run_group.h>
-#include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/profile/work.h>
-#include <tapegrad/core/scope.h>
-
-#include <optional>
 
 namespace tg::detail {
 std::string_view chain_name(std::span<const Op* const> ops) {
@@ -13,29 +9,12 @@ std::string_view chain_name(std::span<const Op* const> ops) {
   for (const Op* op : ops) s += fmt::format("{}{}", s.empty() ? "" : "+", op->name());
   return *intern(s);
 }
-void run_chain_kernel(std::string_view name, const Chain& c) {
-  std::optional<KernelSpan> span;
-  if (profiling() && c.device.backend == Backend::cpu) [[unlikely]]
-    span.emplace(name);
-  runtime_of(c.device).run_chain(c);
-}
 
 namespace {
-void count_chain(std::string_view name, std::span<const Ref<Node>> nodes, const ChainPlan& plan) {
-  using Kind = ChainPlan::Buffer::Kind;
-  OpWork work;
-  for (const ChainPlan::Buffer& b : plan.buffers) {
-    const Node& n = *nodes[b.node];
-    if (b.kind == Kind::input) work.read += distinct_bytes(n.in[b.index].value->layout);
-    if (b.kind == Kind::output) work.written += distinct_bytes(n.out[0].layout);
-  }
-  const DType to = nodes.back()->out[0].layout.dtype;
-  t_work->add(name, nodes[0]->in.empty() ? to : nodes[0]->in[0].dtype, to, work);
-}
 std::vector<OutputStorages> execute_chain(std::span<const Ref<Node>> nodes, const ChainPlan& plan,
                                           std::span<const Donors> donors, const BufferAssignment& buffers) {
   using Kind = ChainPlan::Buffer::Kind;
-  const NowRunning run(nodes[0]->op->name(), nodes[0]->scope, nodes[0]->range);
+  const Node &first = *nodes[0], &last = *nodes.back();
   SmallVec<const Op*, 8> ops;
   std::vector<OutputStorages> made;
   for (const auto& n : nodes) {
@@ -43,34 +22,29 @@ std::vector<OutputStorages> execute_chain(std::span<const Ref<Node>> nodes, cons
     ops.emplace_back(n->op.get());
     made.push_back({nullptr});
   }
-  std::string_view name = nodes[0]->op->name();
-  OpSpan span;
-  if (profiling() || t_work) [[unlikely]]
-    name = chain_name({ops.data(), ops.size()});
-  if (profiling()) [[unlikely]] {
-    span.begin(name, nodes.back()->scope, nodes.back()->range, {});
-  }
+  const Layout& end = last.out[0].layout;
+  ChainCall chain{{plan, ops, {}, end.device}, first.in.empty() ? end.dtype : first.in[0].dtype, end.dtype};
+  const bool named = profiling() || t_work;
+  const KernelCall call{nullptr,    &chain,     named ? chain_name(ops) : first.op->name(),
+                        last.scope, last.range, end.device};
+  const RunningCall running(call);
   SmallVec<std::byte*, 16> data;
   for (const ChainPlan::Buffer& b : plan.buffers) {
-    Node& n = *nodes[b.node];
-    if (b.kind == Kind::input) {
+    std::byte*& to = data.emplace_back(nullptr);
+    if (b.kind == Kind::temporary) continue;
+    const Node& n = *nodes[b.node];
+    const bool input = b.kind == Kind::input;
+    if (input)
       check_version(n, b.index);
-      const Value& v = *n.in[b.index].value;
-      data.emplace_back(v.storage->data + v.layout.offset * int64_t(size_of(v.layout.dtype)));
-    } else if (b.kind == Kind::output) {
+    else
       made[b.node][0] = output_storage(n, 0, donors[b.node][0], buffers);
-      data.emplace_back(made[b.node][0]->data);
-    } else {
-      data.emplace_back(nullptr);
-    }
+    const Layout& l = input ? n.in[b.index].value->layout : n.out[0].layout;
+    to = (input ? n.in[b.index].value->storage : made[b.node][0])->data + l.offset * int64_t(size_of(l.dtype));
+    if (t_work) [[unlikely]]
+      (input ? chain.work.read : chain.work.written) += distinct_bytes(l);
   }
-  if (t_work) [[unlikely]]
-    count_chain(name, nodes, plan);
-  const Device device = nodes[0]->out[0].layout.device;
-  if (!running_dry()) {
-    run_chain_kernel(name, {plan, {ops.data(), ops.size()}, {data.data(), data.size()}, device});
-    ++mutable_stats().kernels;
-  }
+  chain.data = data;
+  running.launch();
   for (size_t k = 0; k < nodes.size(); ++k) commit_outputs(*nodes[k], made[k]);
   return made;
 }
@@ -83,16 +57,15 @@ void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, cons
     for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);
   }
   const OpPtr op = f.op([&](size_t k) -> const Node& { return *nodes[k]; });
-  const NowRunning run(op->name(), nodes.back()->scope, nodes.back()->range);
   SmallVec<Buf, 8> in, out;
   for (const Port& p : f.in) {
     check_version(*nodes[p.node], p.index);
     const Value& v = *nodes[p.node]->in[p.index].value;
     in.emplace_back(&v.layout, v.storage->data);
   }
-  OpSpan span;
-  if (profiling()) [[unlikely]]
-    span.begin(op->name(), nodes.back()->scope, nodes.back()->range, shapes_of({in.data(), in.size()}));
+  const Node& last = *nodes.back();
+  KernelCall call{op.get(), nullptr, op->name(), last.scope, last.range, last.out[0].layout.device, in};
+  const RunningCall running(call);
   for (size_t k = 0; k < f.out.size(); ++k) {
     const Port& p = f.out[k];
     Ref<Storage>& s = made[p.node][p.index];
@@ -100,13 +73,8 @@ void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, cons
     s = from ? nodes[from->node]->in[from->index].value->storage : new_storage(*nodes[p.node], p.index, buffers);
     out.emplace_back(&f.layouts[k], s->data);
   }
-  if (t_work) [[unlikely]]
-    count_work(*op, {in.data(), in.size()}, {out.data(), out.size()});
-  Context c{nodes.back()->out[0].layout.device, op->name()};
-  if (!running_dry()) {
-    run_kernel(*op, {in.data(), in.size()}, {out.data(), out.size()}, c);
-    ++mutable_stats().kernels;
-  }
+  call.out = out;
+  running.launch();
   for (size_t k = 0; k < nodes.size(); ++k) commit_outputs(*nodes[k], made[k]);
 }
 }  // namespace

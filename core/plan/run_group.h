@@ -7,8 +7,6 @@
 
 namespace tg::detail {
 
-// BackendRuntime::run_chain() with a profile: on the CPU, one call is one kernel.
-void run_chain_kernel(std::string_view name, const Chain&);
 std::string_view chain_name(std::span<const Op* const>);  // "mul+add+gelu"; never freed
 
 // One call of the backend. Results within a tile are null.

@@ -153,15 +153,13 @@ void Span::end() noexcept {
   });
 }
 
-KernelSpan::KernelSpan(std::string_view name)
-    : session_(g_profiling.load(std::memory_order_relaxed)), name_(name), begin_(profiler_clock()) {}
-KernelSpan::~KernelSpan() {
+void note_kernel(std::string_view name, int64_t begin) noexcept {
   const int64_t end = profiler_clock();
-  record_if_possible(session_, [&](Log& log) {
-    if (state().options.keep == Keep::totals) return add_to(log.kernel_totals, name_, end - begin_);
-    if (state().options.keep == Keep::nothing) return;
+  record_if_possible(0, [&](Log& log) {
+    if (state().options.keep == Keep::nothing || begin < state().begin) return;
+    if (state().options.keep == Keep::totals) return add_to(log.kernel_totals, name, end - begin);
     keep(log, log.kernels,
-         Profile::Kernel{name_, Device(), log.thread, begin_, end, log.innermost(), {}, nullptr, nullptr});
+         Profile::Kernel{name, Device(), log.thread, begin, end, log.innermost(), {}, nullptr, nullptr});
   });
 }
 void note_memory(Device d, int64_t bytes) noexcept {

@@ -15,21 +15,10 @@ class OpSpan : public Span {
   // path: named ranges of its call; null: those of the calling thread. shapes: of its inputs.
   void begin(std::string_view op, const Scope* layer, const Scope* path, std::string shapes);
 };
-// One kernel run by the calling thread, for the innermost op.
-class KernelSpan {
- public:
-  [[nodiscard]] explicit KernelSpan(std::string_view name);
-  ~KernelSpan();
-  KernelSpan(const KernelSpan&) = delete;
-  KernelSpan& operator=(const KernelSpan&) = delete;
-
- private:
-  uint64_t session_;
-  std::string_view name_;
-  int64_t begin_;
-};
-// note_memory(): `bytes` were allocated, or freed if negative. note_call(): an allocator call began at `begin`.
+// note_memory(): `bytes` were allocated, or freed if negative. note_kernel(), note_call(): a kernel of the innermost
+// op, or an allocator call, began at `begin` in this thread and ends.
 void note_memory(Device, int64_t bytes) noexcept;
+void note_kernel(std::string_view name, int64_t begin) noexcept;
 void note_call(std::string_view name, int64_t begin) noexcept;
 
 // The path `inner` within `outer`; null is the empty path.

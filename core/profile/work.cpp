@@ -12,10 +12,6 @@ int64_t distinct_bytes(const Layout& l) {
     if (l.strides[d] != 0 || l.shape[d] == 0) n *= l.shape[d];
   return n;
 }
-void count_work(const Op& op, Bufs in, Bufs out) {
-  const DType to = out[0].dtype();
-  t_work->add(op.name(), in.empty() ? to : in[0].dtype(), to, op.work(in, out));
-}
 }  // namespace detail
 
 OpWork Op::work(Bufs in, Bufs out) const {

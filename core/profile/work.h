@@ -41,8 +41,6 @@ class WorkScope {
 namespace detail {
 // The bytes of a layout's elements, each counted once.
 int64_t distinct_bytes(const Layout&);
-// Counts an op before it runs.
-void count_work(const Op&, Bufs in, Bufs out);
 }  // namespace detail
 
 }  // namespace tg
