@@ -4,6 +4,7 @@
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/chat.h>
 #include <tapegrad/models/io/huggingface.h>
+#include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/shape_ops.h>
 
