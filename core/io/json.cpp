@@ -17,46 +17,45 @@ Json::Json(std::initializer_list<Json> list) {
     value_ = List(list);
     return;
   }
-  value_ = Members();
-  for (const Json& x : list) append(x[0].get<std::string>(), x[1]);
+  auto& members = value_.emplace<Members>();
+  for (const Json& x : list) members.push_back({x[0].get<std::string>(), x[1]});
 }
 
 const char* Json::type_name() const {
   constexpr const char* kNames[] = {"null", "boolean", "number", "number", "number", "string", "array", "object"};
   return kNames[value_.index()];
 }
+bool Json::is_blank() const {
+  return is_null() || (is_string() && text().empty()) || ((is_array() || is_object()) && empty());
+}
 void Json::fail_type(std::string_view wanted) const {
   detail::fail(Error::Kind::value, fmt::format("[json] {} is no {}. Look at its type first.", text_of(*this), wanted));
 }
 const Json::List& Json::list() const {
   static const List none;
-  return is_array() ? std::get<List>(value_) : is_object() ? std::get<Members>(value_).values : none;
-}
-uint64_t Json::bits() const {
-  if (const auto* x = std::get_if<int64_t>(&value_)) return uint64_t(*x);
-  return is_number_unsigned() ? std::get<uint64_t>(value_) : 0;
+  return is_array() ? std::get<List>(value_) : none;
 }
 uint64_t Json::integer(int64_t least, uint64_t most) const {
-  const double whole = std::trunc(number());
-  Json x = *this;
-  if (is_number_float() && std::abs(whole) < 0x1p63) x = int64_t(whole);
-  if (is_number_float() && whole >= 0x1p63 && whole < 0x1p64) x = uint64_t(whole);
-  const bool holds = !x.is_number_float() &&
-                     (x.is_number_unsigned() || int64_t(x.bits()) >= 0 ? x.bits() <= most : int64_t(x.bits()) >= least);
-  TG_CHECK(holds, value, "[json] {} is asked for as an integer of {} to {}. Look at its size first.", text_of(*this),
-           least, most);
-  return x.bits();
+  const long double x = std::trunc(number());
+  TG_CHECK(x >= least && x <= most, value, "[json] {} is asked for as an integer of {} to {}. Look at its size first.",
+           text_of(*this), least, most);
+  return x < 0 ? uint64_t(int64_t(x)) : uint64_t(x);
 }
-double Json::number() const {
-  if (is_number_integer()) return is_number_unsigned() ? double(bits()) : double(int64_t(bits()));
+long double Json::number() const {
+  if (is<int64_t>()) return std::get<int64_t>(value_);
+  if (is<uint64_t>()) return std::get<uint64_t>(value_);
   return as<double>("number");
 }
 
 const Json* Json::find(std::string_view key) const {
   if (!is_object()) return nullptr;
-  const auto& [keys, values] = std::get<Members>(value_);
-  const auto at = std::ranges::find(keys, key);
-  return at == keys.end() ? nullptr : &values[size_t(at - keys.begin())];
+  const auto at = std::ranges::find(items(), key, &Member::key);
+  return at == items().end() ? nullptr : &at->value;
+}
+const Json& Json::member(std::string_view key) const {
+  static const Json none;
+  const Json* found = find(key);
+  return found ? *found : none;
 }
 const Json& Json::at(std::string_view key) const {
   const Json* found = find(key);
@@ -71,37 +70,20 @@ const Json& Json::at(size_t i) const {
 Json& Json::operator[](std::string_view key) {
   if (is_null()) value_ = Members();
   if (const Json* found = find(key)) return const_cast<Json&>(*found);
-  return append(std::string(key), {});
-}
-Json& Json::append(std::string key, Json x) {
-  (void)as<Members>("object");
-  auto& [keys, values] = std::get<Members>(value_);
-  keys.push_back(std::move(key));
-  return values.emplace_back(std::move(x));
+  (void)items();
+  std::get<Members>(value_).push_back({std::string(key), {}});
+  return std::get<Members>(value_).back().value;
 }
 void Json::erase(std::string_view key) {
-  const Json* found = find(key);
-  if (!found) return;
-  auto& [keys, values] = std::get<Members>(value_);
-  const auto at = found - values.data();
-  keys.erase(keys.begin() + at), values.erase(values.begin() + at);
+  if (is_object()) std::erase_if(std::get<Members>(value_), [&](const Member& m) { return m.key == key; });
 }
 Json& Json::push_back(Json x) {
   if (is_null()) value_ = List();
   (void)as<List>("array");
   return std::get<List>(value_).emplace_back(std::move(x));
 }
-std::vector<Json::Member> Json::items() const {
-  const auto& [keys, values] = as<Members>("object");
-  std::vector<Member> all;
-  for (size_t i = 0; i < keys.size(); ++i) all.push_back({keys[i], values[i]});
-  return all;
-}
-bool Json::Members::operator==(const Members& o) const { return keys == o.keys && values == o.values; }
 bool Json::operator==(const Json& o) const {
-  if (is_number_float() || o.is_number_float()) return is_number() && o.is_number() && number() == o.number();
-  if (is_number() && o.is_number()) return bits() == o.bits();
-  return value_ == o.value_;
+  return is_number() && o.is_number() ? number() == o.number() : value_ == o.value_;
 }
 
 // The JSON library's documents would be searched for each new key: values are read from its events, and appended to it.
@@ -126,9 +108,12 @@ struct JsonText {
     bool end_object() override { return end(); }
     bool end_array() override { return end(); }
     bool key(std::string& x) override {
-      repeated_ = !open_.back().keys.insert(x).second;
-      TG_CHECK(own_ || !repeated_, value, "[{}] {}: '{}' comes twice. Each key must be unique.", op_, source_, x);
-      key_ = std::move(x);
+      auto& [object, keys] = open_.back();
+      const bool repeated = !keys.insert(x).second;
+      TG_CHECK(own_ || !repeated, value, "[{}] {}: '{}' comes twice. Each key must be unique.", op_, source_, x);
+      auto& members = std::get<Json::Members>(object->value_);
+      if (!repeated) members.push_back({std::move(x), {}});
+      value_ = repeated ? &(*object)[x] : &members.back().value;
       return true;
     }
     bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
@@ -151,11 +136,8 @@ struct JsonText {
     Json* put(Json x) {
       TG_CHECK(open_.size() < depth_, value, "[{}] {} is nested too deeply. It must be objects of plain values.", op_,
                source_);
-      if (open_.empty()) return &(result = std::move(x));
-      Json& to = *open_.back().value;
-      if (to.is_array()) return &to.push_back(std::move(x));
-      if (repeated_) return &(to[key_] = std::move(x));
-      return &to.append(std::move(key_), std::move(x));
+      if (!open_.empty() && open_.back().value->is_array()) return &open_.back().value->push_back(std::move(x));
+      return &(*value_ = std::move(x));
     }
     bool add(Json x) { return put(std::move(x)), true; }
     bool begin(Json x) { return open_.push_back({put(std::move(x)), {}}), true; }
@@ -166,8 +148,7 @@ struct JsonText {
     const size_t depth_;
     const bool own_;  // keeps the last of equal keys
     std::vector<Open> open_;
-    std::string key_;
-    bool repeated_ = false;
+    Json* value_ = &result;  // of the last key
   };
   // Without `op`, null for what is no JSON.
   static Json read(std::string_view text, std::string_view op, const std::string& source, size_t depth, bool own) {
@@ -183,7 +164,7 @@ struct JsonText {
         return all;
       } else if constexpr (std::same_as<T, Json::Members>) {
         Library::object_t all;
-        for (size_t i = 0; i < value.keys.size(); ++i) all.emplace_back(value.keys[i], library(value.values[i]));
+        for (const auto& [key, member] : value) all.emplace_back(key, library(member));
         return all;
       } else {
         return value;
@@ -205,8 +186,8 @@ Json json_or_null(std::string_view text) {
     return {};
   }
 }
-std::string text_of(const Json& x, int indent) {
-  return JsonText::library(x).dump(indent, ' ', false, JsonText::Library::error_handler_t::replace);
+std::string text_of(const Json& x, int indent, bool ascii) {
+  return JsonText::library(x).dump(indent, ' ', ascii, JsonText::Library::error_handler_t::replace);
 }
 std::ostream& operator<<(std::ostream& to, const Json& x) { return to << text_of(x); }
 

@@ -16,15 +16,17 @@
 
 namespace tg {
 
+template <class Value> struct JsonMember {
+  std::string key;
+  Value value;
+  bool operator==(const JsonMember&) const = default;
+};
+
 class Json {
  public:
-  struct Member;  // of an object
+  using Member = JsonMember<Json>;
   using List = std::vector<Json>;
-  struct Members {  // of an object
-    std::vector<std::string> keys;
-    List values;  // parallel to the keys
-    bool operator==(const Members&) const;
-  };
+  using Members = std::vector<Member>;  // of an object
 
   Json() = default;  // null
   Json(std::nullptr_t) {}
@@ -42,7 +44,7 @@ class Json {
     requires std::constructible_from<Json, const T&>
   Json(const std::vector<T>& list) : value_(List(list.begin(), list.end())) {}
   template <class T> Json(const std::map<std::string, T>& members) : value_(Members()) {
-    for (const auto& [key, x] : members) append(key, x);
+    for (const auto& [key, x] : members) std::get<Members>(value_).push_back({key, x});
   }
   // An object if each element is a list of a string and a value, {{"step", 1}, {"loss", 2.5}}; else an array.
   Json(std::initializer_list<Json>);
@@ -58,6 +60,7 @@ class Json {
   bool is_string() const { return is<std::string>(); }
   bool is_array() const { return is<List>(); }
   bool is_object() const { return is<Members>(); }
+  bool is_blank() const;          // null or empty
   const char* type_name() const;  // "number", "object"
 
   // T is bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and
@@ -78,7 +81,8 @@ class Json {
     }
   }
 
-  size_t size() const { return list().size(); }  // of elements or members
+  std::string text() const { return is_string() ? get<std::string>() : ""; }
+  size_t size() const { return is_object() ? items().size() : list().size(); }
   bool empty() const { return size() == 0; }
   // Elements, or values of members; an Error for missing ones. Through a non-const Json, a null becomes an object, and
   // a missing key is added. References are valid until something is added.
@@ -88,13 +92,14 @@ class Json {
   const Json& operator[](size_t i) const { return at(i); }
   Json& operator[](std::string_view key);
   Json& operator[](size_t i) { return const_cast<Json&>(at(i)); }
-  const Json* find(std::string_view key) const;  // null if missing
+  const Json* find(std::string_view key) const;    // null if missing
+  const Json& member(std::string_view key) const;  // null if missing
   bool contains(std::string_view key) const { return find(key); }
   void erase(std::string_view key);
   Json& push_back(Json);
-  List::const_iterator begin() const { return list().begin(); }  // elements, or values of members
+  List::const_iterator begin() const { return list().begin(); }  // elements of an array; none of other values
   List::const_iterator end() const { return list().end(); }
-  std::vector<Member> items() const;
+  const Members& items() const { return as<Members>("object"); }
 
   bool operator==(const Json&) const;  // 1 == 1.0; the order of keys counts
 
@@ -104,21 +109,14 @@ class Json {
     if (!is<T>()) fail_type(name);
     return std::get<T>(value_);
   }
-  const List& list() const;  // elements, or values of members; empty for a scalar
-  Json& append(std::string key, Json x);
-  uint64_t bits() const;                                 // of an integer, else 0
+  const List& list() const;                              // empty if it is none
   uint64_t integer(int64_t least, uint64_t most) const;  // the bits of an integer in this range
-  double number() const;
+  long double number() const;                            // exact
   [[noreturn]] void fail_type(std::string_view wanted) const;
 
   friend struct JsonText;
   std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, List, Members> value_;
 };
-struct Json::Member {
-  const std::string& key;
-  const Json& value;
-};
-
 // Parses text from outside. The JSON library keeps the last of equal keys and accepts any nesting; this throws an Error
 // for invalid JSON, nesting deeper than `depth`, and repeated keys. Messages begin with `op`; `source` names the text.
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth = 6);
@@ -126,7 +124,7 @@ Json parse_json(std::string_view text, std::string_view op, const std::string& s
 Json own_json(std::string_view text);
 Json json_or_null(std::string_view text);
 // On one line, or one field per line, indented by `indent` spaces. Invalid UTF-8, which paths may have, becomes U+FFFD.
-std::string text_of(const Json&, int indent = -1);
+std::string text_of(const Json&, int indent = -1, bool ascii = false);
 std::ostream& operator<<(std::ostream&, const Json&);  // on one line
 
 }  // namespace tg

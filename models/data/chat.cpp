@@ -156,8 +156,7 @@ ChatTemplate::Bytes ChatTemplate::reply(const Json& conversation, size_t message
   }();
   const Json &m = conversation["messages"][message], *calls = find_value(m, "tool_calls");
   auto stop = std::ranges::lower_bound(special, begin, {}, &SpecialSpan::at);
-  const Json* content = m.find("content");
-  std::string text = content && content->is_string() ? content->get<std::string>() : "";
+  std::string text = m.member("content").text();
   const std::string_view front = whole.substr(0, stop == special.end() ? whole.size() : stop->at);
   if (front.find(text, begin) == front.npos)
     text.erase(text.find_last_not_of(kSpace) + 1), text.erase(0, text.find_first_not_of(kSpace));
@@ -231,14 +230,10 @@ ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
 std::string chat_template_of(const std::string& folder) {
   if (const std::string file = folder + "/chat_template.jinja"; !folder.empty() && path_exists(file))
     return std::string(MappedFile(file).text());
-  const Json config = object_of(folder, "tokenizer_config.json"), *found = config.find("chat_template");
-  if (found && found->is_array()) {  // objects with "name" and "template"
-    const auto named = std::ranges::find_if(*found, [](const Json& t) {
-      return t.is_object() && t.contains("template") && t.contains("name") && t["name"] == Json("default");
-    });
-    found = named == found->end() ? nullptr : named->find("template");
-  }
-  return found && found->is_string() ? found->get<std::string>() : "";
+  const Json config = object_of(folder, "tokenizer_config.json"), &found = config.member("chat_template");
+  for (const Json& t : found)
+    if (t.contains("template") && t.member("name") == Json("default")) return t["template"].text();
+  return found.text();
 }
 Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer& tokenizer) {
   const int64_t end = tokenizer.end_of_text();
@@ -248,8 +243,8 @@ Json special_tokens_of(const std::vector<std::string>& folders, const Tokenizer&
       const Json file = object_of(folder, name);
       for (const auto& [key, x] : file.items()) {
         if (!key.ends_with("_token") || key.starts_with("add_")) continue;
-        const Json* text = x.is_object() ? x.find("content") : &x;
-        if (text && text->is_string()) all[key] = *text;
+        const Json& text = x.is_object() ? x.member("content") : x;
+        if (text.is_string()) all[key] = text;
         if (x.is_null()) all.erase(key);
       }
     }

@@ -1,6 +1,5 @@
 #include <fmt/ranges.h>
 #include <tapegrad/core/check.h>
-#include <tapegrad/core/io/file.h>
 #include <tapegrad/models/config/fields.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
@@ -19,9 +18,6 @@ std::string text_in(const Json& object, const std::string& key, const std::strin
   const Json& x = object.at(key);
   TG_CHECK(x.is_string(), value, "[examples] {}'{}' is {}. It must be a text in quotes.", place, key, x.type_name());
   return x.get<std::string>();
-}
-bool is_blank(const Json* x) {
-  return !x || x->is_null() || (x->is_string() && *x == Json("")) || ((x->is_array() || x->is_object()) && x->empty());
 }
 
 // Keys that change a text or what counts in it: those that name kinds of lines, those that some kinds take, those that
@@ -59,7 +55,7 @@ class LineReader {
       row = {example_of(line, counted)};
     }
     for (const auto& [key, x] : line.items()) {
-      if (is_blank(&x) || holds(used_, key)) continue;
+      if (x.is_blank() || holds(used_, key)) continue;
       TG_CHECK(!holds(kShared, key) && !holds(kOfLine, key), value,
                "[examples] '{}' is given, and a line with {} has none. Leave it out.", key, listed(used_));
       if (holds(kParts, key)) ignored.push_back(key);
@@ -76,8 +72,8 @@ class LineReader {
     return true;
   }
   bool given(const Json& line, std::string_view key) {
-    if (!is_blank(line.find(key))) used_.push_back(key);
-    return !is_blank(line.find(key));
+    if (line.member(key).is_blank()) return false;
+    return used_.push_back(key), true;
   }
   [[noreturn]] void refuse(const Json& line, std::string_view kinds) const {
     std::vector<std::string_view> keys;
@@ -108,7 +104,7 @@ class LineReader {
                  place, key, text_of(x));
         counted &= yes;
       } else if (passed || refused) {
-        TG_CHECK((passed && mentioned) || is_blank(&x), value,
+        TG_CHECK((passed && mentioned) || x.is_blank(), value,
                  "[examples] {}'{}' is given, and the chat template {} does not take it. It would be lost. Leave it "
                  "out, or pass a template with it by --chat-format.",
                  place, key, o_.chat.name());
@@ -164,14 +160,13 @@ class LineReader {
       const std::string place = fmt::format("message {} of '{}': ", t.counts.size(), key);
       TG_CHECK(m.is_object() && m.contains("role") && (m.contains("content") || m.contains("tool_calls")), value,
                "[examples] {}no role and content. A message is {{\"role\": ..., \"content\": ...}}.", place);
-      const Json* content = m.find("content");
-      if (content && content->is_array())
-        for (const Json& part : *content)
-          TG_CHECK(
-              o_.chat.mentions("type") && part.is_object() && part.contains("type") && part["type"] == Json("text"),
-              value, "[examples] {}'content' has {}. The chat template {} takes {}. Join its texts.", place,
-              text_of(part).substr(0, 100), o_.chat.name(), o_.chat.mentions("type") ? "texts" : "one text");
-      else if (is_blank(m.find("tool_calls")))
+      const Json& content = m.member("content");
+      if (content.is_array())
+        for (const Json& part : content)
+          TG_CHECK(o_.chat.mentions("type") && part.member("type") == Json("text"), value,
+                   "[examples] {}'content' has {}. The chat template {} takes {}. Join its texts.", place,
+                   text_of(part).substr(0, 100), o_.chat.name(), o_.chat.mentions("type") ? "texts" : "one text");
+      else if (m.member("tool_calls").is_blank())
         (void)text_in(m, "content", place);
       t.counts.push_back(check_keys(m, false, place) && counted && text_in(m, "role", place) == "assistant");
       t.messages.push_back(m);
@@ -212,7 +207,8 @@ class LineReader {
   }
   Example conversation(Talk t) {
     for (const Json& m : t.messages)
-      TG_CHECK(m["role"] != Json("assistant") || !is_blank(m.find("content")) || !is_blank(m.find("tool_calls")), value,
+      TG_CHECK(m["role"] != Json("assistant") || !m.member("content").is_blank() || !m.member("tool_calls").is_blank(),
+               value,
                "[examples] a reply of the assistant is empty. There is nothing to learn from it: fill it or leave it "
                "out.");
     t.context["messages"] = std::move(t.messages);

@@ -134,21 +134,19 @@ void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) 
     const std::string meta = (folder / "meta.json").string();
     const auto [at, added] = read.try_emplace(folder);
     if (added && path_exists(meta) && !is_folder(meta)) at->second = json_or_null(MappedFile(meta).text());
-    const Json& json = at->second;
-    const Json* hash = json.is_object() ? json.find("tokenizer_hash") : nullptr;
-    if (!hash || !hash->is_string()) continue;  // of another program
-    TG_CHECK(!added || !tokenizer || *hash == Json(identity_of(*tokenizer)), value,
+    const Json &hash = at->second.member("tokenizer_hash"), &shards = at->second.member("shards");
+    if (!hash.is_string()) continue;  // of another program
+    TG_CHECK(!added || !tokenizer || hash == Json(identity_of(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
              file.name(), meta);
-    const Json* shards = json.find("shards");
-    if (!shards || !shards->is_object()) continue;
-    const Json* tokens = shards->find(path.filename().string());
+    if (!shards.is_object()) continue;
+    const Json* tokens = shards.find(path.filename().string());
     TG_CHECK(!tokens || *tokens == Json(file.size()), value,
              "[data] {} has {} tokens, and {} says {}. Tokenize the texts again, or correct --token-type.", file.name(),
              file.size(), meta, text_of(*tokens));
     if (!added) continue;
-    for (const auto& [name, count] : shards->items())
+    for (const auto& [name, count] : shards.items())
       TG_CHECK(fs::path(name).filename() != name || path_exists((folder / name).string()), io,
                "[data] {} is missing, and {} lists it. Restore it, or tokenize the texts again.",
                (folder / name).string(), meta);

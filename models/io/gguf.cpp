@@ -173,7 +173,7 @@ struct GgufVocabulary {
     for (const auto& [name, id] : parts.names)
       if (has(id)) tokens[size_t(id)] = name, set(id, kNormal);
     for (const int32_t id : parts.model.byte_ids) set(id, parts.model.byte_level ? kNormal : kByte);
-    for (const Json& x : json.contains("added_tokens") ? json["added_tokens"] : Json()) {
+    for (const Json& x : json.member("added_tokens")) {
       const auto is = [&](const char* key) { return x.contains(key) && x[key] == Json(true); };
       set(x["id"].get<int64_t>(), is("special") ? kControl : kUser);
       for (const char* key : {"lstrip", "rstrip", "single_word"})
@@ -236,10 +236,10 @@ struct GgufVocabulary {
         files.push_back(parse_json(MappedFile(path).text(), kOp, path, 64));
     const auto noted = [&](const std::string& kind) -> int64_t {  // or -1
       for (const Json& file : files) {
-        const Json *id = file.find(kind + "_token_id"), *text = file.find(kind + "_token");
-        if (id && id->is_number_unsigned() && has(id->get<int64_t>())) return id->get<int64_t>();
-        if (text && text->is_object()) text = text->find("content");
-        if (const int64_t at = text && text->is_string() ? named(text->get<std::string>()) : -1; at >= 0) return at;
+        const Json &id = file.member(kind + "_token_id"), &token = file.member(kind + "_token"),
+                   &text = token.is_object() ? token.member("content") : token;
+        if (id.is_number_unsigned() && has(id.get<int64_t>())) return id.get<int64_t>();
+        if (text.is_string() && named(text.text()) >= 0) return named(text.text());
       }
       return -1;
     };

@@ -70,8 +70,7 @@ bool is_all(const Tensor& t, float x) {
 
 // The configuration that save_huggingface() stored, if any.
 std::optional<GptConfig> stored_config(const Json& config) {
-  const Json* own = config.find("tapegrad");
-  const Json* model = own && own->is_object() ? own->find("model") : nullptr;
+  const Json* model = config.member("tapegrad").find("model");
   if (!model) return {};
   return gpt_config_from_json(text_of(*model), {.name = "\"tapegrad\""});
 }

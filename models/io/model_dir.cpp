@@ -87,15 +87,13 @@ LoadedModel with_new_head(LoadedModel m, int64_t classes, uint64_t seed) {
 ModelFile read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
   ModelFile file;
-  const Json* own = &config;
   if (config.contains("model")) {
     file.config = text_of(config["model"]);
   } else {
     file.origin = read_huggingface(folder);
     file.config = to_json(file.origin->model);
-    own = config.find("tapegrad");
   }
-  const Json* const noted = own && own->is_object() ? own->find("tokenizer") : nullptr;
+  const Json* const noted = (file.origin ? config.member("tapegrad") : config).find("tokenizer");
   try {
     in_file(config_path(folder), [&] { file.tokenizer = tokenizer_of(folder, noted, bool(file.origin)); });
   } catch (const Error& e) {

@@ -312,9 +312,8 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
 AdapterBase adapter_base(const std::string& folder) {
   const Json config = detail::read_peft_config(folder);
   const SafetensorsFile file(detail::peft_weights_path(folder));
-  const Json* name = config.find("base_model_name_or_path");
   const auto hash = file.metadata().find("tapegrad.base");
-  return {name && name->is_string() ? name->get<std::string>() : "", hash == file.metadata().end() ? "" : hash->second,
+  return {config.member("base_model_name_or_path").text(), hash == file.metadata().end() ? "" : hash->second,
           file.metadata().contains("tapegrad.base_dtype") ? DType::bf16 : DType::f32};
 }
 

@@ -27,10 +27,6 @@ constexpr std::string_view kStarts[] = {"gaussian", "eva", "orthogonal"};
 bool is_in(std::span<const std::string_view> all, std::string_view name) {
   return std::ranges::find(all, name) != all.end();
 }
-bool is_neutral(const Json& x) {
-  return x.is_null() || x == Json(false) || (x.is_string() && x.get<std::string>().empty()) ||
-         ((x.is_array() || x.is_object()) && x.empty());
-}
 void check_supported(const Json& config) {
   for (const auto& [key, x] : config.items()) {
     if (key == "peft_type" || is_in(kKnown, key)) continue;
@@ -40,7 +36,7 @@ void check_supported(const Json& config) {
     } else if (key == "init_lora_weights") {
       if (!x.is_boolean() && !x.is_null() && !(x.is_string() && is_in(kStarts, x.get<std::string>())))
         rule = fmt::format("Adapters that began with true, false, {} are read", listed(kStarts));
-    } else if (!is_neutral(x)) {
+    } else if (!x.is_blank() && x != Json(false)) {
       rule = "Adapters trained without it are read";
     }
     TG_CHECK(rule.empty(), value, "[adapter] '{}' is {}, which changes the results and is not supported. {}. {}.", key,
@@ -150,7 +146,7 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
   const Json* targets = find_value(config, "target_modules");
   if (!excluded || !targets) return {};
   if (*excluded) return false;
-  std::string word = targets->is_string() ? targets->get<std::string>() : "";
+  std::string word = targets->text();
   std::ranges::transform(word, word.begin(), [](unsigned char c) { return char(std::tolower(c)); });
   if (word == "all-linear") return module != "lm_head";
   const std::optional<bool> named = names(config, "target_modules", module);
@@ -160,7 +156,7 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
     if (name == Json(module)) return true;
   std::vector<std::string> in;
   if (const Json* x = find_value(config, "layers_pattern"))
-    x->is_string() ? in.assign(x->get<std::string>().empty() ? 0 : 1, x->get<std::string>())
+    x->is_string() ? in.assign(x->text().empty() ? 0 : 1, x->text())
                    : read_field({"adapter", "layers_pattern"}, *x, in);
   const Json list = layers->is_number() ? Json::array({*layers}) : *layers;
   expect_field(list.is_array() && std::ranges::all_of(list, [](const Json& n) { return n.is_number_integer(); }),

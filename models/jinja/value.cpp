@@ -139,9 +139,11 @@ Value Run::from(const Json& x, size_t depth) {
   if (x.is_number()) return x.is_number_float() ? Value(x.get<double>()) : Value(x.get<int64_t>());
   if (x.is_string()) return text(x.get<std::string>());
   Items all;
-  for (const Json& v : x) all.values.push_back(from(v, depth + 1));
-  if (x.is_array()) return list(std::move(all.values));
-  for (const Json::Member& m : x.items()) all.keys.push_back(text(m.key));
+  if (x.is_array()) {
+    for (const Json& v : x) all.values.push_back(from(v, depth + 1));
+    return list(std::move(all.values));
+  }
+  for (const auto& [key, v] : x.items()) all.keys.push_back(text(key)), all.values.push_back(from(v, depth + 1));
   return dict(std::move(all));
 }
 

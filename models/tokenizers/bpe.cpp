@@ -1,6 +1,4 @@
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/bpe_parts.h>

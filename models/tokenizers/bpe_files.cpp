@@ -118,39 +118,27 @@ Json object_in(const std::string& folder, const char* name) {
   return json;
 }
 
-// The member, or null without an object or key.
-const Json& member_of(const Json& object, std::string_view key) {
-  static const Json none = nullptr;
-  const Json* found = object.is_object() ? object.find(key) : nullptr;
-  return found ? *found : none;
-}
-
 // Whether Python takes it as true.
-bool is_on(const Json& x) {
-  const bool empty = x == Json("") || ((x.is_array() || x.is_object()) && x.empty());
-  return !empty && !x.is_null() && x != Json(false) && x != Json(0);
-}
+bool is_on(const Json& x) { return !x.is_blank() && x != Json(false) && x != Json(0); }
 
 // A text or an object with "content".
-std::string text_of_token(const Json& t) {
-  const Json& content = t.is_object() ? member_of(t, "content") : t;
-  return content.is_string() ? content.get<std::string>() : "";
-}
+std::string text_of_token(const Json& t) { return (t.is_object() ? t.member("content") : t).text(); }
 template <class F> void each_special(const Json& config, F f) {
   std::vector<std::string> keys{"bos_token", "eos_token", "unk_token", "sep_token",
                                 "pad_token", "cls_token", "mask_token"};
   for (const auto& [key, t] : config.items())
     if (key.ends_with("_token") && std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
-  const bool extra = is_on(member_of(config, "extra_special_tokens"));
+  const bool extra = is_on(config.member("extra_special_tokens"));
   for (const char* key :
        {"model_specific_special_tokens", extra ? "extra_special_tokens" : "additional_special_tokens"})
     keys.emplace_back(key);
   for (const std::string& key : keys) {
-    const Json& t = member_of(config, key);
-    if (t.is_array() || (t.is_object() && !t.contains("content")))  // a list, or by name
-      for (const Json& x : t) f(x);
+    const Json& t = config.member(key);
+    for (const Json& x : t) f(x);
+    if (t.is_object() && !t.contains("content"))
+      for (const auto& [name, x] : t.items()) f(x);
     else
-      f(t);
+      f(t);  // a list has no text
   }
 }
 // Gives tokens without an id that of the vocabulary, or the next one.
@@ -165,11 +153,10 @@ void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
     next = std::max(next, id.get<int64_t>() + 1);
     if (const auto found = open.find(name); found != open.end()) (*found->second)["id"] = id;
   };
-  const Json& vocabulary = member_of(member_of(tokenizer, "model"), "vocab");
+  const Json& vocabulary = tokenizer.member("model").member("vocab");
   if (vocabulary.is_object())
     for (const auto& [name, id] : vocabulary.items()) take(name, id);
-  if (const Json& list = member_of(tokenizer, "added_tokens"); list.is_array())
-    for (const Json& t : list) take("", member_of(t, "id"));
+  for (const Json& t : tokenizer.member("added_tokens")) take("", t.member("id"));
   for (const Json& t : tokens) take("", t["id"]);
   for (Json& t : tokens)
     if (t["id"].is_null()) t["id"] = next++;
@@ -188,11 +175,10 @@ bool add_tokens(const std::string& folder, const Json& config, const Json& added
         if (const Json* x = t.find(key)) all[key] = *x;
     tokens.push_back(std::move(all));
   };
-  if (const Json& list = member_of(tokenizer, "added_tokens"); list.is_array())
-    for (const Json& t : list)
-      if (t.is_object()) known.insert(text_of_token(t));
+  for (const Json& t : tokenizer.member("added_tokens"))
+    if (t.is_object()) known.insert(text_of_token(t));
   each_special(config, [&](const Json& t) { special.insert(text_of_token(t)); });
-  if (const Json& list = member_of(config, "added_tokens_decoder"); list.is_object())
+  if (const Json& list = config.member("added_tokens_decoder"); list.is_object())
     for (const auto& [digits, t] : list.items()) {
       const int64_t id = number_of(digits);
       TG_CHECK(id >= 0, value,
@@ -213,9 +199,9 @@ bool add_tokens(const std::string& folder, const Json& config, const Json& added
 std::string class_of(const std::string& folder, const Json& config) {
   const std::string file = folder + "/config.json";
   const Json model = path_exists(file) ? json_or_null(MappedFile(file).text()) : Json();
-  const std::string type = text_of_token(member_of(model, "model_type"));
-  std::string name = text_of_token(member_of(config, "tokenizer_class"));
-  if (name.empty()) name = text_of_token(member_of(model, "tokenizer_class"));
+  const std::string type = model.member("model_type").text();
+  std::string name = config.member("tokenizer_class").text();
+  if (name.empty()) name = model.member("tokenizer_class").text();
   if (type == "qwen2" || (type == "qwen3" && name.empty())) return "Qwen2Tokenizer";
   if (type == "mistral") return "TokenizersBackend";
   if (name.empty()) return type == "gpt2" ? "GPT2Tokenizer" : "";
@@ -231,10 +217,9 @@ Json steps_of(bool qwen, bool prefixed) {
 // Follows add_prefix_space of a class in place of tokenizer.json. Returns whether it differed.
 bool follow_prefix(const std::string& folder, const Json& config, Json& tokenizer) {
   const std::string type = class_of(folder, config);
-  const std::string steps =
-      text_of(member_of(tokenizer, "pre_tokenizer")) + text_of(member_of(tokenizer, "normalizer"));
+  const std::string steps = text_of(tokenizer.member("pre_tokenizer")) + text_of(tokenizer.member("normalizer"));
   const auto has = [&](std::string_view part) { return steps.find(part) != steps.npos; };
-  const Json& prefix = member_of(config, "add_prefix_space");
+  const Json& prefix = config.member("add_prefix_space");
   const bool bytes = has("\"ByteLevel\""), wanted = is_on(prefix), qwen = type == "Qwen2Tokenizer";
   const bool now =
       bytes ? !has("\"add_prefix_space\":false") : has("\"Prepend\"") || (has("\"Metaspace\"") && !has("\"never\""));
@@ -250,7 +235,7 @@ bool follow_prefix(const std::string& folder, const Json& config, Json& tokenize
 Json json_of_vocab(const std::string& folder, const Json& config) {
   std::string type = class_of(folder, config);
   if (type.empty()) type = "GPT2Tokenizer";
-  const bool qwen = type == "Qwen2Tokenizer", prefixed = is_on(member_of(config, "add_prefix_space"));
+  const bool qwen = type == "Qwen2Tokenizer", prefixed = is_on(config.member("add_prefix_space"));
   TG_CHECK(qwen || type == "GPT2Tokenizer", value,
            "[tokenizer] {}/tokenizer_config.json names the class {}, and vocab.json with merges.txt is supported for "
            "GPT2Tokenizer and Qwen2Tokenizer only. {}",
@@ -287,7 +272,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   std::sort(tokens.begin(), tokens.end());
   std::unordered_set<std::string_view> known;
   for (const auto& [rank, bytes] : tokens) known.insert(bytes);
-  Json vocabulary = Json::object(), merges = Json::array();
+  Json merges = Json::array();
   std::map<std::string, int64_t> ids;
   constexpr size_t kLongest = 1024;
   size_t room = 64 * ranks.size() + (1 << 20);  // for the texts of merges
@@ -327,8 +312,8 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
     const bool is_json = !path.ends_with(".model") && !path.ends_with("merges.txt");
     const std::string text = is_json ? text_of_file(path) : "";
     const Json json = is_json ? parse_json(text, "tokenizer", path, detail::kTokenizerDepth) : Json();
-    TG_CHECK(member_of(json, "model").is_object(), value,
-             "[tokenizer] {} is no tokenizer.json, which has a \"model\". {}", path, way_out_of(path));
+    TG_CHECK(json.member("model").is_object(), value, "[tokenizer] {} is no tokenizer.json, which has a \"model\". {}",
+             path, way_out_of(path));
     return BpeTokenizer::from_parsed(json, text, path);
   }
   const std::string file = path + "/tokenizer.json";
@@ -351,7 +336,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   if (!whole)
     unread.insert(unread.end(), {"add_bos_token", "add_eos_token", "vocab", "merges"});  // else the file has them
   for (const char* key : unread)
-    TG_CHECK(!is_on(member_of(config, key)), value,
+    TG_CHECK(!is_on(config.member(key)), value,
              "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids or texts and is not supported. {}", path,
              key, kWayOut);
   const std::string text = whole ? text_of_file(file) : "", source = whole ? file : path + "/merges.txt";

@@ -26,10 +26,8 @@ class Field {
   const Json& value() const { return *value_; }
   bool is_null() const { return value_->is_null(); }
   Field operator[](std::string_view key) const {  // null if absent
-    static const Json none = nullptr;
     if (!value_->is_object()) fail("is not an object");
-    const Json* found = value_->find(key);
-    return {found ? *found : none, path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key), *source_};
+    return {value_->member(key), path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key), *source_};
   }
   std::vector<Field> elements() const {
     if (!value_->is_array()) fail("is not an array");
@@ -204,7 +202,7 @@ void read_model(const Field& root, BpeParts& parts, std::vector<bool>& taken) {
       f.fail(fmt::format("is {}, and must be null", text_of(f.value())));
   const Field vocabulary = root["vocab"];
   if (!vocabulary.value().is_object()) vocabulary.fail("is not an object");
-  const auto tokens = vocabulary.value().items();
+  const auto& tokens = vocabulary.value().items();
   for (const auto& [name, id] : tokens) {
     const int32_t checked = Field(id, fmt::format("model.vocab[{}]", text_of(Json(name))), "").id();
     name_token(vocabulary, name, checked, parts, taken);

@@ -228,7 +228,7 @@ TEST_CASE("hugging face: weights that were there in another form or number go, a
     if (path_exists(to / "model.safetensors.index.json")) {
       named.insert("model.safetensors.index.json");
       const Json index = own_json(read_file(to / "model.safetensors.index.json"));
-      for (const Json& file : index["weight_map"]) named.insert(file.get<std::string>());
+      for (const auto& [name, file] : index["weight_map"].items()) named.insert(file.get<std::string>());
     } else {
       named.insert("model.safetensors");
     }
