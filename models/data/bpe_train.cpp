@@ -25,17 +25,14 @@
 namespace tg {
 namespace {
 
-std::vector<detail::Cut> cuts_of(std::string_view pattern) {
-  std::vector<detail::Cut> cuts(1);
-  cuts[0].pattern = detail::Regex(detail::pattern_named(pattern));
-  return cuts;
-}
-
 // Reads files in parts that have the pre-tokens and special tokens of the whole texts.
 class TextParts {
  public:
   TextParts(std::span<const std::string> paths, const BpeTraining& o, size_t chunk)
-      : paths_(paths), special_(o.special), cuts_(cuts_of(o.pattern)), chunk_(chunk) {
+      : paths_(paths),
+        special_(o.special),
+        cuts_{detail::Split{detail::Regex(detail::pattern_named(o.pattern))}},
+        chunk_(chunk) {
     for (const std::string& s : special_) longest_ = std::max(longest_, s.size());
     for (const std::string& path : paths_) (void)open_text(path);  // an Error before any work
   }

@@ -16,7 +16,7 @@
 
 namespace tg {
 namespace {
-using detail::BpeParts, detail::Cut;
+using detail::BpeParts, detail::Cut, detail::Metaspace;
 
 constexpr std::string_view kOp = "gguf";
 constexpr int64_t kAlignment = 32, kQuantBlock = 32;  // bytes, elements
@@ -130,17 +130,24 @@ struct GgufFile {
 std::string steps_of(const BpeParts& p, bool merges) {
   if (!p.model.byte_level) {
     bool known = p.model.byte_fallback;
-    for (const auto& n : p.normalizer)
-      known = known && (n.prepend == "▁" || (n.replace.from == " " && n.replace.to == "▁"));
-    for (const Cut& c : p.cuts) known = known && c.kind == Cut::Kind::metaspace && c.literal == "▁" && !c.splits;
+    for (const auto& n : p.normalizer) {
+      const auto* replace = std::get_if<detail::Replace>(&n);
+      const auto* prepend = std::get_if<detail::Prepend>(&n);
+      known = known && (prepend ? prepend->text == "▁" : replace && replace->from == " " && replace->to == "▁");
+    }
+    for (const Cut& c : p.cuts) {
+      const auto* space = std::get_if<Metaspace>(&c);
+      known = known && space && space->mark == "▁" && !space->split;
+    }
     return known ? "default" : "";
   }
-  if (!std::ranges::all_of(p.normalizer, &detail::Normalization::compose)) return "";
+  if (!std::ranges::all_of(p.normalizer, [](const auto& n) { return std::holds_alternative<detail::Nfc>(n); }))
+    return "";
   if (!merges) return "gpt-2";  // texts become bytes
   std::string patterns;
   for (const Cut& c : p.cuts) {
-    const bool plain = c.pattern && c.matches == Cut::Matches::alone && !c.invert && !c.prefix_space;
-    patterns += (patterns.empty() ? "" : "\n") + (plain ? c.pattern->text() : "?");
+    const detail::Regex* plain = detail::plain_pattern(c);
+    patterns += (patterns.empty() ? "" : "\n") + (plain ? plain->text() : "?");
   }
   if (patterns == detail::kGpt2Pattern) return "gpt-2";
   if (patterns == "\\p{N}\n" + std::string(detail::kGpt2Pattern)) return "smollm";
@@ -224,8 +231,12 @@ struct GgufVocabulary {
     to.set("tokenizer.ggml.scores", scores);
     to.set("tokenizer.ggml.unknown_token_id", uint32_t(parts.model.unknown));
     to.set("tokenizer.ggml.add_space_prefix",
-           std::ranges::any_of(parts.normalizer, [](const auto& n) { return !n.prepend.empty(); }) ||
-               std::ranges::any_of(parts.cuts, [](const Cut& c) { return c.prepend != Cut::Prepend::never; }));
+           std::ranges::any_of(parts.normalizer,
+                               [](const auto& n) { return std::holds_alternative<detail::Prepend>(n); }) ||
+               std::ranges::any_of(parts.cuts, [](const Cut& c) {
+                 const auto* space = std::get_if<Metaspace>(&c);
+                 return space && space->prepend != Metaspace::Prepend::never;
+               }));
   }
 
   void set_special(GgufFile& to, const GgufOptions& o) const {

@@ -99,60 +99,57 @@ Regex pattern_of(const Field& regex) {
   }
 }
 
+Replace replace_of(const Field& step) {
+  return {step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()};
+}
 void read_normalizer(const Field& root, BpeParts& parts) {
   root.each("normalizers", [&](const Field& step) {
     const std::string type = step.type();
-    Normalization n;
-    if (type == "NFC") {
-      n.compose = true;
-    } else if (type == "Prepend") {
-      n.prepend = step["prepend"].text_that_is_not_empty();
-    } else if (type == "Replace") {
-      n.replace = {step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()};
-    } else {
+    if (type == "NFC")
+      parts.normalizer.emplace_back(Nfc());
+    else if (type == "Prepend")
+      parts.normalizer.emplace_back(Prepend{step["prepend"].text_that_is_not_empty()});
+    else if (type == "Replace")
+      parts.normalizer.emplace_back(replace_of(step));
+    else
       step.unknown(type);
-    }
-    parts.normalizer.push_back(std::move(n));
   });
 }
 
-Cut::Prepend prepend_of(const Field& step) {
+Metaspace::Prepend prepend_of(const Field& step) {
   const Field scheme = step["prepend_scheme"];
-  if (!scheme.is_null()) return Cut::Prepend(scheme.one_of({"never", "first", "always"}));
-  return step["add_prefix_space"].flag(true) ? Cut::Prepend::always : Cut::Prepend::never;
+  if (!scheme.is_null()) return Metaspace::Prepend(scheme.one_of({"never", "first", "always"}));
+  return step["add_prefix_space"].flag(true) ? Metaspace::Prepend::always : Metaspace::Prepend::never;
 }
 void read_cuts(const Field& root, BpeParts& parts) {
   root.each("pretokenizers", [&](const Field& step) {
     const std::string type = step.type();
     if (parts.model.byte_level) step.fail("comes after ByteLevel, which must be the last");
-    Cut c;
     if (type == "ByteLevel") {
-      c.kind = Cut::Kind::bytes;
-      c.prefix_space = step["add_prefix_space"].flag(true);
-      if (step["use_regex"].flag(true)) c.pattern = Regex(kGpt2Pattern);
+      ByteLevel bytes{.prefix_space = step["add_prefix_space"].flag(true)};
+      if (step["use_regex"].flag(true)) bytes.split = Split{Regex(kGpt2Pattern)};
+      if (bytes.prefix_space || bytes.split) parts.cuts.emplace_back(std::move(bytes));
       parts.model.byte_level = true;
     } else if (type == "Split") {
       const Field pattern = step["pattern"];
-      c.matches =
-          Cut::Matches(step["behavior"].one_of({"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext"}));
-      c.invert = step["invert"].flag();
+      Split split;
+      split.matches =
+          Split::Matches(step["behavior"].one_of({"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext"}));
+      split.invert = step["invert"].flag();
       if (pattern["String"].is_null())
-        c.pattern = pattern_of(pattern["Regex"]);
+        split.at = pattern_of(pattern["Regex"]);
       else
-        c.literal = pattern["String"].text_that_is_not_empty();
+        split.at = pattern["String"].text_that_is_not_empty();
+      parts.cuts.emplace_back(std::move(split));
     } else if (type == "Digits") {
-      c.pattern = Regex(step["individual_digits"].flag() ? kDigitPattern : kDigitsPattern);
+      parts.cuts.emplace_back(Split{Regex(step["individual_digits"].flag() ? kDigitPattern : kDigitsPattern)});
     } else if (type == "Metaspace") {
-      c.kind = Cut::Kind::metaspace;
-      c.literal = step["replacement"].text_that_is_not_empty();
-      c.prepend = prepend_of(step);
-      c.splits = step["split"].flag(true);
-      c.matches = Cut::Matches::with_next;
+      Metaspace space{step["replacement"].text_that_is_not_empty(), prepend_of(step)};
+      if (step["split"].flag(true)) space.split = Split{space.mark, Split::Matches::with_next};
+      parts.cuts.emplace_back(std::move(space));
     } else {
       step.unknown(type);
     }
-    const bool passes = c.kind == Cut::Kind::bytes && !c.pattern && !c.prefix_space;  // the step has no effect
-    if (!passes) parts.cuts.push_back(std::move(c));
   });
 }
 
@@ -277,12 +274,12 @@ void read_template(const Field& root, BpeParts& parts) {
 // Decodes tokens.
 struct Decoder {
   bool byte_level = false, byte_fallback = false, fused = false;
-  std::vector<TextReplacement> replacements{};
+  std::vector<Replace> replacements{};
   std::string of(const std::string& token) const {
     std::string text;
     if (byte_level && bytes_of(token, text)) return text;
     text = token;
-    for (const TextReplacement& r : replacements) text = r.of(text, most_bytes(token.size()));
+    for (const Replace& r : replacements) text = r.of(text, most_bytes(token.size()));
     if (!byte_fallback || text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return text;
     const auto digit = [&](size_t at) { return std::string_view("0123456789ABCDEF").find(text[at]); };
     if (digit(3) > 15 || digit(4) > 15) return text;
@@ -297,7 +294,7 @@ Decoder read_decoder(const Field& root, BpeParts& parts) {
     if (type == "ByteLevel") {
       d.byte_level = true;
     } else if (type == "Replace") {
-      d.replacements.push_back({step["pattern"]["String"].text_that_is_not_empty(), step["content"].text()});
+      d.replacements.push_back(replace_of(step));
     } else if (type == "ByteFallback") {
       d.byte_fallback = true;
     } else if (type == "Fuse") {

@@ -8,12 +8,6 @@
 namespace tg::detail {
 namespace {
 
-// The offset of the character before `end`.
-size_t before(std::string_view text, size_t end) {
-  for (size_t n = 1; n <= std::min<size_t>(4, end); ++n)
-    if (first_of(text.substr(end - n, n)).length == n) return end - n;
-  return end - 1;
-}
 bool begins_with(const Regex& regex, std::string_view text) {
   return regex.matches_whole(text.substr(0, first_of(text).length));
 }
@@ -45,64 +39,62 @@ class Cutter {
   Cutter(const std::vector<Cut>& cuts, const TakePreTokens& take) : cuts_(cuts), take_(take) {}
   void run(size_t step, std::string_view text, bool begins) {
     if (text.empty()) return;
-    if (step == cuts_.size()) {
-      some_[count_++] = text;
-      if (count_ == some_.size()) pass();
-      return;
-    }
-    const Cut& c = cuts_[step];
-    std::string changed;
-    if (c.kind == Cut::Kind::bytes && c.prefix_space && text[0] != ' ') {
-      changed.append(" ").append(text);
-    } else if (c.kind == Cut::Kind::metaspace) {
-      changed = TextReplacement{" ", c.literal}.of(text, most_bytes(text.size()));
-      const bool wanted = c.prepend == Cut::Prepend::always || (c.prepend == Cut::Prepend::first && begins);
-      if (wanted && !changed.starts_with(c.literal)) changed.insert(0, c.literal);
-      check_bytes(changed.size(), most_bytes(text.size()));
-    } else {
-      return cut(c, step, text, begins);
-    }
-    cut(c, step, changed, begins);
-    pass();  // their text ends here
+    if (step < cuts_.size()) return std::visit([&](const auto& c) { apply(c, step + 1, text, begins); }, cuts_[step]);
+    some_[count_++] = text;
+    if (count_ == some_.size()) pass();
   }
-  // Passes on pre-tokens. Their texts must live until then.
+  // Flushes the buffered pre-tokens. Their views must stay valid until this call.
   void pass() {
     if (count_ > 0) take_({some_.data(), count_});
     count_ = 0;
   }
 
  private:
+  void apply(const ByteLevel& c, size_t next, std::string_view text, bool begins) {
+    if (!c.prefix_space || text[0] == ' ') return apply(c.split, next, text, begins);
+    const std::string changed = " " + std::string(text);
+    apply(c.split, next, changed, begins);
+    pass();
+  }
+  void apply(const Metaspace& c, size_t next, std::string_view text, bool begins) {
+    std::string changed = Replace{" ", c.mark}.of(text, most_bytes(text.size()));
+    const bool wanted = c.prepend == Metaspace::Prepend::always || (c.prepend == Metaspace::Prepend::first && begins);
+    if (wanted && !changed.starts_with(c.mark)) changed.insert(0, c.mark);
+    check_bytes(changed.size(), most_bytes(text.size()));
+    apply(c.split, next, changed, begins);
+    pass();
+  }
+  void apply(const std::optional<Split>& c, size_t next, std::string_view text, bool begins) {
+    c ? apply(*c, next, text, begins) : run(next, text, begins);
+  }
   // Joins matches and the text between them.
-  void cut(const Cut& c, size_t step, std::string_view text, bool begins) {
-    if (!c.pattern && (c.kind == Cut::Kind::bytes || !c.splits)) return run(step + 1, text, begins);
-    if (c.matches == Cut::Matches::alone && c.pattern) {
-      c.pattern->split(text, [&](size_t from, size_t to, bool) {
-        run(step + 1, text.substr(from, to - from), begins && from == 0);
-      });
-      return;
-    }
+  void apply(const Split& c, size_t next, std::string_view text, bool begins) {
+    const auto* const pattern = std::get_if<Regex>(&c.at);
+    if (pattern && c.matches == Split::Matches::alone)
+      return void(pattern->split(
+          text, [&](size_t from, size_t to, bool) { run(next, text.substr(from, to - from), begins && from == 0); }));
     size_t begin = 0, end = 0;  // may still grow
     bool last_matched = false;
-    const auto next = [&] {
-      if (end > begin) run(step + 1, text.substr(begin, end - begin), begins && begin == 0);
+    const auto end_one = [&] {
+      if (end > begin) run(next, text.substr(begin, end - begin), begins && begin == 0);
     };
     const auto join = [&](size_t from, size_t to, bool matched) {
       matched = matched != c.invert;
-      const bool grows = (c.matches == Cut::Matches::with_previous && matched && !last_matched) ||
-                         (c.matches == Cut::Matches::with_next && !matched && last_matched);
+      const bool grows = (c.matches == Split::Matches::with_previous && matched && !last_matched) ||
+                         (c.matches == Split::Matches::with_next && !matched && last_matched);
       if (!grows) {
-        next();
+        end_one();
         begin = from;
       }
       end = to;
-      if (c.matches == Cut::Matches::removed && matched) begin = end;
+      if (c.matches == Split::Matches::removed && matched) begin = end;
       last_matched = matched;
     };
-    if (c.pattern)
-      c.pattern->split(text, join);
+    if (pattern)
+      pattern->split(text, join);
     else
-      split_at_literal(text, c.literal, join);
-    next();
+      split_at_literal(text, std::get<std::string>(c.at), join);
+    end_one();
   }
 
   const std::vector<Cut>& cuts_;
@@ -119,7 +111,7 @@ void check_bytes(size_t bytes, size_t most) {
            "tokenizer.",
            bytes, most);
 }
-std::string TextReplacement::of(std::string_view text, size_t most) const {
+std::string Replace::of(std::string_view text, size_t most) const {
   std::string all;
   for (size_t at = 0;;) {
     const size_t found = text.find(from, at);
@@ -131,18 +123,23 @@ std::string TextReplacement::of(std::string_view text, size_t most) const {
   }
 }
 std::string normalized(const std::vector<Normalization>& steps, std::string_view text) {
-  std::string all;
+  std::string all(text);
   const size_t most = most_bytes(text.size());
   for (const Normalization& step : steps) {
-    if (text.empty()) break;
-    if (step.compose)
-      all = nfc(text);
+    if (all.empty()) break;
+    if (const auto* replace = std::get_if<Replace>(&step))
+      all = replace->of(all, most);
     else
-      all = step.prepend.empty() ? step.replace.of(text, most) : step.prepend + std::string(text);
+      all = std::holds_alternative<Nfc>(step) ? nfc(all) : std::get<Prepend>(step).text + all;
     check_bytes(all.size(), most);
-    text = all;
   }
-  return steps.empty() || text.empty() ? std::string(text) : all;
+  return all;
+}
+const Regex* plain_pattern(const Cut& c) {
+  const auto* split = std::get_if<Split>(&c);
+  if (const auto* bytes = std::get_if<ByteLevel>(&c))
+    split = bytes->split && !bytes->prefix_space ? &*bytes->split : nullptr;
+  return split && split->matches == Split::Matches::alone ? std::get_if<Regex>(&split->at) : nullptr;
 }
 void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const TakePreTokens& take) {
   Cutter cutter(cuts, take);
@@ -154,8 +151,9 @@ size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from
   // Matches of the named patterns and of Digits end after letters, and after digits.
   static const Regex ends(R"(\p{L}(?=\P{L})|\p{N}(?=\P{N}))");
   for (const Cut& c : cuts) {
-    if (!c.pattern || c.prefix_space || c.matches != Cut::Matches::alone || from >= text.size()) break;
-    const std::string_view pattern = c.pattern->text();
+    const Regex* plain = plain_pattern(c);
+    if (!plain || from >= text.size()) break;
+    const std::string_view pattern = plain->text();
     if (pattern == kGpt2Pattern || pattern == kLlama3Pattern || pattern == kQwen2Pattern)
       return from + ends.split(
                         text.substr(from), [](size_t, size_t, bool) {}, 1);
@@ -198,23 +196,20 @@ const AddedToken* AddedTokens::at(std::string_view text) const {
 void AddedTokens::find(std::string_view text, bool parse_special, const Take& take) const {
   size_t done = 0;
   for (size_t at = 0; at < text.size() && !tokens_.empty();) {
-    if (!begins_one_[uint8_t(text[at])]) {  // nearly every byte
-      ++at;
-      continue;
-    }
-    const AddedToken* token = this->at(text.substr(at));
-    if (!token) {
+    const AddedToken* token = begins_one_[uint8_t(text[at])] ? this->at(text.substr(at)) : nullptr;
+    if (!token) {  // nearly every byte
       ++at;
       continue;
     }
     size_t begin = at, end = at + token->content.size();
     at = end;
     if (token->special && !parse_special) continue;
-    if (token->single_word &&
-        ((begin > 0 && is_word(text.substr(before(text, begin)))) || (end < text.size() && is_word(text.substr(end)))))
+    if (token->single_word && ((begin > 0 && is_word(text.substr(last_at(text.substr(0, begin))))) ||
+                               (end < text.size() && is_word(text.substr(end)))))
       continue;
     if (token->left_strip)
-      while (begin > done && is_space(text.substr(before(text, begin)))) begin = before(text, begin);
+      while (begin > done && is_space(text.substr(last_at(text.substr(0, begin)))))
+        begin = last_at(text.substr(0, begin));
     if (token->right_strip)
       while (end < text.size() && is_space(text.substr(end))) end += first_of(text.substr(end)).length;
     begin = std::max(begin, done);

@@ -9,41 +9,47 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace tg::detail {
 
-// Replaces `from`, which is not empty, by `to`.
-struct TextReplacement {
-  std::string from, to;
-  std::string of(std::string_view text, size_t most) const;  // an Error above `most` bytes
-};
 // The most bytes that steps may make of a text, since a small hostile file could ask for any number. check_bytes() is
 // an Error above.
 constexpr size_t most_bytes(size_t text) { return text * 16 + 4096; }
 void check_bytes(size_t bytes, size_t most);
 
-// A step of a normalizer.
-struct Normalization {
-  bool compose = false;   // to NFC; else:
-  std::string prepend{};  // before a text that is not empty; else:
-  TextReplacement replace{};
+// Steps of a normalizer.
+struct Nfc {};
+struct Prepend {
+  std::string text;
 };
+struct Replace {
+  std::string from, to;                                      // `from` is not empty
+  std::string of(std::string_view text, size_t most) const;  // an Error above `most` bytes
+};
+using Normalization = std::variant<Nfc, Prepend, Replace>;
 std::string normalized(const std::vector<Normalization>&, std::string_view text);
 
-// A step of a pre-tokenizer.
-struct Cut {
-  enum class Kind { split, bytes, metaspace };
+// Steps of a pre-tokenizer.
+struct Split {
   enum class Matches { alone, removed, with_previous, with_next };
-  Kind kind = Kind::split;
-  std::optional<Regex> pattern{};  // bytes: without one there is no split
-  std::string literal{};           // without a pattern; metaspace: replaces spaces
+  std::variant<std::string, Regex> at{};
   Matches matches = Matches::alone;
-  bool invert = false;        // swaps matches and the rest
-  bool splits = true;         // metaspace: splits before each replacement
-  bool prefix_space = false;  // bytes: before a pre-token without a leading space
-  enum class Prepend { never, first, always } prepend = Prepend::never;  // metaspace
+  bool invert = false;  // swaps matches and the rest
 };
+struct ByteLevel {
+  bool prefix_space = false;  // before a pre-token without a leading space
+  std::optional<Split> split{};
+};
+struct Metaspace {
+  std::string mark{};  // replaces spaces
+  enum class Prepend { never, first, always } prepend = Prepend::never;
+  std::optional<Split> split{};
+};
+using Cut = std::variant<ByteLevel, Split, Metaspace>;
+// The pattern of a step that only splits around its matches, else null.
+const Regex* plain_pattern(const Cut&);
 using TakePreTokens = std::function<void(std::span<const std::string_view> pre_tokens)>;
 // Calls `take` with batches of pre-tokens. `begins`: the document starts here.
 void cut(const std::vector<Cut>&, std::string_view text, bool begins, const TakePreTokens&);

@@ -29,6 +29,11 @@ std::string composed(std::string_view text) {
 
 }  // namespace
 
+size_t last_at(std::string_view text) {
+  for (size_t n = 1; n <= std::min<size_t>(4, text.size()); ++n)
+    if (first_of(text.substr(text.size() - n)).length == n) return text.size() - n;
+  return text.size() - 1;
+}
 void append_utf8(std::string& to, char32_t code) {
   utf8proc_uint8_t bytes[4];
   to.append(reinterpret_cast<const char*>(bytes), size_t(utf8proc_encode_char(utf8proc_int32_t(code), bytes)));

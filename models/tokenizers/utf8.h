@@ -29,6 +29,8 @@ inline Utf8 first_of(std::string_view text) {
   return {code, length};
 }
 
+// The offset of the last character, or of an invalid last byte, of a non-empty text.
+size_t last_at(std::string_view text);
 void append_utf8(std::string& to, char32_t code);
 
 // The number of bytes, 0 to 3, of an incomplete last character.

@@ -97,8 +97,8 @@ TEST_CASE("regex: a text can be cut where letters or digits end, and its pieces 
   Rng rng{.seed = 3};
   for (const std::string_view p : {kGpt2Pattern, kLlama3Pattern, detail::kQwen2Pattern}) {
     const Regex regex(p);
-    std::vector<detail::Cut> cuts(2);
-    cuts[0].pattern = Regex(rng.below(2) ? detail::kDigitPattern : detail::kDigitsPattern), cuts[1].pattern = regex;
+    std::vector<detail::Cut> cuts{detail::Split{Regex(rng.below(2) ? detail::kDigitPattern : detail::kDigitsPattern)},
+                                  detail::Split{regex}};
     size_t inside = 0;
     for (int i = 0; i < 1000; ++i) {
       std::string text;
@@ -112,7 +112,7 @@ TEST_CASE("regex: a text can be cut where letters or digits end, and its pieces 
       inside += at < text.size();
     }
     CHECK(inside > 300);
-    cuts[0].pattern = Regex("x+");  // not known
+    cuts[0] = detail::Split{Regex("x+")};  // not known
     CHECK(detail::part_end(cuts, "a b c", 1) == 5);
   }
 }
