@@ -127,13 +127,12 @@ Value number_of(std::string_view s, bool whole, const Value& otherwise) {
   int64_t i = 0;
   double x = 0;
   const char *from = s.data() + (s.starts_with('+') && !s.starts_with("+-")), *end = s.data() + s.size();
-  if (whole && std::from_chars(from, end, i).ptr == end && from != end &&
-      std::from_chars(from, end, i).ec == std::errc())
-    return i;
-  if (s.find('_') != s.npos ||
-      (std::from_chars(from, end, x).ptr == end && from != end && whole && !(std::fabs(x) < 9e18)))
+  const auto [stop, error] = std::from_chars(from, end, i);
+  if (whole && from != end && stop == end && error == std::errc()) return i;
+  const bool is_number = from != end && std::from_chars(from, end, x).ptr == end;
+  if (s.find('_') != s.npos || (is_number && whole && !(std::fabs(x) < 9e18)))
     refuse("the number '{}' is not supported.", s);
-  return from == end || std::from_chars(from, end, x).ptr != end ? otherwise : whole ? Value(int64_t(x)) : Value(x);
+  return !is_number ? otherwise : whole ? Value(int64_t(x)) : Value(x);
 }
 
 Value text_method(Run& r, Name n, Call& c) {

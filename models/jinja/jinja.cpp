@@ -11,9 +11,9 @@
 namespace tg {
 namespace jinja {
 namespace {
-enum class Flow : uint8_t { next, again, stop };
+using Flow = Run::Flow;
 using Expr = std::function<Value(Run&)>;
-using Step = std::function<Flow(Run&)>;
+using Step = std::function<void(Run&)>;
 using Target = std::function<void(Run&, Value)>;
 
 struct Deep {
@@ -48,19 +48,16 @@ Value look_up(Run& r, const std::string& name) {
       if (n == name) return value;
   if (const Value* found = r.find(r.context, r.text(name))) return *found;
   const Builtin b = find_function(name);
-  if (!b.run) return r.undefined("'" + name + "'");
-  return r.function(
-      [b](Run& in, Call& c) { return c.values.insert(c.values.begin(), Value()), in.apply(b, std::move(c)); });
+  return b.run ? r.function(b, Value()) : r.undefined("'" + name + "'");
 }
 Value call(Run& r, const Value& f, Call c) {
   if (f.kind != Value::callable) refuse("{} cannot be called.", type_of(f));
   const auto held = std::static_pointer_cast<Function>(f.object);
   return (*held)(r, c);
 }
-std::string captured(Run& r, const Step& body, Flow* flow = nullptr) {
+std::string captured(Run& r, const Step& body) {
   std::string outer = std::exchange(r.out, "");
-  const Flow f = body(r);
-  if (flow) *flow = f;
+  body(r);
   return std::exchange(r.out, std::move(outer));
 }
 
@@ -93,14 +90,10 @@ std::vector<Token> tokens_of(std::string_view raw, int& line) {
   static const detail::Regex kTokens(
       R"([0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?|[A-Za-z_][A-Za-z0-9_]*|'(?:[^'\\]|\\(?:\s|\S))*')"
       R"(|"(?:[^"\\]|\\(?:\s|\S))*"|//|\*\*|[=!<>]=|[\-+/*%~\[\](){}<>=.:|,;])");
+  if (detail::invalid_bytes(raw)) refuse("the template is not UTF-8.");
   std::string s;
-  for (size_t i = 0, n = 0; i < raw.size(); i += n) {
-    if (n = detail::first_of(raw.substr(i)).length; !n) refuse("the template is not UTF-8.");
-    if (raw[i] != '\r')
-      s += raw.substr(i, n);
-    else if (!raw.substr(i + 1).starts_with('\n'))
-      s += '\n';
-  }
+  for (size_t i = 0; i < raw.size(); ++i)
+    if (raw[i] != '\r' || !raw.substr(i + 1).starts_with('\n')) s += raw[i] == '\r' ? '\n' : raw[i];
   if (s.ends_with('\n')) s.pop_back();
   std::vector<Token> all;
   size_t at = 0;
@@ -195,7 +188,7 @@ struct Arguments {
   }
 };
 struct Macro {
-  std::string name;
+  std::string name, params = {};
   std::vector<std::string> names = {};
   std::vector<Expr> defaults = {};  // null: none
   Step body = {};
@@ -205,16 +198,12 @@ struct Macro {
     const Inner inner(r, scope);
     if (c.values.size() > names.size())
       refuse("the macro '{}' has {} arguments. It takes {}.", name, c.values.size(), names.size());
-    for (size_t i = 0; i < names.size(); ++i) {
-      const auto by_name =
-          std::find_if(c.named.begin(), c.named.end(), [&](const auto& v) { return v.first == names[i]; });
-      if (i < c.values.size())
-        set(r, names[i], c[i]);
-      else if (by_name != c.named.end())
-        set(r, names[i], by_name->second), c.named.erase(by_name);
-      else
-        set(r, names[i], defaults[i] ? defaults[i](r) : r.undefined("the argument '" + names[i] + "'"));
-    }
+    c.bind(name, params, 0);
+    for (size_t i = 0; i < names.size(); ++i)
+      set(r, names[i],
+          c[i].kind != Value::absent ? c[i]
+          : defaults[i]              ? defaults[i](r)
+                                     : r.undefined("the argument '" + names[i] + "'"));
     for (const auto& [key, value] : c.named)
       key == "caller" && takes_caller ? set(r, key, value) : refuse("the macro '{}' has no argument '{}'.", name, key);
     return r.text(captured(r, body));
@@ -453,6 +442,7 @@ struct Parser {
   }
 
   Target target() {
+    const Deep guard(deep, 64);
     std::vector<Target> all;
     bool comma = false;
     do {
@@ -496,19 +486,15 @@ struct Parser {
       const Token t = next();
       if (t.kind == 'B' && std::any_of(ends.begin(), ends.end(), [&](std::string_view e) { return is(e); })) {
         if (ends.size() == 1) next();
-        return [=](Run& r) {
-          Flow flow = Flow::next;
-          for (size_t i = 0; i < all.size() && flow == Flow::next; ++i) flow = all[i](r);
-          return flow;
-        };
+        return steps_of(std::move(all));
       }
       if (t.kind == 'D') {
-        all.push_back([text = t.text](Run& r) { return r.charge(1 + text.size() / 32), r.out += text, Flow::next; });
+        all.push_back([text = t.text](Run& r) { r.charge(1 + text.size() / 32), r.out += text; });
         continue;
       }
       Step step;
       if (t.kind == 'V')
-        step = [e = tuple()](Run& r) { return r.out += r.str(e(r)), Flow::next; };
+        step = [e = tuple()](Run& r) { r.out += r.str(e(r)); };
       else
         step = statement(kind('N', "a tag"));
       kind(t.kind == 'V' ? 'v' : 'b', "the end of a tag");
@@ -516,13 +502,15 @@ struct Parser {
         const Deep inner(r.deep, 500);
         r.charge(1);
         r.line = begin;
-        return step(r);
+        step(r);
       });
     }
     if (!ends.empty()) unexpected(ends.back());
-    return [=](Run& r) {
-      for (const Step& step : all) step(r);
-      return Flow::next;
+    return steps_of(std::move(all));
+  }
+  static Step steps_of(std::vector<Step> all) {
+    return [all = std::move(all)](Run& r) {
+      for (size_t i = 0; i < all.size() && r.flow == Flow::next; ++i) all[i](r);
     };
   }
   std::shared_ptr<Macro> macro(std::string name, std::string_view end, std::pair<Expr, Arguments>* called = nullptr) {
@@ -533,6 +521,7 @@ struct Parser {
       expect("(");
       listed(")", [&] {
         m->names.push_back(kind('N', "a name"));
+        m->params += m->names.back() + "? ";
         m->defaults.push_back(skip("=") ? expression() : Expr());
       });
     }
@@ -560,33 +549,30 @@ struct Parser {
       return [=](Run& r) {
         for (const auto& [when, then] : all)
           if (r.truth(when(r))) return then(r);
-        return Flow::next;
       };
     }
     if (tag == "for") return loop();
     if (tag == "break" || tag == "continue") {
       if (!loops) refuse("'{}' is outside of a loop.", tag);
-      return [flow = tag == "break" ? Flow::stop : Flow::again](Run&) { return flow; };
+      return [flow = tag == "break" ? Flow::stop : Flow::again](Run& r) { r.flow = flow; };
     }
     if (tag == "set") {
       Target to = target();
-      if (skip("=")) return [to, e = tuple()](Run& r) { return to(r, e(r)), Flow::next; };
+      if (skip("=")) return [to, e = tuple()](Run& r) { to(r, e(r)); };
       ++captures;
       Step inner = block({"endset"});
       --captures;
       return [=](Run& r) {
-        Flow flow = Flow::next;
         const Value v = [&] {
           const Inner scope(r, r.scope);
-          return r.text(captured(r, inner, &flow));
+          return r.text(captured(r, inner));
         }();
-        if (flow == Flow::next) to(r, v);
-        return flow;
+        if (r.flow == Flow::next) to(r, v);
       };
     }
     if (tag == "macro") {
       const std::string name = kind('N', "a name");
-      return [name, m = macro(name, "endmacro")](Run& r) { return set(r, name, bound(r, m)), Flow::next; };
+      return [name, m = macro(name, "endmacro")](Run& r) { set(r, name, bound(r, m)); };
     }
     if (tag == "call") {
       std::pair<Expr, Arguments> called;
@@ -595,7 +581,7 @@ struct Parser {
         const Value f = called.first(r);
         Call c = called.second(r);
         c.named.emplace_back("caller", bound(r, m));
-        return r.out += r.str(call(r, f, std::move(c))), Flow::next;
+        r.out += r.str(call(r, f, std::move(c)));
       };
     }
     if (tag == "generation") {
@@ -606,7 +592,9 @@ struct Parser {
       return [=](Run& r) {
         const Inner scope(r, r.scope);
         const size_t from = r.out.size();
-        return inner(r), r.generated.emplace_back(from, r.out.size()), Flow::next;
+        inner(r);
+        r.flow = Flow::next;
+        r.generated.emplace_back(from, r.out.size());
       };
     }
     refuse("the tag '{}' is not supported.", tag);
@@ -619,7 +607,7 @@ struct Parser {
     ++loops;
     Step inner = block({"endfor", "else"});
     --loops;
-    Step other = next().text == "else" ? block({"endfor"}) : [](Run&) { return Flow::next; };
+    Step other = next().text == "else" ? block({"endfor"}) : [](Run&) {};
     soft = outer_soft;
     return [=, uses_loop = mentioned.contains("loop")](Run& r) {
       Values all;
@@ -649,11 +637,12 @@ struct Parser {
           for (const auto& [key, value] : attributes) l.keys.push_back(r.text(key)), l.values.push_back(value);
           set(r, "loop", {Value::space, std::make_shared<Items>(std::move(l))});
         }
-        const Flow flow = inner(r);
+        inner(r);
+        const Flow flow = std::exchange(r.flow, Flow::next);
         if (flow == Flow::stop) break;
         ended |= flow == Flow::next;
       }
-      return ended ? Flow::next : other(r);
+      if (!ended) other(r);
     };
   }
 };

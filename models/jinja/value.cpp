@@ -37,33 +37,24 @@ Value of_wholes(std::string_view op, __int128 a, __int128 b) {
   return int64_t(r);
 }
 std::string digits_of(double x, bool json) {
-  if (!std::isfinite(x))
-    return std::string(x < 0 ? "-" : "") + (std::isnan(x) ? json ? "NaN" : "nan" : json ? "Infinity" : "inf");
-  char s[64];
-  const auto write = [&](std::chars_format form) { return std::string(s, std::to_chars(s, s + 64, x, form).ptr); };
-  const std::string text = write(std::chars_format::scientific);
-  const int exponent = std::atoi(text.c_str() + text.find('e') + 1);
-  if (exponent < -4 || exponent >= 16) return text;
-  return write(std::chars_format::fixed) + (std::floor(x) == x ? ".0" : "");
+  if (json && !std::isfinite(x)) return std::isnan(x) ? "NaN" : x < 0 ? "-Infinity" : "Infinity";
+  const std::string text = fmt::format("{}", std::isnan(x) ? std::abs(x) : x);
+  return text.find_first_of(".en") == text.npos ? text + ".0" : text;
 }
-void quote(std::string& to, std::string_view s, const JsonForm* json) {
-  const char mark = json || (s.find('\'') != s.npos && s.find('"') == s.npos) ? '"' : '\'';
+void quote(std::string& to, std::string_view s) {
+  const char mark = s.find('\'') != s.npos && s.find('"') == s.npos ? '"' : '\'';
   to += mark;
   for (; !s.empty(); s.remove_prefix(first(s).size())) {
     const auto c = uint32_t(code_of(s));
-    constexpr std::string_view kFrom = "\\\n\r\t\f\b", kTo = "\\nrtfb";
-    const size_t k = c < 128 ? kFrom.substr(0, json ? 6 : 4).find(char(c)) : kFrom.npos;
+    constexpr std::string_view kFrom = "\\\n\r\t", kTo = "\\nrt";
+    const size_t k = c < 128 ? kFrom.find(char(c)) : kFrom.npos;
     const auto category = utf8proc_category(int32_t(c));
-    const bool hidden =
-        json ? c < 32 || (json->ascii && c > 126) : c != ' ' && (!category || category >= UTF8PROC_CATEGORY_ZS);
     if (c == uint32_t(mark) || k != kFrom.npos)
       to += {'\\', k == kFrom.npos ? mark : kTo[k]};
-    else if (hidden && json && c > 0xFFFF)
-      to += fmt::format("\\u{:04x}\\u{:04x}", 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF));
-    else if (hidden && !(json && c == 127))
-      to += json || (c > 0xFF && c < 0x10000) ? fmt::format("\\u{:04x}", c)
-            : c > 0xFF                        ? fmt::format("\\U{:08x}", c)
-                                              : fmt::format("\\x{:02x}", c);
+    else if (c != ' ' && (!category || category >= UTF8PROC_CATEGORY_ZS))
+      to += c > 0xFFFF ? fmt::format("\\U{:08x}", c)
+            : c > 0xFF ? fmt::format("\\u{:04x}", c)
+                       : fmt::format("\\x{:02x}", c);
     else
       to += first(s);
   }
@@ -90,24 +81,16 @@ std::string_view strip(std::string_view s, bool left, bool right, const std::str
     return !chars && is_space(code_of(c));
   };
   while (left && !s.empty() && goes(first(s))) s.remove_prefix(first(s).size());
-  while (right && !s.empty()) {
-    size_t at = s.size() - 1;
-    while (at > 0 && s.size() - at < 4 && first(s.substr(at)).size() != s.size() - at) --at;
-    if (first(s.substr(at)).size() != s.size() - at) at = s.size() - 1;
-    if (!goes(s.substr(at))) break;
-    s = s.substr(0, at);
-  }
+  while (right && !s.empty() && goes(s.substr(detail::last_at(s)))) s = s.substr(0, detail::last_at(s));
   return s;
 }
 std::string escaped(std::string_view s) {
+  constexpr std::string_view kMarks = "&<>'\"", kEscapes[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
   std::string to;
-  for (const char c : s)
-    to += c == '&'    ? "&amp;"
-          : c == '<'  ? "&lt;"
-          : c == '>'  ? "&gt;"
-          : c == '\'' ? "&#39;"
-          : c == '"'  ? "&#34;"
-                      : std::string(1, c);
+  for (const char& c : s) {
+    const size_t k = kMarks.find(c);
+    to += k < kMarks.size() ? kEscapes[k] : std::string_view(&c, 1);
+  }
   return to;
 }
 std::string type_of(const Value& x) {
@@ -269,8 +252,7 @@ Value Run::attribute(const Value& x, const std::string& name) {
   charge(1);
   if (x.kind == Value::undefined)
     refuse("{} has no attribute '{}'. Set it, or ask whether it is defined.", type_of(x), name);
-  if (const Builtin b = find_method(x, name); b.run)
-    return function([b, x](Run& r, Call& c) { return c.values.insert(c.values.begin(), x), r.apply(b, std::move(c)); });
+  if (const Builtin b = find_method(x, name); b.run) return function(b, x);
   const Value* found = x.kind == Value::dict || x.kind == Value::space ? find(x.as<Items>(), text(name)) : nullptr;
   return found ? *found : undefined(fmt::format("'{}' of {}", name, type_of(x)));
 }
@@ -315,7 +297,8 @@ std::string Run::str(const Value& x) {
 }
 void Run::write(std::string& to, const Value& x, const JsonForm* json, size_t depth) {
   charge(1 + (x.kind == Value::string ? x.text().size() / 32 : 0));
-  if (x.kind == Value::string && !x.safe) return quote(to, x.text(), json);
+  if (x.kind == Value::string && !x.safe)
+    return json ? void(to += text_of(Json(x.text()), -1, json->ascii)) : quote(to, x.text());
   if (x.kind == Value::number) return void(to += digits_of(x.real, json));
   if (x.kind == Value::integer) return void(to += std::to_string(x.whole));
   if (x.kind == Value::boolean) return void(to += json ? x.whole ? "true" : "false" : x.whole ? "True" : "False");
@@ -342,6 +325,20 @@ void Run::write(std::string& to, const Value& x, const JsonForm* json, size_t de
   to += x.kind == Value::dict ? "}" : tuple ? all.values.size() == 1 ? ",)" : ")" : "]";
 }
 
+size_t Call::bind(std::string_view callee, std::string_view params, size_t at) {
+  for (; !params.empty(); ++at) {
+    std::string_view name = params.substr(0, params.find(' '));
+    params.remove_prefix(std::min(name.size() + 1, params.size()));
+    const bool optional = name.ends_with('?');
+    if (optional) name.remove_suffix(1);
+    if (at < values.size()) continue;
+    const auto found = std::ranges::find(named, name, [](const auto& v) { return std::string_view(v.first); });
+    if (!optional && found == named.end()) refuse("'{}' lacks the argument '{}'.", callee, name);
+    values.push_back(found == named.end() ? Value(Value::absent) : found->second);
+    if (found != named.end()) named.erase(found);
+  }
+  return at;
+}
 Value Run::apply(const Builtin& b, Call call) {
   charge(1);
   for (const Value& x : call.values) charge(x.kind == Value::string ? x.text().size() / 16 : 0);
@@ -350,20 +347,7 @@ Value Run::apply(const Builtin& b, Call call) {
   if (call[0].safe && b.name != "safe" && b.name != "length" && b.name != "string")
     refuse("'{}' of a safe string is not supported. Leave 'safe' out.", b.name);
   if (b.params == "*") return b.run(*this, b.name, call);
-  size_t n = 0;
-  for (std::string_view rest = b.params; !rest.empty(); ++n) {
-    std::string_view name = rest.substr(0, rest.find(' '));
-    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
-    const bool optional = name.ends_with('?');
-    if (optional) name.remove_suffix(1);
-    if (n + 1 == call.values.size()) call.values.emplace_back(Value::absent);
-    const auto by_name =
-        std::find_if(call.named.begin(), call.named.end(), [&](const auto& v) { return v.first == name; });
-    if (by_name != call.named.end() && call[n + 1].kind == Value::absent)
-      call.values[n + 1] = by_name->second, call.named.erase(by_name);
-    if (!optional && call[n + 1].kind == Value::absent) refuse("'{}' lacks the argument '{}'.", b.name, name);
-  }
-  if (call.values.size() > n + 1 || !call.named.empty())
+  if (call.bind(b.name, b.params, 1) < call.values.size() || !call.named.empty())
     refuse("'{}' has an argument too many. It takes: '{}'.", b.name, b.params);
   return b.run(*this, b.name, call);
 }

@@ -50,6 +50,9 @@ struct Call {
   Values values;  // of a builtin: its object, then one for each parameter
   std::vector<std::pair<std::string, Value>> named;
   const Value& operator[](size_t i) const { return values[i]; }
+  // Gives each parameter of "sep count?" from values[at] on its value by place, else by name, else none. Returns the
+  // end of the parameters.
+  size_t bind(std::string_view callee, std::string_view params, size_t at);
 };
 struct Run;
 using Function = std::function<Value(Run&, Call&)>;
@@ -76,9 +79,9 @@ struct Run {
   std::string out = {};
   std::vector<std::pair<size_t, size_t>> generated = {};
   std::shared_ptr<Scope> scope = std::make_shared<Scope>();
-  std::vector<std::shared_ptr<Scope>> held = {};    // by macros
-  std::vector<std::unique_ptr<Items>> spaces = {};  // of namespaces, which may refer to each other
-  Value captured = {};
+  std::vector<std::shared_ptr<Scope>> held = {};                      // by macros
+  std::vector<std::unique_ptr<Items>> spaces = {};                    // of namespaces, which may refer to each other
+  enum class Flow : uint8_t { next, again, stop } flow = Flow::next;  // after `continue` or `break`, until its loop
   int line = 1;
   size_t work = 8'000'000, deep = 0;
 
@@ -89,6 +92,9 @@ struct Run {
   Value list(Values, Form = Form::list);
   Value dict(Items);
   Value function(Function f) { return {Value::callable, std::make_shared<Function>(std::move(f))}; }
+  Value function(const Builtin& b, const Value& of) {
+    return function([=](Run& r, Call& c) { return c.values.insert(c.values.begin(), of), r.apply(b, std::move(c)); });
+  }
   Value undefined(std::string what) { return {Value::undefined, std::make_shared<std::string>(std::move(what))}; }
   Value from(const Json&, size_t depth = 0);
   bool truth(const Value&);

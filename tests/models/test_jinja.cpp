@@ -77,6 +77,7 @@ TEST_CASE("jinja: errors name the line, and the message of raise_exception") {
   CHECK(jinja_error("\xff").find("UTF-8") != std::string::npos);
   CHECK_THROWS_AS(JinjaTemplate("").render(Json::array()), Error);
   CHECK(jinja_error("{% if 0 %}{{ 1|nope }}{% endif %}") == "renders ");  // as in Jinja
+  CHECK(jinja_error("{{ '\u00a0\u2003é\u00a0\u2003'|trim }}") == "renders é");
 }
 
 TEST_CASE("jinja: limits of nesting, work and memory are Errors") {
@@ -88,6 +89,7 @@ TEST_CASE("jinja: limits of nesting, work and memory are Errors") {
   for (const std::string& text :
        {times(9999, "{{ ["),
         "{{ " + times(9999, "(") + "1" + times(9999, ")") + " }}",
+        "{% set " + times(999999, "(") + "x" + times(999999, ")") + " = 1 %}",
         "{{ 1" + times(9999, " + 1") + " }}",
         "{{ 1" + times(9999, "|abs") + " }}",
         "{{ x" + times(9999, ".x") + " }}",
