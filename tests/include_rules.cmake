@@ -1,5 +1,4 @@
-# cmake -DROOT=<repository> -P tests/include_rules.cmake checks which folder includes which, and that inline assembly is
-# in two files only. Prints each broken rule with file and line.
+# cmake -DROOT=<repository> -P tests/include_rules.cmake checks includes, and that two files alone have inline assembly.
 cmake_minimum_required(VERSION 3.25)
 set(library core ops autograd cpu cuda models)  # folders whose headers are <tapegrad/<folder>/...>
 set(may_core core)

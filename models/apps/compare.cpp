@@ -36,11 +36,10 @@ struct Subject {
 void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::vector<Pair>& pairs) {
   constexpr int64_t kContext = 64;
   if (o.context == 0) o.context = std::min(kContext, config.context);
-  TG_CHECK(
-      o.batch >= 1 && o.context >= 1 && o.context <= config.context, value,
-      "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the context "
-      "of the model.",
-      o.batch, o.context, config.context);
+  TG_CHECK(o.batch >= 1 && o.context >= 1 && o.context <= config.context, value,
+           "[compare] --batch is {} and --context {}. There must be at least one sequence of 1 to {} tokens, the "
+           "context of the model.",
+           o.batch, o.context, config.context);
   for (const auto& [reference, other] : pairs)
     for (const Side& side : {reference, other}) {
       const TrainConfig step{.batch = o.batch, .window = o.context, .dtype = side.compute};

@@ -208,9 +208,8 @@ void declare(Command& c, FinetuneOptions& o) {
            "of the frozen weights: f32, or bf16 for half the memory, and --dtype is bf16 too; default: f32",
            o.base_dtype, {"f32", "bf16"});
   c.list("--targets", "PATTERN",
-         "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' "
-         "'*.mlp.proj' lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' "
-         "'*.mlp.up'; default: " +
+         "modules that get an adapter, * for any characters: '*.attn.qkv' '*.attn.proj' '*.mlp.fc' '*.mlp.proj' "
+         "lm_head, with rope '*.attn.q' '*.attn.k' '*.attn.v', with swiglu '*.mlp.gate' '*.mlp.up'; default: " +
              lora.targets.front(),
          o.targets);
   add_unknown_option(c, "error, and with --resume skip", o.unknown);

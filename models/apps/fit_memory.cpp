@@ -56,11 +56,10 @@ void check_sizes(std::string_view command, const RunConfig& run) {
   const double row = std::max({double(m.vocab_size), 3 * width, 2 * hidden});
   const double weights = width * std::max(row, double(m.context));
   const double activations = double(run.train.batch) * double(run.train.window_in(m.context)) * row;
-  TG_CHECK(
-      std::max(weights, activations) * 8 < 0x1p63, memory,
-      "[{}] vocab_size {}, context {}, width {} and batch {} make a tensor of {:.3g} elements. No memory holds it. "
-      "Make them smaller.",
-      command, m.vocab_size, m.context, m.width, run.train.batch, std::max(weights, activations));
+  TG_CHECK(std::max(weights, activations) * 8 < 0x1p63, memory,
+           "[{}] vocab_size {}, context {}, width {} and batch {} make a tensor of {:.3g} elements. No memory holds "
+           "it. Make them smaller.",
+           command, m.vocab_size, m.context, m.width, run.train.batch, std::max(weights, activations));
 }
 
 int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std::function<int(int64_t)>& train) {

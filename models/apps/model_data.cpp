@@ -83,15 +83,11 @@ void note_documents(const Tokenizer& tokenizer, const EncodedDocuments& read, co
     print_note("{:.3g} % of the bytes of {} are no UTF-8: is it a text?",
                100. * double(read.invalid) / double(read.bytes), printable(name));
   if (!read.special.empty())
-    print_note(
-        "{} has the special token {} in its text, and it is encoded as text; --special parse makes "
-        "it a token",
-        printable(name), printable(read.special));
+    print_note("{} has the special token {} in its text, and it is encoded as text; --special parse makes it a token",
+               printable(name), printable(read.special));
   if (read.documents > 1 && tokenizer.end_of_text() < 0)
-    print_note(
-        "{} has {} documents, and the tokenizer has no end-of-text token: nothing shows where one "
-        "ends",
-        printable(name), read.documents);
+    print_note("{} has {} documents, and the tokenizer has no end-of-text token: nothing shows where one ends",
+               printable(name), read.documents);
 }
 void add_unknown_option(Command& c, const std::string& otherwise, std::string& to) {
   c.option(

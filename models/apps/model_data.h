@@ -14,8 +14,7 @@ namespace tg::apps {
 
 inline constexpr const char* kDataFiles =
     "texts, .jsonl files, token files (.npy of NumPy, .bin of llm.c or of ids alone), and patterns such as "
-    "'web/*.bin', in "
-    "quotes";  // help of --data
+    "'web/*.bin', in quotes";  // help of --data
 
 struct RunData {
   TokenData tokens = TokenData::from_tokens({});

@@ -52,11 +52,10 @@ void add_train_options(Command& c, TrainOptions& o, const char* out, WantedSetti
   c.option("--sample-every", "steps between samples of text, 0: none", o.sample_every, 0);
   c.option("--progress", "bar, lines every few seconds, none, or auto, the default: a bar of one process on a terminal",
            o.progress, {std::begin(kProgress), std::end(kProgress)});
-  c.option(
-      "--tensorboard", "DIR",
-      "write TensorBoard's event files into DIR, a folder for this run alone; a resumed run continues there, or in "
-      "another DIR if it is given; none: stop",
-      o.tensorboard);
+  c.option("--tensorboard", "DIR",
+           "write TensorBoard's event files into DIR, a folder for this run alone; a resumed run continues there, or "
+           "in another DIR if it is given; none: stop",
+           o.tensorboard);
   c.option("--profile", "FILE", "record some steps: a trace for ui.perfetto.dev, tables in FILE.txt, and a summary",
            o.profile);
   c.option("--machine", "FILE",

@@ -90,11 +90,10 @@ static void check_run(const TrainOptions& o, const std::string& out, const std::
       : logged > step ? fmt::format("a run that was saved at step {} of {}, and whose log continues to step {}", step,
                                     steps, logged)
                       : fmt::format("a run that stopped at step {} of {}", step, steps);
-  throw Error(
-      Error::Kind::value,
-      fmt::format("[{}] {} belongs to {}. A new run would overwrite it. Resume it with `tapegrad {} "
-                  "--resume {}{}`, choose another --out, or pass --overwrite.",
-                  o.command, path, what, o.command, out, finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
+  throw Error(Error::Kind::value, fmt::format("[{}] {} belongs to {}. A new run would overwrite it. Resume it with "
+                                              "`tapegrad {} --resume {}{}`, choose another --out, or pass --overwrite.",
+                                              o.command, path, what, o.command, out,
+                                              finished ? fmt::format(" --max-steps {}", 2 * steps) : ""));
 }
 void check_overwritten(const TrainOptions& o, const std::string& out, const std::vector<std::string>& files) {
   const std::string path = checkpoint_path(out);

@@ -227,13 +227,12 @@ class Ledger {
 };
 
 void check_side(const Side& s) {
-  TG_CHECK(
-      (s.weights == DType::f32 || s.weights == DType::f64) &&
-          (!s.compute || s.compute == s.weights || (s.compute == DType::bf16 && s.weights == DType::f32)),
-      dtype,
-      "[compare] a side has weights of {} and computes in {}. Weights are f32 or f64. A side computes in their dtype, "
-      "or in bf16 over f32 weights.",
-      s.weights, s.compute.value_or(s.weights));
+  TG_CHECK((s.weights == DType::f32 || s.weights == DType::f64) &&
+               (!s.compute || s.compute == s.weights || (s.compute == DType::bf16 && s.weights == DType::f32)),
+           dtype,
+           "[compare] a side has weights of {} and computes in {}. Weights are f32 or f64. A side computes in their "
+           "dtype, or in bf16 over f32 weights.",
+           s.weights, s.compute.value_or(s.weights));
   runtime_of(s.device);
 }
 

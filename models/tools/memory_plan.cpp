@@ -86,7 +86,7 @@ std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t mo
       return false;
     }
   };
-  for (const std::vector<Variant>& list : lists) (void)std::any_of(list.begin(), list.end(), add_if_it_fits);
+  for (const std::vector<Variant>& list : lists) (void)std::ranges::any_of(list, add_if_it_fits);
   return all.empty() ? "" : fmt::format("These would fit: {}.", all);
 }
 void check_fits(const Variant& run, Device device, const std::function<std::string(int64_t)>& advice) {
@@ -118,11 +118,9 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
 MemoryPlan plan_memory(const GptConfig& config, const TrainConfig& train, Device device, const LoraConfig* adapters,
                        DType weights, const std::shared_ptr<Communicator>& comm) {
   const auto windows = [&] { return zeros({train.batch, train.window_in(config.context)}, DType::i32); };  // (B, T)
-  return plan_memory([&](const Params& params) { return Gpt(params, config); },
-                     [&] {
-                       return Batch{windows(), windows()};
-                     },
-                     train, device, adapters, weights, comm);
+  const auto batch = [&] { return Batch{windows(), windows()}; };
+  const auto model = [&](const Params& params) { return Gpt(params, config); };
+  return plan_memory(model, batch, train, device, adapters, weights, comm);
 }
 
 }  // namespace tg

@@ -74,11 +74,10 @@ void TrainConfig::validate() const {
 
 int64_t TrainConfig::micro_batches_of_rank(int64_t ranks) const {
   TG_CHECK(ranks >= 1, value, "[train] {} ranks. There must be 1 or more.", ranks);
-  TG_CHECK(
-      accumulate % ranks == 0, value,
-      "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must be "
-      "a multiple of {}. Change either.",
-      accumulate, ranks, ranks);
+  TG_CHECK(accumulate % ranks == 0, value,
+           "[train] accumulate is {}, and there are {} ranks. They share the micro-batches of a step equally: it must "
+           "be a multiple of {}. Change either.",
+           accumulate, ranks, ranks);
   return accumulate / ranks;
 }
 

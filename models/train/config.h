@@ -117,8 +117,7 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
     "of activations, for less memory: none, cheap (norms, activations, dropout), or block (all of each block)");
   f("linear", c.linear,
     "products of the blocks: plain; switchback, switchback-vector-wise or switchback-memory-efficient by 8-bit "
-    "integers; "
-    "fp8 or fp8-e4m3 (gradients too) by 8-bit floats");
+    "integers; fp8 or fp8-e4m3 (gradients too) by 8-bit floats");
   f("shard_optimizer", c.shard_optimizer, "ranks shard the moments, 1/N each, for less memory: the same model");
   f("compile", c.compile, "run steps as one compiled function: the same model in less time");
   f("seed", c.seed, "of weights, data order and dropout");
