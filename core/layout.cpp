@@ -54,13 +54,13 @@ std::string to_string(const Dims& d) {
   return s + ")";
 }
 std::string to_string(const Layout& l) { return fmt::format("{} {}", l.shape, l.dtype); }
-size_t normal_dim(std::string_view op, int64_t dim, const Shape& s) {
+size_t detail::normal_dim(std::string_view op, int64_t dim, const Shape& s) {
   const auto n = int64_t(s.size());
   TG_CHECK(dim >= -n && dim < n, shape, "[{}] dimension {} is outside of shape {}. It must be in [{}, {}).", op, dim, s,
            -n, n);
   return size_t(dim < 0 ? dim + n : dim);
 }
-int64_t checked_numel(std::string_view op, const Shape& s) {
+int64_t detail::checked_numel(std::string_view op, const Shape& s) {
   int64_t n = 1;
   bool zero = false;
   for (int64_t d : s) {
@@ -73,7 +73,7 @@ int64_t checked_numel(std::string_view op, const Shape& s) {
              "[{}] shape {} has more elements than 64-bit sizes in bytes allow. Split the tensor.", op, s);
   return n;
 }
-Dims position_of(int64_t i, const Shape& s) {
+Dims detail::position_of(int64_t i, const Shape& s) {
   Dims at = s;
   for (size_t d = s.size(); d-- > 0; i /= s[d]) at[d] = i % s[d];
   return at;

@@ -37,6 +37,7 @@ struct Layout {
 /// "(2, 3) f32".
 std::string to_string(const Layout&);
 
+namespace detail {
 /// Strides that read `in` as shape `to`, aligned at the right: 0 along repeated dimensions. `in` must broadcast to
 /// `to`.
 inline Strides broadcast_strides(const Layout& in, const Shape& to) {
@@ -45,5 +46,6 @@ inline Strides broadcast_strides(const Layout& in, const Shape& to) {
   for (size_t i = 0; i < in.shape.size(); ++i) r[i + skip] = in.shape[i] == 1 ? 0 : in.strides[i];
   return r;
 }
+}  // namespace detail
 
 }  // namespace tg

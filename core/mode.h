@@ -26,7 +26,7 @@ struct EnableGradScope : ScopedValue<bool> {
   [[nodiscard]] EnableGradScope();
 };
 
-/// While it lives, ops run only when a value is read or evaluate() is called.
+/// While it lives, ops run only when a value is read or eval() is called.
 struct LazyScope : ScopedValue<bool> {
   [[nodiscard]] LazyScope();
 };

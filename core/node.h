@@ -83,10 +83,10 @@ const Running& running();
 
 /// Counters of the calling thread, for tests and benchmarks.
 struct EngineStats {
-  uint64_t evaluations,    ///< calls of evaluate() with something to run
+  uint64_t evaluations,    ///< calls of eval() with something to run
       nodes,               ///< nodes that these calls ran
       kernels,             ///< kernels that ran, eager ops included
-      plans,               ///< plans made by evaluate() and compile()
+      plans,               ///< plans made by eval() and compile()
       replays,             ///< runs of an existing plan
       planned_bytes,       ///< bytes that the plans reserve, summed over plans
       planned_live_bytes;  ///< peak of used bytes among them, summed over plans

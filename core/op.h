@@ -1,5 +1,5 @@
 /// @file
-/// Op (what to compute), emit() and evaluate() (the only way to make and run a value), and the registration of kernels.
+/// Op (what to compute), emit() and eval() (the only way to make and run a value), and the registration of kernels.
 /// Op authors need only this header.
 #pragma once
 #include <tapegrad/core/backend/registry.h>
@@ -293,7 +293,7 @@ Tensors emit_donating(OpPtr, std::vector<Tensor> in);
 /// the old one. Not recorded on the tape.
 void emit_update(OpPtr, Inputs, size_t n);
 /// Computes lazy tensors and their dependencies.
-void evaluate(Inputs roots);
+void eval(Inputs roots);
 /// Calls an op as emit() does, and returns its first output.
 inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
@@ -313,25 +313,27 @@ template <class Self> struct Kernels {
   using Fn = void (*)(const Self&, Bufs in, Bufs out, Context&);
   static inline constinit std::array<KernelSlot, kBackends> table{};
 };
+namespace detail {
 /// Registers a kernel before main(). Files compiled for newer processors run it on any machine, so it must use scalar
 /// registers only.
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
 }
+/// Throws the Error of an op that has no kernel on a backend.
+[[noreturn]] void fail_no_kernel(const Op&, Backend);
+}  // namespace detail
+
 #define TG_CAT_(a, b) a##b
 #define TG_CAT(a, b) TG_CAT_(a, b)
 #define TG_ADD_KERNEL_(OpT, backend, fn, strided, id)                                                 \
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, id){__FILE__, __LINE__, TG_ISA_LEVEL, strided}; \
   [[maybe_unused]] static const bool TG_CAT(kernel_, id) =                                            \
-      ::tg::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, id))
+      ::tg::detail::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, id))
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
 /// a kernel file. The engine makes inputs contiguous.
 #define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false, __COUNTER__)
 /// Registers like TG_KERNEL() a kernel that reads inputs of any strides, 0 included, by Buf::strides().
 #define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true, __COUNTER__)
-
-/// Throws the Error of an op that has no kernel on a backend.
-[[noreturn]] void fail_no_kernel(const Op&, Backend);
 
 namespace detail {
 // A kernel's inputs, copied where they are not contiguous.
@@ -362,7 +364,7 @@ template <class Self> struct OpOf : Op {
     const KernelSlot& slot = Kernels<Self>::table[size_t(c.device.backend)];
     auto fn = reinterpret_cast<typename Kernels<Self>::Fn>(slot.fn);
     if (!fn) [[unlikely]]
-      fail_no_kernel(*this, c.device.backend);
+      detail::fail_no_kernel(*this, c.device.backend);
     if (slot.strided) return fn(static_cast<const Self&>(*this), in, out, c);
     const detail::ContiguousInputs dense(in, c);
     fn(static_cast<const Self&>(*this), dense.bufs(), out, c);
@@ -383,7 +385,7 @@ template <class Self> struct OpOf : Op {
     return !std::is_same_v<decltype(&Self::compose), Tensors (Op::*)(Inputs) const>;
   }
   static OpInfo info() { return {Self::kName, overrides_vjp(), overrides_compose(), Self::kView}; }
-  static inline const bool listed_ = register_op(info);
+  static inline const bool listed_ = detail::register_op(info);
 };
 
 /// The base of views: infer() returns a Layout on an input's storage (Layout::aliases_input), without a kernel.

@@ -45,11 +45,6 @@ struct Rng {
   friend bool operator==(const Rng&, const Rng&) = default;
 };
 
-/// The place of i < n in a permutation of [0, n) that the seed chooses. A Feistel network of Philox on an even number
-/// of bits is repeated until the number is below n, at most four times on average (Black and Rogaway: Ciphers with
-/// arbitrary finite domains, CT-RSA 2002). at.offset is ignored: use split() for another permutation.
-uint64_t permuted(Rng at, uint64_t i, uint64_t n);
-
 /// A block of four random words.
 struct Words {
   uint32_t x, y, z, w;
@@ -66,8 +61,10 @@ TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
   const uint32_t low_pair = (b.y & odd) | (b.x & ~odd), high_pair = (b.w & odd) | (b.z & ~odd);
   return (high_pair & high) | (low_pair & ~high);
 }
-}  // namespace detail
-
+/// The place of i < n in a permutation of [0, n) that the seed chooses. A Feistel network of Philox on an even number
+/// of bits is repeated until the number is below n, at most four times on average (Black and Rogaway: Ciphers with
+/// arbitrary finite domains, CT-RSA 2002). at.offset is ignored: use split() for another permutation.
+uint64_t permuted(Rng at, uint64_t i, uint64_t n);
 /// Philox: ten rounds on a 128-bit counter. The key is (low half, high half) of a 64-bit number.
 TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
@@ -84,7 +81,6 @@ TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   c = detail::philox_round(c, k0 + kStep0 * 8, k1 + kStep1 * 8);
   return detail::philox_round(c, k0 + kStep0 * 9, k1 + kStep1 * 9);
 }
-
 /// The words 4 block .. 4 block + 3 after at.offset. The upper half of the counter is 0: Rng::split() uses its other
 /// values.
 TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
@@ -93,10 +89,8 @@ TG_HD_INLINE Words random_block(Rng at, uint64_t block) {
 }
 /// The i-th word after at.offset. Kernels that need all words read random_block(), four at a time.
 TG_HD_INLINE uint32_t random_word(Rng at, uint64_t i) { return detail::word_of(random_block(at, i >> 2), i); }
-
 /// A number in [0, 1): the upper 24 bits of a word as an exact fraction.
 TG_HD_INLINE float uniform(uint32_t word) { return float(int32_t(word >> 8)) * 0x1p-24f; }
-
 /// Two independent standard normal numbers from two words (Box and Muller). The radius uses all 32 bits of its word, as
 /// (word + 1/2) / 2^32 rounded once. It is never 0, and the tails reach 6.7 standard deviations. The bits are the same
 /// on every target.
@@ -114,7 +108,6 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
   first = math::detail::fma(radius, c, 0.0f);
   second = math::detail::fma(radius, s, 0.0f);
 }
-
 /// A standard normal number in [-3, 3] from a word, truncated, not clamped. It is the inverse distribution function
 /// sqrt 2 erfinv(v) at v = erf(3 / sqrt 2) (word + 1/2) / 2^31, with the word's upper bit as the sign, computed as v
 /// P(-log(1 - v^2)). 1 - |v| comes from the word, not from v, so the ends keep their digits. Error 4 ulp, variance
@@ -132,7 +125,6 @@ TG_HD_INLINE float truncated_normal(uint32_t word) {
   const float x = math::detail::fma(u * kInside, p, 0.0f);
   return math::detail::float_of(math::detail::bits_of(math::detail::select(x > 3.0f, 3.0f, x)) | (word & 0x80000000u));
 }
-
 /// The i-th standard normal number after at.offset, from the words 2 (i / 2) and 2 (i / 2) + 1.
 TG_HD_INLINE float normal(Rng at, uint64_t i) {
   const Words b = random_block(at, i >> 2);
@@ -140,5 +132,6 @@ TG_HD_INLINE float normal(Rng at, uint64_t i) {
   normal_pair(detail::word_of(b, i & 2u), detail::word_of(b, (i & 2u) + 1u), first, second);
   return math::detail::blend(0u - uint32_t(i & 1u), second, first);
 }
+}  // namespace detail
 
 }  // namespace tg

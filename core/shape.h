@@ -73,6 +73,7 @@ using Strides = Dims;
 /// The text "(2, 3)".
 std::string to_string(const Dims&);
 
+namespace detail {
 /// `dim` as an index from 0; a negative one counts from the end. An Error outside of [-ndim, ndim) names the op, dim
 /// and shape.
 size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
@@ -80,5 +81,6 @@ size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
 int64_t checked_numel(std::string_view op, const Shape&);
 /// The position of the i-th element in row-major order.
 Dims position_of(int64_t i, const Shape&);
+}  // namespace detail
 
 }  // namespace tg

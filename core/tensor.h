@@ -29,7 +29,7 @@ class Tensor {
   const Layout& layout() const { return var().value->layout; }
   const Shape& shape() const { return layout().shape; }
   /// The size of one dimension; negative ones count from the end. An Error outside of [-ndim, ndim).
-  int64_t size(int64_t dim) const { return shape()[normal_dim("size", dim, shape())]; }
+  int64_t size(int64_t dim) const { return shape()[detail::normal_dim("size", dim, shape())]; }
   size_t ndim() const { return shape().size(); }
   DType dtype() const { return layout().dtype; }
   Device device() const { return layout().device; }
@@ -38,7 +38,7 @@ class Tensor {
   bool is_contiguous() const { return layout().is_contiguous(); }
   /// The id of the Variable: unique in the process, kept by assign().
   uint64_t id() const { return var().id; }
-  bool materialised() const { return bool(var().value->storage); }  ///< false while lazy
+  bool materialized() const { return bool(var().value->storage); }  ///< false while lazy
   /// Whether backward() computes a gradient for this tensor: a leaf that asks for one, or a result on the tape.
   bool requires_grad() const { return var_ && var_->requires_grad; }
   /// Turns the gradient of this leaf on or off. An Error unless it is a leaf.

@@ -36,7 +36,7 @@ struct Value : Counted<Value> {
   uint32_t version = 0;  ///< storage version when the op wrote it
   /// Storage version that bf16_copy shows; kUnset: the version that the op wrote.
   uint32_t bf16_of = 0;
-  Ref<Value> bf16_copy;  ///< elements in bf16 by parameter_as() (core/engine/bf16_copy.h)
+  Ref<Value> bf16_copy;  ///< elements in bf16 by cast_parameter() (core/engine/bf16_copy.h)
   explicit Value(const Layout&);
   Value(const Layout&, Ref<Storage>);  ///< the current elements
   ~Value();

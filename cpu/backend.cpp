@@ -36,11 +36,11 @@ class CpuRuntime final : public BackendRuntime {
  public:
   int device_count() const override { return 1; }
   std::string describe(int) const override {
-    const int level = kernel_level(Backend::cpu);
+    const int level = tg::detail::kernel_level(Backend::cpu);
     return fmt::format("{}, {} thread(s){}{}", level <= 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level),
                        num_threads(), int8_products(), bf16_products());
   }
-  std::string_view bf16_way() const override { return name_of(bf16_path()); }
+  std::string_view bf16_method() const override { return name_of(bf16_path()); }
   size_t memory(int) const override { return size_t(detail::memory_limit()); }
   Allocator& allocator(int) override { return cpu_allocator(); }
   bool runs_in_chains(const Op&) override { return true; }

@@ -23,8 +23,8 @@ template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, C
 }
 /// Registers the kernels of F and its gradient.
 template <class F> bool add_unary(const KernelOrigin& o) {
-  if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
-  return add_kernel<op::Unary<F>, Backend::cpu, unary<F>>(o);
+  if constexpr (!op::is_linear<F>) tg::detail::add_kernel<op::UnaryGrad<F>, Backend::cpu, unary_grad<F>>(o);
+  return tg::detail::add_kernel<op::Unary<F>, Backend::cpu, unary<F>>(o);
 }
 
 }  // namespace tg::cpu::TG_ISA_NS

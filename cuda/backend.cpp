@@ -152,7 +152,7 @@ class CudaRuntime final : public BackendRuntime {
   std::unique_ptr<tg::detail::DeviceProfiler> profiler() override { return make_profiler(); }
   void synchronize(int i) override {
     check(cudaStreamSynchronize(stream_of(i)), "synchronize", "waiting for kernels");
-    note_synchronised();
+    note_synchronized();
     throw_bad_index(i);
   }
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
@@ -167,7 +167,7 @@ class CudaRuntime final : public BackendRuntime {
   }
   void copy_to_host(int i, void* to, const void* from, size_t bytes) override {
     state(i).staging.to_host(to, from, bytes, stream_of(i));
-    note_synchronised();
+    note_synchronized();
     throw_bad_index(i);
   }
 };

@@ -8,13 +8,13 @@
 namespace tg::cuda {
 namespace {
 template <class F> struct Value {
-  template <class T, class... Y> __device__ __forceinline__ static T f(Numbers<T>, T x, Y... y) {
+  template <class T, class... Y> __device__ __forceinline__ static T f(Scalars<T>, T x, Y... y) {
     return F::f(x, y...);
   }
 };
 template <class F> struct Slope {  // (x, y, dy) or (saved, dy)
-  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x, T y, T g) { return F::df(x, y) * g; }
-  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T s, T g) { return F::df(s, s) * g; }
+  template <class T> __device__ __forceinline__ static T f(Scalars<T>, T x, T y, T g) { return F::df(x, y) * g; }
+  template <class T> __device__ __forceinline__ static T f(Scalars<T>, T s, T g) { return F::df(s, s) * g; }
 };
 
 template <class F> void unary(const op::Unary<F>&, Bufs in, Bufs out, Context& c) {
@@ -33,8 +33,8 @@ template <class F> void unary_grad(const op::UnaryGrad<F>&, Bufs in, Bufs out, C
 }
 /// Registers value and gradient of F on CUDA.
 template <class F> bool add_unary(const KernelOrigin& o) {
-  if constexpr (!op::is_linear<F>) add_kernel<op::UnaryGrad<F>, Backend::cuda, unary_grad<F>>(o);
-  return add_kernel<op::Unary<F>, Backend::cuda, unary<F>>(o);
+  if constexpr (!op::is_linear<F>) tg::detail::add_kernel<op::UnaryGrad<F>, Backend::cuda, unary_grad<F>>(o);
+  return tg::detail::add_kernel<op::Unary<F>, Backend::cuda, unary<F>>(o);
 }
 }  // namespace
 

@@ -30,7 +30,7 @@ Tensor with_rows(const Tensor& x) {
 }
 // Checks all except heads. x begins with the batch.
 void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x, Inputs extra) {
-  TG_CHECK(o.causal || !o.starts, value,
+  TG_CHECK(o.causal || !o.query_starts, value,
            "[{}] starts were given, and the mask is not causal. Without a mask the position of a query has no effect: "
            "leave starts out, or pass {{.causal = true}}.",
            op);
@@ -38,7 +38,7 @@ void check_form(std::string_view op, const op::AttentionForm& o, const Tensor& x
     check::index(op, extra[i]);
     TG_CHECK(extra[i].shape() == Shape{x.size(0)}, shape,
              "[{}] {} is {}, and q is {}. It must be ({}): one number for each sequence.", op,
-             i == 0 && o.lengths ? "lengths" : "starts", extra[i], x, x.size(0));
+             i == 0 && o.kv_lengths ? "lengths" : "starts", extra[i], x, x.size(0));
   }
   TG_CHECK(std::isfinite(o.scale), value, "[{}] scale is {}. It must be finite; 0 means 1 / sqrt({}).", op, o.scale,
            x.size(3));
@@ -62,7 +62,7 @@ struct Parts {  // x (B, T, NH + 2 kv, HS)
 // Work of `products` dot products per visible pair.
 OpWork work_of_pairs(const op::AttentionForm& o, OpWork w, const Shape& q, const Shape& k, double products) {
   const auto heads = double(q[0] * q[1]), from = double(q[2]), to = double(k[2]);
-  const double pairs = o.causal && !o.starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
+  const double pairs = o.causal && !o.query_starts ? from * (to - from) + from * (from + 1) / 2 : from * to;
   w.multiply_adds = products * heads * pairs * double(q[3]);
   return w;
 }
@@ -103,7 +103,7 @@ Layouts op::Attention::infer(Inputs in) const {
            q, k, s[1], ks[1]);
   TG_CHECK(ks[2] > 0, shape, "[attention] k and v are {}: there are no keys to attend to. Pass at least one.", k);
   TG_CHECK(
-      !o.causal || o.starts || s[2] <= ks[2], shape,
+      !o.causal || o.query_starts || s[2] <= ks[2], shape,
       "[attention] q is {}, k and v are {}: with the causal mask the first {} queries see no key. Pass at least as "
       "many keys as queries, or {{.causal = false}}.",
       q, k, s[2] - ks[2]);
@@ -129,9 +129,9 @@ Tensor hidden(const op::AttentionForm& o, int64_t tq, int64_t tk, Inputs extra, 
   Tensor r;
   if (o.causal) {
     const Tensor i = reshape(count(tq), {tq, 1});
-    r = gt(count(tk), o.starts ? i + each(extra[extra.size() - 1]) : i + double(tk - tq));
+    r = gt(count(tk), o.query_starts ? i + each(extra[extra.size() - 1]) : i + double(tk - tq));
   }
-  if (!o.lengths) return r;
+  if (!o.kv_lengths) return r;
   const Tensor padding = ge(count(tk), each(extra[0]));  // (B, 1, 1, 1, Tk)
   return r ? logical_or(r, padding) : padding;
 }
@@ -148,9 +148,9 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
   Tensor scores = matmul(q, k, {.trans_b = true}) * scale;  // (B, NHkv, G, Tq, Tk)
   const Tensor mask = hidden(o, tq, tk, in.subspan(6), scores.device());
   // Rows that may see nothing get a finite number: -infinity alone has no softmax.
-  if (mask) scores = masked_fill(scores, mask, o.lengths ? -1e30 : -std::numeric_limits<double>::infinity());
+  if (mask) scores = masked_fill(scores, mask, o.kv_lengths ? -1e30 : -std::numeric_limits<double>::infinity());
   Tensor p = softmax(scores);
-  if (o.lengths) p = masked_fill(p, mask, 0);
+  if (o.kv_lengths) p = masked_fill(p, mask, 0);
   const Tensor dp = matmul(dy, v, {.trans_b = true});
   const Tensor ds = p * (dp - row_sum(dp * p)) * scale;
   const auto of_keys = [&](const Tensor& x) { return reshape(sum(x, {2}), ks).to(in[1].dtype()); };
@@ -160,9 +160,9 @@ Tensors op::AttentionGrad::compose(Inputs in) const {
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& o) {
   Tensors in{with_rows(q), with_rows(k), with_rows(v)};
-  for (const Tensor* extra : {&o.lengths, &o.starts})
+  for (const Tensor* extra : {&o.kv_lengths, &o.query_starts})
     if (*extra) in.emplace_back(*extra);
-  const op::AttentionForm form{o.causal, o.scale, bool(o.lengths), bool(o.starts)};
+  const op::AttentionForm form{o.causal, o.scale, bool(o.kv_lengths), bool(o.query_starts)};
   return std::move(emit(make_ref<op::Attention>(form), Inputs(in.data(), in.size()))[0]);
 }
 
@@ -202,14 +202,14 @@ Tensors op::SelfAttentionGrad::compose(Inputs in) const {
 }
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& o) {
   Tensors in{with_rows(x)};
-  for (const Tensor* extra : {&o.lengths, &o.starts})
+  for (const Tensor* extra : {&o.kv_lengths, &o.query_starts})
     if (*extra) in.emplace_back(*extra);
-  const op::AttentionForm form{o.causal, o.scale, bool(o.lengths), bool(o.starts)};
+  const op::AttentionForm form{o.causal, o.scale, bool(o.kv_lengths), bool(o.query_starts)};
   return std::move(emit(make_ref<op::SelfAttention>(form, kv_heads), Inputs(in.data(), in.size()))[0]);
 }
 
-void by_parts(const op::SelfAttention& op, Bufs in, Bufs out, Context& c,
-              void (*attention)(const op::Attention&, Bufs, Bufs, Context&)) {
+void kernel::by_parts(const op::SelfAttention& op, Bufs in, Bufs out, Context& c,
+                      void (*attention)(const op::Attention&, Bufs, Bufs, Context&)) {
   const Parts x(*in[0].layout, op.kv_heads);
   const Layout y = heads_of(*out[0].layout);
   SmallVec<Buf, 5> from{{&x.q, in[0].bytes}, {&x.k, in[0].bytes}, {&x.v, in[0].bytes}};
@@ -217,8 +217,8 @@ void by_parts(const op::SelfAttention& op, Bufs in, Bufs out, Context& c,
   const std::array to{Buf{&y, out[0].bytes}, out[1]};
   attention(op::Attention(op.o), {from.data(), from.size()}, to, c);
 }
-void by_parts(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c,
-              void (*attention)(const op::AttentionGrad&, Bufs, Bufs, Context&)) {
+void kernel::by_parts(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c,
+                      void (*attention)(const op::AttentionGrad&, Bufs, Bufs, Context&)) {
   const Parts x(*in[0].layout, op.kv_heads), dx(*out[0].layout, op.kv_heads);
   const Layout y = heads_of(*in[1].layout), dy = heads_of(*in[3].layout);
   SmallVec<Buf, 8> from{{&x.q, in[0].bytes}, {&x.k, in[0].bytes}, {&x.v, in[0].bytes}, {&y, in[1].bytes}, in[2],
@@ -228,8 +228,8 @@ void by_parts(const op::SelfAttentionGrad& op, Bufs in, Bufs out, Context& c,
   attention(op::AttentionGrad(op.o), {from.data(), from.size()}, to, c);
 }
 
-Error attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position,
-                             int64_t most) {
+Error kernel::attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position,
+                                     int64_t most) {
   return Error(Error::Kind::value,
                fmt::format("[{}] {} of sequence {} is {}, and there are {} keys. It must be from 0 to {}.", op, what,
                            position, value, most, most));

@@ -9,13 +9,13 @@ namespace tg {
 
 /// Options of attention(). Query i of sequence b sees keys j < lengths[b] and, if causal, j <= starts[b] + i.
 struct AttentionOptions {
-  bool causal = false;  ///< without starts, query i sees j <= i + Tk - Tq
+  bool causal = false;  ///< without query_starts, query i sees j <= i + Tk - Tq
   double scale = 0;     ///< factor of the scores; 0 means 1 / sqrt(HS)
   /// (B) i32 or i64: the number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
-  Tensor lengths = {};
+  Tensor kv_lengths = {};
   /// (B) i32 or i64: position of the first query among the keys, 0 to Tk; needs causal. For caches longer than the
   /// text. Empty: Tk - Tq.
-  Tensor starts = {};
+  Tensor query_starts = {};
 };
 namespace op {
 
@@ -23,9 +23,9 @@ namespace op {
 struct AttentionForm {
   bool causal;
   double scale;
-  bool lengths, starts;                                              ///< true: last inputs, in this order
-  size_t extra() const { return size_t(lengths) + size_t(starts); }  ///< number of these inputs
-  void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(lengths), k.add(starts); }
+  bool kv_lengths, query_starts;                                              ///< true: last inputs, in this order
+  size_t extra() const { return size_t(kv_lengths) + size_t(query_starts); }  ///< number of these inputs
+  void key(StructuralHash& k) const { k.add(causal), k.add(scale), k.add(kv_lengths), k.add(query_starts); }
 };
 /// (q, k, v, lengths?, starts?) -> (y, lse). lse (B, NH, Tq): log-sum-exp per row of scores, f64 for f64 inputs, else
 /// f32.
@@ -90,6 +90,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attent
 /// attention().
 Tensor self_attention(const Tensor& x, int64_t kv_heads, const AttentionOptions& = {});
 
+namespace kernel {
 /// Runs a kernel of attention() on views of self_attention()'s buffers.
 /// @{
 void by_parts(const op::SelfAttention&, Bufs in, Bufs out, Context&,
@@ -100,9 +101,9 @@ template <class Op, auto attention> void by_parts(const Op& op, Bufs in, Bufs ou
   by_parts(op, in, out, c, attention);
 }
 /// @}
-
-/// For kernels: the Error of a length or start outside [0, most]. `position`: its sequence; `what`: "lengths" or
+/// The Error of a length or start outside [0, most]. `position`: its sequence; `what`: "lengths" or
 /// "starts".
 Error attention_span_outside(std::string_view op, std::string_view what, int64_t value, int64_t position, int64_t most);
+}  // namespace kernel
 
 }  // namespace tg

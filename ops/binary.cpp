@@ -10,12 +10,12 @@ void check_arithmetic(std::string_view name, const Tensor& x, bool integers) {
 }
 }  // namespace
 
-Layouts infer_binary(std::string_view name, Inputs in, bool integers) {
+Layouts detail::infer_binary(std::string_view name, Inputs in, bool integers) {
   check::same_dtype(name, in[0], in[1]);
   check_arithmetic(name, in[0], integers);
   return {Layout::contiguous(check::broadcast(name, in), in[0].dtype(), in[0].device())};
 }
-Layouts infer_scalar(std::string_view name, Inputs in, double s, bool integers) {
+Layouts detail::infer_scalar(std::string_view name, Inputs in, double s, bool integers) {
   check_arithmetic(name, in[0], integers);
   TG_CHECK(is_float(in[0].dtype()) || s == std::floor(s), dtype,
            "[{}] {} is no whole number and the tensor is {}. Use .to(DType::f32) first.", name, s, in[0]);

@@ -113,6 +113,7 @@ template <class F> inline constexpr bool has_partials = requires { F::kGradName;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
+namespace detail {
 /// The text of an Expression: each \@ becomes the name of F in namespace tg.
 template <class F> std::string expression_of(std::string_view text) {
   constexpr std::string_view here = __PRETTY_FUNCTION__;  // "... [with F = tg::Gelu; ...]"
@@ -122,11 +123,12 @@ template <class F> std::string expression_of(std::string_view text) {
   for (const char c : text) c == '@' ? s += name : s += c;
   return s;
 }
-
 /// Broadcast layout of two operands with equal dtypes, for the op `name`.
 Layouts infer_binary(std::string_view name, Inputs, bool integers);
 /// Layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_scalar(std::string_view name, Inputs, double s, bool integers);
+}  // namespace detail
+
 namespace op {
 
 /// (x, y, dz) -> dz times a partial derivative of F(x, y), in dz's shape.
@@ -142,7 +144,8 @@ template <class F> struct BinaryGrad : OpOf<BinaryGrad<F>> {
   }
   void key(StructuralHash& k) const override { k.add(by_y); }
   Expression expression() const override {
-    static const std::string dx = expression_of<F>("@::dx($0, $1) * $2"), dy = expression_of<F>("@::dy($0, $1) * $2");
+    static const std::string dx = detail::expression_of<F>("@::dx($0, $1) * $2"),
+                             dy = detail::expression_of<F>("@::dy($0, $1) * $2");
     return {by_y ? dy : dx};
   }
 };
@@ -162,7 +165,8 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
   }
   void key(StructuralHash& k) const override { k.add(left); }
   Expression expression() const override {
-    static const std::string dx = expression_of<F>("@::dx($0, #0) * $1"), dy = expression_of<F>("@::dy(#0, $0) * $1");
+    static const std::string dx = detail::expression_of<F>("@::dx($0, #0) * $1"),
+                             dy = detail::expression_of<F>("@::dy(#0, $0) * $1");
     return {left ? dy : dx, {s}};
   }
 };
@@ -170,9 +174,9 @@ template <class F> struct BinaryScalarGrad : OpOf<BinaryScalarGrad<F>> {
 template <class F> struct Binary : OpOf<Binary<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = OpKind::pointwise, .may_alias = mask_of(0, 1)}; }
-  Layouts infer(Inputs in) const override { return infer_binary(kName, in, takes_integers<F>); }
+  Layouts infer(Inputs in) const override { return detail::infer_binary(kName, in, takes_integers<F>); }
   Expression expression() const override {
-    static const std::string text = expression_of<F>("@::f($0, $1)");
+    static const std::string text = detail::expression_of<F>("@::f($0, $1)");
     return {text};
   }
   Mask saves_in(Mask tracked) const override {
@@ -202,9 +206,10 @@ template <class F> struct BinaryScalar : OpOf<BinaryScalar<F>> {
   Traits traits() const override {
     return {.kind = OpKind::pointwise, .may_alias = mask_of(0), .dynamic_attributes = true};
   }
-  Layouts infer(Inputs in) const override { return infer_scalar(F::kName, in, s, takes_integers<F>); }
+  Layouts infer(Inputs in) const override { return detail::infer_scalar(F::kName, in, s, takes_integers<F>); }
   Expression expression() const override {
-    static const std::string right = expression_of<F>("@::f($0, #0)"), on_left = expression_of<F>("@::f(#0, $0)");
+    static const std::string right = detail::expression_of<F>("@::f($0, #0)"),
+                             on_left = detail::expression_of<F>("@::f(#0, $0)");
     return {left ? on_left : right, {s}};
   }
   Mask saves_in(Mask) const override {

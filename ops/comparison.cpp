@@ -36,12 +36,12 @@ void add_bound(StructuralHash& k, const std::optional<double>& bound) {
 }
 }  // namespace
 
-Layouts infer_compare(std::string_view op, Inputs in, bool bools) {
+Layouts detail::infer_compare(std::string_view op, Inputs in, bool bools) {
   check::same_dtype(op, in[0], in[1]);
   check_comparable(op, in[0], bools);
   return {Layout::contiguous(check::broadcast(op, in), DType::boolean, in[0].device())};
 }
-Layouts infer_compare_scalar(std::string_view op, Inputs in, double s, bool bools) {
+Layouts detail::infer_compare_scalar(std::string_view op, Inputs in, double s, bool bools) {
   check_comparable(op, in[0], bools);
   check::representable(op, s, in[0].dtype());
   return {Layout::contiguous(in[0].shape(), DType::boolean, in[0].device())};

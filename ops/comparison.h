@@ -62,19 +62,22 @@ struct ClampFn {
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY
+namespace detail {
 /// Bool layout of two broadcast operands with equal dtypes, for the op `name`.
 Layouts infer_compare(std::string_view name, Inputs, bool bools);
 /// Bool layout of a tensor and a number, for the op `name`. An Error if the dtype lacks the number.
 Layouts infer_compare_scalar(std::string_view name, Inputs, double s, bool bools);
+}  // namespace detail
+
 namespace op {
 
 /// (x, y) -> bool, with broadcasting.
 template <class F> struct Compare : OpOf<Compare<F>> {
   static constexpr auto kName = F::kName;
   Traits traits() const override { return {.kind = OpKind::pointwise}; }
-  Layouts infer(Inputs in) const override { return infer_compare(kName, in, F::kBools); }
+  Layouts infer(Inputs in) const override { return detail::infer_compare(kName, in, F::kBools); }
   Expression expression() const override {
-    static const std::string text = expression_of<F>("@::f($0, $1)");
+    static const std::string text = detail::expression_of<F>("@::f($0, $1)");
     return {text};
   }
 };
@@ -84,9 +87,9 @@ template <class F> struct CompareScalar : OpOf<CompareScalar<F>> {
   double s;
   explicit CompareScalar(double number) : s(number) {}
   Traits traits() const override { return {.kind = OpKind::pointwise, .dynamic_attributes = true}; }
-  Layouts infer(Inputs in) const override { return infer_compare_scalar(F::kName, in, s, F::kBools); }
+  Layouts infer(Inputs in) const override { return detail::infer_compare_scalar(F::kName, in, s, F::kBools); }
   Expression expression() const override {
-    static const std::string text = expression_of<F>("@::f($0, #0)");
+    static const std::string text = detail::expression_of<F>("@::f($0, #0)");
     return {text, {s}};
   }
 };

@@ -7,7 +7,7 @@
 namespace tg {
 namespace {
 Layout checked(std::string_view op, const Shape& s, DType t, Device d) {
-  checked_numel(op, s);
+  detail::checked_numel(op, s);
   runtime_of(d);
   return Layout::contiguous(s, t, d);
 }

@@ -39,7 +39,7 @@ Tensors op::FragmentWeights::vjp(const Vjp& v) const {
 Tensor fragment_weights(const Tensor& x, const Tensor& selector) {
   return emit1(stateless<op::FragmentWeights>(), {x, selector});
 }
-Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x) {
+Error kernel::score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x) {
   return {Error::Kind::non_finite,
           fmt::format("[fragment_weights] the score of row {}, fragment {} is {}; x is {}. Scores must be finite: look "
                       "for NaN or infinities in x and in the selector{}.",

@@ -40,7 +40,9 @@ Tensor fragment_weights(const Tensor& x, const Tensor& selector);
 /// device see indexing.h.
 Tensor index_matmul(const Tensor& a, const Tensor& b, const Tensor& index, bool trans_b = false);
 
-/// For kernels: the Error of a score that is not finite.
+namespace kernel {
+/// The Error of a score that is not finite.
 Error score_not_finite(int64_t row, int64_t fragment, double score, const Layout& x);
+}  // namespace kernel
 
 }  // namespace tg

@@ -22,7 +22,7 @@ void check_elements(std::string_view op, const Tensor& x, const Tensor& index, s
 }
 size_t checked_dim(std::string_view op, const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[{}] input 0 is an empty tensor{}", op, detail::about_empty());
-  return normal_dim(op, dim, x.shape());
+  return detail::normal_dim(op, dim, x.shape());
 }
 }  // namespace
 
@@ -130,13 +130,14 @@ void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tenso
   emit_update(make_ref<op::SliceUpdate>(d), std::vector{x, update, start}, 1);
 }
 
-Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size) {
+Error kernel::slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size) {
   return Error(Error::Kind::value,
                fmt::format("[{}] start {} at position {}: {} slices from there on do not fit into dimension {}, which "
                            "has size {}. A start must be from 0 to {}.",
                            op, start, position, n, dim, size, size - n));
 }
-Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size) {
+Error kernel::index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim,
+                            int64_t size) {
   return Error(Error::Kind::value,
                fmt::format("[{}] index {} at position {} of index {} is outside of dimension {}, which has size {}. "
                            "Indices must be in [0, {}); negative ones do not count from the end.",
@@ -165,7 +166,7 @@ Tensors op::Embedding::vjp(const Vjp& v) const {
 }
 Tensor embedding(const Tensor& ids, const Tensor& table) { return emit1(stateless<op::Embedding>(), {ids, table}); }
 
-Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows) {
+Error kernel::id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows) {
   return Error(
       Error::Kind::value,
       fmt::format(

@@ -99,17 +99,17 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index);
 /// needs one, outside of a NoGradScope.
 void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tensor& update);
 
-/// For kernels: the Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: the start's.
+namespace kernel {
+/// The Error of a start where n slices do not fit into dimension `dim` of `size`; `position`: the start's.
 Error slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size);
-
-/// For kernels: the Error of an index outside dimension `dim` of `size`; `where`: its position in `index`.
+/// The Error of an index outside dimension `dim` of `size`; `where`: its position in `index`.
 Error index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim, int64_t size);
+/// The Error of an id outside a table of `rows` rows; `where`: its position in `ids`.
+Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows);
+}  // namespace kernel
 
 /// Rows of table (V, C), f64, f32 or bf16, that ids (...), i32 or i64, name: (..., C). When the op runs, an id outside
 /// [0, V) is an Error, see above.
 Tensor embedding(const Tensor& ids, const Tensor& table);
-
-/// For kernels: the Error of an id outside a table of `rows` rows; `where`: its position in `ids`.
-Error id_outside(int64_t id, const Dims& where, const Layout& ids, int64_t rows);
 
 }  // namespace tg

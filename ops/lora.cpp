@@ -41,9 +41,9 @@ Layouts op::Lora::infer(Inputs in) const {
 Tensors op::Lora::vjp(const Vjp& v) const {
   const Shape& xs = v.in_shape(0);
   const int64_t rows = rows_of(xs);
-  constexpr MatmulOptions plain{.products = MatmulPrecision::highest},
-      by_transposed{.trans_b = true, .products = plain.products},
-      transposed{.trans_a = true, .products = plain.products};
+  constexpr MatmulOptions plain{.precision = MatmulPrecision::highest},
+      by_transposed{.trans_b = true, .precision = plain.precision},
+      transposed{.trans_a = true, .precision = plain.precision};
   const Tensor &dy = v.grad(0), &dh_alone = v.grad(1);  // dh_alone: in second derivatives
   Tensor g, dh;                                         // (T, out), (T, r)
   if (dy) g = reshape(dy, {rows, v.in_shape(2)[1]});

@@ -70,14 +70,14 @@ std::string text_of(std::optional<int64_t> ignore_index) {
   return ignore_index ? fmt::format("{}", *ignore_index) : "not set";
 }
 }  // namespace
-Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
-                     std::optional<int64_t> ignore_index) {
+Error kernel::target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
+                             std::optional<int64_t> ignore_index) {
   return Error(Error::Kind::value,
                fmt::format("[cross_entropy] target {} at position {} of targets {} is no class. Targets must be in [0, "
                            "{}), the last size of the logits, or ignore_index ({}). Check the targets.",
                            target, where, targets, classes, text_of(ignore_index)));
 }
-Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index) {
+Error kernel::no_rows_left(int64_t targets, std::optional<int64_t> ignore_index) {
   return Error(Error::Kind::value,
                fmt::format("[cross_entropy] no row is left for the mean: 0 of {} target(s) differ from ignore_index "
                            "({}). The mean needs one or more. Drop such batches, or use Reduction::sum, which is 0.",

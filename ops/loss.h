@@ -79,10 +79,12 @@ Tensor l1_loss(const Tensor& x, const Tensor& target, Reduction = Reduction::mea
 /// positive and finite.
 Tensor huber_loss(const Tensor& x, const Tensor& target, double delta = 1, Reduction = Reduction::mean);
 
-/// For kernels: the Error of a target that is no class; `where`: its position in `targets`.
+namespace kernel {
+/// The Error of a target that is no class; `where`: its position in `targets`.
 Error target_outside(int64_t target, const Dims& where, const Layout& targets, int64_t classes,
                      std::optional<int64_t> ignore_index);
-/// For kernels: the Error of a mean over no rows.
+/// The Error of a mean over no rows.
 Error no_rows_left(int64_t targets, std::optional<int64_t> ignore_index);
+}  // namespace kernel
 
 }  // namespace tg

@@ -79,7 +79,7 @@ Tensors op::Matmul::vjp(const Vjp& v) const {
 }
 Tensor matmul(const Tensor& a, const Tensor& b, MatmulOptions o) {
   if (!o.trans_a && !o.trans_b)
-    return emit1(shared<op::Matmul>(o.products, [](MatmulPrecision p) { return new op::Matmul({.products = p}); }),
+    return emit1(shared<op::Matmul>(o.precision, [](MatmulPrecision p) { return new op::Matmul({.precision = p}); }),
                  {a, b});
   return emit1(make_ref<op::Matmul>(o), {a, b});
 }
@@ -116,8 +116,8 @@ Tensors op::Linear::vjp(const Vjp& v) const {
   const int64_t rows = Shape(xs.begin(), xs.end() - 1).product();
   const Tensor flat = reshape(g, {rows, ws[0]});
   Tensors r;
-  r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1), {.products = products}), xs) : Tensor());
-  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {rows, ws[1]}), {.trans_a = true, .products = products})
+  r.emplace_back(v.wants(0) ? reshape(matmul(flat, v.in(1), {.precision = precision}), xs) : Tensor());
+  r.emplace_back(v.wants(1) ? matmul(flat, reshape(v.in(0), {rows, ws[1]}), {.trans_a = true, .precision = precision})
                             : Tensor());
   if (v.inputs() > 2) r.emplace_back(v.wants(2) ? sum(flat, {0}) : Tensor());
   return r;

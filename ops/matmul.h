@@ -11,8 +11,9 @@ namespace tg {
 /// Options of matmul().
 struct MatmulOptions {
   bool trans_a = false, trans_b = false;  ///< swaps the last two dimensions of a, or b
-  MatmulPrecision products = matmul_precision();
+  MatmulPrecision precision = matmul_precision();
 };
+namespace detail {
 /// Concatenates string literals at compile time.
 template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const char (&a)[A], const char (&b)[B]) {
   std::array<char, A + B - 1> r{};
@@ -20,6 +21,7 @@ template <size_t A, size_t B> constexpr std::array<char, A + B - 1> joined(const
   for (size_t i = 0; i < B; ++i) r[A - 1 + i] = b[i];
   return r;
 }
+}  // namespace detail
 
 namespace op {
 
@@ -33,18 +35,18 @@ struct Matmul : OpOf<Matmul> {
     return (tracked & 1) << 1 | (tracked & 2) >> 1;  // a frozen weight keeps no activations
   }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(o.trans_a), k.add(o.trans_b), k.add(int(o.products)); }
+  void key(StructuralHash& k) const override { k.add(o.trans_a), k.add(o.trans_b), k.add(int(o.precision)); }
   OpWork work(Bufs in, Bufs out) const override;
 };
 /// (x, weight[, bias]) -> x weight^T + bias.
 struct Linear : OpOf<Linear> {
   static constexpr auto kName = "linear";
-  MatmulPrecision products;
-  explicit Linear(MatmulPrecision p) : products(p) {}
+  MatmulPrecision precision;
+  explicit Linear(MatmulPrecision p) : precision(p) {}
   Layouts infer(Inputs) const override;
   Mask saves_in(Mask tracked) const override { return (tracked & 1) << 1 | (tracked & 2) >> 1; }
   Tensors vjp(const Vjp&) const override;
-  void key(StructuralHash& k) const override { k.add(int(products)); }
+  void key(StructuralHash& k) const override { k.add(int(precision)); }
   OpWork work(Bufs in, Bufs out) const override;
 };
 
@@ -53,15 +55,15 @@ using ActivationFns = TypeList<Relu, Silu, Gelu, GeluTanh>;
 /// (x, weight[, bias]) -> F(linear(x, weight[, bias])), the same bits, in place. The gradient goes through the two ops,
 /// since linear()'s result is not kept.
 template <class F> struct LinearActivation : OpOf<LinearActivation<F>> {
-  static constexpr auto kChars = joined("linear_", F::kName);
+  static constexpr auto kChars = detail::joined("linear_", F::kName);
   static constexpr const char* kName = kChars.data();
-  MatmulPrecision products;
-  explicit LinearActivation(MatmulPrecision p) : products(p) {}
-  Layouts infer(Inputs in) const override { return Linear(products).infer(in); }
+  MatmulPrecision precision;
+  explicit LinearActivation(MatmulPrecision p) : precision(p) {}
+  Layouts infer(Inputs in) const override { return Linear(precision).infer(in); }
   Tensors compose(Inputs in) const override {
-    return {emit1(stateless<Unary<F>>(), {emit(make_ref<Linear>(products), in)[0]})};
+    return {emit1(stateless<Unary<F>>(), {emit(make_ref<Linear>(precision), in)[0]})};
   }
-  void key(StructuralHash& k) const override { k.add(int(products)); }
+  void key(StructuralHash& k) const override { k.add(int(precision)); }
 };
 }  // namespace op
 

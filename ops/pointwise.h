@@ -263,7 +263,7 @@ template <class F> struct UnaryGrad : OpOf<UnaryGrad<F>> {
   Layouts infer(Inputs in) const override { return {contiguous_like(in[0])}; }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};  // run-time compilation does not know F
-    static const std::string text = expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
+    static const std::string text = detail::expression_of<F>(kDy == 2 ? "@::df($0, $1) * $2" : "@::df($0, $0) * $1");
     return {text};
   }
   Tensors compose(Inputs in) const override { return {(F::df(Sym(in[0]), Sym(in[kDy - 1])) * Sym(in[kDy])).tensor()}; }
@@ -278,7 +278,7 @@ template <class F> struct Unary : OpOf<Unary<F>> {
   }
   Expression expression() const override {
     if (!is_listed<F, UnaryFns>) return {};
-    static const std::string text = expression_of<F>("@::f($0)");
+    static const std::string text = detail::expression_of<F>("@::f($0)");
     return {text};
   }
   Mask saves_in(Mask) const override { return F::kSaves.x; }

@@ -31,11 +31,11 @@ const Pattern kSum = made_by<op::Binary<op::Add>>({kAny, kAny});
 // linear(x, w) + b. The bias is added before rounding: bf16 has other last bits, f64 and f32 the same.
 OpPtr linear_with_bias(Ops ops, LayoutsIn in) {
   if (in[2]->shape != Shape{in[1]->shape[0]}) return nullptr;
-  return make_ref<op::Linear>(static_cast<const op::Linear*>(ops[1])->products);
+  return make_ref<op::Linear>(static_cast<const op::Linear*>(ops[1])->precision);
 }
 // F(linear(x, w[, b])), the same bits. Not where the gradient reads F's input.
 template <class F> OpPtr linear_then(Ops ops, LayoutsIn) {
-  return make_ref<op::LinearActivation<F>>(static_cast<const op::Linear*>(ops[1])->products);
+  return make_ref<op::LinearActivation<F>>(static_cast<const op::Linear*>(ops[1])->precision);
 }
 // F(linear(x, w) + b): see linear_with_bias().
 template <class F> OpPtr linear_with_bias_then(Ops ops, LayoutsIn in) {
@@ -48,7 +48,7 @@ constexpr int64_t kLargestRank = 64;
 OpPtr low_rank(const Op* scaled, const Op* outer, const Op* inner, LayoutsIn in) {
   const auto plain = [](const Op* op) {
     const MatmulOptions& o = static_cast<const op::Matmul*>(op)->o;
-    return !o.trans_a && !o.trans_b && o.products == MatmulPrecision::highest;
+    return !o.trans_a && !o.trans_b && o.precision == MatmulPrecision::highest;
   };
   const Shape &x = in[0]->shape, &a = in[1]->shape, &b = in[2]->shape;
   const bool based = in.size() > 3, fits = a.size() == 2 && b.size() == 2 && a[1] <= kLargestRank;

@@ -79,7 +79,7 @@ Tensor rope(const Tensor& x, const RopeOptions& o) {
   return o.starts ? emit1(op, {x, o.starts}) : emit1(op, {x});
 }
 
-Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows) {
+Error kernel::rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows) {
   return Error(Error::Kind::value, fmt::format("[{}] {} rows of sequence {} from position {} on. Positions must be in "
                                                "[0, {}).",
                                                op, rows, position, start, op::kRopeEnd));

@@ -74,6 +74,7 @@ struct Rope : OpOf<Rope> {
 inline constexpr int64_t kRopeEnd = int64_t(1) << 29;  ///< limit of math::sincos
 }  // namespace op
 
+namespace kernel {
 /// Rotation of a pair from a position to the next, for kernels.
 TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t pair, int64_t pairs) {
   const double f = std::pow(theta, -double(pair) / double(pairs));
@@ -85,14 +86,14 @@ TG_HD_INLINE double rope_frequency(double theta, const RopeScaling& s, int64_t p
   const double kept = (waves - s.low_freq) / (s.high_freq - s.low_freq);
   return (1 - kept) * (f / s.factor) + kept * f;
 }
+/// The Error of a start whose `rows` rows leave the valid positions; `position`: its sequence.
+Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows);
+}  // namespace kernel
 
 /// Rotates x (..., T, HS) by position. Row t has position start + t; (x_2i, x_2i+1) becomes (cos x_2i - sin x_2i+1, sin
 /// x_2i + cos x_2i+1). f64, f32, or bf16 (computed in f32, rounded once); angles are computed and reduced in f64. An
 /// Error if HS is odd, theta is below 1, the scaling is wrong, start is negative, or a position is 2^29 or more; for
 /// `starts` when the op runs, see indexing.h.
 Tensor rope(const Tensor& x, const RopeOptions& = {});
-
-/// For kernels: the Error of a start whose `rows` rows leave the valid positions; `position`: its sequence.
-Error rope_outside(std::string_view op, int64_t start, int64_t position, int64_t rows);
 
 }  // namespace tg

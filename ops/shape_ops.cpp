@@ -59,13 +59,13 @@ Tensors op::Split::vjp(const Vjp& v) const {
 }
 Layouts op::Expand::infer(Inputs in) const {
   Layout l = in[0].layout();
-  checked_numel(kName, to);
+  detail::checked_numel(kName, to);
   const Shape& from = l.shape;
   bool ok = from.size() <= to.size();
   for (size_t i = 0; ok && i < from.size(); ++i) ok = from[i] == 1 || from[i] == to[to.size() - from.size() + i];
   TG_CHECK(ok, shape, "[expand] {} cannot be repeated to {}. Aligned at the right, each size must be equal or 1.",
            in[0], to);
-  l.strides = broadcast_strides(l, to);
+  l.strides = detail::broadcast_strides(l, to);
   l.shape = to;
   l.aliases_input = 0;
   return {l};
@@ -132,11 +132,12 @@ Tensor reshape(const Tensor& x, const Shape& to) {
     if (s[i] == -1) free = int64_t(i);
   if (free >= 0) s[size_t(free)] = 1;
   const bool negative = std::any_of(s.begin(), s.end(), [](int64_t d) { return d < 0; });
-  const int64_t known = negative ? 0 : checked_numel("reshape", s);
+  const int64_t known = negative ? 0 : detail::checked_numel("reshape", s);
   if (free >= 0) s[size_t(free)] = -1;
   if (free >= 0 && known > 0 && x.numel() % known == 0) s[size_t(free)] = x.numel() / known;
   TG_CHECK(
-      std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) && checked_numel("reshape", s) == x.numel(),
+      std::all_of(s.begin(), s.end(), [](int64_t d) { return d >= 0; }) &&
+          detail::checked_numel("reshape", s) == x.numel(),
       shape,
       "[reshape] {} has {} elements and does not fit {}. The numbers of elements must be equal; one size may be -1.", x,
       x.numel(), to);
@@ -147,11 +148,12 @@ Tensor reshape(const Tensor& x, const Shape& to) {
 }
 Tensor transpose(const Tensor& x, int64_t a, int64_t b) {
   check::ndim_at_least("transpose", x, 2);
-  return emit1(make_ref<op::Transpose>(normal_dim("transpose", a, x.shape()), normal_dim("transpose", b, x.shape())),
+  return emit1(make_ref<op::Transpose>(detail::normal_dim("transpose", a, x.shape()),
+                                       detail::normal_dim("transpose", b, x.shape())),
                {x});
 }
 Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
-  const size_t d = normal_dim("slice", dim, x.shape());
+  const size_t d = detail::normal_dim("slice", dim, x.shape());
   const int64_t n = x.shape()[d], from = start < 0 ? start + n : start, to = std::min(n, stop < 0 ? stop + n : stop);
   TG_CHECK(0 <= from && from <= to, shape,
            "[slice] [{}, {}) of dimension {} is outside of {}. start must be in [0, {}] and not after stop.", start,
@@ -159,7 +161,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t stop) {
   return emit1(make_ref<op::Slice>(d, from, to), {x});
 }
 Tensors split(const Tensor& x, std::span<const int64_t> sizes, int64_t dim) {
-  const size_t d = normal_dim("split", dim, x.shape());
+  const size_t d = detail::normal_dim("split", dim, x.shape());
   int64_t left = x.shape()[d];
   bool ok = !sizes.empty();
   for (int64_t n : sizes) {
@@ -176,6 +178,6 @@ Tensor expand(const Tensor& x, const Shape& to) { return x.shape() == to ? x : e
 Tensor concat(Inputs x, int64_t dim) {
   TG_CHECK(!x.empty(), value, "[concat] got no tensors. Pass at least one.");
   TG_CHECK(x[0], value, "[concat] input 0 is an empty tensor{}", detail::about_empty());
-  return std::move(emit(make_ref<op::Concat>(normal_dim("concat", dim, x[0].shape())), x)[0]);
+  return std::move(emit(make_ref<op::Concat>(detail::normal_dim("concat", dim, x[0].shape())), x)[0]);
 }
 }  // namespace tg

@@ -17,7 +17,7 @@ Layouts checked_like(std::string_view op, const Tensor& x) {
 template <class OpT> Tensor along(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[{}] the input is an empty tensor{}", OpT::kName, detail::about_empty());
   check::ndim_at_least(OpT::kName, x, 1);
-  const auto d = int64_t(normal_dim(OpT::kName, dim, x.shape())), last = int64_t(x.ndim()) - 1;
+  const auto d = int64_t(detail::normal_dim(OpT::kName, dim, x.shape())), last = int64_t(x.ndim()) - 1;
   if (d == last) return emit1(stateless<OpT>(), {x});
   return transpose(emit1(stateless<OpT>(), {transpose(x, d, last)}), d, last);
 }

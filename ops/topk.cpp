@@ -20,7 +20,7 @@ Layouts op::ArgMax::infer(Inputs in) const {
 Tensor argmax(const Tensor& x, int64_t dim) {
   TG_CHECK(x, value, "[argmax] the input is an empty tensor{}", detail::about_empty());
   const NoGradScope off;  // an index has no gradient
-  return emit1(make_ref<op::ArgMax>(normal_dim("argmax", dim, x.shape())), {x});
+  return emit1(make_ref<op::ArgMax>(detail::normal_dim("argmax", dim, x.shape())), {x});
 }
 
 Layouts op::SelectTopK::infer(Inputs in) const {
@@ -50,7 +50,7 @@ Layouts op::ArgSort::infer(Inputs in) const {
 Tensor argsort(const Tensor& x, int64_t dim, SortOptions o) {
   TG_CHECK(x, value, "[argsort] the input is an empty tensor{}", detail::about_empty());
   const NoGradScope off;  // an index has no gradient
-  const size_t d = normal_dim("argsort", dim, x.shape());
+  const size_t d = detail::normal_dim("argsort", dim, x.shape());
   const auto turned = [&](const Tensor& t) { return d + 1 == x.ndim() ? t : transpose(t, int64_t(d), -1); };
   return turned(emit1(make_ref<op::ArgSort>(o.descending), {turned(x)}));
 }

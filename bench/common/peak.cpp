@@ -96,8 +96,8 @@ double avx2_int8(int64_t n) { TG_TWELVE("vpmaddwd %%ymm0, %%ymm1, %%ymm14\n\tvpa
 
 const Kernels& kernels() {
 #ifdef __x86_64__
-  if (isa_level() >= 4) return level4::kKernels;
-  if (isa_level() >= 3) return level3::kKernels;
+  if (detail::isa_level() >= 4) return level4::kKernels;
+  if (detail::isa_level() >= 3) return level3::kKernels;
 #endif
   return baseline::kKernels;
 }
@@ -181,7 +181,7 @@ double int8_rate(double total) {
   if (by("int8 by AMX")) return multiply_add_rate(amx_int8, 4 * 2.0 * 16 * 16 * 64, total);
   if (by("int8 by AVX512_VNNI")) return multiply_add_rate(avx512_int8, 12 * 2.0 * 64, total);
   if (by("int8 by AVX_VNNI")) return multiply_add_rate(vex_int8, 12 * 2.0 * 32, total);
-  if (kernel_level(Backend::cpu) >= 3) return multiply_add_rate(avx2_int8, 12 * 2.0 * 16, total);
+  if (detail::kernel_level(Backend::cpu) >= 3) return multiply_add_rate(avx2_int8, 12 * 2.0 * 16, total);
 #endif
   return multiply_add_rate(kernels().f32, kernels().flop_f32, total);
 }

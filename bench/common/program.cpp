@@ -30,7 +30,7 @@ void check_within(std::string_view program, std::string_view flag, int64_t x, in
 }
 
 Origin begin(const SharedFlags& f, int argc, char** argv, std::string_view how) {
-  if (!f.json.empty()) check_writable(f.json);
+  if (!f.json.empty()) detail::check_writable(f.json);
   if (f.cpu_time) use_cpu_time();
   if (f.cpu_time || f.threads != 0) set_num_threads(f.cpu_time ? 1 : int(f.threads));
   const Machine m = machine(Device::parse(f.device));
@@ -98,8 +98,8 @@ void check_fits(const std::string& run, int64_t batch, const std::function<int64
   for (int64_t less = batch / 2; less > 0; less /= 2)
     lists[0].push_back({fmt::format("--batch {}", less), [=] { return bytes(less); }});
   for (const Variant& v : others) lists.push_back({v});
-  check_fits({run, [&] { return bytes(batch); }}, device, [&](int64_t there) {
-    const std::string fit = what_fits(lists, there);
+  detail::check_fits({run, [&] { return bytes(batch); }}, device, [&](int64_t there) {
+    const std::string fit = detail::what_fits(lists, there);
     return fit.empty() ? "No --batch is small enough: make the model or the context smaller." : fit;
   });
 }

@@ -78,9 +78,9 @@ FragmentedSteps::FragmentedSteps(const FragmentedModel& model, CellMode mode, Fr
 }
 void FragmentedSteps::update(const Tensor& loss) {
   if (variant_.step == StepWay::folded)
-    adam_.backward_and_step(loss, {.unreached = Unreached::skip});
+    adam_.backward_and_step(loss, {.missing_grad = MissingGrad::skip});
   else
-    adam_.step(backward(loss), {.unreached = Unreached::skip});
+    adam_.step(backward(loss), {.missing_grad = MissingGrad::skip});
 }
 FragmentedSteps::Seconds FragmentedSteps::run() {
   Tensor y;

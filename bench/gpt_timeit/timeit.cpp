@@ -37,7 +37,7 @@ std::string TimeitRun::key() const {
 std::vector<TimeitRun> timeit_runs(const TimeitFlags& f) {
   std::vector<TimeitRun> runs;
   for (const std::string& size : f.sizes) {
-    known_place("size", size, kTimeitSizes);
+    detail::known_place("size", size, kTimeitSizes);
     for (const Computation c : f.computations)
       for (const int64_t warmup : f.warmups)
         for (const Word mixed : f.mixed) runs.push_back({size, c, warmup, mixed == Word::True});
@@ -63,7 +63,7 @@ TimeitPlan timeit_plan(const TimeitFlags& f) {
 }
 
 GptConfig timeit_config(const TimeitRun& r, const TimeitSetup& s) {
-  GptConfig c = arch(r.size == "medium" ? "gpt-medium-10k" : "gpt-small-10k");
+  GptConfig c = model_preset(r.size == "medium" ? "gpt-medium-10k" : "gpt-small-10k");
   if (r.size == "tiny") c.layers = 2, c.heads = 2, c.width = 32;
   c.context = s.context;
   c.vocab_size = s.vocab;

@@ -32,7 +32,7 @@ const std::set<std::string_view> kOfRuns{"compile", "max_steps",  "warmup",     
 
 RunConfig run_of(const StepFlags& f) {
   RunConfig base;
-  base.model = arch(f.arch);
+  base.model = model_preset(f.arch);
   if (base.model.vocab_size == 0) base.model.vocab_size = 256;  // nano takes its tokenizer's; here, bytes
   TrainConfig& t = base.train;
   t.max_steps = f.untimed + f.steps, t.warmup = 0, t.schedule = ScheduleKind::constant, t.min_lr = 0;
@@ -106,13 +106,13 @@ int measured(const StepFlags& f, int argc, char** argv) {
   fmt::print(
       "{}, {} parameters, {} x {} x {} tokens, {}: median {:.2f} ms of {} steps (p10 {:.2f}, p90 {:.2f}), {:.0f} "
       "tokens/s, loss {:.4f}, peak {}\n",
-      f.arch, params.count(), run.train.accumulate, run.train.batch, window, text_of(compiled, device), 1e3 * t.median,
-      t.runs, 1e3 * t.p10, 1e3 * t.p90, tokens / t.median, last.loss, readable_bytes(last.peak_bytes));
+      f.arch, params.numel(), run.train.accumulate, run.train.batch, window, text_of(compiled, device), 1e3 * t.median,
+      t.runs, 1e3 * t.p10, 1e3 * t.p90, tokens / t.median, last.loss, detail::readable_bytes(last.peak_bytes));
   if (!f.json.empty()) {
     Json j = json_of(origin);
     j["arch"] = f.arch;
     j["run"] = own_json(to_json(run));
-    j["parameters"] = params.count(), j["trained"] = trained.count();
+    j["parameters"] = params.numel(), j["trained"] = trained.numel();
     j["seconds"] = seconds;
     j["median"] = t.median, j["p10"] = t.p10, j["p90"] = t.p90;
     j["tokens_per_s"] = tokens / t.median;
@@ -128,15 +128,15 @@ int measured(const StepFlags& f, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const auto declare = [](Command& c, StepFlags& f) {
-    c.option("--arch", "NAME", "a named model: " + arch_names(), f.arch);
+    c.option("--arch", "NAME", "a named model: " + model_preset_names(), f.arch);
     declare_name(c, "--mode", "eager, or compiled: each step is one compiled function", f.mode);
     c.option("--steps", "timed ones", f.steps, 1, 1'000'000);
     c.option("--untimed", "steps before them", f.untimed, 0, 1'000'000);
     c.option("--lora-rank",
              "train adapters of this rank on all Linear layers of the blocks, over weights in --dtype; 0: train all",
              f.lora_rank, 0, 4096);
-    for (const RunField& field : run_fields()) {
-      if (kOfRuns.contains(field.name) || is_data_setting(field.name)) continue;
+    for (const RunField& field : detail::run_fields()) {
+      if (kOfRuns.contains(field.name) || detail::is_data_setting(field.name)) continue;
       std::string flag = "--" + field.name;
       std::replace(flag.begin(), flag.end(), '_', '-');
       c.option(flag, field.kind, field.value, field.help,

@@ -30,7 +30,7 @@ constexpr std::array kWays{Way::growing, Way::fixed, Way::compiled};
 constexpr std::array kNames{"growing cache, eager", "fixed cache, eager", "fixed cache, compiled"};
 
 GptConfig config_of(const DecodeFlags& f) {
-  GptConfig c = arch(f.arch);
+  GptConfig c = model_preset(f.arch);
   if (c.vocab_size == 0) c.vocab_size = 256;  // left to a tokenizer
   return c;
 }

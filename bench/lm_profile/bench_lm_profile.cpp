@@ -19,8 +19,8 @@ LmFigures measured(const LmSetup& setup, StepType type, const std::string& trace
 }
 int profile_all(const LmFlags& f, int argc, char** argv) {
   const LmPlan plan = lm_plan(f);
-  if (!f.trace.empty()) check_writable(f.trace);
-  if (!f.csv.empty()) make_folder(f.csv);
+  if (!f.trace.empty()) detail::check_writable(f.trace);
+  if (!f.csv.empty()) detail::make_folder(f.csv);
   LmReport report{begin(f, argc, argv), {}};
   for (const LmSetup& setup : plan.setups)
     for (const StepType type : plan.types) {

@@ -31,7 +31,8 @@ DocumentLm::DocumentLm(const Params& p, const GptConfig& c, Scores scores) : con
                (c.kv_heads == 0 || c.kv_heads == c.heads),
            value,
            "[document_lm] the configuration is of another form. It must be that of document 003: rope, rms_norm with "
-           "weights, swiglu, a head of its own, no biases, no dropout, no shared keys. Take arch(\"cs336-2.7b\") and "
+           "weights, swiglu, a head of its own, no biases, no dropout, no shared keys. Take "
+           "model_preset(\"cs336-2.7b\") and "
            "change its sizes.");
   const int64_t width = c.width, ff = c.ff_width;
   const auto matrix = [](const Params& at, int64_t out, int64_t in) {

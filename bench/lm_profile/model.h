@@ -13,7 +13,7 @@ class DocumentLm {
  public:
   // Attention with the document's score matrix, or in blocks without one (ops/attention.h).
   enum class Scores { matrix, blocks };
-  // Throws unless the form is that of arch("cs336-2.7b").
+  // Throws unless the form is that of model_preset("cs336-2.7b").
   DocumentLm(const Params&, const GptConfig&, Scores = Scores::matrix);
   // tokens (B, T) i32 or i64 -> logits (B, T, V). Scopes have the document's names: "layer_3.attention_sublayer.rope
   // encoding".

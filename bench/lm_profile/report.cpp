@@ -320,7 +320,7 @@ Json run_json(const LmFigures& f) {
 }  // namespace
 
 void write_csv(const std::string& folder, const LmFigures& f) {
-  make_folder(folder);
+  detail::make_folder(folder);
   std::string run = fmt::format("{} {}", f.setup.size, label(f));
   std::ranges::replace(run, ' ', '_');
   for (const ProfileTable& t : f.tables)

@@ -80,8 +80,8 @@ Params made_on_host(const LmSetup& s) {
 GptConfig lm_config(std::string_view size) {
   std::vector<std::string_view> names;
   for (const LmSize& s : kLmSizes) names.push_back(s.name);
-  const LmSize& s = kLmSizes[known_place("size", size, names)];
-  GptConfig c = arch("cs336-2.7b");
+  const LmSize& s = kLmSizes[detail::known_place("size", size, names)];
+  GptConfig c = model_preset("cs336-2.7b");
   c.width = s.width, c.ff_width = s.ff, c.layers = s.layers, c.heads = s.heads;
   return c;
 }
@@ -196,7 +196,7 @@ LmRun profiled(const LmSetup& s, StepType type) {
   model.run(type);
   run.profile = profiler.stop();
   run.result = model.checked_result(type);
-  run.parameters = model.params().count();
+  run.parameters = model.params().numel();
   run.peak_bytes = memory_stats(s.device).peak;
   return run;
 }

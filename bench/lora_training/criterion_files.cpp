@@ -84,7 +84,7 @@ void save(const std::string& root, const Measured& m) {
   if (!m.id.value.empty()) benchmark["value_str"] = m.id.value;
   if (m.elements) benchmark["throughput"] = {{"Elements", *m.elements}};
   for (const char* name : {"new", "base"}) {
-    make_folder((folder / name).string());
+    detail::make_folder((folder / name).string());
     write_json(folder / name / "benchmark.json", benchmark);
     write_json(folder / name / "estimates.json", numbers);
     write_json(folder / name / "tukey.json",
@@ -92,7 +92,7 @@ void save(const std::string& root, const Measured& m) {
     write_json(folder / name / "sample.json", sample);
   }
   if (!m.change) return;
-  make_folder((folder / "change").string());
+  detail::make_folder((folder / "change").string());
   write_json(folder / "change" / "estimates.json",
              {{"mean", json_of(m.change->mean, 1)}, {"median", json_of(m.change->median, 1)}});
 }

@@ -149,7 +149,7 @@ Benchmark benchmark(const TrainingRow& row, RunMode mode, Device device) {
     b.run = [w, runs = row.runs] {
       LazyScope lazy;
       const std::vector<Tensor> out = w.f(w.in);
-      if (runs == Runs::lazily) evaluate(out);
+      if (runs == Runs::lazily) eval(out);
     };
   return b;
 }

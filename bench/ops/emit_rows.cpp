@@ -41,7 +41,7 @@ std::vector<Mode> chains(EmitOptions o) {
     LazyScope lazy;
     y = x;
     take(4, [&] { chain(y); });
-    take(6, [&] { evaluate({y}); });
+    take(6, [&] { eval({y}); });
     y = w;
     take(5, [&] { chain(y); });
   }

@@ -34,10 +34,10 @@ std::map<std::string, std::string, std::less<>> cuda_column(std::string_view tex
 std::string table(std::string_view before = {}) {
   std::map<std::string_view, std::set<tg::Backend>> kernels;
   bool has_cuda = false;
-  for (auto& k : tg::all_kernels()) kernels[k.op].insert(k.backend), has_cuda |= k.backend == tg::Backend::cuda;
+  for (auto& k : tg::detail::all_kernels()) kernels[k.op].insert(k.backend), has_cuda |= k.backend == tg::Backend::cuda;
   const auto known = cuda_column(before);
   std::string text = "| op | cpu | cuda | gradient |\n|---|---|---|---|\n";
-  for (auto& op : tg::all_ops()) {
+  for (auto& op : tg::detail::all_ops()) {
     const auto cell = [&](tg::Backend b) -> std::string {
       if (op.is_view) return "view";
       if (kernels[op.name].contains(b)) return "kernel";
@@ -77,7 +77,7 @@ int main(int argc, char** argv) try {
   if (argc == 3 && (mode == "--update-readme" || mode == "--check-readme"))
     return readme(argv[2], mode == "--update-readme");
   if (argc == 2 && mode == "--kernels") {
-    for (auto& k : tg::all_kernels())
+    for (auto& k : tg::detail::all_kernels())
       fmt::print("{:<20} {:<5} level {} {}:{}\n", k.op, tg::name_of(k.backend), k.level, k.file, k.line);
     return 0;
   }

@@ -129,11 +129,11 @@ void quantize_rows(Rows& rows, int64_t r, int64_t c, DType d) {
   const auto add = [&](const std::string& op, int codes, const std::function<Tensors(Inputs)>& f) {
     add_forward(rows, {op, {r, c}, d, {{r, c}}, f}, {.bytes = double(r * c) * (double(size_of(d)) + codes)});
   };
-  add("quantize_rowwise", 1, [](Inputs x) { return Tensors{quantize_rowwise(x[0]).codes}; });
-  add("quantize_global", 1, [](Inputs x) { return Tensors{quantize_global(x[0]).codes}; });
-  add("quantize_columnwise_transpose", 1, [](Inputs x) { return Tensors{quantize_columnwise_transpose(x[0]).codes}; });
-  add("quantize_global_transpose", 1, [](Inputs x) { return Tensors{quantize_global_transpose(x[0]).codes}; });
-  add("quantize_both_ways", 2, [](Inputs x) { return Tensors{quantize_both_ways(x[0]).rows.codes}; });
+  add("quantize_rowwise", 1, [](Inputs x) { return Tensors{quantize_rowwise(x[0]).values}; });
+  add("quantize_global", 1, [](Inputs x) { return Tensors{quantize_global(x[0]).values}; });
+  add("quantize_columnwise_transpose", 1, [](Inputs x) { return Tensors{quantize_columnwise_transpose(x[0]).values}; });
+  add("quantize_global_transpose", 1, [](Inputs x) { return Tensors{quantize_global_transpose(x[0]).values}; });
+  add("quantize_both_ways", 2, [](Inputs x) { return Tensors{quantize_rows_and_columns(x[0]).rows.values}; });
 }
 
 // Ops on `inputs` tensors (R, C), memory-bound; `forward` and `backward` count tensors moved. 0: no row.
@@ -238,7 +238,7 @@ void adamw_rows(Rows& rows, int64_t n, int64_t tensors = 1, bool copies = false,
     for (int64_t i = 0; i < tensors; ++i) {
       w.push_back(input({n}, t)), g.push_back(input({n}, t));
       m.push_back(zeros({n}, moments, t.device)), v.push_back(zeros({n}, moments, t.device));
-      if (copies) (void)parameter_as(w.back(), DType::bf16);
+      if (copies) (void)cast_parameter(w.back(), DType::bf16);
     }
     return [=, step = int64_t(0)]() mutable { adamw_step({.w = w, .m = m, .v = v, .grad = g}, {}, 1e-4, ++step); };
   };

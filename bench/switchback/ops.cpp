@@ -14,7 +14,7 @@ template <Quantized SwitchBackOps::*a, Quantized SwitchBackOps::*b> Tensor produ
   return int8_linear(o.*a, o.*b, {}, o.setup.dtype);
 }
 template <Tensor SwitchBackOps::*t, Quantized (*f)(const Tensor&, DType)> Tensor codes(Ops o) {
-  return f(o.*t, DType::f32).codes;
+  return f(o.*t, DType::f32).values;
 }
 template <Tensor SwitchBackOps::*t> Tensor cast(Ops o) { return (o.*t).to(DType::i8); }
 }  // namespace
@@ -27,12 +27,12 @@ const TimedOp kTimed[kOps] = {
     {"rowwise_bwd", OpKind::product_8, product<&O::g_rows, &O::w_columns>},
     {"global_fwd", OpKind::product_8, product<&O::x_rows, &O::w_all>},
     {"global_bwd", OpKind::product_8, product<&O::g_rows, &O::w_all_transposed>},
-    {"x_quantize_rowwise", OpKind::quantise, codes<&O::x, quantize_rowwise>},
-    {"g_quantize_rowwise", OpKind::quantise, codes<&O::g, quantize_rowwise>},
-    {"w_quantize_rowwise", OpKind::quantise, codes<&O::w, quantize_rowwise>},
-    {"w_quantize_colwise_transpose", OpKind::quantise, codes<&O::w, quantize_columnwise_transpose>},
-    {"w_quantize_global", OpKind::quantise, codes<&O::w, quantize_global>},
-    {"w_quantize_global_transpose", OpKind::quantise, codes<&O::w, quantize_global_transpose>},
+    {"x_quantize_rowwise", OpKind::quantize, codes<&O::x, quantize_rowwise>},
+    {"g_quantize_rowwise", OpKind::quantize, codes<&O::g, quantize_rowwise>},
+    {"w_quantize_rowwise", OpKind::quantize, codes<&O::w, quantize_rowwise>},
+    {"w_quantize_colwise_transpose", OpKind::quantize, codes<&O::w, quantize_columnwise_transpose>},
+    {"w_quantize_global", OpKind::quantize, codes<&O::w, quantize_global>},
+    {"w_quantize_global_transpose", OpKind::quantize, codes<&O::w, quantize_global_transpose>},
     {"cast_x", OpKind::cast, cast<&O::x>},
     {"cast_g", OpKind::cast, cast<&O::g>},
     {"cast_w", OpKind::cast, cast<&O::w>},
@@ -58,7 +58,7 @@ Totals totals(const OpTimes& ms) {
           .global = sum_of(ms, {"x_quantize_rowwise", "g_quantize_rowwise", "w_quantize_global",
                                 "w_quantize_global_transpose", "standard_gw", "global_fwd", "global_bwd"})};
 }
-double quantise_share(const OpTimes& ms) {
+double quantize_share(const OpTimes& ms) {
   return sum_of(ms, {"x_quantize_rowwise", "g_quantize_rowwise", "w_quantize_global", "w_quantize_global_transpose"}) /
          totals(ms).global;
 }

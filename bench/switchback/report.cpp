@@ -63,7 +63,7 @@ Json json_of(const SwitchBackRow& r, const SwitchBackSetup& setup) {
             {"least", t.least},      {"most", t.most},          {"speedup", speedup(r.layers, t)}};
   });
   j["best_speedup"] = r.layers.empty() ? Json() : Json(best_speedup(r.layers));
-  j["quantise_share"] = quantise_share(r.ms);
+  j["quantise_share"] = quantize_share(r.ms);
   j["peak_bytes"] = r.peak_bytes;
   return j;
 }
@@ -134,7 +134,7 @@ std::string summary(const std::vector<SwitchBackRow>& rows) {
     const double best = p.mean([](const SwitchBackRow& r) { return best_speedup(r.layers); });
     table.row(s.dim, s.wide(), s.batch, milliseconds(standard), milliseconds(rowwise), milliseconds(global),
               standard / rowwise, standard / global,
-              100 * p.mean([](const SwitchBackRow& r) { return quantise_share(r.ms); }),
+              100 * p.mean([](const SwitchBackRow& r) { return quantize_share(r.ms); }),
               p.one->layers.empty() ? "-" : fmt::format("{:.2f}", best));
   }
   return table.text("Sums of parts in ms, means of both layers; above 1 SwitchBack is faster\n");

@@ -66,7 +66,7 @@ SwitchBackPlan switchback_plan(const SwitchBackFlags&);
 
 // The ops, in the order of the document's keys.
 inline constexpr int64_t kOps = 16;
-enum class OpKind : uint8_t { product, product_8, quantise, cast };  // product_8: int8 GEMM, dequantised
+enum class OpKind : uint8_t { product, product_8, quantize, cast };  // product_8: int8 GEMM, dequantised
 struct SwitchBackOps;
 struct TimedOp {
   const char* key;
@@ -82,7 +82,7 @@ struct Totals {
   double saved() const { return -100 * (global - standard) / standard; }
 };
 Totals totals(const OpTimes&);
-double quantise_share(const OpTimes&);  // of the total `global`
+double quantize_share(const OpTimes&);  // of the total `global`
 
 // The tensors of a row, N(0, 1), and its ops: x (batch, in), gradient g (batch, out), weight w (out, in).
 struct SwitchBackOps {

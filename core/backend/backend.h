@@ -57,7 +57,7 @@ class BackendRuntime {
   /// A device in words, for logs: "x86-64-v4, 2 threads".
   virtual std::string describe(int index) const = 0;
   /// The method of bf16 matmuls, if processors of one level have several with different last bits; else empty.
-  virtual std::string_view bf16_way() const { return {}; }
+  virtual std::string_view bf16_method() const { return {}; }
   /// Whether the device has been used.
   virtual bool in_use(int /*index*/) const { return true; }
   /// Total bytes of the device; 0 if unknown.

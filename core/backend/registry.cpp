@@ -42,34 +42,34 @@ int detect_isa_level() {
 }
 }  // namespace
 
-int isa_level() {
+int detail::isa_level() {
   static const int level = detect_isa_level();
   return level;
 }
-bool register_kernel(const char* op, KernelSlot& slot, Backend b, AnyKernel fn, const KernelOrigin& origin) {
-  if (origin.level > isa_level()) return false;
+bool detail::register_kernel(const char* op, KernelSlot& slot, Backend b, AnyKernel fn, const KernelOrigin& origin) {
+  if (origin.level > detail::isa_level()) return false;
   registry().kernels.push_back({op, b, from_source_root(origin.file), origin.line, origin.level});
   if (origin.level >= slot.level) slot = {fn, origin.level, origin.strided};
   return true;
 }
-bool register_op(OpInfo (*info)()) {
+bool detail::register_op(OpInfo (*info)()) {
   registry().ops.push_back(info);
   return true;
 }
-std::vector<OpInfo> all_ops() {
+std::vector<OpInfo> detail::all_ops() {
   std::vector<OpInfo> r;
   for (auto info : registry().ops) r.push_back(info());
   std::sort(r.begin(), r.end(), [](auto& a, auto& b) { return a.name < b.name; });
   return r;
 }
-std::vector<KernelInfo> all_kernels() {
+std::vector<KernelInfo> detail::all_kernels() {
   auto r = registry().kernels;
   std::stable_sort(r.begin(), r.end(), [](auto& a, auto& b) {
     return std::tie(a.op, a.backend, a.level) < std::tie(b.op, b.backend, b.level);
   });
   return r;
 }
-int kernel_level(Backend b) {
+int detail::kernel_level(Backend b) {
   TG_CHECK(
       wished_level() != 0, value,
       "[kernels] TG_ISA is '{}'. It must be 1, 3 or 4, the level of x86-64 that kernels may use. Change or unset it.",

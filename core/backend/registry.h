@@ -43,6 +43,7 @@ struct OpInfo {
   bool has_vjp, composes, is_view;
 };
 
+namespace detail {
 /// Registers a kernel, unless one of a higher level exists or this machine lacks the level. TG_KERNEL calls it before
 /// main(); `origin` must never be freed.
 bool register_kernel(const char* op, KernelSlot&, Backend, AnyKernel, const KernelOrigin&);
@@ -50,14 +51,14 @@ bool register_kernel(const char* op, KernelSlot&, Backend, AnyKernel, const Kern
 bool register_op(OpInfo (*info)());
 /// All ops of this program, sorted by name.
 std::vector<OpInfo> all_ops();
-std::vector<KernelInfo>
 /// All kernels that this machine can run, sorted by op, backend and level.
-all_kernels();
+std::vector<KernelInfo> all_kernels();
 /// The instruction-set level of CPU kernels, 1, 3 or 4: this machine's highest, or the environment variable TG_ISA if
 /// lower.
 int isa_level();
 /// The highest level of a backend's kernels. It may be below isa_level() if the build has no CPU kernels of that level.
 /// An Error if TG_ISA is not 1, 3 or 4.
 int kernel_level(Backend);
+}  // namespace detail
 
 }  // namespace tg

@@ -72,7 +72,7 @@ std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths,
   int64_t begin = 0;
   for (size_t i = 0; i < lengths.size(); begin += lengths[i++])
     for (int r = 0; r < ranks && wanted(i); ++r) {
-      const Shard p = shard_of(cuts, r, begin, lengths[i]);
+      const Shard p = detail::shard_of(cuts, r, begin, lengths[i]);
       cursors[size_t(r)].add({i, p.first, p.n});
     }
   return cursors;
@@ -81,7 +81,7 @@ std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths,
 int64_t elements_of_round(const std::vector<ShardCursor>& cursors, size_t size) {
   int64_t n = 0;
   for (const ShardCursor& r : cursors) n = std::max(n, r.left());
-  return std::min(n, std::max<int64_t>(1, bytes_of_round(int64_t(cursors.size())) / int64_t(size)));
+  return std::min(n, std::max<int64_t>(1, detail::bytes_of_round(int64_t(cursors.size())) / int64_t(size)));
 }
 std::vector<Chunks> chunks_of_round(std::vector<ShardCursor>& cursors, int64_t n) {
   std::vector<Chunks> parts;
@@ -227,7 +227,7 @@ std::vector<int64_t> lengths_of(const auto& all) {
 }
 }  // namespace
 
-DType reduced_dtype(std::string_view op, DType t) {
+DType detail::reduced_dtype(std::string_view op, DType t) {
   TG_CHECK(t == DType::f64 || t == DType::f32 || t == DType::bf16 || t == DType::i64, dtype,
            "[{}] cannot sum {} over ranks. The dtype must be f64, f32, bf16 or i64.", op, name_of(t));
   return t == DType::bf16 ? DType::f32 : t;
@@ -242,7 +242,7 @@ void all_reduce(Communicator& comm, std::span<const ReduceBuffer> all) {
     ShardOffsets cuts;
     for (size_t r = 0; r <= ranks; ++r) cuts.push_back(n * int64_t(r) / int64_t(ranks));
     auto cursors = cursors_of(comm.size(), lengths_of(same), cuts, [](size_t) { return true; });
-    const size_t wide = size_of(reduced_dtype(kAllReduce, dtype));
+    const size_t wide = size_of(detail::reduced_dtype(kAllReduce, dtype));
     const MessageBatch::AddressOf to = [&](const Chunk& s) { return at(same[s.tensor].to, s.first, wide); };
     ReduceRound round(comm, kAllReduce, same, dtype);
     while (const int64_t part = elements_of_round(cursors, size_of(dtype))) {
@@ -253,7 +253,7 @@ void all_reduce(Communicator& comm, std::span<const ReduceBuffer> all) {
   }
 }
 
-Shard shard_of(const ShardOffsets& cuts, int rank, int64_t begin, int64_t n) {
+Shard detail::shard_of(const ShardOffsets& cuts, int rank, int64_t begin, int64_t n) {
   const int64_t first = std::clamp(cuts[size_t(rank)] - begin, int64_t(0), n),
                 last = std::clamp(cuts[size_t(rank) + 1] - begin, int64_t(0), n);
   return {first, last - first};
@@ -264,9 +264,9 @@ void reduce_scatter(Communicator& comm, std::span<const ReduceBuffer> all, const
   for (const int64_t n : lengths) begin.push_back(begin.back() + n);
   for (const DType dtype : kSummed) {
     auto cursors = cursors_of(comm.size(), lengths, cuts, [&](size_t i) { return all[i].dtype == dtype; });
-    const size_t wide = size_of(reduced_dtype(kReduceScatter, dtype));
+    const size_t wide = size_of(detail::reduced_dtype(kReduceScatter, dtype));
     const MessageBatch::AddressOf to = [&](const Chunk& s) {
-      const Shard own = shard_of(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
+      const Shard own = detail::shard_of(cuts, comm.rank(), begin[s.tensor], all[s.tensor].n);
       return at(all[s.tensor].to, s.first - own.first, wide);
     };
     ReduceRound round(comm, kReduceScatter, all, dtype);

@@ -21,11 +21,6 @@ struct ReduceBuffer {
   int64_t n;
   DType dtype;
 };
-/// The dtype of a sum over ranks. An Error unless f64, f32, bf16 or i64.
-DType reduced_dtype(std::string_view op, DType);
-/// Bytes that a rank reduces in one round: 1 MiB, and at most 64 MiB over all ranks. This fits caches, suits any
-/// network, and bounds memory and operand messages with many ranks.
-constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
 /// All-reduce: elementwise sums in rank order, ((x0 + x1) + x2) + ... Lists have equal sizes and dtypes on every rank.
 /// Each rank reduces a shard, then all gather the shards.
 void all_reduce(Communicator&, std::span<const ReduceBuffer>);
@@ -37,8 +32,16 @@ using ShardOffsets = std::vector<int64_t>;
 struct Shard {
   int64_t first = 0, n = 0;
 };
+namespace detail {
+/// The dtype of a sum over ranks. An Error unless f64, f32, bf16 or i64.
+DType reduced_dtype(std::string_view op, DType);
+/// Bytes that a rank reduces in one round: 1 MiB, and at most 64 MiB over all ranks. This fits caches, suits any
+/// network, and bounds memory and operand messages with many ranks.
+constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
 /// The shard of a rank within the tensor of elements [begin, begin + n) of the concatenation.
 Shard shard_of(const ShardOffsets&, int rank, int64_t begin, int64_t n);
+}  // namespace detail
+
 /// The sums of all_reduce() for this rank's shards only: `to` gets shard_of() of each tensor.
 void reduce_scatter(Communicator&, std::span<const ReduceBuffer>, const ShardOffsets&);
 /// n elements of any dtype; each owner has its shard.

@@ -91,7 +91,7 @@ const std::shared_ptr<Communicator>& Communicator::world() {
   static const std::shared_ptr<Communicator> world = make_world();
   return world;
 }
-std::shared_ptr<Communicator> Communicator::hollow(int size) {
+std::shared_ptr<Communicator> Communicator::fake(int size) {
   TG_CHECK(size >= 1, value, "[comm] a world of {} ranks. It must have one or more.", size);
   return std::make_shared<Alone>(size);
 }
@@ -103,11 +103,11 @@ void Communicator::set_timeout(double seconds) {
 std::string Communicator::engine() { return engine_of_build() ? engine_of_build()->name() : "no MPI"; }
 std::string Communicator::device_engine() { return g_device_engine ? g_device_engine() : std::string(); }
 
-void Communicator::start(const void* key, std::function<void()> job) {
-  jobs_ ? jobs_->start(key, std::move(job)) : job();
+void Communicator::submit(const void* key, std::function<void()> job) {
+  jobs_ ? jobs_->submit(key, std::move(job)) : job();
 }
-void Communicator::finish(const void* key) {
-  if (jobs_) jobs_->finish(key);
+void Communicator::wait(const void* key) {
+  if (jobs_) jobs_->wait(key);
 }
 void Communicator::wait_for_jobs() {
   if (jobs_) jobs_->wait_for_all();

@@ -32,7 +32,7 @@ class Communicator {
   static const std::shared_ptr<Communicator>& world();
   /// A fake communicator of `size` ranks that transfers nothing, for dry runs and benchmarks of local work. Its results
   /// are meaningless.
-  static std::shared_ptr<Communicator> hollow(int size);
+  static std::shared_ptr<Communicator> fake(int size);
   /// Seconds that a call of world() may wait for other ranks. It then ends the process with a message. TG_COMM_TIMEOUT,
   /// or 600, until set_timeout(), which rejects values <= 0.
   static double timeout();
@@ -65,12 +65,12 @@ class Communicator {
   /// not overlap.
   void all_to_all(const void* from, void* to, size_t bytes);
   /// Runs a job that calls this Communicator, after the jobs before it, while the caller continues. If the engine
-  /// accepts only one thread, or in a world of one, start() runs the job itself and throws its Errors. All ranks start
+  /// accepts only one thread, or in a world of one, submit() runs the job itself and throws its Errors. All ranks start
   /// the same jobs in the same order; a call outside of a job waits for earlier jobs. No unfinished job has the same
   /// address `key`.
-  void start(const void* key, std::function<void()> job);
+  void submit(const void* key, std::function<void()> job);
   /// Returns when the job with this key has run, and rethrows its Error.
-  void finish(const void* key);
+  void wait(const void* key);
   /// Returns when all started jobs have run.
   void wait_for_jobs();
   /// Ends all processes with this status.

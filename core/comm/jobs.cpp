@@ -50,7 +50,7 @@ CommJobs::~CommJobs() {
   started_.notify_one();
   thread_.join();
 }
-void CommJobs::start(const void* key, std::function<void()> job) {
+void CommJobs::submit(const void* key, std::function<void()> job) {
   {
     const std::lock_guard lock(mutex_);
     jobs_.remove_if([=](const Job& j) { return j.key == key && !j.run; });  // no caller finished it
@@ -64,7 +64,7 @@ void CommJobs::wait(std::unique_lock<std::mutex>& lock, const std::function<bool
   ended_.wait(lock, until);
   --awaited_;
 }
-void CommJobs::finish(const void* key) {
+void CommJobs::wait(const void* key) {
   std::unique_lock lock(mutex_);
   const auto found = std::ranges::find(jobs_, key, &Job::key);
   if (found == jobs_.end()) return;

@@ -1,5 +1,5 @@
 /// @file
-/// CommJobs: Communicator calls on a separate thread while the caller computes, for Communicator::start().
+/// CommJobs: Communicator calls on a separate thread while the caller computes, for Communicator::submit().
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -15,7 +15,7 @@ namespace detail {
 std::thread comm_thread(const std::function<void()>& f);
 }  // namespace detail
 
-/// A thread that runs jobs in the order of start().
+/// A thread that runs jobs in the order of submit().
 class CommJobs {
  public:
   CommJobs();
@@ -24,10 +24,10 @@ class CommJobs {
   CommJobs& operator=(const CommJobs&) = delete;
 
   /// No unfinished job has the same address `key`.
-  void start(const void* key, std::function<void()> job);
+  void submit(const void* key, std::function<void()> job);
   /// Returns when the job has run, and rethrows its Error.
-  void finish(const void* key);
-  /// Returns when all jobs have run; within a job, at once. Their errors remain for finish().
+  void wait(const void* key);
+  /// Returns when all jobs have run; within a job, at once. Their errors remain for wait().
   void wait_for_all();
   /// Whether the calling thread is the one that runs jobs.
   bool in_job() const { return std::this_thread::get_id() == thread_.get_id(); }

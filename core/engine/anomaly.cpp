@@ -24,7 +24,7 @@ template <class T> Findings search(const Buf& b, const std::byte* bytes) {
     int64_t at = i;
     if (!whole) {
       at = 0;
-      const Dims index = position_of(i, b.shape());
+      const Dims index = detail::position_of(i, b.shape());
       for (size_t d = 0; d < index.size(); ++d) at += index[d] * b.strides()[d];
     }
     const auto x = double(p[at]);
@@ -76,8 +76,8 @@ AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
     inputs_ += fmt::format("{}{} {}", listed++ ? "; " : "",
                            label ? fmt::format("'{}'", *label) : fmt::format("input {}", i), *in[i].layout);
     if (f.lo <= f.hi) inputs_ += fmt::format(" in [{:.4g}, {:.4g}]", f.lo, f.hi);
-    if (f.nan >= 0) inputs_ += fmt::format(", NaN at {}", position_of(f.nan, in[i].shape()));
-    if (f.infinite >= 0) inputs_ += fmt::format(", infinite at {}", position_of(f.infinite, in[i].shape()));
+    if (f.nan >= 0) inputs_ += fmt::format(", NaN at {}", detail::position_of(f.nan, in[i].shape()));
+    if (f.infinite >= 0) inputs_ += fmt::format(", infinite at {}", detail::position_of(f.infinite, in[i].shape()));
   }
   if (listed < in.size()) inputs_ += fmt::format("{}{} tensors more", listed ? "; " : "", in.size() - listed);
 }
@@ -88,14 +88,14 @@ void AnomalyCheck::after(Bufs out) const {
     const Findings f = search(out[k], node_.out[0].layout.device);
     const bool nan = f.nan >= 0, infinite = f.infinite >= 0 && !infinite_ && !nan_ && !traits.may_be_infinite;
     if (!nan && !infinite) continue;
-    throw Error(
-        Error::Kind::non_finite,
-        fmt::format("[{}] {} {} in output {}, {}, at {}. It reads: {}. {}", node_.op->name(),
-                    nan && nan_ ? "passes on" : "makes", nan ? "NaN" : "an infinity", k, *out[k].layout,
-                    position_of(nan ? f.nan : f.infinite, out[k].shape()), inputs_.empty() ? "nothing" : inputs_,
-                    nan && nan_ ? "The NaN was there before the search began: look at where that input is made."
-                                : "This is the first op that does. Keep its inputs in range: a lower learning "
-                                  "rate, clipped gradients, a larger eps."));
+    throw Error(Error::Kind::non_finite,
+                fmt::format("[{}] {} {} in output {}, {}, at {}. It reads: {}. {}", node_.op->name(),
+                            nan && nan_ ? "passes on" : "makes", nan ? "NaN" : "an infinity", k, *out[k].layout,
+                            detail::position_of(nan ? f.nan : f.infinite, out[k].shape()),
+                            inputs_.empty() ? "nothing" : inputs_,
+                            nan && nan_ ? "The NaN was there before the search began: look at where that input is made."
+                                        : "This is the first op that does. Keep its inputs in range: a lower learning "
+                                          "rate, clipped gradients, a larger eps."));
   }
 }
 }  // namespace detail

@@ -49,7 +49,7 @@ Ref<Value> copy_in_trace(Trace& trace, const Tensor& x) {
   }
   const ScopedValue<Trace*> outside(t_trace, nullptr);
   Ref<Value> before = keep_bf16_copy(*of->before);
-  if (!before->storage) evaluate({Tensor(before)});
+  if (!before->storage) eval({Tensor(before)});
   Ref<Value> during = trace.hold({of->variable, before, make_ref<Value>(before->layout, before->storage), true});
   give_bf16_copy(*seen, during);
   return during;
@@ -63,7 +63,7 @@ Ref<Value> detail::keep_bf16_copy(Value& v) {
   }
   const NoGradScope off;
   const Tensor made = Tensor(Ref<Value>(&v)).to(DType::bf16);
-  if (v.storage && !tracing()) evaluate({made});
+  if (v.storage && !tracing()) eval({made});
   const std::lock_guard lock(g_copies);
   if (Ref<Value> copy = find_copy(v)) return copy;  // another thread made it
   set_copy(v, made.value());
@@ -81,7 +81,7 @@ void detail::give_bf16_copy(Value& v, Ref<Value> copy) {
   set_copy(v, std::move(copy));
 }
 
-Tensor parameter_as(const Tensor& x, DType to) {
+Tensor cast_parameter(const Tensor& x, DType to) {
   if (to != DType::bf16 || x.dtype() != DType::f32 || !x.requires_grad()) return x.to(to);
   const Ref<Value> now = value_of(x);
   if ((now->producer && now->producer->tape()) || outlives_run(*now)) return x.to(to);

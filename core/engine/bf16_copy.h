@@ -1,5 +1,5 @@
 /// @file
-/// parameter_as(): parameters in the dtype of computation.
+/// cast_parameter(): parameters in the dtype of computation.
 #pragma once
 #include <tapegrad/core/op.h>
 
@@ -8,7 +8,7 @@ namespace tg {
 /// x.to(dtype) for model parameters. An f32 leaf that requires a gradient gets one bf16 copy of 2 bytes per element. It
 /// is valid while the leaf has this value, and adamw_step() updates it with the leaf. All calls return views of it: do
 /// not write to them. to() converts everything else. The gradient of the leaf is bf16, as that of to().
-Tensor parameter_as(const Tensor& x, DType);
+Tensor cast_parameter(const Tensor& x, DType);
 
 namespace detail {
 // Makes the copy if missing or stale; at once if v has elements.

@@ -30,7 +30,7 @@ Tensors Op::compose(Inputs) const {
   detail::fail(Error::Kind::internal, fmt::format("[{}] has no compose().", name()));
 }
 
-void fail_no_kernel(const Op& op, Backend b) {
+void detail::fail_no_kernel(const Op& op, Backend b) {
   const std::string_view backend = name_of(b);
   std::string others;
   for (size_t i = 0; i < kBackends; ++i)
@@ -87,7 +87,7 @@ Layouts checked_layouts(const Op& op, Inputs in) {
         fail_dtype(op, i, in[i]);
     }
     Layouts layouts = op.infer(in);
-    for (auto& l : layouts) checked_numel(op.name(), l.shape);  // broadcasting can exceed 64-bit sizes
+    for (auto& l : layouts) detail::checked_numel(op.name(), l.shape);  // broadcasting can exceed 64-bit sizes
     return layouts;
   } catch (const Error& e) {
     throw detail::with_scope(e, current_scope());

@@ -31,8 +31,8 @@ struct Uniform {
 struct Normal {
   TG_HD_INLINE static Four of(Words w) {
     Four n;
-    normal_pair(w.x, w.y, n.x, n.y);
-    normal_pair(w.z, w.w, n.z, n.w);
+    detail::normal_pair(w.x, w.y, n.x, n.y);
+    detail::normal_pair(w.z, w.w, n.z, n.w);
     return n;
   }
 };
@@ -44,7 +44,7 @@ struct TruncatedNormal {
 
 template <class Numbers> TG_HD_INLINE void fill_blocks(Rng at, float* out, uint64_t blocks, Affine to) {
   for (uint64_t b = 0; b < blocks; ++b) {
-    const Four n = Numbers::of(random_block(at, b));
+    const Four n = Numbers::of(detail::random_block(at, b));
     out[4 * b] = math::detail::fma(n.x, to.scale, to.shift);
     out[4 * b + 1] = math::detail::fma(n.y, to.scale, to.shift);
     out[4 * b + 2] = math::detail::fma(n.z, to.scale, to.shift);
@@ -99,7 +99,8 @@ Rng drawn(Rng& r, uint64_t n) {
 
 Rng Rng::split(uint64_t stream) const {
   // Draws never use a counter whose upper half is not 0.
-  const Words w = philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed_outside(seed));
+  const Words w =
+      detail::philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed_outside(seed));
   return {uint64_t(w.y) << 32 | w.x, 0};
 }
 
@@ -111,13 +112,13 @@ uint64_t Rng::below(uint64_t n) {
       // 2^64 mod n: without that many values all remainders are equally likely.
       (0 - n) % n;
   for (;;) {
-    const Words w = random_block(drawn(*this, 4), 0);
+    const Words w = detail::random_block(drawn(*this, 4), 0);
     const uint64_t draw = uint64_t(w.y) << 32 | w.x;
     if (draw >= reject) return draw % n;
   }
 }
 
-float Rng::uniform() { return tg::uniform(random_word(drawn(*this, 1), 0)); }
+float Rng::uniform() { return tg::uniform(detail::random_word(drawn(*this, 1), 0)); }
 float Rng::normal() { return tg::normal(drawn(*this, 2), 0); }
 
 void Rng::shuffle(std::span<int64_t> items) {
@@ -148,7 +149,7 @@ void Rng::fill_truncated_normal(std::span<float> out, float mean, float stddev) 
   fill<TruncatedNormal>(out, drawn(*this, out.size()), {stddev, mean});
 }
 
-uint64_t permuted(Rng at, uint64_t i, uint64_t n) {
+uint64_t detail::permuted(Rng at, uint64_t i, uint64_t n) {
   TG_CHECK(i < n, value, "[permuted] place {} is outside of [0, {}). Places are below n, which must be at least 1.", i,
            n);
   constexpr uint32_t kRounds = 6;
@@ -158,7 +159,7 @@ uint64_t permuted(Rng at, uint64_t i, uint64_t n) {
   do {
     uint64_t left = i >> half, right = i & mask;
     for (uint32_t round = 1; round <= kRounds; ++round) {
-      const Words w = philox4x32({uint32_t(right), 0, 0, round}, at.seed);  // halves have at most 32 bits
+      const Words w = detail::philox4x32({uint32_t(right), 0, 0, round}, at.seed);  // halves have at most 32 bits
       left = std::exchange(right, left ^ ((w.x | uint64_t(w.y) << 32) & mask));
     }
     i = left << half | right;

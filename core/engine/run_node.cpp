@@ -253,7 +253,7 @@ OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& b
 
 void run_or_evaluate(Node& n, Inputs outs) {
   for (auto& e : n.in)
-    if (!e.value->storage) return evaluate(outs);
+    if (!e.value->storage) return eval(outs);
   const DefaultFloatMode mode;
   run_node(n, eager_donors(n));
 }

@@ -77,11 +77,11 @@ std::string detail::about_empty() {
 }
 
 Tensor empty(const Layout& l) {
-  checked_numel("empty", l.shape);
+  detail::checked_numel("empty", l.shape);
   return Tensor(make_ref<Value>(l, make_ref<Storage>(l.device, l.bytes())));
 }
 Tensor from_bytes(std::span<const std::byte> bytes, const Shape& shape, DType dtype, Device d) {
-  const int64_t n = checked_numel("from", shape);
+  const int64_t n = detail::checked_numel("from", shape);
   TG_CHECK(size_t(n) * size_of(dtype) == bytes.size(), shape,
            "[from] {} values do not fill {}, which has {} elements. Pass as many values as the shape has.",
            bytes.size() / size_of(dtype), shape, n);
@@ -139,7 +139,7 @@ void* Tensor::elements(DType t) const {
            "to_vector(), which return 0 in it.",
            *this);
   const Ref<Value> v = detail::value_of(*this);
-  if (!v->storage) evaluate({this, 1});
+  if (!v->storage) eval({this, 1});
   return v->storage->data + v->layout.offset * int64_t(size_of(t));
 }
 void Tensor::assign(const Tensor& t) const {
@@ -164,7 +164,7 @@ Tensor Tensor::to(Device d) const {
   if (device().backend != Backend::cpu && d.backend != Backend::cpu) return to(Device::cpu()).to(d);
   detail::host_reads(*this);  // like a copy to the host
   const Tensor source = detach().contiguous();
-  evaluate({source});
+  eval({source});
   const Layout& l = source.layout();
   Tensor copy = empty(Layout::contiguous(shape(), dtype(), d));
   const size_t bytes = l.bytes();
@@ -180,7 +180,7 @@ Tensor Tensor::to(Device d) const {
 void Tensor::copy_to_host(void* to_host, DType t) const {
   detail::host_reads(*this);
   const Tensor source = detach().to(t).contiguous();
-  evaluate({source});
+  eval({source});
   const Layout& l = source.layout();
   if (!l.numel()) return;
   const std::byte* from = source.value()->storage->data + l.offset * int64_t(size_of(t));

@@ -88,9 +88,9 @@ size_t Trace::capture(const Tensor& t) {
                       t));
     check_constant(fmt::format("makes {} of host data", t));
   }
-  if (!t.materialised()) {
+  if (!t.materialized()) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
-    evaluate({t});
+    eval({t});
   }
   captured_.emplace(t.variable().get(), held.size());
   hold({t.variable(), t.value(), make_ref<Value>(t.layout(), t.value()->storage)});

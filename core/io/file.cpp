@@ -84,7 +84,7 @@ bool is_lacking(int error) {
   return error == EINVAL || error == ENOTSUP || error == EOPNOTSUPP || error == ENOSYS || error == ENOLCK;
 }
 // Returns 0 or the error.
-int synchronise(int fd) {
+int synchronize(int fd) {
   return system_call("fsync", [&] { return ::fsync(fd); }) && !is_lacking(errno) ? errno : 0;
 }
 // Returns 0 or the error.
@@ -119,7 +119,7 @@ class Temporary {
     if (const int error = write_all(fd_.get(), bytes)) fail("write", error);
   }
   void take_place() {
-    if (const int error = synchronise(fd_.get())) fail("fsync", error);
+    if (const int error = synchronize(fd_.get())) fail("fsync", error);
     if (system_call("close", [&] { return fd_.close(); })) fail("close", errno);
     if (system_call("rename", [&] { return ::rename(name_.c_str(), path_.c_str()); })) fail("rename", errno);
     name_.clear();
@@ -151,7 +151,7 @@ Descriptor open_to_read(const std::string& path, struct stat& s) {
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0 || ::fstat(fd.get(), &s)) {
     const int error = errno;
-    if (error == ENOENT) (void)path_exists(path);  // throws for a dangling link
+    if (error == ENOENT) (void)detail::path_exists(path);  // throws for a dangling link
     fail_read(path, "", error);
   }
   if (!S_ISREG(s.st_mode)) fail_read(path, no_regular_file(s));
@@ -229,18 +229,18 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   TG_CHECK(folder.get() >= 0, io, "[file] cannot write {}: its folder cannot be opened: {}. {}.", path, reason(error),
            advice_for(error));
 
-  remove_leftovers(path);
+  detail::remove_leftovers(path);
   Temporary file(path);
   produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.take_place();
   // The new name is on the disk once its folder is.
-  if (const int failed = synchronise(folder.get()))
+  if (const int failed = synchronize(folder.get()))
     throw Error(Error::Kind::io,
                 fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the folder is on the disk "
                             "a power cut may bring the former file back. {}.",
                             path, reason(failed), advice_for(failed)));
 }
-void check_writable(const std::string& path) {
+void detail::check_writable(const std::string& path) {
   struct Stop {};
   try {
     write_file_atomically(path, [](const Sink&) { throw Stop(); });  // keeps an existing file
@@ -251,7 +251,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [&](const Sink& write) { write(std::as_bytes(std::span(content))); });
 }
 
-void remove_leftovers(const std::string& path) {
+void detail::remove_leftovers(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
   const std::string prefix = fs::path(path).filename().string() + ".";
   std::error_code error;
@@ -268,7 +268,7 @@ void remove_leftovers(const std::string& path) {
     if (gone) fs::remove_all(it->path(), of_another_user);
   }
 }
-std::string temporary_folder(const std::string& path) { return fmt::format("{}.{}-0.tmp", path, ::getpid()); }
+std::string detail::temporary_folder(const std::string& path) { return fmt::format("{}.{}-0.tmp", path, ::getpid()); }
 
 namespace {
 // Opens or creates a regular file to write in place. f(flags) is the system call.
@@ -316,7 +316,7 @@ void AppendFile::append(std::string_view text) {
   TG_CHECK(error == 0, io, "[file] {} cannot be appended to: {}. {}.", path_, reason(error), advice_for(error));
 }
 void AppendFile::sync() {
-  const int error = synchronise(fd_.get());
+  const int error = synchronize(fd_.get());
   TG_CHECK(error == 0, io, "[file] fsync of {} failed: {}. {}.", path_, reason(error), advice_for(error));
 }
 
@@ -352,7 +352,7 @@ namespace {
 int sync_folder_of(const fs::path& path) {
   const Descriptor folder = open_folder_of(path);
   if (folder.get() < 0) return errno == EACCES ? 0 : errno;
-  return synchronise(folder.get());
+  return synchronize(folder.get());
 }
 fs::file_status status_of(const std::string& path) {
   std::error_code error;
@@ -363,7 +363,7 @@ fs::file_status status_of(const std::string& path) {
 }
 }  // namespace
 
-void make_folder(const std::string& path, unsigned permissions) {
+void detail::make_folder(const std::string& path, unsigned permissions) {
   const fs::path whole = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();
   std::error_code error;
   std::vector<fs::path> missing, made;
@@ -394,12 +394,12 @@ void make_folder(const std::string& path, unsigned permissions) {
                   path, what.empty() ? error.message() : what, advice_for(what.empty() ? error.value() : ELOOP)));
 }
 
-void remove_file(const std::string& path) {
+void detail::remove_file(const std::string& path) {
   TG_CHECK(::unlink(path.c_str()) == 0 || errno == ENOENT || errno == ENOTDIR, io, "[file] cannot remove {}: {}. {}.",
            path, reason(errno), advice_for(errno));
 }
-void place_folder(const std::string& from, const std::string& to) {
-  const bool exchanges = path_exists(to);
+void detail::place_folder(const std::string& from, const std::string& to) {
+  const bool exchanges = detail::path_exists(to);
 #ifdef __APPLE__
   const auto place = [&] { return ::renamex_np(from.c_str(), to.c_str(), exchanges ? RENAME_SWAP : 0); };
 #else
@@ -411,7 +411,7 @@ void place_folder(const std::string& from, const std::string& to) {
   (void)sync_folder_of(to);
 }
 
-std::string absolute_path(const std::string& path) {
+std::string detail::absolute_path(const std::string& path) {
   std::error_code error;
   const fs::path whole = fs::absolute(path, error);
   TG_CHECK(!error, io,
@@ -420,7 +420,7 @@ std::string absolute_path(const std::string& path) {
            path, error.message());
   return whole.lexically_normal().string();
 }
-bool path_exists(const std::string& path) {
+bool detail::path_exists(const std::string& path) {
   if (fs::exists(status_of(path))) return true;
   std::error_code none;
   if (!fs::is_symlink(fs::symlink_status(path, none))) return false;
@@ -428,6 +428,6 @@ bool path_exists(const std::string& path) {
                                            "remove the link.",
                                            path, fs::read_symlink(path, none).string()));
 }
-bool is_folder(const std::string& path) { return fs::is_directory(status_of(path)); }
+bool detail::is_folder(const std::string& path) { return fs::is_directory(status_of(path)); }
 
 }  // namespace tg

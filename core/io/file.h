@@ -78,12 +78,30 @@ using Sink = std::function<void(std::span<const std::byte>)>;
 void write_file_atomically(const std::string& path, const std::function<void(const Sink&)>& produce);
 /// Creates or replaces `path` with this content. On any failure the former file is unchanged.
 void write_file_atomically(const std::string& path, std::string_view content);
+namespace detail {
 /// Throws an Error if write_file_atomically() could not write `path`, before hours of work.
 void check_writable(const std::string& path);
 /// Removes temporary files and folders of `path` that killed processes left, not those of running ones.
 void remove_leftovers(const std::string& path);
 /// This process's temporary folder for `path`, as remove_leftovers() expects it.
 std::string temporary_folder(const std::string& path);
+/// Creates the folder and its parents, with these permissions, if missing. An Error if that fails, or if no file can be
+/// created in it.
+void make_folder(const std::string& path, unsigned permissions = 0777);
+/// Removes the file or link, if it exists.
+void remove_file(const std::string& path);
+/// Renames the folder `from` to `to`, or exchanges both, at one moment.
+void place_folder(const std::string& from, const std::string& to);
+/// The absolute path, without parts such as `..`. An Error if the path is relative and the current folder is gone.
+std::string absolute_path(const std::string& path);
+/// Whether the path exists. Follows links. An Error if the system does not tell, or for a dangling link.
+bool path_exists(const std::string& path);
+/// Whether the path is a folder. Follows links. An Error if the system does not tell.
+bool is_folder(const std::string& path);
+/// Recognises formats that are often mistaken for another, by the first 512 bytes of a file. Returns format and remedy:
+/// "a pointer of Git LFS, ... Run `git lfs pull`". Empty if unknown. HTML and XML count only if text_is_meant is false.
+std::string foreign_format(std::string_view first, bool text_is_meant = false);
+}  // namespace detail
 
 /// A file that grows at its end, such as a log. A failed write or a crash may leave a part of its text.
 class AppendFile {
@@ -128,26 +146,6 @@ class FileLock {
   detail::Descriptor fd_;
   bool created_ = false;
 };
-
-/// Creates the folder and its parents, with these permissions, if missing. An Error if that fails, or if no file can be
-/// created in it.
-void make_folder(const std::string& path, unsigned permissions = 0777);
-
-/// Removes the file or link, if it exists.
-void remove_file(const std::string& path);
-/// Renames the folder `from` to `to`, or exchanges both, at one moment.
-void place_folder(const std::string& from, const std::string& to);
-
-/// The absolute path, without parts such as `..`. An Error if the path is relative and the current folder is gone.
-std::string absolute_path(const std::string& path);
-/// Whether the path exists. Follows links. An Error if the system does not tell, or for a dangling link.
-bool path_exists(const std::string& path);
-/// Whether the path is a folder. Follows links. An Error if the system does not tell.
-bool is_folder(const std::string& path);
-
-/// Recognises formats that are often mistaken for another, by the first 512 bytes of a file. Returns format and remedy:
-/// "a pointer of Git LFS, ... Run `git lfs pull`". Empty if unknown. HTML and XML count only if text_is_meant is false.
-std::string foreign_format(std::string_view first, bool text_is_meant = false);
 
 namespace detail {
 // Every system call that writes files goes through this hook: mkdir, open, flock, write, fsync, close or rename.

@@ -51,7 +51,7 @@ constexpr Format kFormats[] = {
 constexpr std::string_view kPage = "a page of HTML or XML, as a failed download leaves it. Download the file again";
 }  // namespace
 
-std::string foreign_format(std::string_view first, bool text_is_meant) {
+std::string detail::foreign_format(std::string_view first, bool text_is_meant) {
   const bool is_text =
       std::ranges::none_of(first, [](uint8_t c) { return c < 32 && "\b\t\n\v\f\r\x1b"sv.find(char(c)) == ""sv.npos; });
   for (const Format& f : kFormats)

@@ -118,7 +118,7 @@ struct JsonText {
     }
     bool parse_error(size_t, const std::string&, const nlohmann::json::exception& e) override {
       if (op_.empty()) return false;
-      const std::string other = foreign_format(first_);
+      const std::string other = detail::foreign_format(first_);
       TG_CHECK(other.empty(), value, "[{}] {} is not JSON but {}.", op_, source_, other);
       // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
       const std::string_view what = e.what();

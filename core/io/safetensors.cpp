@@ -247,7 +247,7 @@ SafetensorsHeader read_header(size_t size, const std::string& path, const auto& 
   const auto fail_start = [&](std::string_view what) {
     std::string first(std::min<size_t>(size, 512), ' ');
     read(0, std::as_writable_bytes(std::span(first)));
-    const std::string other = foreign_format(first);
+    const std::string other = detail::foreign_format(first);
     if (other.empty()) fail(path, what);
     throw Error(Error::Kind::io, fmt::format("[safetensors] {} is no safetensors file but {}.", path, other));
   };

@@ -343,7 +343,7 @@ std::vector<Tensor> Compiled::State::call(Inputs in) {
   for (size_t k = 0; k < in.size(); ++k)
     TG_CHECK(in[k], value, "[compile] input {} is an empty tensor. Pass a tensor that has a value.", k);
   const OneUser::Use alone = user.use("compile", "compiled function");
-  if (!std::ranges::all_of(in, &Tensor::materialised)) evaluate(in);
+  if (!std::ranges::all_of(in, &Tensor::materialized)) eval(in);
   const StructuralHash key = signature(in);
 #ifdef NDEBUG
   const size_t each = options.verify;

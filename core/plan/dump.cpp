@@ -62,7 +62,7 @@ Json json(const Graph& g, const Plan& p) {
 const char* folder_of_dumps() {
   const char* folder = std::getenv("TG_DUMP_PLANS");
   if (!folder || !*folder) return nullptr;
-  make_folder(folder);
+  detail::make_folder(folder);
   return folder;
 }
 void dump(const Graph& g, const Plan& p) {

@@ -1,4 +1,4 @@
-// evaluate(): collects ancestors that have not run, sorts them by seq, finds or makes their plan, and runs it.
+// eval(): collects ancestors that have not run, sorts them by seq, finds or makes their plan, and runs it.
 #include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/plan.h>
@@ -120,7 +120,7 @@ void run(Graph& g, const Plan& plan) {
 }  // namespace
 }  // namespace detail
 
-void evaluate(Inputs roots) {
+void eval(Inputs roots) {
   using namespace detail;
   for (const Tensor& r : roots)
     if (r) host_reads(r);
@@ -133,7 +133,7 @@ void evaluate(Inputs roots) {
     run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
     return;
   }
-  // shared_ptr: an op may call evaluate(), which may clear the cache while this plan runs.
+  // shared_ptr: an op may call eval(), which may clear the cache while this plan runs.
   thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, StructuralHasher> cache;
   uint32_t passes = enabled_passes() & ~uint32_t(kBranches);  // nothing is recorded
   if (anomaly_enabled()) passes &= ~uint32_t(kElementwiseFusion | kRewrite);

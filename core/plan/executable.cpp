@@ -75,7 +75,7 @@ void Executable::bind(Inputs in) {
   std::vector<Tensor> pending;  // assigned under a LazyScope, not yet computed
   for (const auto& v : binding_.variables)
     if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
-  if (!pending.empty()) evaluate(pending);
+  if (!pending.empty()) eval(pending);
   for (const auto& v : binding_.variables)
     if (v.bf16_copy && v.slot != kNone) keep_bf16_copy(*v.variable->value);
   for (const uint32_t i : plan_.moving_sources) {

@@ -10,7 +10,7 @@ namespace {
 void add_elements(StructuralHash& k, const Value& v) {
   const ScopedValue<Trace*> outside(t_trace, nullptr);
   const Tensor t = Tensor(make_ref<Value>(v.layout, v.storage)).contiguous();
-  evaluate({t});
+  eval({t});
   const Layout& l = t.layout();
   k.add(l.shape);
   k.add(uint64_t(l.dtype));

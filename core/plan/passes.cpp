@@ -29,7 +29,7 @@ uint32_t enabled_passes() {
     const auto* const it = std::find_if(std::begin(kNames), std::end(kNames),
                                         [&](const auto& n) { return word.size() > 1 && n.first == word.substr(1); });
     TG_CHECK(word[0] == '-' && it != std::end(kNames), value,
-             "[evaluate] TG_PASSES is '{}', but '{}' is unknown. It is a comma-separated list of passes to switch "
+             "[eval] TG_PASSES is '{}', but '{}' is unknown. It is a comma-separated list of passes to switch "
              "off: -cse, -rewrite, -fuse, -order, -inplace, -arena and -branch.",
              text, word);
     on &= ~uint32_t(it->second);

@@ -21,7 +21,7 @@ OpWork Op::work(Bufs in, Bufs out) const {
   return w;
 }
 
-void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times) {
+void detail::add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times) {
   auto it = std::ranges::find_if(
       to, [&](const WorkOfOp& o) { return o.op == more.op && o.from == more.from && o.to == more.to; });
   if (it == to.end()) it = to.insert(it, {more.op, more.from, more.to});

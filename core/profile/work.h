@@ -19,8 +19,10 @@ struct WorkOfOp {
   OpWork work = {};  ///< of all calls
 };
 
+namespace detail {
 /// Adds the calls and work of `more`, `times` times, to the entry of its op and dtypes in `to`.
 void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times = 1);
+}  // namespace detail
 
 /// While it lives, counts the work of ops that the calling thread runs, dry or not. Views have no work. An inner scope
 /// counts separately.
@@ -30,7 +32,7 @@ class WorkScope {
   const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of first calls
   /// Adds the work of one run.
   void add(std::string_view op, DType from, DType to, const OpWork& w) {
-    add_work(ops_, {std::string(op), from, to, 1, w});
+    detail::add_work(ops_, {std::string(op), from, to, 1, w});
   }
 
  private:

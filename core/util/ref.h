@@ -18,8 +18,8 @@ template <class Self> struct Counted {
   /// A copy is a new object with its own counter.
   Counted(const Counted&) {}
   Counted& operator=(const Counted&) = delete;
-  static void* operator new(size_t n) { return slab_alloc(n); }
-  static void operator delete(void* p, size_t n) { slab_free(p, n); }
+  static void* operator new(size_t n) { return detail::slab_alloc(n); }
+  static void operator delete(void* p, size_t n) { detail::slab_free(p, n); }
   static void dispose(const Self* p) { delete p; }
 };
 

@@ -124,20 +124,20 @@ Magazine new_chunk(size_t size) {
 size_t class_of(size_t bytes) { return (bytes - (bytes != 0)) / kUnit; }
 }  // namespace
 
-void* slab_alloc(size_t bytes) {
+void* detail::slab_alloc(size_t bytes) {
   if (kPlainMemory || bytes > kSlabMax) return ::operator new(bytes, std::align_val_t(kUnit));
   const size_t c = class_of(bytes);
   Magazine& m = t_slabs.active[c];
   return m.head ? m.pop((c + 1) * kUnit) : refill(t_slabs, c);
 }
-void slab_free(void* p, size_t bytes) noexcept {
+void detail::slab_free(void* p, size_t bytes) noexcept {
   if (kPlainMemory || bytes > kSlabMax) return ::operator delete(p, std::align_val_t(kUnit));
   const size_t c = class_of(bytes);
   Magazine& m = t_slabs.active[c];
   if (m.bytes >= t_slabs.full) return spill(t_slabs, c, p);
   m.push(p, (c + 1) * kUnit);
 }
-int64_t slab_bytes() {
+int64_t detail::slab_bytes() {
   std::lock_guard lock(shared_slabs().mutex);
   return shared_slabs().chunks * int64_t(kChunk);
 }

@@ -23,8 +23,10 @@ inline constexpr bool kPlainMemory = false;
 // Usable at any time of a thread or the process. Blocks larger than kSlabMax come from operator new; with kPlainMemory
 // all do.
 inline constexpr size_t kSlabMax = 1024;
+namespace detail {
 void* slab_alloc(size_t bytes);                  // 0 bytes is valid too; std::bad_alloc without memory
 void slab_free(void* p, size_t bytes) noexcept;  // in any thread; bytes as in slab_alloc()
 int64_t slab_bytes();                            // total bytes of chunks, used or free
+}  // namespace detail
 
 }  // namespace tg

@@ -370,7 +370,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
 }
 TG_STRIDED_KERNEL(op::Attention, cpu, attention);
 TG_STRIDED_KERNEL(op::AttentionGrad, cpu, attention_grad);
-TG_STRIDED_KERNEL(op::SelfAttention, cpu, (by_parts<op::SelfAttention, attention>));
-TG_STRIDED_KERNEL(op::SelfAttentionGrad, cpu, (by_parts<op::SelfAttentionGrad, attention_grad>));
+TG_STRIDED_KERNEL(op::SelfAttention, cpu, (tg::kernel::by_parts<op::SelfAttention, attention>));
+TG_STRIDED_KERNEL(op::SelfAttentionGrad, cpu, (tg::kernel::by_parts<op::SelfAttentionGrad, attention_grad>));
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -117,11 +117,11 @@ class Sequences {
     const auto read = [&](const Buf& x, const char* what) {
       std::vector<int64_t> r = flat_indices(x);
       for (size_t b = 0; b < r.size(); ++b)
-        if (r[b] < 0 || r[b] > all_.tk) throw attention_span_outside(op, what, r[b], int64_t(b), all_.tk);
+        if (r[b] < 0 || r[b] > all_.tk) throw tg::kernel::attention_span_outside(op, what, r[b], int64_t(b), all_.tk);
       return r;
     };
-    if (o.lengths) lengths_ = read(extra.front(), "lengths");
-    if (o.starts) starts_ = read(extra.back(), "starts");
+    if (o.kv_lengths) lengths_ = read(extra.front(), "lengths");
+    if (o.query_starts) starts_ = read(extra.back(), "starts");
   }
   Sizes operator[](int64_t b) const {
     Sizes z = all_;

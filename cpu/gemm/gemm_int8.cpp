@@ -89,7 +89,7 @@ const Int8Kernels* kernels(Int8Path path) {
   static constexpr Int8Kernels kAvx512{64,
                                        pack_step<false, 0, int8_t>,
                                        pack_step<true, 128, int8_t>,
-                                       avx512_block<few::Evex, int32_t>,
+                                       avx512_block<small_m::Evex, int32_t>,
                                        starts_of_rows,
                                        nullptr,
                                        nullptr};
@@ -100,12 +100,13 @@ const Int8Kernels* kernels(Int8Path path) {
   static constexpr Int8Kernels kVex{64,
                                     pack_step256<false, false, 0>,
                                     pack_step256<false, true, 128>,
-                                    block256<few::Vex>,
+                                    block256<small_m::Vex>,
                                     starts_of_rows,
                                     nullptr,
                                     nullptr};
   static constexpr Int8Kernels kMadd{
-      32, pack_step256<true, false, 0>, pack_step256<true, true, 0>, block256<few::Madd>, nullptr, nullptr, nullptr};
+      32,     pack_step256<true, false, 0>, pack_step256<true, true, 0>, block256<small_m::Madd>, nullptr, nullptr,
+      nullptr};
   if (path == Int8Path::avx_vnni) return &kVex;
   if (path == Int8Path::avx2) return &kMadd;
 #endif
@@ -114,13 +115,13 @@ const Int8Kernels* kernels(Int8Path path) {
 }
 
 #if TG_ISA_LEVEL >= 3
-decltype(&few::multiply<few::Madd>) of_small_m(Int8Path path) {
+decltype(&small_m::multiply<small_m::Madd>) of_small_m(Int8Path path) {
 #if TG_ISA_LEVEL == 4
   if (path == Int8Path::avx512_vnni || (path == Int8Path::amx && has(Int8Path::avx512_vnni)))
-    return few::multiply<few::Evex>;
+    return small_m::multiply<small_m::Evex>;
 #endif
-  if (path == Int8Path::avx_vnni) return few::multiply<few::Vex>;
-  return path == Int8Path::avx2 ? few::multiply<few::Madd> : nullptr;
+  if (path == Int8Path::avx_vnni) return small_m::multiply<small_m::Vex>;
+  return path == Int8Path::avx2 ? small_m::multiply<small_m::Madd> : nullptr;
 }
 #endif
 }  // namespace
@@ -132,7 +133,7 @@ void gemm_int8(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_
   const bool parallel = std::max(m, kFew) * n * k >= kSerial;
 #if TG_ISA_LEVEL >= 3
   const auto small_m = of_small_m(path);
-  if (small_m && m <= few::kRows && a.col == 1 && b.row == 1) return small_m(m, n, k, a, b, store, parallel);
+  if (small_m && m <= small_m::kRows && a.col == 1 && b.row == 1) return small_m(m, n, k, a, b, store, parallel);
 #endif
   const auto store_sums = [&](int64_t i, int64_t j, int64_t some, int32_t* sums) { store(i, j, some, sums); };
   const Int8Product p{m, n, k, a, b, store_sums};

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace tg::cpu::TG_ISA_NS::few {
+namespace tg::cpu::TG_ISA_NS::small_m {
 inline constexpr int64_t kRows = 16;  // maximum
 inline constexpr int kColumns = 4;    // columns of B at once
 inline constexpr int64_t kBytes = 1 << 16;
@@ -136,4 +136,4 @@ void multiply(int64_t m, int64_t n, int64_t k, MatView<int8_t> a, MatView<int8_t
   if (parallel) return parallel_for(strips, strip);
   for (int64_t s = 0; s < strips; ++s) strip(s);
 }
-}  // namespace tg::cpu::TG_ISA_NS::few
+}  // namespace tg::cpu::TG_ISA_NS::small_m

@@ -15,7 +15,7 @@ namespace tg::cpu::TG_ISA_NS {
 #if TG_ISA_LEVEL == 4
 namespace {
 using namespace packed;
-constexpr int64_t kFewRows = 16;          // B bounds time up to here
+constexpr int64_t kMaxSmallM = 16;        // B bounds time up to here
 constexpr int64_t kWorthwhile = 1 << 20;  // multiply-adds
 constexpr int64_t kSerial = 1 << 21;      // serial below
 constexpr int64_t kTileDepth = kRow / 2;
@@ -165,7 +165,7 @@ void gemm_as(MatmulPrecision precision, int64_t m, int64_t n, int64_t k, MatView
 #if TG_ISA_LEVEL == 4
   const bool high = precision == MatmulPrecision::high;
   const Bf16Path path = precision == MatmulPrecision::highest ? Bf16Path::f32 : high ? bf16_parts_path() : bf16_path();
-  if (path != Bf16Path::f32 && !o.accumulate && m > kFewRows && m * n * k >= kWorthwhile) {
+  if (path != Bf16Path::f32 && !o.accumulate && m > kMaxSmallM && m * n * k >= kWorthwhile) {
     const auto store = [&](int64_t i, int64_t j, int64_t count, float* sums) {
       float* const row = c + i * ldc + j;
       std::copy_n(sums, count, row);

@@ -1,6 +1,6 @@
 // f32 GEMM on dequantized values: no supported CPU multiplies fp8.
 #include <tapegrad/cpu/gemm/gemm.h>
-#include <tapegrad/cpu/simd/codes.h>
+#include <tapegrad/cpu/simd/quantized.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
 #include <tapegrad/ops/quantized/codes.h>
@@ -26,7 +26,7 @@ void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context&) {
   const int64_t n = x.shape().back();
   std::atomic<bool> bad = false;
   visit_format(op.format, [&]<Fp8Format f>() {
-    tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+    tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
       const Rows<T> row(x);
       for_row_tiles(out[1].numel(), n, [&](int64_t begin, int64_t end) {
         std::vector<T> gathered;
@@ -71,7 +71,7 @@ std::vector<float> scales_of(const Buf& absmax, Fp8Format format) {
 }
 void dequantize_fp8(const op::DequantizeFp8& op, Bufs in, Bufs out, Context&) {
   const auto scales = scales_of(in[1], op.format);
-  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(out[0].dtype(), [&]<class T>() {
     T* const y = out[0].data<T>();
     decode(in[0], op.format, [&](int64_t i, float v, int64_t r) { y[i] = T(v * scales[size_t(r)]); });
   });
@@ -86,7 +86,7 @@ void fp8_linear(const op::Fp8Linear& op, Bufs in, Bufs out, Context&) {
   decode(in[1], op.of_weight, [w](int64_t i, float v, int64_t) { w[i] = v; });
   const auto scale_x = scales_of(in[2], op.of_x), scale_w = scales_of(in[3], op.of_weight);
   const auto bias = in.size() > 4 ? flat<float, float>(in[4]) : std::vector<float>(size_t(n), 0.0f);
-  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(out[0].dtype(), [&]<class T>() {
     T* const y = out[0].data<T>();
     const auto finish = [&](float* row, int64_t j, int64_t count) {
       const int64_t i = (row - sums) / n;

@@ -43,7 +43,7 @@ void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context&) {
     if (bad == rows) return;
     for (int64_t k = 0; k < f; ++k)
       if (const C z = score<C>(d, x + (bad * f + k) * d, s + k * d); !std::isfinite(z))
-        throw score_not_finite(bad, k, double(z), *in[0].layout);
+        throw tg::kernel::score_not_finite(bad, k, double(z), *in[0].layout);
   });
 }
 
@@ -59,7 +59,7 @@ void index_matmul(const op::IndexMatmul& op, Bufs in, Bufs out, Context&) {
   const std::vector<int64_t> index = flat_indices(in[2]);
   for (size_t i = 0; i < index.size(); ++i)
     if (uint64_t(index[i]) >= uint64_t(matrices))
-      throw index_outside(op::IndexMatmul::kName, index[i], {int64_t(i)}, *in[2].layout, 0, matrices);
+      throw tg::kernel::index_outside(op::IndexMatmul::kName, index[i], {int64_t(i)}, *in[2].layout, 0, matrices);
   if (to.numel() == 0) return;
   const std::vector<int64_t> order = grouped(index);
   visit_float(to.dtype(), [&]<class T>() {

@@ -21,9 +21,11 @@ struct Targets {
       }
       ++kept;
       if (id < 0 || id >= classes) [[unlikely]]
-        throw target_outside(id, position_of(int64_t(i), b.shape()), *b.layout, classes, o.ignore_index);
+        throw tg::kernel::target_outside(id, tg::detail::position_of(int64_t(i), b.shape()), *b.layout, classes,
+                                         o.ignore_index);
     }
-    if (kept == 0 && o.reduction == Reduction::mean) throw no_rows_left(int64_t(ids.size()), o.ignore_index);
+    if (kept == 0 && o.reduction == Reduction::mean)
+      throw tg::kernel::no_rows_left(int64_t(ids.size()), o.ignore_index);
   }
 };
 

@@ -33,12 +33,12 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
       Layout l;
       l.shape = Shape(x.shape().begin(), x.shape().begin() + d);
       l.strides = Strides(x.strides().begin(), x.strides().begin() + d);
-      return broadcast_strides(l, batch);
+      return tg::detail::broadcast_strides(l, batch);
     };
     T* const c = out[0].data<T>();
     const int64_t count = batch.product();
     if (count == 1)
-      return multiply<T>(op.o.products, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
+      return multiply<T>(op.o.precision, m, n, k, matrix(in[0], 0, op.o.trans_a), matrix(in[1], 0, op.o.trans_b), c);
     const Walk<2> walk(batch, {batch_strides(in[0]), batch_strides(in[1])});
     const MatView<T> first = matrix(in[0], 0, op.o.trans_a);
     Shape all = batch;
@@ -47,7 +47,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
     steps.push_back(first.row);
     const Walk<1> rows(all, {steps});
     if (walk.shape.size() == 1 && walk.strides[1][0] == 0 && rows.shape.size() == 1)
-      return multiply<T>(op.o.products, count * m, n, k, {first.p, rows.strides[0][0], first.col},
+      return multiply<T>(op.o.precision, count * m, n, k, {first.p, rows.strides[0][0], first.col},
                          matrix(in[1], 0, op.o.trans_b), c);
     const bool many = m * n * k < (1 << 20);  // small matrices: one thread each
     const auto range = [&](int64_t begin, int64_t end) {
@@ -60,7 +60,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context&) {
           if (many)
             gemm_serial<T>(m, n, k, a, b, c + i * m * n, n);
           else
-            multiply<T>(op.o.products, m, n, k, a, b, c + i * m * n);
+            multiply<T>(op.o.precision, m, n, k, a, b, c + i * m * n);
         }
       });
     };
@@ -102,16 +102,16 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
               {.finish = bias ? &finish_row : nullptr});
 }
 void linear(const op::Linear& op, Bufs in, Bufs out, Context&) {
-  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
+  if (out[0].numel() > 0) visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
 }
 // The activation's own kernel: compilers may round another loop over F differently.
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
-  visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.products, in, out[0]); });
+  visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
   stateless<op::Unary<F>>()->run(out, out, c);
 }
 template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<op::LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
+  (tg::detail::add_kernel<op::LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
   return true;
 }
 constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};

@@ -38,11 +38,11 @@ template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bu
 }
 
 template <class F> void add_binary(const KernelOrigin& o) {
-  add_kernel<op::Binary<F>, Backend::cpu, binary<F>>(o);
-  add_kernel<op::BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);
+  tg::detail::add_kernel<op::Binary<F>, Backend::cpu, binary<F>>(o);
+  tg::detail::add_kernel<op::BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);
   if constexpr (op::has_partials<F>) {
-    add_kernel<op::BinaryGrad<F>, Backend::cpu, binary_grad<F>>(o);
-    add_kernel<op::BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
+    tg::detail::add_kernel<op::BinaryGrad<F>, Backend::cpu, binary_grad<F>>(o);
+    tg::detail::add_kernel<op::BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
   }
 }
 constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};

@@ -1,6 +1,6 @@
 // A row is read from memory for its absmax, then from cache; columns and whole tensors twice from memory.
 #include <tapegrad/cpu/gemm/gemm_int8.h>
-#include <tapegrad/cpu/simd/codes.h>
+#include <tapegrad/cpu/simd/quantized.h>
 #include <tapegrad/cpu/simd/rows.h>
 #include <tapegrad/cpu/simd/scratch.h>
 #include <tapegrad/cpu/simd/transpose_quantized.h>
@@ -102,7 +102,7 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
   const int64_t rows = state.numel(), n = x.shape().back();
   int8_t* const codes = out[0].data<int8_t>();
   std::atomic<bool> bad = false;
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     if (lies_in_columns<T>(x)) {
       const Lines<T> c = columns_of<T>(x);
       const int64_t wide =
@@ -122,14 +122,14 @@ void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context&
       for (int64_t r = begin; r < end; ++r) {
         const T* const p = row(r, gathered);
         const uint32_t most = largest(p, n);
-        if (is_bad(most, op.state)) return bad.store(true, std::memory_order_relaxed);
+        if (is_bad(most, op.absmax_dtype)) return bad.store(true, std::memory_order_relaxed);
         const float absmax = math::detail::float_of(most);
         set_state(state, r, absmax);
         encode(p, n, absmax, codes + r * n);
       }
     });
   });
-  if (bad) fail_without_code(op.name(), x, op.state);
+  if (bad) fail_without_code(op.name(), x, op.absmax_dtype);
 }
 
 // GELU's own kernel: compilers may round another loop differently.
@@ -180,7 +180,7 @@ template <class T, class F> void for_segments(const Buf& x, F&& f) {
 void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) {
   const Buf& x = in[0];
   int8_t* const codes = out[0].data<int8_t>();
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     const bool in_columns = lies_in_columns<T>(x);
     std::atomic<uint32_t> most = 0;
     const auto see = [&](uint32_t m) {
@@ -194,7 +194,7 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
       });
     else
       for_segments<T>(x, [&](const T* p, int64_t, int64_t n) { see(largest(p, n)); });
-    if (is_bad(most, op.state)) fail_without_code(op.name(), x, op.state);
+    if (is_bad(most, op.absmax_dtype)) fail_without_code(op.name(), x, op.absmax_dtype);
     const float absmax = math::detail::float_of(most);
     set_state(out[1], 0, absmax);
     const float divisor = absmax > 0 ? absmax : 1.0f;
@@ -205,10 +205,10 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context&) 
   });
 }
 
-void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Context&) {
+void quantize_rows_and_columns(const op::QuantizeRowsAndColumns& op, Bufs in, Bufs out, Context&) {
   const Buf& x = in[0];
   std::atomic<bool> bad = false;
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     std::vector<T> copy;
     const bool in_columns = lies_in_columns<T>(x);  // then lines are columns
     const Lines<T> c = in_columns            ? columns_of<T>(x)
@@ -218,14 +218,14 @@ void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Conte
     const auto encode_lines = [&](int64_t begin, int64_t end) {
       for (int64_t l = begin; l < end; ++l) {
         const uint32_t most = largest(c[l], c.n);
-        if (is_bad(most, op.state)) return bad.store(true, std::memory_order_relaxed);
+        if (is_bad(most, op.absmax_dtype)) return bad.store(true, std::memory_order_relaxed);
         const float absmax = math::detail::float_of(most);
         set_state(along[1], l, absmax);
         encode(c[l], c.n, absmax, along[0].data<int8_t>() + l * c.n);
       }
     };
     const uint32_t* const most = largest_by_place(c, encode_lines);
-    if (bad) fail_without_code(op.name(), x, op.state);
+    if (bad) fail_without_code(op.name(), x, op.absmax_dtype);
     encode_transposed<1>(c, set_states(across[1], 0, c.n, most), across[0].data<int8_t>());
   });
 }
@@ -237,7 +237,7 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context&) {
   const auto of_row = flat<float, float>(absmax);
   const bool one = absmax.numel() == 1;
   const Rows<int8_t> row(codes);
-  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(out[0].dtype(), [&]<class T>() {
     for_row_tiles(codes.numel() / n, n, [&](int64_t begin, int64_t end) {
       std::vector<int8_t> gathered;
       for (int64_t r = begin; r < end; ++r) {
@@ -272,7 +272,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
   if (absmax_w.size() == 1) absmax_w.assign(size_t(n), absmax_w[0]);
   const auto bias = in.size() > 4 ? flat<float, float>(in[4]) : std::vector<float>(size_t(n), 0.0f);
   const bool one = in[2].numel() == 1;
-  tg::detail::visit_quantisable(out[0].dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(out[0].dtype(), [&]<class T>() {
     T* const y = out[0].data<T>();
     const auto store = [&](int64_t i, int64_t j, int64_t count, const int32_t* sums) {
       const float sx = absmax_x[one ? 0 : size_t(i)];
@@ -286,7 +286,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context&) {
 TG_STRIDED_KERNEL(op::QuantizeRowwise, cpu, quantize_rowwise);
 TG_STRIDED_KERNEL(op::GeluQuantize, cpu, gelu_quantize);
 TG_STRIDED_KERNEL(op::QuantizeGlobal, cpu, quantize_global);
-TG_STRIDED_KERNEL(op::QuantizeBothWays, cpu, quantize_both_ways);
+TG_STRIDED_KERNEL(op::QuantizeRowsAndColumns, cpu, quantize_rows_and_columns);
 TG_STRIDED_KERNEL(op::Dequantize, cpu, dequantize);
 TG_STRIDED_KERNEL(op::Int8Linear, cpu, int8_linear);
 }  // namespace

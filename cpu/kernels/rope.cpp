@@ -12,7 +12,8 @@ template <class C> struct Turns {  // (starts, T, HS / 2)
   Turns(const op::Rope& op, const std::vector<int64_t>& starts, int64_t rows, int64_t pairs)
       : sine(starts.size() * size_t(rows * pairs)), cosine(sine.size()) {
     std::vector<double> frequency(static_cast<size_t>(pairs));
-    for (int64_t i = 0; i < pairs; ++i) frequency[size_t(i)] = rope_frequency(op.theta, op.scaling, i, pairs);
+    for (int64_t i = 0; i < pairs; ++i)
+      frequency[size_t(i)] = tg::kernel::rope_frequency(op.theta, op.scaling, i, pairs);
     for_row_tiles(int64_t(starts.size()) * rows, pairs, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         const double at = double(starts[size_t(t / rows)] + t % rows), *f = frequency.data();
@@ -49,7 +50,7 @@ void rope(const op::Rope& op, Bufs in, Bufs out, Context&) {
     const std::vector<int64_t> starts = op.starts ? flat_indices(in[1]) : std::vector{op.start};
     for (size_t b = 0; op.starts && b < starts.size(); ++b)
       if (starts[b] < 0 || starts[b] > op::kRopeEnd - positions)
-        throw rope_outside(op.name(), starts[b], int64_t(b), positions);
+        throw tg::kernel::rope_outside(op.name(), starts[b], int64_t(b), positions);
     const Turns<compute_t<T>> turns(op, starts, positions, hs / 2);
     const int64_t same = to.numel() / hs / positions / int64_t(starts.size());  // heads per start
     for_rows<T>(in[0], from, out[0], to, [&](const T* x, T* y, int64_t r) {

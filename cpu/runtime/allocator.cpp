@@ -150,7 +150,7 @@ void CachingAllocator::deallocate(void* p, size_t bytes) noexcept {
 void* CachingAllocator::get(size_t bytes) {
   if (bytes > kMaxBytes) out_of_memory(bytes);
   if (!kPlainMemory && bytes > kSlabMax) return allocate_large(bytes);
-  void* p = get_or_fail(bytes, [=] { return slab_alloc(bytes); });
+  void* p = get_or_fail(bytes, [=] { return tg::detail::slab_alloc(bytes); });
   Local& t = t_local;
   t.live += int64_t(bytes);
   t.total += int64_t(bytes);
@@ -161,7 +161,7 @@ void* CachingAllocator::get(size_t bytes) {
 }
 void CachingAllocator::give_back(void* p, size_t bytes) noexcept {
   if (!kPlainMemory && bytes > kSlabMax) return deallocate_large(p, bytes);
-  slab_free(p, bytes);
+  tg::detail::slab_free(p, bytes);
   Local& t = t_local;
   t.live -= int64_t(bytes);
   if (t.live <= -t.limit) [[unlikely]]

@@ -7,7 +7,7 @@ namespace {
 std::span<const ProductPath> int8_paths() {
   static const ProductPath all[] = {
       {"plain", true},
-      {"avx2", kernel_level(Backend::cpu) >= 3},
+      {"avx2", tg::detail::kernel_level(Backend::cpu) >= 3},
       {"avx_vnni", has_instructions(3, 1, CpuidRegister::a, 4)},
       {"avx512_vnni", has_instructions(4, 0, CpuidRegister::c, 11)},
       {"amx", has_instructions(4, 0, CpuidRegister::d, 25) && has_tiles()},

@@ -38,8 +38,8 @@ size_t chosen_path(std::span<const ProductPath> paths, const char* variable, std
 bool has_instructions(int level, unsigned subleaf_of_7, CpuidRegister in, int bit) {
 #ifdef __x86_64__
   unsigned r[4] = {};
-  return kernel_level(Backend::cpu) >= level && __get_cpuid_count(7, subleaf_of_7, &r[0], &r[1], &r[2], &r[3]) &&
-         (r[size_t(in)] >> bit & 1) != 0;
+  return tg::detail::kernel_level(Backend::cpu) >= level &&
+         __get_cpuid_count(7, subleaf_of_7, &r[0], &r[1], &r[2], &r[3]) && (r[size_t(in)] >> bit & 1) != 0;
 #else
   (void)level, (void)subleaf_of_7, (void)in, (void)bit;
   return false;

@@ -55,7 +55,7 @@ class Pool {
   Pool()
       : cpus_(detail::usable_cpus()),
         threads_(detail::threads_from(std::getenv("TG_THREADS"), max_threads(), detail::cpu_quota())) {
-    (void)kernel_level(Backend::cpu);  // an Error when TG_ISA is no level
+    (void)tg::detail::kernel_level(Backend::cpu);  // an Error when TG_ISA is no level
   }
   int threads() const { return threads_.load(relaxed); }
   int max_threads() const { return int(cpus_.size()); }

@@ -21,14 +21,14 @@ const void* issue_ticket(const Buf& ticket) {
 }
 
 void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context&) {
-  op.comm->start(issue_ticket(out.back()), [comm = op.comm.get(), all = sums(in, out)] { all_reduce(*comm, all); });
+  op.comm->submit(issue_ticket(out.back()), [comm = op.comm.get(), all = sums(in, out)] { all_reduce(*comm, all); });
 }
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context&) {
-  op.comm->start(issue_ticket(out.back()),
-                 [comm = op.comm.get(), all = sums(in, out), cuts = op.cuts] { reduce_scatter(*comm, all, cuts); });
+  op.comm->submit(issue_ticket(out.back()),
+                  [comm = op.comm.get(), all = sums(in, out), cuts = op.cuts] { reduce_scatter(*comm, all, cuts); });
 }
 void finish_sums(const op::FinishSums& op, Bufs in, Bufs out, Context&) {
-  op.comm->finish(in.back().bytes);
+  op.comm->wait(in.back().bytes);
   for (size_t i = 0; i < out.size(); ++i)
     if (out[i].bytes != in[i].bytes && out[i].numel() > 0)
       std::memcpy(elements(out[i]), elements(in[i]), out[i].layout->bytes());

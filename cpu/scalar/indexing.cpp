@@ -11,7 +11,7 @@ namespace {
 template <class F> void report_outside(const Buf& index, int64_t size, F&& f) {
   const auto ids = flat_indices(index);
   for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0 || ids[i] >= size) f(ids[i], position_of(int64_t(i), index.shape()));
+    if (ids[i] < 0 || ids[i] >= size) f(ids[i], tg::detail::position_of(int64_t(i), index.shape()));
 }
 bool inside(int64_t id, int64_t size) { return uint64_t(id) < uint64_t(size); }
 
@@ -58,8 +58,9 @@ struct Pick {
 };
 // Throws if an index along `dim` is outside [0, size).
 void check_inside(const Op& op, const Buf& index, size_t dim, int64_t size) {
-  report_outside(index, size,
-                 [&](int64_t id, const Dims& p) { throw index_outside(op.name(), id, p, *index.layout, dim, size); });
+  report_outside(index, size, [&](int64_t id, const Dims& p) {
+    throw tg::kernel::index_outside(op.name(), id, p, *index.layout, dim, size);
+  });
 }
 
 void gather(const op::Gather& op, Bufs in, Bufs out, Context&) {
@@ -85,7 +86,8 @@ void embedding(const op::Embedding&, Bufs in, Bufs out, Context&) {
   rows.push_back(0);
   const int64_t size = table.size(0);
   if (Pick{table, ids, out[0], columns, rows, table.strides()[0], size}()) return;
-  report_outside(ids, size, [&](int64_t id, const Dims& where) { throw id_outside(id, where, *ids.layout, size); });
+  report_outside(ids, size,
+                 [&](int64_t id, const Dims& where) { throw tg::kernel::id_outside(id, where, *ids.layout, size); });
 }
 
 // One thread adds a line along the dimension, or adjacent lines together, in order.
@@ -209,7 +211,8 @@ void slice_update(const op::SliceUpdate& op, Bufs in, Bufs out, Context&) {
   const int64_t n = update.size(op.dim), size = y.size(op.dim);
   const std::vector<int64_t> starts = flat_indices(in[2]);
   for (size_t i = 0; i < starts.size(); ++i)
-    if (starts[i] < 0 || starts[i] > size - n) throw slice_outside(op.name(), starts[i], int64_t(i), n, op.dim, size);
+    if (starts[i] < 0 || starts[i] > size - n)
+      throw tg::kernel::slice_outside(op.name(), starts[i], int64_t(i), n, op.dim, size);
   visit_size(y.dtype(), [&]<class Bits>() {
     if (y.bytes != x.bytes) copy_elements(x, y.raw<Bits>(), y.strides());
     Layout part = *update.layout;

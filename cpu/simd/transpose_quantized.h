@@ -2,7 +2,7 @@
 // (cpu/kernels/quantize.cpp).
 #pragma once
 #include <tapegrad/cpu/runtime/thread_pool.h>
-#include <tapegrad/cpu/simd/codes.h>
+#include <tapegrad/cpu/simd/quantized.h>
 #include <tapegrad/cpu/simd/scratch.h>
 #include <tapegrad/cpu/simd/transpose.h>
 

@@ -12,10 +12,10 @@ namespace {
 constexpr int kThreads = 256;
 
 Error outside_lengths(const IndexSite& s, int64_t position, int64_t value) {
-  return attention_span_outside(s.op, "lengths", value, position, s.size - 1);
+  return tg::kernel::attention_span_outside(s.op, "lengths", value, position, s.size - 1);
 }
 Error outside_starts(const IndexSite& s, int64_t position, int64_t value) {
-  return attention_span_outside(s.op, "starts", value, position, s.size - 1);
+  return tg::kernel::attention_span_outside(s.op, "starts", value, position, s.size - 1);
 }
 // Lengths or starts; null ids.first: absent. Values outside [0, most] are logged and clamped.
 struct SpanIds {
@@ -43,8 +43,8 @@ class Spans {
                      IndexCheck(c, {error, c.op, *x.layout, 0, z.tk + 1})};
     };
     launch(c, attention_read_spans, blocks_for(c, z.batch, kThreads), kThreads, 0,
-           ids(extra.front(), o.lengths, outside_lengths), ids(extra.back(), o.starts, outside_starts), z.batch, z.tq,
-           z.tk, memory_.as<AttentionSpan>());
+           ids(extra.front(), o.kv_lengths, outside_lengths), ids(extra.back(), o.query_starts, outside_starts),
+           z.batch, z.tq, z.tk, memory_.as<AttentionSpan>());
   }
   const AttentionSpan* get() const { return given_ ? memory_.as<AttentionSpan>() : nullptr; }
 
@@ -183,7 +183,7 @@ void attention_grad(const op::AttentionGrad& op, Bufs in, Bufs out, Context& c) 
 }
 TG_STRIDED_KERNEL(op::Attention, cuda, attention);
 TG_STRIDED_KERNEL(op::AttentionGrad, cuda, attention_grad);
-TG_STRIDED_KERNEL(op::SelfAttention, cuda, (by_parts<op::SelfAttention, attention>));
-TG_STRIDED_KERNEL(op::SelfAttentionGrad, cuda, (by_parts<op::SelfAttentionGrad, attention_grad>));
+TG_STRIDED_KERNEL(op::SelfAttention, cuda, (tg::kernel::by_parts<op::SelfAttention, attention>));
+TG_STRIDED_KERNEL(op::SelfAttentionGrad, cuda, (tg::kernel::by_parts<op::SelfAttentionGrad, attention_grad>));
 }  // namespace
 }  // namespace tg::cuda

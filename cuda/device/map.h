@@ -70,7 +70,7 @@ __device__ __forceinline__ void read_all(const int64_t* at, const bool* repeat, 
 }
 // Scalar arguments in one struct: all kernels share a signature and a launch. User-defined functors may have any
 // copyable A.
-template <class T> struct Numbers {
+template <class T> struct Scalars {
   T a{}, b{};
   uint8_t choice = 0;
 };
@@ -137,8 +137,8 @@ void map_launch(const Context& c, Bufs in, const Buf& out, A numbers, int v,
                 std::index_sequence<K...>) {
   const int64_t n = out.numel();
   if (n == 0) return;
-  const Strided<1 + sizeof...(Z)> walk(out.shape(), {broadcast_strides(*in[0].layout, out.shape()),
-                                                     broadcast_strides(*in[K + 1].layout, out.shape())...});
+  const Strided<1 + sizeof...(Z)> walk(out.shape(), {tg::detail::broadcast_strides(*in[0].layout, out.shape()),
+                                                     tg::detail::broadcast_strides(*in[K + 1].layout, out.shape())...});
   const auto is_half = [](const Buf& b) { return b.dtype() == DType::bf16; };
   const bool half = is_half(out) || std::any_of(in.begin(), in.end(), is_half);
   Y* y = const_cast<Y*>(first_of<Y>(out));
@@ -149,7 +149,7 @@ void map_launch(const Context& c, Bufs in, const Buf& out, A numbers, int v,
          first_of<Z>(in[K + 1])...);
 }
 // out[i] = F::f(numbers, in[0][i], ...), contiguous. float: f32 or bf16, one per call.
-template <class F, class Y, class X, class... Z, class A = Numbers<X>>
+template <class F, class Y, class X, class... Z, class A = Scalars<X>>
 void map(const Context& c, Bufs in, const Buf& out, A numbers = {}) {
   static_assert(std::is_same_v<X, compute_t<X>> && (std::is_same_v<Z, compute_t<Z>> && ...), "f takes compute types");
   constexpr size_t kWidest = std::max({sizeof(Y), sizeof(X), sizeof(Z)...});

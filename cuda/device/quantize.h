@@ -57,13 +57,13 @@ __device__ __forceinline__ float usual_value(int8_t code, float absmax) {
 
 // Keys of bad elements: those too large for an f16 state sort last.
 constexpr int64_t kTooLarge = int64_t(1) << 39;
-Error not_quantised(const IndexSite& s, int64_t position, int64_t value) {
-  return tg::detail::not_quantised(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
+Error not_quantized(const IndexSite& s, int64_t position, int64_t value) {
+  return tg::detail::not_quantized(s.op, s.index, position % kTooLarge, math::detail::float_of(uint32_t(value)));
 }
 class NonFiniteCheck {
  public:
   NonFiniteCheck(const Context& c, const Buf& x, DType state)
-      : check_(c, {not_quantised, c.op, *x.layout}), least_(state == DType::f16 ? 0x477ff000u : kNotFinite) {}
+      : check_(c, {not_quantized, c.op, *x.layout}), least_(state == DType::f16 ? 0x477ff000u : kNotFinite) {}
   __device__ __forceinline__ bool bad(uint32_t absmax) const { return absmax >= least_; }
   template <class T> __device__ __forceinline__ void operator()(T x, int64_t position) const {
     const uint32_t m = as_f32<T>(magnitude(x));

@@ -5,7 +5,7 @@
 
 namespace tg::cuda {
 
-inline constexpr int64_t kFewRows = 16;
+inline constexpr int64_t kMaxSmallM = 16;
 
 // y (rows, n) = x (rows, k) matrix + bias (n) unless null. Matrix: (k, n), or (n, k) if kTransposed.
 template <class T> struct SmallM {

@@ -123,7 +123,7 @@ struct Ranks {
   }
   // done(round, sums) per round; rank r's sums begin at r * most.
   template <class F> void sum(const Row& row, const ShardOffsets& cuts, DType dtype, F&& done) const {
-    const size_t size = size_of(dtype), wide = size_of(reduced_dtype(op, dtype));
+    const size_t size = size_of(dtype), wide = size_of(tg::detail::reduced_dtype(op, dtype));
     const int64_t n = most(cuts, size);
     const size_t elements = size_t(ranks * n);
     const Scratch packed(c, elements * size), received(c, elements * size), sums(c, elements * wide);
@@ -148,7 +148,7 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
     for (size_t i = 0; i < in.size(); ++i)
       if (in[i].dtype() == dtype) row.add({first_element(in[i]), first_element(out[i]), in[i].numel(), dtype});
     if (row.size() == 0) continue;
-    const size_t wide = size_of(reduced_dtype(op.kName, dtype));
+    const size_t wide = size_of(tg::detail::reduced_dtype(op.kName, dtype));
     const auto vec = int64_t(16 / size_of(dtype));
     const int64_t part = (row.size() + ranks.ranks * vec - 1) / (ranks.ranks * vec) * vec;
     ShardOffsets cuts;
@@ -163,12 +163,12 @@ void all_reduce(const op::AllReduce& op, Bufs in, Bufs out, Context& c) {
 void reduce_scatter(const op::ReduceScatter& op, Bufs in, Bufs out, Context& c) {
   Ranks ranks(c, *op.comm, op.kName);
   for (const DType dtype : kSummed) {
-    const size_t wide = size_of(reduced_dtype(op.kName, dtype));
+    const size_t wide = size_of(tg::detail::reduced_dtype(op.kName, dtype));
     Row row;
     int64_t begin = 0;
     for (size_t i = 0; i < in.size(); begin += in[i++].numel()) {
       if (in[i].dtype() != dtype) continue;
-      const Shard own = shard_of(op.cuts, ranks.rank, begin, in[i].numel());
+      const Shard own = tg::detail::shard_of(op.cuts, ranks.rank, begin, in[i].numel());
       const auto to = reinterpret_cast<uintptr_t>(first_element(out[i])) - size_t(own.first) * wide;
       row.add({first_element(in[i]), reinterpret_cast<void*>(to), in[i].numel(), dtype});
     }

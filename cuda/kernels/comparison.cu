@@ -15,12 +15,12 @@ template <class F> uint8_t cases_of() {
   return uint8_t(F::f(0., 1.) | F::f(1., 1.) << 1 | F::f(1., 0.) << 2 | F::f(kNan, kNan) << 3);
 }
 struct Holds {
-  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x, T y) {
+  template <class T> __device__ __forceinline__ static uint8_t f(Scalars<T> n, T x, T y) {
     return holds(n.choice, x, y);
   }
 };
 struct HoldsWithNumber {
-  template <class T> __device__ __forceinline__ static uint8_t f(Numbers<T> n, T x) { return holds(n.choice, x, n.a); }
+  template <class T> __device__ __forceinline__ static uint8_t f(Scalars<T> n, T x) { return holds(n.choice, x, n.a); }
 };
 template <class G> void visit_compared(DType d, G&& g) {
   if (d == DType::boolean) return g.template operator()<uint8_t>();
@@ -40,10 +40,10 @@ template <class F> void compare_scalar(const op::CompareScalar<F>& op, Bufs in, 
 }
 
 struct Pick {
-  template <class U> __device__ __forceinline__ static U f(Numbers<uint8_t>, uint8_t c, U x, U y) { return c ? x : y; }
+  template <class U> __device__ __forceinline__ static U f(Scalars<uint8_t>, uint8_t c, U x, U y) { return c ? x : y; }
 };
 struct Cover {
-  template <class U> __device__ __forceinline__ static U f(Numbers<U> n, U x, uint8_t masked) {
+  template <class U> __device__ __forceinline__ static U f(Scalars<U> n, U x, uint8_t masked) {
     return masked ? n.a : x;
   }
 };
@@ -56,18 +56,18 @@ void masked_fill(const op::MaskedFill& op, Bufs in, Bufs out, Context& c) {
   });
 }
 
-template <class T> Numbers<T> bounds_of(const ClampOptions& o) {
-  Numbers<T> b{std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
+template <class T> Scalars<T> bounds_of(const ClampOptions& o) {
+  Scalars<T> b{std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max()};
   if constexpr (std::is_floating_point_v<T>) b.b = std::numeric_limits<T>::infinity(), b.a = -b.b;
   if (o.min) b.a = T(*o.min);
   if (o.max) b.b = T(*o.max);
   return b;
 }
 struct Clamped {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> to, T x) { return op::ClampFn::f(x, to.a, to.b); }
+  template <class T> __device__ __forceinline__ static T f(Scalars<T> to, T x) { return op::ClampFn::f(x, to.a, to.b); }
 };
 struct Passed {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> within, T x, T g) {
+  template <class T> __device__ __forceinline__ static T f(Scalars<T> within, T x, T g) {
     return op::ClampFn::df(x, within.a, within.b, g);
   }
 };
@@ -82,8 +82,8 @@ void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context& c) {
 
 constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
 template <class... F> bool add_comparisons(op::TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<op::Compare<F>, Backend::cuda, compare<F>>(o), ...);
-  (add_kernel<op::CompareScalar<F>, Backend::cuda, compare_scalar<F>>(o), ...);
+  (tg::detail::add_kernel<op::Compare<F>, Backend::cuda, compare<F>>(o), ...);
+  (tg::detail::add_kernel<op::CompareScalar<F>, Backend::cuda, compare_scalar<F>>(o), ...);
   return true;
 }
 [[maybe_unused]] const bool compared = add_comparisons(op::CompareFns{}, kCompareOrigin);

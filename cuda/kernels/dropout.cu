@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 template <int V> __device__ __forceinline__ void draw(Rng at, int64_t group, int32_t (&word)[V]) {
 #pragma unroll
   for (int b = 0; b < V / 4; ++b) {
-    const Words w = random_block(at, uint64_t(group) * (V / 4) + b);
+    const Words w = tg::detail::random_block(at, uint64_t(group) * (V / 4) + b);
     word[4 * b] = int32_t(w.x >> 8), word[4 * b + 1] = int32_t(w.y >> 8);
     word[4 * b + 2] = int32_t(w.z >> 8), word[4 * b + 3] = int32_t(w.w >> 8);
   }

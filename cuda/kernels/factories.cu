@@ -38,10 +38,12 @@ void arange(const op::Arange& op, Bufs, Bufs out, Context& c) {
 
 template <op::Distribution D> __device__ __forceinline__ void values_of(Words w, float (&v)[4]) {
   if constexpr (D == op::Distribution::normal) {
-    normal_pair(w.x, w.y, v[0], v[1]);
-    normal_pair(w.z, w.w, v[2], v[3]);
+    tg::detail::normal_pair(w.x, w.y, v[0], v[1]);
+    tg::detail::normal_pair(w.z, w.w, v[2], v[3]);
   } else {
-    const auto f = [](auto word) { return D == op::Distribution::uniform ? uniform(word) : truncated_normal(word); };
+    const auto f = [](auto word) {
+      return D == op::Distribution::uniform ? tg::detail::uniform(word) : tg::detail::truncated_normal(word);
+    };
     v[0] = f(w.x), v[1] = f(w.y), v[2] = f(w.z), v[3] = f(w.w);
   }
 }
@@ -52,7 +54,7 @@ __global__ void random_values(StepValue<Rng> state, float scale, float shift, fl
   const Rng at = state.get();
   for (GridLoop b((n + 3) / 4); b; ++b) {
     float v[4];
-    values_of<D>(random_block(at, uint64_t(*b)), v);
+    values_of<D>(tg::detail::random_block(at, uint64_t(*b)), v);
     Vec<T, 4> r;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -75,8 +77,8 @@ __global__ void random_values(StepValue<Rng> state, float scale, float shift, fl
 template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
-  const bool uniform = D == op::Distribution::uniform;
-  const float scale = uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
+  const bool tg::detail::uniform = D == op::Distribution::uniform;
+  const float scale = tg::detail::uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
   const StepValue<Rng> state(op, [](const op::Random<D>& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();

@@ -104,7 +104,7 @@ template <class T, int V> __global__ void __launch_bounds__(kThreads) scale_sums
 // --- host
 template <class G> void visit(Fp8Format format, DType d, G&& g) {
   visit_format(format, [&]<Fp8Format f>() {
-    tg::detail::visit_quantisable(d, [&]<class T>() { g.template operator()<f, T>(); });
+    tg::detail::visit_quantizable(d, [&]<class T>() { g.template operator()<f, T>(); });
   });
 }
 void quantize_fp8(const op::QuantizeFp8& op, Bufs in, Bufs out, Context& c) {

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 
 Error not_finite(const IndexSite& s, int64_t position, int64_t value) {
-  return score_not_finite(position / s.size, position % s.size, std::bit_cast<double>(value), s.index);
+  return tg::kernel::score_not_finite(position / s.size, position % s.size, std::bit_cast<double>(value), s.index);
 }
 // scores (rows, F): scratch.
 template <class T, int V>
@@ -62,7 +62,7 @@ void fragment_weights(const op::FragmentWeights&, Bufs in, Bufs out, Context& c)
 }
 
 Error outside_matrices(const IndexSite& s, int64_t position, int64_t value) {
-  return index_outside(s.op, value, {position}, s.index, 0, s.size);
+  return tg::kernel::index_outside(s.op, value, {position}, s.index, 0, s.size);
 }
 void index_matmul(const op::IndexMatmul& op, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;

@@ -12,10 +12,11 @@ namespace {
 constexpr int kThreads = 256;
 
 Error outside_dim(const IndexSite& s, int64_t position, int64_t value) {
-  return index_outside(s.op, value, position_of(position, s.index.shape), s.index, s.dim, s.size);
+  return tg::kernel::index_outside(s.op, value, tg::detail::position_of(position, s.index.shape), s.index, s.dim,
+                                   s.size);
 }
 Error outside_table(const IndexSite& s, int64_t position, int64_t value) {
-  return id_outside(value, position_of(position, s.index.shape), s.index, s.size);
+  return tg::kernel::id_outside(value, tg::detail::position_of(position, s.index.shape), s.index, s.size);
 }
 Ids ids_of(const Buf& index) { return {first_element(index), index.dtype()}; }
 IndexCheck check_of(const Context& c, const Buf& index, size_t dim, int64_t size) {
@@ -337,7 +338,7 @@ void scatter_add(const op::ScatterAdd& op, Bufs in, Bufs out, Context& c) {
 // --- writing slices in place
 Error outside_slices(const IndexSite& s, int64_t position, int64_t value) {
   const int64_t n = *s.ignore;  // slices of the update
-  return slice_outside(s.op, value, position, n, s.dim, s.size + n - 1);
+  return tg::kernel::slice_outside(s.op, value, position, n, s.dim, s.size + n - 1);
 }
 // y[at + start * step] = update[at], in units of Bits; `per_start` elements per start.
 template <class Bits>

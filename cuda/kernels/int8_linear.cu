@@ -252,7 +252,7 @@ void int8_linear(const op::Int8Linear&, Bufs in, Bufs out, Context& c) {
   if (in.size() > 4) p.bias = bias.emplace(c, in[4]);
   p.absmax_x = absmax_x, p.step_x = in[2].numel() == 1 ? 0 : 1;
   p.absmax_weight = absmax_weight, p.step_weight = in[3].numel() == 1 ? 0 : 1;
-  tg::detail::visit_quantisable(y.dtype(), [&]<class T>() { multiply(c, p, y.data<T>()); });
+  tg::detail::visit_quantizable(y.dtype(), [&]<class T>() { multiply(c, p, y.data<T>()); });
 }
 TG_STRIDED_KERNEL(op::Int8Linear, cuda, int8_linear);
 }  // namespace

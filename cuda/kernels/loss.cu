@@ -13,9 +13,9 @@ constexpr int kThreads = 256, kShortRow = 1024;  // shorter rows: one warp
 constexpr int kReduceThreads = 1024;
 
 Error no_class(const IndexSite& s, int64_t position, int64_t value) {
-  return target_outside(value, position_of(position, s.index.shape), s.index, s.size, s.ignore);
+  return tg::kernel::target_outside(value, tg::detail::position_of(position, s.index.shape), s.index, s.size, s.ignore);
 }
-Error no_rows(const IndexSite& s, int64_t, int64_t) { return no_rows_left(s.index.numel(), s.ignore); }
+Error no_rows(const IndexSite& s, int64_t, int64_t) { return tg::kernel::no_rows_left(s.index.numel(), s.ignore); }
 
 struct Targets : Ids {
   int64_t ignore;

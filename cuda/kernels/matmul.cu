@@ -45,7 +45,7 @@ class Batched {
     Layout l;
     l.shape = Shape(layout_.shape.begin(), layout_.shape.begin() + nd);
     l.strides = Strides(layout_.strides.begin(), layout_.strides.begin() + nd);
-    return broadcast_strides(l, batch);
+    return tg::detail::broadcast_strides(l, batch);
   }
 
  private:
@@ -60,7 +60,7 @@ class Batched {
 // False unless reading b dominates and the kernels apply.
 template <class T> bool small_m(const Context& c, const Gemm& g) {
   constexpr int64_t kWorthwhile = 1 << 16;  // elements of b
-  if (g.m > kFewRows || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
+  if (g.m > kMaxSmallM || g.batch != 1 || g.a.transposed || g.n * g.k < kWorthwhile) return false;
   const auto at = [](const void* p) { return static_cast<const T*>(p); };
   const SmallM<T> p{at(g.a.data), g.m, g.a.ld, at(g.b.data), g.n, g.k, g.b.ld, at(g.bias), static_cast<T*>(g.out)};
   if (!in_vectors(p, g.b.transposed)) return false;
@@ -123,7 +123,7 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context& c) {
   const Shape& a_shape = in[0].shape();
   Gemm g;
   g.dtype = out[0].dtype();
-  g.products = op.o.products;
+  g.products = op.o.precision;
   g.m = s[s.size() - 2];
   g.n = s.back();
   g.k = a_shape[a_shape.size() - 1 - size_t(op.o.trans_a)];
@@ -140,12 +140,12 @@ void matmul(const op::Matmul& op, Bufs in, Bufs out, Context& c) {
   run_batches(c, g, batch, step_a, step_b);
 }
 
-void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
+void linear_into(MatmulPrecision precision, Bufs in, Bufs out, Context& c) {
   if (out[0].numel() == 0) return;
   const Buf &x = in[0], &w = in[1];
   Gemm g;
   g.dtype = out[0].dtype();
-  g.products = products;
+  g.products = precision;
   g.n = w.size(0);
   g.k = w.size(1);
   g.m = out[0].numel() / g.n;
@@ -174,17 +174,17 @@ void linear_into(MatmulPrecision products, Bufs in, Bufs out, Context& c) {
   product(c, g);
 }
 
-void linear(const op::Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.products, in, out, c); }
+void linear(const op::Linear& op, Bufs in, Bufs out, Context& c) { linear_into(op.precision, in, out, c); }
 
 template <class F> struct Value {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T>, T x) { return F::f(x); }
+  template <class T> __device__ __forceinline__ static T f(Scalars<T>, T x) { return F::f(x); }
 };
 template <class F> void linear_activation(const op::LinearActivation<F>& op, Bufs in, Bufs out, Context& c) {
-  linear_into(op.products, in, out, c);
+  linear_into(op.precision, in, out, c);
   visit_computed(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, out, out[0]); });
 }
 template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
-  (add_kernel<op::LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
+  (tg::detail::add_kernel<op::LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
   return true;
 }
 constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};

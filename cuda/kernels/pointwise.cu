@@ -4,17 +4,17 @@ namespace tg::cuda {
 namespace {
 // n.choice: the number is the left operand.
 template <class F> struct WithNumber {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x) {
+  template <class T> __device__ __forceinline__ static T f(Scalars<T> n, T x) {
     return F::f(n.choice ? n.a : x, n.choice ? x : n.a);
   }
 };
 template <class F> struct Partial {  // n.choice: derivative by y
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x, T y, T g) {
+  template <class T> __device__ __forceinline__ static T f(Scalars<T> n, T x, T y, T g) {
     return (n.choice ? F::dy(x, y) : F::dx(x, y)) * g;
   }
 };
 template <class F> struct PartialWithNumber {
-  template <class T> __device__ __forceinline__ static T f(Numbers<T> n, T x, T g) {
+  template <class T> __device__ __forceinline__ static T f(Scalars<T> n, T x, T g) {
     return (n.choice ? F::dy(n.a, x) : F::dx(x, n.a)) * g;
   }
 };
@@ -45,11 +45,11 @@ template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bu
 }
 
 template <class F> void add_binary(const KernelOrigin& o) {
-  add_kernel<op::Binary<F>, Backend::cuda, binary<F>>(o);
-  add_kernel<op::BinaryScalar<F>, Backend::cuda, binary_scalar<F>>(o);
+  tg::detail::add_kernel<op::Binary<F>, Backend::cuda, binary<F>>(o);
+  tg::detail::add_kernel<op::BinaryScalar<F>, Backend::cuda, binary_scalar<F>>(o);
   if constexpr (op::has_partials<F>) {
-    add_kernel<op::BinaryGrad<F>, Backend::cuda, binary_grad<F>>(o);
-    add_kernel<op::BinaryScalarGrad<F>, Backend::cuda, binary_scalar_grad<F>>(o);
+    tg::detail::add_kernel<op::BinaryGrad<F>, Backend::cuda, binary_grad<F>>(o);
+    tg::detail::add_kernel<op::BinaryScalarGrad<F>, Backend::cuda, binary_scalar_grad<F>>(o);
   }
 }
 constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};

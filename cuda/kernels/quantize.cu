@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
 void quantize_rowwise(const op::QuantizeRowwise& op, Bufs in, Bufs out, Context& c) {
   const Buf &x = in[0], &state = out[1];
   if (x.numel() == 0) return clear(c, first_element(state), int64_t(state.layout->bytes()));
-  const NonFiniteCheck watch(c, x, op.state);
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() { quantize_rows_of<Int8Quantizer, T>(c, x, out, watch); });
+  const NonFiniteCheck watch(c, x, op.absmax_dtype);
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() { quantize_rows_of<Int8Quantizer, T>(c, x, out, watch); });
 }
 void gelu_quantize(const op::GeluQuantize& op, Bufs in, Bufs out, Context& c) {
   const Buf& h = in[0];
@@ -72,9 +72,9 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context& c
   const int64_t n = x.numel();
   int8_t* const codes = out[0].data<int8_t>();
   if (n == 0) return clear(c, first_element(out[1]), int64_t(out[1].layout->bytes()));
-  const NonFiniteCheck watch(c, x, op.state);
+  const NonFiniteCheck watch(c, x, op.absmax_dtype);
   const AbsmaxWords most(c, out[1]);
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     if (has_contiguous_columns(x)) {
       const Matrix<T> m = transposed_matrix<T>(x);
       find_absmax<Of::all>(c, m, nullptr, most.words(), watch);
@@ -89,16 +89,16 @@ void quantize_global(const op::QuantizeGlobal& op, Bufs in, Bufs out, Context& c
   });
   most.finish();
 }
-void quantize_both_ways(const op::QuantizeBothWays& op, Bufs in, Bufs out, Context& c) {
+void quantize_rows_and_columns(const op::QuantizeRowsAndColumns& op, Bufs in, Bufs out, Context& c) {
   const Buf& x = in[0];
   if (x.numel() == 0) {
     for (const size_t k : {1, 3}) clear(c, first_element(out[k]), int64_t(out[k].layout->bytes()));
     return;
   }
-  const NonFiniteCheck watch(c, x, op.state);
+  const NonFiniteCheck watch(c, x, op.absmax_dtype);
   const AbsmaxWords rows(c, out[1]), columns(c, out[3]);
   int8_t *codes = out[0].data<int8_t>(), *transposed = out[2].data<int8_t>();
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     const auto run = [&](const Matrix<T>& m, const AbsmaxWords& of_rows, const AbsmaxWords& of_columns, int8_t* q,
                          int8_t* q_transposed) {
       find_absmax<Of::both>(c, m, of_rows.words(), of_columns.words(), watch);
@@ -142,7 +142,7 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context& c) {
   const Dense<float> absmax(c, in[1]);
   const int8_t* const q = codes;
   const float* const a = absmax;
-  tg::detail::visit_quantisable(y.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(y.dtype(), [&]<class T>() {
     constexpr int V = kVec<T>;
     T* const to = y.data<T>();
     const bool packs = n % V == 0 && aligned16(q) && aligned16(to);
@@ -154,7 +154,7 @@ void dequantize(const op::Dequantize&, Bufs in, Bufs out, Context& c) {
 TG_STRIDED_KERNEL(op::QuantizeRowwise, cuda, quantize_rowwise);
 TG_STRIDED_KERNEL(op::GeluQuantize, cuda, gelu_quantize);
 TG_STRIDED_KERNEL(op::QuantizeGlobal, cuda, quantize_global);
-TG_STRIDED_KERNEL(op::QuantizeBothWays, cuda, quantize_both_ways);
+TG_STRIDED_KERNEL(op::QuantizeRowsAndColumns, cuda, quantize_rows_and_columns);
 TG_STRIDED_KERNEL(op::Dequantize, cuda, dequantize);
 }  // namespace
 }  // namespace tg::cuda

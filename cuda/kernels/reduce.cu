@@ -115,7 +115,7 @@ template <class T> struct Ties {
   OfChunks<A> partial() const { return {false, false, DType::i64, count}; }
 };
 struct Share {
-  template <class C> static __device__ __forceinline__ C f(const Numbers<C>&, C x, C best, C dy, int64_t count) {
+  template <class C> static __device__ __forceinline__ C f(const Scalars<C>&, C x, C best, C dy, int64_t count) {
     return same(x, best) ? dy / C(count) : C(0);
   }
 };

@@ -18,7 +18,7 @@ template <class C> struct alignas(2 * sizeof(C)) Turn {
 };
 
 Error outside_positions(const IndexSite& s, int64_t position, int64_t value) {
-  return rope_outside(s.op, value, position, op::kRopeEnd + 1 - s.size);
+  return tg::kernel::rope_outside(s.op, value, position, op::kRopeEnd + 1 - s.size);
 }
 struct OneStart {  // shared by all sequences
   int64_t start, count = 1;
@@ -41,7 +41,7 @@ __global__ void rope_make_turns(double theta, RopeScaling scaling, S starts, boo
   for (GridLoop i(starts.count * positions * pairs); i; ++i) {
     const int64_t row = *i / pairs, pair = *i - row * pairs, b = row / positions, t = row - b * positions;
     Turn<C> turn;
-    math::sincos(double(starts[b] + t) * rope_frequency(theta, scaling, pair, pairs), turn.s, turn.c);
+    math::sincos(double(starts[b] + t) * tg::kernel::rope_frequency(theta, scaling, pair, pairs), turn.s, turn.c);
     if (inverse) turn.s = -turn.s;
     turns[*i] = turn;
   }

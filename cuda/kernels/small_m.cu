@@ -199,7 +199,7 @@ template <class T> void of_one(const Context& c, const SmallM<T>& p, bool transp
   constexpr int V = kVec<T>;
   if (p.rows == 1) return run<T, V, 1>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
   if (p.rows <= 4) return run<T, V, 4>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
-  run<T, V, int(kFewRows)>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
+  run<T, V, int(kMaxSmallM)>(c, p, transposed, 1, 0, [](int64_t) { return OneMatrix(); });
 }
 template <class T> void of_named(const Context& c, const SmallM<T>& p, bool transposed, const NamedMatrices& named) {
   const auto which = [&](int64_t first) { return Named{named, first}; };

@@ -111,9 +111,9 @@ void note_launch(std::string_view op, cudaStream_t stream) {
   check(cudaGetLastError(), op, "launching its kernel");
   if (!sync_after_each()) return;
   check(cudaStreamSynchronize(stream), op, "its kernel");
-  note_synchronised();
+  note_synchronized();
 }
-void note_synchronised() { launches().clear(); }
+void note_synchronized() { launches().clear(); }
 
 void check_driver(int v) {
   TG_CHECK(

@@ -15,7 +15,7 @@ void check_alive();
 
 // With TG_SYNC=1 it synchronises, so that errors name their op.
 void note_launch(std::string_view op, cudaStream_t);
-void note_synchronised();
+void note_synchronized();
 
 // TG_SYNC, off if empty or 0.
 bool sync_after_each();

@@ -161,7 +161,7 @@ std::string full_name(const CLI::App& app) {
   for (const std::string& word : rest) {
     if (word.starts_with("-")) break;
     std::string flag = flag_for(word, open);
-    if (flag.empty() && open("--arch") && (" " + arch_names() + ",").find(" " + word + ",") != word.npos)
+    if (flag.empty() && open("--arch") && (" " + model_preset_names() + ",").find(" " + word + ",") != word.npos)
       flag = "--arch";
     for (const char* other : {"--model", "--prompt", "--data", "--in", "--train", "--out"})
       if (flag.empty() && open(other) && (other != std::string("--model") || word.find_first_of(" .") == word.npos))
@@ -186,7 +186,7 @@ void refuse_extras(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands({}))
     if (!is_flag) known.push_back(command->get_name());
   if (known.empty()) refuse_words(app, rest);
-  const std::string near = nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
+  const std::string near = detail::nearest(word, std::vector<std::string_view>(known.begin(), known.end()));
   throw UsageError(fmt::format("unknown {} '{}'.{} `{} --help` shows the usage.", is_flag ? "flag" : "command", word,
                                near.empty() ? "" : fmt::format(" Did you mean '{}'?", near), full_name(app)));
 }
@@ -224,11 +224,11 @@ void group_flags(CLI::App& app) {
     std::string name = o->get_lnames()[0];
     const auto in = [word = "," + name + ","](std::string_view names) { return names.find(word) != names.npos; };
     std::replace(name.begin(), name.end(), '-', '_');
-    o->group(in(kData) || is_data_setting(name)       ? "Data"
-             : in(kOfModel) || is_model_setting(name) ? "Model"
-             : in(kSpeed)                             ? "Speed and memory"
-             : is_train_setting(name) && !in(kOutput) ? "Optimiser"
-                                                      : "Output");
+    o->group(in(kData) || detail::is_data_setting(name)       ? "Data"
+             : in(kOfModel) || detail::is_model_setting(name) ? "Model"
+             : in(kSpeed)                                     ? "Speed and memory"
+             : detail::is_train_setting(name) && !in(kOutput) ? "Optimiser"
+                                                              : "Output");
   }
 }
 void set_up(CLI::App& app) {
@@ -368,8 +368,8 @@ void Command::option(Text flag, Text kind, Text help, std::string& value) {
 void Command::option(Text flag, Text help, std::string& value, const std::vector<std::string_view>& known) {
   option(flag, "NAME", value, help, Take([=, &value](const std::string& word) {
            if (std::find(known.begin(), known.end(), word) == known.end())
-             throw UsageError(
-                 fmt::format("{} is '{}'.{} It is one of {}.", flag, word, did_you_mean(word, known), listed(known)));
+             throw UsageError(fmt::format("{} is '{}'.{} It is one of {}.", flag, word,
+                                          detail::did_you_mean(word, known), detail::listed(known)));
            value = word;
          }));
 }

@@ -44,8 +44,8 @@ void check_batch_sizes(CompareOptions& o, const GptConfig& config, const std::ve
     for (const Side& side : {reference, other}) {
       const TrainConfig step{.batch = o.batch, .window = o.context, .dtype = side.compute};
       const auto bytes = [&] { return plan_memory(config, step, side.device, nullptr, side.weights).peak; };
-      check_fits({"[compare] a step of " + to_string(side), bytes}, side.device,
-                 [](int64_t) { return "Make the model, the context or the batch smaller."; });
+      detail::check_fits({"[compare] a step of " + to_string(side), bytes}, side.device,
+                         [](int64_t) { return "Make the model, the context or the batch smaller."; });
     }
 }
 Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
@@ -55,14 +55,14 @@ Subject subject_of(CompareOptions& o, const std::vector<Pair>& pairs) {
     const LoadedModel m = load_model(o.model);
     check_language_model(o.model, m.model.config());
     check_batch_sizes(o, m.model.config(), pairs);
-    return {o.model, m.model.config(), m.params.state(), m.params.count()};
+    return {o.model, m.model.config(), m.params.state(), m.params.numel()};
   }
-  GptConfig config = arch(o.arch);
+  GptConfig config = model_preset(o.arch);
   if (config.vocab_size == 0) config.vocab_size = ByteTokenizer().vocab_size();
   check_batch_sizes(o, config, pairs);
   const Params params(Device::cpu(), o.seed);
   const Gpt model(params, config);
-  return {o.arch, config, params.state(), params.count()};
+  return {o.arch, config, params.state(), params.numel()};
 }
 
 std::vector<Pair> pairs_of(const CompareOptions& o) {
@@ -126,7 +126,7 @@ int run(CompareOptions& o) {
 }
 void declare(Command& c, CompareOptions& o) {
   c.option("--model", "DIR", "what `train --out DIR` wrote", o.model);
-  c.option("--arch", "NAME", "a named model with new weights: " + arch_names(), o.arch);
+  c.option("--arch", "NAME", "a named model with new weights: " + model_preset_names(), o.arch);
   c.option("--batch", "sequences of random tokens", o.batch);
   c.option("--context", "tokens of a sequence, 0: the model's context, at most 64", o.context);
   c.option("--seed", "of tokens, dropout and new weights", o.seed);

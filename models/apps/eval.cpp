@@ -61,7 +61,7 @@ int run(EvalOptions& o) {
   fmt::print("data        {}: {}, each predicted from up to {} before it\n", printable(name_of_files(o.data)),
              counted(data.tokens.size(), "token"), window);
   if (!o.logits.empty()) write_logits(o.logits, m.model, *windows.at(0));
-  double loss = evaluate(m.model, [&](int64_t i) { return windows.at(i); }, {.device = m.params.device()}).loss;
+  double loss = validation_loss(m.model, [&](int64_t i) { return windows.at(i); }, {.device = m.params.device()}).loss;
   if (std::isnan(loss)) loss = std::abs(loss);  // never "-nan"
   fmt::print("loss        {:.6f} nats per token\nperplexity  {:.4f}\n", loss, std::exp(loss));
   if (data.tokenizer) {
@@ -76,7 +76,7 @@ void declare(Command& c, EvalOptions& o) {
   add_model_options(c, o);
   c.list("--data", "FILE", kDataFiles, o.data);
   add_settings(c, o.settings, [](std::string_view name) {
-    return is_data_setting(name) && !is_example_setting(name) && name != "weights";
+    return detail::is_data_setting(name) && !detail::is_example_setting(name) && name != "weights";
   });
   c.option("--window", "tokens of a window, 0: the model's context", o.window, 0);
   c.option("--batch", "windows in a forward pass", o.batch, 1);

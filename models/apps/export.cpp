@@ -29,7 +29,7 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
   (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
   write_new_folder(out, {}, [&](const std::string& folder) {
     save_huggingface(folder, m.model.config(), m.params, options);
-    if (m.tokenizer) save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
+    if (m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
   });
 }
 void write_gguf(const std::string& out, const LoadedModel& m, const ExportOptions& o) {
@@ -46,7 +46,7 @@ void write_gguf(const std::string& out, const LoadedModel& m, const ExportOption
 
 std::string base_of(const ExportOptions& o) {
   const std::string base = o.base.empty() ? adapter_base(o.adapter).folder : o.base;
-  TG_CHECK(!base.empty() && path_exists(base + "/config.json"), value,
+  TG_CHECK(!base.empty() && detail::path_exists(base + "/config.json"), value,
            "[export] '{}', the base of {} ({}), is no folder of a model. The order of its rows depends on that model. "
            "Pass its folder with --base.",
            base, o.adapter, o.base.empty() ? "base_model_name_or_path" : "--base");
@@ -73,11 +73,11 @@ int run(ExportOptions& o) {
     save_gguf_adapter(out, m.model.config(), lora);
     if (lora.base_dtype() == DType::bf16)
       print_note("the adapter was trained over weights in bf16: export its model with --dtype bf16");
-    what = fmt::format("an adapter of {} over {}", counted(lora.params().count(), "parameter"), what);
+    what = fmt::format("an adapter of {} over {}", counted(lora.params().numel(), "parameter"), what);
   } else {
     if (!o.adapter.empty()) adapted(o.adapter, m, o.model).merge();
     (gguf ? write_gguf : write_folder)(out, m, o);
-    what += fmt::format(" of {} parameters", m.params.count());
+    what += fmt::format(" of {} parameters", m.params.numel());
   }
   fmt::print("wrote {}, {} for {}\n", o.out, what, gguf ? "llama.cpp" : "transformers");
   return 0;

@@ -68,7 +68,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
   RunConfig of_model = run_from(base->of_data(), base->loaded.model.config());
   of_model.train.dtype = dtype;
   RunConfig run = run_of(o, of_model, [&](const Difference& d) {
-    TG_CHECK(is_train_setting(d.name), value,
+    TG_CHECK(detail::is_train_setting(d.name), value,
              "[finetune] {} is {} in {}, and {} is given. Finetuning keeps the model as it is. Leave it out.", d.name,
              d.before, o.model, d.after);
   });
@@ -105,7 +105,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
     }
     return d;
   });
-  s.checkpoint.finetuning = {absolute_path(o.model), base->weights, lora, dtype};
+  s.checkpoint.finetuning = {detail::absolute_path(o.model), base->weights, lora, dtype};
   return s;
 }
 
@@ -123,7 +123,7 @@ RunSetup resumed_setup(const FinetuneOptions& o, Device device, std::optional<Ba
            folder, path, base->weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
   return resumed_run(o, std::move(opened), [&](const auto& files, RunConfig& run) {
-    if (path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();  // the file says it
+    if (detail::path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();  // the file says it
     return read_examples_or_data(base->of_data(o.resume), files, run.data, run.train.window_in(run.model.context),
                                  o.unknown != "error");
   });
@@ -140,17 +140,17 @@ int run(FinetuneOptions& o) {
   return run_training(o, s, device, [&]() -> TrainedModel {
     Lora lora =
         base.lora ? *base.lora : apply_lora(base.loaded.model, base.loaded.params, s.checkpoint.finetuning->lora);
-    const int64_t trained = lora.params().count();
+    const int64_t trained = lora.params().numel();
     const bool referred =
         std::ranges::any_of(s.checkpoint.state.tensors, [](const auto& t) { return t.first.ends_with("_reference"); });
     if (referred || (base.lora && s.run.data.objective == Objective::dpo)) lora.keep_reference();
     const AdapterOptions options{.layout = adapter_layout(base.loaded.model.config()),
                                  .base = base.weights,
-                                 .folder = absolute_path(base.folder),
+                                 .folder = detail::absolute_path(base.folder),
                                  .chat_template = chat};
     return {.model = base.loaded.model,
             .params = lora.params(),
-            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.count(),
+            .title = fmt::format("{} parameters frozen, {} trained (LoRA of rank {} on {})", base.loaded.params.numel(),
                                  trained, lora.config().rank, counted(int64_t(lora.modules().size()), "module")),
             .save = [=, &s] { save_adapter(s.out, lora, options); },
             .files = files,
@@ -168,15 +168,16 @@ int run(MergeOptions& o) {
   refuse(o.model.empty() || o.adapter.empty() || o.out.empty(), "merge needs --model DIR, --adapter DIR and --out DIR");
   check_alone("merge");
   check_separate("merge", o.model, o.out);
-  TG_CHECK(!path_exists(o.out + "/checkpoint.safetensors"), value,
+  TG_CHECK(!detail::path_exists(o.out + "/checkpoint.safetensors"), value,
            "[merge] {} is the folder of a training run, whose files would no longer match. Choose another.", o.out);
   std::error_code none;
-  const std::string out = path_exists(o.out) ? fs::canonical(o.out).string() : new_output("merge", o.out, "folder");
-  TG_CHECK(!path_exists(out) || (is_folder(out) && !fs::equivalent(out, ".", none)), value,
+  const std::string out =
+      detail::path_exists(o.out) ? fs::canonical(o.out).string() : new_output("merge", o.out, "folder");
+  TG_CHECK(!detail::path_exists(out) || (detail::is_folder(out) && !fs::equivalent(out, ".", none)), value,
            "[merge] --out {} is the current folder or no folder. A merged model takes the place of a whole folder. "
            "Choose another --out.",
            o.out);
-  const std::vector<std::string> former = huggingface_files(out);
+  const std::vector<std::string> former = detail::huggingface_files(out);
   check_free("merge", o.out, "model", former, o.overwrite);
   check_free("merge", o.out, "model", {"adapter_config.json"}, o.overwrite);
   LoadedModel m = load_model(o.model);
@@ -187,7 +188,7 @@ int run(MergeOptions& o) {
   write_new_folder(out, former, [&](const std::string& folder) {
     save_model(folder, m);
     if (!chat.empty()) write_file_atomically(folder + "/chat_template.jinja", chat);
-    if (m.origin && m.tokenizer) save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
+    if (m.origin && m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);
   });
   fmt::print("merged {}\nwrote the model in {}\n", counted(int64_t(lora.modules().size()), "module"), o.out);
   if (!m.model.config().classes) fmt::print("try: tapegrad generate --model {} --prompt \"...\"\n", o.out);
@@ -213,7 +214,7 @@ void declare(Command& c, FinetuneOptions& o) {
              lora.targets.front(),
          o.targets);
   add_unknown_option(c, "error, and with --resume skip", o.unknown);
-  add_train_options(c, o, "adapter", is_train_setting);
+  add_train_options(c, o, "adapter", detail::is_train_setting);
 }
 void declare(Command& c, MergeOptions& o) {
   c.option("--model", "DIR", "the model that the adapter was trained over", o.model);

@@ -42,8 +42,8 @@ std::string advice(const TrainOptions& o, const RunConfig& run, const Peak& peak
     }
   }
   lists.push_back(smaller_batches(run, peak, ""));
-  std::string fit = what_fits(lists, most);
-  if (fit.empty()) fit = what_fits({smaller_batches(other, peak, "--dtype bf16 --recompute block ")}, most);
+  std::string fit = detail::what_fits(lists, most);
+  if (fit.empty()) fit = detail::what_fits({smaller_batches(other, peak, "--dtype bf16 --recompute block ")}, most);
   return fit.empty() ? "No --batch, --dtype or --recompute is enough for that: make the model or the context smaller."
                      : fit;
 }
@@ -76,7 +76,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
                       .peak;
   };
   if (!o.ignore_memory)
-    check_fits(
+    detail::check_fits(
         {fmt::format("[{}] a step of this run", o.command), [&] { return peak(s.run); }}, device,
         [&](int64_t there) { return advice(o, s.run, peak, there) + " To start anyway, pass --ignore-memory."; });
   const int64_t before = memory_stats(device).live;
@@ -85,10 +85,11 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
     const int64_t most = data + memory_stats(device).peak - before;  // bytes that the run could allocate
-    throw Error(e.kind(),
-                fmt::format("{}\nA step of this run takes {} of memory, and got {} of it. {}", e.what(),
-                            readable_bytes(peak(s.run)), readable_bytes(most), advice(o, s.run, peak, most)),
-                e.scoped());
+    throw Error(
+        e.kind(),
+        fmt::format("{}\nA step of this run takes {} of memory, and got {} of it. {}", e.what(),
+                    detail::readable_bytes(peak(s.run)), detail::readable_bytes(most), advice(o, s.run, peak, most)),
+        e.scoped());
   }
 }
 

@@ -56,13 +56,13 @@ void print_json(const Described& d) {
 }
 
 Described of_file(const std::string& path) {
-  const bool folder = is_folder(path);
+  const bool folder = detail::is_folder(path);
   Described d{.source = path};
-  if (folder) d.config = parse_json(model_config_text(path), "inspect", path + "/config.json", 8);
+  if (folder) d.config = parse_json(detail::model_config_text(path), "inspect", path + "/config.json", 8);
   const auto add = [&](const auto& files) {
     for (const std::string& name : files.names()) d.add(name, files.info(name));
   };
-  if (folder && !path_exists(path + "/model.safetensors")) {
+  if (folder && !detail::path_exists(path + "/model.safetensors")) {
     add(Shards(path));
     return d;
   }
@@ -99,20 +99,20 @@ std::string modules_over(const std::string& model, const std::string& adapter) {
 RunConfig planned_run(const InspectOptions& o) {
   Settings base;
   if (!o.model.empty()) {
-    TG_CHECK(is_folder(o.model) || !path_exists(o.model), value,
+    TG_CHECK(detail::is_folder(o.model) || !detail::path_exists(o.model), value,
              "[inspect] {} is a file. A plan needs the configuration in the folder of a model. Pass the folder.",
              o.model);
-    const ModelFile file = read_model_file(o.model);
+    const ModelFile file = detail::read_model_file(o.model);
     check_language_model(o.model, gpt_config_from_json(file.config));
-    const std::string text = file.origin ? "{\"model\":" + file.config + "}" : model_config_text(o.model);
+    const std::string text = file.origin ? "{\"model\":" + file.config + "}" : detail::model_config_text(o.model);
     base.read(text, o.model + "/config.json");
   } else {
     RunConfig named;
-    named.model = arch(o.arch);
+    named.model = model_preset(o.arch);
     base = Settings(named);
   }
   RunConfig run = run_of(o, base.unchecked(), [&](const Difference& d) {
-    TG_CHECK(o.model.empty() || !is_model_setting(d.name), value,
+    TG_CHECK(o.model.empty() || !detail::is_model_setting(d.name), value,
              "[inspect] {} is {} in {}, and {} is given. A plan is for the model in the folder. Leave it out, or give "
              "--arch in place of --model.",
              d.name, d.before, o.model, d.after);
@@ -170,7 +170,7 @@ Plans plans_of(InspectOptions o) {
   Plans all{planned_run(o), {}, int64_t(runtime_of(device).memory(device.index))};
   TrainConfig& t = all.run.train;
   if (t.accumulate == 1 && !o.settings.contains("accumulate")) t.accumulate = o.ranks;  // one micro-batch per rank
-  const auto world = o.ranks > 1 ? Communicator::hollow(int(o.ranks)) : Communicator::self();
+  const auto world = o.ranks > 1 ? Communicator::fake(int(o.ranks)) : Communicator::self();
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
       TrainConfig row = t;
@@ -209,14 +209,14 @@ void print(const InspectOptions& o, const Plans& all) {
   const TrainConfig& t = all.run.train;
   fmt::print("{}: {} parameters; a training step of {} x {} x {} tokens by {} on {}", printable(o.source()),
              all.rows[0].plan.parameters, t.accumulate, t.batch, all.run.model.context, name_of(t.optimizer), o.device);
-  if (all.memory) fmt::print(", which has {}", readable_bytes(all.memory));
+  if (all.memory) fmt::print(", which has {}", detail::readable_bytes(all.memory));
   if (o.ranks > 1) fmt::print("; memory of each of {} ranks{}", o.ranks, t.shard_optimizer ? ", moments sharded" : "");
   fmt::print("\n\n{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}\n", "dtype", "recompute", "weights", "gradients",
              "moments", "activations", "peak", "backward");
   for (const auto& [dtype, recompute, p] : all.rows)
     fmt::print("{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n", name_of(dtype), name_of(recompute),
-               readable_bytes(p.weights), readable_bytes(p.gradients), readable_bytes(p.moments),
-               readable_bytes(p.activations), readable_bytes(p.peak),
+               detail::readable_bytes(p.weights), detail::readable_bytes(p.gradients),
+               detail::readable_bytes(p.moments), detail::readable_bytes(p.activations), detail::readable_bytes(p.peak),
                // Empty for several ranks: their gradients are sums of all or some of those of backward.
                o.ranks > 1 ? "" : fmt::format("{:.0f} %", 100 * double(p.gradients_at_peak) / double(p.gradients)),
                all.memory && p.peak > all.memory ? "  too much" : "");
@@ -228,18 +228,19 @@ void print(const InspectOptions& o, const Plans& all) {
 
 struct Roofline {
   RunConfig run;
-  std::vector<Machine> machines;
+  std::vector<DeviceRoofline> machines;
   StepWork work;
   std::vector<WorkOfOp> ops;  // the slowest first
 };
 
-// --device: a Machine, or cpu or cuda for all named machines.
+// --device: a DeviceRoofline, or cpu or cuda for all named machines.
 Roofline roofline_of(const InspectOptions& o) {
   Roofline all{planned_run(o), {}, {}, {}};
   if (o.device != "cpu" && !o.device.starts_with("cuda"))
-    all.machines = {machine(o.device)};
+    all.machines = {device_roofline(o.device)};
   else
-    for (const std::string_view name : machine_names()) all.machines.push_back(machine(std::string(name)));
+    for (const std::string_view name : device_roofline_names())
+      all.machines.push_back(device_roofline(std::string(name)));
   all.work = step_work(all.run.model, all.run.train);
   all.ops = all.work.all();
   std::ranges::stable_sort(all.ops, std::greater<>(),
@@ -255,7 +256,7 @@ Json json_of(const InspectOptions& o, const Roofline& all) {
   Json rows = Json::array(), machines = Json::array();
   for (const WorkOfOp& op : all.ops) {
     Json floors = Json::array();
-    for (const Machine& m : all.machines) floors.push_back(1e3 * floor_seconds(op, m));
+    for (const DeviceRoofline& m : all.machines) floors.push_back(1e3 * floor_seconds(op, m));
     rows.push_back({{"op", name_of_row(op)},
                     {"calls", op.calls},
                     {"read", op.work.read},
@@ -263,13 +264,13 @@ Json json_of(const InspectOptions& o, const Roofline& all) {
                     {"flops", 2 * op.work.multiply_adds},
                     {"floor_ms", std::move(floors)}});
   }
-  for (const Machine& m : all.machines) {
+  for (const DeviceRoofline& m : all.machines) {
     Json of = {{"name", m.name},
                {"step_ms", 1e3 * floor_seconds(all.ops, m)},
                {"forward_ms", 1e3 * floor_seconds(all.work.forward, m)},
                {"backward_ms", 1e3 * floor_seconds(all.work.backward, m)},
                {"update_ms", 1e3 * floor_seconds(all.work.update, m)}};
-    visit_machine_fields(m, [&](const char* key, double x) { of[key] = x; });
+    detail::visit_roofline_fields(m, [&](const char* key, double x) { of[key] = x; });
     machines.push_back(std::move(of));
   }
   const auto& [model, t, data, tokenizer] = all.run;
@@ -291,7 +292,7 @@ void print(const InspectOptions& o, const Roofline& all) {
   size_t width = 2;
   for (const WorkOfOp& op : all.ops) width = std::max(width, name_of_row(op).size());
   std::string head;
-  for (const Machine& m : all.machines) head += fmt::format(" {:>9}", printable(m.name) + " ms");
+  for (const DeviceRoofline& m : all.machines) head += fmt::format(" {:>9}", printable(m.name) + " ms");
   fmt::print("{}: a training step of {} x {} x {} tokens in {} by {}, recompute {}\n\n", printable(o.source()),
              t.accumulate, t.batch, t.window_in(all.run.model.context), t.dtype.value_or(DType::f32),
              name_of(t.optimizer), name_of(t.recompute));
@@ -300,7 +301,7 @@ void print(const InspectOptions& o, const Roofline& all) {
   OpWork sum;
   const auto print_row = [&](const std::string& name, int64_t n, const OpWork& work, const auto& ops) {
     std::string floors;
-    for (const Machine& m : all.machines) floors += fmt::format(" {:9.3f}", 1e3 * floor_seconds(ops, m));
+    for (const DeviceRoofline& m : all.machines) floors += fmt::format(" {:9.3f}", 1e3 * floor_seconds(ops, m));
     fmt::print("{:{}} {:>7} {:11.3f} {:11.3f} {:11.3f}{}\n", name, width, n, double(work.read) / 1e6,
                double(work.written) / 1e6, 2 * work.multiply_adds / 1e9, floors);
   };
@@ -316,7 +317,7 @@ void print(const InspectOptions& o, const Roofline& all) {
       "plus the time between two ops.\n",
       double(sum.read + sum.written) / double(plan_memory(all.run.model, t).parameters),
       double(calls) / double(all.run.model.layers));
-  for (const Machine& m : all.machines)
+  for (const DeviceRoofline& m : all.machines)
     fmt::print("{}: {:.0f} GB/s; {:.1f} (f32), {:.1f} (bf16), {:.1f} (8 bits) TFLOP/s; {:.1f} us between ops\n",
                printable(m.name), m.gb_per_s, m.f32_tflops, m.bf16_tflops, m.int8_tflops, m.us_per_call);
 }
@@ -353,7 +354,7 @@ int run(InspectOptions& o) {
 void declare(Command& c, InspectOptions& o) {
   c.option("--model", "PATH", "the folder of a model, or a .safetensors file", o.model);
   c.option("--adapter", "DIR", "an adapter; with --model, also the modules that it changes there", o.adapter);
-  c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
+  c.option("--arch", "NAME", "a named model: " + model_preset_names(), o.arch);
   c.toggle("--plan",
            "print the memory that training it takes instead; of a folder, with the settings it was trained with",
            o.plan);
@@ -369,7 +370,8 @@ void declare(Command& c, InspectOptions& o) {
            "of --plan: cpu or cuda, whose memory is shown; of --roofline: h100, h200 or a JSON file; default: both",
            o.device);
   add_settings(c, o, [](std::string_view name) {
-    return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) || is_model_setting(name);
+    return kOfStep.contains(name) || kOfRanks.contains(name) || kOfRoofline.contains(name) ||
+           detail::is_model_setting(name);
   });
 }
 

@@ -16,7 +16,7 @@ namespace tg::apps {
 std::vector<std::string> files_of(const std::vector<std::string>& words) {
   std::vector<std::string> files;
   for (const std::string& word : words)
-    for (std::string& file : matching_files(word)) files.push_back(std::move(file));
+    for (std::string& file : detail::matching_files(word)) files.push_back(std::move(file));
   return files;
 }
 bool has_token_file(const std::vector<std::string>& words) {
@@ -40,7 +40,7 @@ TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& pa
 // Adds token files to `shards`.
 TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown,
                      std::vector<TokenData>& shards) {
-  const std::vector<std::string> files = matching_files(word);
+  const std::vector<std::string> files = detail::matching_files(word);
   const auto tokens = std::ranges::count_if(files, is_token_file);
   TG_CHECK(tokens > 0 || tokenizer, value,
            "[data] {} is text, and the vocabulary is not that of the byte tokenizer. Name a tokenizer by --tokenizer.",
@@ -56,11 +56,11 @@ TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const 
 
 TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig& how,
                       bool skip_unknown) {
-  const std::vector<double> weights = mixture_weights(how.weights);
+  const std::vector<double> weights = detail::mixture_weights(how.weights);
   if (weights.empty() && !has_token_file(words)) return encoded(*tokenizer, files_of(words), how, skip_unknown);
   std::vector<TokenData> groups, shards;
   for (const std::string& word : words) groups.push_back(read_group(tokenizer, word, how, skip_unknown, shards));
-  check_shards(shards, tokenizer);
+  detail::check_shards(shards, tokenizer);
   if (groups.size() == 1 && weights.empty()) return groups[0];
   return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
 }
@@ -109,9 +109,9 @@ std::string name_of_files(const std::vector<std::string>& files) {
 RunData read_data(const ModelOfData& m, const std::vector<std::string>& words, const DataConfig& how,
                   bool skip_unknown) {
   if (!std::ranges::all_of(files_of(words), is_token_file))
-    check_tokenizer(m.tokenizer, m.tokenizer_error,
-                    fmt::format("[{}] {} has no tokenizer, and {} is text. Pass token files (.npy or .bin).", m.command,
-                                m.folder, name_of_files(words)));
+    detail::check_tokenizer(m.tokenizer, m.tokenizer_error,
+                            fmt::format("[{}] {} has no tokenizer, and {} is text. Pass token files (.npy or .bin).",
+                                        m.command, m.folder, name_of_files(words)));
   RunData d{read_tokens(m.tokenizer, words, how, skip_unknown),
             m.tokenizer ? Tokenizer::from_json(m.tokenizer->to_json()) : nullptr};
   if (has_token_file(words)) d.tokens.check_vocabulary(m.vocab_size);
@@ -184,9 +184,9 @@ RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::strin
            "[{}] weights, documents, special and token-type are for texts and token files, and {} has examples. Leave "
            "them out.",
            m.command, name_of_files(files));
-  check_tokenizer(m.tokenizer, m.tokenizer_error,
-                  fmt::format("[{}] {} has no tokenizer, and {} has messages. Name a model with a tokenizer.",
-                              m.command, m.folder, name_of_files(files)));
+  detail::check_tokenizer(m.tokenizer, m.tokenizer_error,
+                          fmt::format("[{}] {} has no tokenizer, and {} has messages. Name a model with a tokenizer.",
+                                      m.command, m.folder, name_of_files(files)));
   const ChatTemplate chat = chat_template_for(m.command, how.chat_format, m.adapter, m.folder, *m.tokenizer);
   ExampleOptions o{.chat = chat, .loss = how.loss, .context = window, .skip_bad = how.skip_bad, .pairs = pairs};
   if (const int64_t end = m.tokenizer->end_of_text(); end >= 0) o.end = m.tokenizer->decode(std::vector{end});
@@ -219,7 +219,7 @@ Lora adapted(const std::string& adapter, LoadedModel& m, const std::string& fold
   Lora lora = load_adapter(adapter, m);
   const AdapterBase base = adapter_base(adapter);
   const auto last = [](const std::string& path) { return std::filesystem::path(path + "/").parent_path().filename(); };
-  if (base.hash.empty() && !base.folder.empty() && last(base.folder) != last(absolute_path(folder)))
+  if (base.hash.empty() && !base.folder.empty() && last(base.folder) != last(detail::absolute_path(folder)))
     print_note("{} names {} as its base, and is used over {}", adapter, printable(base.folder), folder);
   return lora;
 }
@@ -252,7 +252,7 @@ LoadedModel open_model(const ModelOptions& o) {
   return m;
 }
 
-std::string about_dropout(const std::optional<Origin>& origin, const std::string& way_out) {
+std::string about_dropout(const std::optional<HuggingFaceSource>& origin, const std::string& way_out) {
   if (!origin || origin->dropout == 0) return "";
   return fmt::format("dropout is 0: the {} in config.json was for pretraining; {}", origin->dropout, way_out);
 }

@@ -81,6 +81,6 @@ RunConfig run_from(const ModelOfData&, const GptConfig&);
 Lora adapted(const std::string& adapter, LoadedModel&, const std::string& folder);
 
 // A note about a dropout in config.json that training does not use, or "".
-std::string about_dropout(const std::optional<Origin>&, const std::string& way_out);
+std::string about_dropout(const std::optional<HuggingFaceSource>&, const std::string& way_out);
 
 }  // namespace tg::apps

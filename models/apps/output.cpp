@@ -36,7 +36,7 @@ void check_apart(std::string_view command, std::string_view flag, const std::str
 void check_output(std::string_view command, std::string_view flag, const std::string& path, std::string_view kind,
                   const std::function<bool(std::string_view)>& holds_one) {
   const std::string input = input_at(path);
-  if (path_exists(path)) {
+  if (detail::path_exists(path)) {
     const MappedFile file(path);
     bool ours = file.text().empty();
     try {
@@ -47,7 +47,7 @@ void check_output(std::string_view command, std::string_view flag, const std::st
              path, kind);
   }
   check_apart(command, flag, path, input);
-  check_writable(path);
+  detail::check_writable(path);
 }
 
 void check_separate(std::string_view command, const std::string& model, const std::string& out) {
@@ -59,7 +59,7 @@ void check_free(std::string_view command, const std::string& out, std::string_vi
                 const std::vector<std::string>& names, bool overwrite) {
   for (const std::string& name : names) {
     check_apart(command, "--out", out + "/" + name, input_at(out + "/" + name));
-    TG_CHECK(overwrite || !path_exists(out + "/" + name), value,
+    TG_CHECK(overwrite || !detail::path_exists(out + "/" + name), value,
              "[{}] {}/{} exists, and a new {} would overwrite the files in its folder. Choose another --out, or pass "
              "--overwrite.",
              command, out, name, what);
@@ -68,21 +68,21 @@ void check_free(std::string_view command, const std::string& out, std::string_vi
 
 std::string new_output(std::string_view command, std::string out, std::string_view kind) {
   while (out.size() > 1 && out.ends_with('/')) out.pop_back();
-  TG_CHECK(!path_exists(out), value, "[{}] {} exists. --out names a new {}. Remove it, or choose another --out.",
-           command, out, kind);
+  TG_CHECK(!detail::path_exists(out), value,
+           "[{}] {} exists. --out names a new {}. Remove it, or choose another --out.", command, out, kind);
   return out;
 }
 
 void write_new_folder(const std::string& out, const std::vector<std::string>& former,
                       const std::function<void(const std::string& folder)>& write) {
   namespace fs = std::filesystem;
-  const std::string part = temporary_folder(out);
+  const std::string part = detail::temporary_folder(out);
   std::error_code none;
-  remove_leftovers(out);
-  make_folder(part);
+  detail::remove_leftovers(out);
+  detail::make_folder(part);
   try {
     write(part);
-    if (path_exists(out)) fs::permissions(part, fs::status(out).permissions());
+    if (detail::path_exists(out)) fs::permissions(part, fs::status(out).permissions());
     for (fs::directory_iterator it(out, none), end; !none && it != end; it.increment(none)) {
       const std::string name = it->path().filename().string();
       if (std::ranges::count(former, name)) continue;
@@ -91,7 +91,7 @@ void write_new_folder(const std::string& out, const std::vector<std::string>& fo
       TG_CHECK(!error, io, "[file] {}/{} cannot be kept in the new folder: {}. Move it, or choose another --out.", out,
                name, error.message());
     }
-    place_folder(part, out);
+    detail::place_folder(part, out);
   } catch (...) {
     fs::remove_all(part, none);
     throw;

@@ -21,8 +21,8 @@ struct PlotOptions {
 };
 
 NamedLog read_run(const std::string& run) {
-  const std::string path = is_folder(run) ? log_path(run) : run;
-  TG_CHECK(path_exists(path), io,
+  const std::string path = detail::is_folder(run) ? log_path(run) : run;
+  TG_CHECK(detail::path_exists(path), io,
            "[plot] {} is missing. A run is a folder that `train --out` or `finetune --out` made, or a log.jsonl. Check "
            "the path.",
            path);
@@ -36,7 +36,7 @@ NamedLog read_run(const std::string& run) {
 
 int run(PlotOptions& o) {
   refuse(o.runs.empty() || o.out.empty() != o.terminal, "plot needs RUN..., and --out FILE or --terminal, not both");
-  TG_CHECK(o.out.empty() || !path_exists(o.out) || !is_folder(o.out), value,
+  TG_CHECK(o.out.empty() || !detail::path_exists(o.out) || !detail::is_folder(o.out), value,
            "[plot] --out {} is a folder. The page is a file. Choose another.", o.out);
   check_alone("plot");
   const std::string page = plot_html({}), head = page.substr(0, page.find("<title>"));

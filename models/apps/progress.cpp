@@ -45,7 +45,7 @@ std::string_view title_of(std::string_view report) {
 }
 
 std::string kind_of_layer(const Scope* layer) {
-  return layer && layer->parent ? block_pattern(layer->path()) : "in no layer";
+  return layer && layer->parent ? detail::block_pattern(layer->path()) : "in no layer";
 }
 // The range in the step: "forward". Empty outside of a step.
 std::string phase_of(const Scope* path) {
@@ -109,7 +109,8 @@ std::string summary(const Profile& p) {
   return s;
 }
 
-ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work, const std::optional<Machine>& machine) {
+ProfileTable work_by_op(const Profile& p, const std::vector<WorkOfOp>& work,
+                        const std::optional<DeviceRoofline>& machine) {
   using Format = ProfileTable::Format;
   Times times;
   for (const Profile::Kernel& k : p.kernels) times[std::string(k.op.empty() ? k.name : k.op)] += k.end - k.begin;
@@ -217,7 +218,7 @@ StepProfile::StepProfile(std::string file, int64_t steps_left, const std::string
     : file_(std::move(file)),
       warm_up_(std::min(kWarmUp, steps_left / 2)),
       steps_(std::min(kSteps, steps_left - warm_up_)) {
-  if (!machine.empty()) machine_ = tg::machine(machine);
+  if (!machine.empty()) machine_ = tg::device_roofline(machine);
 }
 
 void StepProfile::check(std::string_view command, const std::string& file) {

@@ -50,7 +50,7 @@ class StepProfile {
  private:
   std::string file_;
   int64_t warm_up_, steps_, done_ = 0;
-  std::optional<Machine> machine_;
+  std::optional<DeviceRoofline> machine_;
   std::optional<Profiler> profiler_;
   std::optional<WorkScope> work_;
 };

@@ -15,7 +15,7 @@ DataConfig data_config(const SettingFlags& flags) {
   return all.unchecked().data;
 }
 void add_settings(Command& c, SettingFlags& to, WantedSetting wanted) {
-  for (const RunField& f : run_fields()) {
+  for (const RunField& f : detail::run_fields()) {
     if (!wanted(f.name)) continue;
     std::string flag = "--" + f.name;
     std::replace(flag.begin(), flag.end(), '_', '-');
@@ -84,7 +84,7 @@ Device prepare(const TrainOptions& o) {
   // Reads environment variables before anything is written.
   (void)runtime_of(Device::cpu()).describe(0);
   refuse(!o.machine.empty() && o.profile.empty(), "--machine is for the tables of --profile FILE");
-  if (!o.machine.empty()) (void)machine(o.machine);
+  if (!o.machine.empty()) (void)device_roofline(o.machine);
   TG_CHECK(o.sample_every.value_or(0) >= 0, value, "[{}] --sample-every is {}. It must be 0 or more.", o.command,
            *o.sample_every);
   return device;
@@ -95,7 +95,8 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
   Settings settings(base, !o.resume.empty());
   if (!o.config_file.empty()) settings.read(MappedFile(o.config_file).text(), o.config_file);
   for (const auto& [name, word] : o.settings)
-    settings.set(name, name == "chat_format" && word.find_first_of("./") != word.npos ? absolute_path(word) : word);
+    settings.set(name,
+                 name == "chat_format" && word.find_first_of("./") != word.npos ? detail::absolute_path(word) : word);
   if (o.global_batch) {
     refuse(o.settings.contains("accumulate"),
            "--global-batch says how many batches are accumulated; leave out --accumulate");
@@ -106,7 +107,7 @@ RunConfig run_of(const TrainOptions& o, const RunConfig& base,
     settings.set("accumulate", std::to_string(*o.global_batch / batch));
   }
   if (may_differ)
-    for (const Difference& d : differences(base, settings.unchecked())) may_differ(d);
+    for (const Difference& d : detail::differences(base, settings.unchecked())) may_differ(d);
   return settings.run();
 }
 

@@ -13,7 +13,7 @@ namespace tg::apps {
 namespace {
 namespace fs = std::filesystem;
 std::string watch_path(const std::string& folder) { return folder + "/.watch"; }
-fs::path home_of(const std::string& run) { return fs::path(absolute_path(run + "/.")).parent_path(); }
+fs::path home_of(const std::string& run) { return fs::path(detail::absolute_path(run + "/.")).parent_path(); }
 }  // namespace
 
 bool is_near(const std::string& dir, const std::string& run) {
@@ -29,11 +29,11 @@ void ProgressOptions::validate() const {
 }
 ProgressOptions saved_progress(const std::string& folder, bool note) {
   const std::string path = watch_path(folder);
-  if (!path_exists(path)) return {};
+  if (!detail::path_exists(path)) return {};
   const MappedFile file(path);
   try {
     ProgressOptions p = config_from_json<ProgressOptions>(file.text());
-    if (!p.tensorboard.empty()) p.tensorboard = absolute_path((home_of(folder) / p.tensorboard).string());
+    if (!p.tensorboard.empty()) p.tensorboard = detail::absolute_path((home_of(folder) / p.tensorboard).string());
     return p;
   } catch (const Error& e) {
     if (note) print_note("{}: {} Progress, samples and event files are as by default.", path, e.what());
@@ -47,9 +47,9 @@ const char* command_of(const Checkpoint& c) { return c.finetuning ? "finetune" :
 std::string kernels_of(Device d, const TrainConfig& c) {
   const bool narrow = c.dtype == DType::bf16 || c.matmul_precision != MatmulPrecision::highest ||
                       (c.optimizer == OptimizerKind::muon && c.muon_dtype == DType::bf16);
-  const std::string_view way = narrow ? runtime_of(d).bf16_way() : "";
-  return fmt::format("{}, level {}{}{}", name_of(d.backend), kernel_level(d.backend), way.empty() ? "" : ", bf16 by ",
-                     way);
+  const std::string_view way = narrow ? runtime_of(d).bf16_method() : "";
+  return fmt::format("{}, level {}{}{}", name_of(d.backend), detail::kernel_level(d.backend),
+                     way.empty() ? "" : ", bf16 by ", way);
 }
 
 FileLock lock_folder(const TrainOptions& o, const std::string& folder) {
@@ -97,7 +97,7 @@ static void check_run(const TrainOptions& o, const std::string& out, const std::
 }
 void check_overwritten(const TrainOptions& o, const std::string& out, const std::vector<std::string>& files) {
   const std::string path = checkpoint_path(out);
-  const bool begun = path_exists(path);
+  const bool begun = detail::path_exists(path);
   std::vector<std::string> own = {"log.jsonl", "checkpoint.safetensors", ".watch"},
                            names = {"model.safetensors", "config.json", "adapter_config.json"};
   names.insert(names.end(), files.begin(), files.end());
@@ -114,7 +114,7 @@ RunFiles::RunFiles(const TrainOptions& o, const RunSetup& s, const TrainedModel&
   saved_ = state.step;
   if (is_main_rank()) {
     // The first to fail: no other file is changed then.
-    if (!s.progress.tensorboard.empty() && !trainer.done()) make_folder(s.progress.tensorboard);
+    if (!s.progress.tensorboard.empty() && !trainer.done()) detail::make_folder(s.progress.tensorboard);
     log_.emplace(open(state.step - (state.unvalidated ? 1 : 0)));
   } else if (!s.resumed) {
     save_checkpoint_only();  // collective
@@ -153,20 +153,20 @@ bool RunFiles::is_whole() const {
 }
 StepLog RunFiles::open(int64_t done) {
   const std::string path = log_path(start_.out), watch = watch_path(start_.out);
-  for (const std::string& name : what_.files) remove_leftovers(start_.out + "/" + name);
-  for (const std::string& name : {checkpoint_path(start_.out), path, watch}) remove_leftovers(name);
+  for (const std::string& name : what_.files) detail::remove_leftovers(start_.out + "/" + name);
+  for (const std::string& name : {checkpoint_path(start_.out), path, watch}) detail::remove_leftovers(name);
   if (saves_ && !start_.resumed) check_free(command_of(start_.checkpoint), start_.out, "run", what_.files, true);
   if (!start_.resumed) save_checkpoint_only();  // The run can now be resumed. Finds a full disk early.
   if (ProgressOptions p = start_.progress; saves_ && (p == ProgressOptions() || p != saved_progress(start_.out))) {
     if (!p.tensorboard.empty() && is_near(p.tensorboard, start_.out))
       p.tensorboard = fs::path(p.tensorboard).lexically_relative(home_of(start_.out)).string();
-    p == ProgressOptions() ? remove_file(watch) : write_file_atomically(watch, to_json(p) + "\n");
+    p == ProgressOptions() ? detail::remove_file(watch) : write_file_atomically(watch, to_json(p) + "\n");
   }
   if (start_.resumed) return StepLog::resume(path, done);
   StepLog log(path);
   // Files of the overwritten run do not match this one.
   for (const std::string& name : what_.files)
-    if (saves_) remove_file(start_.out + "/" + name);
+    if (saves_) detail::remove_file(start_.out + "/" + name);
   return log;
 }
 

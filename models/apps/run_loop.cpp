@@ -42,7 +42,7 @@ void print_header(const TrainOptions& o, const RunSetup& s, const TrainedModel& 
              t.accumulate > 1 ? fmt::format("{} x ", t.accumulate) : "", t.batch, s.data.examples ? "up to " : "",
              counted(t.window_in(m.context), "token"),
              t.optimizer == OptimizerKind::adamw ? "" : fmt::format(" by {}", name_of(t.optimizer)), t.seed, s.out);
-  if (planned > 0) fmt::print("memory  {} at the peak of a step\n", readable_bytes(planned));
+  if (planned > 0) fmt::print("memory  {} at the peak of a step\n", detail::readable_bytes(planned));
   const int64_t done = s.checkpoint.state.step;
   if (s.resumed) fmt::print("resume  after step {}\n", done);
   if (s.resumed && done >= t.max_steps) fmt::print("note    the run is finished: a larger --max-steps continues it\n");
@@ -105,7 +105,7 @@ int end_run(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, 
   }
   std::string names;
   for (const std::string& name : what.files)
-    if (path_exists(s.out + "/" + name)) names += name + ", ";
+    if (detail::path_exists(s.out + "/" + name)) names += name + ", ";
   progress.print(
       o.no_save ? fmt::format("\nwrote {}/log.jsonl", s.out)
       : was_done && !rewrites
@@ -168,7 +168,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
     trainer.load_state(c.state);
     c.state.tensors.clear();  // the trainer has them
   } else if (is_main_rank()) {
-    make_folder(s.out);
+    detail::make_folder(s.out);
     s.lock = lock_folder(o, s.out);
     check_overwritten(o, s.out, what.files);
   }
@@ -192,7 +192,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
 
 void check_events(const TrainOptions& o, const RunSetup& s) {
   const std::string& dir = s.progress.tensorboard;
-  TG_CHECK(!path_exists(dir) || is_folder(dir), value,
+  TG_CHECK(!detail::path_exists(dir) || detail::is_folder(dir), value,
            "[{}] --tensorboard {} is a file. It must be a folder, or a new path. Choose another.", o.command, dir);
   const bool own = s.resumed && saved_progress(s.out).tensorboard == dir;
   TG_CHECK(own || (!s.resumed && o.overwrite) || !EventFile::any_in(dir), value,

@@ -12,7 +12,7 @@ namespace tg::apps {
 namespace {
 
 DataIdentity identity_of_data(const RunData& d, std::vector<std::string> files) {
-  for (std::string& file : files) file = absolute_pattern(file);
+  for (std::string& file : files) file = detail::absolute_pattern(file);
   return d.examples ? DataIdentity::of(*d.examples, std::move(files)) : DataIdentity::of(d.tokens, std::move(files));
 }
 
@@ -24,8 +24,8 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   // A tokenizer may have moved.
   const auto is_same = [&](const Difference& d) {
     return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
-           identity_of(read_tokenizer(own_json(d.after).get<std::string>())) ==
-               identity_of(*Tokenizer::from_json(c.tokenizer));
+           tokenizer_hash(read_tokenizer(own_json(d.after).get<std::string>())) ==
+               tokenizer_hash(*Tokenizer::from_json(c.tokenizer));
   };
   RunConfig run = run_of(o, before, [&](const Difference& d) {
     TG_CHECK(is_same(d) || std::ranges::count(kFree, d.name) || std::ranges::count(kNoted, d.name), value,
@@ -34,7 +34,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
              "change. Leave it out.",
              o.command, d.name, d.before, path, d.after);
   });
-  for (const Difference& d : differences(before, run))
+  for (const Difference& d : detail::differences(before, run))
     if (std::ranges::count(kNoted, d.name))
       print_note("{} was {} and is {} from step {} on", d.name, d.before, d.after, c.state.step + 1);
   TG_CHECK(run.train.max_steps >= c.state.step, value,
@@ -52,7 +52,7 @@ ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
   if (o.sample_every) p.sample_every = *o.sample_every;
   if (o.sample_every && *o.sample_every > 0) p.quiet = false;
   if (!o.progress.empty()) p.progress = o.progress;
-  if (!o.tensorboard.empty()) p.tensorboard = o.tensorboard == "none" ? "" : absolute_path(o.tensorboard);
+  if (!o.tensorboard.empty()) p.tensorboard = o.tensorboard == "none" ? "" : detail::absolute_path(o.tensorboard);
   if (o.quiet) p.quiet = true, p.sample_every = 0;
   return p;
 }
@@ -73,7 +73,7 @@ RunSetup open_checkpoint(const TrainOptions& o) {
   refuse(!o.out.empty(), "--resume DIR continues in DIR; omit --out");
   RunSetup s{.out = o.resume, .resumed = true};
   const std::string path = checkpoint_path(s.out);
-  if (path_exists(path) && is_main_rank()) s.lock = lock_folder(o, s.out);  // before another process changes it
+  if (detail::path_exists(path) && is_main_rank()) s.lock = lock_folder(o, s.out);  // before another process changes it
   s.checkpoint = load_checkpoint(path);
   const char* const command = command_of(s.checkpoint);
   TG_CHECK(command == o.command, value,
@@ -87,7 +87,7 @@ RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
   Checkpoint& c = s.checkpoint;
   const RunConfig before = run_in(c, path);
   s.run = resumed_settings(o, c, before, path);
-  s.changed = !differences(before, s.run).empty();
+  s.changed = !detail::differences(before, s.run).empty();
   const std::string kernels = std::exchange(c.kernels, kernels_of(Device::parse(o.device), s.run.train));
   if (!kernels.empty() && c.kernels != kernels)
     print_note(

@@ -148,7 +148,7 @@ int run(TokenizeOptions& o) {
     write_new_folder(where, {}, [&](const std::string& folder) {
       const auto counts = write_shards(folder, tokenizer.vocab_size(), format, o.shard_tokens, encode);
       stop();
-      const Json meta = {{"tokenizer_hash", identity_of(tokenizer)},
+      const Json meta = {{"tokenizer_hash", tokenizer_hash(tokenizer)},
                          {"vocab_size", tokenizer.vocab_size()},
                          {"documents", read.documents},
                          {"tokens", read.tokens},

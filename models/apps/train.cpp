@@ -21,7 +21,7 @@ struct InitialModel {
   ModelFile file;
   GptConfig config;
 
-  explicit InitialModel(const std::string& f) : folder(f), file(read_model_file(f)) {
+  explicit InitialModel(const std::string& f) : folder(f), file(detail::read_model_file(f)) {
     in_file(f + "/config.json", [&] {
       config = gpt_config_from_json(file.config, {.name = "\"model\"", .every_field = true, .op = "model"});
     });
@@ -42,8 +42,8 @@ std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::s
 }
 
 void refuse_examples(const RunConfig& run) {
-  for (const Difference& d : differences(RunConfig(), run))
-    TG_CHECK(!is_example_setting(d.name), value,
+  for (const Difference& d : detail::differences(RunConfig(), run))
+    TG_CHECK(!detail::is_example_setting(d.name), value,
              "[train] {} is {}. It is for examples, which `tapegrad finetune` reads. Leave it out.", d.name, d.after);
 }
 // Also sets the vocabulary.
@@ -51,7 +51,7 @@ RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, con
   refuse_examples(run);
   int64_t& vocabulary = run.model.vocab_size;
   if (is_path(run.tokenizer))  // a resume may run elsewhere
-    run.tokenizer = absolute_path(run.tokenizer);
+    run.tokenizer = detail::absolute_path(run.tokenizer);
   const bool ids = has_token_file(words);
   std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(run.tokenizer, saved);
   TG_CHECK(tokenizer || !ids, value,
@@ -96,15 +96,15 @@ RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
   if (o.out.empty()) o.out = "out";
   if (o.init.empty()) {
     refuse(!o.unknown.empty(), "--unknown is for the tokenizer of --model DIR; omit it");
-    RunConfig base = o.preset.empty() ? RunConfig() : preset(o.preset);
-    if (!o.arch.empty()) base.model = arch(o.arch);
+    RunConfig base = o.preset.empty() ? RunConfig() : run_preset(o.preset);
+    if (!o.arch.empty()) base.model = model_preset(o.arch);
     return new_run(o, run_of(o, base), [](const auto& files, RunConfig& run) { return read_new_data(files, run); });
   }
   refuse(!o.preset.empty() || !o.arch.empty(), "--model takes the model from its folder; omit --preset and --arch");
   check_separate("train", o.init, o.out);
   init.emplace(o.init);
   RunConfig run = run_of(o, run_from(init->of_data(), init->config), [&](const Difference& d) {
-    TG_CHECK(is_train_setting(d.name) || d.name == "dropout", value,
+    TG_CHECK(detail::is_train_setting(d.name) || d.name == "dropout", value,
              "[train] {} is {} in {}, and {} is given. A model that was trained before keeps its shape and its "
              "tokenizer. Leave it out.",
              d.name, d.before, o.init, d.after);
@@ -113,7 +113,7 @@ RunSetup new_setup(TrainCommandOptions& o, std::optional<InitialModel>& init) {
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
     return read_data(init->of_data(), files, with.data, o.unknown == "skip");
   });
-  s.checkpoint.init = absolute_path(o.init);
+  s.checkpoint.init = detail::absolute_path(o.init);
   TG_CHECK(own_json(text_of(Json(s.checkpoint.init))) == Json(s.checkpoint.init), value,
            "[train] the path of --model, {}, is not UTF-8, and a checkpoint cannot store it. Rename the folder, or "
            "name it by a link (ln -s) whose path is UTF-8.",
@@ -125,20 +125,20 @@ int run(TrainCommandOptions& o) {
   const Device device = prepare(o);
   std::optional<InitialModel> init;
   RunSetup s = o.resume.empty() ? new_setup(o, init) : resumed_setup(o, init);
-  const std::optional<Origin> origin = init ? init->file.origin : std::nullopt;
+  const std::optional<HuggingFaceSource> origin = init ? init->file.origin : std::nullopt;
   return run_training(o, s, device, [&]() -> TrainedModel {
     const bool begins = init && !s.resumed;
     const Params params = begins ? load_model(init->folder, device).params : Params(device, s.run.train.seed);
     const Gpt model(params.shared(), s.run.model);
     return {.model = model,
             .params = params,
-            .title = counted(params.count(), "parameter"),
+            .title = counted(params.numel(), "parameter"),
             .save =
                 [=, &s] {
                   origin ? save_huggingface(s.out, s.run.model, params, {.origin = &*origin})
                          : save_model(s.out, model, params, s.data.tokenizer.get(), to_json(s.run.train));
                 },
-            .files = huggingface_files(s.out),
+            .files = detail::huggingface_files(s.out),
             .hint = fmt::format("tapegrad generate --model {} {}", s.out,
                                 s.data.tokenizer ? "--prompt \"...\"" : "--prompt-ids \"0\""),
             .note = s.run.model.dropout == 0 ? about_dropout(origin, "--dropout sets another") : ""};
@@ -146,14 +146,14 @@ int run(TrainCommandOptions& o) {
 }
 void declare(Command& c, TrainCommandOptions& o) {
   o.command = "train", o.result = "model";
-  c.option("--preset", "NAME", "a named run: " + preset_names(), o.preset);
-  c.option("--arch", "NAME", "a named model: " + arch_names(), o.arch);
+  c.option("--preset", "NAME", "a named run: " + run_preset_names(), o.preset);
+  c.option("--arch", "NAME", "a named model: " + model_preset_names(), o.arch);
   c.option("--model", "DIR",
            "begin with the model in DIR, and keep its tokenizer and folder format: what `train --out DIR` "
            "wrote, or a folder of Hugging Face",
            o.init);
   add_unknown_option(c, "error, and with --resume skip", o.unknown);
-  add_train_options(c, o, "out", [](std::string_view name) { return !is_example_setting(name); });
+  add_train_options(c, o, "out", [](std::string_view name) { return !detail::is_example_setting(name); });
 }
 
 }  // namespace

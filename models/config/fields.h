@@ -46,7 +46,7 @@ inline void check_keys(std::string_view op, const std::string& source, const Jso
   for (const auto& [key, x] : object.items())
     TG_CHECK(std::find(known.begin(), known.end(), key) != known.end(), value,
              "[{}] {}{}'{}' is not known{}.{} The keys are {}.", op, source, source.empty() ? "" : ": ", key, place,
-             did_you_mean(key, known), listed(known));
+             detail::did_you_mean(key, known), detail::listed(known));
 }
 
 // Throws an Error for a wrong type or range, and leaves `to` unchanged.

@@ -71,7 +71,7 @@ bool glob_matches(std::string_view pattern, std::string_view name) {
   }
   return pattern.find_first_not_of('*', p) == kNone;
 }
-std::string block_pattern(std::string_view name) {
+std::string detail::block_pattern(std::string_view name) {
   std::string s;
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('.', begin), name.size());
@@ -83,7 +83,7 @@ std::string block_pattern(std::string_view name) {
   return s;
 }
 
-std::string nearest(std::string_view word, std::span<const std::string_view> known) {
+std::string detail::nearest(std::string_view word, std::span<const std::string_view> known) {
   for (const auto row : kOtherNames | std::views::split(std::string_view("; "))) {
     const std::string names = std::string(row.begin(), row.end()) + " ";
     if (names.find(" " + plain(word) + " ") == names.npos) continue;
@@ -99,20 +99,22 @@ std::string nearest(std::string_view word, std::span<const std::string_view> kno
   }
   return std::string(best);
 }
-std::string did_you_mean(std::string_view word, std::span<const std::string_view> known) {
-  const std::string near = nearest(word, known);
+std::string detail::did_you_mean(std::string_view word, std::span<const std::string_view> known) {
+  const std::string near = detail::nearest(word, known);
   return near.empty() ? "" : " Did you mean '" + near + "'?";
 }
-size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known) {
+size_t detail::known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known) {
   const size_t i = size_t(std::find(known.begin(), known.end(), word) - known.begin());
   TG_CHECK(i < known.size(), value, "[{}] '{}' is not known.{} The names are {}.", what, word,
-           did_you_mean(word, known), listed(known));
+           detail::did_you_mean(word, known), detail::listed(known));
   return i;
 }
 std::string counted(int64_t n, std::string_view noun) {
   const char* const s = n == 1 ? "" : noun.ends_with("ch") || noun.ends_with("s") ? "es" : "s";
   return fmt::format("{} {}{}", n, noun, s);
 }
-std::string listed(std::span<const std::string_view> words) { return fmt::format("{}", fmt::join(words, ", ")); }
+std::string detail::listed(std::span<const std::string_view> words) {
+  return fmt::format("{}", fmt::join(words, ", "));
+}
 
 }  // namespace tg

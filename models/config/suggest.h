@@ -12,9 +12,9 @@ namespace tg {
 
 /// Whether the whole name matches the pattern. An asterisk matches any characters, including none and dots.
 bool glob_matches(std::string_view pattern, std::string_view name);
+namespace detail {
 /// The name with an asterisk in place of each number, equal for all blocks: "h.*.mlp.fc".
 std::string block_pattern(std::string_view name);
-
 /// The entry of `known` that other programs call `word` ("--learning-rate", "lora_r", "q_proj"), else the first at the
 /// smallest edit distance from `word` (insertions, deletions, substitutions, swaps of adjacent characters). Empty if
 /// more than a third of its characters differ.
@@ -25,6 +25,8 @@ std::string did_you_mean(std::string_view word, std::span<const std::string_view
 size_t known_place(std::string_view what, std::string_view word, std::span<const std::string_view> known);
 /// The words as "a, b, c".
 std::string listed(std::span<const std::string_view> words);
+}  // namespace detail
+
 /// "1 token", "2 tokens".
 std::string counted(int64_t n, std::string_view noun);
 
@@ -41,7 +43,7 @@ concept NamedEnum = requires { kEnumNames<E>.names; };
 template <NamedEnum E> std::string_view name_of(E x) { return kEnumNames<E>.names[size_t(x)]; }
 /// Sets the value with this name; an Error lists the names.
 template <NamedEnum E> void from_name(std::string_view name, E& to) {
-  to = E(known_place(kEnumNames<E>.what, name, kEnumNames<E>.names));
+  to = E(detail::known_place(kEnumNames<E>.what, name, kEnumNames<E>.names));
 }
 
 }  // namespace tg

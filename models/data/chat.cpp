@@ -94,7 +94,7 @@ Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
 }
 Json object_of(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
-  if (folder.empty() || !path_exists(path)) return Json::object();
+  if (folder.empty() || !detail::path_exists(path)) return Json::object();
   const Json file = parse_json(MappedFile(path).text(), "chat", path, 64);
   return file.is_object() ? file : Json::object();
 }
@@ -114,7 +114,7 @@ ChatTemplate::ChatTemplate(std::string text, std::string name, Json tokens)
       tokens_(std::move(tokens)) {}
 ChatTemplate ChatTemplate::named(const std::string& name, Json tokens) {
   if (name.find_first_of("./") == name.npos)
-    return ChatTemplate(built_in(known_place("chat", name, kFormats)), name, std::move(tokens));
+    return ChatTemplate(built_in(detail::known_place("chat", name, kFormats)), name, std::move(tokens));
   const MappedFile file(name);
   TG_CHECK(!json_or_null(file.text()).is_object(), value,
            "[chat] {} is JSON, as chat formats of earlier versions were. A chat template is Jinja. Pass a FILE.jinja, "
@@ -228,7 +228,7 @@ ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
 }
 
 std::string chat_template_of(const std::string& folder) {
-  if (const std::string file = folder + "/chat_template.jinja"; !folder.empty() && path_exists(file))
+  if (const std::string file = folder + "/chat_template.jinja"; !folder.empty() && detail::path_exists(file))
     return std::string(MappedFile(file).text());
   const Json config = object_of(folder, "tokenizer_config.json"), &found = config.member("chat_template");
   for (const Json& t : found)

@@ -27,6 +27,7 @@ struct DataConfig : DocumentOptions {
   Packing pack = Packing::none;
   bool skip_bad = false;  ///< leave out lines that are no example
 };
+namespace detail {
 /// Calls f(name, field, help) for each field about examples, in order.
 template <class Config, class F> void visit_example_fields(Config& c, F&& f) {
   f("objective", c.objective,
@@ -51,5 +52,6 @@ template <class Config, class F> void visit_data_fields(Config& c, F&& f) {
     "proportions");
   visit_example_fields(c, f);
 }
+}  // namespace detail
 
 }  // namespace tg

@@ -112,7 +112,7 @@ void TokenData::write(const std::string& path, std::optional<TokenFormat> format
   TG_CHECK(format != TokenFormat::raw || !is_wide(), value,
            "[data] {} has tokens of 4 bytes, and a .bin file holds 16-bit ids. Write {} as .npy, which holds both.",
            name_, path);
-  const std::string header = token_file_header(*format, is_wide(), size());
+  const std::string header = detail::token_file_header(*format, is_wide(), size());
   write_file_atomically(path, [&](const Sink& sink) {
     if (!header.empty()) sink(std::as_bytes(std::span(header)));
     std::vector<uint16_t> narrow;
@@ -202,7 +202,7 @@ Batch ShuffledBatches::next(Rng& rng) const {
   if (order_ == SampleOrder::epochs)
     return gather(data_, batch_, context_, [&](int64_t) {
       const auto [epoch, at] = detail::next_in_epochs(rng, windows);
-      return int64_t(permuted(epoch, at, windows)) * context_;
+      return int64_t(detail::permuted(epoch, at, windows)) * context_;
     });
   const std::vector<TokenData::Group> groups = data_.groups();
   double total = 0;

@@ -14,7 +14,7 @@ InputFile open_text(const std::string& path, bool bytes_are_meant) {
   TG_CHECK(file.size() > 0, io, "[data] {} is empty. Each text must have content. Leave it out or fill it.", path);
   std::string start(std::min<size_t>(512, file.size()), '\0');
   file.read(0, std::as_writable_bytes(std::span(start)));
-  const std::string other = bytes_are_meant ? "" : foreign_format(start, /*text_is_meant=*/true);
+  const std::string other = bytes_are_meant ? "" : detail::foreign_format(start, /*text_is_meant=*/true);
   TG_CHECK(other.empty(), io, "[data] {} is {}. To learn its bytes as they are, pass --documents bytes.", path, other);
   return file;
 }

@@ -57,7 +57,7 @@ class LineReader {
     for (const auto& [key, x] : line.items()) {
       if (x.is_blank() || holds(used_, key)) continue;
       TG_CHECK(!holds(kShared, key) && !holds(kOfLine, key), value,
-               "[examples] '{}' is given, and a line with {} has none. Leave it out.", key, listed(used_));
+               "[examples] '{}' is given, and a line with {} has none. Leave it out.", key, detail::listed(used_));
       if (holds(kParts, key)) ignored.push_back(key);
     }
     return row;
@@ -81,7 +81,7 @@ class LineReader {
       for (const auto& [key, x] : line.items()) keys.push_back(key);
     throw Error(Error::Kind::value,
                 fmt::format("[examples] {}. A line is an object with {}. {}.",
-                            line.is_object() ? "the keys are " + (keys.empty() ? "none" : listed(keys))
+                            line.is_object() ? "the keys are " + (keys.empty() ? "none" : detail::listed(keys))
                                              : fmt::format("the line holds {}", line.type_name()),
                             kinds,
                             !line.is_object() || line.contains("chosen") == o_.pairs ? "Rename its keys"
@@ -348,7 +348,7 @@ std::vector<int64_t> ExampleBatches::sorted_rows(Rng epoch, int64_t first) const
   const int64_t end = std::min(per_epoch() / o_.accumulate, first + sorted_steps());
   std::vector<int64_t> r;
   for (int64_t i = first * rows_of_step(); i < end * rows_of_step(); ++i)
-    r.push_back(int64_t(permuted(epoch, uint64_t(i), uint64_t(all_->size()))));
+    r.push_back(int64_t(detail::permuted(epoch, uint64_t(i), uint64_t(all_->size()))));
   std::ranges::stable_sort(r, {}, [&](int64_t row) { return sizes_[size_t(row)]; });
   return r;
 }
@@ -356,7 +356,7 @@ Batch ExampleBatches::next(Rng& rng) const {
   const int64_t steps = per_epoch() / o_.accumulate;
   const auto [epoch, place] = detail::next_in_epochs(rng, uint64_t(per_epoch()));
   const auto at = int64_t(place),
-             step = int64_t(permuted(epoch.split(1), uint64_t(at / o_.accumulate), uint64_t(steps)));
+             step = int64_t(detail::permuted(epoch.split(1), uint64_t(at / o_.accumulate), uint64_t(steps)));
   const int64_t within = step % sorted_steps();
   const std::vector<int64_t> all = sorted_rows(epoch, step - within);
   const auto of_step = std::span(all).subspan(size_t(within * rows_of_step()), size_t(rows_of_step()));

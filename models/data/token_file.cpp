@@ -105,12 +105,14 @@ template <class T> void read_as(const TokenView& v, size_t at, std::span<int32_t
     at += part.size();
   }
 }
-bool is_pattern(const std::string& path) { return path.find_first_of("*?[") != path.npos && !path_exists(path); }
+bool is_pattern(const std::string& path) {
+  return path.find_first_of("*?[") != path.npos && !detail::path_exists(path);
+}
 }  // namespace
 
 bool is_token_file(std::string_view path) { return path.ends_with(".bin") || path.ends_with(".npy"); }
 
-std::vector<std::string> matching_files(const std::string& path) {
+std::vector<std::string> detail::matching_files(const std::string& path) {
   if (!is_pattern(path)) return {path};
   glob_t found{};
   const int status = glob(path.c_str(), GLOB_ERR, nullptr, &found);
@@ -120,10 +122,10 @@ std::vector<std::string> matching_files(const std::string& path) {
   return files;
 }
 
-std::string absolute_pattern(const std::string& path) {
-  if (!is_pattern(path) || path.starts_with('/')) return absolute_path(path);
+std::string detail::absolute_pattern(const std::string& path) {
+  if (!is_pattern(path) || path.starts_with('/')) return detail::absolute_path(path);
   std::string folder;  // its name is no pattern
-  for (const char c : absolute_path("."))
+  for (const char c : detail::absolute_path("."))
     folder.append(std::string_view("*?[\\").find(c) == folder.npos ? "" : "\\") += c;
   return std::filesystem::path(folder + "/" + path).lexically_normal().string();
 }
@@ -153,7 +155,7 @@ TokenView open_token_file(const std::string& path, TokenType raw) {
   } else if (const auto llmc = read_llmc(*file)) {
     ids = *llmc;
   } else {
-    const std::string other = foreign_format(start);
+    const std::string other = detail::foreign_format(start);
     TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
     if (path.ends_with(".npy")) (void)read_npy(*file);  // an Error
     ids.width = raw == TokenType::u16 ? 2 : 4;
@@ -172,7 +174,7 @@ TokenView open_token_file(const std::string& path, TokenType raw) {
   return ids;
 }
 
-std::string token_file_header(TokenFormat format, bool wide, int64_t count) {
+std::string detail::token_file_header(TokenFormat format, bool wide, int64_t count) {
   if (format == TokenFormat::raw) return "";
   if (format == TokenFormat::llmc) {
     TG_CHECK(count <= std::numeric_limits<int32_t>::max(), value,

@@ -21,11 +21,6 @@ template <> inline constexpr EnumNames<2> kEnumNames<TokenType>{"token_type", {"
 
 /// Whether the path ends in .bin or .npy.
 bool is_token_file(std::string_view path);
-/// The files that a path with *, ? or [ matches (glob(3)), by name; any other path, and that of a file, is itself. An
-/// Error if none matches.
-std::vector<std::string> matching_files(const std::string& path);
-/// The absolute path of a file or pattern: matching_files() gives the same files in any folder.
-std::string absolute_pattern(const std::string& path);
 
 /// Ids of an open file or in memory, or a part of them.
 struct TokenView {
@@ -51,7 +46,14 @@ enum class TokenFormat { npy, llmc, raw };
 /// Names of values.
 template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
 
+namespace detail {
+/// The files that a path with *, ? or [ matches (glob(3)), by name; any other path, and that of a file, is itself. An
+/// Error if none matches.
+std::vector<std::string> matching_files(const std::string& path);
+/// The absolute path of a file or pattern: matching_files() gives the same files in any folder.
+std::string absolute_pattern(const std::string& path);
 /// The header of a file of `count` ids. An Error if the format cannot hold them.
 std::string token_file_header(TokenFormat, bool wide, int64_t count);
+}  // namespace detail
 
 }  // namespace tg

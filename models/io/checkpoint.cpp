@@ -121,22 +121,23 @@ DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> fil
   return {std::move(files), tokens, h.value()};
 }
 
-std::string identity_of(const Tokenizer& tokenizer) {
+std::string tokenizer_hash(const Tokenizer& tokenizer) {
   Hash h;
   h.add(text_of(own_json(tokenizer.to_json())));  // an export prints it with other spaces
   return h.hex();
 }
-void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {
+void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {
   namespace fs = std::filesystem;
   std::map<fs::path, Json> read;  // by folder
   for (const TokenData& file : files) {
     const fs::path path = file.name(), folder = path.parent_path();
     const std::string meta = (folder / "meta.json").string();
     const auto [at, added] = read.try_emplace(folder);
-    if (added && path_exists(meta) && !is_folder(meta)) at->second = json_or_null(MappedFile(meta).text());
+    if (added && detail::path_exists(meta) && !detail::is_folder(meta))
+      at->second = json_or_null(MappedFile(meta).text());
     const Json &hash = at->second.member("tokenizer_hash"), &shards = at->second.member("shards");
     if (!hash.is_string()) continue;  // of another program
-    TG_CHECK(!added || !tokenizer || hash == Json(identity_of(*tokenizer)), value,
+    TG_CHECK(!added || !tokenizer || hash == Json(tokenizer_hash(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
              file.name(), meta);
@@ -147,7 +148,7 @@ void check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) 
              file.size(), meta, text_of(*tokens));
     if (!added) continue;
     for (const auto& [name, count] : shards.items())
-      TG_CHECK(fs::path(name).filename() != name || path_exists((folder / name).string()), io,
+      TG_CHECK(fs::path(name).filename() != name || detail::path_exists((folder / name).string()), io,
                "[data] {} is missing, and {} lists it. Restore it, or tokenize the texts again.",
                (folder / name).string(), meta);
   }
@@ -167,7 +168,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
     TG_CHECK(t, value, "[checkpoint] '{}' for {} is an empty Tensor. Take the state from Trainer::state().", name,
              path);
     const Tensor& here = tensors[name] = t.detach().to(Device::cpu()).contiguous();
-    check_finite("checkpoint", fmt::format("cannot write {}: '{}'", path, name), here, lost);
+    detail::check_finite("checkpoint", fmt::format("cannot write {}: '{}'", path, name), here, lost);
   }
   const DataText data{c.data.files, c.data.tokens, fmt::format("{:016x}", c.data.hash)};
   Metadata metadata{

@@ -30,10 +30,12 @@ struct DataIdentity {
 };
 
 /// The hash of a tokenizer that `tapegrad tokenize` writes into the meta.json of shards.
-std::string identity_of(const Tokenizer&);
+std::string tokenizer_hash(const Tokenizer&);
+namespace detail {
 /// Compares token files (TokenData::from_file) with the meta.json of their folders. An Error if that is not JSON or
 /// names another tokenizer, a missing shard, or another number of tokens.
 void check_shards(std::span<const TokenData> files, const Tokenizer*);
+}  // namespace detail
 
 /// The base of a run that trains adapters.
 struct Finetuning {

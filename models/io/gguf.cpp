@@ -51,7 +51,7 @@ std::string q8_0_of(const std::string& name, const Tensor& made) {
         std::isfinite(float(scale)), non_finite,
         "[gguf] '{}' has an element of size {} in the {} from {} on, and q8_0 has scales in f16. Write bf16 or f32, "
         "or train with a lower learning rate.",
-        name, most, kQuantBlock, position_of(i, made.shape()));
+        name, most, kQuantBlock, detail::position_of(i, made.shape()));
     put_bytes(to, scale.bits);
     for (int64_t k = 0; k < kQuantBlock; ++k) to += char(int8_t(std::round(x[i + k] * inverse)));
   }
@@ -64,7 +64,7 @@ struct GgufFile {
   Family family;
   std::string keys = {};
   uint64_t count = 0;  // of keys
-  std::vector<std::pair<TheirTensor, GgufType>> tensors = {};
+  std::vector<std::pair<detail::ExportTensor, GgufType>> tensors = {};
 
   explicit GgufFile(const GptConfig& c) : family(family_of(c)) {
     TG_CHECK(c.classes == 0, value, "[gguf] the head has {} classes. It must be a language model's.", c.classes);
@@ -112,7 +112,8 @@ struct GgufFile {
       sink(std::as_bytes(std::span(head)));
       for (const auto& [t, type] : tensors) {
         const Tensor x = t.make(info_of(type).dtype);
-        check_finite(kOp, fmt::format("'{}'", t.name), x, fmt::format(" in {}. {}", info_of(type).name, kBeFinite));
+        detail::check_finite(kOp, fmt::format("'{}'", t.name), x,
+                             fmt::format(" in {}. {}", info_of(type).name, detail::kBeFinite));
         const auto put = [&](const auto& data) {
           const auto bytes = std::as_bytes(std::span(data));
           sink(bytes), sink(std::as_bytes(std::span<const char>(padding_of(int64_t(bytes.size())))));
@@ -243,7 +244,7 @@ struct GgufVocabulary {
     const std::string folder = o.origin ? o.origin->folder + "/" : "";
     std::vector<Json> files;  // the first one that knows a token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
-      if (const std::string path = folder + name; o.origin && path_exists(path))
+      if (const std::string path = folder + name; o.origin && detail::path_exists(path))
         files.push_back(parse_json(MappedFile(path).text(), kOp, path, 64));
     const auto noted = [&](const std::string& kind) -> int64_t {  // or -1
       for (const Json& file : files) {
@@ -297,8 +298,8 @@ void set_model(GgufFile& to, const GptConfig& c) {  // with_sizes()
     const int64_t pairs = c.head_dim / 2;
     std::vector<float> x;
     for (int64_t i = 0; i < pairs; ++i)
-      x.push_back(
-          float(rope_frequency(c.rope_theta, {}, i, pairs) / rope_frequency(c.rope_theta, c.rope_scaling, i, pairs)));
+      x.push_back(float(kernel::rope_frequency(c.rope_theta, {}, i, pairs) /
+                        kernel::rope_frequency(c.rope_theta, c.rope_scaling, i, pairs)));
     to.add("rope_freqs.weight", tensor<float>(x, {pairs}));
   }
 }
@@ -306,8 +307,8 @@ void set_model(GgufFile& to, const GptConfig& c) {  // with_sizes()
 GgufType matrix_type(const GptConfig& c, const GgufOptions& o) {
   if (o.type || !o.origin) return o.type.value_or(GgufType::f32);
   std::set<DType> all;
-  for (const Entry& e : layout_of(family_of(c), c))
-    for (const Piece& p : e.pieces)
+  for (const detail::TensorMapping& e : detail::layout_of(family_of(c), c))
+    for (const detail::TensorSlice& p : e.pieces)
       if (const auto found = o.origin->dtypes.find(p.theirs); e.columns && found != o.origin->dtypes.end())
         all.insert(found->second);
   return all.size() == 1 ? gguf_type(name_of(*all.begin())) : GgufType::f32;
@@ -339,7 +340,7 @@ void save_gguf(const std::string& path, const GptConfig& c, const Params& params
   v.set_special(file, o);
   file.set("tokenizer.ggml.tokens", v.tokens);
   file.set("tokenizer.ggml.token_type", v.types);
-  for (TheirTensor& t : their_tensors(kOp, Names::llama_cpp, c, params)) {
+  for (detail::ExportTensor& t : detail::their_tensors(kOp, detail::NamingScheme::llama_cpp, c, params)) {
     const bool plain = t.shape.size() == 1 || t.name == "position_embd.weight";
     const bool ragged = type == GgufType::q8_0 && t.shape.back() % kQuantBlock;
     file.tensors.emplace_back(std::move(t), plain ? GgufType::f32 : ragged ? GgufType::f16 : type);
@@ -354,7 +355,8 @@ void save_gguf_adapter(const std::string& path, const GptConfig& c, const Lora& 
   file.set("general.type", "adapter");
   file.set("adapter.type", "lora");
   file.set("adapter.lora.alpha", alpha);
-  for (const AdapterModule& m : adapter_modules(lora, layout_of(file.family, c, Names::llama_cpp))) {
+  for (const AdapterModule& m :
+       adapter_modules(lora, detail::layout_of(file.family, c, detail::NamingScheme::llama_cpp))) {
     const double factor = m.scale / (double(alpha) / double(m.rank));  // llama.cpp scales by alpha / rank
     file.add(m.name + ".weight.lora_a", m.a);
     file.add(m.name + ".weight.lora_b", factor == 1 ? m.b : m.b * factor);

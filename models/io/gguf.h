@@ -23,10 +23,10 @@ struct GgufOptions {
   /// The type of matrices; norms, biases and positions are f32. With q8_0, rows that are no multiple of 32 are f16.
   /// Unset: the type of all matrices in the origin's files, else f32.
   std::optional<GgufType> type = {};
-  const Tokenizer* tokenizer = nullptr;  ///< needed: a ByteTokenizer or BpeTokenizer
-  const Origin* origin = nullptr;        ///< has special tokens and the chat template
-  std::string chat_template = "";        ///< Jinja, in place of the origin's
-  std::vector<int64_t> eos_tokens = {};  ///< eos, eom, eot; empty: the origin's
+  const Tokenizer* tokenizer = nullptr;       ///< needed: a ByteTokenizer or BpeTokenizer
+  const HuggingFaceSource* origin = nullptr;  ///< has special tokens and the chat template
+  std::string chat_template = "";             ///< Jinja, in place of the origin's
+  std::vector<int64_t> eos_tokens = {};       ///< eos, eom, eot; empty: the origin's
 };
 /// Writes a Gpt and its tokenizer, atomically. Parameters of the family that the model lacks are zeros (biases) and
 /// ones (norms). An Error for what llama.cpp lacks, and for a weight that is not finite in the file.

@@ -46,7 +46,7 @@ struct Weights {
   Tensor tensor(const std::string& theirs) const { return shards.tensor(in_file.at(theirs)); }
   const std::string& path(const std::string& theirs) const { return shards.file_of(in_file.at(theirs)).path(); }
 
-  void check(const Entry& e, const Piece& p) const {
+  void check(const detail::TensorMapping& e, const detail::TensorSlice& p) const {
     const Shape shape = e.shape(p);
     TG_CHECK(
         in_file.contains(p.theirs), value,
@@ -85,8 +85,8 @@ bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
   if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
     return false;
-  for (const Entry& e : whole_layout_of(family, before))
-    for (const Piece& p : e.pieces) {
+  for (const detail::TensorMapping& e : detail::whole_layout_of(family, before))
+    for (const detail::TensorSlice& p : e.pieces) {
       if (!e.filling) continue;
       w.check(e, p);
       if (!is_all(w.tensor(p.theirs), *e.filling)) return false;
@@ -94,13 +94,14 @@ bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   return true;
 }
 
-Tensor read_entry(const Weights& w, const Entry& e) {
+Tensor read_entry(const Weights& w, const detail::TensorMapping& e) {
   NoGradScope off;
-  const bool all_bf16 =
-      std::ranges::all_of(e.pieces, [&](const Piece& p) { return w.info(p.theirs).dtype == DType::bf16; });
+  const bool all_bf16 = std::ranges::all_of(
+      e.pieces, [&](const detail::TensorSlice& p) { return w.info(p.theirs).dtype == DType::bf16; });
   std::vector<Tensor> parts;
-  for (const Piece& p : e.pieces)  // no op computes in f16
-    parts.push_back(rows_from(w.tensor(p.theirs).to(all_bf16 ? DType::bf16 : DType::f32), p.pair_heads, e.transposed));
+  for (const detail::TensorSlice& p : e.pieces)  // no op computes in f16
+    parts.push_back(detail::from_half_split(w.tensor(p.theirs).to(all_bf16 ? DType::bf16 : DType::f32), p.pair_heads,
+                                            e.transposed));
   return parts.size() == 1 ? parts[0] : concat(parts);
 }
 
@@ -137,22 +138,23 @@ void copy_with_permissions(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-std::vector<std::string> huggingface_files(const std::string& folder) {
-  std::vector<std::string> all = weight_files(folder);
+std::vector<std::string> detail::huggingface_files(const std::string& folder) {
+  std::vector<std::string> all = detail::weight_files(folder);
   all.push_back("config.json");
   all.insert(all.end(), std::begin(kOthers), std::end(kOthers));
   return all;
 }
 
-Origin read_huggingface(const std::string& folder) {
-  Origin origin{.folder = folder, .config = model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
+HuggingFaceSource read_huggingface(const std::string& folder) {
+  HuggingFaceSource origin{
+      .folder = folder, .config = detail::model_config_text(folder), .model = {}, .dtypes = {}, .dropout = 0};
   std::optional<GptConfig> before;
   const std::string config_path = folder + "/config.json";
   in_file(config_path, [&] {
     origin.model = gpt_config_from_huggingface(origin.config, config_path);
     before = stored_config(own_json(origin.config));
   });
-  origin.eos_tokens = eos_tokens_of_huggingface(folder);
+  origin.eos_tokens = detail::eos_tokens_of_huggingface(folder);
   const Weights w(folder, family_of(origin.model));
   for (const auto& [theirs, name] : w.in_file) origin.dtypes[theirs] = w.shards.info(name).dtype;
   if (before && still_says(*before, origin.model, w))
@@ -164,18 +166,18 @@ Origin read_huggingface(const std::string& folder) {
 
 TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) {
   const auto w = std::make_shared<const Weights>(folder, family_of(c));
-  auto entries = std::make_shared<std::map<std::string, Entry>>();
+  auto entries = std::make_shared<std::map<std::string, detail::TensorMapping>>();
   TensorSource source;
   std::set<std::string> known;
-  for (Entry& e : whole_layout_of(family_of(c), c)) {
-    for (const Piece& p : e.pieces) w->check(e, p), known.insert(p.theirs);
+  for (detail::TensorMapping& e : detail::whole_layout_of(family_of(c), c)) {
+    for (const detail::TensorSlice& p : e.pieces) w->check(e, p), known.insert(p.theirs);
     if (e.filling) continue;
     source.shapes[e.ours] = e.shape();
     (*entries)[e.ours] = std::move(e);
   }
   if (c.tied_head && !c.classes && w->in_file.contains(kHead)) {
     const std::string& table = entries->at("wte.weight").pieces[0].theirs;
-    TG_CHECK(same_bits(w->tensor(kHead), w->tensor(table)), value,
+    TG_CHECK(detail::same_bits(w->tensor(kHead), w->tensor(table)), value,
              "[huggingface] {} has '{}' and '{}' with different values, and config.json says that they are one "
              "(tie_word_embeddings). Set that to false, or remove the tensor that does not belong to the model.",
              folder, kHead, table);
@@ -201,17 +203,17 @@ void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::
   write_file_atomically(folder + "/tokenizer_config.json", text_of(j, 2) + "\n");
 }
 
-void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer& tokenizer) {
+void detail::save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer& tokenizer) {
   const auto read = [&](const std::string& name) {
     const std::string path = folder + "/" + name;
-    return path_exists(path) ? parse_json(MappedFile(path).text(), "huggingface", path, 64) : Json::object();
+    return detail::path_exists(path) ? parse_json(MappedFile(path).text(), "huggingface", path, 64) : Json::object();
   };
   const auto add = [&](const std::string& name, const char* key, const Json& x) {
     Json j = read(name);
     j[key] = x;
     write_file_atomically(folder + "/" + name, text_of(j, 2) + "\n");
   };
-  std::vector<int64_t> all = eos_tokens_of_huggingface(folder);
+  std::vector<int64_t> all = detail::eos_tokens_of_huggingface(folder);
   const size_t named = all.size();
   for (const int64_t end : ends)
     if (std::ranges::find(all, end) == all.end()) all.push_back(end);
@@ -230,20 +232,21 @@ void save_huggingface(const std::string& folder, const GptConfig& c, const Param
   TG_CHECK(!o.dtype || *o.dtype == DType::f32 || *o.dtype == DType::bf16 || *o.dtype == DType::f16, dtype,
            "[huggingface] the dtype is {}. It must be f32, bf16 or f16.", *o.dtype);
   const std::string config = config_text(c, o);  // an Error if no family has it
-  std::vector<TheirTensor> tensors = their_tensors("huggingface", Names::transformers, c, params);
-  for (TheirTensor& t : tensors) {
+  std::vector<detail::ExportTensor> tensors =
+      detail::their_tensors("huggingface", detail::NamingScheme::transformers, c, params);
+  for (detail::ExportTensor& t : tensors) {
     t.dtype = o.dtype.value_or(DType::f32);
     if (!o.dtype && o.origin && o.origin->dtypes.contains(t.name)) t.dtype = o.origin->dtypes.at(t.name);
   }
-  write_shards(folder, tensors, o.max_shard);
+  detail::write_shards(folder, tensors, o.max_shard);
   for (const char* name : kOthers)
-    if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && path_exists(from))
+    if (const std::string from = o.origin ? o.origin->folder + "/" + name : ""; o.origin && detail::path_exists(from))
       copy_with_permissions(from, folder + "/" + name);
   if (o.tokenizer) save_tokenizer(folder, *o.tokenizer, c.context, o.chat_template);
   if (!o.tokenizer && !o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   write_file_atomically(folder + "/config.json", config);
   if (const int64_t end = o.tokenizer ? o.tokenizer->end_of_text() : -1; end >= 0 && end < c.vocab_size)
-    save_ends(folder, {end}, *o.tokenizer);
+    detail::save_ends(folder, {end}, *o.tokenizer);
 }
 
 }  // namespace tg

@@ -16,7 +16,7 @@
 namespace tg {
 
 /// The folder that a model was read from.
-struct Origin {
+struct HuggingFaceSource {
   std::string folder;
   std::string config;                   ///< the text of its config.json
   GptConfig model;                      ///< as read
@@ -27,22 +27,18 @@ struct Origin {
 };
 
 /// The text of config.json in the folder of any model.
-std::string model_config_text(const std::string& folder);
+std::string detail::model_config_text(const std::string& folder);
 /// Reads a config.json. Dropout is 0, since the file has that of pretraining. Unknown keys are ignored. `source` names
 /// the text in messages. An Error names key and value for an unsupported model_type, a key that would change results,
 /// or what GptConfig::validate() refuses.
 GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& source);
-/// The eos_token_id of a folder's generation_config.json, else config.json.
-std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder);
 /// The config.json for both versions of transformers, with GptConfig inside for fields that the family lacks. `dtype`
 /// is that of the weights. An Error names fields that no family has.
 std::string gpt_config_to_huggingface(const GptConfig&, DType dtype = DType::f32);
 
 /// Reads config.json and the headers of the files. `model` is the exported configuration if the folder still matches
 /// the output of save_huggingface().
-Origin read_huggingface(const std::string& folder);
-/// The names of files that save_huggingface() may write or remove in `folder`.
-std::vector<std::string> huggingface_files(const std::string& folder);
+HuggingFaceSource read_huggingface(const std::string& folder);
 /// The weights as parameters of a Gpt with the configuration of read_huggingface(). An Error names the first tensor
 /// that is missing, unknown, of another shape, or not F32, BF16 or F16.
 TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
@@ -52,15 +48,12 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig&);
 void save_tokenizer(const std::string& folder, const Tokenizer&, std::optional<int64_t> context = {},
                     const std::string& chat_template = "");
 
-/// Adds tokens to the eos_token_id of a folder's two configurations, and an eos_token to tokenizer_config.json.
-void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer&);
-
 /// Options of save_huggingface().
 struct HuggingfaceOptions {
   std::optional<DType> dtype = {};    ///< f32, bf16 or f16; unset: the origin's, else f32
   int64_t max_shard = 5'000'000'000;  ///< bytes of tensors in a file; more are sharded
   /// Keeps its config.json where the values agree, and copies its tokenizer files.
-  const Origin* origin = nullptr;
+  const HuggingFaceSource* origin = nullptr;
   /// For a model without origin: written as tokenizer.json with a tokenizer_config.json, which load_model() reads.
   const Tokenizer* tokenizer = nullptr;
   std::string chat_template = "";  ///< Jinja; with an origin for chat_template.jinja
@@ -93,14 +86,22 @@ class Shards {
   std::map<std::string, size_t> where_;  // name -> index in files_
 };
 
+namespace detail {
+/// The eos_token_id of a folder's generation_config.json, else config.json.
+std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder);
+/// The names of files that save_huggingface() may write or remove in `folder`.
+std::vector<std::string> huggingface_files(const std::string& folder);
+/// Adds tokens to the eos_token_id of a folder's two configurations, and an eos_token to tokenizer_config.json.
+void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer&);
 /// Writes model.safetensors, or an index and shards of up to `max_shard` bytes of tensors, into an existing folder,
 /// then removes other old weights (remove_other_weights()). The tensors of one file are in memory at once. Each file is
 /// written atomically, the index last. An Error for a weight that f16 cannot represent.
-void write_shards(const std::string& folder, const std::vector<TheirTensor>&, int64_t max_shard);
+void write_shards(const std::string& folder, const std::vector<ExportTensor>&, int64_t max_shard);
 /// The names of model.safetensors, its index, and the shards in `folder`.
 std::vector<std::string> weight_files(const std::string& folder);
 /// Removes former weights after `shards` files were written: model.safetensors or the index, and all
 /// model-00001-of-0000N.safetensors of another number.
 void remove_other_weights(const std::string& folder, size_t shards);
+}  // namespace detail
 
 }  // namespace tg

@@ -299,10 +299,10 @@ GptConfig gpt_config_from_huggingface(std::string_view text, const std::string& 
   return c;
 }
 
-std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder) {
+std::vector<int64_t> detail::eos_tokens_of_huggingface(const std::string& folder) {
   for (const std::string& source : {folder + "/generation_config.json", folder + "/config.json"}) {
     const Json json =
-        path_exists(source) ? parse_json(MappedFile(source).text(), "huggingface", source, kDepth) : Json();
+        detail::path_exists(source) ? parse_json(MappedFile(source).text(), "huggingface", source, kDepth) : Json();
     const Json* x = json.is_object() ? Keys{json}.find("eos_token_id") : nullptr;
     if (!x || (x->is_array() && x->empty())) continue;
     const auto is_token = [](const Json& t) {
@@ -344,14 +344,14 @@ std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
   return text_of(all, 2) + "\n";
 }
 
-std::string model_config_text(const std::string& folder) {
+std::string detail::model_config_text(const std::string& folder) {
   namespace fs = std::filesystem;
   constexpr size_t kMost = 50'000'000;  // bytes
   const std::string path = folder + "/config.json";
   std::error_code error;
   if (fs::is_regular_file(folder, error)) {
     const MappedFile file(folder);
-    const std::string other = foreign_format(file.text().substr(0, 512));
+    const std::string other = detail::foreign_format(file.text().substr(0, 512));
     TG_CHECK(false, value, "[model] {} is {}. A model is a folder with config.json and its weights. Name the folder.",
              folder, other.empty() ? "a file" : other);
   }

@@ -20,14 +20,14 @@ struct Writer {
   Family family;
   bool gguf;
   std::string at = {}, from = {};  // before our names, and theirs
-  std::vector<Entry> list = {};
+  std::vector<detail::TensorMapping> list = {};
 
-  void add(const char* ours, const std::vector<Piece>& pieces, int64_t columns, bool bias = false) {
+  void add(const char* ours, const std::vector<detail::TensorSlice>& pieces, int64_t columns, bool bias = false) {
     const bool transposed = family == Family::gpt2 && !gguf && !at.empty() && columns;
     list.push_back({at + ours + ".weight", pieces, columns, transposed});
     if (bias) list.push_back({at + ours + ".bias", pieces});
-    for (Entry& e : std::span(list).last(bias ? 2 : 1))
-      for (Piece& p : e.pieces) p.theirs = from + p.theirs + e.ours.substr(e.ours.rfind('.'));
+    for (detail::TensorMapping& e : std::span(list).last(bias ? 2 : 1))
+      for (detail::TensorSlice& p : e.pieces) p.theirs = from + p.theirs + e.ours.substr(e.ours.rfind('.'));
   }
   void norm(const char* ours, const std::string& theirs) {
     if (c.norm_affine) add(ours, {{theirs, c.width}}, 0, family == Family::gpt2 && c.bias);
@@ -112,20 +112,20 @@ std::string family_mismatch(const GptConfig& c) {
                                                        : "llama");
 }
 
-Shape Entry::shape() const {
+Shape detail::TensorMapping::shape() const {
   int64_t rows = 0;
-  for (const Piece& p : pieces) rows += p.rows;
+  for (const detail::TensorSlice& p : pieces) rows += p.rows;
   return columns ? Shape{rows, columns} : Shape{rows};
 }
-Shape Entry::shape(const Piece& p) const {
+Shape detail::TensorMapping::shape(const detail::TensorSlice& p) const {
   if (!columns) return {p.rows};
   return transposed ? Shape{columns, p.rows} : Shape{p.rows, columns};
 }
 
-std::vector<Entry> layout_of(Family family, const GptConfig& c, Names names) {
+std::vector<detail::TensorMapping> detail::layout_of(Family family, const GptConfig& c, detail::NamingScheme names) {
   TG_CHECK(family != Family::none, value, "[layout] there are no names of the family none. Ask family_of() first.");
   const bool gpt2 = family == Family::gpt2;
-  Writer w{c.with_sizes(), family, names == Names::llama_cpp};
+  Writer w{c.with_sizes(), family, names == detail::NamingScheme::llama_cpp};
   const std::string root = w.named(gpt2 ? "transformer." : "model.", "");
   w.from = root;
   w.add("wte", {{w.named(gpt2 ? "wte" : "embed_tokens", "token_embd"), c.vocab_size}}, c.width);
@@ -142,30 +142,31 @@ std::vector<Entry> layout_of(Family family, const GptConfig& c, Names names) {
   return std::move(w.list);
 }
 
-std::vector<Entry> whole_layout_of(Family family, GptConfig c, Names names) {
+std::vector<detail::TensorMapping> detail::whole_layout_of(Family family, GptConfig c, detail::NamingScheme names) {
   std::set<std::string> has;
-  for (const Entry& e : layout_of(family, c, names)) has.insert(e.ours);
+  for (const detail::TensorMapping& e : detail::layout_of(family, c, names)) has.insert(e.ours);
   c.norm_affine = true;
   if (family == Family::gpt2) c.bias = true, c.qkv_bias = false;
-  std::vector<Entry> all = layout_of(family, c, names);
-  for (Entry& e : all)
+  std::vector<detail::TensorMapping> all = detail::layout_of(family, c, names);
+  for (detail::TensorMapping& e : all)
     if (!has.contains(e.ours)) e.filling = e.ours.ends_with(".bias") ? 0.f : 1.f;
   return all;
 }
 
-Tensor rows_from(const Tensor& theirs, int64_t pair_heads, bool transposed) {
+Tensor detail::from_half_split(const Tensor& theirs, int64_t pair_heads, bool transposed) {
   const Tensor rows = transposed ? transpose(theirs) : theirs;
   return pair_heads ? exchanged(rows, pair_heads, false) : rows;
 }
-Tensor rows_to(const Tensor& ours, int64_t pair_heads, bool transposed) {
+Tensor detail::to_half_split(const Tensor& ours, int64_t pair_heads, bool transposed) {
   const Tensor rows = pair_heads ? exchanged(ours, pair_heads, true) : ours;
   return transposed ? transpose(rows) : rows;
 }
 
-std::vector<TheirTensor> their_tensors(std::string_view op, Names names, const GptConfig& c, const Params& params) {
+std::vector<detail::ExportTensor> detail::their_tensors(std::string_view op, detail::NamingScheme names,
+                                                        const GptConfig& c, const Params& params) {
   StateDict rest = params.state();
-  std::vector<TheirTensor> all;
-  for (const Entry& e : whole_layout_of(family_of(c), c, names)) {
+  std::vector<detail::ExportTensor> all;
+  for (const detail::TensorMapping& e : detail::whole_layout_of(family_of(c), c, names)) {
     Tensor ours;
     if (!e.filling) {
       TG_CHECK(rest.contains(e.ours), value, "[{}] there is no '{}' {} among the parameters. Pass those of the model.",
@@ -173,13 +174,13 @@ std::vector<TheirTensor> their_tensors(std::string_view op, Names names, const G
       ours = rest.extract(e.ours).mapped();
     }
     int64_t row = 0;
-    for (const Piece& p : e.pieces) {
-      all.push_back({p.theirs, e.shape(p), [=](DType dtype) {
-                       NoGradScope off;
-                       const Tensor rows =
-                           ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, *e.filling, DType::f32);
-                       return rows_to(rows.to(Device::cpu()), p.pair_heads, e.transposed).contiguous().to(dtype);
-                     }});
+    for (const detail::TensorSlice& p : e.pieces) {
+      all.push_back(
+          {p.theirs, e.shape(p), [=](DType dtype) {
+             NoGradScope off;
+             const Tensor rows = ours ? slice(ours, 0, row, row + p.rows) : full({p.rows}, *e.filling, DType::f32);
+             return detail::to_half_split(rows.to(Device::cpu()), p.pair_heads, e.transposed).contiguous().to(dtype);
+           }});
       row += p.rows;
     }
   }
@@ -187,19 +188,19 @@ std::vector<TheirTensor> their_tensors(std::string_view op, Names names, const G
            op, rest.begin()->first, rest.begin()->second.shape());
   return all;
 }
-bool same_bits(const Tensor& x, const Tensor& y) {
+bool detail::same_bits(const Tensor& x, const Tensor& y) {
   return x.shape() == y.shape() && x.dtype() == y.dtype() && visit_dtype(x.dtype(), [&]<class T>() {
            return std::memcmp(x.data<T>(), y.data<T>(), x.layout().bytes()) == 0;
          });
 }
 
-void check_finite(std::string_view op, std::string_view what, const Tensor& t, std::string_view rest) {
+void detail::check_finite(std::string_view op, std::string_view what, const Tensor& t, std::string_view rest) {
   visit_dtype(t.dtype(), [&]<class T>() {
     const std::span<const T> all(t.data<T>(), size_t(t.numel()));
     const auto bad = std::ranges::find_if(all, [](T x) { return !std::isfinite(double(x)); });
     TG_CHECK(bad == all.end(), non_finite, "[{}] {} is {} at {}{}", op, what,
              std::isnan(double(*bad)) ? std::abs(double(*bad)) : double(*bad),  // never "-nan"
-             position_of(bad - all.begin(), t.shape()), rest);
+             detail::position_of(bad - all.begin(), t.shape()), rest);
   });
 }
 

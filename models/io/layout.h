@@ -22,8 +22,10 @@ Family family_of(const GptConfig&);
 /// The fields that differ from the nearest family: "norm is layer_norm, not rms_norm". "" unless family_of() is none.
 std::string family_mismatch(const GptConfig&);
 
+namespace detail {
+
 /// Rows of our tensor that form one of theirs.
-struct Piece {
+struct TensorSlice {
   std::string theirs;
   int64_t rows = 0;
   /// Heads with rope pairs; 0: equal row order. Theirs stores the first elements of all pairs in the first half of a
@@ -31,39 +33,39 @@ struct Piece {
   int64_t pair_heads = 0;
 };
 /// A tensor of ours.
-struct Entry {
+struct TensorMapping {
   std::string ours;
-  std::vector<Piece> pieces;
+  std::vector<TensorSlice> pieces;
   int64_t columns = 0;      ///< 0: one dimension
   bool transposed = false;  ///< theirs is (columns, rows)
   /// All elements of theirs, 0 or 1, if the Gpt lacks the tensor.
   std::optional<float> filling = {};
 
-  Shape shape() const;              ///< of ours
-  Shape shape(const Piece&) const;  ///< of theirs
+  Shape shape() const;                    ///< of ours
+  Shape shape(const TensorSlice&) const;  ///< of theirs
 };
 /// Programs with names of tensors.
-enum class Names { transformers, llama_cpp };
+enum class NamingScheme { transformers, llama_cpp };
 /// The tensors of a Gpt, in order. An Error for Family::none.
-std::vector<Entry> layout_of(Family, const GptConfig&, Names = Names::transformers);
+std::vector<TensorMapping> layout_of(Family, const GptConfig&, NamingScheme = NamingScheme::transformers);
 /// The same with all parameters of the family's files: those that the Gpt lacks have a `filling`.
-std::vector<Entry> whole_layout_of(Family, GptConfig, Names = Names::transformers);
+std::vector<TensorMapping> whole_layout_of(Family, GptConfig, NamingScheme = NamingScheme::transformers);
 
-/// Our rows from one tensor of theirs, and back, by Piece::pair_heads and Entry::transposed.
+/// Our rows from one tensor of theirs, and back, by TensorSlice::pair_heads and TensorMapping::transposed.
 /// @{
-Tensor rows_from(const Tensor& theirs, int64_t pair_heads, bool transposed = false);
-Tensor rows_to(const Tensor& ours, int64_t pair_heads, bool transposed = false);
+Tensor from_half_split(const Tensor& theirs, int64_t pair_heads, bool transposed = false);
+Tensor to_half_split(const Tensor& ours, int64_t pair_heads, bool transposed = false);
 /// @}
 
 /// A tensor of theirs, to write.
-struct TheirTensor {
+struct ExportTensor {
   std::string name;
   Shape shape;
   std::function<Tensor(DType)> make;  ///< contiguous, on the CPU
   DType dtype = DType::f32;           ///< for write_shards()
 };
 /// The tensors of whole_layout_of() from the parameters of a Gpt. Errors begin with `op`.
-std::vector<TheirTensor> their_tensors(std::string_view op, Names, const GptConfig&, const Params&);
+std::vector<ExportTensor> their_tensors(std::string_view op, NamingScheme, const GptConfig&, const Params&);
 bool same_bits(const Tensor&, const Tensor&);  ///< shapes, dtypes and elements, on the CPU
 /// An Error "[op] <what> is inf at (0, 1)<rest>" for the first element that is not finite. The tensor is contiguous on
 /// the CPU.
@@ -71,5 +73,7 @@ void check_finite(std::string_view op, std::string_view what, const Tensor&, std
 /// The advice for weights to write.
 inline constexpr std::string_view kBeFinite =
     "It must be finite. Write bf16 or f32, or train with a lower learning rate.";
+
+}  // namespace detail
 
 }  // namespace tg

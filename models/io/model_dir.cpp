@@ -19,7 +19,7 @@ std::string weights_path(const std::string& folder) { return folder + "/model.sa
 
 Json read_config(const std::string& folder) {
   const std::string path = config_path(folder);
-  Json config = parse_json(model_config_text(folder), "model", path, 8);
+  Json config = parse_json(detail::model_config_text(folder), "model", path, 8);
   TG_CHECK(config.is_object() && (config.contains("model") || config.contains("model_type")), value,
            "[model] {} has no object \"model\", as training writes it, and no \"model_type\", as Hugging Face's "
            "libraries do. Is it the config of another program?",
@@ -30,7 +30,7 @@ Json read_config(const std::string& folder) {
 
 // Files of the folder override a different note in config.json.
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* noted, bool foreign) {
-  const auto has = [&](const char* name) { return path_exists(folder + "/" + name); };
+  const auto has = [&](const char* name) { return detail::path_exists(folder + "/" + name); };
   const auto as_noted = [&] { return Tokenizer::from_json(text_of(*noted)); };
   const auto in_files = [&] { return std::make_unique<BpeTokenizer>(read_tokenizer(folder)); };
   const bool is_noted = noted && !noted->is_null() && *noted != Json(kTokenizerFile);
@@ -59,7 +59,7 @@ void save_model(const std::string& folder, const Model& model, const Params& par
   if (!train_json.empty()) config["train"] = own_json(train_json);
   write_file_atomically(config_path(folder), text_of(config, 2) + "\n");
   write_safetensors(weights_path(folder), params.state(), {{"format", "tapegrad"}});
-  remove_other_weights(folder, 1);
+  detail::remove_other_weights(folder, 1);
 }
 
 void save_model(const std::string& folder, const LoadedModel& m) {
@@ -84,7 +84,7 @@ LoadedModel with_new_head(LoadedModel m, int64_t classes, uint64_t seed) {
   m.params = params;
   return m;
 }
-ModelFile read_model_file(const std::string& folder) {
+ModelFile detail::read_model_file(const std::string& folder) {
   const Json config = read_config(folder);
   ModelFile file;
   if (config.contains("model")) {
@@ -115,7 +115,7 @@ void check_fits(const std::string& folder, ModelFile& file, int64_t vocab_size) 
 }
 ModelFile load_model(const std::string& folder, bool is_gpt, const Params& params,
                      const std::function<int64_t(const std::string&)>& read, const std::function<void()>& make) {
-  ModelFile file = read_model_file(folder);
+  ModelFile file = detail::read_model_file(folder);
   TG_CHECK(is_gpt || !file.origin, value,
            "[model] {} is a folder of Hugging Face, which has a Gpt, and a model of another type is asked for. Load it "
            "as load_model<Gpt>().",
@@ -138,7 +138,7 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
 }
 }  // namespace detail
 
-void check_tokenizer(const Tokenizer* tokenizer, const std::string& error, const std::string& none) {
+void detail::check_tokenizer(const Tokenizer* tokenizer, const std::string& error, const std::string& none) {
   if (!tokenizer) throw Error(Error::Kind::value, error.empty() ? none : error);
 }
 

@@ -19,10 +19,10 @@ namespace tg {
 
 /// The contents of config.json.
 struct ModelFile {
-  std::string config;                    ///< of the model, JSON
-  std::unique_ptr<Tokenizer> tokenizer;  ///< null if missing or unreadable
-  std::optional<Origin> origin = {};     ///< set for a folder of Hugging Face
-  std::string tokenizer_error = {};      ///< why it is unreadable; token ids still work
+  std::string config;                            ///< of the model, JSON
+  std::unique_ptr<Tokenizer> tokenizer;          ///< null if missing or unreadable
+  std::optional<HuggingFaceSource> origin = {};  ///< set for a folder of Hugging Face
+  std::string tokenizer_error = {};              ///< why it is unreadable; token ids still work
 };
 /// A model from a folder.
 template <class M> struct Loaded : ModelFile {
@@ -46,13 +46,12 @@ template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device 
 /// adapters.
 LoadedModel with_new_head(LoadedModel, int64_t classes, uint64_t seed = 0);
 
+namespace detail {
+/// Throws an Error unless there is a tokenizer: `error` if not empty, else `none`.
+void check_tokenizer(const Tokenizer*, const std::string& error, const std::string& none);
 /// Reads folder/config.json and the tokenizer. A folder of Hugging Face has it in tokenizer.json, or vocab.json and
 /// merges.txt. A tokenizer that export noted in config.json wins if tokenizer.json still matches it.
 ModelFile read_model_file(const std::string& folder);
-/// Throws an Error unless there is a tokenizer: `error` if not empty, else `none`.
-void check_tokenizer(const Tokenizer*, const std::string& error, const std::string& none);
-
-namespace detail {
 // Drops a tokenizer with more tokens than the model, and sets its error.
 void check_fits(const std::string& folder, ModelFile&, int64_t vocab_size);
 // Reads a model: read() takes its configuration and returns the size of its vocabulary; make() makes it from the

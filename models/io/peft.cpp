@@ -26,20 +26,20 @@ struct Slot {
   bool transposed = false;
 };
 // The Linear layers of a layout: all matrices that are not tables.
-std::vector<Slot> slots_of(const std::vector<Entry>& layout) {
+std::vector<Slot> slots_of(const std::vector<detail::TensorMapping>& layout) {
   const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };  // without ".weight"
   std::vector<Slot> all;
-  for (const Entry& e : layout) {
+  for (const detail::TensorMapping& e : layout) {
     if (!e.columns || e.ours == "wte.weight" || e.ours == "wpe.weight" || e.ours == "score.weight") continue;
     int64_t row = 0;
-    for (const Piece& p : e.pieces) {
+    for (const detail::TensorSlice& p : e.pieces) {
       all.push_back({stem(p.theirs), stem(e.ours), {row, p.rows}, p.pair_heads, e.transposed});
       row += p.rows;
     }
   }
   return all;
 }
-std::vector<Slot> slots_of(const Linears& model, const std::vector<Entry>& layout) {
+std::vector<Slot> slots_of(const Linears& model, const std::vector<detail::TensorMapping>& layout) {
   if (!layout.empty()) return slots_of(layout);
   std::vector<Slot> all;
   for (const NamedLinear& l : model.list) {
@@ -72,7 +72,8 @@ class Plan {
   LoraConfig config;
   StateDict tensors;
 
-  Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<Entry>& layout) : f_(f) {
+  Plan(const PeftFile& f, const Linears& model, const Params& base, const std::vector<detail::TensorMapping>& layout)
+      : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
     check_whole(model, !layout.empty());
     std::map<std::string, std::string> theirs;  // by core
@@ -115,15 +116,18 @@ class Plan {
              text_of(Json(f_.to_save)), given, own);  // PEFT lists a "classifier" with the "score"
   }
   void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
-                  const std::vector<Entry>& layout) const {
+                  const std::vector<detail::TensorMapping>& layout) const {
     NoGradScope off;
-    const auto entry = std::ranges::find_if(
-        layout, [&](const Entry& e) { return e.pieces.size() == 1 && core_of(e.pieces[0].theirs) == core_of(name); });
+    const auto entry = std::ranges::find_if(layout, [&](const detail::TensorMapping& e) {
+      return e.pieces.size() == 1 && core_of(e.pieces[0].theirs) == core_of(name);
+    });
     const auto ours = entry == layout.end() ? base.end() : base.find(entry->ours);
     const auto same = [&] {
       const Tensor w = ours->second.to(Device::cpu()).contiguous();
       return t.shape() == entry->shape(entry->pieces[0]) &&
-             same_bits(w, rows_from(t, entry->pieces[0].pair_heads, entry->transposed).to(w.dtype()).contiguous());
+             detail::same_bits(
+                 w,
+                 detail::from_half_split(t, entry->pieces[0].pair_heads, entry->transposed).to(w.dtype()).contiguous());
     };
     TG_CHECK(
         ours != base.end() && same(), value,
@@ -191,7 +195,7 @@ class Plan {
     for (const Slot* s : there) {
       rows += s->rows.count;
       if (f_.alphas.at(s->name) != f_.alphas.at(first)) return false;
-      if (!same_bits(f_.modules.at(s->name).first, f_.modules.at(first).first)) return false;
+      if (!detail::same_bits(f_.modules.at(s->name).first, f_.modules.at(first).first)) return false;
     }
     return there.size() > 1 && rows == out;
   }
@@ -201,7 +205,8 @@ class Plan {
     const auto wide = [](const Tensor& t) { return t.dtype() == DType::f16 ? t.to(DType::f32) : t; };
     const std::string& first = slots[0]->name;
     std::vector<Tensor> b;
-    for (const Slot* s : slots) b.push_back(rows_from(wide(f_.modules.at(s->name).second), s->pair_heads));
+    for (const Slot* s : slots)
+      b.push_back(detail::from_half_split(wide(f_.modules.at(s->name).second), s->pair_heads));
     tensors[module + ".lora_a"] = transpose(wide(f_.modules.at(first).first)).contiguous();
     tensors[module + ".lora_b"] = transpose(b.size() == 1 ? b[0] : concat(b)).contiguous();
     config.targets.push_back(module);
@@ -214,7 +219,8 @@ class Plan {
 };
 
 // The shortest ends of names that select exactly the modules among all of a layout.
-std::vector<std::string> target_modules(const std::vector<AdapterModule>& modules, const std::vector<Entry>& layout) {
+std::vector<std::string> target_modules(const std::vector<AdapterModule>& modules,
+                                        const std::vector<detail::TensorMapping>& layout) {
   std::set<std::string> chosen, ends;
   for (const AdapterModule& m : modules) chosen.insert(m.name);
   const std::vector<Slot> all = slots_of(layout);
@@ -235,12 +241,12 @@ std::vector<std::string> target_modules(const std::vector<AdapterModule>& module
 
 std::string weights_hash(const Params& params) { return hash_of(params, false); }
 
-std::vector<Entry> adapter_layout(const GptConfig& c) {
+std::vector<detail::TensorMapping> adapter_layout(const GptConfig& c) {
   const Family family = family_of(c);
-  return family == Family::none ? std::vector<Entry>() : layout_of(family, c);
+  return family == Family::none ? std::vector<detail::TensorMapping>() : detail::layout_of(family, c);
 }
 
-std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<Entry>& layout) {
+std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<detail::TensorMapping>& layout) {
   NoGradScope off;
   const std::vector<Slot> slots = slots_of(layout);
   std::vector<AdapterModule> all;
@@ -250,7 +256,7 @@ std::vector<AdapterModule> adapter_modules(const Lora& lora, const std::vector<E
     const int64_t begin = m.layer.row(), end = begin + b.size(0);
     const auto add = [&](const Slot& s) {
       const Tensor rows = slice(b, 0, s.rows.begin - begin, s.rows.begin - begin + s.rows.count);
-      all.push_back({s.name, a, rows_to(rows, s.pair_heads), o.rank, o.alpha, o.scale()});
+      all.push_back({s.name, a, detail::to_half_split(rows, s.pair_heads), o.rank, o.alpha, o.scale()});
     };
     if (layout.empty()) add({m.name, m.linear, {begin, b.size(0)}});
     for (const Slot& s : slots)
@@ -264,7 +270,7 @@ std::vector<std::string> adapter_files() { return {detail::kPeftWeights, detail:
 void save_adapter(const std::string& folder, const Lora& lora, const AdapterOptions& o) {
   const std::string path = fmt::format("{}/{}", folder, detail::kPeftWeights);
   for (const auto& [name, t] : lora.params().state())
-    check_finite(
+    detail::check_finite(
         "adapter", fmt::format("cannot write {}: '{}'", path, name), t.to(Device::cpu()).contiguous(),
         ". What was there before is unchanged. All weights must be finite. Lower the learning rate or use more "
         "warm-up.");
@@ -301,7 +307,7 @@ void save_adapter(const std::string& folder, const Lora& lora, const AdapterOpti
                     {"use_dora", false},
                     {"inference_mode", true}};
   std::map<std::string, std::string> metadata{{"format", "pt"}};
-  make_folder(folder);
+  detail::make_folder(folder);
   if (!o.chat_template.empty()) write_file_atomically(folder + "/chat_template.jinja", o.chat_template);
   if (!o.base.empty()) metadata["tapegrad.base"] = o.base;
   if (lora.base_dtype() == DType::bf16) metadata["tapegrad.base_dtype"] = name_of(DType::bf16);
@@ -318,7 +324,7 @@ AdapterBase adapter_base(const std::string& folder) {
 }
 
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
-                  const std::vector<Entry>& layout) {
+                  const std::vector<detail::TensorMapping>& layout) {
   const PeftFile f = detail::read_peft(folder);
   const Plan plan = in_file(f.config_path, [&] {
     Plan p(f, model, base, layout);

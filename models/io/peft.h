@@ -16,11 +16,11 @@ namespace tg {
 std::string weights_hash(const Params&);
 
 /// The layout_of() of a Gpt, or nothing for a model that no family can hold: its adapters have our names.
-std::vector<Entry> adapter_layout(const GptConfig&);
+std::vector<detail::TensorMapping> adapter_layout(const GptConfig&);
 
 /// Options of save_adapter().
 struct AdapterOptions {
-  std::vector<Entry> layout = {};  ///< adapter_layout(); empty: our names of modules
+  std::vector<detail::TensorMapping> layout = {};  ///< adapter_layout(); empty: our names of modules
   /// weights_hash() of the model without adapters; with "", load_adapter() does not compare it.
   std::string base = "";
   std::string folder = "";         ///< of the base, for base_model_name_or_path
@@ -39,10 +39,10 @@ void save_adapter(const std::string& folder, const Lora&, const AdapterOptions& 
 /// with adapter_config.json or the model, or a key that would change results and is not supported
 /// (models/io/README.md).
 Lora load_adapter(const std::string& folder, const Linears& model, const Params& base,
-                  const std::vector<Entry>& layout = {});
+                  const std::vector<detail::TensorMapping>& layout = {});
 /// For the model of load_model(): with adapter_layout() of a Gpt, else with our names.
 template <class Loaded> Lora load_adapter(const std::string& folder, Loaded& m) {
-  std::vector<Entry> layout;
+  std::vector<detail::TensorMapping> layout;
   if constexpr (requires { adapter_layout(m.model.config()); }) layout = adapter_layout(m.model.config());
   return load_adapter(folder, m.model, m.params, layout);
 }
@@ -64,6 +64,6 @@ struct AdapterModule {
   double alpha = 0, scale = 0;
 };
 /// The modules of a layout's names, in the order of the model.
-std::vector<AdapterModule> adapter_modules(const Lora&, const std::vector<Entry>& layout);
+std::vector<AdapterModule> adapter_modules(const Lora&, const std::vector<detail::TensorMapping>& layout);
 
 }  // namespace tg

@@ -35,7 +35,7 @@ void check_supported(const Json& config) {
       if (x != Json("none")) rule = "Adapters trained with \"none\" are read";
     } else if (key == "init_lora_weights") {
       if (!x.is_boolean() && !x.is_null() && !(x.is_string() && is_in(kStarts, x.get<std::string>())))
-        rule = fmt::format("Adapters that began with true, false, {} are read", listed(kStarts));
+        rule = fmt::format("Adapters that began with true, false, {} are read", detail::listed(kStarts));
     } else if (!x.is_blank() && x != Json(false)) {
       rule = "Adapters trained without it are read";
     }
@@ -167,8 +167,8 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
 
 Json read_peft_config(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kPeftConfig);
-  const bool there = path_exists(folder), folder_there = there && is_folder(folder);
-  TG_CHECK(folder_there && path_exists(path), io,
+  const bool there = detail::path_exists(folder), folder_there = there && detail::is_folder(folder);
+  TG_CHECK(folder_there && detail::path_exists(path), io,
            "[adapter] {} {}. An adapter is a folder with {} and {}, as `tapegrad finetune --out` and PEFT write it. "
            "Name that folder.",
            folder,
@@ -190,10 +190,10 @@ Json read_peft_config(const std::string& folder) {
 }
 std::string peft_weights_path(const std::string& folder) {
   const std::string path = fmt::format("{}/{}", folder, kPeftWeights);
-  TG_CHECK(path_exists(path), io,
+  TG_CHECK(detail::path_exists(path), io,
            "[adapter] {} has no {}{}. Complete the folder, or save the adapter again in Python by save_pretrained().",
            folder, kPeftWeights,
-           path_exists(folder + "/adapter_model.bin") ? ", but adapter_model.bin, a pickle of Python" : "");
+           detail::path_exists(folder + "/adapter_model.bin") ? ", but adapter_model.bin, a pickle of Python" : "");
   return path;
 }
 PeftFile read_peft(const std::string& folder) {

@@ -34,14 +34,14 @@ bool is_shard(const std::string& name) {
 }  // namespace
 
 Shards::Shards(const std::string& folder) : folder_(folder) {
-  if (path_exists(folder + kSingle)) {
+  if (detail::path_exists(folder + kSingle)) {
     files_.emplace_back(folder + kSingle);
     for (const std::string& name : files_[0].names()) where_[name] = 0;
-  } else if (path_exists(folder + kIndex)) {
+  } else if (detail::path_exists(folder + kIndex)) {
     open_all(folder + kIndex);
   } else {
-    const bool pickled =
-        path_exists(folder + "/pytorch_model.bin") || path_exists(folder + "/pytorch_model.bin.index.json");
+    const bool pickled = detail::path_exists(folder + "/pytorch_model.bin") ||
+                         detail::path_exists(folder + "/pytorch_model.bin.index.json");
     TG_CHECK(!pickled, value,
              "[shards] {} has pytorch_model.bin alone, which only Python can read safely. Load it in transformers and "
              "write it by save_pretrained(), which makes model.safetensors.",
@@ -71,7 +71,7 @@ void Shards::open_all(const std::string& index) {
     TG_CHECK(!is_new || files_.size() < kMostFiles, value,
              "[shards] {} names more than {} files. Write the model with larger shards.", index, kMostFiles);
     if (is_new) {
-      TG_CHECK(path_exists(folder_ + "/" + file), value,
+      TG_CHECK(detail::path_exists(folder_ + "/" + file), value,
                "[shards] {}/{} is missing, and {} names it for '{}'. All shards must be there. Complete the folder.",
                folder_, file, index, name);
       files_.emplace_back(folder_ + "/" + file);
@@ -96,12 +96,13 @@ std::vector<std::string> Shards::names() const {
   return all;
 }
 
-void write_shards(const std::string& folder, const std::vector<TheirTensor>& tensors, int64_t max_shard) {
+void detail::write_shards(const std::string& folder, const std::vector<detail::ExportTensor>& tensors,
+                          int64_t max_shard) {
   TG_CHECK(max_shard >= 1, value, "[shards] a shard may have {} bytes. It must be 1 or more.", max_shard);
-  const auto bytes = [](const TheirTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
-  std::vector<std::vector<const TheirTensor*>> shards;
+  const auto bytes = [](const detail::ExportTensor& t) { return t.shape.product() * int64_t(size_of(t.dtype)); };
+  std::vector<std::vector<const detail::ExportTensor*>> shards;
   int64_t in_last = 0, total = 0, parameters = 0;
-  for (const TheirTensor& t : tensors) {
+  for (const detail::ExportTensor& t : tensors) {
     if (shards.empty() || in_last + bytes(t) > max_shard) shards.emplace_back(), in_last = 0;
     shards.back().push_back(&t);
     in_last += bytes(t), total += bytes(t), parameters += t.shape.product();
@@ -111,10 +112,11 @@ void write_shards(const std::string& folder, const std::vector<TheirTensor>& ten
     const std::string file =
         shards.size() == 1 ? kSingle + 1 : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     StateDict made;
-    for (const TheirTensor* t : shards[i]) {
+    for (const detail::ExportTensor* t : shards[i]) {
       const Tensor x = made[t->name] = t->make(t->dtype);
       if (t->dtype == DType::f16)
-        check_finite("huggingface", fmt::format("'{}'", t->name), x, fmt::format(" in f16. {}", kBeFinite));
+        detail::check_finite("huggingface", fmt::format("'{}'", t->name), x,
+                             fmt::format(" in f16. {}", detail::kBeFinite));
       map[t->name] = file;
     }
     write_safetensors(folder + "/" + file, made, {{"format", "pt"}});  // transformers 4 refuses any other format
@@ -124,10 +126,10 @@ void write_shards(const std::string& folder, const std::vector<TheirTensor>& ten
     const Json index = {{"metadata", {{"total_size", total}, {"total_parameters", parameters}}}, {"weight_map", map}};
     write_file_atomically(folder + kIndex, text_of(index, 2) + "\n");
   }
-  remove_other_weights(folder, single ? 1 : shards.size());
+  detail::remove_other_weights(folder, single ? 1 : shards.size());
 }
 
-std::vector<std::string> weight_files(const std::string& folder) {
+std::vector<std::string> detail::weight_files(const std::string& folder) {
   namespace fs = std::filesystem;
   std::vector<std::string> all{kSingle + 1, kIndex + 1};
   std::error_code none;
@@ -135,11 +137,11 @@ std::vector<std::string> weight_files(const std::string& folder) {
     if (const std::string name = it->path().filename().string(); is_shard(name)) all.push_back(name);
   return all;
 }
-void remove_other_weights(const std::string& folder, size_t shards) {
-  remove_file(folder + (shards == 1 ? kIndex : kSingle));  // first, while the files that it names are complete
+void detail::remove_other_weights(const std::string& folder, size_t shards) {
+  detail::remove_file(folder + (shards == 1 ? kIndex : kSingle));  // first, while the files that it names are complete
   const std::string own = fmt::format("-of-{:05}.safetensors", shards);
-  for (const std::string& name : weight_files(folder))
-    if (is_shard(name) && (shards == 1 || !name.ends_with(own))) remove_file(folder + "/" + name);
+  for (const std::string& name : detail::weight_files(folder))
+    if (is_shard(name) && (shards == 1 || !name.ends_with(own))) detail::remove_file(folder + "/" + name);
 }
 
 }  // namespace tg

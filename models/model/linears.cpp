@@ -11,7 +11,7 @@ namespace {
 std::string modules_of(const std::vector<NamedLinear>& all, bool parts, std::string_view meant = "") {
   std::vector<std::pair<std::string, int>> patterns;  // each with its count
   const auto add = [&](std::string_view name) {
-    const std::string pattern = block_pattern(name);
+    const std::string pattern = detail::block_pattern(name);
     const auto at = std::find_if(patterns.begin(), patterns.end(), [&](auto& p) { return p.first == pattern; });
     if (at != patterns.end())
       ++at->second;
@@ -27,7 +27,7 @@ std::string modules_of(const std::vector<NamedLinear>& all, bool parts, std::str
   for (const auto& [pattern, n] : patterns) s += fmt::format("{}{} ({})", s.empty() ? "" : ", ", pattern, n);
   std::vector<std::string_view> names;
   for (const auto& [pattern, n] : patterns) names.push_back(pattern);
-  return fmt::format("The modules are {}. A tied head is not a module.{}", s, did_you_mean(meant, names));
+  return fmt::format("The modules are {}. A tied head is not a module.{}", s, detail::did_you_mean(meant, names));
 }
 }  // namespace
 

@@ -12,7 +12,9 @@
 
 namespace tg {
 
-struct Entry;  // io/layout.h
+namespace detail {
+struct TensorMapping;  // io/layout.h
+}
 
 /// Layers and size of the adapters.
 struct LoraConfig {
@@ -62,7 +64,8 @@ class Lora {
 
  private:
   friend Lora apply_lora(const Linears&, const Params&, const LoraConfig&);
-  friend Lora load_adapter(const std::string&, const Linears&, const Params&, const std::vector<Entry>&);  // peft.h
+  friend Lora load_adapter(const std::string&, const Linears&, const Params&,
+                           const std::vector<detail::TensorMapping>&);  // peft.h
   Lora(LoraConfig c, Params p, DType base) : config_(std::move(c)), params_(std::move(p)), base_dtype_(base) {}
   std::vector<nn::LoraLinear> layers() const;  // one per adapted layer
   LoraConfig config_;

@@ -1,6 +1,6 @@
 /// @file
 /// Model: a handle to any model with a forward(), Gpt or user-defined: a plain struct without a base class. Trainer,
-/// evaluate(), generate(), compare(), plan_memory() and save_model() take it.
+/// validation_loss(), generate(), compare(), plan_memory() and save_model() take it.
 #pragma once
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/batch.h>

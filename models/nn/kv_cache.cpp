@@ -10,7 +10,7 @@
 
 namespace tg {
 
-KvCache KvCache::with_capacity(const KvCacheShape& s) {
+KvCache KvCache::with_capacity(const KvCacheOptions& s) {
   const auto positive = [](const char* name, int64_t n) {
     TG_CHECK(n >= 1, value, "[kv_cache] {} is {}. It must be 1 or more.", name, n);
   };

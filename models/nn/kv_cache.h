@@ -13,7 +13,7 @@
 namespace tg {
 
 /// The sizes of a KvCache of fixed capacity.
-struct KvCacheShape {
+struct KvCacheOptions {
   int64_t layers = 1;
   int64_t batch = 1;     ///< B, the number of sequences
   int64_t kv_heads = 1;  ///< NHkv
@@ -34,7 +34,7 @@ class KvCache {
   /// A cache that grows.
   KvCache() = default;
   /// An empty cache of fixed capacity. Throws unless all sizes are 1 or more.
-  static KvCache with_capacity(const KvCacheShape&);
+  static KvCache with_capacity(const KvCacheOptions&);
 
   bool has_capacity() const { return bool(lengths_); }
   /// The maximum positions per sequence; 0 if it grows.
@@ -49,8 +49,8 @@ class KvCache {
   void clear();
 
   /// Appends keys and values to `layer`, and returns all of them: (B, NHkv, length, HS), or (B, NHkv, capacity, HS) for
-  /// a fixed cache, where AttentionOptions::starts limits attention() to those below lengths(). Layers come in order
-  /// from 0. Throws if the shapes do not fit: a cache belongs to one model and one batch. If a sequence is full,
+  /// a fixed cache, where AttentionOptions::query_starts limits attention() to those below lengths(). Layers come in
+  /// order from 0. Throws if the shapes do not fit: a cache belongs to one model and one batch. If a sequence is full,
   /// slice_update() throws when it runs, before it writes.
   Pair append(int64_t layer, const Pair& next);
   /// Adds to lengths() the positions that all layers have appended: a number per sequence, (B) i32 or i64, or one for

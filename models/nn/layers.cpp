@@ -26,7 +26,7 @@ void from_name(std::string_view name, LinearKind& to) {
   TG_CHECK(!says("vector-wise") || !says("memory-efficient"), value,
            "[linear] '{}' asks for two modes that exclude each other: a weight quantized by rows cannot be read as one "
            "quantized by columns, so vector-wise must keep the weight. Choose one of {}.",
-           name, listed(kEnumNames<LinearKind>.names));
+           name, detail::listed(kEnumNames<LinearKind>.names));
   from_name<LinearKind>(name, to);
 }
 SwitchBackMode mode_of(LinearKind k) {
@@ -63,13 +63,13 @@ bool is_fp8(LinearKind k) { return k == LinearKind::fp8 || k == LinearKind::fp8_
 Quantized codes_of(const Tensor& weight, LinearKind k) {
   if (is_fp8(k)) {
     const QuantizedFp8 q = quantize_fp8(weight);
-    return {q.codes, q.absmax};
+    return {q.values, q.absmax};
   }
   return tg::detail::quantize_weight(weight, mode_of(k));
 }
 Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
-  if (weight.codes.dtype() == DType::u8)
-    return fp8_linear(quantize_fp8(x), {weight.codes, weight.absmax}, bias, x.dtype());
+  if (weight.values.dtype() == DType::u8)
+    return fp8_linear(quantize_fp8(x), {weight.values, weight.absmax}, bias, x.dtype());
   return int8_linear(quantize_rowwise(x), weight, bias, x.dtype());
 }
 Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, bool bias, const BlockOptions& o) {
@@ -78,7 +78,7 @@ Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, boo
 // Whether a norm takes the f32 stream x and returns a bf16 branch in one op.
 bool is_mixed(const Tensor& x, std::optional<DType> branch) { return x.dtype() == DType::f32 && branch == DType::bf16; }
 Init of_parts(Init init, const Dims& parts) {
-  init.parts = parts;
+  init.row_splits = parts;
   return init;
 }
 }  // namespace
@@ -101,12 +101,12 @@ Tensor Linear::forward(const Tensor& x, std::optional<DType> compute, Rng* rng, 
   if (fragmented) return fragmented->forward(x, rng ? Selection::soft : Selection::hard, compute);
   NameScope here = enter();
   const Tensor in = compute ? x.to(*compute) : x;
-  const auto like_x = [&](const Tensor& t) { return compute ? parameter_as(t, *compute) : t; };
+  const auto like_x = [&](const Tensor& t) { return compute ? cast_parameter(t, *compute) : t; };
   Tensor y;
   if (kind == LinearKind::plain)
     y = bias ? linear(in, like_x(weight), like_x(bias)) : linear(in, like_x(weight));
-  else if (codes)
-    y = by_codes(untracked(in, bias), *codes, bias);
+  else if (quantized)
+    y = by_codes(untracked(in, bias), *quantized, bias);
   else
     y = switchback_linear(in, weight, bias, mode_of(kind));
   if (!adapter) return y;
@@ -123,11 +123,11 @@ void Linear::prepare_for_eval() {
   TG_CHECK(kind != LinearKind::plain, state,
            "[linear] '{}' is plain: it has nothing to quantize. Make it a SwitchBack layer first: replace_linears().",
            weight.label());
-  TG_CHECK(!codes, state, "[linear] the layer is prepared for evaluation already. Prepare it once.");
+  TG_CHECK(!quantized, state, "[linear] the layer is prepared for evaluation already. Prepare it once.");
   NoGradScope off;
   Quantized q = codes_of(weight, kind);
-  evaluate({q.codes, q.absmax});
-  codes = std::move(q);
+  eval({q.values, q.absmax});
+  quantized = std::move(q);
   weight = {};
   structure_changed();
 }
@@ -191,13 +191,13 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
            "attention, and without lengths.",
            o.causal ? "lengths of padded sequences" : "attention that is not causal");
   const int64_t b = x.size(0), t = x.size(1), hs = o.head_dim;
-  AttentionOptions how{.causal = o.causal, .lengths = c.lengths};
-  if (c.cache && c.cache->has_capacity()) how.starts = c.cache->lengths();
+  AttentionOptions how{.causal = o.causal, .kv_lengths = c.lengths};
+  if (c.cache && c.cache->has_capacity()) how.query_starts = c.cache->lengths();
   const auto transposed = [&](const Tensor& y, int64_t n) {  // the first n heads
     if (o.positions != Positions::rope) return y;
     return rope(y, {.theta = o.rope_theta,
-                    .start = how.starts ? 0 : c.position,
-                    .starts = how.starts,
+                    .start = how.query_starts ? 0 : c.position,
+                    .starts = how.query_starts,
                     .scaling = o.rope_scaling,
                     .heads = n});
   };

@@ -72,7 +72,7 @@ struct Linear : Layer {
   /// Deltas added to the result unless merged; may be null.
   std::shared_ptr<LoraAdapter> adapter;
   LinearKind kind = LinearKind::plain;  ///< how GEMMs are computed; all kinds have the same parameters
-  std::optional<Quantized> codes;       ///< quantized weight, after prepare_for_eval()
+  std::optional<Quantized> quantized;   ///< quantized weight, after prepare_for_eval()
   /// Replaces weight and bias, which are then empty; else null. Selection is soft if forward() gets a generator, else
   /// hard.
   std::shared_ptr<const FragmentedLinear> fragmented;
@@ -88,7 +88,7 @@ struct Linear : Layer {
   /// the layer and the Params still hold it (Params::drop). Without this, evaluation quantizes at each call. Throws if
   /// the layer is plain or prepared.
   void prepare_for_eval();
-  bool prepared() const { return codes.has_value(); }
+  bool prepared() const { return quantized.has_value(); }
 };
 
 /// A table of vectors, indexed by id.

@@ -75,7 +75,7 @@ Tensor LoraDelta::forward(const Tensor& x, Rng* rng, const Tensor& base) const {
   const int64_t in = a.size(0);
   TG_CHECK(x && x.ndim() >= 1 && x.size(-1) == in, shape,
            "[lora] x is {}, and A {}. The last size of x must be A's first, {}.", describe(x), a, in);
-  const Tensor a_like = parameter_as(a, x.dtype()), b_like = parameter_as(b, x.dtype());
+  const Tensor a_like = cast_parameter(a, x.dtype()), b_like = cast_parameter(b, x.dtype());
   if (!rng || dropout == 0) return tg::lora(x, a_like, b_like, scale, base);  // (..., out)
   Shape shape = x.shape();
   shape.back() = b.size(1);

@@ -43,7 +43,7 @@ const Scope* nested(const Scope* scope, std::string_view path) {
 template <class Map> std::string did_you_mean_key(std::string_view name, const Map& known) {
   std::vector<std::string_view> names;
   for (auto& entry : known) names.push_back(entry.first);
-  return did_you_mean(name, names);
+  return detail::did_you_mean(name, names);
 }
 // A new leaf with t's values; shares t's memory unless converted.
 Tensor fitted(const std::string& name, const Tensor& t, const Shape& shape, DType dtype, Device d) {
@@ -76,7 +76,7 @@ Tensor Init::make(const Shape& shape, DType dtype, Device device, Rng rng) const
     case Kind::uniform: return rand(shape, rng, -bound, bound, dtype, device);
     case Kind::xavier: break;
   }
-  return xavier_of(shape, parts, dtype, device, rng);
+  return xavier_of(shape, row_splits, dtype, device, rng);
 }
 
 Params::Params(Device device, uint64_t seed, DType dtype) : state_(std::make_shared<State>()) {
@@ -129,7 +129,7 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
   }
   t.label(full_name).requires_grad_();
   s.index[full_name] = s.list.size();
-  s.list.push_back({full_name, t, init.parts});
+  s.list.push_back({full_name, t, init.row_splits});
   return t;
 }
 
@@ -168,7 +168,7 @@ std::vector<Parameter> Params::trainable() const {
     if (p.tensor.requires_grad()) r.push_back(p);
   return r;
 }
-int64_t Params::count() const {
+int64_t Params::numel() const {
   int64_t n = 0;
   for (auto& p : state_->list) n += p.tensor.numel();
   return n;

@@ -31,7 +31,7 @@ struct Init {
   double mean = 0, std = 0;
   double bound = 0;  ///< of uniform
   /// xavier: the rows of each stacked matrix; empty means one matrix.
-  Dims parts = {};
+  Dims row_splits = {};
 
   /// One value everywhere.
   static Init constant(double x) { return {.mean = x}; }
@@ -53,8 +53,8 @@ struct Init {
 struct Parameter {
   std::string name;
   Tensor tensor;
-  /// Rows of the stacked matrices (Init::parts); empty means one matrix.
-  Dims parts = {};
+  /// Rows of the stacked matrices (Init::row_splits); empty means one matrix.
+  Dims row_splits = {};
   Tensor low = {};  ///< of a split() weight; else empty
 };
 
@@ -96,7 +96,7 @@ class Params {
 
   std::vector<Parameter> all() const;        ///< in the order of the layers' requests
   std::vector<Parameter> trainable() const;  ///< those that require a gradient now
-  int64_t count() const;                     ///< elements of all parameters
+  int64_t numel() const;                     ///< elements of all parameters
   /// Current values by name; later steps leave them. Split weights are whole, on the host.
   StateDict state() const;
   /// Sets existing parameters, converted as in load(). All or nothing: an Error names the first that is missing,

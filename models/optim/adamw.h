@@ -32,7 +32,7 @@ struct AdamWConfig {
 struct FoldedStepOptions {
   /// The maximum global gradient norm; 0 means no clipping.
   double clip_norm = 0;
-  Unreached unreached = Unreached::error;
+  MissingGrad missing_grad = MissingGrad::error;
   /// Gradients that are products over more rows are stored: a GEMM is faster.
   int64_t max_rows = 64;
   /// Glob patterns of parameters with stored gradients; each must match one.

@@ -30,7 +30,7 @@ const Node* maker_of(const Tensor& g) {
 }
 std::optional<GradientProduct> product_of(const Node& n, DType dtype) {
   const auto* product = is<op::Matmul>(n);
-  if (!product || product->o.products != MatmulPrecision::highest) return {};
+  if (!product || product->o.precision != MatmulPrecision::highest) return {};
   const Tensor a = read_by(n.in[0]), b = read_by(n.in[1]);
   if (a.ndim() != 2 || b.ndim() != 2 || a.dtype() != dtype) return {};
   const auto transposed = [](const Tensor& t, bool turn) { return turn ? transpose(t, 0, 1) : t; };
@@ -72,7 +72,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
   {
     NoGradScope off;
     LazyScope lazy;
-    const Step all = reached(backward(loss), o.unreached);
+    const Step all = reached(backward(loss), o.missing_grad);
     const ProfileRange range(Phase::optimizer);
     NameScope here(name());
     struct Folded {
@@ -113,13 +113,13 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
     // A view of a weight on the tape prevents the in-place step: evaluate all readers of the old weights first.
     const auto viewed = [&](const Folded& f) {
       const Tensor& w = entries()[f.entry].w;
-      return w.materialised() && w.value()->storage.use_count() != 1;
+      return w.materialized() && w.value()->storage.use_count() != 1;
     };
     if (runs && std::ranges::any_of(folded, viewed)) {
       std::vector<Tensor> first = s.grads;
       for (const Folded& f : folded) first.insert(first.end(), {f.grad.a, f.grad.b});
       if (s.norm) first.push_back(s.norm);
-      evaluate(first);
+      eval(first);
     }
     if (!s.which.empty()) update(s);
     for (size_t i = 0; i < folded.size(); ++i) {
@@ -129,7 +129,7 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
     ++clock()->t;
     for (const size_t i : all.which) roots.push_back(entries()[i].w);
   }
-  if (runs) evaluate(roots);
+  if (runs) eval(roots);
   return o.clip_norm > 0 ? roots.front() : Tensor();
 }
 

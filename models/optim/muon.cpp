@@ -145,7 +145,7 @@ void Muon::update(const Step& s) {
     momentum.push_back(finite ? m.momentum * keep.to(g.dtype()) + where(finite, in, 0.0) : m.momentum * beta + in);
     updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
     own.push_back(m.own);
-    if (at_once) evaluate({momentum.back(), updates.back()});
+    if (at_once) eval({momentum.back(), updates.back()});
   }
   if (!rest.which.empty()) adamw_.step(rest, clock());
   if (s.which.empty()) {  // other ranks own all: count by an update of no elements

@@ -41,9 +41,9 @@ struct MuonConfig {
 class Muon : public Optimizer {
  public:
   /// Optimizer has the rules of parameters, groups and ranks; a single rank updates a matrix. Betas of a group are for
-  /// AdamW's parameters. Parameter::parts are orthogonalized and scaled separately: a qkv weight is three matrices.
-  /// Throws without a matrix to update, or if parts do not fit. If memory runs out during a step, AdamW's parameters
-  /// may have moved.
+  /// AdamW's parameters. Parameter::row_splits are orthogonalized and scaled separately: a qkv weight is three
+  /// matrices. Throws without a matrix to update, or if parts do not fit. If memory runs out during a step, AdamW's
+  /// parameters may have moved.
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
                 const std::shared_ptr<Communicator>& = nullptr);
   const MuonConfig& config() const { return config_; }

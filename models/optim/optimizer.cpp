@@ -87,7 +87,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<Parameter> parameters, d
   for (const Parameter& p : parameters) {
     const auto g = std::ranges::find_if(groups, [&](auto& x) { return glob_matches(x.pattern, p.name); });
     if (g != groups.end()) ++members[size_t(g - groups.begin())];
-    entries_.push_back({p.name, p.tensor, p.parts, p.low, g == groups.end() ? ParameterGroup{} : *g});
+    entries_.push_back({p.name, p.tensor, p.row_splits, p.low, g == groups.end() ? ParameterGroup{} : *g});
   }
   for (size_t i = 0; i < groups.size(); ++i)
     TG_CHECK(members[i] > 0, value,
@@ -132,7 +132,7 @@ void Optimizer::check_betas(const std::function<bool(size_t)>& has) const {
              pattern);
 }
 
-Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) const {
+Optimizer::Step Optimizer::reached(const GradMap& grads, MissingGrad missing_grad) const {
   Step s;
   for (auto* list : {&s.w, &s.low, &s.grads}) list->reserve(entries_.size());
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -146,12 +146,13 @@ Optimizer::Step Optimizer::reached(const GradMap& grads, Unreached unreached) co
                op_, e.name, g ? fmt::format("{}", g) : "missing", partition_->part(i).n);
       if (partition_->is_whole(i)) g = reshape(g, e.w.shape());
     }
-    TG_CHECK(g || unreached != Unreached::error, missing_gradient,
-             "[{}] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
-             "backward(); freeze it with requires_grad_(false) before the optimiser is made, leave it out, or pass "
-             ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0) to step().",
-             op_, e.name, e.w.shape());
-    if (!g && unreached == Unreached::skip) continue;
+    TG_CHECK(
+        g || missing_grad != MissingGrad::error, missing_gradient,
+        "[{}] '{}' {} has no gradient: the loss does not depend on it. Each parameter must be reached by "
+        "backward(); freeze it with requires_grad_(false) before the optimiser is made, leave it out, or pass "
+        ".missing_grad = MissingGrad::skip (it stays as it is) or MissingGrad::zero (its gradient is 0) to step().",
+        op_, e.name, e.w.shape());
+    if (!g && missing_grad == MissingGrad::skip) continue;
     s.which.push_back(i), s.w.push_back(e.w), s.low.push_back(e.low), s.grads.push_back(g ? g : zeros_like(e.w));
     if (partition_) s.first.push_back(partition_->part(i).first);
   }
@@ -167,7 +168,7 @@ Tensor Optimizer::step(const GradMap& grads, StepOptions o) {
   NoGradScope off;
   const ProfileRange range(Phase::optimizer);
   NameScope here(op_);
-  Step s = reached(grads, o.unreached);
+  Step s = reached(grads, o.missing_grad);
   Tensor norm = o.norm;
   if (!norm && o.clip_norm > 0) norm = partition_ ? partition_->norm(grads) : detail::norm_in_parts(s.grads);
   if (o.clip_norm > 0) s.norm = norm, s.max_norm = o.clip_norm;

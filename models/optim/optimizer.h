@@ -31,7 +31,7 @@ struct ParameterGroup {
 };
 
 /// Treatment of parameters that backward() did not reach.
-enum class Unreached {
+enum class MissingGrad {
   error,  ///< an Error names the first
   /// They keep their values and state; the step count, which corrects AdamW's moments, still grows.
   skip,
@@ -44,7 +44,7 @@ struct StepOptions {
   double clip_norm = 0;
   /// global_norm() of all gradients, if known. If empty, it is computed only for clipping.
   Tensor norm = {};
-  Unreached unreached = Unreached::error;
+  MissingGrad missing_grad = MissingGrad::error;
 };
 
 namespace detail {
@@ -75,7 +75,7 @@ class Optimizer {
 
   /// Updates all parameters in place, asynchronously. Returns the global_norm() before clipping; without clipping it is
   /// empty unless passed. Throws, changing nothing, if no parameter was reached, or if one was not and
-  /// StepOptions::unreached forbids that.
+  /// StepOptions::missing_grad forbids that.
   Tensor step(const GradMap&, StepOptions = {});
   /// Sets the learning rate of later steps, also inside compiled functions. It is finite and at least 0.
   void set_lr(double);
@@ -103,8 +103,8 @@ class Optimizer {
   struct Entry {
     std::string name;
     Tensor w;
-    Dims parts;  // Parameter::parts
-    Tensor low;  // Parameter::low
+    Dims row_splits;  // Parameter::row_splits
+    Tensor low;       // Parameter::low
     ParameterGroup own;
   };
   using Step = detail::OptimizerStep;  ///< of some entries
@@ -124,8 +124,8 @@ class Optimizer {
   Tensor new_state(size_t entry, std::string_view what, std::optional<DType> = {});
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
-  /// The entries that backward() reached, and others as Unreached says. Throws if there are none.
-  Step reached(const GradMap&, Unreached) const;
+  /// The entries that backward() reached, and others as MissingGrad says. Throws if there are none.
+  Step reached(const GradMap&, MissingGrad) const;
   /// An entry's decay: its group's, else `decay` for a matrix or if decay_all, else 0.
   double decay_of(size_t entry, double decay, bool decay_all) const;
   /// Throws for a group that sets betas but has no member with has(i).

@@ -64,7 +64,7 @@ Partition::Partition(std::vector<Parameter> parameters, std::vector<bool> whole,
   }
 }
 Shard Partition::part(size_t i, int rank) const {
-  return shard_of(cuts_[bucket_of_[i]], rank, begin_[i], parameters_[i].tensor.numel());
+  return detail::shard_of(cuts_[bucket_of_[i]], rank, begin_[i], parameters_[i].tensor.numel());
 }
 
 PendingSums Partition::start_reduce(size_t bucket, Inputs grads) const {
@@ -115,7 +115,7 @@ Tensor Partition::gather_to_first(size_t i, const Tensor& owned) const {
   const bool first = comm_->rank() == 0;
   const Tensor mine = owned.detach().to(Device::cpu()).contiguous();
   const Tensor whole = first ? zeros({like.numel()}, owned.dtype()) : Tensor();
-  evaluate(first ? std::vector<Tensor>{mine, whole} : std::vector<Tensor>{mine});
+  eval(first ? std::vector<Tensor>{mine, whole} : std::vector<Tensor>{mine});
   const auto bytes = [](const Tensor& t, int64_t at) {
     const int64_t size = int64_t(size_of(t.dtype()));
     return t.value()->storage->data + (t.layout().offset + at) * size;

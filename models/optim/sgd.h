@@ -27,7 +27,8 @@ struct SgdConfig {
 class Sgd : public Optimizer {
  public:
   /// Optimizer has the rules of parameters, groups and ranks; groups must not set betas. A step is one op for all
-  /// parameters. The first step sets each buffer to its gradient; a buffer that Unreached::skip leaves out starts at 0.
+  /// parameters. The first step sets each buffer to its gradient; a buffer that MissingGrad::skip leaves out starts at
+  /// 0.
   explicit Sgd(std::vector<Parameter>, SgdConfig = {}, std::vector<ParameterGroup> = {},
                const std::shared_ptr<Communicator>& = nullptr);
   const SgdConfig& config() const { return config_; }

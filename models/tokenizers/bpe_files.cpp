@@ -112,7 +112,7 @@ Json json_of_vocab(Json vocabulary, Json merges, std::string_view pattern) {
 // The JSON object in a file of a folder, or an empty one.
 Json object_in(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
-  if (!path_exists(path)) return Json::object();
+  if (!detail::path_exists(path)) return Json::object();
   Json json = parse_json(MappedFile(path).text(), "tokenizer", path, 8);
   TG_CHECK(json.is_object(), value, "[tokenizer] {} is not an object. Restore the file.", path);
   return json;
@@ -198,7 +198,7 @@ bool add_tokens(const std::string& folder, const Json& config, const Json& added
 // The class that transformers 5 takes, without "Fast".
 std::string class_of(const std::string& folder, const Json& config) {
   const std::string file = folder + "/config.json";
-  const Json model = path_exists(file) ? json_or_null(MappedFile(file).text()) : Json();
+  const Json model = detail::path_exists(file) ? json_or_null(MappedFile(file).text()) : Json();
   const std::string type = model.member("model_type").text();
   std::string name = config.member("tokenizer_class").text();
   if (name.empty()) name = model.member("tokenizer_class").text();
@@ -301,13 +301,13 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
 static std::string way_out_of(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
-  if (path_exists(folder + "/tokenizer.json")) return fmt::format("Pass {0} or {0}/tokenizer.json.", folder);
-  return path_exists(folder + "/merges.txt") ? fmt::format("Pass {}.", folder) : kWayOut;
+  if (detail::path_exists(folder + "/tokenizer.json")) return fmt::format("Pass {0} or {0}/tokenizer.json.", folder);
+  return detail::path_exists(folder + "/merges.txt") ? fmt::format("Pass {}.", folder) : kWayOut;
 }
 
 BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   const auto text_of_file = [](const std::string& file) { return std::string(MappedFile(file).text()); };
-  if (!is_folder(path)) {
+  if (!detail::is_folder(path)) {
     if (path.ends_with(".tiktoken")) return BpeTokenizer::from_ranks(text_of_file(path), pattern, path);
     const bool is_json = !path.ends_with(".model") && !path.ends_with("merges.txt");
     const std::string text = is_json ? text_of_file(path) : "";
@@ -317,8 +317,8 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
     return BpeTokenizer::from_parsed(json, text, path);
   }
   const std::string file = path + "/tokenizer.json";
-  const bool whole = path_exists(file);
-  TG_CHECK(whole || (path_exists(path + "/vocab.json") && path_exists(path + "/merges.txt")), io,
+  const bool whole = detail::path_exists(file);
+  TG_CHECK(whole || (detail::path_exists(path + "/vocab.json") && detail::path_exists(path + "/merges.txt")), io,
            "[tokenizer] {} has neither tokenizer.json nor vocab.json and merges.txt. One of them must be there. For a "
            "tokenizer.model write tokenizer.json in Python: "
            "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",

@@ -102,13 +102,13 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   };
   const std::vector<Tensor> in{batch.inputs.to(side.device), batch.targets.to(side.device)};
   std::vector<Tensor> results;
-  if (side.way == Side::Way::compiled) {
+  if (side.mode == Side::Mode::compiled) {
     results = compile(step, {.generators = {&dropout}})(in);
   } else {
     std::optional<LazyScope> lazy;
-    if (side.way == Side::Way::lazy) lazy.emplace();
+    if (side.mode == Side::Mode::lazy) lazy.emplace();
     results = step(in);
-    evaluate(results);
+    eval(results);
   }
   for (size_t i = 0; i < results.size(); ++i) see(places[i], results[i]);
   see_all(Stage::update);
@@ -264,7 +264,7 @@ Comparison compare(const MakeModel& make_model, const StateDict& weights, const 
                    const Side& other, const CompareOptions& o) {
   check_side(reference), check_side(other);
   Ledger ledger(reference, other, o.optimizer);
-  const bool observed = reference.way == Side::Way::eager && other.way == Side::Way::eager;
+  const bool observed = reference.mode == Side::Mode::eager && other.mode == Side::Mode::eager;
   run_step(make_model, weights, batch, reference, o, observed,
            [&](Place k, const Tensor& t) { ledger.keep(std::move(k), t); });
   run_step(make_model, weights, batch, other, o, observed,
@@ -280,7 +280,7 @@ Comparison compare(const GptConfig& config, const StateDict& weights, const Batc
 
 std::string to_string(const Side& s) {
   std::string text = fmt::format("{}/{}", s.device, s.compute.value_or(s.weights));
-  if (s.way != Side::Way::eager) text += s.way == Side::Way::lazy ? "/lazy" : "/compiled";
+  if (s.mode != Side::Mode::eager) text += s.mode == Side::Mode::lazy ? "/lazy" : "/compiled";
   if (s.threads) text += fmt::format("/{}", s.threads);
   return text;
 }
@@ -304,7 +304,7 @@ Side Side::parse(std::string_view text) {
     next();
   }
   if (const auto at = std::ranges::find(kWays, word); at != std::end(kWays)) {
-    side.way = Side::Way(at - kWays);
+    side.mode = Side::Mode(at - kWays);
     next();
   }
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), side.threads);
@@ -312,7 +312,7 @@ Side Side::parse(std::string_view text) {
   TG_CHECK((word.empty() || threads) && rest.empty(), value,
            "[compare] '{}' of the side '{}' is not known. A side is a device, a dtype ({}), a way ({}) and a number of "
            "threads of at least 1, the last three optional: cuda/bf16, cpu/f64, cpu/f32/compiled, cpu/f32/1.",
-           word, text, listed(kTypes), listed(kWays));
+           word, text, detail::listed(kTypes), detail::listed(kWays));
   return side;
 }
 

@@ -21,7 +21,7 @@ struct Side {
   std::optional<DType> compute = {};
   int threads = 0;  ///< of the CPU; 0 means the current number
   /// How the step runs. Only eager sides compare the ops between logits and gradients: fused graphs lack these values.
-  enum class Way { eager, lazy, compiled } way = Way::eager;
+  enum class Mode { eager, lazy, compiled } mode = Mode::eager;
   /// Parses DEVICE[/DTYPE][/WAY][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/compiled", "cpu/f32/1". DTYPE is f64, f32,
   /// or bf16 (over f32 weights), WAY eager, lazy or compiled. An Error says what is wrong.
   static Side parse(std::string_view);

@@ -28,7 +28,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
   {
     const Batch b = batch();
     const int64_t before = live();
-    const Tensor loss = training_loss(model, c, b.to(device), dropout);
+    const Tensor loss = detail::training_loss(model, c, b.to(device), dropout);
     plan.activations = live() - before;
   }
   size_t reached = 0;
@@ -57,17 +57,17 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
                weights = others(zeros({1}, DType::f64));
   std::vector<Rng> draws(some.size(), dropout);
   const StepGradients g =
-      step_gradients(model, trained, c, micro.shard(0, int(ranks)), draws, comm, optimizer->partition());
+      detail::step_gradients(model, trained, c, micro.shard(0, int(ranks)), draws, comm, optimizer->partition());
   for (const auto& [id, gradient] : g.grads.map()) plan.gradients += int64_t(gradient.layout().bytes());
   look();
-  optimizer->step(g.grads, step_options(c, g.norm));
+  optimizer->step(g.grads, detail::step_options(c, g.norm));
   look();
   return plan;
 }
 
 }  // namespace
 
-std::string readable_bytes(int64_t bytes) {
+std::string detail::readable_bytes(int64_t bytes) {
   constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
   double n = double(bytes);
   size_t unit = 0;
@@ -75,12 +75,13 @@ std::string readable_bytes(int64_t bytes) {
   return fmt::format("{:.{}f} {}", n, unit == 0 ? 0 : n < 9.9995 ? 3 : n < 99.995 ? 2 : 1, kUnits[unit]);
 }
 
-std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most) {
+std::string detail::what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most) {
   std::string all;
   const auto add_if_it_fits = [&](const Variant& v) {
     try {
       const int64_t bytes = v.bytes();
-      if (bytes <= most) all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", v.name, readable_bytes(bytes));
+      if (bytes <= most)
+        all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", v.name, detail::readable_bytes(bytes));
       return bytes <= most;
     } catch (const Error&) {  // sizes beyond all memory
       return false;
@@ -89,12 +90,12 @@ std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t mo
   for (const std::vector<Variant>& list : lists) (void)std::ranges::any_of(list, add_if_it_fits);
   return all.empty() ? "" : fmt::format("These would fit: {}.", all);
 }
-void check_fits(const Variant& run, Device device, const std::function<std::string(int64_t)>& advice) {
+void detail::check_fits(const Variant& run, Device device, const std::function<std::string(int64_t)>& advice) {
   const int64_t there = int64_t(runtime_of(device).memory(device.index)), bytes = run.bytes();
   TG_CHECK(there == 0 || bytes <= there, memory,
            "{} takes {} of memory, and {} has {}, which is {} too little. All tensors of a step must fit. {}", run.name,
-           readable_bytes(bytes), device == Device::cpu() ? "this process" : to_string(device), readable_bytes(there),
-           readable_bytes(bytes - there), advice(there));
+           detail::readable_bytes(bytes), device == Device::cpu() ? "this process" : to_string(device),
+           detail::readable_bytes(there), detail::readable_bytes(bytes - there), advice(there));
 }
 
 MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>& batch, const TrainConfig& train,
@@ -111,7 +112,7 @@ MemoryPlan plan_memory(const MakeModel& make_model, const std::function<Batch()>
     const Params& trained = lora ? lora->params() : params;
     model = with_linears(model, trained, train);
     plan = of_step(model, trained, batch, train, device, comm);
-    plan.parameters = params.count() + (lora ? lora->params().count() : 0);
+    plan.parameters = params.numel() + (lora ? lora->params().numel() : 0);
   });
   return plan;
 }

@@ -30,7 +30,7 @@ struct MemoryPlan {
 /// The memory of Trainer's step, in config.accumulate micro-batches of the size of batch(). Values are not computed, so
 /// forward() must not read any. With `adapters`, only those are trained, over a frozen model. `weights` is the dtype of
 /// the model's parameters. With several ranks it is each rank's plan, with gradients and their sums in memory together;
-/// `gradients` counts the sums. Communicator::hollow() suffices. Errors: a wrong field, a missing device, large sizes.
+/// `gradients` counts the sums. Communicator::fake() suffices. Errors: a wrong field, a missing device, large sizes.
 MemoryPlan plan_memory(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig& config, Device = {},
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());
@@ -39,17 +39,19 @@ MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());
 
+namespace detail {
 /// The text "13.63 GB"; 1 GB is 10^9 bytes.
 std::string readable_bytes(int64_t);
+/// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": the first of each list, or "".
+std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);
+/// Throws an Error of kind memory, with advice(bytes of the device), if the run exceeds the device's total memory.
+void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);
+}  // namespace detail
 
 /// A variant of a run and the memory that it takes.
 struct Variant {
   std::string name;                ///< the run's name, or the flags of an alternative
   std::function<int64_t()> bytes;  ///< computes the peak
 };
-/// "These would fit: --recompute block (7.893 GB), --batch 32 (21.34 GB).": the first of each list, or "".
-std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t most);
-/// Throws an Error of kind memory, with advice(bytes of the device), if the run exceeds the device's total memory.
-void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);
 
 }  // namespace tg

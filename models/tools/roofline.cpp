@@ -15,10 +15,11 @@ namespace {
 
 // H100 and H200 SXM5. Memory: copies, out of 3.35 and 4.8 TB/s. GEMMs: cuBLASLt, out of 67 (f32), 989 (bf16) and 1979
 // (8 bits) TFLOP/s, at the sizes of these models.
-const std::array kMachines{Machine{"h100", 2900, 50, 630, 1100, 1}, Machine{"h200", 4000, 50, 630, 1100, 1}};
+const std::array kMachines{DeviceRoofline{"h100", 2900, 50, 630, 1100, 1},
+                           DeviceRoofline{"h200", 4000, 50, 630, 1100, 1}};
 
 void add(std::vector<WorkOfOp>& to, const std::vector<WorkOfOp>& more, int64_t times = 1) {
-  for (const WorkOfOp& o : more) add_work(to, o, times);
+  for (const WorkOfOp& o : more) detail::add_work(to, o, times);
   std::erase_if(to, [](const WorkOfOp& o) { return o.calls == 0; });
 }
 
@@ -29,22 +30,22 @@ std::vector<WorkOfOp> StepWork::all() const {
   add(ops, backward), add(ops, update);
   return ops;
 }
-std::vector<std::string_view> machine_names() {
+std::vector<std::string_view> device_roofline_names() {
   std::vector<std::string_view> names;
-  for (const Machine& m : kMachines) names.push_back(m.name);
+  for (const DeviceRoofline& m : kMachines) names.push_back(m.name);
   return names;
 }
-Machine machine(const std::string& name) {
-  for (const Machine& m : kMachines)
+DeviceRoofline machine(const std::string& name) {
+  for (const DeviceRoofline& m : kMachines)
     if (m.name == name) return m;
   TG_CHECK(name.find_first_of("./") != name.npos, value,
            "[roofline] there is no device '{}'. Name {}, or a JSON file with what another one sustains.", name,
-           listed(machine_names()));
-  Machine m{.name = name};
+           detail::listed(device_roofline_names()));
+  DeviceRoofline m{.name = name};
   ConfigFields fields;
-  visit_machine_fields(m, fields);
+  detail::visit_roofline_fields(m, fields);
   read_fields(MappedFile(name).text(), {.name = name, .every_field = true, .op = "roofline"}, fields);
-  visit_machine_fields(m, [&](const char* key, double x) {
+  detail::visit_roofline_fields(m, [&](const char* key, double x) {
     TG_CHECK(x > 0 || (x == 0 && std::string_view(key) == "us_per_call"), value,
              "[roofline] '{}' is {} in {}. It must be above 0.", key, x, name);
   });
@@ -65,17 +66,17 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
     const auto optimizer = make_optimizer(train, trained.trainable());
     const auto step = [&](const MicroBatches& micro) {
       std::vector<Rng> draws(micro.batches.size());
-      StepGradients g = step_gradients(model, trained, train, micro, draws);
+      StepGradients g = detail::step_gradients(model, trained, train, micro, draws);
       (void)g.norm.item<double>();
-      optimizer->step(g.grads, step_options(train, g.norm));
+      optimizer->step(g.grads, detail::step_options(train, g.norm));
     };
     const auto backward = [&](const MicroBatches& micro) {
       Rng draws;
-      (void)accumulate([&](const Batch& b) { return training_loss(model, train, b, draws); }, micro, device);
+      (void)accumulate([&](const Batch& b) { return detail::training_loss(model, train, b, draws); }, micro, device);
     };
     const auto forward = [&](const MicroBatches& micro) {
       Rng draws;
-      (void)training_loss(model, train, micro.batches[0], draws);
+      (void)detail::training_loss(model, train, micro.batches[0], draws);
     };
     const auto counted = [&](const auto& f, int64_t micro_batches) {
       const std::vector<Batch> batches(size_t(micro_batches), batch());
@@ -107,14 +108,14 @@ StepWork step_work(const GptConfig& config, const TrainConfig& train, Device dev
   const auto batch = [&] { return Batch{windows(), windows()}; };
   return step_work([&](const Params& params) { return Gpt(params, config); }, batch, train, device, adapters, weights);
 }
-double floor_seconds(const WorkOfOp& op, const Machine& m) {
+double floor_seconds(const WorkOfOp& op, const DeviceRoofline& m) {
   const double tflops = op.from == DType::bf16 || op.from == DType::f16 ? m.bf16_tflops
                         : size_of(op.from) == 1                         ? m.int8_tflops
                                                                         : m.f32_tflops;
   const double moved = double(op.work.read + op.work.written) / (m.gb_per_s * 1e9);
   return std::max(moved, 2 * op.work.multiply_adds / (tflops * 1e12)) + double(op.calls) * m.us_per_call * 1e-6;
 }
-double floor_seconds(const std::vector<WorkOfOp>& ops, const Machine& m) {
+double floor_seconds(const std::vector<WorkOfOp>& ops, const DeviceRoofline& m) {
   double sum = 0;
   for (const WorkOfOp& op : ops) sum += floor_seconds(op, m);
   return sum;

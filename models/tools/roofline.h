@@ -12,7 +12,7 @@
 namespace tg {
 
 /// Sustained rates of a device, not its data sheet.
-struct Machine {
+struct DeviceRoofline {
   std::string name;
   double gb_per_s = 0;     ///< of memory, 10^9 bytes
   double f32_tflops = 0;   ///< f32 and f64 GEMMs, 10^12; a multiply-add is 2 operations
@@ -20,16 +20,19 @@ struct Machine {
   double int8_tflops = 0;  ///< 8-bit GEMMs
   double us_per_call = 0;  ///< between two ops, microseconds
 };
+namespace detail {
 /// Calls f(name, field) for each number, in order.
-template <class M, class F> void visit_machine_fields(M& m, F&& f) {
+template <class M, class F> void visit_roofline_fields(M& m, F&& f) {
   f("gb_per_s", m.gb_per_s), f("f32_tflops", m.f32_tflops), f("bf16_tflops", m.bf16_tflops);
   f("int8_tflops", m.int8_tflops), f("us_per_call", m.us_per_call);
 }
-/// "h100", "h200", or the path of a JSON file with Machine's fields. An Error lists the names, or names a field that is
-/// missing, unknown, not a number or not above 0.
-Machine machine(const std::string& name_or_path);
+}  // namespace detail
+
+/// "h100", "h200", or the path of a JSON file with DeviceRoofline's fields. An Error lists the names, or names a field
+/// that is missing, unknown, not a number or not above 0.
+DeviceRoofline machine(const std::string& name_or_path);
 /// The names that machine() knows.
-std::vector<std::string_view> machine_names();
+std::vector<std::string_view> device_roofline_names();
 
 /// The ops of a training step, over all micro-batches, by phase.
 struct StepWork {
@@ -46,8 +49,8 @@ StepWork step_work(const GptConfig&, const TrainConfig&, Device = {}, const Lora
                    DType weights = DType::f32);
 
 /// An op's minimum seconds: the longer of bytes and GEMM operations, plus the time between calls.
-double floor_seconds(const WorkOfOp&, const Machine&);
+double floor_seconds(const WorkOfOp&, const DeviceRoofline&);
 /// The sum of floor_seconds() over sequential ops.
-double floor_seconds(const std::vector<WorkOfOp>&, const Machine&);
+double floor_seconds(const std::vector<WorkOfOp>&, const DeviceRoofline&);
 
 }  // namespace tg

@@ -26,7 +26,7 @@ void within(const char* name, double value, double low, double high) {
 }  // namespace
 
 void from_name(std::string_view name, DType& to) {
-  to = dtype_from_name(kComputeTypes[known_place("dtype", name, kComputeTypes)]);
+  to = dtype_from_name(kComputeTypes[detail::known_place("dtype", name, kComputeTypes)]);
 }
 
 void TrainConfig::validate() const {

@@ -84,6 +84,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig&, std::vector<Parame
 /// Optimizer::set_lr()'s argument at schedule rate `lr`: for Muon the hidden matrices' rate.
 double optimizer_lr(const TrainConfig&, double lr);
 
+namespace detail {
 /// Calls f(name, field, help) per field.
 template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("batch", c.batch, "windows in a micro-batch");
@@ -122,5 +123,6 @@ template <class Config, class F> void visit_train_fields(Config& c, F&& f) {
   f("compile", c.compile, "run steps as one compiled function: the same model in less time");
   f("seed", c.seed, "of weights, data order and dropout");
 }
+}  // namespace detail
 
 }  // namespace tg

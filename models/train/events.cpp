@@ -63,7 +63,7 @@ uint64_t newest_event_file(const std::string& folder) {
 }
 // TensorBoard reads the files of a folder by name: a later process needs a larger number, also within a second.
 std::string new_event_path(const std::string& folder) {
-  make_folder(folder);
+  detail::make_folder(folder);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   return fmt::format("{}/{}{}.{}.{}.0", folder, kEventPrefix,

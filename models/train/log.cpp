@@ -32,7 +32,7 @@ template <class F> void each_line(std::string_view text, F f) {
 // The lines up to `step`, by strictly increasing step.
 Lines lines_of(const std::string& path, int64_t step) {
   Lines r;
-  if (!path_exists(path)) return r;
+  if (!detail::path_exists(path)) return r;
   const MappedFile file(path);
   each_line(file.text(), [&](std::string_view line, const Json& j) {
     const int64_t at = step_of(j);
@@ -58,7 +58,8 @@ StepLog::StepLog(const std::string& path) : file_(path, AppendFile::Begin::empty
 int64_t StepLog::last_step_of(const std::string& path) { return lines_of(path, INT64_MAX).last; }
 StepLog StepLog::resume(const std::string& path, int64_t step) {
   const Lines kept = lines_of(path, step);
-  if (path_exists(path) && MappedFile(path).text().size() != kept.text.size()) write_file_atomically(path, kept.text);
+  if (detail::path_exists(path) && MappedFile(path).text().size() != kept.text.size())
+    write_file_atomically(path, kept.text);
   StepLog log(AppendFile(path, AppendFile::Begin::keep));
   log.missing_ = step - kept.count;
   log.unreadable_ = kept.unreadable;

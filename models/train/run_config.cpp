@@ -19,12 +19,12 @@ constexpr std::string_view kPresets[] = {"shakespeare-cpu", "demo"},
                                        "gpt2", "gpt2-medium",   "gpt2-large",     "gpt2-xl"};
 size_t place_of(std::string_view what, std::string_view name, std::span<const std::string_view> names) {
   const auto at = std::ranges::find(names, name);
-  const std::string meant = did_you_mean(name, names);
+  const std::string meant = detail::did_you_mean(name, names);
   TG_CHECK(at != names.end(), value, "[config] there is no {} '{}'.{} The names are: {}.", what, name,
            !meant.empty() || what != "arch" ? meant
                                             : " A model as Llama has positions rope, norm rms_norm and activation "
                                               "swiglu; a published one is a folder, for --model DIR.",
-           listed(names));
+           detail::listed(names));
   return size_t(at - names.begin());
 }
 GptConfig of_10k(GptConfig c) {
@@ -43,8 +43,8 @@ template <class Run, class F> void visit_run_fields(Run& run, F&& f) {
     return [&f, group](const char* name, auto& x, const char* help) { f(group, name, x, help); };
   };
   visit_fields(run.model, of("model"));
-  visit_train_fields(run.train, of("train"));
-  visit_data_fields(run.data, of("data"));
+  detail::visit_train_fields(run.train, of("train"));
+  detail::visit_data_fields(run.data, of("data"));
   f("", "tokenizer", run.tokenizer,
     "byte, char: the characters of the text, or the path of a tokenizer.json or its folder");
 }
@@ -68,7 +68,8 @@ void read_field(const FieldName& f, const Json& x, std::string& to) {
                    ? fmt::format("byte or char, or a path with a '/': pass ./{}", x.get<std::string>())
                    : "byte or char, or the path of a tokenizer, with a '/' or a '.'");
   to = x.get<std::string>();
-  if (f.key == "weights") to = fmt::format("{}", fmt::join(mixture_weights(to), ","));  // one text for equal numbers
+  if (f.key == "weights")
+    to = fmt::format("{}", fmt::join(detail::mixture_weights(to), ","));  // one text for equal numbers
 }
 Json flat(const RunConfig& run) {
   Json fields;
@@ -185,7 +186,7 @@ void put(RunConfig& run, const Json& fields) {
 }
 }  // namespace
 
-RunConfig preset(std::string_view name) {
+RunConfig run_preset(std::string_view name) {
   RunConfig run;
   if (place_of("preset", name, kPresets) == 0) {  // a character model in minutes
     run.tokenizer = "char";
@@ -197,7 +198,7 @@ RunConfig preset(std::string_view name) {
   t.max_steps = 800, t.eval_every = 200, t.val_fraction = 0.05;
   return run;
 }
-GptConfig arch(std::string_view name) {
+GptConfig model_preset(std::string_view name) {
   const GptConfig configs[std::size(kArchs)] = {
       {.vocab_size = 0},
       of_10k({.context = 128, .layers = 12, .heads = 12, .width = 768}),
@@ -217,19 +218,21 @@ GptConfig arch(std::string_view name) {
   };
   return configs[place_of("arch", name, kArchs)];
 }
-std::string preset_names() { return listed(kPresets); }
-std::string arch_names() { return listed(kArchs); }
+std::string run_preset_names() { return detail::listed(kPresets); }
+std::string model_preset_names() { return detail::listed(kArchs); }
 
-bool is_model_setting(std::string_view name) { return in(name, settings_of("model")); }
-bool is_data_setting(std::string_view name) { return in(name, settings_of("data")); }
-bool is_train_setting(std::string_view name) { return in(name, settings_of("train")) || is_data_setting(name); }
-bool is_example_setting(std::string_view name) {
+bool detail::is_model_setting(std::string_view name) { return in(name, settings_of("model")); }
+bool detail::is_data_setting(std::string_view name) { return in(name, settings_of("data")); }
+bool detail::is_train_setting(std::string_view name) {
+  return in(name, settings_of("train")) || detail::is_data_setting(name);
+}
+bool detail::is_example_setting(std::string_view name) {
   bool is = false;
   const DataConfig data;
-  visit_example_fields(data, [&](std::string_view field, auto&&...) { is |= field == name; });
+  detail::visit_example_fields(data, [&](std::string_view field, auto&&...) { is |= field == name; });
   return is;
 }
-std::vector<RunField> run_fields() {
+std::vector<RunField> detail::run_fields() {
   std::vector<RunField> list;
   const RunConfig run;
   visit_run_fields(run, [&](auto, const char* name, const auto& value, const char* help) {
@@ -242,7 +245,7 @@ std::vector<RunField> run_fields() {
 
 void Settings::set(std::string_view name, std::string_view word) {
   const auto names = settings_of();
-  TG_CHECK(in(name, names), value, "[config] there is no setting '{}'.{}", name, did_you_mean(name, names));
+  TG_CHECK(in(name, names), value, "[config] there is no setting '{}'.{}", name, detail::did_you_mean(name, names));
   visit_run_fields(run_, [&](auto, const char* field, auto& to, auto) {
     if (field == name) read_word(name, word, to);
   });
@@ -276,7 +279,7 @@ RunConfig Settings::run() const {
 
 std::string to_json(const TrainConfig& config) {
   Json fields;
-  visit_train_fields(config, [&](const char* name, const auto& x, auto) { fields[name] = written(x); });
+  detail::visit_train_fields(config, [&](const char* name, const auto& x, auto) { fields[name] = written(x); });
   return text_of(fields, 2);
 }
 
@@ -299,14 +302,14 @@ RunConfig run_config_from_json(std::string_view text, const std::string& source)
   return run;
 }
 
-std::vector<double> mixture_weights(std::string_view words) {
+std::vector<double> detail::mixture_weights(std::string_view words) {
   std::vector<double> weights;
   for (const auto word : words | std::views::split(','))
     read_word("weights", std::string_view(word.begin(), word.end()), weights.emplace_back());
   return weights;
 }
 
-std::vector<Difference> differences(const RunConfig& before, const RunConfig& after) {
+std::vector<Difference> detail::differences(const RunConfig& before, const RunConfig& after) {
   const Json a = flat(before), b = flat(after);
   std::vector<Difference> all;
   for (const auto& [name, x] : a.items())

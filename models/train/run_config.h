@@ -22,30 +22,20 @@ struct RunConfig {
 };
 
 /// The run "shakespeare-cpu" or "demo"; an Error lists the names.
-RunConfig preset(std::string_view name);
+RunConfig run_preset(std::string_view name);
 /// The model "nano" (with the tokenizer's vocabulary), "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-small-10k",
 /// "gpt-medium-10k" (vocabulary 10 000), "cs336-2.7b" (Stanford CS336, assignment 2). An Error lists the names.
-GptConfig arch(std::string_view name);
+GptConfig model_preset(std::string_view name);
 /// The names for help texts: "a, b".
 /// @{
-std::string preset_names();
-std::string arch_names();
+std::string run_preset_names();
+std::string model_preset_names();
 /// @}
 
 /// A setting in help texts. `kind` is INT, NUMBER, BOOL or NAME, `value` the default.
 struct RunField {
   std::string name, kind, value, help;
 };
-/// All settings, in order: GptConfig, TrainConfig, DataConfig, `tokenizer`.
-std::vector<RunField> run_fields();
-
-/// Whether GptConfig has this setting, TrainConfig or DataConfig, DataConfig, or its part about examples.
-/// @{
-bool is_model_setting(std::string_view name);
-bool is_train_setting(std::string_view name);
-bool is_data_setting(std::string_view name);
-bool is_example_setting(std::string_view name);
-/// @}
 
 /// Assembles a run from settings by name; later ones win.
 class Settings {
@@ -80,14 +70,24 @@ std::string to_json(const RunConfig&);
 /// missing, unknown, of the wrong type or out of range.
 RunConfig run_config_from_json(std::string_view text, const std::string& source);
 
-/// The numbers of DataConfig::weights. An Error unless commas separate them.
-std::vector<double> mixture_weights(std::string_view);
-
 /// A setting with two values, as JSON.
 struct Difference {
   std::string name, before, after;
 };
+namespace detail {
+/// All settings, in order: GptConfig, TrainConfig, DataConfig, `tokenizer`.
+std::vector<RunField> run_fields();
+/// Whether GptConfig has this setting, TrainConfig or DataConfig, DataConfig, or its part about examples.
+/// @{
+bool is_model_setting(std::string_view name);
+bool is_train_setting(std::string_view name);
+bool is_data_setting(std::string_view name);
+bool is_example_setting(std::string_view name);
+/// @}
+/// The numbers of DataConfig::weights. An Error unless commas separate them.
+std::vector<double> mixture_weights(std::string_view);
 /// The settings that differ between two runs, in order.
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after);
+}  // namespace detail
 
 }  // namespace tg

@@ -73,7 +73,7 @@ void restore(const TrainerState& s, const Params& params, Optimizer& optimizer, 
   }
   for (const auto& [name, layout] : optimizer.state_layouts())
     own.emplace(fmt::format("{}{}", prefix_of(optimizer), name), layout);
-  check_fits(s.tensors, own, params.all());
+  tg::check_fits(s.tensors, own, params.all());
   for (const Parameter& p : params.all())
     if (p.low) (void)split_weight(s.tensors.at(fmt::format("{}{}", kModel, p.name)));
   optimizer.load_state(without_prefix(prefix_of(optimizer), s.tensors), s.optimizer_steps);

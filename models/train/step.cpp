@@ -29,18 +29,18 @@ TrainStep::Outcome read(const Tensor& report) {
 }
 }  // namespace
 
-Tensor training_loss(const Model& model, const TrainConfig& config, const Batch& batch, Rng& dropout) {
+Tensor detail::training_loss(const Model& model, const TrainConfig& config, const Batch& batch, Rng& dropout) {
   const MatmulPrecisionScope precision(config.matmul_precision);
   std::optional<RecomputeScope> cheap;
   if (config.recompute == Recompute::cheap) cheap.emplace();
   return model.loss(batch,
                     {.rng = &dropout, .compute = config.dtype, .recompute = config.recompute == Recompute::block});
 }
-StepGradients step_gradients(const Model& model, const Params& params, const TrainConfig& config,
-                             const MicroBatches& micro, std::span<Rng> dropout,
-                             const std::shared_ptr<Communicator>& comm, const Partition* partition) {
+StepGradients detail::step_gradients(const Model& model, const Params& params, const TrainConfig& config,
+                                     const MicroBatches& micro, std::span<Rng> dropout,
+                                     const std::shared_ptr<Communicator>& comm, const Partition* partition) {
   size_t i = 0;
-  const auto loss = [&](const Batch& batch) { return training_loss(model, config, batch, dropout[i++]); };
+  const auto loss = [&](const Batch& batch) { return detail::training_loss(model, config, batch, dropout[i++]); };
   Accumulated a;
   if (comm->size() > 1) {
     GradientReducer reducer(params.trainable(), comm, partition);
@@ -58,7 +58,7 @@ StepGradients step_gradients(const Model& model, const Params& params, const Tra
     if (const Tensor g = a.grads.native(p.tensor)) all.push_back(g);  // the optimiser names missing ones
   return {a.loss, all.empty() ? zeros({}) : detail::norm_in_parts(all), std::move(a.grads)};
 }
-StepOptions step_options(const TrainConfig& config, const Tensor& norm) {
+StepOptions detail::step_options(const TrainConfig& config, const Tensor& norm) {
   const bool guards = config.compile && config.clip_norm == 0;  // skip_non_finite needs a norm
   return {.clip_norm = guards ? std::numeric_limits<double>::infinity() : config.clip_norm, .norm = norm};
 }
@@ -93,13 +93,13 @@ void TrainStep::end_draws() {
 }
 StepGradients TrainStep::gradients(const MicroBatches& m) {
   const MicroBatches mine = begin(m);
-  StepGradients g = step_gradients(model_, params_, config_, mine, draws_, comm_, optimizer_->partition());
+  StepGradients g = detail::step_gradients(model_, params_, config_, mine, draws_, comm_, optimizer_->partition());
   end_draws();
   return g;
 }
 
 void TrainStep::search(const MicroBatches& m) {
-  (void)step_gradients(model_, params_, config_, begin(m), draws_, Communicator::self(), nullptr);
+  (void)detail::step_gradients(model_, params_, config_, begin(m), draws_, Communicator::self(), nullptr);
 }
 
 TrainStep::Outcome TrainStep::run(const MicroBatches& m, double lr) {
@@ -107,7 +107,7 @@ TrainStep::Outcome TrainStep::run(const MicroBatches& m, double lr) {
   if (compiled_) return run_compiled(m);
   const StepGradients g = gradients(m);
   const Outcome o = read(report_of(g));
-  if (o.finite()) optimizer_->step(g.grads, step_options(config_, g.norm));
+  if (o.finite()) optimizer_->step(g.grads, detail::step_options(config_, g.norm));
   return o;
 }
 
@@ -121,7 +121,7 @@ void TrainStep::move_to_device(const Tensor& x, Tensor& to) const {
     return;
   }
   const Tensor from = x.detach().contiguous();
-  evaluate({from});
+  eval({from});
   const Layout& l = from.layout();
   runtime_of(device).copy_from_host(device.index, to.value()->storage->data,
                                     from.value()->storage->data + size_t(l.offset) * size_of(l.dtype), l.bytes());
@@ -143,10 +143,10 @@ std::vector<Tensor> TrainStep::traced(Inputs in) {
   MicroBatches m;
   for (size_t i = 0; i + 1 < in.size(); i += 2) m.batches.push_back({in[i], in[i + 1]});
   if (in.size() % 2) m.weights = in.back();
-  const StepGradients g = step_gradients(model_, params_, config_, m, draws_, comm_, optimizer_->partition());
+  const StepGradients g = detail::step_gradients(model_, params_, config_, m, draws_, comm_, optimizer_->partition());
   NoGradScope off;
   // A non-finite loss must also skip the update: 0 times it is NaN.
-  optimizer_->step(g.grads, step_options(config_, g.norm + (g.loss * 0.0).to(g.norm.dtype())));
+  optimizer_->step(g.grads, detail::step_options(config_, g.norm + (g.loss * 0.0).to(g.norm.dtype())));
   return {report_of(g)};
 }
 

@@ -12,8 +12,6 @@
 
 namespace tg {
 
-/// The loss of a batch in training: with dropout, in config.dtype, with config.recompute.
-Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);
 /// The optimiser's input of a step.
 struct StepGradients {
   /// Mean over the targets of all micro-batches, 0-d f64; in nats per token for language models.
@@ -21,6 +19,9 @@ struct StepGradients {
   Tensor norm;    ///< global norm of the gradients, 0-d f32 or f64
   GradMap grads;  ///< gradients of the loss
 };
+namespace detail {
+/// The loss of a batch in training: with dropout, in config.dtype, with config.recompute.
+Tensor training_loss(const Model&, const TrainConfig& config, const Batch&, Rng& dropout);
 /// Loss and gradients of a step's micro-batches. Micro-batch i draws from dropout[i]. For a shard() they are summed
 /// over all ranks; with a partition, only this rank's shard.
 StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, const MicroBatches&,
@@ -28,6 +29,7 @@ StepGradients step_gradients(const Model&, const Params&, const TrainConfig&, co
                              const Partition* = nullptr);
 /// Options for make_optimizer()'s step: clipping by `norm` as configured.
 StepOptions step_options(const TrainConfig&, const Tensor& norm);
+}  // namespace detail
 
 /// A repeatable training step. With config.compile it is one tg::compile()d function, bit-identical to separate ops.
 class TrainStep {

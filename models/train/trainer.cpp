@@ -30,10 +30,10 @@ std::string not_finite(std::string_view what, double x, const StepRecord& r) {
 }
 }  // namespace
 
-Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(int64_t)>& batches,
-                   const EvaluateOptions& o) {
+ValidationLoss validation_loss(const Model& model, const std::function<std::optional<Batch>(int64_t)>& batches,
+                               const ValidationOptions& o) {
   NoGradScope off;
-  Evaluated e;
+  ValidationLoss e;
   const int64_t ranks = o.comm->size();
   std::vector<double> mine;  // of every ranks-th batch
   int64_t i = 0;
@@ -52,7 +52,7 @@ Evaluated evaluate(const Model& model, const std::function<std::optional<Batch>(
   double sum = 0;
   for (int64_t b = 0; b < i; ++b) sum += all[size_t(b % ranks * each + b / ranks)];
   TG_CHECK(e.targets > 0 || e.stopped, value,
-           "[evaluate] {} batches without a kept target. A mean needs at least one. Check the targets; "
+           "[validation_loss] {} batches without a kept target. A mean needs at least one. Check the targets; "
            "Batch::kIgnoreIndex marks those that are ignored.",
            i);
   e.loss = sum / double(std::max<int64_t>(e.targets, 1));
@@ -139,18 +139,19 @@ std::optional<StepRecord> Trainer::step(const std::function<bool()>& stop) {
   if (unvalidated_ || (config_.evaluates_after(steps_) && data_.validation)) {
     unvalidated_ = r;
     try {
-      r.val_loss = evaluate(stop);
+      r.val_loss = validation_loss(stop);
     } catch (const Error& e) {
       if (e.kind() != Error::Kind::non_finite) throw;
       explain(
           fmt::format("the validation after step {} computes a number that is not finite. All must be finite", r.step),
           r, [&] {
             const MatmulPrecisionScope precision(config_.matmul_precision);
-            tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype});
+            tg::validation_loss(model_, data_.validation, {params_.device(), config_.dtype});
           });
     }
     if (!r.val_loss) return std::nullopt;
-    if (!std::isfinite(*r.val_loss)) explain(not_finite("validation loss", *r.val_loss, r), r, [&] { evaluate(); });
+    if (!std::isfinite(*r.val_loss))
+      explain(not_finite("validation loss", *r.val_loss, r), r, [&] { validation_loss(); });
     unvalidated_.reset();
   }
   r.peak_bytes = memory_stats(params_.device()).peak;
@@ -195,17 +196,18 @@ void Trainer::run(const std::function<void(const StepRecord&)>& on_step) {
   }
 }
 
-double Trainer::evaluate() const {
-  return *evaluate([] { return false; });
+double Trainer::validation_loss() const {
+  return *validation_loss([] { return false; });
 }
-std::optional<double> Trainer::evaluate(const std::function<bool()>& stop) const {
+std::optional<double> Trainer::validation_loss(const std::function<bool()>& stop) const {
   TG_CHECK(data_.validation, state,
            "[train] there is no validation part. Set val_fraction or BatchSource::validation.");
   const ProfileRange range("validation");
   std::optional<WorkScope> apart;  // counted work of steps is without it
   if (detail::t_work) apart.emplace();
   const MatmulPrecisionScope precision(config_.matmul_precision);
-  const Evaluated e = tg::evaluate(model_, data_.validation, {params_.device(), config_.dtype, stop, comm_});
+  const ValidationLoss e =
+      tg::validation_loss(model_, data_.validation, {params_.device(), config_.dtype, stop, comm_});
   return e.stopped ? std::nullopt : std::optional(e.loss);
 }
 

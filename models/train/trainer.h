@@ -16,23 +16,23 @@ namespace tg {
 /// Makes the Linear layers config.linear, or splits their weights in `params`, which nothing else may read. Trainer
 /// calls it. Throws if the model has no linears(), or nothing to split.
 Model with_linears(Model, const Params& params, const TrainConfig& config);
-/// How evaluate() runs.
-struct EvaluateOptions {
+/// How validation_loss() runs.
+struct ValidationOptions {
   Device device = {};                 ///< of the model
   std::optional<DType> compute = {};  ///< ForwardOptions::compute
   std::function<bool()> stop = {};    ///< asked before each batch; true skips the rest
   /// Ranks that share the batches; all get the same bits, whatever their number. stop() must answer the same on all.
   std::shared_ptr<Communicator> comm = Communicator::self();
 };
-/// The result of evaluate().
-struct Evaluated {
+/// The result of validation_loss().
+struct ValidationLoss {
   double loss = 0;  ///< mean over the targets
   int64_t targets = 0;
   bool stopped = false;  ///< stop() returned true; loss is that of the earlier batches
 };
 /// The loss over batches(0), batches(1), ... until one is empty, without dropout. Throws if no target is kept.
-Evaluated evaluate(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
-                   const EvaluateOptions& = {});
+ValidationLoss validation_loss(const Model&, const std::function<std::optional<Batch>(int64_t)>& batches,
+                               const ValidationOptions& = {});
 
 /// Trains a model. Equal seeds give equal losses, bit for bit, on any number of threads. For one thread at a time.
 class Trainer {
@@ -69,7 +69,7 @@ class Trainer {
   void load_state(const TrainerState&, const StateDict& own = {});
 
   /// Mean loss over the targets of the validation split, nats per token for language models. Throws without a split.
-  double evaluate() const;
+  double validation_loss() const;
 
   const TrainConfig& config() const { return config_; }
   /// Counters of the compiled step; null without config.compile.
@@ -78,8 +78,8 @@ class Trainer {
  private:
   [[noreturn]] void explain(const std::string& what, const StepRecord&, const std::function<void()>& again) const;
   int64_t update(StepRecord&);
-  /// The validation loss as evaluate() computes it; empty if stop() ended it.
-  std::optional<double> evaluate(const std::function<bool()>& stop) const;
+  /// The validation loss as validation_loss() computes it; empty if stop() ended it.
+  std::optional<double> validation_loss(const std::function<bool()>& stop) const;
 
   Model model_;
   Params params_;

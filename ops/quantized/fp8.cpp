@@ -24,14 +24,14 @@ std::string_view name_of(Fp8Format f) { return f == Fp8Format::e4m3 ? "e4m3" : "
 
 Layouts op::QuantizeFp8::infer(Inputs in) const {
   const Tensor& x = in[0];
-  detail::check_quantisable(kName, x);
+  detail::check_quantizable(kName, x);
   check::ndim_at_least(kName, x, 1);
   return {Layout::contiguous(x.shape(), DType::u8, x.device()),
           Layout::contiguous(detail::without_last(x.shape()), DType::f32, x.device())};
 }
 Layouts op::DequantizeFp8::infer(Inputs in) const {
   check_codes(kName, in[0], in[1]);
-  detail::check_dequantised(kName, dtype);
+  detail::check_dequantized(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
 OpWork op::Fp8Linear::work(Bufs in, Bufs out) const {
@@ -51,7 +51,7 @@ Layouts op::Fp8Linear::infer(Inputs in) const {
   TG_CHECK(
       of_x != Fp8Format::e5m2 || of_weight != Fp8Format::e5m2, value,
       "[fp8_linear] x and weight are both e5m2, and GPUs cannot multiply e5m2 by e5m2. Quantise one of them as e4m3.");
-  detail::check_dequantised(kName, dtype);
+  detail::check_dequantized(kName, dtype);
   if (in.size() > 4)
     TG_CHECK(
         in[4].shape() == Shape{w.shape()[0]} && in[4].dtype() == DType::f32, shape,
@@ -72,10 +72,10 @@ QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format f) {
   return {r[0], r[1], f};
 }
 Tensor dequantize_fp8(const QuantizedFp8& q, DType d) {
-  return emit1(make_ref<op::DequantizeFp8>(q.format, d), {q.codes, q.absmax});
+  return emit1(make_ref<op::DequantizeFp8>(q.format, d), {q.values, q.absmax});
 }
 Tensor fp8_linear(const QuantizedFp8& x, const QuantizedFp8& weight, const Tensor& bias, DType d) {
-  std::vector<Tensor> in{x.codes, weight.codes, x.absmax, weight.absmax};
+  std::vector<Tensor> in{x.values, weight.values, x.absmax, weight.absmax};
   if (bias) in.push_back(bias.to(DType::f32));
   return std::move(emit(make_ref<op::Fp8Linear>(x.format, weight.format, d), in)[0]);
 }

@@ -14,7 +14,7 @@ std::string_view name_of(Fp8Format);
 
 namespace op {
 
-/// (x (..., K)) -> (`codes` u8 (..., K), absmax f32 (...)).
+/// (x (..., K)) -> (`values` u8 (..., K), absmax f32 (...)).
 struct QuantizeFp8 : OpOf<QuantizeFp8> {
   static constexpr auto kName = "quantize_fp8";
   Fp8Format format;
@@ -22,7 +22,7 @@ struct QuantizeFp8 : OpOf<QuantizeFp8> {
   Layouts infer(Inputs) const override;
   void key(StructuralHash& k) const override { k.add(int(format)); }
 };
-/// (`codes` u8 (..., K), absmax f32 (...)) -> (..., K).
+/// (`values` u8 (..., K), absmax f32 (...)) -> (..., K).
 struct DequantizeFp8 : OpOf<DequantizeFp8> {
   static constexpr auto kName = "dequantize_fp8";
   Fp8Format format;
@@ -46,12 +46,12 @@ struct Fp8Linear : OpOf<Fp8Linear> {
 
 /// fp8 values, with the absmax of their rows.
 struct QuantizedFp8 {
-  Tensor codes;   ///< u8
+  Tensor values;  ///< u8
   Tensor absmax;  ///< f32, one per row
   Fp8Format format = Fp8Format::e4m3;
 };
 /// Quantizes each row of x (..., K), f32, bf16 or f16, any strides, to the fp8 nearest to x / (absmax / largest),
-/// computed in f32, ties to even. A row of zeros has `codes` 0 and absmax 0. All backends give the same bits. A
+/// computed in f32, ties to even. A row of zeros has `values` 0 and absmax 0. All backends give the same bits. A
 /// non_finite Error names the first element that is NaN or infinite.
 QuantizedFp8 quantize_fp8(const Tensor& x, Fp8Format = Fp8Format::e4m3);
 /// Dequantized values, rounded once to dtype: f32, bf16 or f16.

@@ -7,13 +7,13 @@
 namespace tg::detail {
 
 /// True if values of d can be quantized and dequantized: f32, bf16 and f16.
-constexpr bool is_quantisable(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
+constexpr bool is_quantizable(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 /// An Error unless x has such a dtype.
-void check_quantisable(std::string_view op, const Tensor& x);
+void check_quantizable(std::string_view op, const Tensor& x);
 /// An Error unless dequantization can give d.
-void check_dequantised(std::string_view op, DType d);
+void check_dequantized(std::string_view op, DType d);
 /// `f.template operator()<T>()` for such a d; f16 for any other, unchecked.
-template <class F> void visit_quantisable(DType d, F&& f) {
+template <class F> void visit_quantizable(DType d, F&& f) {
   if (d == DType::f32)
     f.template operator()<float>();
   else if (d == DType::bf16)

@@ -13,10 +13,10 @@ namespace {
 // (2^31 - 1) / 128^2: inputs may contain -128.
 constexpr int64_t kMostTerms = 131071;
 
-void check_input(std::string_view op, const Tensor& x, DType state) {
-  detail::check_quantisable(op, x);
-  TG_CHECK(state == DType::f32 || state == DType::f16, dtype, "[{}] the dtype of absmax is {}. It must be f32 or f16.",
-           op, state);
+void check_input(std::string_view op, const Tensor& x, DType absmax_dtype) {
+  detail::check_quantizable(op, x);
+  TG_CHECK(absmax_dtype == DType::f32 || absmax_dtype == DType::f16, dtype,
+           "[{}] the dtype of absmax is {}. It must be f32 or f16.", op, absmax_dtype);
 }
 void check_matrix(std::string_view op, const Tensor& x) {
   TG_CHECK(x.ndim() == 2, shape, "[{}] got {}. It transposes a matrix: use reshape().", op, x);
@@ -36,46 +36,47 @@ Layout codes_like(const Tensor& x, const Shape& s) { return Layout::contiguous(s
 Quantized quantized(const Tensors& r, size_t at = 0) { return {r[at], r[at + 1]}; }
 }  // namespace
 
-void detail::check_quantisable(std::string_view op, const Tensor& x) {
-  TG_CHECK(is_quantisable(x.dtype()), dtype, "[{}] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", op, x);
+void detail::check_quantizable(std::string_view op, const Tensor& x) {
+  TG_CHECK(is_quantizable(x.dtype()), dtype, "[{}] got {}. It takes f32, bf16 and f16: use .to(DType::f32).", op, x);
 }
-void detail::check_dequantised(std::string_view op, DType d) {
-  TG_CHECK(is_quantisable(d), dtype, "[{}] cannot return {}. Use f32, bf16 or f16.", op, d);
+void detail::check_dequantized(std::string_view op, DType d) {
+  TG_CHECK(is_quantizable(d), dtype, "[{}] cannot return {}. Use f32, bf16 or f16.", op, d);
 }
-Error detail::not_quantised(std::string_view op, const Layout& x, int64_t position, float value) {
-  const std::string what = fmt::format("[{}] x is {}, and its element {} is {}.", op, x, position_of(position, x.shape),
-                                       std::isnan(value) ? "NaN" : fmt::format("{}", value));
+Error detail::not_quantized(std::string_view op, const Layout& x, int64_t position, float value) {
+  const std::string what =
+      fmt::format("[{}] x is {}, and its element {} is {}.", op, x, detail::position_of(position, x.shape),
+                  std::isnan(value) ? "NaN" : fmt::format("{}", value));
   if (std::isfinite(value))
     return Error(Error::Kind::value, what +
                                          " The largest magnitude is to be f16, which ends at 65504. Keep it as f32: "
-                                         "pass DType::f32 as state.");
+                                         "pass DType::f32 as absmax_dtype.");
   return Error(Error::Kind::non_finite,
                fmt::format("{} Only finite values can be quantized. Lower the learning rate, or clip gradients{}.",
                            what, anomaly_enabled() ? "" : "; an AnomalyScope finds the op that made it"));
 }
 
 Layouts op::QuantizeRowwise::infer(Inputs in) const {
-  check_input(kName, in[0], state);
+  check_input(kName, in[0], absmax_dtype);
   check::ndim_at_least(kName, in[0], 1);
   const Shape& s = in[0].shape();
-  return {codes_like(in[0], s), Layout::contiguous(detail::without_last(s), state, in[0].device())};
+  return {codes_like(in[0], s), Layout::contiguous(detail::without_last(s), absmax_dtype, in[0].device())};
 }
 Layouts op::QuantizeGlobal::infer(Inputs in) const {
-  check_input(kName, in[0], state);
-  return {codes_like(in[0], in[0].shape()), Layout::contiguous({1}, state, in[0].device())};
+  check_input(kName, in[0], absmax_dtype);
+  return {codes_like(in[0], in[0].shape()), Layout::contiguous({1}, absmax_dtype, in[0].device())};
 }
-Layouts op::QuantizeBothWays::infer(Inputs in) const {
-  check_input(kName, in[0], state);
+Layouts op::QuantizeRowsAndColumns::infer(Inputs in) const {
+  check_input(kName, in[0], absmax_dtype);
   check_matrix(kName, in[0]);
   const int64_t m = in[0].size(0), n = in[0].size(1);
-  return {codes_like(in[0], {m, n}), Layout::contiguous({m}, state, in[0].device()), codes_like(in[0], {n, m}),
-          Layout::contiguous({n}, state, in[0].device())};
+  return {codes_like(in[0], {m, n}), Layout::contiguous({m}, absmax_dtype, in[0].device()), codes_like(in[0], {n, m}),
+          Layout::contiguous({n}, absmax_dtype, in[0].device())};
 }
 Layouts op::Dequantize::infer(Inputs in) const {
   check_codes(kName, in[0]);
   check::ndim_at_least(kName, in[0], 1);
   check_absmax(kName, in[0], in[1]);
-  detail::check_dequantised(kName, dtype);
+  detail::check_dequantized(kName, dtype);
   return {Layout::contiguous(in[0].shape(), dtype, in[0].device())};
 }
 OpWork op::Int8Linear::work(Bufs in, Bufs out) const {
@@ -102,7 +103,7 @@ Layouts op::Int8Linear::infer(Inputs in) const {
   if (in.size() > 2) {
     check_absmax(kName, x, in[2]);
     check_absmax(kName, w, in[3]);
-    detail::check_dequantised(kName, dtype);
+    detail::check_dequantized(kName, dtype);
   }
   if (in.size() > 4) {
     TG_CHECK(in[4].shape() == Shape{n}, shape,
@@ -116,32 +117,32 @@ Layouts op::Int8Linear::infer(Inputs in) const {
   return {Layout::contiguous(s, dtype, x.device())};
 }
 
-Quantized quantize_rowwise(const Tensor& x, DType state) {
-  return quantized(emit(make_ref<op::QuantizeRowwise>(state), {&x, 1}));
+Quantized quantize_rowwise(const Tensor& x, DType absmax_dtype) {
+  return quantized(emit(make_ref<op::QuantizeRowwise>(absmax_dtype), {&x, 1}));
 }
-Quantized quantize_global(const Tensor& x, DType state) {
-  return quantized(emit(make_ref<op::QuantizeGlobal>(state), {&x, 1}));
+Quantized quantize_global(const Tensor& x, DType absmax_dtype) {
+  return quantized(emit(make_ref<op::QuantizeGlobal>(absmax_dtype), {&x, 1}));
 }
-Quantized quantize_columnwise_transpose(const Tensor& x, DType state) {
+Quantized quantize_columnwise_transpose(const Tensor& x, DType absmax_dtype) {
   check_matrix("quantize_columnwise_transpose", x);
-  return quantize_rowwise(transpose(x, 0, 1), state);
+  return quantize_rowwise(transpose(x, 0, 1), absmax_dtype);
 }
-Quantized quantize_global_transpose(const Tensor& x, DType state) {
+Quantized quantize_global_transpose(const Tensor& x, DType absmax_dtype) {
   check_matrix("quantize_global_transpose", x);
-  return quantize_global(transpose(x, 0, 1), state);
+  return quantize_global(transpose(x, 0, 1), absmax_dtype);
 }
-QuantizedBothWays quantize_both_ways(const Tensor& x, DType state) {
-  const Tensors r = emit(make_ref<op::QuantizeBothWays>(state), {&x, 1});
+QuantizedRowsAndColumns quantize_rows_and_columns(const Tensor& x, DType absmax_dtype) {
+  const Tensors r = emit(make_ref<op::QuantizeRowsAndColumns>(absmax_dtype), {&x, 1});
   return {quantized(r), quantized(r, 2)};
 }
 Tensor dequantize(const Quantized& q, DType d) {
-  return emit1(make_ref<op::Dequantize>(d), {q.codes, q.absmax.to(DType::f32)});
+  return emit1(make_ref<op::Dequantize>(d), {q.values, q.absmax.to(DType::f32)});
 }
 Tensor int8_linear(const Tensor& x, const Tensor& weight) {
   return emit1(make_ref<op::Int8Linear>(DType::i32), {x, weight});
 }
 Tensor int8_linear(const Quantized& x, const Quantized& weight, const Tensor& bias, DType d) {
-  std::vector<Tensor> in{x.codes, weight.codes, x.absmax.to(DType::f32), weight.absmax.to(DType::f32)};
+  std::vector<Tensor> in{x.values, weight.values, x.absmax.to(DType::f32), weight.absmax.to(DType::f32)};
   if (bias) in.push_back(bias.to(DType::f32));
   return std::move(emit(make_ref<op::Int8Linear>(d), in)[0]);
 }

@@ -8,31 +8,31 @@
 namespace tg {
 namespace op {
 
-/// (x (..., K)) -> (`codes` i8 (..., K), absmax (...)).
+/// (x (..., K)) -> (`values` i8 (..., K), absmax (...)).
 struct QuantizeRowwise : OpOf<QuantizeRowwise> {
   static constexpr auto kName = "quantize_rowwise";
-  DType state;  ///< dtype of absmax: f32 or f16
-  explicit QuantizeRowwise(DType s) : state(s) {}
+  DType absmax_dtype;  ///< dtype of absmax: f32 or f16
+  explicit QuantizeRowwise(DType s) : absmax_dtype(s) {}
   Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(int(state)); }
+  void key(StructuralHash& k) const override { k.add(int(absmax_dtype)); }
 };
-/// (x) -> (`codes` i8, of x's shape, absmax (1)).
+/// (x) -> (`values` i8, of x's shape, absmax (1)).
 struct QuantizeGlobal : OpOf<QuantizeGlobal> {
   static constexpr auto kName = "quantize_global";
-  DType state;
-  explicit QuantizeGlobal(DType s) : state(s) {}
+  DType absmax_dtype;
+  explicit QuantizeGlobal(DType s) : absmax_dtype(s) {}
   Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(int(state)); }
+  void key(StructuralHash& k) const override { k.add(int(absmax_dtype)); }
 };
-/// (x (M, N)) -> (`codes` i8 (M, N), absmax (M), those of the transpose i8 (N, M), absmax (N)).
-struct QuantizeBothWays : OpOf<QuantizeBothWays> {
+/// (x (M, N)) -> (`values` i8 (M, N), absmax (M), those of the transpose i8 (N, M), absmax (N)).
+struct QuantizeRowsAndColumns : OpOf<QuantizeRowsAndColumns> {
   static constexpr auto kName = "quantize_both_ways";
-  DType state;
-  explicit QuantizeBothWays(DType s) : state(s) {}
+  DType absmax_dtype;
+  explicit QuantizeRowsAndColumns(DType s) : absmax_dtype(s) {}
   Layouts infer(Inputs) const override;
-  void key(StructuralHash& k) const override { k.add(int(state)); }
+  void key(StructuralHash& k) const override { k.add(int(absmax_dtype)); }
 };
-/// (`codes` i8 (..., K), absmax (...) or (1), f32) -> (..., K).
+/// (`values` i8 (..., K), absmax (...) or (1), f32) -> (..., K).
 struct Dequantize : OpOf<Dequantize> {
   static constexpr auto kName = "dequantize";
   DType dtype;
@@ -54,32 +54,33 @@ struct Int8Linear : OpOf<Int8Linear> {
 
 namespace detail {
 // Element number `position`, row-major, is not finite, or overflows f16.
-Error not_quantised(std::string_view op, const Layout& x, int64_t position, float value);
+Error not_quantized(std::string_view op, const Layout& x, int64_t position, float value);
 }  // namespace detail
 
 /// An int8 tensor and its absmax.
 struct Quantized {
-  Tensor codes;  ///< i8, in [-127, 127]
-  /// Per row, in the shape of `codes` without the last dimension; or for all, (1). f32 or f16.
+  Tensor values;  ///< i8, in [-127, 127]
+  /// Per row, in the shape of `values` without the last dimension; or for all, (1). f32 or f16.
   Tensor absmax;
 };
 /// Quantizes each row of x (..., K), f32, bf16 or f16, any strides: rint(127 (x / absmax)), each operation in f32, ties
-/// to even; absmax is (...), rounded to `state`, f32 or f16, after quantization. A row of zeros has `codes` 0 and
-/// absmax 0. A value Error names the first element that is NaN or infinite, or the first absmax that f16 cannot hold.
-Quantized quantize_rowwise(const Tensor& x, DType state = DType::f32);
+/// to even; absmax is (...), rounded to `absmax_dtype`, f32 or f16, after quantization. A row of zeros has `values` 0
+/// and absmax 0. A value Error names the first element that is NaN or infinite, or the first absmax that f16 cannot
+/// hold.
+Quantized quantize_rowwise(const Tensor& x, DType absmax_dtype = DType::f32);
 /// quantize_rowwise() by the absmax of all elements, (1).
-Quantized quantize_global(const Tensor& x, DType state = DType::f32);
-/// quantize_rowwise(transpose(x, 0, 1)): `codes` (N, M), absmax (N) of x (M, N).
-Quantized quantize_columnwise_transpose(const Tensor& x, DType state = DType::f32);
-/// quantize_global(transpose(x, 0, 1)): `codes` (N, M) of x (M, N).
-Quantized quantize_global_transpose(const Tensor& x, DType state = DType::f32);
-/// The result of quantize_both_ways().
-struct QuantizedBothWays {
+Quantized quantize_global(const Tensor& x, DType absmax_dtype = DType::f32);
+/// quantize_rowwise(transpose(x, 0, 1)): `values` (N, M), absmax (N) of x (M, N).
+Quantized quantize_columnwise_transpose(const Tensor& x, DType absmax_dtype = DType::f32);
+/// quantize_global(transpose(x, 0, 1)): `values` (N, M) of x (M, N).
+Quantized quantize_global_transpose(const Tensor& x, DType absmax_dtype = DType::f32);
+/// The result of quantize_rows_and_columns().
+struct QuantizedRowsAndColumns {
   Quantized rows;     ///< quantize_rowwise(x)
   Quantized columns;  ///< quantize_columnwise_transpose(x)
 };
 /// quantize_rowwise() and quantize_columnwise_transpose() of x (M, N), in one op.
-QuantizedBothWays quantize_both_ways(const Tensor& x, DType state = DType::f32);
+QuantizedRowsAndColumns quantize_rows_and_columns(const Tensor& x, DType absmax_dtype = DType::f32);
 /// absmax * q / 127, computed in f32 and rounded once to dtype: f32, bf16 or f16.
 Tensor dequantize(const Quantized&, DType = DType::f32);
 

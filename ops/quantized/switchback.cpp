@@ -20,7 +20,7 @@ Quantized detail::quantize_weight(const Tensor& weight, SwitchBackMode mode) {
 }
 Layouts op::SwitchBack::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
-  for (const Tensor& t : in) detail::check_quantisable(kName, t);
+  for (const Tensor& t : in) detail::check_quantizable(kName, t);
   check::ndim_at_least(kName, x, 1);
   TG_CHECK(w.ndim() == 2, shape, "[switchback_linear] weight {} is no matrix. It must be (out, in).", w);
   TG_CHECK(x.shape().back() == w.shape()[1], shape,
@@ -52,7 +52,7 @@ Tensors op::SwitchBack::compose(Inputs in) const {
   const Quantized x = quantize_rowwise(in[0]), w = detail::quantize_weight(in[1], mode);
   Tensors r{int8_linear(x, w, bias, in[0].dtype())};
   if (mode == SwitchBackMode::memory_efficient)
-    for (const Tensor& t : {x.codes, x.absmax, w.codes, w.absmax}) r.emplace_back(t);
+    for (const Tensor& t : {x.values, x.absmax, w.values, w.absmax}) r.emplace_back(t);
   return r;
 }
 Tensors op::SwitchBack::vjp(const Vjp& v) const {

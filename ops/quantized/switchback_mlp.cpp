@@ -26,7 +26,7 @@ Layouts op::GeluQuantize::infer(Inputs in) const {
 }
 Tensors op::GeluQuantize::compose(Inputs in) const {
   const Quantized q = quantize_rowwise(gelu_of(in[0], by_tanh));
-  return {q.codes, q.absmax};
+  return {q.values, q.absmax};
 }
 Layouts op::SwitchBackMlp::infer(Inputs in) const {
   check_narrow(kName, in[0]);

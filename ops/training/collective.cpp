@@ -59,7 +59,7 @@ Tensors PendingSums::finish() {
   try {
     emit_update(make_ref<op::FinishSums>(comm_), all, n);
     // A lazy value may be dropped, and its memory with it.
-    if (runs && lazy_enabled()) evaluate({all.data(), n});
+    if (runs && lazy_enabled()) eval({all.data(), n});
   } catch (...) {
     detail::wait_for_async();
     throw;
@@ -78,7 +78,7 @@ Layouts op::AllReduce::infer(Inputs in) const {
   Layouts all;
   for (const Tensor& x : in) {
     check_contiguous(kName, x);
-    all.emplace_back(Layout::contiguous(x.shape(), reduced_dtype(kName, x.dtype()), x.device()));
+    all.emplace_back(Layout::contiguous(x.shape(), detail::reduced_dtype(kName, x.dtype()), x.device()));
   }
   all.emplace_back(ticket(in[0].device()));
   return all;
@@ -97,8 +97,8 @@ Layouts op::ReduceScatter::infer(Inputs in) const {
   int64_t begin = 0;
   for (const Tensor& x : in) {
     check_contiguous(kName, x);
-    const int64_t n = shard_of(cuts, comm->rank(), begin, x.numel()).n;
-    all.emplace_back(Layout::contiguous({n}, reduced_dtype(kName, x.dtype()), x.device()));
+    const int64_t n = detail::shard_of(cuts, comm->rank(), begin, x.numel()).n;
+    all.emplace_back(Layout::contiguous({n}, detail::reduced_dtype(kName, x.dtype()), x.device()));
     begin += x.numel();
   }
   all.emplace_back(ticket(in[0].device()));

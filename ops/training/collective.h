@@ -39,7 +39,7 @@ struct FinishSums : OpOf<FinishSums> {
   void key(StructuralHash& k) const override { k.add(uint64_t(reinterpret_cast<uintptr_t>(comm.get()))); }
   OpWork work(Bufs, Bufs) const override { return {}; }
 };
-/// (w_0 ... w_n-1, copy ...) -> each w with the shards of all ranks, and its parameter_as() copy if it has one.
+/// (w_0 ... w_n-1, copy ...) -> each w with the shards of all ranks, and its cast_parameter() copy if it has one.
 struct AllGatherParts : OpOf<AllGatherParts> {
   static constexpr auto kName = "all_gather_parts";
   std::shared_ptr<Communicator> comm;
@@ -82,7 +82,7 @@ PendingSums start_all_reduce(Inputs, std::shared_ptr<Communicator>);
 PendingSums start_reduce_scatter(Inputs, const ShardOffsets&, std::shared_ptr<Communicator>);
 /// @}
 /// Gives all ranks the owners' shards of each weight, in place if no other handle has the old values, and updates
-/// parameter_as() copies. Weights are leaves, of 2 bytes or more per element. The op is not recorded.
+/// cast_parameter() copies. Weights are leaves, of 2 bytes or more per element. The op is not recorded.
 void all_gather_parts(Inputs w, const ShardOffsets&, std::shared_ptr<Communicator>);
 
 }  // namespace tg

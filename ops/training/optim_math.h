@@ -70,7 +70,7 @@ template <class T> struct AdamWNumbers {
     now.root = T(corrected ? 1 / second : 1);
     now.decay = T(kind == WeightDecay::l2 ? *x.weight_decay : 1 - lr * *x.weight_decay);
     if (!x.stream) return;
-    const Words key = random_block(Rng{op.o.seed}.split(*x.stream), uint64_t(op.t));
+    const Words key = detail::random_block(Rng{op.o.seed}.split(*x.stream), uint64_t(op.t));
     now.key = {key.x, key.y};
   }
   struct Decay {  ///< factors of the weight

@@ -295,7 +295,7 @@ Layouts op::AdamWProductStep::infer(Inputs in) const {
              "[adamw_product_step] a factor of the gradient is {}, the weight is {}. Factors must be matrices of the "
              "weight's dtype.",
              *x, w);
-  TG_CHECK(a.size(0) == b.size(0) && checked_numel(kName, {a.size(1), b.size(1)}) == w.numel(), shape,
+  TG_CHECK(a.size(0) == b.size(0) && detail::checked_numel(kName, {a.size(1), b.size(1)}) == w.numel(), shape,
            "[adamw_product_step] the factors are {} and {}, the weight is {}. They must be (R, rows) and (R, columns), "
            "and rows times columns must be the weight's number of elements ({}).",
            a, b, w, w.numel());

@@ -124,7 +124,7 @@ inline void add_key(StructuralHash& k, const AdamWOptions& o, const AdamWOverrid
   if (x.stream) k.add(o.seed), k.add(*x.stream);
 }
 /// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., low_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ...,
-/// v_0 ..., low_0 ..., copy_0 ...). low: of split weights. copy: write-only parameter_as() copies, of those that have
+/// v_0 ..., low_0 ..., copy_0 ...). low: of split weights. copy: write-only cast_parameter() copies, of those that have
 /// one. With `first`, the step updates a part of each w and low; the rest stays, and that of a copy is undefined.
 struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
   static constexpr auto kName = "adamw_step";
@@ -200,7 +200,7 @@ struct AdamWTensors {
   Inputs w, m, v, grad;
   std::span<const AdamWOverrides> each = {};  ///< empty: the options
   /// Per tensor, the first element of the part of w to update. m, v and grad are then (n) for n elements, in row-major
-  /// order. Empty: all of w. parameter_as() copies are then undefined outside the parts, until all_gather_parts().
+  /// order. Empty: all of w. cast_parameter() copies are then undefined outside the parts, until all_gather_parts().
   std::span<const int64_t> first = {};
   /// Per tensor, SplitTensor::low of a split weight, contiguous, else empty; or no list.
   Inputs low = {};
@@ -212,10 +212,11 @@ struct AdamWTensors {
 /// @endverbatim
 /// Other forms: see WeightDecay and EpsPlacement; with weight_decay 0 all three decays are equal.
 ///
-/// w, m and v, and the weight's bf16 parameter_as() copy, get their new values, in place if no other handle has the old
-/// ones. The four tensors of an entry have one shape and dtype (f64 or f32); all are on one device. Gradient or moments
-/// of an f32 weight may be bf16, rounded stochastically by seed, stream, t and position. An f32 weight may be split: w
-/// is then bf16, contiguous. With norm (0-d f32 or f64, read by the kernel), g = grad min(1, max_norm / (norm + 1e-6)).
+/// w, m and v, and the weight's bf16 cast_parameter() copy, get their new values, in place if no other handle has the
+/// old ones. The four tensors of an entry have one shape and dtype (f64 or f32); all are on one device. Gradient or
+/// moments of an f32 weight may be bf16, rounded stochastically by seed, stream, t and position. An f32 weight may be
+/// split: w is then bf16, contiguous. With norm (0-d f32 or f64, read by the kernel), g = grad min(1, max_norm / (norm
+/// + 1e-6)).
 ///
 /// One op, not recorded. An Error, with nothing changed, if a w, m or v was computed on the tape or comes twice, or if
 /// a number is out of range. A compiled function needs `count`, else an Error.

@@ -1,5 +1,5 @@
 /// @file
-/// Updates bf16 parameter_as() copies together with their weights, for the ops of this folder.
+/// Updates bf16 cast_parameter() copies together with their weights, for the ops of this folder.
 #pragma once
 #include <tapegrad/core/engine/bf16_copy.h>
 #include <tapegrad/core/op.h>

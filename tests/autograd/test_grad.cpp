@@ -311,7 +311,7 @@ TEST_CASE("a deep tape runs and is released") {
   y = x;
   for (int i = 0; i < n; ++i) y = y + x;
   const Tensor g = backward(sum(y))[x];
-  evaluate({y, g});
+  eval({y, g});
   CHECK(values(g)[0] == float(n + 1));
 }
 TEST_CASE("gradient maps are added and scaled") {

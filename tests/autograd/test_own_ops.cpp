@@ -205,7 +205,7 @@ TEST_CASE("TG_UNARY_OP: a function of one's own has kernels, gradients and a pla
     const LazyScope lazy;
     const Tensor y = doubled(cubed(x * 2.0) + 1.0);
     const uint64_t before = engine_stats().kernels;
-    evaluate({y});
+    eval({y});
     CHECK(engine_stats().kernels == before + 1);
     CHECK(bits_of(y) == bits_of(want));
   }

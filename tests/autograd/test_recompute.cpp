@@ -89,7 +89,7 @@ TEST_CASE("recompute: the gradients of every op are the same bits, eager, lazy a
       {
         LazyScope lazy;
         const Result r = run_case(again, x, w);
-        evaluate(roots_of(r));
+        eval(roots_of(r));
         check_equal(c, r, expected);
       }
       if (draws(c)) continue;
@@ -339,7 +339,7 @@ TEST_CASE("recompute: a value that is read again is not merged with the first, s
       std::vector<Tensor> leaves;
       for (auto& t : x) leaves.push_back(Tensor(t.value()));
       const auto out = step(recompute)(leaves);
-      evaluate(out);
+      eval(out);
       for (auto& t : out) bits.push_back(bits_of(t));
     }
     return std::pair(bits, int64_t(engine_stats().planned_live_bytes - before.planned_live_bytes));

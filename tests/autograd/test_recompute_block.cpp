@@ -40,7 +40,7 @@ BlockResult run(const Net& net, bool keep, bool with_rng) {
   std::vector<Tensor> all{y, g[x]};
   for (auto& list : {net.w, net.b})
     for (auto& t : list) all.push_back(g[t]);
-  evaluate(all);
+  eval(all);
   return {all, rng};
 }
 }  // namespace

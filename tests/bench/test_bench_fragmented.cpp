@@ -78,7 +78,7 @@ TEST_CASE("fragmented: the document's 81 cells and their numbers of parameters")
     CHECK(FragmentedCell{size, 1, CellMode::train, 32}.parameters() == fragmented);
   }
   for (const CellMode mode : {CellMode::linear, CellMode::train, CellMode::inference})
-    CHECK(FragmentedModel(with(kTinyCell, mode), kShort).params().count() == with(kTinyCell, mode).parameters());
+    CHECK(FragmentedModel(with(kTinyCell, mode), kShort).params().numel() == with(kTinyCell, mode).parameters());
   CHECK(!fragmented_figure(kTinyCell));
   CHECK(!fragmented_figure({2048, 2}));
 }

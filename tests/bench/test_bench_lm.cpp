@@ -66,7 +66,7 @@ TEST_CASE("lm: the document's model op by op is Gpt, its gradients too, with mat
   params.load(gpt_weights(document, c));
   const Gpt gpt(params, c);
   params.check_all_used();
-  CHECK(document.count() == params.count());
+  CHECK(document.numel() == params.numel());
   CHECK(document.all().size() == 9 * 2 + 3);
   Rng rng{5};
   std::vector<int64_t> ids(2 * 7);
@@ -111,12 +111,12 @@ TEST_CASE("lm: sizes, and flags that are wrong") {
     const GptConfig c = lm_config(name);
     CHECK(std::tuple(c.width, c.ff_width, c.layers, c.heads) == std::tuple(width, ff, layers, heads));
   }
-  CHECK(lm_config("2.7B") == arch("cs336-2.7b"));
+  CHECK(lm_config("2.7B") == model_preset("cs336-2.7b"));
   {
     const LazyScope shapes_only;
     const Params params;
     const DocumentLm lm(params, lm_config("2.7B"));
-    CHECK(params.count() == 3406809600);
+    CHECK(params.numel() == 3406809600);
     CHECK(params.all().size() == 291);
   }
   LmFlags all;

@@ -86,7 +86,7 @@ TEST_CASE("switchback: which op is in which total") {
   CHECK(t.standard == 1 + 2 + 3);
   CHECK(t.rowwise == 8 + 9 + 10 + 11 + 2 + 4 + 5);
   CHECK(t.global == 8 + 9 + 12 + 13 + 2 + 6 + 7);
-  CHECK(quantise_share(counted()) == (8.0 + 9 + 12 + 13) / 57);
+  CHECK(quantize_share(counted()) == (8.0 + 9 + 12 + 13) / 57);
   CHECK((Totals{.standard = 8, .global = 6}).saved() == 25);
   CHECK((Totals{.standard = 8, .global = 10}).saved() == -25);
   CHECK_SAYS(op_place("time_global"), "there is no op 'time_global'");
@@ -159,12 +159,12 @@ TEST_CASE("switchback: each op computes what its key says") {
       CHECK(same(run("standard_fwd"), linear(x, w)));
       CHECK(same(run("standard_gw"), matmul(g, x, {.trans_a = true})));
       CHECK(same(run("standard_gx"), matmul(g, w)));
-      CHECK(same(run("x_quantize_rowwise"), quantize_rowwise(x).codes));
-      CHECK(same(run("g_quantize_rowwise"), quantize_rowwise(g).codes));
-      CHECK(same(run("w_quantize_rowwise"), quantize_rowwise(w).codes));
-      CHECK(same(run("w_quantize_colwise_transpose"), quantize_rowwise(transpose(w)).codes));
-      CHECK(same(run("w_quantize_global"), quantize_global(w).codes));
-      CHECK(same(run("w_quantize_global_transpose"), quantize_global(transpose(w)).codes));
+      CHECK(same(run("x_quantize_rowwise"), quantize_rowwise(x).values));
+      CHECK(same(run("g_quantize_rowwise"), quantize_rowwise(g).values));
+      CHECK(same(run("w_quantize_rowwise"), quantize_rowwise(w).values));
+      CHECK(same(run("w_quantize_colwise_transpose"), quantize_rowwise(transpose(w)).values));
+      CHECK(same(run("w_quantize_global"), quantize_global(w).values));
+      CHECK(same(run("w_quantize_global_transpose"), quantize_global(transpose(w)).values));
       CHECK(same(run("cast_x"), x.to(DType::i8)));
       CHECK(same(run("cast_g"), g.to(DType::i8)));
       CHECK(same(run("cast_w"), w.to(DType::i8)));

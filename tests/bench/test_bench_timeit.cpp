@@ -58,8 +58,8 @@ TEST_CASE("timeit: the document's 24 runs in its order, and two before them") {
   CHECK(!timeit_figure("tiny_forward_warmup_0_mixed_False"));
   CHECK(plan.setup.steps == 5);
   CHECK(plan.setup.seed == 20230310);
-  CHECK(timeit_config(plan.matrix[0], plan.setup) == arch("gpt-small-10k"));
-  CHECK(timeit_config(plan.matrix[12], plan.setup) == arch("gpt-medium-10k"));
+  CHECK(timeit_config(plan.matrix[0], plan.setup) == model_preset("gpt-small-10k"));
+  CHECK(timeit_config(plan.matrix[12], plan.setup) == model_preset("gpt-medium-10k"));
   TimeitFlags f;
   f.sizes = {"tiny"}, f.mixed = {Word::True}, f.warmups = {3}, f.filter = "_backward";
   const TimeitPlan some = timeit_plan(f);

@@ -98,7 +98,7 @@ TEST_CASE("each row computes the same, eager, compiled and lazily, and its bench
       {
         const LazyScope lazy;
         lazily = last.f(last.in);
-        evaluate(lazily);
+        eval(lazily);
       }
       REQUIRE(want.size() == got.size());
       CHECK(want.empty() == (row.id.function == "adamw_step"));

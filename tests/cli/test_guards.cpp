@@ -132,7 +132,7 @@ TEST_CASE("no command replaces or removes an input, nor, without --overwrite, an
                     shape = " --layers 1 --heads 1 --width 8 --context 8", hf = " --model hf",
                     both = hf + " --adapter ad";
   const Arguments of_run = {"checkpoint.safetensors", "log.jsonl", ".watch"},
-                  model = with(huggingface_files("none"), {"model-00001-of-00002.safetensors"});
+                  model = with(detail::huggingface_files("none"), {"model-00001-of-00002.safetensors"});
   REQUIRE(run("train --positions rope --norm rms_norm --activation swiglu --out base" + steps + shape) == 0);
   REQUIRE(run("export --model base --to hf --out hf") == 0);
   REQUIRE(run("finetune --rank 1 --out ad" + steps + hf) == 0);

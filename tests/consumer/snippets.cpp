@@ -79,7 +79,7 @@ void attention_and_losses() {
   const tg::Tensor q = normal({2, 4, 5, 8}), kv = normal({2, 2, 5, 8});  // two query heads per key head
   check(shape_is(tg::attention(q, kv, kv, {.causal = true}), {2, 4, 5, 8}), "causal attention");
   const tg::Tensor lengths = tg::tensor<int64_t>({5, 3}, {2});
-  check(shape_is(tg::attention(q, kv, kv, {.lengths = lengths}), {2, 4, 5, 8}), "padded attention");
+  check(shape_is(tg::attention(q, kv, kv, {.kv_lengths = lengths}), {2, 4, 5, 8}), "padded attention");
   check(shape_is(tg::self_attention(normal({2, 5, 8, 8}), /*kv_heads=*/2), {2, 5, 4, 8}), "self_attention");
   check(equal(tg::slice(tg::rope(q), 2, 0, 1), tg::slice(q, 2, 0, 1)), "rope leaves position 0");
 

@@ -16,7 +16,7 @@ TEST_CASE("an infinity is reported where it is made, with scope, position and in
     const std::string e = error_of([&] {
       const NameScope model("gpt"), part("mlp");
       const Tensor y = tg::exp(x), z = y * 0.0;
-      evaluate({z});
+      eval({z});
     });
     CHECK_HAS(e, "[exp] makes an infinity in output 0, (2, 2) f32, at (1, 1)", "It reads: 'x' (2, 2) f32 in [1, 200]",
               "in gpt.mlp");
@@ -47,7 +47,7 @@ TEST_CASE("an anomaly of backward names the gradient op and the layer of the for
     const Tensor root = loss([](const Tensor& v) { return tg::sqrt(v); });
     const Tensor quotient = loss([](const Tensor& v) { return 2.0 / (v + 1e-30); });
     const AnomalyScope search;
-    const auto error = [&](const Tensor& y) { return error_of([&] { evaluate({backward(y)[x]}); }); };
+    const auto error = [&](const Tensor& y) { return error_of([&] { eval({backward(y)[x]}); }); };
     std::string e = error(root);
     INFO(e);
     CHECK_HAS(e, "[sqrt_grad] makes an infinity in output 0, (2) f32, at (1)", "in gpt.norm");

@@ -31,7 +31,7 @@ TEST_CASE("a compiled function gives its bits, and is called once for each signa
     const Results got = f({x, y}), want = eager(x, y);
     REQUIRE(got.size() == want.size());
     for (size_t k = 0; k < got.size(); ++k) {
-      CHECK(got[k].materialised());
+      CHECK(got[k].materialized());
       CHECK(got[k].shape() == want[k].shape());
       CHECK(bits_of(got[k]) == bits_of(want[k]));
     }
@@ -209,7 +209,7 @@ TEST_CASE("what a replay could not do is an Error that names it") {
             "op 2 of the trace, sum, makes it in layer");
   CHECK_HAS(message([](Inputs in) { return Results{in[0] * double(in[0].data<float>()[0])}; }),
             "it comes from outside");
-  CHECK_HAS(message([](Inputs in) { return evaluate({in[0] + 1.0}), Results{in[0]}; }), "op 1 of the trace, add");
+  CHECK_HAS(message([](Inputs in) { return eval({in[0] + 1.0}), Results{in[0]}; }), "op 1 of the trace, add");
   Rng rng{3};
   CHECK_HAS(message([&](Inputs in) { return Results{dropout(in[0], 0.5, rng)}; }),
             "dropout draws from a generator (seed 3, offset 0) that is not among the 0");

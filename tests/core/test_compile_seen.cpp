@@ -83,7 +83,7 @@ const std::tuple<const char*, Refused, const char*> kRefused[] = {
     {"Tensor::to_vector", [](Things&, X x) { x.to_vector<float>(); }, kRead},
     {"Tensor::item", [](Things&, X x) { sum(x).item<float>(); }, kRead},
     {"to_string", [](Things&, X x) { to_string(x); }, kRead},
-    {"evaluate", [](Things&, X x) { evaluate({x + 1.0}); }, kRead},
+    {"eval", [](Things&, X x) { eval({x + 1.0}); }, kRead},
     {"Tensor::requires_grad_", [](Things& t, X) { t.c.requires_grad_(); }, kFlag},
     {"Tensor::requires_grad_", [](Things&, X x) { Tensor(x).requires_grad_(); }, kFlag},
     {"Tensor::on_grad", [](Things& t, X) { t.w.on_grad([](X g) { return g; }); }, "adds a hook to"},
@@ -215,7 +215,7 @@ TEST_CASE("equal inputs, and inputs that are captured, are one variable: gradien
       return Results{g[a], g[x[0]]};
     });
     const auto zero = wrap([&](Inputs x) {
-      return Results{backward(sum(parameter_as(x[0], DType::bf16) * parameter_as(a, DType::bf16)))[a]};
+      return Results{backward(sum(cast_parameter(x[0], DType::bf16) * cast_parameter(a, DType::bf16)))[a]};
     });
     BitsOfAll r;
     for (int i = 0; i < 2; ++i)

@@ -223,11 +223,13 @@ TEST_CASE("file: what is appended to a file that has left its place is an error"
 
 TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files") {
   const Folder folder;
-  make_folder(folder / "a/b/c");
-  make_folder(folder / "a/b/c/");
+  detail::make_folder(folder / "a/b/c");
+  detail::make_folder(folder / "a/b/c/");
   CHECK(fs::is_directory(folder / "a/b/c"));
   write_file_atomically(folder / "file", "x");
-  const auto error = [](const std::string& path) { return error_of(Error::Kind::io, [&] { make_folder(path); }); };
+  const auto error = [](const std::string& path) {
+    return error_of(Error::Kind::io, [&] { detail::make_folder(path); });
+  };
   CHECK_HAS(error(folder / "file/sub"),
             "[file] cannot make or use the folder " + folder / "file/sub: Not a directory.");
   CHECK_HAS(error(folder / "file"), "Not a directory.");
@@ -237,7 +239,7 @@ TEST_CASE("file: make_folder makes parents, takes existing ones, refuses files")
   CHECK(!fs::exists(folder / "x"));
   fs::create_symlink("nowhere", folder / "dangling");
   CHECK_HAS(error(folder / "dangling/sub"), folder / "dangling is a symbolic link to nothing. Each part");
-  make_folder(folder / "x/../y", 0700);
+  detail::make_folder(folder / "x/../y", 0700);
   CHECK(int(fs::status(folder / "x").permissions()) == 0700);
   CHECK(int(fs::status(folder / "y").permissions()) == 0700);
 }
@@ -273,7 +275,7 @@ TEST_CASE("file: each errno of each system call has an advice that is true of it
       try {
         const FileLock lock(folder / ".lock");
         CHECK(lock.missing() == (call == "flock" ? reason : ""));
-        make_folder(folder / "a/b");
+        detail::make_folder(folder / "a/b");
         write_file_atomically(folder / "a/file", "x");
         AppendFile(folder / "a/log", AppendFile::Begin::empty).sync();
       } catch (const Error& e) {
@@ -292,8 +294,8 @@ TEST_CASE("file: each errno of each system call has an advice that is true of it
 TEST_CASE("file: each new folder is synchronised with the one it is in") {
   const Folder folder;
   const auto former = std::exchange(detail::file_call_hook, note_call);
-  make_folder(folder / "nn/deep/run/");
-  make_folder(folder / "nn/deep");
+  detail::make_folder(folder / "nn/deep/run/");
+  detail::make_folder(folder / "nn/deep");
   detail::file_call_hook = former;
   CHECK(g_calls == "mkdir open fsync mkdir open fsync mkdir open fsync ");
 }
@@ -303,23 +305,24 @@ TEST_CASE("file: what is at a path, or an error when nobody can tell") {
   write_file_atomically(folder / "file", "x");
   fs::create_symlink("b", folder / "a");
   fs::create_symlink("a", folder / "b");
-  CHECK((path_exists(folder / "file") && !is_folder(folder / "file")));
-  CHECK((path_exists(folder.path) && is_folder(folder.path)));
-  CHECK((!path_exists(folder / "none") && !path_exists(folder / "file/none") && !is_folder(folder / "none")));
+  CHECK((detail::path_exists(folder / "file") && !detail::is_folder(folder / "file")));
+  CHECK((detail::path_exists(folder.path) && detail::is_folder(folder.path)));
+  CHECK((!detail::path_exists(folder / "none") && !detail::path_exists(folder / "file/none") &&
+         !detail::is_folder(folder / "none")));
   const std::string what = "[file] cannot find out what " + folder / "a is: Too many levels of symbolic links. Check";
-  CHECK_SAYS_OF(io, path_exists(folder / "a"), what);
-  CHECK_SAYS_OF(io, is_folder(folder / "a"), what);
+  CHECK_SAYS_OF(io, detail::path_exists(folder / "a"), what);
+  CHECK_SAYS_OF(io, detail::is_folder(folder / "a"), what);
 }
 
 TEST_CASE("file: a relative path in a current folder that was removed is named") {
   const Folder folder;
   const fs::path before = fs::current_path();
-  CHECK(absolute_path("a/../b") == (before / "b").string());
+  CHECK(detail::absolute_path("a/../b") == (before / "b").string());
   fs::create_directory(folder / "gone");
   fs::current_path(folder / "gone");
   fs::remove(folder / "gone");
-  const std::string message = error_of(Error::Kind::io, [] { absolute_path("t.txt"); });
-  CHECK(absolute_path("/a/../b") == "/b");
+  const std::string message = error_of(Error::Kind::io, [] { detail::absolute_path("t.txt"); });
+  CHECK(detail::absolute_path("/a/../b") == "/b");
   fs::current_path(before);
   CHECK_HAS(message, "[file] t.txt is a relative path, and the current folder cannot be found: No such file");
 }
@@ -338,11 +341,11 @@ TEST_CASE("file: temporary files of killed processes are removed, those of livin
                               fmt::format("{}.{}-0.tmp", folder / "other", gone)};
   for (const std::string& name : kept) write_file_atomically(name, "x");
   for (int i = 0; i < 3; ++i) write_file_atomically(fmt::format("{}.{}-{}.tmp", path, gone, i), "x");
-  remove_leftovers(path);
+  detail::remove_leftovers(path);
   for (const std::string& name : kept) CHECK(fs::exists(name));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   write_file_atomically(fmt::format("{}.{}-9.tmp", path, gone), "x");
   write_file_atomically(path, "y");  // as does each writer of the file
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
-  remove_leftovers(folder / "none/model.safetensors");  // nothing there
+  detail::remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

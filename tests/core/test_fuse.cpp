@@ -19,7 +19,7 @@ LazyResult lazily(const Make& f) {
   LazyScope lazy;
   std::vector<Tensor> r = f();
   const uint64_t before = engine_stats().kernels;
-  evaluate(r);
+  eval(r);
   return {std::move(r), engine_stats().kernels - before};
 }
 enum class Bits { same, rounded };
@@ -185,7 +185,7 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
   struct Case {
     std::function<Tensor()> f;
     std::vector<Tensor> leaves;
-    bool same_bits;
+    bool detail::same_bits;
   };
   const std::vector<Case> cases = {
       {[&] {
@@ -204,7 +204,7 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
     CAPTURE(&c - cases.data());
     const auto gradients = [&](bool at_once) {
       const Tensor loss = c.f();
-      if (!at_once) evaluate({loss});
+      if (!at_once) eval({loss});
       GradMap g = backward(loss);
       std::vector<Tensor> r{loss.detach()};
       for (const Tensor& leaf : c.leaves) r.push_back(g[leaf]);
@@ -214,7 +214,7 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
     for (const bool at_once : {true, false}) {  // forward and backward in one evaluation, or in two
       LazyScope lazy;
       const std::vector<Tensor> got = gradients(at_once);
-      evaluate(got);
+      eval(got);
       for (size_t k = 0; k < want.size(); ++k) {
         CAPTURE(k);
         if (c.same_bits)
@@ -232,7 +232,7 @@ TEST_CASE("a rewritten op takes over what dies in it, and leaves no value in bet
     const auto before = engine_stats().planned_live_bytes;
     LazyScope lazy;
     const Tensor y = f();
-    evaluate({y});
+    eval({y});
     return engine_stats().planned_live_bytes - before;
   };
   const uint64_t one = uint64_t(n * n) * 4, h = uint64_t(n) * 2 * 4;
@@ -249,6 +249,6 @@ TEST_CASE("errors of a rewritten op name it and its layer, and what could not be
     loss = sum(y);
   }
   l.x.mutable_data<float>()[0] = 1;
-  CHECK_SAYS(evaluate({loss}), "[linear] input 0", "was changed after it was captured by this lazy op", "in layer");
+  CHECK_SAYS(eval({loss}), "[linear] input 0", "was changed after it was captured by this lazy op", "in layer");
   CHECK_SAYS(y.to_vector<float>(), "cannot be read: it failed before");
 }

@@ -35,9 +35,9 @@ TEST_CASE("lazy equals eager, and backward is lazy too") {
   const Tensor loss = mlp(x, w, b);
   const auto gl = backward(loss);
   CHECK(engine_stats().kernels == before.kernels);
-  CHECK_FALSE(loss.materialised());
+  CHECK_FALSE(loss.materialized());
   CHECK(gl[w].shape() == Shape{5, 4});  // layouts are known while lazy, views included
-  evaluate({loss, gl[w], gl[b]});
+  eval({loss, gl[w], gl[b]});
   CHECK(engine_stats().evaluations == before.evaluations + 1);
   CHECK(loss.item<float>() == eager.item<float>());
   CHECK(values(gl[w]) == values(ge[w]));
@@ -49,12 +49,12 @@ TEST_CASE("reading evaluates what is needed and nothing else") {
   CHECK(lazy_enabled());
   const Tensor a = x * 2.0, b = a + x, unused = tg::exp(x);
   CHECK(values(b) == values(x * 3.0));
-  CHECK(a.materialised());
-  CHECK(b.materialised());
-  CHECK_FALSE(unused.materialised());
+  CHECK(a.materialized());
+  CHECK(b.materialized());
+  CHECK_FALSE(unused.materialized());
   CHECK(b.data<float>()[0] == x.data<float>()[0] * 3);
   const auto n = engine_stats().evaluations;
-  evaluate({a, b, x, Tensor()});  // nothing is left to do
+  eval({a, b, x, Tensor()});  // nothing is left to do
   CHECK(engine_stats().evaluations == n);
 }
 TEST_CASE("an eager op on a lazy input runs both") {
@@ -65,9 +65,9 @@ TEST_CASE("an eager op on a lazy input runs both") {
     y = x * 2.0;
   }
   CHECK_FALSE(lazy_enabled());
-  CHECK_FALSE(y.materialised());
+  CHECK_FALSE(y.materialized());
   const Tensor z = y + x;
-  CHECK(z.materialised());
+  CHECK(z.materialized());
   CHECK(values(z) == values(x * 3.0));
 }
 TEST_CASE("a pending reader keeps the old value after assign") {
@@ -79,7 +79,7 @@ TEST_CASE("a pending reader keeps the old value after assign") {
     const Tensor view = transpose(w);
     w.assign(filled({2, 2}, 5.f));
     z = view + w;
-    CHECK_FALSE(y.materialised());
+    CHECK_FALSE(y.materialized());
   }
   CHECK(values(z) == std::vector<float>(4, 6));
   CHECK(values(y) == std::vector<float>(4, 2));
@@ -88,7 +88,7 @@ TEST_CASE("a pending reader keeps the old value after assign") {
   y = w + w;
   const Tensor late = transpose(w);
   adamw_step(w, m, v, filled({2, 2}, 1.f), {.weight_decay = 0}, 1, 1);
-  evaluate({w, m, v});
+  eval({w, m, v});
   CHECK(values(w)[0] == doctest::Approx(4));
   CHECK(values(y) == std::vector<float>(4, 10));
   CHECK(values(late) == std::vector<float>(4, 5));
@@ -98,7 +98,7 @@ TEST_CASE("a leaf that is written under a pending reader is found") {
   LazyScope lazy;
   const Tensor p = w + w;
   w.mutable_data<float>()[0] = 1;
-  CHECK_SAYS(evaluate({p}), "was changed after it was captured by this lazy op");
+  CHECK_SAYS(eval({p}), "was changed after it was captured by this lazy op");
 }
 TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emission") {
   const Tensor a = random({2, 3}, 1).label("tokens"), b = random({2, 3}, 2);
@@ -118,7 +118,7 @@ TEST_CASE("errors name op, values, rule and scope; in lazy mode the scope of emi
     }
     z = y + y;
   }
-  CHECK_SAYS(evaluate({z}), "[test_fragile] broke\n    in gpt.h.7.mlp");
+  CHECK_SAYS(eval({z}), "[test_fragile] broke\n    in gpt.h.7.mlp");
   CHECK_SAYS(values(z), "[test_fragile] cannot be read: it failed before: [test_fragile] broke");
   Tensor x = random({2}, 3).requires_grad_();
   {
@@ -155,7 +155,7 @@ TEST_CASE("plans: replayed for the same graph, made anew for other attributes, l
     return engine_stats().plans - before.plans;
   };
   const Tensor x = random({3, 3}, 1), wide = random<double>({3, 3}, 1), row = random({1, 3}, 2);
-  const auto run = [&](const Tensor& a, int64_t dim) { evaluate({sum(tg::exp(a * a), {dim})}); };
+  const auto run = [&](const Tensor& a, int64_t dim) { eval({sum(tg::exp(a * a), {dim})}); };
   made_by([&] { run(x, 0); });
   CHECK(made_by([&] { run(x, 0); }) == 0);
   CHECK(made_by([&] { run(random({3, 3}, 9), 0); }) == 0);
@@ -165,10 +165,10 @@ TEST_CASE("plans: replayed for the same graph, made anew for other attributes, l
   CHECK(made_by([&] { run(transpose(x), 0); }) == 1);
   CHECK(made_by([&] {
           const Tensor held = tg::exp(x * x);  // somebody reads it later
-          evaluate({sum(held, {0})});
+          eval({sum(held, {0})});
         }) == 1);
-  CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 2.0, {0})}); }) == 1);
-  CHECK(made_by([&] { evaluate({sum(tg::exp(x * x) * 3.0, {0})}); }) == 0);  // numbers change from step to step
+  CHECK(made_by([&] { eval({sum(tg::exp(x * x) * 2.0, {0})}); }) == 1);
+  CHECK(made_by([&] { eval({sum(tg::exp(x * x) * 3.0, {0})}); }) == 0);  // numbers change from step to step
 }
 TEST_CASE("a plan belongs to the layouts of its leaves") {
   const Tensor b = random({64, 64}, 2);
@@ -190,7 +190,7 @@ TEST_CASE("a replayed plan uses the numbers and random states of its own nodes")
   for (double s : {2.0, 5.0}) {
     LazyScope lazy;
     const Tensor y = dropout(x * s, 0.5, rng) + randn({8}, rng);
-    evaluate({y});
+    eval({y});
     got.push_back(values(y));
   }
   Rng again{3};
@@ -220,7 +220,7 @@ TEST_CASE("what the tape keeps inside one plan is not written over, and a plan o
       loss = sum(tg::tanh(a * w) + c);
       b = a + c;
     }
-    evaluate({loss, b});
+    eval({loss, b});
   };
   {
     NoGradScope off;

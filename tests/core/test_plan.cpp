@@ -18,7 +18,7 @@ uint64_t kernels_of(const std::function<Tensor()>& f) {
   LazyScope lazy;
   const Tensor y = f();
   const uint64_t before = engine_stats().kernels;
-  evaluate({y});
+  eval({y});
   return engine_stats().kernels - before;
 }
 std::vector<std::byte> lazy_bits(const std::function<Tensor()>& f) {
@@ -47,7 +47,7 @@ TEST_CASE("nodes that compute the same run once, unless they may differ") {
   LazyScope lazy;
   Tensor a = cumsum(x, 0), b = cumsum(x, 0), view = reshape(cumsum(x, 0), {8, 8}), unheld = cumsum(x, 0) + z;
   const uint64_t before = engine_stats().kernels;
-  evaluate({a, b, view, unheld});
+  eval({a, b, view, unheld});
   CHECK(engine_stats().kernels == before + 4);  // three sums, and what is added to one of them
   a.mutable_data<float>()[0] = 100;
   view.mutable_data<float>()[1] = 100;
@@ -65,7 +65,7 @@ TEST_CASE("what was merged is differentiated and kept as if it was not") {
   for (const bool at_once : {false, true}) {
     LazyScope lazy;
     const Tensor l = loss();
-    if (at_once) evaluate({l});  // the tape keeps what both share
+    if (at_once) eval({l});  // the tape keeps what both share
     CHECK(bits_of(backward(l)[x]) == bits_of(eager));
   }
 }
@@ -95,15 +95,15 @@ TEST_CASE("a chain of pointwise ops is one kernel, whoever else reads parts of i
   LazyScope lazy;  // a part that is held
   const Tensor a = tg::exp(x), b = a * 2.0, c = tg::tanh(b);
   const uint64_t before = engine_stats().kernels;
-  evaluate({c});
+  eval({c});
   CHECK(engine_stats().kernels == before + 1);
-  CHECK(a.materialised());
+  CHECK(a.materialized());
   CHECK(bits_of(b) == bits_of(tg::exp(x) * 2.0));
   CHECK(bits_of(c) == bits_of(tg::tanh(tg::exp(x) * 2.0)));
   Tensor y = x;  // a long one is cut
   for (int i = 0; i < 100; ++i) y = tg::tanh(y + 0.25);
   const uint64_t start = engine_stats().kernels;
-  evaluate({y});
+  eval({y});
   CHECK(engine_stats().kernels - start < 12);
 }
 TEST_CASE("chains give the bits of op after op: sizes about a tile, rows, columns, dtypes, any number of threads") {
@@ -145,7 +145,7 @@ TEST_CASE("a chain leaves nothing behind but what is held") {
     const Tensor y = f();
     reset_peak();
     const int64_t base = memory_stats().live;
-    evaluate({y});
+    eval({y});
     CHECK(memory_stats().live - base == kBytes);
     return memory_stats().peak - base;
   };
@@ -167,7 +167,7 @@ TEST_CASE(
       reset_peak();
       const int64_t base = memory_stats().live;
       const Tensor loss = model.step();
-      evaluate(model.roots(loss));
+      eval(model.roots(loss));
       peak = std::max(peak, memory_stats().peak - base);
     }
     return peak;
@@ -181,7 +181,7 @@ TEST_CASE(
     const Tensor a = matmul(x, x), b = matmul(a, a), c = matmul(b, a), d = matmul(c, c);
     root = sum(matmul(d, d));
   }
-  evaluate({root});
+  eval({root});
   CHECK(engine_stats().planned_bytes - before == 3 << 14);
 }
 TEST_CASE("steps run in an order that takes less memory: branch by branch") {
@@ -201,7 +201,7 @@ TEST_CASE("steps run in an order that takes less memory: branch by branch") {
     LazyScope lazy;
     const Tensor y = f();
     const auto before = engine_stats().planned_bytes;
-    evaluate({y});
+    eval({y});
     return std::pair(engine_stats().planned_bytes - before, bits_of(y));
   };
   const auto [bytes, bits] = planned();
@@ -224,13 +224,13 @@ TEST_CASE("passes can be switched off one by one, and change no bit") {
     const WithEnv passes("TG_PASSES", wrong);
     LazyScope lazy;
     const Tensor y = tg::exp(x) * x;
-    const std::string e = error_of([&] { evaluate({y}); });
+    const std::string e = error_of([&] { eval({y}); });
     CAPTURE(wrong);
     if (std::string(wrong) == "-fuse,") {
       CHECK(e == "no error");
       continue;
     }
-    CHECK_HAS(e, fmt::format("[evaluate] TG_PASSES is '{}', but '", wrong),
+    CHECK_HAS(e, fmt::format("[eval] TG_PASSES is '{}', but '", wrong),
               "-cse, -rewrite, -fuse, -order, -inplace, -arena and -branch");
   }
 }
@@ -242,7 +242,7 @@ TEST_CASE("a plan is written down as JSON") {
     LazyScope lazy;
     const NameScope scope("layer");
     const Tensor y = matmul(tg::exp(x) * 3.25, softmax(x) + softmax(x));
-    evaluate({y});
+    eval({y});
   }
   std::vector<fs::path> found;
   for (const auto& f : fs::directory_iterator(folder.path)) found.push_back(f.path());

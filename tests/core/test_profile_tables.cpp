@@ -152,7 +152,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   const Profile p = profiler.stop();
   const Folder folder;
   const std::string path = folder / "trace.json";
-  check_writable(path);
+  detail::check_writable(path);
   CHECK(folder.entries() == 0);
   write_trace(p, path);
   const Json j = own_json(read_file(path));
@@ -183,11 +183,11 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
 }
 TEST_CASE("profile trace: a place that cannot be written is an error before the work") {
   const Folder folder;
-  CHECK_SAYS(check_writable(folder.path), "it is a folder");
-  CHECK_SAYS(check_writable(folder / "none/trace.json"), "No such file or directory");
+  CHECK_SAYS(detail::check_writable(folder.path), "it is a folder");
+  CHECK_SAYS(detail::check_writable(folder / "none/trace.json"), "No such file or directory");
   const std::string path = folder / "old.json";
   write_file_atomically(path, "old");
-  check_writable(path);
+  detail::check_writable(path);
   CHECK(read_file(path) == "old");
   CHECK(folder.entries() == 1);
 }

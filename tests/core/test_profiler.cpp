@@ -120,7 +120,7 @@ TEST_CASE("profiler: kernels of lazy ops belong to the ranges in which the ops w
   }
   {
     const ProfileRange reading("reading");
-    evaluate({y});
+    eval({y});
   }
   CHECK(kernels_of(profiler.stop()) == Strings{"matmul in a", "sum in b of norm"});
 }
@@ -130,7 +130,7 @@ TEST_CASE("profiler: a chain of lazy ops is one kernel, by the names of all") {
   {
     const LazyScope lazy;
     const Tensor y = tg::exp(tg::tanh(x) * x);
-    evaluate({y});
+    eval({y});
   }
   const Profile p = profiler.stop();
   CHECK(kernels_of(p) == Strings{"tanh+mul+exp"});

@@ -13,7 +13,7 @@
 using namespace tg;
 namespace {
 std::vector<OpInfo> library_ops() {  // without those that tests define
-  auto ops = all_ops();
+  auto ops = detail::all_ops();
   std::erase_if(ops, [](auto& o) { return o.name.starts_with("test_"); });
   return ops;
 }
@@ -21,7 +21,7 @@ std::vector<OpInfo> library_ops() {  // without those that tests define
 
 TEST_CASE("every op has a CPU kernel, is a view, or composes") {
   std::set<std::string_view> kernels;
-  for (auto& k : all_kernels())
+  for (auto& k : detail::all_kernels())
     if (k.backend == Backend::cpu) kernels.insert(k.op);
   std::set<std::string_view> names;
   for (auto& o : library_ops()) {
@@ -36,13 +36,13 @@ TEST_CASE("every op has a CPU kernel, is a view, or composes") {
 }
 TEST_CASE("every kernel belongs to an op, and each level to one file and line of it") {
   std::set<std::string_view> names;
-  for (auto& o : all_ops()) names.insert(o.name);
+  for (auto& o : detail::all_ops()) names.insert(o.name);
   std::map<std::pair<std::string_view, Backend>, std::vector<KernelInfo>> kernels;
-  for (auto& k : all_kernels()) {
+  for (auto& k : detail::all_kernels()) {
     CAPTURE(k.op);
     CHECK(names.contains(k.op));
     CHECK((k.level == 1 || k.level == 3 || k.level == 4));
-    CHECK(k.level <= isa_level());
+    CHECK(k.level <= detail::isa_level());
     CHECK(k.line > 0);
     if (!k.op.starts_with("test_")) CHECK(k.file.starts_with(k.backend == Backend::cuda ? "cuda/" : "cpu/"));
     kernels[{k.op, k.backend}].push_back(k);
@@ -59,7 +59,7 @@ TEST_CASE("every kernel belongs to an op, and each level to one file and line of
 }
 TEST_CASE("a kernel file has the baseline alone or all levels") {
   std::map<std::string_view, std::set<int>> levels;
-  for (auto& k : all_kernels())
+  for (auto& k : detail::all_kernels())
     if (!k.op.starts_with("test_")) levels[k.file].insert(k.level);
   const std::set<int> all = levels["cpu/kernels/matmul.cpp"], baseline{1};
   REQUIRE(all.contains(1));
@@ -69,22 +69,22 @@ TEST_CASE("a kernel file has the baseline alone or all levels") {
   }
 }
 TEST_CASE("TG_ISA lowers the level and never raises it") {
-  CHECK((isa_level() == 1 || isa_level() == 3 || isa_level() == 4));
-  if (const char* wish = std::getenv("TG_ISA")) CHECK(isa_level() <= std::max(1, std::atoi(wish)));
+  CHECK((detail::isa_level() == 1 || detail::isa_level() == 3 || detail::isa_level() == 4));
+  if (const char* wish = std::getenv("TG_ISA")) CHECK(detail::isa_level() <= std::max(1, std::atoi(wish)));
 }
 TEST_CASE("TG_ISA that is no level is an error") {
   const WithEnv right("TG_ISA", "3");
-  CHECK(kernel_level(Backend::cpu) >= 1);
+  CHECK(detail::kernel_level(Backend::cpu) >= 1);
   for (const char* wrong : {"rubbish", "", "2", "99", "-3", "3x"}) {
     const WithEnv env("TG_ISA", wrong);
     const std::string what = fmt::format("[kernels] TG_ISA is '{}'. It must be 1, 3 or 4", wrong);
-    CHECK_SAYS_OF(value, kernel_level(Backend::cpu), what);
+    CHECK_SAYS_OF(value, detail::kernel_level(Backend::cpu), what);
     CHECK_SAYS_OF(value, runtime_of(Device::cpu()).describe(0), what);
   }
 }
 TEST_CASE("the CPU is described by the level of its kernels") {
-  const int level = kernel_level(Backend::cpu);
-  CHECK(level <= isa_level());
+  const int level = detail::kernel_level(Backend::cpu);
+  CHECK(level <= detail::isa_level());
   CHECK_HAS(runtime_of(Device::cpu()).describe(0),
             level == 1 ? "baseline instructions" : fmt::format("x86-64-v{}", level));
 }

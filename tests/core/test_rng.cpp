@@ -64,9 +64,10 @@ double chi_squared(const std::vector<int>& seen) {
 TEST_CASE("rng: Philox4x32-10 known answers") {
   // The vectors of the paper's reference implementation.
   using A = std::array<uint32_t, 4>;
-  CHECK(list(tg::philox4x32({0, 0, 0, 0}, 0)) == A{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(list(tg::philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t(0))) == A{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(list(tg::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, key(0xa4093822, 0x299f31d0))) ==
+  CHECK(list(tg::detail::philox4x32({0, 0, 0, 0}, 0)) == A{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(list(tg::detail::philox4x32({~0u, ~0u, ~0u, ~0u}, ~uint64_t(0))) ==
+        A{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(list(tg::detail::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, key(0xa4093822, 0x299f31d0))) ==
         A{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
@@ -74,8 +75,9 @@ TEST_CASE("rng: words are indexed from the offset, in blocks of four") {
   const Rng at{7, (uint64_t(1) << 32) - 2};  // the block number crosses 32 bits
   for (uint64_t i = 0; i < 40; ++i) {
     const uint64_t n = at.offset + i / 4;
-    CHECK(tg::random_word(at, i) == list(tg::philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, 7))[i % 4]);
-    CHECK(tg::random_word(Rng{7, at.offset + 3}, i) == tg::random_word(at, i + 12));
+    CHECK(tg::detail::random_word(at, i) ==
+          list(tg::detail::philox4x32({uint32_t(n), uint32_t(n >> 32), 0, 0}, 7))[i % 4]);
+    CHECK(tg::detail::random_word(Rng{7, at.offset + 3}, i) == tg::detail::random_word(at, i + 12));
   }
   Rng rng{7, 10};
   CHECK(rng.take(0) == Rng{7, 10});
@@ -113,24 +115,24 @@ TEST_CASE("rng: bulk functions equal the per-index ones, bit by bit") {
     rng.fill_truncated_normal(t, 0.3f, 1.7f);
     CHECK(rng.offset == at.offset + (n + 3) / 4);
     for (size_t i = 0; i < n; ++i) {
-      REQUIRE(same(u[i], std::fma(tg::uniform(tg::random_word(at, i)), 0.7f + 3.0f, -3.0f)));
-      REQUIRE(same(z[i], std::fma(tg::normal(at, i), 1.7f, 0.3f)));
-      REQUIRE(same(t[i], std::fma(tg::truncated_normal(tg::random_word(at, i)), 1.7f, 0.3f)));
+      REQUIRE(same(u[i], std::fma(tg::detail::uniform(tg::detail::random_word(at, i)), 0.7f + 3.0f, -3.0f)));
+      REQUIRE(same(z[i], std::fma(tg::detail::normal(at, i), 1.7f, 0.3f)));
+      REQUIRE(same(t[i], std::fma(tg::detail::truncated_normal(tg::detail::random_word(at, i)), 1.7f, 0.3f)));
     }
   }
   Rng a{1, 0}, b{1, 0};
-  CHECK(same(a.uniform(), tg::uniform(tg::random_word(b, 0))));
-  CHECK(same(a.normal(), tg::normal(Rng{1, 1}, 0)));
+  CHECK(same(a.uniform(), tg::detail::uniform(tg::detail::random_word(b, 0))));
+  CHECK(same(a.normal(), tg::detail::normal(Rng{1, 1}, 0)));
   CHECK(a.offset == 2);
 }
 
 TEST_CASE("rng: vector loops give the bits of single calls") {
   const Rng at{2024, 3};
   std::vector<float> looped(4099);
-  for (size_t i = 0; i < looped.size(); ++i) looped[i] = tg::normal(at, i);  // vectorised when optimised
+  for (size_t i = 0; i < looped.size(); ++i) looped[i] = tg::detail::normal(at, i);  // vectorised when optimised
   for (size_t i = 0; i < looped.size(); ++i) {
     const volatile uint64_t index = i;  // keeps this loop scalar
-    REQUIRE(same(looped[i], tg::normal(at, index)));
+    REQUIRE(same(looped[i], tg::detail::normal(at, index)));
   }
 }
 
@@ -150,8 +152,8 @@ TEST_CASE("rng: truncated normals are the inverse of their distribution function
   double worst = 0;
   float last = -1;
   const auto check = [&](uint32_t word) {
-    const float x = tg::truncated_normal(word);
-    REQUIRE(same(tg::truncated_normal(word | 0x80000000u), -x));
+    const float x = tg::detail::truncated_normal(word);
+    REQUIRE(same(tg::detail::truncated_normal(word | 0x80000000u), -x));
     REQUIRE(x >= last);
     last = x;
     // Newton's steps to the solution of erf(z / sqrt 2) = v; near v = 1 they use 1 - v.
@@ -169,8 +171,8 @@ TEST_CASE("rng: truncated normals are the inverse of their distribution function
   for (uint32_t word = 0x7fffffffu - 50000; word <= 0x7fffffffu; ++word) check(word);
   CHECK(worst <= 4);
   CHECK(worst > 0.25);
-  CHECK(tg::truncated_normal(0x7fffffffu) <= 3.0f);
-  CHECK(tg::truncated_normal(0x7fffffffu) > 2.999999f);
+  CHECK(tg::detail::truncated_normal(0x7fffffffu) <= 3.0f);
+  CHECK(tg::detail::truncated_normal(0x7fffffffu) > 2.999999f);
 }
 
 TEST_CASE("rng: distribution of truncated normals") {
@@ -193,12 +195,12 @@ TEST_CASE("rng: distribution of truncated normals") {
 }
 
 TEST_CASE("rng: extreme words") {
-  CHECK(tg::uniform(0) == 0.0f);
-  CHECK(tg::uniform(~0u) == 1.0f - 0x1p-24f);
+  CHECK(tg::detail::uniform(0) == 0.0f);
+  CHECK(tg::detail::uniform(~0u) == 1.0f - 0x1p-24f);
   for (uint32_t radius : {0u, 1u, 255u, 256u, ~0u})
     for (uint32_t angle : {0u, 0x40000000u, 0x80000000u, ~0u}) {
       float a, b;
-      tg::normal_pair(radius, angle, a, b);
+      tg::detail::normal_pair(radius, angle, a, b);
       CHECK(std::isfinite(a));
       CHECK(std::isfinite(b));
       // a^2 + b^2 = -2 log((radius + 1/2) / 2^32)
@@ -261,23 +263,24 @@ TEST_CASE("rng: permuted") {
     CAPTURE(n);
     std::vector<bool> seen(n);
     for (uint64_t i = 0; i < n; ++i) {
-      const uint64_t to = permuted(Rng{7}, i, n);
+      const uint64_t to = detail::permuted(Rng{7}, i, n);
       REQUIRE(to < n);
       CHECK(!seen[to]);
       seen[to] = true;
     }
   }
   const uint64_t most = ~uint64_t(0);  // no memory has a list of this size
-  CHECK(permuted(Rng{1}, most - 1, most) < most);
-  CHECK_THROWS_WITH_AS(permuted(Rng{1}, 0, 0), doctest::Contains("[permuted] place 0 is outside of [0, 0)"), tg::Error);
-  CHECK_THROWS_AS(permuted(Rng{1}, 3, 3), tg::Error);
-  CHECK(permuted(Rng{1}, 0, most) != permuted(Rng{1}, 1, most));
-  CHECK(permuted(Rng{1, 5}, 3, 1000) == permuted(Rng{1}, 3, 1000));
+  CHECK(detail::permuted(Rng{1}, most - 1, most) < most);
+  CHECK_THROWS_WITH_AS(detail::permuted(Rng{1}, 0, 0), doctest::Contains("[permuted] place 0 is outside of [0, 0)"),
+                       tg::Error);
+  CHECK_THROWS_AS(detail::permuted(Rng{1}, 3, 3), tg::Error);
+  CHECK(detail::permuted(Rng{1}, 0, most) != detail::permuted(Rng{1}, 1, most));
+  CHECK(detail::permuted(Rng{1, 5}, 3, 1000) == detail::permuted(Rng{1}, 3, 1000));
   // Each of the 24 orders of 4: 1000 expected, standard deviation 31.
   std::map<uint64_t, int> count;
   for (uint64_t seed = 0; seed < 24'000; ++seed) {
     uint64_t order = 0;
-    for (uint64_t i = 0; i < 4; ++i) order = order * 4 + permuted(Rng{seed}, i, 4);
+    for (uint64_t i = 0; i < 4; ++i) order = order * 4 + detail::permuted(Rng{seed}, i, 4);
     ++count[order];
   }
   CHECK(count.size() == 24);

@@ -51,7 +51,7 @@ TEST_CASE("five lazy steps with warm-up and dropout: one evaluation each, one pl
     const EngineStats start = engine_stats();
     const Tensor loss = model.step();
     CHECK(engine_stats().kernels == start.kernels);  // nothing was flushed by backward or by assign
-    evaluate(model.roots(loss));
+    eval(model.roots(loss));
     CHECK(engine_stats().evaluations == start.evaluations + 1);
     std::vector<bool> mask;
     for (float f : values(model.dropped)) mask.push_back(f != 0);
@@ -81,7 +81,7 @@ TEST_CASE("the step's memory does not grow by P: the optimiser writes in place")
       {
         Mode mode(lazy);
         const Tensor loss = model.step();
-        evaluate(model.roots(loss));
+        eval(model.roots(loss));
       }
       model.dropped = Tensor();
       const MemoryStats after = memory_stats();
@@ -114,7 +114,7 @@ TEST_CASE("a thousand tiny steps leave memory where it was") {
       for (int i = 0; i < n; ++i) {
         Mode mode(lazy);
         const Tensor loss = model.step();
-        evaluate(model.roots(loss));
+        eval(model.roots(loss));
       }
       return memory_stats();
     };
@@ -130,7 +130,7 @@ TEST_CASE("somebody who holds the old value keeps it, and gets another plan") {
     const auto run = [&](SmallTraining& m) {
       Mode mode(lazy);
       const Tensor loss = m.step();
-      evaluate(m.roots(loss));
+      eval(m.roots(loss));
     };
     run(model), run(twin);
     const Tensor snapshot = model.params[0].w.detach(), row = slice(model.params[1].w, 0, 2, 3);
@@ -153,7 +153,7 @@ TEST_CASE("a step whose tape is retained does not write into what the tape saved
     const auto g = backward(loss, {.retain_graph = true});
     const auto dx = values(g[x]);
     adamw_step(w, m, v, g[w], {}, 0.1, 1);
-    evaluate({w, m, v});
+    eval({w, m, v});
     CHECK(values(backward(loss)[x]) == dx);  // the old w, still there
   }
 }
@@ -167,7 +167,7 @@ TEST_CASE("several steps in one evaluation: a leaf that is still lazy is a leaf"
     for (int i = 0; i < 3; ++i) losses.push_back(model.step());
     CHECK(engine_stats().kernels == before.kernels);
     const auto roots = model.roots(losses[2]);
-    evaluate(roots);
+    eval(roots);
     CHECK(engine_stats().evaluations == before.evaluations + 1);
     for (auto& l : losses) got.push_back(l.item<float>());
   }
@@ -182,7 +182,7 @@ TEST_CASE("a detached loss does not keep the tape") {
     {
       const Tensor loss = sum(tg::tanh(tg::tanh(x)));
       kept = loss.detach();
-      evaluate({kept});
+      eval({kept});
     }
     CHECK(memory_stats().live < base + 64);
     CHECK(kept.item<float>() > 0);
@@ -194,7 +194,7 @@ TEST_CASE("clipping by the global norm inside the step needs no evaluation of it
     Tensor w = random({4, 4}, 1).requires_grad_();
     const Tensor twin = w.detach() * 1.0, m = filled({4, 4}, 0.f), v = filled({4, 4}, 0.f);
     const Tensor m2 = filled({4, 4}, 0.f), v2 = filled({4, 4}, 0.f);
-    evaluate({twin});
+    eval({twin});
     const Tensor g = backward(sum(w * w))[w], norm = global_norm({g});
     const auto evaluations = engine_stats().evaluations;
     adamw_step(w, m, v, g, {}, 0.1, 1, norm, 0.5);
@@ -202,7 +202,7 @@ TEST_CASE("clipping by the global norm inside the step needs no evaluation of it
     const double scale = 0.5 / (double(norm.item<float>()) + 1e-6);
     CHECK(scale < 1);
     adamw_step(twin, m2, v2, g * scale, {}, 0.1, 1);
-    evaluate({w, m, v, twin, m2, v2});
+    eval({w, m, v, twin, m2, v2});
     CHECK(distance(m, m2) < 1e-6);  // one rounding of the product apart
     CHECK(distance(v, v2) < 1e-6);
     CHECK(distance(w, twin) < 1e-6);
@@ -226,7 +226,7 @@ template <class Step> void check_one_kernel(bool moments, bool second, Step step
       {
         Mode mode(lazy);
         step(together, 0, 600, t, global_norm(together.g));
-        evaluate(all);
+        eval(all);
       }
       CHECK(engine_stats().kernels == kernels + 3);  // the norm and the step
       CHECK(addresses(all) == before);
@@ -271,7 +271,7 @@ TEST_CASE("a step of many tensors moves only those whose old value is held, or w
     {
       Mode mode(lazy);
       model.step(1, 0.5);
-      evaluate(all);
+      eval(all);
     }
     const auto after = addresses(all);
     for (size_t i = 0; i < all.size(); ++i) {
@@ -296,7 +296,7 @@ TEST_CASE("the plan of a step: one for every rate and number, another for other 
     const auto before = engine_stats();
     LazyScope lazy;
     model.step(t, 0.5);
-    evaluate(all);
+    eval(all);
     CHECK(engine_stats().plans + engine_stats().replays == before.plans + before.replays + 1);
     return engine_stats().plans - before.plans;
   };

@@ -57,7 +57,7 @@ TEST_CASE("a graph continued in a second thread") {
     std::thread([&] {
       Mode inner(lazy);
       g = backward(tail(h));
-      evaluate({g[x], g[w]});
+      eval({g[x], g[w]});
       h = Tensor();
     }).join();
     CHECK(values(g[x]) == values(expected[x]));
@@ -124,7 +124,7 @@ TEST_CASE("a model is read while it is trained") {
         return;
       }
       for (float last = 0; !done;) {
-        const std::vector<float> now = values(parameter_as(w, DType::f32) * 1.0);
+        const std::vector<float> now = values(cast_parameter(w, DType::f32) * 1.0);
         torn +=
             std::ranges::adjacent_find(now, std::not_equal_to<>()) != now.end() && way != 2;  // a replay is in place
         torn += now[0] < last, last = now[0];
@@ -207,12 +207,12 @@ TEST_CASE("sums over ranks in a thread keep the values that they began with: eag
   const auto ranks = std::make_shared<EchoRank>();
   ranks->slow = true;
   const Tensor first = random<float>({200, 200}, 1), second = random<float>({200, 200}, 2);
-  const auto hollow = Communicator::hollow(2);
+  const auto fake = Communicator::fake(2);
   const auto f = [&](Inputs in) {
     const Tensor w = in[0].detach() * 1.0, v = in[0].detach() * 1.0;
     PendingSums sums = start_all_reduce(std::array{w, v}, ranks);
     w.assign(in[1] + 1.0);
-    all_gather_parts(std::array{v}, {0, 0, v.numel()}, hollow);  // updates v in place, if it may
+    all_gather_parts(std::array{v}, {0, 0, v.numel()}, fake);  // updates v in place, if it may
     Tensor more = in[1];
     for (int i = 0; i < 5; ++i) more = more + w * v;  // takes memory that is free
     const Tensors all = sums.finish();
@@ -261,9 +261,9 @@ TEST_CASE("sums over ranks in a thread have ended when their memory is freed, wh
     const LazyScope lazy;
     PendingSums sums = start();
     const Tensor bad = looked_up(index_of(7));
-    if (failed_before) CHECK_SAYS(evaluate({bad}), "[embedding] id 7 at position");
+    if (failed_before) CHECK_SAYS(eval({bad}), "[embedding] id 7 at position");
     const Tensor sum = sums.finish()[0];
-    CHECK_SAYS(evaluate(std::array{bad, sum}), failed_before ? "it failed before" : "[embedding] id 7 at position");
+    CHECK_SAYS(eval(std::array{bad, sum}), failed_before ? "it failed before" : "[embedding] id 7 at position");
     CHECK(has_ended());
   }
   const auto compiled = compile([&](Inputs in) {

@@ -133,12 +133,12 @@ TEST_CASE("slab: freed blocks are distinct when they come back, and need no new 
   for (size_t n : {64, 192, 1024}) {
     int64_t first = 0;
     for (int round = 0; round < 3; ++round) {
-      for (void*& b : blocks) std::memset(b = slab_alloc(n), round, n);
+      for (void*& b : blocks) std::memset(b = tg::detail::slab_alloc(n), round, n);
       CHECK(std::set<void*>(blocks.begin(), blocks.end()).size() == blocks.size());
-      if (round == 0) first = slab_bytes();
+      if (round == 0) first = tg::detail::slab_bytes();
       if (kKeeps) CHECK(first >= 3000 * int64_t(n));
-      CHECK(slab_bytes() == first);
-      for (void* b : blocks) slab_free(b, n);
+      CHECK(tg::detail::slab_bytes() == first);
+      for (void* b : blocks) tg::detail::slab_free(b, n);
     }
   }
 }
@@ -151,18 +151,18 @@ TEST_CASE("slab: blocks freed in another thread than the one that allocates come
     std::thread other([&] {
       for (int r = 0; r < kRounds; ++r) {
         while (turn != 2 * r + 1) std::this_thread::yield();
-        for (void* b : blocks) slab_free(b, n);
+        for (void* b : blocks) tg::detail::slab_free(b, n);
         ++turn;
       }
     });
     int64_t first = 0;
     for (int r = 0; r < kRounds; ++r) {
-      for (void*& b : blocks) std::memset(b = slab_alloc(n), r, n);
-      if (r == 0) first = slab_bytes();
+      for (void*& b : blocks) std::memset(b = tg::detail::slab_alloc(n), r, n);
+      if (r == 0) first = tg::detail::slab_bytes();
       ++turn;
       while (turn != 2 * r + 2) std::this_thread::yield();
     }
-    CHECK(slab_bytes() <= first + 3 * (64 << 10));  // two chunks and a block remain
+    CHECK(tg::detail::slab_bytes() <= first + 3 * (64 << 10));  // two chunks and a block remain
     other.join();
   }
 }
@@ -171,7 +171,7 @@ TEST_CASE("allocator: blocks freed in other threads come back, and the counters 
   Allocator& a = cpu_allocator();
   a.empty_cache();
   const MemoryStats s0 = a.stats();
-  const int64_t slab = slab_bytes();
+  const int64_t slab = tg::detail::slab_bytes();
   constexpr size_t kBlocks = 20000;
   std::vector<void*> blocks(kBlocks);
   auto size = [](size_t i) { return i % 7 * 160 + i % 500 / 499 * 100000; };  // 0 to 960, rarely 100 000
@@ -194,7 +194,7 @@ TEST_CASE("allocator: blocks freed in other threads come back, and the counters 
   CHECK(a.stats().live == s0.live);
   CHECK(a.stats().total == s0.total + 3 * (sum + 2 * 20000 * 64));
   // Three rounds in the memory of one: freed blocks are used again (classes waste less than 2 x).
-  CHECK(a.stats().cached + slab_bytes() < slab + 2 * sum);
+  CHECK(a.stats().cached + tg::detail::slab_bytes() < slab + 2 * sum);
   a.empty_cache();
   CHECK(a.stats().cached == 0);
 }

@@ -51,7 +51,7 @@ template <class T> Tensor matrix(int64_t rows, int64_t cols, uint64_t seed) {
   return random<T>({rows, cols}, seed, std::is_same_v<T, float> ? -1 : -0.9, 1);
 }
 // False on the baseline, where Eigen computes.
-bool own_tiles() { return kernel_level(Backend::cpu) >= 3; }
+bool own_tiles() { return tg::detail::kernel_level(Backend::cpu) >= 3; }
 
 template <class T> void check_sizes(int64_t m, int64_t n, int64_t k) {
   const Tensor a = matrix<T>(m, k, uint64_t(m)), b = matrix<T>(k, n, uint64_t(n + k));

@@ -40,7 +40,7 @@ Tensor part(const Tensor& t, int64_t i) {  // t[i]
   return reshape(slice(t, 0, i, i + 1), Shape(t.shape().begin() + 1, t.shape().end()));
 }
 // False for the baseline's f32, by Eigen.
-bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || kernel_level(Backend::cpu) >= 3; }
+bool rows_alone(Bf16Path path) { return path != Bf16Path::f32 || tg::detail::kernel_level(Backend::cpu) >= 3; }
 }  // namespace
 
 TEST_CASE("bf16 products of many sizes and layouts against f64; a row alone has the same bits") {
@@ -155,7 +155,7 @@ TEST_CASE("TG_BF16 names a way that this machine has, or products and describe()
   const Tensor a = random_bf16({2, 2}, 1);
   const auto error = [&](const char* value) {
     const WithEnv env("TG_BF16", value);
-    return error_of([&] { evaluate({matmul(a, a)}); });
+    return error_of([&] { eval({matmul(a, a)}); });
   };
   CHECK(error("f32") == "no error");
   for (const char* wrong : {"avx", "", "AMX"}) {

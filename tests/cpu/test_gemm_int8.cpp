@@ -30,7 +30,7 @@ template <class F> void for_each_way(F&& f) {
     const WithEnv env("TG_INT8", name);
     CAPTURE(name);
     for (const Int8Level& l : int8_levels()) {
-      if (l.level < least_level(path) || l.level > kernel_level(Backend::cpu)) continue;
+      if (l.level < least_level(path) || l.level > tg::detail::kernel_level(Backend::cpu)) continue;
       CAPTURE(l.level);
       f(l);
     }
@@ -185,7 +185,7 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
     }
   }
   CHECK(has(cpu::int8_path()));
-  CHECK((cpu::int8_path() == Int8Path::plain) == (kernel_level(Backend::cpu) < 3));
+  CHECK((cpu::int8_path() == Int8Path::plain) == (tg::detail::kernel_level(Backend::cpu) < 3));
   for (const Int8Path path : cpu::kInt8Paths) {
     const std::string name(name_of(path));
     CAPTURE(name);
@@ -197,7 +197,7 @@ TEST_CASE("TG_INT8 names a way that this machine has, or products and describe()
     }
     CHECK(cpu::int8_path() == path);
     for (const Int8Level& level : int8_levels())  // even without its instructions
-      if (level.level <= kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
+      if (level.level <= tg::detail::kernel_level(Backend::cpu)) compare(level, c, Lies::by_rows, Lies::by_columns);
     CHECK(has(runtime_of(Device::cpu()).describe(0), "int8 by ") ==
           (least_level(path) == 4 || path == Int8Path::avx_vnni));
   }

@@ -68,10 +68,10 @@ TEST_CASE("medium: the product of operands rounded to bf16, in all layouts, with
       for (const Store of_a : kStores)
         for (const Store of_b : kStores) {
           CAPTURE_ALL(int(of_a), int(of_b));
-          const Tensor x = stored(a, of_a), w = stored(b, of_b), y = matmul(x, w, {.products = kMedium});
+          const Tensor x = stored(a, of_a), w = stored(b, of_b), y = matmul(x, w, {.precision = kMedium});
           CHECK(errors_of(y, narrow(a), narrow(b)).most < 1e-6);
           CHECK(bits_of(y) != bits_of(matmul(x, w)));
-          CHECK(bits_of(on_one_thread([&] { return matmul(x, w, {.products = kMedium}); })) == bits_of(y));
+          CHECK(bits_of(on_one_thread([&] { return matmul(x, w, {.precision = kMedium}); })) == bits_of(y));
         }
     }
   });
@@ -85,15 +85,15 @@ TEST_CASE("high: errors are not larger than those of highest, on four kinds of d
         CAPTURE_ALL(kind, k);
         const auto [a, b] = data(kind, 190, 150, k);
         const Errors highest = errors_of(matmul(a, b), a, b);
-        const Tensor y = matmul(a, b, {.products = kHigh});
+        const Tensor y = matmul(a, b, {.precision = kHigh});
         const Errors high = errors_of(y, a, b);
         CHECK(high.rms <= highest.rms);
         CHECK(high.most <= highest.most);
         CHECK(bits_of(y) != bits_of(matmul(a, b)));
         for (const Store of_a : {Store::transposed, Store::strided})
           for (const Store of_b : {Store::transposed, Store::strided})
-            CHECK(bits_of(matmul(stored(a, of_a), stored(b, of_b), {.products = kHigh})) == bits_of(y));
-        CHECK(bits_of(on_one_thread([&, &a = a, &b = b] { return matmul(a, b, {.products = kHigh}); })) == bits_of(y));
+            CHECK(bits_of(matmul(stored(a, of_a), stored(b, of_b), {.precision = kHigh})) == bits_of(y));
+        CHECK(bits_of(on_one_thread([&, &a = a, &b = b] { return matmul(a, b, {.precision = kHigh}); })) == bits_of(y));
       }
   });
 }
@@ -102,7 +102,7 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
   NoGradScope off;
   constexpr int64_t kM = 70, kN = 150, kK = 200;
   for_parts_paths([] {
-    const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.products = kHigh});
+    const Tensor a = gaussian({kM, kK}, 1), b = gaussian({kK, kN}, 2), clean = matmul(a, b, {.precision = kHigh});
     const auto with = [&](double factor, std::optional<float> element) {
       auto v = values(a);
       for (int64_t t = 0; t < kK; ++t) v[size_t(33 * kK + t)] *= float(factor);
@@ -110,12 +110,12 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
       return tensor<float>(v, {kM, kK});
     };
     const auto check = [&](const Tensor& x) {
-      const Tensor high = matmul(x, b, {.products = kHigh}), highest = matmul(x, b);
+      const Tensor high = matmul(x, b, {.precision = kHigh}), highest = matmul(x, b);
       CHECK(bits_of(slice(high, 0, 33, 34)) == bits_of(slice(highest, 0, 33, 34)));
       CHECK(bits_of(slice(high, 0, 0, 33)) == bits_of(slice(clean, 0, 0, 33)));
       CHECK(bits_of(slice(high, 0, 34, kM)) == bits_of(slice(clean, 0, 34, kM)));
       const Tensor bt = transpose(b, 0, 1), xt = transpose(x, 0, 1);
-      CHECK(bits_of(matmul(bt, xt, {.products = kHigh})) == bits_of(matmul(bt, xt)));
+      CHECK(bits_of(matmul(bt, xt, {.precision = kHigh})) == bits_of(matmul(bt, xt)));
     };
     for (const float element : {kInf, -kInf, std::nanf(""), 3.4e38f, -3.4e38f}) {
       CAPTURE(element);
@@ -127,10 +127,10 @@ TEST_CASE("high: what is infinite, NaN, very large or very small is as highest h
     }
     // Denormal or overflowing products of normal operands.
     for (const auto& [of_a, of_b] : {std::pair(1e-20, 1e-20), std::pair(1e25, 1e15)})
-      CHECK(bits_of(matmul(a * of_a, b * of_b, {.products = kHigh})) == bits_of(matmul(a * of_a, b * of_b)));
+      CHECK(bits_of(matmul(a * of_a, b * of_b, {.precision = kHigh})) == bits_of(matmul(a * of_a, b * of_b)));
     // Zeros are not small numbers.
     const Tensor mask = (random({kM, 1}, 3, 0, 1) > 0.5).to(DType::f32);
-    CHECK(values(matmul(a * mask, b, {.products = kHigh})) == values(clean * mask));
+    CHECK(values(matmul(a * mask, b, {.precision = kHigh})) == values(clean * mask));
   });
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("high and medium: linear with bias and activation, batches, few rows, 
   for_parts_paths([] {
     for (const MatmulPrecision p : {kHigh, kMedium}) {
       const MatmulPrecisionScope scope(p);
-      const auto product = [&](const Tensor& a, const Tensor& b) { return matmul(a, b, {.products = p}); };
+      const auto product = [&](const Tensor& a, const Tensor& b) { return matmul(a, b, {.precision = p}); };
       const Tensor x = gaussian({5, 30, 72}, 1), w = gaussian({130, 72}, 2), bias = gaussian({130}, 3);
       const Tensor flat = product(reshape(x, {150, 72}), transpose(w, 0, 1));
       CHECK(bits_of(linear(x, w)) == bits_of(flat));
@@ -153,7 +153,7 @@ TEST_CASE("high and medium: linear with bias and activation, batches, few rows, 
               bits_of(slice(slice(y, 0, i, i + 1), 1, j, j + 1)) ==
               bits_of(product(reshape(slice(a, 0, i, i + 1), {120, 110}), reshape(slice(b, 0, j, j + 1), {110, 100}))));
       const Tensor few = gaussian({4, 600}, 6), many = gaussian({600, 700}, 7);
-      CHECK(bits_of(matmul(few, many)) == bits_of(matmul(few, many, {.products = kHighest})));
+      CHECK(bits_of(matmul(few, many)) == bits_of(matmul(few, many, {.precision = kHighest})));
       CHECK(matmul(gaussian({0, 8}, 1), gaussian({8, 4}, 2)).numel() == 0);
       for (const float z : values(matmul(zeros({200, 0}), zeros({0, 300})))) CHECK(z == 0);
     }
@@ -178,16 +178,16 @@ TEST_CASE("gradients have the precision of their product, whenever they run: eag
       const auto lazily = [&] {
         const LazyScope scope;
         const std::vector<Tensor> y = run(std::array{x, w});
-        evaluate(y);
+        eval(y);
         return y;
       };
       check_same_bits(lazily(), eager);
       const auto compiled = compile(run);
       for (int i = 0; i < 2; ++i) check_same_bits(compiled(std::array{x, w}), eager);
-      const Tensor z = matmul(x, w, {.trans_b = true, .products = p}).detach().requires_grad_();
+      const Tensor z = matmul(x, w, {.trans_b = true, .precision = p}).detach().requires_grad_();
       const Tensor dz = backward(silu(z), dy)[z];
-      CHECK(bits_of(eager[1]) == bits_of(matmul(dz, w, {.products = p})));
-      CHECK(bits_of(eager[2]) == bits_of(matmul(dz, x, {.trans_a = true, .products = p})));
+      CHECK(bits_of(eager[1]) == bits_of(matmul(dz, w, {.precision = p})));
+      CHECK(bits_of(eager[2]) == bits_of(matmul(dz, x, {.trans_a = true, .precision = p})));
     }
   });
 }
@@ -197,5 +197,5 @@ TEST_CASE("without bf16 instructions every precision is highest") {
   const WithEnv env("TG_BF16", "f32");
   const Tensor a = gaussian({130, 140}, 1), b = gaussian({140, 150}, 2);
   for (const MatmulPrecision p : {kHigh, kMedium})
-    CHECK(bits_of(matmul(a, b, {.products = p})) == bits_of(matmul(a, b)));
+    CHECK(bits_of(matmul(a, b, {.precision = p})) == bits_of(matmul(a, b)));
 }

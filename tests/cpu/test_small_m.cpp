@@ -32,7 +32,7 @@ constexpr int64_t kShapes[][2] = {{70, 383}, {129, 801}, {2100, 770}, {1100, 307
 }  // namespace
 
 TEST_CASE("one to sixteen rows in f32 and f64 have the bits that they have among many") {
-  if (kernel_level(Backend::cpu) < 3) return;  // Eigen computes
+  if (tg::detail::kernel_level(Backend::cpu) < 3) return;  // Eigen computes
   NoGradScope off;
   for (const DType dtype : {DType::f32, DType::f64})
     for (const auto [n, k] : kShapes)
@@ -40,7 +40,7 @@ TEST_CASE("one to sixteen rows in f32 and f64 have the bits that they have among
 }
 
 TEST_CASE("one to sixteen rows in bf16 have the bits that they have among many, by each way to multiply") {
-  if (kernel_level(Backend::cpu) < 3) return;
+  if (tg::detail::kernel_level(Backend::cpu) < 3) return;
   NoGradScope off;
   for_each_path(cpu::kBf16Paths, [](cpu::Bf16Path) {
     for (const auto [n, k] : kShapes)

@@ -104,7 +104,7 @@ TEST_CASE("attention: padding is not read, whatever stands there") {
     const auto there = [](const Tensor& x) { return x.to(Device::cuda()); };
     for (const bool starts : {false, true}) {
       AttentionOptions o{.causal = starts};
-      (starts ? o.starts : o.lengths) = there(starts ? lengths - 5.0 : lengths);
+      (starts ? o.query_starts : o.kv_lengths) = there(starts ? lengths - 5.0 : lengths);
       const Tensor y = attention(there(q), there(keys), there(keys), o);
       CHECK(distance(y, attention(q, k, k, {.causal = starts})) <= tolerance(t));
     }
@@ -114,11 +114,11 @@ TEST_CASE("attention: a length or start outside of the keys is an Error at the n
   const Tensor x = random({2, 1, 4, 8}, 1).to(Device::cuda());
   const auto n = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };
   for (int again = 0; again < 2; ++again) {
-    CHECK_SAYS(values(attention(x, x, x, {.causal = true, .lengths = n(4, 5)})),
+    CHECK_SAYS(values(attention(x, x, x, {.causal = true, .kv_lengths = n(4, 5)})),
                "[attention] lengths of sequence 1 is 5, and there are 4 keys.");
-    CHECK_SAYS(values(attention(x, x, x, {.causal = true, .starts = n(-1, 0).to(DType::i32)})),
+    CHECK_SAYS(values(attention(x, x, x, {.causal = true, .query_starts = n(-1, 0).to(DType::i32)})),
                "[attention] starts of sequence 0 is -1");
-    CHECK(error_of([&] { values(attention(x, x, x, {.causal = true, .starts = n(4, 0)})); }) == "no error");
+    CHECK(error_of([&] { values(attention(x, x, x, {.causal = true, .query_starts = n(4, 0)})); }) == "no error");
   }
 }
 TEST_CASE("attention: query heads that share a key head, and a scale below 0") {

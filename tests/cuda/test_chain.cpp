@@ -35,7 +35,7 @@ Results in_chains(const Function& f, const std::vector<Tensor>& x, size_t kernel
     const LazyScope lazy;
     y = f(x);
     const uint64_t before = engine_stats().kernels;
-    evaluate(y);
+    eval(y);
     CHECK(engine_stats().kernels - before == kernels);
   }
   return bits_of_all(y);

@@ -95,7 +95,7 @@ TEST_CASE("what is not finite is named at the next read, with the words of the C
     for (const DType t : kQuantizable)
       for (const float bad : {kInf, -kInf, kNan}) {
         CAPTURE_ALL(int(how), name_of(t), bad);
-        expect_named([](const Tensor& x) { return quantize_fp8(x).codes; }, with_bad(bad).to(t), how, "(17, 41)");
+        expect_named([](const Tensor& x) { return quantize_fp8(x).values; }, with_bad(bad).to(t), how, "(17, 41)");
       }
   const Tensor x = many_binades({40, 40}, 9);
   expect_both_same(x, x.to(kGpu));
@@ -150,11 +150,11 @@ TEST_CASE("products of 8-bit floats on the device: near those of the CPU, by the
   const QuantizedFp8 x = quantize_fp8(random({16, 32}, 20)), w = quantize_fp8(random({32, 32}, 21));
   for (const Store how : kStores) {
     CAPTURE(int(how));
-    const QuantizedFp8 a{stored(x.codes.to(kGpu), how), stored(x.absmax.to(kGpu), how)},
-        b{stored(w.codes.to(kGpu), how), stored(w.absmax.to(kGpu), how)};
+    const QuantizedFp8 a{stored(x.values.to(kGpu), how), stored(x.absmax.to(kGpu), how)},
+        b{stored(w.values.to(kGpu), how), stored(w.absmax.to(kGpu), how)};
     CHECK(distance(fp8_linear(a, b), fp8_linear(x, w)) <= kKept);
   }
-  const Tensor flat = reshape(x.codes, {16 * 32}), shifted = concat({filled<uint8_t>({1}, 0), flat}, 0);
+  const Tensor flat = reshape(x.values, {16 * 32}), shifted = concat({filled<uint8_t>({1}, 0), flat}, 0);
   const Tensor codes = reshape(slice(shifted.to(kGpu), 0, 1, 16 * 32 + 1), {16, 32});
   CHECK(distance(fp8_linear({codes, x.absmax.to(kGpu)}, there(w)), fp8_linear(x, w)) <= kInTf32);
 }

@@ -41,9 +41,9 @@ struct Training {
   Tensor step(bool folded) {
     const Tensor l = loss();
     if (folded)
-      adam.backward_and_step(l, {.unreached = Unreached::skip});
+      adam.backward_and_step(l, {.missing_grad = MissingGrad::skip});
     else
-      adam.step(backward(l), {.unreached = Unreached::skip});
+      adam.step(backward(l), {.missing_grad = MissingGrad::skip});
     return l.detach();
   }
 };

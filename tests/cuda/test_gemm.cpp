@@ -383,7 +383,7 @@ TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients like
 #else  // other rounding, or f32
     const double near = high ? 2e-3 : 2e-2;
 #endif
-    CHECK(distance(matmul(ad, bd, {.products = precision}), rounded) < near);
+    CHECK(distance(matmul(ad, bd, {.precision = precision}), rounded) < near);
     CHECK(distance(rounded, strict) > 2e-5);
     CHECK(distance(rounded, strict) < (high ? 2e-3 : 2e-2));
     const auto gradient = [&](const std::function<Tensor(const Tensor&)>& f) {  // no scope is open
@@ -416,7 +416,7 @@ TEST_CASE("high and medium: operands of TF32 and of bf16, and the gradients like
       CHECK(distance(q, rounded * rounded) < near);
       CHECK(distance(dq, matmul(narrow(g * rounded * 2.0), narrow(b), {.trans_b = true})) <
             std::max(2 * near, high ? 5e-4 : 5e-3));
-      const Tensor one = matmul(ad, bd), two = matmul(ad, bd, {.products = precision});
+      const Tensor one = matmul(ad, bd), two = matmul(ad, bd, {.precision = precision});
 #ifdef TG_CUDA_EMULATED
       CHECK(distance(one, two) > 2e-5);
 #else

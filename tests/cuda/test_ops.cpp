@@ -29,8 +29,8 @@ void check_case(const OpCase& c, DType t, Size size = Size::plain) {
 
 TEST_CASE("every op has a CUDA kernel of its own, but those that are composed on the CPU too") {
   std::set<std::string_view> kernels, of_cpu;
-  for (auto& k : all_kernels()) (k.backend == Backend::cuda ? kernels : of_cpu).insert(k.op);
-  for (auto& op : all_ops()) {
+  for (auto& k : tg::detail::all_kernels()) (k.backend == Backend::cuda ? kernels : of_cpu).insert(k.op);
+  for (auto& op : tg::detail::all_ops()) {
     CAPTURE(op.name);
     CHECK((op.is_view || kernels.contains(op.name) || (op.composes && !of_cpu.contains(op.name))));
   }
@@ -119,7 +119,7 @@ TEST_CASE("lazy equals eager bit for bit, in place too, and a second run the fir
     for (bool temporaries : {false, true}) {
       LazyScope lazy;
       const Result r = run_case(c, x, w, temporaries);
-      evaluate(roots_of(r));
+      eval(roots_of(r));
       check_equal(c, r, eager);
     }
   }

@@ -245,7 +245,7 @@ TEST_CASE("global_norm: more tensors than one launch takes, of mixed dtypes and 
   // no overflow of squares
   CHECK(global_norm({filled({4}, 1e30f).to(kGpu)}).item<float>() == doctest::Approx(2e30));
 }
-TEST_CASE("parameter_as: steps write bf16 copies along with the parameters, eager, lazy and compiled") {
+TEST_CASE("cast_parameter: steps write bf16 copies along with the parameters, eager, lazy and compiled") {
   check_kept_copies(kGpu);
 }
 TEST_CASE("steps of parts of weights: those of slices, and the rest as it was") { check_steps_of_parts(kGpu); }

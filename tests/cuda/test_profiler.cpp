@@ -162,7 +162,7 @@ TEST_CASE("profiler: lazy ops on the device belong to the ranges in which they w
   }
   {
     const ProfileRange reading("reading");
-    evaluate({y});
+    eval({y});
   }
   CHECK(ops_of(profiler.stop()) == Counts{{"matmul in a", product}, {"sum in b of norm", total}});
 }
@@ -174,7 +174,7 @@ TEST_CASE("profiler: a chain that is compiled at run time is one kernel of all i
     const LazyScope lazy;
     const ProfileRange range("step");
     const Tensor y = tg::tanh(x) * x;
-    evaluate({y});
+    eval({y});
   }
   CHECK(ops_of(profiler.stop()) == Counts{{"tanh+mul in step", 1}});
 }

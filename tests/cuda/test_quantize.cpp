@@ -17,7 +17,7 @@ void expect_all_same(const Tensor& x, const Tensor& y, DType state = DType::f32)
   if (x.ndim() != 2) return;
   expect_same(quantize_columnwise_transpose(y, state), quantize_columnwise_transpose(x, state));
   expect_same(quantize_global_transpose(y, state), quantize_global_transpose(x, state));
-  const QuantizedBothWays gpu = quantize_both_ways(y, state), cpu = quantize_both_ways(x, state);
+  const QuantizedRowsAndColumns gpu = quantize_rows_and_columns(y, state), cpu = quantize_rows_and_columns(x, state);
   expect_same(gpu.rows, cpu.rows);
   expect_same(gpu.columns, cpu.columns);
 }
@@ -60,7 +60,8 @@ TEST_CASE("codes of tall and wide matrices on the device: several tiles, whole a
       const Tensor x = many_binades(s, 7).to(t), y = x.to(kGpu);
       expect_all_same(x, y);
       const Tensor transposed = transpose(x, 0, 1);
-      const QuantizedBothWays gpu = quantize_both_ways(transpose(y, 0, 1)), cpu = quantize_both_ways(transposed);
+      const QuantizedRowsAndColumns gpu = quantize_rows_and_columns(transpose(y, 0, 1)),
+                                    cpu = quantize_rows_and_columns(transposed);
       expect_same(gpu.rows, cpu.rows);
       expect_same(gpu.columns, cpu.columns);
       const Tensor part = slice(x, 1, 1, s[1]), there = slice(y, 1, 1, s[1]);
@@ -112,11 +113,11 @@ TEST_CASE("codes of nothing on the device") {
 }
 TEST_CASE("what has no code is named at the next read, with the words of the CPU, and the device goes on") {
   using Use = std::function<Tensor(const Tensor&)>;
-  const Use uses[] = {[](auto& x) { return quantize_rowwise(x, DType::f16).codes; },
-                      [](auto& x) { return quantize_global(x, DType::f16).codes; },
-                      [](auto& x) { return quantize_both_ways(x, DType::f16).rows.codes; },
-                      [](auto& x) { return quantize_columnwise_transpose(x, DType::f16).codes; },
-                      [](auto& x) { return quantize_global_transpose(x, DType::f16).codes; }};
+  const Use uses[] = {[](auto& x) { return quantize_rowwise(x, DType::f16).values; },
+                      [](auto& x) { return quantize_global(x, DType::f16).values; },
+                      [](auto& x) { return quantize_rows_and_columns(x, DType::f16).rows.values; },
+                      [](auto& x) { return quantize_columnwise_transpose(x, DType::f16).values; },
+                      [](auto& x) { return quantize_global_transpose(x, DType::f16).values; }};
   const auto named = [&](const Tensor& x, Store how, std::string_view part) {
     for (const Use& use : uses) expect_named(use, x, how, part);
   };
@@ -195,11 +196,11 @@ TEST_CASE("products of codes on the device: more tiles than a device does at onc
   const Quantized x{some_int8({m, k}, 16), random({m}, 17, 0, 3)}, w{some_int8({n, k}, 18), random({n}, 19, 0, 3)};
   const Quantized a = there(x), b = there(w);
   const Tensor bias = random({n}, 20);
-  const Tensor sums = int8_linear(x.codes, w.codes), y = int8_linear(x, w, bias, DType::bf16);
+  const Tensor sums = int8_linear(x.values, w.values), y = int8_linear(x, w, bias, DType::bf16);
   for (const std::string way : {"", "mma", "cublaslt"}) {
     CAPTURE(way);
     const WithEnv chosen("TG_INT8_PRODUCTS", way);
-    expect_same(int8_linear(a.codes, b.codes), sums);
+    expect_same(int8_linear(a.values, b.values), sums);
     expect_same(int8_linear(a, b, bias.to(kGpu), DType::bf16), y);
   }
 }
@@ -218,7 +219,7 @@ TEST_CASE("products of codes by the library: the bits of the own kernel, which d
     const Quantized a = there(x), b = there(w);
     const Tensor bias = random({n}, 20);
     const auto before = made();
-    expect_same(int8_linear(a.codes, b.codes), int8_linear(x.codes, w.codes));
+    expect_same(int8_linear(a.values, b.values), int8_linear(x.values, w.values));
     for (const DType t : kQuantizable) expect_same(int8_linear(a, b, bias.to(kGpu), t), int8_linear(x, w, bias, t));
     CHECK(made() - before == (n % 4 == 0 ? 4 : 0));
   }
@@ -244,7 +245,7 @@ TEST_CASE("SwitchBack on the device: result and gradients in every mode, and laz
           Shape ys = s;
           ys.back() = n;
           const auto r = run({made(s, 21), made({n, k}, 22), made({n}, 23), made(ys, 24)}, mode);
-          evaluate(r);
+          eval(r);
           return r;
         };
         const auto gpu = run_on(kGpu, false), cpu = run_on(Device::cpu(), false), lazy = run_on(kGpu, true);
@@ -268,9 +269,9 @@ TEST_CASE("GELU and codes in one pass on the device: the CPU's, and those of the
         const Quantized gpu = gelu_quantize_rowwise(on_gpu, tanh), cpu = gelu_quantize_rowwise(h, tanh);
         const Quantized two = quantize_rowwise(tanh ? gelu_tanh(on_gpu) : gelu(on_gpu));
         for (const Quantized& other : {cpu, two}) {
-          CHECK(gpu.codes.shape() == other.codes.shape());
+          CHECK(gpu.values.shape() == other.values.shape());
           if (s.product() == 0) continue;
-          const auto a = gpu.codes.to_vector<int8_t>(), b = other.codes.to_vector<int8_t>();
+          const auto a = gpu.values.to_vector<int8_t>(), b = other.values.to_vector<int8_t>();
           for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= 1);
           CHECK(distance(gpu.absmax.to(Device::cpu()), other.absmax.to(Device::cpu())) <
                 (t == DType::f32 ? 1e-6 : 1e-2));
@@ -291,8 +292,8 @@ TEST_CASE("codes and products in a recorded graph: the bits of eager mode, where
   const TensorFunction f = [&](Inputs x) {
     Tensor y = x[0];
     for (const SwitchBackMode mode : kModes) y = switchback_linear(y, w, b, mode);
-    const QuantizedBothWays both = quantize_both_ways(y, DType::f16);
-    return std::vector<Tensor>{y, both.columns.codes, both.columns.absmax, quantize_global(transpose(y, 0, 1)).codes};
+    const QuantizedRowsAndColumns both = quantize_rows_and_columns(y, DType::f16);
+    return std::vector<Tensor>{y, both.columns.values, both.columns.absmax, quantize_global(transpose(y, 0, 1)).values};
   };
   const tg::Compiled fast = compile(f);
   std::vector<Tensor> held;

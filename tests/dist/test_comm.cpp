@@ -112,7 +112,7 @@ TEST_CASE("sums under way: several at once, between ops, finished in any order o
     return all;
   };
   const Tensors sums = all_reduce(mine, world());
-  const Shard own = shard_of(cuts_of(mine[0].numel())[0], world()->rank(), 0, mine[0].numel());
+  const Shard own = detail::shard_of(cuts_of(mine[0].numel())[0], world()->rank(), 0, mine[0].numel());
   const auto check = [&](const std::vector<Tensor>& got) {
     CHECK(bits_of(got[0]) == bits_of(sum(exp(mine[0] * 1e-9))));
     CHECK(bits_of(got[1]) == bits_of(slice(sums[0] * 2.0, 0, own.first, own.first + own.n)));
@@ -138,24 +138,24 @@ TEST_CASE("jobs of ranks: they run in their order while the caller goes on, and 
   int64_t most = 0;
   const char first = 0, second = 0, third = 0;
   const auto fails = [&] { order.push_back(2), tg::detail::fail(Error::Kind::value, "as a test wants"); };
-  w.start(&first, [&] { order.push_back(1), most = w.max(mine); });
+  w.submit(&first, [&] { order.push_back(1), most = w.max(mine); });
   // A rank alone runs them at once.
-  const std::string at_start = error_of([&] { w.start(&second, fails); });
+  const std::string at_start = error_of([&] { w.submit(&second, fails); });
   CHECK(has(at_start, "as a test wants") == (w.size() == 1));
-  w.start(&third, [&] { order.push_back(3); });
-  w.finish(&third);
+  w.submit(&third, [&] { order.push_back(3); });
+  w.wait(&third);
   CHECK(order == std::vector<int>{1, 2, 3});
-  CHECK(has(error_of([&] { w.finish(&second); }), "as a test wants") == (w.size() > 1));
-  w.finish(&second);
-  w.finish(&first);
+  CHECK(has(error_of([&] { w.wait(&second); }), "as a test wants") == (w.size() > 1));
+  w.wait(&second);
+  w.wait(&first);
   CHECK(most == w.size());
-  w.start(&first, [&] { order.push_back(4); });
+  w.submit(&first, [&] { order.push_back(4); });
   w.barrier();  // a call waits for jobs
   CHECK(order.back() == 4);
-  w.start(&first, [&] { order.push_back(5); });  // no call waits for the one before
+  w.submit(&first, [&] { order.push_back(5); });  // no call waits for the one before
   w.wait_for_jobs();
   CHECK(order.back() == 5);
-  w.finish(&first);
+  w.wait(&first);
 }
 TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eager, lazy and compiled") {
   const std::vector<Tensor> mine = list_of_rank(world()->rank());
@@ -164,7 +164,7 @@ TEST_CASE("reduce_scatter: each rank has its part of the sums of all_reduce, eag
     const auto check = [&](const auto& got) {
       int64_t begin = 0;
       for (size_t i = 0; i < mine.size(); begin += mine[i++].numel()) {
-        const Shard p = shard_of(cuts, world()->rank(), begin, mine[i].numel());
+        const Shard p = detail::shard_of(cuts, world()->rank(), begin, mine[i].numel());
         CHECK(got[i].shape() == Shape{p.n});
         CHECK(bits_of(got[i]) == bits_of(slice(reshape(sums[i], {mine[i].numel()}), 0, p.first, p.first + p.n)));
       }
@@ -186,14 +186,14 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
         std::vector<Tensor> parts;
         for (int r = 0; r < world()->size(); ++r) {
           const Tensor x = lists[size_t(r)][i];
-          const Shard p = shard_of(cuts, r, begin, x.numel());
+          const Shard p = detail::shard_of(cuts, r, begin, x.numel());
           parts.push_back(slice(reshape(x.contiguous(), {x.numel()}), 0, p.first, p.first + p.n));
         }
         begin += w[i].numel();
         want.push_back(bits_of(concat(parts)));
       }
       w.back().requires_grad_();
-      const Tensor before = parameter_as(w.back(), DType::bf16);
+      const Tensor before = cast_parameter(w.back(), DType::bf16);
       if (shared) keep = {w[0].detach(), w.back().detach()};
       const auto old = bits_of(w[0]);
       const void* const place = w[1].value()->storage->data;
@@ -201,7 +201,7 @@ TEST_CASE("all_gather_parts: all ranks get what each owns, in place, and the bf1
       for (size_t i = 0; i < w.size(); ++i) CHECK(bits_of(w[i]) == want[i]);
       CHECK(w[1].value()->storage->data == place);
       if (shared) CHECK(bits_of(keep[0]) == old);
-      CHECK(bits_of(parameter_as(w.back(), DType::bf16)) == bits_of(w.back().detach().to(DType::bf16)));
+      CHECK(bits_of(cast_parameter(w.back(), DType::bf16)) == bits_of(w.back().detach().to(DType::bf16)));
     }
 }
 
@@ -248,7 +248,7 @@ TEST_CASE("collectives of a lazy or compiled program run in the order of their c
   }
   const LazyScope lazy;
   comm->sent.clear();
-  evaluate(f(std::array{x}));
+  eval(f(std::array{x}));
   CHECK(comm->sent == want);
 }
 TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is waited for as late as it was called") {
@@ -273,7 +273,7 @@ TEST_CASE("a sum of a lazy or compiled program starts as soon as it can, and is 
   CHECK(names([&] { (void)f(std::array{x}); }) == "ammmfm");
   for (int i = 0; i < 3; ++i) CHECK(names([&] { (void)compiled(std::array{x}); }) == "ammmfm");
   const LazyScope lazy;
-  CHECK(names([&] { evaluate(f(std::array{x})); }) == "ammmfm");
+  CHECK(names([&] { eval(f(std::array{x})); }) == "ammmfm");
 }
 TEST_CASE("an AnomalyScope finds the NaN that a sum over ranks makes, and none where none is") {
   const AnomalyScope search;
@@ -285,14 +285,14 @@ TEST_CASE("an AnomalyScope finds the NaN that a sum over ranks makes, and none w
   const float mine = world()->rank() == 0 ? large : -large;
   CHECK_HAS(error(mine), "[all_reduce] makes NaN in output 0");
 }
-TEST_CASE("a hollow world moves nothing and waits for nobody") {
-  const auto hollow = Communicator::hollow(5);
-  CHECK((hollow->size() == 5 && hollow->local_size() == 5 && hollow->rank() == 0));
+TEST_CASE("a fake world moves nothing and waits for nobody") {
+  const auto fake = Communicator::fake(5);
+  CHECK((fake->size() == 5 && fake->local_size() == 5 && fake->rank() == 0));
   const int x = 7;
   std::array<int, 5> y{1, 2, 3, 4, 5};
-  hollow->all_gather(&x, y.data(), sizeof x);
+  fake->all_gather(&x, y.data(), sizeof x);
   CHECK(y == std::array<int, 5>{1, 2, 3, 4, 5});
-  CHECK_SAYS(Communicator::hollow(0), "[comm] a world of 0 ranks. It must have one or more.");
+  CHECK_SAYS(Communicator::fake(0), "[comm] a world of 0 ranks. It must have one or more.");
 }
 
 TEST_CASE("the time that a rank waits for the others: above 0, and the last one said counts") {

@@ -238,7 +238,7 @@ TEST_CASE("several buckets of gradients: the bits of one process, and less memor
   if (const int ranks = world()->size(); ranks > 1) {
     const auto plan = [&](bool shard, int n) {
       c.shard_optimizer = shard;
-      return plan_memory(g, c, {}, nullptr, DType::f32, Communicator::hollow(n));
+      return plan_memory(g, c, {}, nullptr, DType::f32, Communicator::fake(n));
     };
     const MemoryPlan whole = plan(false, ranks), part = plan(true, ranks);
     CHECK(whole.moments == 8 * whole.parameters);
@@ -256,7 +256,7 @@ TEST_CASE("a sharded optimiser: what it cannot take is refused") {
   const auto loss = [&] { return Model(model).loss({zeros({1, 4}, DType::i64), zeros({1, 4}, DType::i64)}); };
   CHECK_SAYS(optimizer.step(backward(loss())), "Pass the gradients of GradientReducer::finish().");
   CHECK_SAYS(optimizer.backward_and_step(loss()), "of a sharded optimiser");
-  CHECK_SAYS(optimizer.step({}, {.unreached = Unreached::skip}), "is missing, and this rank owns");
+  CHECK_SAYS(optimizer.step({}, {.missing_grad = MissingGrad::skip}), "is missing, and this rank owns");
   GradientReducer reducer(params.trainable(), world(), optimizer.partition());
   optimizer.step(reducer.finish(backward(loss())), {.clip_norm = 1});
   CHECK(optimizer.steps() == 1);
@@ -304,9 +304,9 @@ TEST_CASE("a plan of memory for ranks: what each then takes, to the byte") {
         c.max_steps = 2, c.eval_every = 0, c.shard_optimizer = sharded;
         if (bf16) c.dtype = DType::bf16;
         const MemoryPlan plan = plan_memory(tiny_model(), c, {}, nullptr, DType::f32, world());
-        if (!sharded || world()->rank() == 0)  // a hollow world is that of the first rank
+        if (!sharded || world()->rank() == 0)  // a fake world is that of the first rank
           CHECK(plan.peak ==
-                plan_memory(tiny_model(), c, {}, nullptr, DType::f32, Communicator::hollow(world()->size())).peak);
+                plan_memory(tiny_model(), c, {}, nullptr, DType::f32, Communicator::fake(world()->size())).peak);
         reset_peak();
         const int64_t before = memory_stats().live;
         const Params params({}, c.seed);  // state() would gather the moments

@@ -64,7 +64,7 @@ void check_model(std::string_view text) {
   [[maybe_unused]] static const bool saved = [] {
     const Params params;
     save_model(scratch.path(), Gpt(params, kTiny), params, nullptr);
-    make_folder(scratch / "again");
+    detail::make_folder(scratch / "again");
     return true;
   }();
   scratch.file("config.json", text);

@@ -46,7 +46,7 @@ void check_tokens(const uint8_t* choice, std::string_view content) {
                    content.starts_with("\xa1\xd9\x34\x01");  // or llm.c's
   const std::string path = scratch.file(npy ? "tokens.npy" : "tokens", content);
   const auto data = fuzz::accepted([&] { return TokenData::from_file(path); });
-  const bool ids_alone = content.size() % 2 == 0 && foreign_format(content.substr(0, 512)).empty();
+  const bool ids_alone = content.size() % 2 == 0 && detail::foreign_format(content.substr(0, 512)).empty();
   TG_FUZZ_CHECK(npy || data.has_value() == (!content.empty() && ids_alone));
   if (!data) return;
   const auto read = fuzz::accepted([&] { return all_of(*data); });

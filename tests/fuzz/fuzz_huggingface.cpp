@@ -22,7 +22,7 @@ struct Folders {
     save(qwen2, c, {.max_shard = 1000});
   }
   static void save(const std::string& folder, const GptConfig& config, const HuggingfaceOptions& options) {
-    make_folder(folder);
+    detail::make_folder(folder);
     const Params params;
     const Gpt model(params, config);
     save_huggingface(folder, config, params, options);

@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   base.scratch.file("adapter_model.safetensors", end < all.size() ? all.substr(end + 1) : base.weights);
   const Params params;
   Gpt model(params, base.config);
-  const std::vector<Entry> layout = adapter_layout(base.config);
+  const std::vector<detail::TensorMapping> layout = adapter_layout(base.config);
   const auto lora = fuzz::accepted([&] { return load_adapter(base.scratch.path(), model, params, layout); });
   if (!lora) return 0;
   const NoGradScope off;

@@ -392,7 +392,7 @@ TEST_CASE("batches: the loss of padded rows is the mean over the targets of each
     sum += Model(model).loss(b).item<double>() * double(b.num_targets());
   }
   const BatchSource all = example_batches(ExampleBatches(e, {.batch = 3}), e);
-  CHECK(evaluate(model, all.validation).loss == doctest::Approx(sum / double(targets_of(e))).epsilon(1e-6));
+  CHECK(validation_loss(model, all.validation).loss == doctest::Approx(sum / double(targets_of(e))).epsilon(1e-6));
   std::vector<double> losses[2];
   for (const bool compile : {false, true}) {
     const Params own(Device(), 1);

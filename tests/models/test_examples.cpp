@@ -91,7 +91,7 @@ TEST_CASE("examples: a mixture of experts plans its memory, is saved and loaded,
   const MoeDecoder model(params, c);
   Trainer trainer(model, params, bytes_of(rhyme()), train);
   CHECK(trainer.step().peak_bytes - before == plan.peak);
-  CHECK(plan.parameters == params.count());
+  CHECK(plan.parameters == params.numel());
   Folder folder;
   save_model(folder.path, model, params);
   const Loaded<MoeDecoder> loaded = load_model<MoeDecoder>(folder.path);

@@ -62,9 +62,10 @@ TEST_CASE("backward_and_step: the values of backward() and step()") {
       // The norm is reduced in another order.
       const double tolerance = clip > 0 ? (dtype == DType::f32 ? 1e-5 : 1e-12) : dtype == DType::f32 ? 0 : 1e-13;
       for (int step = 0; step < 4; ++step) {
-        const Tensor norm = plain.adam.step(backward(plain.loss()), {.clip_norm = clip, .unreached = Unreached::skip});
+        const Tensor norm =
+            plain.adam.step(backward(plain.loss()), {.clip_norm = clip, .missing_grad = MissingGrad::skip});
         const Tensor other =
-            folded.adam.backward_and_step(folded.loss(), {.clip_norm = clip, .unreached = Unreached::skip});
+            folded.adam.backward_and_step(folded.loss(), {.clip_norm = clip, .missing_grad = MissingGrad::skip});
         REQUIRE(bool(norm) == (clip > 0));
         REQUIRE(bool(other) == (clip > 0));
         if (norm) {
@@ -88,7 +89,7 @@ TEST_CASE("backward_and_step: lazy and compiled give the bits of eager, and all 
     FoldedRun eager(DType::f32, make, c), lazy(DType::f32, make, c), compiled(DType::f32, make, c);
     const auto one = [clip](FoldedRun& r) {
       const Tensor loss = r.loss();
-      r.adam.backward_and_step(loss, {.clip_norm = clip, .unreached = Unreached::skip});
+      r.adam.backward_and_step(loss, {.clip_norm = clip, .missing_grad = MissingGrad::skip});
       return loss.detach();
     };
     const Compiled step = compile([&](Inputs) { return std::vector<Tensor>{one(compiled)}; });

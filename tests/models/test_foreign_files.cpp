@@ -49,11 +49,11 @@ const std::string_view kPage = "\n <!DOCTYPE HTML><html><head><title>404</title>
 TEST_CASE("foreign files: other formats in a file's place are named, with the way out") {
   std::string tokens(1024 + 800, '\0');  // llm.c: 256 numbers of 4 bytes, then ids
   tokens.replace(0, 8, "\x88\xd8\x34\1\1\0\0\0"sv);
-  CHECK_HAS(foreign_format(tokens), "token file of llm.c");
-  CHECK(foreign_format("") == "");
-  CHECK(foreign_format("{\"a\": 1}") == "");
-  CHECK(foreign_format("The quick brown fox") == "");
-  CHECK_HAS(foreign_format("\n\x0e\n\5<unk>\x15\0\0\0\0\x18\2"sv), "SentencePiece");
+  CHECK_HAS(detail::foreign_format(tokens), "token file of llm.c");
+  CHECK(detail::foreign_format("") == "");
+  CHECK(detail::foreign_format("{\"a\": 1}") == "");
+  CHECK(detail::foreign_format("The quick brown fox") == "");
+  CHECK_HAS(detail::foreign_format("\n\x0e\n\5<unk>\x15\0\0\0\0\x18\2"sv), "SentencePiece");
   Folder f;
   for (const auto& [start, name] : kForeign) {
     CAPTURE(name);
@@ -317,7 +317,7 @@ TEST_CASE("foreign files: a tokenizer that cannot be read stops nothing but text
     const LoadedModel loaded = load_model(m.path);
     CHECK(!loaded.tokenizer);
     CHECK_HAS(loaded.tokenizer_error, m / "tokenizer.json");
-    CHECK_SAYS(check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"), m / "tokenizer.json");
+    CHECK_SAYS(detail::check_tokenizer(loaded.tokenizer.get(), loaded.tokenizer_error, "none"), m / "tokenizer.json");
   }
   fs::remove(m / "tokenizer.json");
   CHECK(load_model(m.path).tokenizer_error.empty());

@@ -46,7 +46,7 @@ LazyRun train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap
       std::vector<Tensor> roots{loss};
       for (const Parameter& p : params.all()) roots.push_back(p.tensor);
       const EngineStats planned = engine_stats();
-      evaluate(roots);
+      eval(roots);
       if (engine_stats().plans > planned.plans) {
         run.arena = int64_t(engine_stats().planned_bytes - planned.planned_bytes);
         run.live = int64_t(engine_stats().planned_live_bytes - planned.planned_live_bytes);

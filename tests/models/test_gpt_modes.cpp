@@ -134,7 +134,7 @@ TEST_CASE("f64 parameters: in f64 by default, and in f32 or bf16 by name, with g
   CHECK(narrow <= 1e-5);
   CHECK(row_distance(run({.compute = DType::bf16}, DType::bf16), exact) <= 2e-2);
   Rng dropout;
-  const auto loss = training_loss(model, {}, {tokens, targets}, dropout).item<double>();
+  const auto loss = detail::training_loss(model, {}, {tokens, targets}, dropout).item<double>();
   CHECK(loss == cross_entropy(exact, targets).item<double>());
 }
 
@@ -279,7 +279,7 @@ TEST_CASE("anomaly search: one huge weight, whose gradient op and layer are name
       const GradMap g = backward(loss);
       std::vector<Tensor> all;
       for (auto& p : params.all()) all.push_back(g[p.tensor]);
-      evaluate(all);
+      eval(all);
     });
     CHECK_HAS(e, "[layer_norm_grad] makes an infinity in output 0, (1, 4, 8) f32", "in gpt.ln_f");
   }
@@ -294,8 +294,8 @@ TEST_CASE("large models are counted without memory") {
     const auto before = memory_stats();
     LazyScope lazy;
     const Params params;
-    const Gpt model(params, arch(name));
-    CHECK(params.count() == count);
+    const Gpt model(params, model_preset(name));
+    CHECK(params.numel() == count);
     CHECK(memory_stats().live == before.live);
     CHECK(memory_stats().total == before.total);
   }

@@ -182,8 +182,8 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       const Folder to;
       const ByteTokenizer bytes;
       save_huggingface(to.path, c, params, {.max_shard = max_shard, .tokenizer = &bytes});
-      CHECK(path_exists(to / "model.safetensors") == (max_shard > 20000));
-      CHECK(path_exists(to / "model.safetensors.index.json") == (max_shard <= 20000));
+      CHECK(detail::path_exists(to / "model.safetensors") == (max_shard > 20000));
+      CHECK(detail::path_exists(to / "model.safetensors.index.json") == (max_shard <= 20000));
       const LoadedModel m = load_model(to.path);
       CHECK(m.model.config() == c);
       REQUIRE(m.tokenizer);
@@ -225,7 +225,7 @@ TEST_CASE("hugging face: weights that were there in another form or number go, a
   for (const int64_t max_shard : {20000, 10000, 40000, 1 << 30, 20000}) {
     save_huggingface(to.path, c, params, {.max_shard = max_shard});
     std::set<std::string> named = others;
-    if (path_exists(to / "model.safetensors.index.json")) {
+    if (detail::path_exists(to / "model.safetensors.index.json")) {
       named.insert("model.safetensors.index.json");
       const Json index = own_json(read_file(to / "model.safetensors.index.json"));
       for (const auto& [name, file] : index["weight_map"].items()) named.insert(file.get<std::string>());
@@ -507,11 +507,11 @@ TEST_CASE("huggingface: the tokens that end a text") {
 TEST_CASE("huggingface: ends are added to the files where they are missing, and nothing else changes") {
   const Copy folder("gpt2");  // with the end 60
   const std::string config = read_file(folder / "config.json"), names = folder / "tokenizer_config.json";
-  save_ends(folder.path, {60}, chat_tokenizer());
+  detail::save_ends(folder.path, {60}, chat_tokenizer());
   CHECK(read_file(folder / "config.json") == config);
-  CHECK_FALSE((path_exists(folder / "generation_config.json") || path_exists(names)));
+  CHECK_FALSE((detail::path_exists(folder / "generation_config.json") || detail::path_exists(names)));
   write_file_atomically(folder / "chat_template.jinja", "{{ eos_token }}");
-  save_ends(folder.path, {60, 57}, chat_tokenizer());
+  detail::save_ends(folder.path, {60, 57}, chat_tokenizer());
   CHECK_HAS(read_file(names), "</s>");
   for (const char* file : {"config.json", "generation_config.json"})
     CHECK(text_of(own_json(read_file(folder / file))["eos_token_id"]) == "[60,57]");

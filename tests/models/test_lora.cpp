@@ -92,7 +92,7 @@ TEST_CASE("LoRA: at first nothing is added, and only B learns; then A does") {
   const Tensor x = random({4, 12}, 1), plain = base.forward(x);
   const auto weight = bits_of(base.weight), bias = bits_of(base.bias);
   const LoraLinear l(base, params, {.rank = 3, .alpha = 6});
-  CHECK(params.count() == 3 * (12 + 9));
+  CHECK(params.numel() == 3 * (12 + 9));
   CHECK(l.delta().scale == 2);
   CHECK(params.all()[0].name == "lora_a");
   CHECK(bits_of(l.forward(x)) == bits_of(plain));
@@ -202,7 +202,7 @@ TEST_CASE("LoRA: any leading sizes, layouts and dtypes; lazy is eager bit for bi
         pending = d.forward(x, &later);
       }
       CHECK(engine_stats().kernels == before);
-      CHECK(!pending.materialised());
+      CHECK(!pending.materialized());
       CHECK(bits_of(pending) == expected);
       CHECK(later == eager);
     }
@@ -236,7 +236,7 @@ TEST_CASE("LoRA: merged, the layer is one product; unmerged, it is what it was b
       CHECK(bits_of(copy.weight) != weight);
       const auto kernels = engine_stats().kernels;
       const Tensor merged = copy.forward(x);
-      evaluate({merged});
+      eval({merged});
       if (!lazy) CHECK(engine_stats().kernels == kernels + 1);
       const double limit = t == DType::f64 ? 1e-12 : t == DType::f32 ? 1e-5 : 2e-2;
       CHECK(row_distance(merged, before) <= limit);

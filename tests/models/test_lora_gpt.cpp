@@ -95,7 +95,7 @@ TEST_CASE("LoRA on a Gpt: nothing changes at first, all else is frozen") {
     CHECK(lora.params().trainable().size() == 2 * lora.modules().size());
     int64_t count = 0;
     for (auto& m : lora.modules()) count += 3 * (m.layer.linear().weight.size(0) + m.layer.linear().weight.size(1));
-    CHECK(lora.params().count() == count);
+    CHECK(lora.params().numel() == count);
     CHECK(lora.params().all()[0].name == "h.0.attn.qkv.lora_a");
     CHECK(model.linears().size() == lora.modules().size());
     fill(lora);

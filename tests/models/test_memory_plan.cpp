@@ -34,7 +34,7 @@ void check_plan(const GptConfig& g, const TrainConfig& c) {
   const int64_t before = memory_stats().live;
   const int64_t measured = peak_of([&] {
     Run run(c, g);
-    parameters = run.params.count();
+    parameters = run.params.numel();
     while (!run.trainer.done()) reported = run.trainer.step().peak_bytes;
   });
   CHECK(measured == reported - before);
@@ -141,10 +141,10 @@ TEST_CASE("memory plan: adapters over a frozen model, in bf16 too") {
       const Params params(Device::cpu(), c.seed, weights);
       Gpt model(params, g);
       const Lora lora = apply_lora(model, params, adapters);
-      trained = lora.params().count();
+      trained = lora.params().numel();
       Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
       trainer.run();
-      CHECK(plan.parameters == params.count() + trained);
+      CHECK(plan.parameters == params.numel() + trained);
     });
     CHECK(plan.peak == measured);
     CHECK(plan.gradients == (weights == DType::bf16 ? 2 : 4) * trained);
@@ -153,7 +153,7 @@ TEST_CASE("memory plan: adapters over a frozen model, in bf16 too") {
 }
 
 TEST_CASE("memory plan: 3.4 billion parameters in seconds and next to no memory") {
-  GptConfig g = arch("cs336-2.7b");
+  GptConfig g = model_preset("cs336-2.7b");
   g.context = 512;
   TrainConfig c;
   c.batch = 4;
@@ -220,8 +220,8 @@ TEST_CASE("dry run: shapes, counters and zeros, and no kernels") {
     {
       LazyScope lazy;
       const Tensor y = exp(tanh(x) * 2.0) + 1.0;
-      evaluate({y});
-      CHECK(y.materialised());
+      eval({y});
+      CHECK(y.materialized());
     }
     const Compiled f = compile([](Inputs in) { return std::vector<Tensor>{in[0] * 2.0}; });
     CHECK(f({x})[0].shape() == x.shape());

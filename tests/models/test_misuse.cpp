@@ -13,7 +13,7 @@ TEST_CASE("an empty tensor is an Error in every member") {
   const GradMap grads = backward(sum(w));
   for (const std::function<void()>& use : std::vector<std::function<void()>>{
            [&] { (void)grads[none]; }, [&] { (void)none.id(); }, [&] { (void)none.label(); }, [&] { none.detach(); },
-           [&] { (void)none.materialised(); }, [&] { mutable_none.label("b"); }, [&] { mutable_none.requires_grad_(); },
+           [&] { (void)none.materialized(); }, [&] { mutable_none.label("b"); }, [&] { mutable_none.requires_grad_(); },
            [&] { mutable_none.on_grad([](const Tensor& g) { return g; }); }, [&] { (void)none.shape(); }})
     CHECK_HAS(error_of(use), "an empty tensor was read");
 }

@@ -88,9 +88,9 @@ TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved a
   Trainer trainer(bag, params, bytes_of(rhyme()), c);
   const auto all = rest_of(trainer);
   CHECK(*all.back().val_loss < 0.75 * all.front().loss);
-  const Evaluated e =
-      evaluate(bag, [&](int64_t i) { return SequentialBatches(bytes_of(rhyme()).split(0.9).val, 4, 16).at(i); },
-               {.compute = DType::bf16});
+  const ValidationLoss e =
+      validation_loss(bag, [&](int64_t i) { return SequentialBatches(bytes_of(rhyme()).split(0.9).val, 4, 16).at(i); },
+                      {.compute = DType::bf16});
   CHECK(e.loss == *all.back().val_loss);
   Folder folder;
   const ByteTokenizer bytes;
@@ -130,7 +130,7 @@ TEST_CASE("configurations of one's own: what is wrong in a text is named") {
   CHECK_HAS(read("{"), "bag.json");
 }
 
-TEST_CASE("evaluate: ignored targets do not count, and stop() gives up") {
+TEST_CASE("validation_loss: ignored targets do not count, and stop() gives up") {
   const Params params(Device(), 1);
   const Plain model(params);
   const auto batch = [](int64_t i) -> std::optional<Batch> {
@@ -144,14 +144,14 @@ TEST_CASE("evaluate: ignored targets do not count, and stop() gives up") {
     const Tensor x = slice(tensor<int64_t>({1, 2, 3, 4}, {4}), 0, from, to);
     return cross_entropy(model.forward(x), full({to - from}, double(target), DType::i64)).item<double>();
   };
-  const Evaluated e = evaluate(model, batch);
+  const ValidationLoss e = validation_loss(model, batch);
   CHECK(e.targets == 3);
   CHECK(e.loss == doctest::Approx((rows(0, 1, 7) + 2 * rows(0, 2, 8)) / 3).epsilon(1e-6));
   int asked = 0;
-  const Evaluated some = evaluate(model, batch, {.stop = [&] { return ++asked == 2; }});
+  const ValidationLoss some = validation_loss(model, batch, {.stop = [&] { return ++asked == 2; }});
   CHECK(some.stopped);
   CHECK(some.targets == 1);
-  CHECK_SAYS(evaluate(model, [](int64_t) { return std::optional<Batch>(); }), "[evaluate] 0 batches");
+  CHECK_SAYS(validation_loss(model, [](int64_t) { return std::optional<Batch>(); }), "[validation_loss] 0 batches");
 }
 
 TEST_CASE("own loops: a checkpoint of any configuration goes on to the same bits") {

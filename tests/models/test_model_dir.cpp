@@ -28,10 +28,10 @@ TEST_CASE("model folder: what is saved comes back and writes the same text") {
   }
   const auto prompt = bytes.encode("the ");
   CHECK(generate(run.model, prompt, 20, {.seed = 3}) == generate(m.model, prompt, 20, {.seed = 3}));
-  CHECK(own_json(model_config_text(folder.path)).at("train").at("max_steps") == 3);
+  CHECK(own_json(detail::model_config_text(folder.path)).at("train").at("max_steps") == 3);
 
   Settings settings;  // a run like that one
-  settings.read(model_config_text(folder.path), "config.json");
+  settings.read(detail::model_config_text(folder.path), "config.json");
   const RunConfig again = settings.run();
   CHECK(again.model == tiny_model());
   CHECK(to_json(again.train) == to_json(c));
@@ -68,12 +68,12 @@ TEST_CASE("model folder: a tokenizer.json stands beside config.json") {
   const auto bytes = BpeTokenizer::from_json(tokenizer_json(ByteTokenizer()), "bytes");
   save_model(folder.path, run.model, run.params, &bytes);
   CHECK(read_file(folder / "tokenizer.json") == bytes.to_json());
-  CHECK(own_json(model_config_text(folder.path))["tokenizer"] == "tokenizer.json");
+  CHECK(own_json(detail::model_config_text(folder.path))["tokenizer"] == "tokenizer.json");
   const LoadedModel m = load_model(folder.path);
   REQUIRE(m.tokenizer);
   CHECK(m.tokenizer->encode("\xff the") == bytes.encode("\xff the"));
   Settings settings;  // a run like that one takes the tokenizer from there
-  settings.read(model_config_text(folder.path), folder / "config.json");
+  settings.read(detail::model_config_text(folder.path), folder / "config.json");
   CHECK(settings.run().tokenizer == folder / "tokenizer.json");
   write_file_atomically(folder / "tokenizer.json", "{}");
   CHECK_HAS(load_model(folder.path).tokenizer_error, (folder / "tokenizer.json") + ": model is not an object");

@@ -116,7 +116,7 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
             if (!skipped)
               grads.map()[p.tensor.id()] = stored(row(file.tensor(p.name + ".grad"), step).to(p.tensor.dtype()), how);
           }
-          opt->step(grads, {.unreached = c.contains("skip") ? Unreached::skip : Unreached::error});
+          opt->step(grads, {.missing_grad = c.contains("skip") ? MissingGrad::skip : MissingGrad::error});
           for (const Parameter& p : params) {
             const std::string key = fmt::format("{}.{}.{}", name, kind, p.name);
             if (!file.has(key)) continue;
@@ -166,8 +166,8 @@ TEST_CASE(
     CHECK_HAS(message,
               fmt::format("[{}] 'extra.weight' (3, 6) has no gradient: the loss does not depend on it.",
                           net.optimizer->name()),
-              ".unreached = Unreached::skip (it stays as it is) or Unreached::zero (its gradient is 0)");
-    CHECK_SAYS(net.optimizer->step({}, {.unreached = Unreached::skip}),
+              ".missing_grad = MissingGrad::skip (it stays as it is) or MissingGrad::zero (its gradient is 0)");
+    CHECK_SAYS(net.optimizer->step({}, {.missing_grad = MissingGrad::skip}),
                fmt::format("[{}] none of the 4 parameters has a gradient.", net.optimizer->name()));
     CHECK(net.bits() == before);
     CHECK(net.optimizer->steps() == 0);
@@ -176,14 +176,14 @@ TEST_CASE(
     for (Net* n : {&zero, &by_hand}) n->optimizer->step(backward(n->loss(x, true)), {.clip_norm = 1});
     const auto extra = bits_of(net.params[2].tensor);
     const StateDict old = net.optimizer->state();
-    net.optimizer->step(backward(net.loss(x, false)), {.clip_norm = 1, .unreached = Unreached::skip});
+    net.optimizer->step(backward(net.loss(x, false)), {.clip_norm = 1, .missing_grad = MissingGrad::skip});
     CHECK(net.optimizer->steps() == 2);
     CHECK(bits_of(net.params[2].tensor) == extra);
     for (const auto& [name, t] : net.optimizer->state()) {
       CAPTURE(name);
       CHECK((bits_of(t) == bits_of(old.at(name))) == name.starts_with("extra."));
     }
-    zero.optimizer->step(backward(zero.loss(x, false)), {.clip_norm = 1, .unreached = Unreached::zero});
+    zero.optimizer->step(backward(zero.loss(x, false)), {.clip_norm = 1, .missing_grad = MissingGrad::zero});
     GradMap grads = backward(by_hand.loss(x, false));
     grads.map()[by_hand.params[2].tensor.id()] = zeros_like(by_hand.params[2].tensor);
     by_hand.optimizer->step(grads, {.clip_norm = 1});
@@ -195,12 +195,12 @@ TEST_CASE(
 
 TEST_CASE("a compiled step equals an eager and a lazy one, with groups, clipping and a changing rate, and counts") {
   for (const std::string kind : kOptimizers)
-    for (const Unreached unreached : {Unreached::error, Unreached::skip, Unreached::zero}) {
-      CAPTURE_ALL(kind, int(unreached));
-      const bool extra = unreached == Unreached::error;
+    for (const MissingGrad missing_grad : {MissingGrad::error, MissingGrad::skip, MissingGrad::zero}) {
+      CAPTURE_ALL(kind, int(missing_grad));
+      const bool extra = missing_grad == MissingGrad::error;
       Net eager(kind), compiled(kind), lazy(kind);
       const auto step = [&](Net& n, const Tensor& x) {
-        n.optimizer->step(backward(n.loss(x, extra)), {.clip_norm = 0.5, .unreached = unreached});
+        n.optimizer->step(backward(n.loss(x, extra)), {.clip_norm = 0.5, .missing_grad = missing_grad});
         return std::vector<Tensor>{};
       };
       const Compiled replayed = compile([&](Inputs in) { return step(compiled, in[0]); });
@@ -212,7 +212,7 @@ TEST_CASE("a compiled step equals an eager and a lazy one, with groups, clipping
         {
           LazyScope scope;
           step(lazy, x);
-          for (const Parameter& p : lazy.params) evaluate({p.tensor});
+          for (const Parameter& p : lazy.params) eval({p.tensor});
         }
         CHECK(compiled.bits() == eager.bits());
         CHECK(lazy.bits() == eager.bits());

@@ -37,7 +37,7 @@ TEST_CASE("parameters: names, shapes and count") {
       expected.push_back(h + s);
   for (const char* s : {"ln_f.weight(8)", "ln_f.bias(8)", "lm_head.weight(11, 8)"}) expected.push_back(s);
   CHECK(names == expected);
-  CHECK(params.count() == 88 + 64 + 2 * (16 + 192 + 24 + 64 + 8 + 16 + 256 + 32 + 256 + 8) + 16 + 88);
+  CHECK(params.numel() == 88 + 64 + 2 * (16 + 192 + 24 + 64 + 8 + 16 + 256 + 32 + 256 + 8) + 16 + 88);
   CHECK(params.state().size() == expected.size());
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at
   set_num_threads(threads);
   for (auto& [name, t] : again.state()) CHECK(bits_of(t) == bits_of(all.at(name)));
   Init wrong = Init::xavier();
-  wrong.parts = {3, 4};
+  wrong.row_splits = {3, 4};
   CHECK_SAYS(wrong.make({8, 2}, DType::f32, Device(), Rng()),
              "[init] (8, 2) is no matrix (out, in) of parts (3, 4). The parts must make up its rows.");
 }
@@ -430,14 +430,14 @@ TEST_CASE("a configuration cut anywhere is an Error, one with a bit flipped an E
 
 TEST_CASE("the nearest known word") {
   const std::vector<std::string_view> known{"width", "heads", "height", "layers"};
-  CHECK(nearest("width", known) == "width");
-  CHECK(nearest("widht", known) == "width");  // a swap counts once
-  CHECK(nearest("hights", known) == "height");
-  CHECK(nearest("head", known) == "heads");
-  CHECK(nearest("banana", known) == "");
-  CHECK(nearest("", known) == "");
-  CHECK(nearest("width", {}) == "");
-  CHECK(did_you_mean("layer", known) == " Did you mean 'layers'?");
-  CHECK(did_you_mean("banana", known) == "");
-  CHECK(listed(known) == "width, heads, height, layers");
+  CHECK(detail::nearest("width", known) == "width");
+  CHECK(detail::nearest("widht", known) == "width");  // a swap counts once
+  CHECK(detail::nearest("hights", known) == "height");
+  CHECK(detail::nearest("head", known) == "heads");
+  CHECK(detail::nearest("banana", known) == "");
+  CHECK(detail::nearest("", known) == "");
+  CHECK(detail::nearest("width", {}) == "");
+  CHECK(detail::did_you_mean("layer", known) == " Did you mean 'layers'?");
+  CHECK(detail::did_you_mean("banana", known) == "");
+  CHECK(detail::listed(known) == "width, heads, height, layers");
 }

@@ -276,7 +276,7 @@ TEST_CASE("checkpoint: a configuration that lacks a field, or has one out of ran
     return error_of([&] { run_config_from_json(text_of(j), "the file"); });
   };
   CHECK(refused([](auto&) {}) == "no error");
-  for (const RunField& f : run_fields()) {
+  for (const RunField& f : detail::run_fields()) {
     const auto without = [&](auto& j) {
       for (auto* group : {&j, &j["model"], &j["train"], &j["data"]}) group->erase(f.name);
     };

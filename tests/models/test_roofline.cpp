@@ -95,7 +95,7 @@ TEST_CASE("work: a chain of a lazy program is one op, and an inner scope counts 
   const auto ops = counted([&] {
     LazyScope lazy;
     y = gelu(a * b + 1.0);
-    evaluate({&y, 1});
+    eval({&y, 1});
   });
   REQUIRE(ops.size() == 1);
   CHECK(ops[0].op == "mul+add_scalar+gelu");
@@ -112,7 +112,7 @@ TEST_CASE("work: a compiled function counts in each call what it counts lazily")
   const auto lazily = counted([&] {
     LazyScope lazy;
     const std::vector<Tensor> y = f({&a, 1});
-    evaluate(y);
+    eval(y);
   });
   REQUIRE(lazily.size() == 3);
   const Compiled compiled = compile(f);
@@ -146,7 +146,7 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
 }
 
 TEST_CASE("roofline: machines, and what takes longest") {
-  const Machine m = machine("h200");
+  const DeviceRoofline m = device_roofline("h200");
   WorkOfOp o{"linear", DType::bf16, DType::bf16, 2, {3'000'000, 1'000'000, 0}};
   CHECK(floor_seconds(o, m) == doctest::Approx(1e-6 + 2e-6));
   o.work.multiply_adds = 315e9;
@@ -155,12 +155,12 @@ TEST_CASE("roofline: machines, and what takes longest") {
   CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 50e12 + 2e-6));
   o.from = DType::i8;
   CHECK(floor_seconds(o, m) == doctest::Approx(630e9 / 1100e12 + 2e-6));
-  CHECK_SAYS(machine("h400"), "there is no device 'h400'. Name h100, h200, or a JSON file");
+  CHECK_SAYS(device_roofline("h400"), "there is no device 'h400'. Name h100, h200, or a JSON file");
   const Folder folder;
   const std::string path = folder / "own.json";
   const auto with = [&](const std::string& text) {
     write_file_atomically(path, text);
-    return error_of([&] { machine(path); });
+    return error_of([&] { device_roofline(path); });
   };
   CHECK_HAS(with("[]"), "It must be an object");
   CHECK_HAS(with(R"({"gb_per_s": 50})"), "has no 'f32_tflops'");
@@ -169,7 +169,7 @@ TEST_CASE("roofline: machines, and what takes longest") {
   CHECK_HAS(with(R"({"gb_per_s": "fast", )" + rest), "It must be a number");
   CHECK_HAS(with(R"({"gb_per_s": 50, "gbps": 1, )" + rest), "'gbps' is not known");
   CHECK(with(R"({"gb_per_s": 50, )" + rest) == "no error");
-  CHECK(machine(path).bf16_tflops == 0.4);
+  CHECK(device_roofline(path).bf16_tflops == 0.4);
 }
 
 namespace {
@@ -200,7 +200,7 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
     CHECK(int64_t(s.flops) == flops);
   };
   const auto of_arch = [](const char* name, int64_t batch, DType dtype) {
-    return step_work(arch(name), step_of(batch, dtype)).all();
+    return step_work(model_preset(name), step_of(batch, dtype)).all();
   };
   check("000: LoRA 512 to 512 of rank 8, 256 rows",
         step_of_layer(256, 512,
@@ -238,15 +238,15 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
   // A step updates each parameter, and the norm reads each gradient. Matrix gradients and the update's copies are bf16;
   // gradients of the table and the norms are f32.
   const auto ops = of_arch("cs336-2.7b", 4, DType::bf16);
-  const int64_t parameters = plan_memory(arch("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
+  const int64_t parameters = plan_memory(model_preset("cs336-2.7b"), step_of(4, DType::bf16)).parameters;
   const int64_t others = (10'000 + 65) * 2560;
   CHECK(sum_of(ops, "adamw_step").bytes == 26 * parameters + 2 * others + 2 * (parameters - others) + 4);
   TrainConfig narrow = step_of(4, DType::bf16);
   narrow.moments = DType::bf16;  // 8 bytes fewer, of 28
-  CHECK(sum_of(step_work(arch("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+  CHECK(sum_of(step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 8 * parameters);
   narrow.moments = DType::f32, narrow.split_weights = true;  // 2 fewer of split ones
-  CHECK(sum_of(step_work(arch("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
+  CHECK(sum_of(step_work(model_preset("cs336-2.7b"), narrow).all(), "adamw_step").bytes ==
         sum_of(ops, "adamw_step").bytes - 2 * (parameters - others));
   const int64_t written = sum_of(ops, "square_sums").bytes - (2 * parameters + 2 * others);  // partial sums
   CHECK(written >= parameters / 2048);

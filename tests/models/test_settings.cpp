@@ -45,14 +45,14 @@ TEST_CASE("settings: a file of many keys is read in linear time, and what is no 
 }
 
 TEST_CASE("settings: presets, files and words") {
-  const RunConfig shakespeare = preset("shakespeare-cpu");
+  const RunConfig shakespeare = run_preset("shakespeare-cpu");
   CHECK(shakespeare.tokenizer == "char");
   CHECK(shakespeare.model.vocab_size == 0);
   CHECK(shakespeare.train.max_steps == 2000);
-  CHECK(arch("nano").width == 128);
-  CHECK_SAYS(preset("shakespeare"),
+  CHECK(model_preset("nano").width == 128);
+  CHECK_SAYS(run_preset("shakespeare"),
              "there is no preset 'shakespeare'. Did you mean 'shakespeare-cpu'? The names are: shakespeare-cpu, demo");
-  CHECK_SAYS(arch("nanoo"), "Did you mean 'nano'?");
+  CHECK_SAYS(model_preset("nanoo"), "Did you mean 'nano'?");
 
   Settings settings;
   settings.read(R"({"width": 96, "train": {"lr": 3}, "tokenizer": "char"})", "f.json");
@@ -207,7 +207,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
   CHECK_HAS(file(R"({"tokenizer": {"type": "bytes", "size": 3}})"), "size");
   CHECK_HAS(file(R"({"tokenizer": 3})"), "'tokenizer' is 3. It must be byte or char, or the path of a tokenizer");
   CHECK(file(R"({"tokenizer": {"type": "bytes"}})") == "no error");
-  CHECK(of_text(R"({"tokenizer": null})", preset("shakespeare-cpu")).tokenizer == "byte");
+  CHECK(of_text(R"({"tokenizer": null})", run_preset("shakespeare-cpu")).tokenizer == "byte");
 
   // what holds every field says nothing about each: all of it loads, whatever has an effect
   RunConfig run;
@@ -239,12 +239,12 @@ TEST_CASE("settings: named models are those of their sources, field by field") {
     c.bias = false, c.tied_head = false;
     return c;
   };
-  CHECK(arch("gpt-small-10k") == gpt_10k(12, 12, 768));
-  CHECK(arch("gpt-medium-10k") == gpt_10k(24, 16, 1024));
+  CHECK(model_preset("gpt-small-10k") == gpt_10k(12, 12, 768));
+  CHECK(model_preset("gpt-medium-10k") == gpt_10k(24, 16, 1024));
   GptConfig large = gpt_10k(32, 32, 2560);
   large.context = 512, large.ff_width = 10240, large.positions = Positions::rope, large.rope_theta = 10000;
   large.activation = Activation::swiglu, large.init = InitScheme::xavier;
-  CHECK(arch("cs336-2.7b") == large);
+  CHECK(model_preset("cs336-2.7b") == large);
   const std::tuple<const char*, int64_t, int64_t, int64_t> sizes[] = {// Radford et al., 2019, table 2
                                                                       {"gpt2", 12, 12, 768},
                                                                       {"gpt2-medium", 24, 16, 1024},
@@ -255,6 +255,6 @@ TEST_CASE("settings: named models are those of their sources, field by field") {
     GptConfig c = model(layers, heads, width);
     c.vocab_size = 50257, c.context = 1024, c.norm = NormKind::layer_norm, c.activation = Activation::gelu_tanh;
     c.bias = true, c.tied_head = true, c.dropout = 0.1;
-    CHECK(arch(name) == c);
+    CHECK(model_preset(name) == c);
   }
 }

@@ -59,7 +59,7 @@ TEST_CASE("split weights: what is saved is whole, and a state that cannot be spl
     splits += bool(p.low), bytes += int64_t(p.tensor.layout().bytes() + (p.low ? p.low.layout().bytes() : 0));
   }
   CHECK(splits == 4);
-  CHECK(bytes == 4 * run.params.count());
+  CHECK(bytes == 4 * run.params.numel());
   const auto before = snapshot(run.trainer.state());
   TrainerState bad = run.trainer.state();
   bad.tensors["model.h.0.mlp.fc.weight"] = full({32, 8}, 3.4e38);

@@ -120,12 +120,12 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
     int64_t weights = 0, rows = 0;
     for (const NamedLinear& l : model.linears())
       if (l.name != "lm_head") weights += l.layer->weight.numel(), rows += l.layer->weight.size(0);
-    const int64_t live = memory_stats().live, count = params.count();
+    const int64_t live = memory_stats().live, count = params.numel();
     prepare_for_eval(model, params);
     const bool by_rows = kind == LinearKind::switchback_vector_wise || mode_of(kind) >= SwitchBackMode::fp8;
     const int64_t absmax = by_rows ? 4 * rows : 8 * 4;
     CHECK(memory_stats().live == live - 3 * weights + absmax);
-    CHECK(params.count() == count - weights);
+    CHECK(params.numel() == count - weights);
     CHECK(bits_of(model.forward(probe)) == bits_of(before));
     CHECK(bits_of(model.forward(probe, {.compute = DType::bf16})) !=
           bits_of(before.to(DType::bf16)));  // x is rounded first

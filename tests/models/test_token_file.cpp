@@ -185,19 +185,19 @@ TEST_CASE("token files: twenty gigabytes take no memory") {
 TEST_CASE("token files: patterns name files, in order") {
   const Folder f;
   for (const char* name : {"b1.bin", "a2.bin", "a10.bin", "a[1].bin"}) write_file_atomically(f / name, "ab");
-  CHECK(matching_files(f / "a*.bin") == std::vector<std::string>{f / "a10.bin", f / "a2.bin", f / "a[1].bin"});
-  CHECK(matching_files(f / "[b]?.bin") == std::vector<std::string>{f / "b1.bin"});
-  CHECK(matching_files(f / "a[1].bin") == std::vector<std::string>{f / "a[1].bin"});  // a file of this name
-  CHECK(matching_files(f / "none.bin") == std::vector<std::string>{f / "none.bin"});
-  CHECK_SAYS_OF(io, matching_files(f / "c*.bin"), "no file matches " + f / "c*.bin");
-  make_folder(f / "x[1]*");
+  CHECK(detail::matching_files(f / "a*.bin") == std::vector<std::string>{f / "a10.bin", f / "a2.bin", f / "a[1].bin"});
+  CHECK(detail::matching_files(f / "[b]?.bin") == std::vector<std::string>{f / "b1.bin"});
+  CHECK(detail::matching_files(f / "a[1].bin") == std::vector<std::string>{f / "a[1].bin"});  // a file of this name
+  CHECK(detail::matching_files(f / "none.bin") == std::vector<std::string>{f / "none.bin"});
+  CHECK_SAYS_OF(io, detail::matching_files(f / "c*.bin"), "no file matches " + f / "c*.bin");
+  detail::make_folder(f / "x[1]*");
   write_file_atomically(f / "x[1]*/a.bin", "ab");
   const fs::path here = fs::current_path();
   fs::current_path(f / "x[1]*");
-  const std::string pattern = absolute_pattern("?.bin"), file = absolute_pattern("a.bin");
+  const std::string pattern = detail::absolute_pattern("?.bin"), file = detail::absolute_pattern("a.bin");
   fs::current_path(here);
-  CHECK(matching_files(pattern) == std::vector<std::string>{f / "x[1]*/a.bin"});
-  CHECK(matching_files(file) == std::vector<std::string>{f / "x[1]*/a.bin"});
+  CHECK(detail::matching_files(pattern) == std::vector<std::string>{f / "x[1]*/a.bin"});
+  CHECK(detail::matching_files(file) == std::vector<std::string>{f / "x[1]*/a.bin"});
 }
 
 TEST_CASE("token files: those of another tokenizer are refused, as their meta.json says") {
@@ -207,16 +207,17 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]} })";
   write_file_atomically(f / "a.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};
-  check_shards(files, &bytes);
+  detail::check_shards(files, &bytes);
   write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // of another program
-  check_shards(files, &bytes);
-  write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", identity_of(bytes)}}));
-  check_shards(files, &bytes);
-  check_shards(files, nullptr);
-  check_shards(files, Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}").get());
-  CHECK(identity_of(*Tokenizer::from_json(spaced)) == identity_of(*Tokenizer::from_json(text_of(own_json(spaced)))));
+  detail::check_shards(files, &bytes);
+  write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", tokenizer_hash(bytes)}}));
+  detail::check_shards(files, &bytes);
+  detail::check_shards(files, nullptr);
+  detail::check_shards(files, Tokenizer::from_json("{\n  \"type\": \"bytes\"\n}").get());
+  CHECK(tokenizer_hash(*Tokenizer::from_json(spaced)) ==
+        tokenizer_hash(*Tokenizer::from_json(text_of(own_json(spaced)))));
   const auto characters = CharTokenizer::from_text("ab");
-  CHECK_SAYS_OF(value, check_shards(files, &characters),
+  CHECK_SAYS_OF(value, detail::check_shards(files, &characters),
                 "[data] " + f / "a.bin was written with another tokenizer, as " + f / "meta.json says");
 }
 
@@ -227,17 +228,18 @@ TEST_CASE("token files: shards are those that their meta.json lists, as long as 
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two
   const auto meta = [&](std::string_view text) { write_file_atomically(f / "meta.json", text); };
   meta(R"({"shards": {"train": 1}})");  // of another program
-  check_shards(files, nullptr);
+  detail::check_shards(files, nullptr);
   meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 2, "b.bin": 1}})");
-  check_shards(files, nullptr);
+  detail::check_shards(files, nullptr);
   fs::remove(f / "b.bin");
-  CHECK_SAYS_OF(io, check_shards(files, nullptr), "[data] " + f / "b.bin is missing, and " + f / "meta.json lists it");
+  CHECK_SAYS_OF(io, detail::check_shards(files, nullptr),
+                "[data] " + f / "b.bin is missing, and " + f / "meta.json lists it");
   meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 3}})");
-  CHECK_SAYS_OF(value, check_shards(files, nullptr), f / "a.bin has 2 tokens, and " + f / "meta.json says 3.");
+  CHECK_SAYS_OF(value, detail::check_shards(files, nullptr), f / "a.bin has 2 tokens, and " + f / "meta.json says 3.");
   for (const char* other : {"garbage", "", "[1]", "{", R"({"tokenizer_hash": 3, "shards": {"no.bin": 1}})",
                             R"({"tokenizer_hash": "1", "shards": {"../no.bin": 1, "/no.bin": 1, "x/no.bin": 1}})"}) {
     meta(other);
-    check_shards(files, nullptr);
+    detail::check_shards(files, nullptr);
   }
 }
 

@@ -96,7 +96,7 @@ TEST_CASE("train: the validation loss weighs every token of the split once") {
       sum += std::log(total) - logits[t * 256 + size_t(ids[at + t + 1])];
     }
   }
-  CHECK(run.trainer.evaluate() == doctest::Approx(sum / 89).epsilon(1e-6));  // f32 losses against f64
+  CHECK(run.trainer.validation_loss() == doctest::Approx(sum / 89).epsilon(1e-6));  // f32 losses against f64
 }
 
 TEST_CASE("train: windows shorter than the context") {
@@ -208,7 +208,7 @@ TEST_CASE("train: ends of runs") {
   c.val_fraction = 0;
   Run without(c);
   without.trainer.run([](const StepRecord& r) { CHECK(!r.val_loss); });
-  CHECK_SAYS(without.trainer.evaluate(), "there is no validation part");
+  CHECK_SAYS(without.trainer.validation_loss(), "there is no validation part");
   c.max_steps = 12;  // which steps validate and save
   const auto steps = [&](auto asks) {
     std::vector<int64_t> v;
@@ -444,7 +444,7 @@ TEST_CASE("train: an op that takes finite numbers only says the step, the first 
               "every op checked, this is where it began:\n[");
     CHECK(message.find("AnomalyScope") == std::string::npos);
     CHECK(run.trainer.steps() == 1);
-    CHECK_SAYS_OF(non_finite, run.trainer.evaluate(), "an AnomalyScope finds the op");
+    CHECK_SAYS_OF(non_finite, run.trainer.validation_loss(), "an AnomalyScope finds the op");
   }
 }
 

@@ -121,15 +121,16 @@ TEST_CASE("self_attention: what does not fit is an Error") {
       REFUSES(self_attention(x({2, 3, 7, 4}), 2), shape, "kv_heads is 2: 3 heads of queries"),
       REFUSES(self_attention(x({2, 0, 3, 4}), 1), shape, "there are no keys"),
       REFUSES(self_attention(x({2, 3, 3, 4}, DType::i64), 1), dtype, "cannot compute on (2, 3, 3, 4) i64"),
-      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3})}), shape, "[self_attention] lengths is (1) i64",
-              "It must be (2)"),
-      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.starts = i64({0, 0})}), value, "[self_attention] starts were given"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.kv_lengths = i64({3})}), shape,
+              "[self_attention] lengths is (1) i64", "It must be (2)"),
+      REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.query_starts = i64({0, 0})}), value,
+              "[self_attention] starts were given"),
       REFUSES(self_attention(x({2, 3, 3, 4}), 1, {.scale = INFINITY}), value, "scale is inf"),
       REFUSES(rope(x({2, 3, 4}), {.heads = 4}), value, "[rope] heads is 4, and x is (2, 3, 4) f32."),
       REFUSES(rope(x({2, 3, 4}), {.heads = -1}), value, "[rope] heads is -1"),
       REFUSES(rope(x({3, 4}), {.heads = 1}), shape, "[rope] needs 3 dimension(s) or more"),
   });
-  expect(REFUSES(values(self_attention(x({2, 3, 3, 4}), 1, {.lengths = i64({3, 4})})), value,
+  expect(REFUSES(values(self_attention(x({2, 3, 3, 4}), 1, {.kv_lengths = i64({3, 4})})), value,
                  "[self_attention] lengths of sequence 1 is 4, and there are 3 keys"));
 }
 TEST_CASE("attention: keys beyond a length are as if they were not there, bit for bit") {
@@ -139,7 +140,7 @@ TEST_CASE("attention: keys beyond a length are as if they were not there, bit fo
       const Inputs4 in(3, 4, 2, tq, tk, 9, t);
       const std::vector<int64_t> lengths{tk, (tk + 1) / 2, 1};
       CAPTURE_ALL(name_of(t), tk);
-      const auto all = run(in.q, in.k, in.v, in.dy, {.lengths = i64(lengths)});
+      const auto all = run(in.q, in.k, in.v, in.dy, {.kv_lengths = i64(lengths)});
       for (int64_t b = 0; b < 3; ++b) {
         CAPTURE(b);
         const int64_t n = lengths[size_t(b)];
@@ -167,7 +168,7 @@ TEST_CASE("attention: one query alone gives what it gives among many") {
         const auto transposed = [](const Tensor& x) { return transpose(transpose(x).contiguous()); };
         CHECK(distance(attention(q, transposed(in.k), in.v), want) <= most);
         CHECK(distance(attention(q, in.k, transposed(in.v)), want) <= most);
-        const Tensor none = attention(q, in.k, in.v, {.causal = true, .lengths = i64({0, tk})});
+        const Tensor none = attention(q, in.k, in.v, {.causal = true, .kv_lengths = i64({0, tk})});
         CHECK(distance(of_sequence(none, 0), zeros(of_sequence(none, 0).shape(), t)) == 0);
         CHECK(distance(of_sequence(none, 1), of_sequence(want, 1)) <= most);
       }
@@ -185,13 +186,13 @@ TEST_CASE("attention: queries from a start on give the rows of the whole sequenc
     const Tensor beyond = full({3, 2, kCapacity - kText, 8}, std::nan(""), t);
     const Tensor k = concat({in.k, beyond}, 2), v = concat({in.v, beyond}, 2);
     const auto queries = concat(Inputs(q.data(), q.size()), 0);
-    const Tensor y = attention(queries, k, v, {.causal = true, .starts = i64(starts)});
+    const Tensor y = attention(queries, k, v, {.causal = true, .query_starts = i64(starts)});
     for (int64_t b = 0; b < 3; ++b) {
       const int64_t s = starts[size_t(b)];
       CHECK(distance(of_sequence(y, b), slice(of_sequence(whole, b), 2, s, s + kQueries)) <=
             (t == DType::bf16 ? 1e-2 : 1e-6));
     }
-    check_same_bits(run(in.q, in.k, in.v, in.dy, {.causal = true, .starts = i64({0, 0, 0})}),
+    check_same_bits(run(in.q, in.k, in.v, in.dy, {.causal = true, .query_starts = i64({0, 0, 0})}),
                     run(in.q, in.k, in.v, in.dy, {.causal = true}));
   }
 }
@@ -201,7 +202,7 @@ TEST_CASE("attention: right padding changes no query of the text, causal or not"
   for (const bool causal : {true, false}) {
     const auto cut = [](const Tensor& x) { return slice(slice(x, 0, 0, 1), 2, 0, 4); };
     const Tensor alone = attention(cut(in.q), cut(in.k), cut(in.v), {.causal = causal});
-    const Tensor both = attention(in.q, in.k, in.v, {.causal = causal, .lengths = i64(lengths)});
+    const Tensor both = attention(in.q, in.k, in.v, {.causal = causal, .kv_lengths = i64(lengths)});
     CHECK(distance(cut(both), alone) <= 1e-14);
   }
 }
@@ -210,7 +211,7 @@ TEST_CASE("attention: a sequence of length 0 gives 0, and gradients of 0 of ever
     for (const bool causal : {true, false}) {
       Inputs4 in(2, 2, 1, 5, 6, 3, t);
       for (Tensor* x : {&in.q, &in.k, &in.v}) *x = x->detach().requires_grad_();
-      const Tensor y = attention(in.q, in.k, in.v, {.causal = causal, .lengths = i64({0, 4})});
+      const Tensor y = attention(in.q, in.k, in.v, {.causal = causal, .kv_lengths = i64({0, 4})});
       const GradMap g = backward(y, in.dy, {.create_graph = true});
       const Tensor loss = sum(g[in.q] * g[in.q]) + sum(g[in.k] * g[in.k]) + sum(g[in.v] * g[in.v]);
       const GradMap second = backward(loss);
@@ -228,20 +229,21 @@ TEST_CASE("attention: a sequence of length 0 gives 0, and gradients of 0 of ever
 TEST_CASE("attention: lengths and starts of any layout, read when the op runs") {
   const Inputs4 in(3, 2, 2, 4, 6, 5, DType::f32);
   const Tensor both = tensor<int64_t>({6, 0, 3, 2, 1, 1}, {3, 2});  // lengths and starts, interleaved
-  const AttentionOptions apart{
-      .causal = true, .lengths = reshape(slice(both, 1, 0, 1), {3}), .starts = reshape(slice(both, 1, 1, 2), {3})};
-  CHECK(!apart.lengths.is_contiguous());
+  const AttentionOptions apart{.causal = true,
+                               .kv_lengths = reshape(slice(both, 1, 0, 1), {3}),
+                               .query_starts = reshape(slice(both, 1, 1, 2), {3})};
+  CHECK(!apart.kv_lengths.is_contiguous());
   const Tensor want =
-      attention(in.q, in.k, in.v, {.causal = true, .lengths = i64({6, 3, 1}), .starts = i64({0, 2, 1})});
+      attention(in.q, in.k, in.v, {.causal = true, .kv_lengths = i64({6, 3, 1}), .query_starts = i64({0, 2, 1})});
   CHECK(bits_of(attention(in.q, in.k, in.v, apart)) == bits_of(want));
   const Compiled f = compile([](Inputs x) {
-    return std::vector{attention(x[0], x[1], x[2], {.causal = true, .lengths = x[3], .starts = x[4]})};
+    return std::vector{attention(x[0], x[1], x[2], {.causal = true, .kv_lengths = x[3], .query_starts = x[4]})};
   });
   for (const auto& [lengths, starts] : {std::pair(i64({6, 3, 1}), i64({0, 2, 1})), {i64({0, 5, 2}), i64({6, 0, 1})}}) {
-    const Tensor eager = attention(in.q, in.k, in.v, {.causal = true, .lengths = lengths, .starts = starts});
+    const Tensor eager = attention(in.q, in.k, in.v, {.causal = true, .kv_lengths = lengths, .query_starts = starts});
     CHECK(bits_of(f({in.q, in.k, in.v, lengths, starts})[0]) == bits_of(eager));
     LazyScope lazy;
-    CHECK(bits_of(attention(in.q, in.k, in.v, {.causal = true, .lengths = lengths, .starts = starts})) ==
+    CHECK(bits_of(attention(in.q, in.k, in.v, {.causal = true, .kv_lengths = lengths, .query_starts = starts})) ==
           bits_of(eager));
   }
   CHECK(f.stats().replays == 1);
@@ -249,17 +251,19 @@ TEST_CASE("attention: lengths and starts of any layout, read when the op runs") 
 TEST_CASE("attention: what it refuses of lengths and starts") {
   const Tensor q = random({2, 1, 3, 4}, 1), kv = random({2, 1, 5, 4}, 2);
   expect_at_emit({
-      REFUSES(attention(q, kv, kv, {.lengths = i64({1})}), shape, "[attention] lengths is (1) i64", "(2)"),
-      REFUSES(attention(q, kv, kv, {.causal = true, .starts = i64({1, 2, 3})}), shape, "[attention] starts is (3) i64"),
-      REFUSES(attention(q, kv, kv, {.lengths = random({2}, 1)}), dtype, "[attention] indices must be"),
-      REFUSES(attention(q, kv, kv, {.starts = i64({1, 2})}), value,
+      REFUSES(attention(q, kv, kv, {.kv_lengths = i64({1})}), shape, "[attention] lengths is (1) i64", "(2)"),
+      REFUSES(attention(q, kv, kv, {.causal = true, .query_starts = i64({1, 2, 3})}), shape,
+              "[attention] starts is (3) i64"),
+      REFUSES(attention(q, kv, kv, {.kv_lengths = random({2}, 1)}), dtype, "[attention] indices must be"),
+      REFUSES(attention(q, kv, kv, {.query_starts = i64({1, 2})}), value,
               "[attention] starts were given, and the mask is not causal."),
   });
   const auto says = [&](const AttentionOptions& o) { return error_of([&] { values(attention(q, kv, kv, o)); }); };
   for (const bool lazy : {false, true}) {
     const Mode mode(lazy);
-    CHECK_HAS(says({.lengths = i64({5, 6})}), "[attention] lengths of sequence 1 is 6, and there are 5 keys.");
-    CHECK_HAS(says({.lengths = i64({-1, 5})}), "[attention] lengths of sequence 0 is -1");
-    CHECK_HAS(says({.causal = true, .starts = i64({0, 7}).to(DType::i32)}), "[attention] starts of sequence 1 is 7");
+    CHECK_HAS(says({.kv_lengths = i64({5, 6})}), "[attention] lengths of sequence 1 is 6, and there are 5 keys.");
+    CHECK_HAS(says({.kv_lengths = i64({-1, 5})}), "[attention] lengths of sequence 0 is -1");
+    CHECK_HAS(says({.causal = true, .query_starts = i64({0, 7}).to(DType::i32)}),
+              "[attention] starts of sequence 1 is 7");
   }
 }

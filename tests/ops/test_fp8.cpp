@@ -58,7 +58,7 @@ TEST_CASE("rows of codes: the scale is that of the row, and every value is the n
         const Tensor x0 = concat({random({9, 70}, 1, -3, 3), filled({1, 70}, 0.0f)}, 0).to(t), x = stored(x0, how);
         const QuantizedFp8 q = quantize_fp8(x, f);
         CHECK(bits_of(q.absmax) == bits_of(max(abs(x0.to(DType::f32)), {-1})));
-        const auto codes = values<uint8_t>(q.codes);
+        const auto codes = values<uint8_t>(q.values);
         const auto v = values(x0.to(DType::f32)), a = values(q.absmax), back = values(dequantize_fp8(q));
         const float largest = f == Fp8Format::e4m3 ? 448.0f : 57344.0f;
         for (size_t i = 0; i < v.size(); ++i) {
@@ -68,7 +68,7 @@ TEST_CASE("rows of codes: the scale is that of the row, and every value is the n
         }
       }
   for (const Shape& s : {Shape{0, 3}, Shape{2, 0}, Shape{5}, Shape{2, 1, 3}}) {
-    CHECK(quantize_fp8(random(s, 1)).codes.shape() == s);
+    CHECK(quantize_fp8(random(s, 1)).values.shape() == s);
     CHECK(quantize_fp8(random(s, 1)).absmax.shape() == Shape(s.begin(), s.end() - 1));
   }
 }
@@ -84,7 +84,7 @@ TEST_CASE("products are those of what the codes stand for, with and without a ke
       CHECK(distance(fp8_linear(x, w, b), exact) < 2e-6);
       CHECK(distance(fp8_linear(x, w, b, DType::bf16), exact) < 1e-2);
       const op::Fp8Linear op(fx, fw, DType::f32);
-      CHECK(distance(op.compose(std::vector<Tensor>{x.codes, w.codes, x.absmax, w.absmax, b})[0], exact) < 2e-6);
+      CHECK(distance(op.compose(std::vector<Tensor>{x.values, w.values, x.absmax, w.absmax, b})[0], exact) < 2e-6);
     }
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("what 8-bit floats refuse") {
       REFUSES(quantize_fp8(x.to(DType::f64)), dtype, "[quantize_fp8]", "f64"),
       REFUSES(fp8_linear(r, r), value, "both e5m2", "e4m3"),
       REFUSES(fp8_linear(q, quantize_fp8(filled({2, 4}, 1.0f))), shape, "inner sizes differ"),
-      REFUSES(fp8_linear({q.codes, filled({3}, 1.0f)}, q), shape, "absmax", "each row"),
+      REFUSES(fp8_linear({q.values, filled({3}, 1.0f)}, q), shape, "absmax", "each row"),
       REFUSES(fp8_linear(q, q, filled({5}, 1.0f)), shape, "bias"),
       REFUSES(fp8_linear(q, q, {}, DType::i32), dtype, "i32"),
       REFUSES(dequantize_fp8({x, q.absmax}), dtype, "u8"),

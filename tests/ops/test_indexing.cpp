@@ -133,7 +133,7 @@ TEST_CASE("a table that is used twice: its gradient is one sum, and no pass over
     Mode mode(lazy);
     const WorkScope counting;
     const Tensor g = grad(table, table)[table];
-    evaluate({g});
+    eval({g});
     bool added = false;
     for (const WorkOfOp& o : counting.ops()) {
       CHECK(o.op.find("add") == std::string::npos);

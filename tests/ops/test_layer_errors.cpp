@@ -45,7 +45,7 @@ TEST_CASE("a precision ends with its scope and is the thread's own; products of 
       const MatmulPrecisionScope inner(highest);
       CHECK(product(DType::f32) == f32);
     }
-    CHECK(bits_of(matmul(x, w, {.products = highest})) == f32);  // set for one product
+    CHECK(bits_of(matmul(x, w, {.precision = highest})) == f32);  // set for one product
     std::thread([&] { CHECK(matmul_precision() == highest); }).join();
   }
   CHECK(matmul_precision() == highest);
@@ -60,7 +60,7 @@ TEST_CASE("the precision tells two products apart") {
     return k;
   };
   const auto highest = MatmulPrecision::highest, high = MatmulPrecision::high;
-  CHECK(!(key(op::Matmul({.products = highest})) == key(op::Matmul({.products = high}))));
+  CHECK(!(key(op::Matmul({.precision = highest})) == key(op::Matmul({.precision = high}))));
   CHECK(!(key(op::Linear(highest)) == key(op::Linear(high))));
   CHECK(key(op::Linear(high)) == key(op::Linear(high)));
 }

@@ -29,7 +29,7 @@ TEST_CASE("cross-entropy: one buffer of the size of the logits in forward and ba
       Mode mode(lazy);
       const Tensor loss = cross_entropy(h.logits(t), h.targets);
       const Tensor g = backward(loss)[h.w];
-      evaluate({loss, g});
+      eval({loss, g});
       CHECK(memory_stats().peak - before < 3 * size / 2);
     }
 }

@@ -32,7 +32,7 @@ TEST_CASE("norms of a sum take over the memory of both terms") {
     const int64_t before = memory_stats().live;
     reset_peak();
     const AddedNorm a = added_norm(norm, std::vector{x * 2.0, r * 2.0});
-    evaluate({a.sum, a.y});
+    eval({a.sum, a.y});
     CHECK(double(memory_stats().peak - before) / double(kBytes) < 2.1);
   }
 }

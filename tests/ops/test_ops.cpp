@@ -34,7 +34,7 @@ TEST_CASE("results do not depend on the caller's mode (rounding up, subnormal nu
     const Mode how(lazy);
     std::vector<Tensor> all = twice({filled<float>({1 << 16}, 1e-40f)});
     for (const Tensor& y : c.fn(make_inputs(c, DType::f32))) all.push_back(y);
-    evaluate(all);
+    eval(all);
     return all;
   };
   for (const auto& [mode, threads] : {std::pair(0x5f80u, 2), {0x9fc0u, 1}, {0x9fc0u, 2}, {0x1d00u, 2}})
@@ -95,7 +95,7 @@ TEST_CASE("lazy equals eager bit for bit, in place too") {
     for (bool temporaries : {false, true}) {
       LazyScope lazy;
       const Result r = run_case(c, x, w, temporaries);
-      evaluate(roots_of(r));
+      eval(roots_of(r));
       check_equal(c, r, eager);
     }
   }
@@ -243,7 +243,7 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
           LazyScope lazy;
           const auto roots = roots_of(run_case(c, x));
           uses = uses_of(roots);
-          evaluate(roots);
+          eval(roots);
         }
         for (auto& u : uses) {
           if (u.op->traits().kind == OpKind::view) continue;
@@ -252,7 +252,7 @@ TEST_CASE("kernels write every byte of their outputs and none beside them") {
         }
       }
   if (!every_op_case()) return;
-  for (auto& info : all_ops()) {
+  for (auto& info : detail::all_ops()) {
     static const std::set<std::string_view> elsewhere{
         "adamw_step",   "adamw_product_step", "arange",        "rand", "randn", "sgd_step",
         "trunc_normal", "switchback_linear",  "switchback_mlp"};

@@ -281,7 +281,7 @@ TEST_CASE("every differentiable op has values of PyTorch") {
       "own_gradient",  // user-defined: test_own_ops.cpp
       "checkpoint",    // test_recompute_block.cpp
   };
-  for (const OpInfo& op : all_ops()) {
+  for (const OpInfo& op : detail::all_ops()) {
     if (!(op.has_vjp || op.composes) || op.name.ends_with("_grad") || op.name.starts_with("test_")) continue;
     if (without.contains(op.name))
       CHECK_MESSAGE(!names.contains(std::string(op.name)),

@@ -359,7 +359,8 @@ TEST_CASE("dropout: the word of each position decides, at all sizes, offsets and
     Rng rng{uint64_t(-3), offset};
     const Rng at = rng;
     Values want = values<double>(x);
-    for (size_t i = 0; i < want.size(); ++i) want[i] = uniform(random_word(at, i)) < kP ? 0 : want[i] / (1 - kP);
+    for (size_t i = 0; i < want.size(); ++i)
+      want[i] = detail::uniform(detail::random_word(at, i)) < kP ? 0 : want[i] / (1 - kP);
     const Values got = values<double>(dropout(x, kP, rng));
     REQUIRE(got.size() == want.size());
     const double epsilon = x.dtype() == DType::f64 ? 1e-15 : x.dtype() == DType::f32 ? 3e-7 : 4e-3;

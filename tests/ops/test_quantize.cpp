@@ -36,7 +36,7 @@ Expected by_all(const Tensor& x) {
   return e;
 }
 void expect_codes(const Quantized& q, const Expected& e) {
-  CHECK(values<int8_t>(q.codes) == e.codes);
+  CHECK(values<int8_t>(q.values) == e.codes);
   CHECK(values(q.absmax) == e.absmax);
 }
 }  // namespace
@@ -55,7 +55,7 @@ TEST_CASE("codes and states are those of the definition, for every dtype and lay
           if (s[0] > 0) expect_codes(quantize_columnwise_transpose(y), by_rows(transposed));
           expect_codes(quantize_global_transpose(y), by_all(transposed));
           if (s[0] == 0) continue;
-          const QuantizedBothWays both = quantize_both_ways(y);
+          const QuantizedRowsAndColumns both = quantize_rows_and_columns(y);
           expect_codes(both.rows, by_rows(x));
           expect_codes(both.columns, by_rows(transposed));
         }
@@ -70,7 +70,7 @@ TEST_CASE("large matrices: blocks and panels of what is transposed, whole lines 
     expect_codes(quantize_columnwise_transpose(x), columns);
     expect_codes(quantize_global_transpose(x), by_all(transposed));
     for (const Store how : {Store::contiguous, Store::transposed}) {
-      const QuantizedBothWays both = quantize_both_ways(stored(x, how));
+      const QuantizedRowsAndColumns both = quantize_rows_and_columns(stored(x, how));
       expect_codes(both.rows, rows);
       expect_codes(both.columns, columns);
     }
@@ -105,7 +105,7 @@ TEST_CASE("quantising rows of any number of dimensions, and none") {
     CAPTURE(s);
     const Tensor x = many_binades(s, 4);
     const Quantized q = quantize_rowwise(x);
-    CHECK(q.codes.shape() == s);
+    CHECK(q.values.shape() == s);
     CHECK(q.absmax.shape() == Shape(s.begin(), s.end() - 1));
     if (s.product() > 0) expect_codes(q, by_rows(x));
     if (s.product() > 0)
@@ -139,16 +139,16 @@ TEST_CASE("a state in f16 is rounded after the codes were made") {
   const Tensor x = many_binades({6, 40}, 5);
   const Quantized wide = quantize_rowwise(x), narrow = quantize_rowwise(x, DType::f16);
   CHECK(narrow.absmax.dtype() == DType::f16);
-  CHECK(bits_of(narrow.codes) == bits_of(wide.codes));
+  CHECK(bits_of(narrow.values) == bits_of(wide.values));
   CHECK(bits_of(narrow.absmax) == bits_of(wide.absmax.to(DType::f16)));
-  CHECK(bits_of(dequantize(narrow)) == bits_of(dequantize({wide.codes, wide.absmax.to(DType::f16).to(DType::f32)})));
+  CHECK(bits_of(dequantize(narrow)) == bits_of(dequantize({wide.values, wide.absmax.to(DType::f16).to(DType::f32)})));
 }
 
 TEST_CASE("what cannot be quantised is an Error that names the first element") {
   using Use = std::function<void(const Tensor&)>;
   const std::pair<Use, const char*> uses[] = {{[](auto& x) { quantize_rowwise(x); }, "(17, 41)"},
                                               {[](auto& x) { quantize_global(x); }, "(17, 41)"},
-                                              {[](auto& x) { quantize_both_ways(x); }, "(17, 41)"},
+                                              {[](auto& x) { quantize_rows_and_columns(x); }, "(17, 41)"},
                                               {[](auto& x) { quantize_columnwise_transpose(x); }, "(2, 133)"},
                                               {[](auto& x) { quantize_global_transpose(x); }, "(2, 133)"}};
   for (const float bad : {kInf, -kInf, kNan})

@@ -34,7 +34,7 @@ TEST_CASE("values and gradients of PyTorch, eager, lazy and compiled") {
   const SafetensorsFile file(TG_TEST_DATA "/switchback.safetensors");
   const Layer l{file.tensor("x"), file.tensor("weight"), file.tensor("bias"), file.tensor("g")};
   const Quantized q = quantize_rowwise(reshape(l.x, {15, 23}));
-  CHECK(bits_of(q.codes) == bits_of(file.tensor("rows.codes")));
+  CHECK(bits_of(q.values) == bits_of(file.tensor("rows.codes")));
   CHECK(bits_of(q.absmax) == bits_of(file.tensor("rows.absmax")));
   for (const SwitchBackMode mode : kModes) {
     const std::string name = kNames[size_t(mode)];
@@ -216,7 +216,7 @@ TEST_CASE("the MLP in one op is its layers, keeps one hidden tensor, and has sec
   for (const bool tanh : {true, false}) {
     const Quantized fused = gelu_quantize_rowwise(h, tanh), plain = quantize_rowwise(tanh ? gelu_tanh(h) : gelu(h));
     CHECK(bits_of(fused.absmax) == bits_of(plain.absmax));
-    CHECK(bits_of(fused.codes) == bits_of(plain.codes));
+    CHECK(bits_of(fused.values) == bits_of(plain.values));
   }
   const Tensor x = x0.detach().requires_grad_(), fc = fc0.detach().requires_grad_();
   const Tensor y = switchback_mlp(x, {.fc_weight = fc, .proj_weight = proj0});
@@ -279,10 +279,10 @@ TEST_CASE("what int8 layers refuse") {
       REFUSES(quantize_rowwise(f({2, 3}, DType::f64)), dtype, "[quantize_rowwise]", ".to(DType::f32)"),
       REFUSES(quantize_rowwise(f({})), shape, "[quantize_rowwise]", "1 dimension"),
       REFUSES(quantize_rowwise(f({2, 3}), DType::bf16), dtype, "bf16", "f32 or f16"),
-      REFUSES(quantize_both_ways(f({2, 3, 4})), shape, "matrix"),
+      REFUSES(quantize_rows_and_columns(f({2, 3, 4})), shape, "matrix"),
       REFUSES(quantize_columnwise_transpose(f({3})), shape, "matrix"),
-      REFUSES(int8_linear(f({2, 3}), q.codes), dtype, "[int8_linear]", "i8"),
-      REFUSES(int8_linear(q, {q.codes, f({3})}), shape, "absmax", "one for all"),
+      REFUSES(int8_linear(f({2, 3}), q.values), dtype, "[int8_linear]", "i8"),
+      REFUSES(int8_linear(q, {q.values, f({3})}), shape, "absmax", "one for all"),
       REFUSES(int8_linear(q, q, f({5})), shape, "bias"),
       REFUSES(int8_linear(q, q, {}, DType::f64), dtype, "f64"),
       REFUSES(dequantize(q, DType::i32), dtype, "i32"),

@@ -20,7 +20,7 @@ inline int64_t casts_of(const WorkScope& s) {
 }
 inline bool is_copy_of(const Tensor& w) {
   const NoGradScope off;
-  return bits_of(parameter_as(w, DType::bf16)) == bits_of(w.to(DType::bf16));
+  return bits_of(cast_parameter(w, DType::bf16)) == bits_of(w.to(DType::bf16));
 }
 
 enum class Update { adamw, sgd, momentum };
@@ -29,7 +29,7 @@ struct CopyRun {
   std::vector<std::vector<std::byte>> bits;  // of losses, and of parameters and their moments at the end
   int64_t casts = 0;
 };
-// Seven steps; one parameter is assigned after the third, and the fifth step is not finite. `kept`: parameter_as()
+// Seven steps; one parameter is assigned after the third, and the fifth step is not finite. `kept`: cast_parameter()
 // instead of to().
 inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
   const std::vector<Shape> shapes{{1}, {3}, {4}, {5, 7}, {0, 3}, {1023}, {129, 3}, {16385}};
@@ -43,7 +43,7 @@ inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
   const TensorFunction step = [&](Inputs x) {
     Tensor loss;
     for (const Tensor& p : w) {
-      const Tensor narrow = kept ? parameter_as(p, DType::bf16) : p.to(DType::bf16);
+      const Tensor narrow = kept ? cast_parameter(p, DType::bf16) : p.to(DType::bf16);
       const Tensor part = sum((narrow * narrow * x[0] + narrow).to(DType::f32));
       loss = loss ? loss + part : part;
     }
@@ -75,7 +75,7 @@ inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
     } else {
       const Mode mode(how == RunBy::lazy);
       const Tensor loss = step({&x, 1})[0];
-      evaluate({loss}), evaluate(w);
+      eval({loss}), eval(w);
       r.bits.push_back(bits_of(loss));
     }
     r.casts = casts_of(work);

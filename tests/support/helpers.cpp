@@ -8,7 +8,7 @@ namespace tg {
 
 std::vector<std::byte> bits_of(const Tensor& t) {
   const Tensor c = t.detach().to(Device::cpu()).contiguous();
-  evaluate({c});
+  eval({c});
   const std::byte* p = c.value()->storage->data + c.layout().offset * int64_t(size_of(c.dtype()));
   return std::vector<std::byte>(p, p + c.layout().bytes());
 }

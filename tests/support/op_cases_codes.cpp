@@ -19,7 +19,7 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
     });
     list.back().gradcheck = 0;
   };
-  const auto both = [](const Quantized& q) { return Tensors{q.codes, q.absmax.to(DType::f32)}; };
+  const auto both = [](const Quantized& q) { return Tensors{q.values, q.absmax.to(DType::f32)}; };
   const TensorInit x = floats({2, r, c}), m = floats({r, c}), w = floats({3 * c, c}), b = floats({3 * c});
   codes_of("quantize_rowwise", "plain", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0])); });
   codes_of("quantize_rowwise", "f16", {x}, [=](Inputs v) { return both(quantize_rowwise(v[0], DType::f16)); });
@@ -27,18 +27,18 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
   codes_of("quantize_global", "plain", {x}, [=](Inputs v) { return both(quantize_global(v[0])); });
   codes_of("quantize_global", "transpose", {m}, [=](Inputs v) { return both(quantize_global_transpose(v[0])); });
   codes_of("quantize_both_ways", "plain", {m}, [](Inputs v) {
-    const QuantizedBothWays q = quantize_both_ways(v[0]);
-    return Tensors{q.rows.codes, q.rows.absmax, q.columns.codes, q.columns.absmax};
+    const QuantizedRowsAndColumns q = quantize_rows_and_columns(v[0]);
+    return Tensors{q.rows.values, q.rows.absmax, q.columns.values, q.columns.absmax};
   });
   codes_of("dequantize", "rows", {x}, [](Inputs v) { return Tensors{dequantize(quantize_rowwise(v[0]))}; });
   codes_of("dequantize", "bf16", {x}, [](Inputs v) { return Tensors{dequantize(quantize_global(v[0]), DType::bf16)}; });
   codes_of("int8_linear", "sums", {x, w},
-           [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]).codes, quantize_rowwise(v[1]).codes)}; });
+           [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]).values, quantize_rowwise(v[1]).values)}; });
   codes_of("int8_linear", "bias", {x, w, b},
            [](Inputs v) { return Tensors{int8_linear(quantize_rowwise(v[0]), quantize_rowwise(v[1]), v[2])}; });
   codes_of("int8_linear", "transposed", {m, floats({c, 2 * c})}, [](Inputs v) {
     const Quantized q = quantize_global(v[1]);
-    return Tensors{int8_linear(quantize_rowwise(v[0]), {transpose(q.codes, 0, 1), q.absmax}, {}, DType::bf16)};
+    return Tensors{int8_linear(quantize_rowwise(v[0]), {transpose(q.values, 0, 1), q.absmax}, {}, DType::bf16)};
   });
   for (const bool tanh : {false, true}) {
     codes_of("gelu_quantize_rowwise", tanh ? "tanh" : "erf", {x},
@@ -58,7 +58,7 @@ void add_code_cases(std::vector<OpCase>& list, const CaseSizes& size) {
     const char* const name = name_of(f).data();
     codes_of("quantize_fp8", name, {x}, [f](Inputs v) {
       const QuantizedFp8 q = quantize_fp8(v[0], f);
-      return Tensors{q.codes, q.absmax};
+      return Tensors{q.values, q.absmax};
     });
     codes_of("dequantize_fp8", name, {x},
              [f](Inputs v) { return Tensors{dequantize_fp8(quantize_fp8(v[0], f), DType::bf16)}; });

@@ -61,17 +61,17 @@ struct LayerCases : OpCaseList {
     const auto q3 = floats({3, 2, r, c}), kv3 = floats({3, 1, tk, c});
     const auto three = [](Inputs x) { return concat(x, 0); };
     one("attention", "lengths", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)},
-        [=](Inputs x) { return attention(x[0], x[1], x[2], {.lengths = three(x.subspan(3))}); });
+        [=](Inputs x) { return attention(x[0], x[1], x[2], {.kv_lengths = three(x.subspan(3))}); });
     one("attention", "lengths_causal", {q3, kv3, kv3, index(tk), index(0), index(tk - 1)}, [=](Inputs x) {
-      return attention(x[0], x[1], x[2], {.causal = true, .lengths = three(x.subspan(3)).to(DType::i32)});
+      return attention(x[0], x[1], x[2], {.causal = true, .kv_lengths = three(x.subspan(3)).to(DType::i32)});
     });
     one("attention", "starts", {q3, kv3, kv3, index(0), index(2), index(1)}, [=](Inputs x) {
-      return attention(x[0], x[1], x[2], {.causal = true, .starts = three(x.subspan(3)).to(DType::i32)});
+      return attention(x[0], x[1], x[2], {.causal = true, .query_starts = three(x.subspan(3)).to(DType::i32)});
     });
     one("attention", "lengths_starts",
         {q3, kv3, kv3, index(tk), index(2), index(1), index(tk), index(1), index(tk - 1)}, [=](Inputs x) {
           const AttentionOptions o{
-              .causal = true, .scale = 0.5, .lengths = three(x.subspan(3, 3)), .starts = three(x.subspan(6))};
+              .causal = true, .scale = 0.5, .kv_lengths = three(x.subspan(3, 3)), .query_starts = three(x.subspan(6))};
           return attention(x[0], x[1], x[2], o);
         });
     const auto none = floats({0, 2, std::max<int64_t>(r, 1), c}), headless = floats({2, 0, std::max<int64_t>(r, 1), c});
@@ -85,7 +85,7 @@ struct LayerCases : OpCaseList {
     one("self_attention", "causal", {floats({2, t, 6, c})}, self(2, {.causal = true}));
     one("self_attention", "full_groups", {floats({2, t, 4, c})}, self(1, {.scale = 0.3}));
     one("self_attention", "lengths", {floats({3, t, 3, c}), index(t), index(0), index(t - 1)},
-        [=](Inputs x) { return self_attention(x[0], 1, {.causal = true, .lengths = three(x.subspan(1))}); });
+        [=](Inputs x) { return self_attention(x[0], 1, {.causal = true, .kv_lengths = three(x.subspan(1))}); });
     one("self_attention", "no_batch", {floats({0, t, 3, c})}, self(1, {.causal = true}));
   }
   void gates_and_positions() {

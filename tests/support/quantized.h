@@ -45,11 +45,11 @@ inline void expect_same(const Tensor& gpu, const Tensor& cpu) {
   CHECK(bits_of(gpu) == bits_of(cpu));
 }
 template <class Q> void expect_same(const Q& gpu, const Q& cpu) {
-  expect_same(gpu.codes, cpu.codes);
+  expect_same(gpu.values, cpu.values);
   expect_same(gpu.absmax, cpu.absmax);
 }
-inline Quantized there(const Quantized& q) { return {q.codes.to(kGpu), q.absmax.to(kGpu)}; }
-inline QuantizedFp8 there(const QuantizedFp8& q) { return {q.codes.to(kGpu), q.absmax.to(kGpu), q.format}; }
+inline Quantized there(const Quantized& q) { return {q.values.to(kGpu), q.absmax.to(kGpu)}; }
+inline QuantizedFp8 there(const QuantizedFp8& q) { return {q.values.to(kGpu), q.absmax.to(kGpu), q.format}; }
 // The device names a bad element at the next read with the CPU's message, which contains `part`.
 inline void expect_named(const std::function<Tensor(const Tensor&)>& codes_of, const Tensor& x, Store how,
                          std::string_view part) {

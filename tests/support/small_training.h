@@ -53,7 +53,7 @@ inline std::vector<float> train_small(bool lazy, uint64_t seed, int steps = 5, i
   for (int i = 0; i < steps; ++i) {
     Mode mode(lazy);
     const Tensor loss = model.step();
-    evaluate(model.roots(loss));
+    eval(model.roots(loss));
     r.push_back(loss.item<float>());
   }
   model.append_weights(r);

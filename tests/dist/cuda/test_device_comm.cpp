@@ -128,13 +128,13 @@ TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, 
       for (const Tensor& t : mine) here.push_back(t.contiguous());
       there = on_device(here);
       there.back().requires_grad_();
-      (void)parameter_as(there.back(), DType::bf16);
+      (void)cast_parameter(there.back(), DType::bf16);
       if (held) old = {there[0].detach(), there.back().detach()};
       all_gather_parts(here, cuts, world());
       all_gather_parts(there, cuts, world());
       for (size_t i = 0; i < mine.size(); ++i) CHECK(bits_of(there[i]) == bits_of(here[i]));
       if (held) CHECK(bits_of(old[1]) == bits_of(mine.back().contiguous()));
-      CHECK(bits_of(parameter_as(there.back(), DType::bf16)) == bits_of(there.back().detach().to(DType::bf16)));
+      CHECK(bits_of(cast_parameter(there.back(), DType::bf16)) == bits_of(there.back().detach().to(DType::bf16)));
     }
   }
 }

@@ -27,7 +27,7 @@ inline bool is_bad(uint32_t most, DType state) {
 [[noreturn]] inline void fail_without_code(std::string_view op, const Buf& x, DType state) {
   int64_t at = 0, worst = -1;
   float value = 0;
-  tg::detail::visit_quantisable(x.dtype(), [&]<class T>() {
+  tg::detail::visit_quantizable(x.dtype(), [&]<class T>() {
     for_indices<1>(x.shape(), {x.strides()}, [&](int64_t offset) {
       const float v = float(x.data<T>()[offset]);
       if (worst < 0 && !std::isfinite(v)) worst = at, value = v;
@@ -41,7 +41,7 @@ inline bool is_bad(uint32_t most, DType state) {
       ++at;
     });
   });
-  throw tg::detail::not_quantised(op, *x.layout, worst, value);
+  throw tg::detail::not_quantized(op, *x.layout, worst, value);
 }
 
 }  // namespace tg::cpu::TG_ISA_NS
