@@ -26,8 +26,10 @@ struct HuggingFaceSource {
   std::vector<int64_t> eos_tokens = {};
 };
 
+namespace detail {
 /// The text of config.json in the folder of any model.
-std::string detail::model_config_text(const std::string& folder);
+std::string model_config_text(const std::string& folder);
+}  // namespace detail
 /// Reads a config.json. Dropout is 0, since the file has that of pretraining. Unknown keys are ignored. `source` names
 /// the text in messages. An Error names key and value for an unsupported model_type, a key that would change results,
 /// or what GptConfig::validate() refuses.

@@ -185,7 +185,7 @@ TEST_CASE("gradients through rewritten ops are eager's, and what backward reads 
   struct Case {
     std::function<Tensor()> f;
     std::vector<Tensor> leaves;
-    bool detail::same_bits;
+    bool same_bits;
   };
   const std::vector<Case> cases = {
       {[&] {

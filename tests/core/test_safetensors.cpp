@@ -31,12 +31,12 @@ std::string tensor_error(const std::string& fields, size_t bytes) {
   return open_error(image("{\"w\":{" + fields + "}}", std::string(bytes, 'x')));
 }
 
-template <class T> bool detail::same_bits(const Tensor& a, const Tensor& b) {
+template <class T> bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() &&
          (a.numel() == 0 || !std::memcmp(a.data<T>(), b.data<T>(), size_t(a.numel()) * sizeof(T)));
 }
 bool same(const Tensor& a, const Tensor& b) {
-  return visit_dtype(a.dtype(), [&]<class T>() { return detail::same_bits<T>(a, b); });
+  return visit_dtype(a.dtype(), [&]<class T>() { return same_bits<T>(a, b); });
 }
 }  // namespace
 

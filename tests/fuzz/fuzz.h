@@ -68,7 +68,7 @@ class Scratch {
   std::string path_;
 };
 
-inline bool detail::same_bits(const Tensor& a, const Tensor& b) {
+inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && visit_dtype(a.dtype(), [&]<class T>() {
            return a.numel() == 0 || !std::memcmp(a.data<T>(), b.data<T>(), a.layout().bytes());
          });

@@ -10,12 +10,12 @@
 namespace tg {
 
 // y, and the gradient of x (B, T, NH + 2 kv, HS), whose heads are rotated first.
-inline std::vector<Tensor> attended(const Tensor& x, int64_t kv, const AttentionOptions& o, bool kernel::by_parts) {
+inline std::vector<Tensor> attended(const Tensor& x, int64_t kv, const AttentionOptions& o, bool by_parts) {
   const Tensor leaf = x.detach().requires_grad_();
   const int64_t heads = x.size(2) - 2 * kv;
   const RopeOptions turns{.start = o.query_starts ? 0 : 3, .starts = o.query_starts};
   Tensor y;
-  if (kernel::by_parts) {
+  if (by_parts) {
     const Tensors parts = split(leaf, {heads, kv, kv}, 2);
     const auto in_heads = [](const Tensor& t) { return transpose(t, 1, 2); };
     const Tensor q = rope(in_heads(parts[0]), turns), k = rope(in_heads(parts[1]), turns);
