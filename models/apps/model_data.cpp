@@ -13,19 +13,16 @@
 
 namespace tg::apps {
 
-std::vector<std::string> files_of(const std::vector<std::string>& words) {
+std::vector<std::string> files_of(const Words& words) {
   std::vector<std::string> files;
   for (const std::string& word : words)
     for (std::string& file : detail::matching_files(word)) files.push_back(std::move(file));
   return files;
 }
-bool has_token_file(const std::vector<std::string>& words) {
-  return std::ranges::any_of(files_of(words), is_token_file);
-}
+bool has_token_file(const Words& words) { return std::ranges::any_of(files_of(words), is_token_file); }
 
 namespace {
-TokenData encoded(const Tokenizer& tokenizer, const std::vector<std::string>& paths, const DataConfig& how,
-                  bool skip_unknown) {
+TokenData encoded(const Tokenizer& tokenizer, const Words& paths, const DataConfig& how, bool skip_unknown) {
   const std::string name = paths.size() == 1 ? paths[0] : "the data";
   if (skip_unknown && dynamic_cast<const CharTokenizer*>(&tokenizer))
     return TokenData::from_text(tokenizer,
@@ -54,8 +51,7 @@ TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const 
 }
 }  // namespace
 
-TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig& how,
-                      bool skip_unknown) {
+TokenData read_tokens(const Tokenizer* tokenizer, const Words& words, const DataConfig& how, bool skip_unknown) {
   const std::vector<double> weights = detail::mixture_weights(how.weights);
   if (weights.empty() && !has_token_file(words)) return encoded(*tokenizer, files_of(words), how, skip_unknown);
   std::vector<TokenData> groups, shards;
@@ -64,7 +60,7 @@ TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>
   if (groups.size() == 1 && weights.empty()) return groups[0];
   return weights.empty() ? TokenData::join(groups) : TokenData::mix(groups, weights);
 }
-void check_used(std::string_view command, const SettingFlags& given, const std::vector<std::string>& words) {
+void check_used(std::string_view command, const SettingFlags& given, const Words& words) {
   const std::vector<std::string> files = files_of(words);
   const auto check = [&](const char* name, const char* what, bool (*uses_it)(const std::string&)) {
     TG_CHECK(!given.contains(name) || std::ranges::any_of(files, uses_it), value,
@@ -102,12 +98,11 @@ std::string known_text(const Tokenizer& tokenizer, const std::string& text, cons
                counted(known.characters, "character"), what, known.first);
   return std::move(known.text);
 }
-std::string name_of_files(const std::vector<std::string>& files) {
+std::string name_of_files(const Words& files) {
   return files.size() == 1 ? files[0] : fmt::format("{} files", files.size());
 }
 
-RunData read_data(const ModelOfData& m, const std::vector<std::string>& words, const DataConfig& how,
-                  bool skip_unknown) {
+RunData read_data(const ModelOfData& m, const Words& words, const DataConfig& how, bool skip_unknown) {
   if (!std::ranges::all_of(files_of(words), is_token_file))
     detail::check_tokenizer(m.tokenizer, m.tokenizer_error,
                             fmt::format("[{}] {} has no tokenizer, and {} is text. Pass token files (.npy or .bin).",
@@ -165,8 +160,8 @@ ChatTemplate chat_template_for(std::string_view command, const std::string& give
   return chat;
 }
 
-RunData read_examples_or_data(const ModelOfData& m, const std::vector<std::string>& words, DataConfig& how,
-                              int64_t window, bool skip_unknown) {
+RunData read_examples_or_data(const ModelOfData& m, const Words& words, DataConfig& how, int64_t window,
+                              bool skip_unknown) {
   const std::vector<std::string> files = files_of(words);
   const DataConfig none;
   const bool pairs = how.objective == Objective::dpo;

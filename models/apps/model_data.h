@@ -22,19 +22,18 @@ struct RunData {
   std::optional<Examples> examples = {};           // in place of tokens
   std::optional<ChatTemplate> chat = {};           // of the examples
 };
-// Words are paths, or patterns that several files match.
-std::vector<std::string> files_of(const std::vector<std::string>& words);
-bool has_token_file(const std::vector<std::string>& words);
+using Words = std::vector<std::string>;  // paths, or patterns that several files match
+std::vector<std::string> files_of(const Words& words);
+bool has_token_file(const Words& words);
 // Texts and token files, each after the other, or a mixture with a group for each word. `tokenizer` is null if all are
 // token files. `skip_unknown` drops and notes characters that it does not know. Calls note_documents().
-TokenData read_tokens(const Tokenizer* tokenizer, const std::vector<std::string>& words, const DataConfig&,
-                      bool skip_unknown);
+TokenData read_tokens(const Tokenizer* tokenizer, const Words& words, const DataConfig&, bool skip_unknown);
 // Notes special tokens that became text, and documents whose end no token shows.
 void note_documents(const Tokenizer&, const EncodedDocuments&, const std::string& name);
 using SettingFlags = std::map<std::string, std::string>;  // settings of flags: names and words
 // An Error if no file uses one of the flags about files.
-void check_used(std::string_view command, const SettingFlags&, const std::vector<std::string>& words);
-std::string name_of_files(const std::vector<std::string>& files);
+void check_used(std::string_view command, const SettingFlags&, const Words& words);
+std::string name_of_files(const Words& files);
 // --unknown: writes its word to `to`. The help shows the default `otherwise`.
 void add_unknown_option(Command&, const std::string& otherwise, std::string& to);
 // Without characters unknown to the tokenizer, which a note counts as characters of `what`.
@@ -62,11 +61,11 @@ struct ModelOfData {
   std::string adapter = {};              // its chat template goes before the folder's
 };
 // read_tokens() within the model's vocabulary.
-RunData read_data(const ModelOfData&, const std::vector<std::string>& paths, const DataConfig&, bool skip_unknown);
+RunData read_data(const ModelOfData&, const Words& paths, const DataConfig&, bool skip_unknown);
 // Examples of instructions, chats or preferences if the files hold them, else read_data(). `window`: the most tokens of
 // an example. Notes what was cut, skipped and ignored.
-RunData read_examples_or_data(const ModelOfData&, const std::vector<std::string>& words, DataConfig& how,
-                              int64_t window, bool skip_unknown);
+RunData read_examples_or_data(const ModelOfData&, const Words& words, DataConfig& how, int64_t window,
+                              bool skip_unknown);
 std::optional<int64_t> special_token(const Tokenizer&, const std::string& text);
 // The token that ends a reply in the chat template of a folder, the model's or an adapter's; or -1.
 int64_t reply_end(const Tokenizer&, const std::string& model, const std::string& folder);

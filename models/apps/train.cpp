@@ -47,7 +47,7 @@ void refuse_examples(const RunConfig& run) {
              "[train] {} is {}. It is for examples, which `tapegrad finetune` reads. Leave it out.", d.name, d.after);
 }
 // Also sets the vocabulary.
-RunData read_new_data(const std::vector<std::string>& words, RunConfig& run, const std::string& saved = "") {
+RunData read_new_data(const Words& words, RunConfig& run, const std::string& saved = "") {
   refuse_examples(run);
   int64_t& vocabulary = run.model.vocab_size;
   if (is_path(run.tokenizer))  // a resume may run elsewhere
