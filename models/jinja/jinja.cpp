@@ -30,9 +30,12 @@ struct Inner {  // a scope until the end of a block
       : r(run), outer(std::exchange(r.scope, std::make_shared<Scope>(std::move(of)))) {}
   ~Inner() { r.scope = std::move(outer); }
 };
+void check_row(size_t n, std::string_view what) {
+  if (n == kMostInRow) refuse("an expression has over {} {} in a row. Split it.", kMostInRow, what);
+}
 template <class F> Expr guarded(F f) {
   return [f = std::move(f)](Run& r) -> Value {
-    const Deep guard(r.deep, 500);
+    const Deep guard(r.deep, kDeepestRun);
     r.charge(1);
     return f(r);
   };
@@ -194,7 +197,7 @@ struct Macro {
   Step body = {};
   bool takes_caller = false;
   Value operator()(Run& r, Call& c, const std::shared_ptr<Scope>& scope) const {
-    const Deep guard(r.deep, 500);
+    const Deep guard(r.deep, kDeepestRun);
     const Inner inner(r, scope);
     if (c.values.size() > names.size())
       refuse("the macro '{}' has {} arguments. It takes {}.", name, c.values.size(), names.size());
@@ -256,7 +259,7 @@ struct Parser {
     return comma ? all_of(std::move(all), Form::tuple) : all[0];
   }
   Expr expression() {
-    const Deep guard(deep, 64);
+    const Deep guard(deep, kMostNested);
     Expr a = level(0);
     while (skip("if")) {
       ++soft;
@@ -273,7 +276,7 @@ struct Parser {
     Expr a = level(n + 1);
     for (size_t chain = 0; now().kind == (n < 2 ? 'N' : 'O') && kOps[n].find(" " + now().text + " ") != kOps[n].npos;
          ++chain) {
-      if (chain == 100) refuse("an expression has over 100 operators in a row. Split it.");
+      check_row(chain, "operators");
       const std::string op = next().text;
       a = guarded([n, op, a = std::move(a), b = level(n + 1)](Run& r) {
         const Value x = a(r);
@@ -283,7 +286,7 @@ struct Parser {
     return a;
   }
   Expr comparison() {
-    const Deep guard(deep, 64);
+    const Deep guard(deep, kMostNested);
     if (skip("not")) return guarded([a = comparison()](Run& r) { return Value(!r.truth(a(r))); });
     Expr a = level(3);
     std::vector<std::pair<std::string, Expr>> rest;
@@ -306,7 +309,7 @@ struct Parser {
     });
   }
   Expr unary(bool filters) {
-    const Deep guard(deep, 64);
+    const Deep guard(deep, kMostNested);
     const bool sign = is("-") || is("+");
     const int64_t factor = is("-") ? -1 : 1;
     if (sign) next();
@@ -318,13 +321,13 @@ struct Parser {
       });
     a = postfix(std::move(a));
     for (size_t chain = 0; filters && (is("|") || is("is") || is("(")); ++chain) {
-      if (chain == 100) refuse("an expression has over 100 filters in a row. Split it.");
+      check_row(chain, "filters");
       a = skip("|") ? filter(std::move(a)) : skip("is") ? test(std::move(a)) : postfix(std::move(a));
     }
     return a;
   }
   Expr primary() {
-    const Deep guard(deep, 64);
+    const Deep guard(deep, kMostNested);
     const Token t = next();
     if (t.kind == 'N') {
       if (t.text == "true" || t.text == "True" || t.text == "false" || t.text == "False")
@@ -369,7 +372,7 @@ struct Parser {
   }
   Expr postfix(Expr a) {
     for (size_t chain = 0; is(".") || is("[") || is("("); ++chain) {
-      if (chain == 100) refuse("an expression has over 100 attributes in a row. Split it.");
+      check_row(chain, "attributes");
       if (is("(")) {
         a = guarded([a = std::move(a), arguments = arguments()](Run& r) {
           const Value f = a(r);
@@ -442,7 +445,7 @@ struct Parser {
   }
 
   Target target() {
-    const Deep guard(deep, 64);
+    const Deep guard(deep, kMostNested);
     std::vector<Target> all;
     bool comma = false;
     do {
@@ -480,7 +483,7 @@ struct Parser {
   }
   // Statements until a tag of `ends`, which is passed if it is the only one.
   Step body(const std::vector<std::string_view>& ends) {
-    const Deep guard(deep, 64);
+    const Deep guard(deep, kMostNested);
     std::vector<Step> all;
     while (now().kind != 'E') {
       const Token t = next();
@@ -499,7 +502,7 @@ struct Parser {
         step = statement(kind('N', "a tag"));
       kind(t.kind == 'V' ? 'v' : 'b', "the end of a tag");
       all.push_back([step = std::move(step), begin = t.line](Run& r) {
-        const Deep inner(r.deep, 500);
+        const Deep inner(r.deep, kDeepestRun);
         r.charge(1);
         r.line = begin;
         step(r);

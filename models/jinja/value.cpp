@@ -9,13 +9,11 @@
 
 namespace tg::jinja {
 namespace {
-constexpr size_t kMostNested = 100;
-
 size_t nested(const Values& values) {
   size_t depth = 0;
   for (const Value& x : values)
     if (x.kind == Value::list || x.kind == Value::dict) depth = std::max(depth, x.as<Items>().depth + 1);
-  if (depth > kMostNested) refuse("values are nested deeper than {}. Flatten them.", kMostNested);
+  if (depth > kDeepestValue) refuse("values are nested deeper than {}. Flatten them.", kDeepestValue);
   return depth;
 }
 long double exact(const Value& x) { return x.kind == Value::number ? (long double)x.real : (long double)x.whole; }
@@ -116,7 +114,7 @@ Value Run::dict(Items d) {
   return {Value::dict, std::make_shared<Items>(std::move(d))};
 }
 Value Run::from(const Json& x, size_t depth) {
-  if (depth > kMostNested) refuse("the context is nested deeper than {}. Flatten it.", kMostNested);
+  if (depth > kDeepestValue) refuse("the context is nested deeper than {}. Flatten it.", kDeepestValue);
   if (x.is_null()) return Value::none;
   if (x.is_boolean()) return x.get<bool>();
   if (x.is_number()) return x.is_number_float() ? Value(x.get<double>()) : Value(x.get<int64_t>());

@@ -17,6 +17,10 @@ template <class... A> [[noreturn]] void refuse(fmt::format_string<A...> form, A&
   detail::fail(Error::Kind::value, "[jinja] " + fmt::format(form, std::forward<A>(values)...));
 }
 
+// Limits: nesting of text, values and calls; operators in a row; work.
+inline constexpr size_t kMostNested = 64, kDeepestValue = 100, kDeepestRun = 500, kMostInRow = 100,
+                        kMostWork = 8'000'000;
+
 struct Items;
 struct Value {
   enum Kind : uint8_t { absent, undefined, none, boolean, integer, number, string, list, dict, space, callable };
@@ -50,8 +54,7 @@ struct Call {
   Values values;  // of a builtin: its object, then one for each parameter
   std::vector<std::pair<std::string, Value>> named;
   const Value& operator[](size_t i) const { return values[i]; }
-  // Gives each parameter of "sep count?" from values[at] on its value by place, else by name, else none. Returns the
-  // end of the parameters.
+  // Completes the values from values[at] on, of the parameters "sep count?", by name. Returns their end.
   size_t bind(std::string_view callee, std::string_view params, size_t at);
 };
 struct Run;
@@ -83,7 +86,7 @@ struct Run {
   std::vector<std::unique_ptr<Items>> spaces = {};                    // of namespaces, which may refer to each other
   enum class Flow : uint8_t { next, again, stop } flow = Flow::next;  // after `continue` or `break`, until its loop
   int line = 1;
-  size_t work = 8'000'000, deep = 0;
+  size_t work = kMostWork, deep = 0;
 
   void charge(size_t n) {
     n < work ? void(work -= n) : refuse("the template does too much work. Shorten its loops or values.");
