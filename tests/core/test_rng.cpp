@@ -280,7 +280,7 @@ TEST_CASE("rng: permuted") {
   std::map<uint64_t, int> count;
   for (uint64_t seed = 0; seed < 24'000; ++seed) {
     uint64_t order = 0;
-    for (uint64_t i = 0; i < 4; ++i) order = order * 4 + detail::permuted(Rng{seed}, i, 4);
+    for (uint64_t i = 0; i < 4; ++i) order = order * 4 + tg::detail::permuted(Rng{seed}, i, 4);
     ++count[order];
   }
   CHECK(count.size() == 24);
