@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/profile/profile_range.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/pointwise.h>
@@ -23,37 +24,44 @@ void check_tracked(const Tensor& t) {
       t);
 }
 using Ids = std::unordered_set<uint64_t>;
+// Other threads may extend the tape meanwhile.
 struct Tape {
   std::vector<Ref<Node>> nodes;                 // newest first
   std::unordered_map<uint64_t, uint32_t> uses;  // missing contributions, by id
-  Ids ends;                                     // treated as leaves without hooks
-};
-Tape collect_tape(Inputs outputs, Ids ends) {
-  Tape t{.nodes = {}, .uses = {}, .ends = std::move(ends)};
-  const uint64_t mark = detail::next_mark();
-  auto visit = [&](const Ref<Node>& n, uint64_t id) {
-    if (!n || !n->tracked || n->mark == mark || t.ends.contains(id)) return;
-    n->mark = mark;
-    t.nodes.push_back(n);
-  };
-  for (auto& o : outputs) visit(o.value()->producer, o.id());
-  for (size_t k = 0; k < t.nodes.size(); ++k) {
-    const Ref<Node> n = t.nodes[k];
-    if (n->released)
-      throw detail::with_scope(
-          Error(Error::Kind::state, fmt::format("[backward] [{}] was released by an earlier backward. Pass "
-                                                "{{.retain_graph = true}} to that one.",
-                                                n->op->name())),
-          n->scope);
-    for (auto& e : n->in) {
-      if (!e.tracked) continue;
-      ++t.uses[e.id];
-      visit(e.producer, e.id);
+  const Ids ends;                               // treated as leaves without hooks
+  Tape(Inputs outputs, Ids stops) : ends(std::move(stops)) {
+    const detail::WritesValues alone;
+    const uint64_t mark = detail::next_mark();
+    auto visit = [&](const Ref<Node>& n, uint64_t id) {
+      if (!n || !n->tracked || n->mark == mark || ends.contains(id)) return;
+      n->mark = mark;
+      nodes.push_back(n);
+    };
+    for (auto& o : outputs) visit(o.value()->producer, o.id());
+    for (size_t k = 0; k < nodes.size(); ++k) {
+      const Ref<Node> n = nodes[k];
+      alone.check_unused(*n);
+      if (n->released)
+        throw detail::with_scope(
+            Error(Error::Kind::state, fmt::format("[backward] [{}] was released by an earlier backward. Pass "
+                                                  "{{.retain_graph = true}} to that one.",
+                                                  n->op->name())),
+            n->scope);
+      for (auto& e : n->in) {
+        if (!e.tracked) continue;
+        ++uses[e.id];
+        visit(e.producer, e.id);
+      }
     }
+    for (const auto& n : nodes) alone.claim(*n);
+    std::sort(nodes.begin(), nodes.end(), [](auto& a, auto& b) { return a->seq > b->seq; });
   }
-  std::sort(t.nodes.begin(), t.nodes.end(), [](auto& a, auto& b) { return a->seq > b->seq; });
-  return t;
-}
+  ~Tape() {
+    for (const auto& n : nodes)
+      if (n) detail::leave(*n);
+  }
+  Tape(const Tape&) = delete;
+};
 Tensors vjp_of(const Op& op, const Vjp& v, Inputs grads) {
   if (op.has_vjp || !op.composes) return op.vjp(v);
   std::vector<Tensor> in;
@@ -90,9 +98,13 @@ void check_like(std::string_view who, const Tensor& g, const Shape& shape, DType
 }
 void call_hooks(const Ref<Hooks> hooks, Tensor& g) {
   if (!hooks) return;
-  const size_t n = hooks->list.size();  // added hooks run from the next gradient on
-  for (size_t i = 0; i < n; ++i)
-    if (Tensor t = hooks->list[i](g)) {
+  std::vector<const Hook*> now;  // hooks added by hooks run from the next gradient on
+  {
+    const std::lock_guard lock(hooks->adding);
+    for (const Hook& f : hooks->list) now.push_back(&f);
+  }
+  for (const Hook* f : now)
+    if (Tensor t = (*f)(g)) {
       check_like("on_grad", t, g.shape(), g.dtype(), g.device());
       g = t;
     }
@@ -139,7 +151,7 @@ void start(Inputs outputs, Inputs given, const Tape& tape, Gradients& grads) {
 }
 // Gradients of leaves, of `ends`, where the walk stops, and of `kept`, where it continues.
 GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const Ids& kept = {}) {
-  Tape tape = collect_tape(outputs, std::move(ends));
+  Tape tape(outputs, std::move(ends));
   std::optional<NoGradScope> off;
   std::optional<EnableGradScope> on;
   opt.create_graph ? void(on.emplace()) : void(off.emplace());
@@ -162,6 +174,7 @@ GradMap walk(Inputs outputs, Inputs given, Ids ends, BackwardOptions opt, const 
     g.clear();
     distribute(*n, gin, tape, grads, opt);
     if (last) n->release();  // frees saved values early
+    detail::leave(*n);
     n = nullptr;
   }
   return result;
@@ -197,12 +210,12 @@ Tensor GradMap::operator[](const At& at) const {
   const Tensor& t = at.tensor;
   const Tensor g = native(t);
   if (g) return g.to(t.dtype());
-  const auto& producer = t.value()->producer;
+  const Ref<Value> now = detail::value_of(t);
   detail::called_at(at.where, [&] {
-    TG_CHECK(!producer || !producer->tracked, state,
+    TG_CHECK(!now->tracked, state,
              "[backward] a gradient is asked of {}, a result of [{}]. Only leaves keep theirs. Update a leaf in place, "
              "w.assign(...) under NoGradScope; or call grad() for intermediates.",
-             t, producer->op->name());
+             t, now->producer->op->name());
   });
   detail::t_unreached = at.where;
   return g;

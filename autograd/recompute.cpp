@@ -48,7 +48,11 @@ Tensors recompute(RecomputeFn fn, Inputs in, Rng* rng) {
   {
     NoGradScope off;
     const detail::ReadsOfTracked noted(reads);
-    y = fn(in, rng);
+    std::optional<Rng> drawn = before;  // backward draws these again
+    y = fn(in, drawn ? &*drawn : nullptr);
+    TG_CHECK(!rng || rng->take(4 * (drawn->offset - before->offset)) == *before, state,
+             "[checkpoint] another thread drew from the generator of the function that recompute() called. Give each "
+             "thread its own: Rng::split().");
   }
   for (size_t k = 0; k < y.size(); ++k) {
     TG_CHECK(y[k], value, "[checkpoint] the function returned an empty tensor as output {}. Each must have a value.",

@@ -25,7 +25,7 @@ struct Edge {
 /// An output of a Node.
 struct Out {
   Layout layout;
-  Value* live;         ///< the value while it exists; ~Value clears it
+  Value* live;         ///< the value while it exists; dispose() clears it
   Ref<Storage> saved;  ///< the elements, if backward needs them
   uint32_t version;
   Ref<Value> recomputed = nullptr;  ///< the recomputed value, while backward needs it
@@ -50,7 +50,8 @@ struct Node : Counted<Node> {
   } recomputing;
   bool is_recomputation = false;  ///< repeats the work of another node
   bool done = false, released = false;
-  /// Scratch of the planner and of backward. One thread at a time owns a graph.
+  std::atomic<uint32_t> user = 0;  ///< ValueReader::id of the thread that runs or walks it, plus uses
+  /// Scratch of its user.
   uint32_t slot = 0;
   uint64_t mark = 0;
   Node* next_dead = nullptr;

@@ -12,7 +12,7 @@ namespace tg {
 
 /// The state of a generator: copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A draw of
 /// n words advances it by ceil(n / 4): every draw starts at a block, and the two words of a normal number stay
-/// together.
+/// together. Draws of several threads differ.
 struct Rng {
   uint64_t seed = 0, offset = 0;
 

@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <string>
 
 namespace tg {
@@ -36,10 +37,14 @@ struct Value : Counted<Value> {
   uint32_t version = 0;  ///< storage version when the op wrote it
   /// Storage version that bf16_copy shows; kUnset: the version that the op wrote.
   uint32_t bf16_of = 0;
-  Ref<Value> bf16_copy;  ///< elements in bf16 by cast_parameter() (core/engine/bf16_copy.h)
+  std::atomic<uint32_t> runner = 0;  ///< ValueReader::id of the thread computing it
+  bool tracked = false;              ///< keeps its producer
+  bool lent = false;                 ///< Out::live may give it an owner
+  Ref<Value> bf16_copy;              ///< elements in bf16 by cast_parameter() (core/engine/bf16_copy.h)
   explicit Value(const Layout&);
   Value(const Layout&, Ref<Storage>);  ///< the current elements
   ~Value();
+  static void dispose(const Value*);
 };
 
 class Tensor;
@@ -48,6 +53,7 @@ using Hook = std::function<Tensor(const Tensor& grad)>;
 /// The hooks of a Variable, in the order of on_grad().
 struct Hooks : Counted<Hooks> {
   std::deque<Hook> list;  // stable addresses: a running hook may add another
+  std::mutex adding;
 };
 
 /// The identity of a tensor, which assign() repoints. `requires_grad` asks for a gradient; `recorded`: a node of the
@@ -59,7 +65,8 @@ struct Variable : Counted<Variable> {
   Ref<Hooks> hooks;
   /// For a recomputed value: the original, whose producer is on the tape.
   Ref<Value> origin;
-  bool requires_grad, recorded = false;
+  bool requires_grad;
+  std::atomic<bool> recorded = false;
   std::atomic<bool> updating = false;  ///< an op that runs will replace the value
   Variable(uint64_t i, Ref<Value> v, bool grad) : id(i), value(std::move(v)), requires_grad(grad) {}
 };

@@ -84,7 +84,7 @@ void detail::give_bf16_copy(Value& v, Ref<Value> copy) {
 Tensor cast_parameter(const Tensor& x, DType to) {
   if (to != DType::bf16 || x.dtype() != DType::f32 || !x.requires_grad()) return x.to(to);
   const Ref<Value> now = value_of(x);
-  if ((now->producer && now->producer->tape()) || outlives_run(*now)) return x.to(to);
+  if ((now->tracked && now->producer->tape()) || outlives_run(*now)) return x.to(to);
   const Tensor copy(tracing() ? copy_in_trace(*tracing(), x) : keep_bf16_copy(*now));
   return emit1(stateless<Bf16Copy>(), {copy, x});
 }

@@ -8,6 +8,7 @@
 #include <tapegrad/core/observe.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace tg {
 namespace {
@@ -126,7 +127,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     }
     e.shape = v.layout.shape;
     if (!e.tracked) continue;
-    x.recorded = true;
+    x.recorded.store(true, std::memory_order_relaxed);
     e.hooks = x.hooks;
     // A lazy leaf also has a producer, outside of the tape. A recomputed value belongs to an older tape.
     if (v.producer && v.producer->tracked)
@@ -138,6 +139,8 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     auto v = make_ref<Value>(layouts[i]);
     v->producer = node;
     v->index = uint32_t(i);
+    v->tracked = tracked;
+    v->lent = tracked || layouts.size() > 1;
     node->out.emplace_back(layouts[i], v.get(), nullptr, 0u);
     outs.emplace_back(make_ref<Variable>(node->id(i), std::move(v), tracked && is_float(layouts[i].dtype)));
     if (trace) [[unlikely]]
@@ -208,10 +211,12 @@ void emit_update(OpPtr op, Inputs in, size_t n) {
     }
     {
       detail::WritesValues alone;
+      alone.claim(*node);
       for (; assigned < n; ++assigned) {
         Ref<Value>& old = node->in[assigned].value;
         if (alone.others() && old.use_count() == 2) old = make_ref<Value>(old->layout, old->storage);
         in[assigned].variable()->updating.store(true, std::memory_order_relaxed);
+        outs[assigned].value()->runner.store(alone.thread().id, std::memory_order_relaxed);
         alone.replace(*in[assigned].variable(), outs[assigned].value());
       }
     }
@@ -219,6 +224,7 @@ void emit_update(OpPtr op, Inputs in, size_t n) {
     end();
   } catch (...) {
     detail::WritesValues alone;
+    detail::abandon(*node);
     for (size_t k = 0; k < assigned; ++k) alone.replace(*in[k].variable(), node->in[k].value);
     end();
     throw;
@@ -260,15 +266,20 @@ Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
   TG_CHECK(node_.op->saves_out(node_.tracked) & mask_of(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
-  Ref<Value> v = o.live;
-  if (!v) {  // the handle is gone: makes one from the saved storage
+  // Once it has run, any value of the storage will do.
+  std::optional<detail::WritesValues> alone;
+  Ref<Value> v;
+  if (!node_.done) v = alone.emplace().owner_of(o);
+  if (!v) {
     v = make_ref<Value>(o.layout);
     v->storage = o.saved;
     v->version = o.version;
     v->producer = &node_;
     v->index = uint32_t(i);
-    o.live = v.get();
+    v->tracked = v->lent = true;
+    if (alone) o.live = v.get();
   }
+  alone.reset();
   detail::check_version(node_, i, true);
   return handle(node_.id(i), std::move(v), is_float(o.layout.dtype), nullptr);
 }

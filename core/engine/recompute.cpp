@@ -1,8 +1,11 @@
 // RecomputeScope: values that the tape does not keep because backward can recompute them. Nodes decide when they are
 // recorded, from what is kept anyway, so eager, lazy and compiled runs agree.
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 namespace tg {
 namespace detail {
@@ -54,10 +57,15 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   Node& p = *e.producer;
   const size_t k = output_of(e);
   Out& o = p.out[k];
-  if (p.done && o.live && o.live->storage) {  // another owner keeps it
-    check_version(n, i, *o.live);
-    return o.live;
+  std::optional<WritesValues> alone(std::in_place);
+  alone->check_unused(p);
+  if (const Ref<Value> kept = p.done ? alone->owner_of(o) : nullptr; kept && kept->storage) {
+    check_version(n, i, *kept);
+    return kept;
   }
+  alone->claim(p);
+  alone.reset();
+  const std::unique_ptr<Node, void (*)(Node*)> claimed(&p, [](Node* node) { leave(*node); });
   if (!o.recomputed) {
     NoGradScope off;
     const ScopedValue<Recomputes> now(t_recomputes, Recomputes::now);

@@ -4,6 +4,7 @@
 #include <tapegrad/core/rng.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -79,11 +80,10 @@ void check_spread(const char* function, float mean, float stddev) {
 }  // namespace
 
 Rng Rng::take(uint64_t n) {
-  const Rng at = *this;
-  offset += n / 4 + (n % 4 != 0);
+  const uint64_t blocks = n / 4 + (n % 4 != 0);
   if (detail::Trace* trace = detail::tracing()) [[unlikely]]
-    trace->taken[this] += offset - at.offset;
-  return at;
+    trace->taken[this] += blocks;
+  return {seed, std::atomic_ref(offset).fetch_add(blocks, std::memory_order_relaxed)};
 }
 namespace {
 uint64_t seed_outside(uint64_t seed) {

@@ -5,6 +5,7 @@
 #include <tapegrad/core/engine/cast.h>
 #include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 
 #include <algorithm>
 #include <atomic>
@@ -163,9 +164,11 @@ void commit_outputs(Node& n, const OutputStorages& made) {
     Out& o = n.out[i];
     if (keep_out & mask_of(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
-    o.live->storage = made[i];
-    if (made[i]) o.live->version = made[i]->version;  // null: within a chain, without readers
-    if (!n.tracked) std::exchange(o.live, nullptr)->producer = nullptr;
+    Value& v = *o.live;
+    if (made[i]) v.version = made[i]->version;  // null: within a chain, without readers
+    v.storage = made[i];
+    if (!n.tracked) o.live = nullptr, v.producer = nullptr;
+    v.runner.store(0, std::memory_order_release);  // others may now drop it
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
@@ -173,6 +176,7 @@ void commit_outputs(Node& n, const OutputStorages& made) {
       e.version = e.value->storage->version;
     if (!(keep_in & mask_of(i))) e.value = nullptr;
   }
+  if (n.user.load(std::memory_order_relaxed)) leave(n);
 }
 Ref<Storage> new_storage(const Node& n, size_t i, const BufferAssignment& buffers) {
   const Layout& l = n.out[i].layout;
@@ -253,7 +257,7 @@ OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& b
 
 void run_or_evaluate(Node& n, Inputs outs) {
   for (auto& e : n.in)
-    if (!e.value->storage) return eval(outs);
+    if (e.value->runner.load(std::memory_order_acquire) || !e.value->storage) return eval(outs);
   const DefaultFloatMode mode;
   run_node(n, eager_donors(n));
 }

@@ -1,3 +1,5 @@
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 #ifdef __linux__
@@ -20,6 +22,7 @@ struct Readers {
   std::vector<ValueReader*> all, unused;
   std::vector<Ref<Value>> old{4096};
   size_t next = 0;
+  uint32_t next_id = 0;
 };
 Readers& readers() {
   static Readers* const all = new Readers;
@@ -37,28 +40,33 @@ void wait_for_stores() {
 }  // namespace
 
 constinit thread_local ValueReader* t_reader = nullptr;
+constinit thread_local bool t_ending = false;
 std::atomic<bool> g_writing = false;
 bool several_readers() { return g_readers.load(std::memory_order_relaxed) > 1; }
 
 ValueReader& new_reader() {
+  const auto add = [] {
+    Readers& r = readers();
+    const std::lock_guard lock(r.writing);
+    if (r.unused.empty()) r.unused.push_back(new ValueReader{.id = r.next_id += 256});
+    r.all.push_back(t_reader = r.unused.back());
+    r.unused.pop_back(), ++g_readers;
+  };
   struct Registered {
-    ValueReader* reader;
-    Registered() {
-      Readers& r = readers();
-      const std::lock_guard lock(r.writing);
-      if (r.unused.empty()) r.unused.push_back(new ValueReader);
-      r.all.push_back(reader = r.unused.back());
-      r.unused.pop_back(), ++g_readers;
-    }
     ~Registered() {
       Readers& r = readers();
       const std::lock_guard lock(r.writing);
-      std::erase(r.all, reader);
-      r.unused.push_back(reader), --g_readers;
+      std::erase(r.all, t_reader);
+      r.unused.push_back(t_reader), --g_readers;
+      t_reader = nullptr, t_ending = true;
     }
   };
-  thread_local const Registered mine;
-  return *(t_reader = mine.reader);
+  if (!t_ending) {
+    thread_local Registered until_the_thread_ends;
+    (void)until_the_thread_ends;
+  }
+  add();
+  return *t_reader;
 }
 void wait_for_writer(ValueReader& r) {
   const uint32_t depth = r.depth.load(std::memory_order_relaxed);
@@ -72,10 +80,33 @@ void ReadsValues::wait(const Variable& v) {
   if (tracing()) return;
   // The thread that traces may wait for this one.
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
-       is_updating(v) && (v.updating || std::chrono::steady_clock::now() < end);) {
+       is_updating(v) && (v.updating || is_running(*v.value) || std::chrono::steady_clock::now() < end);) {
+    const Ref<Value> now = v.value;
+    wait_until_run(*now);
     std::this_thread::yield();
     wait_for_writer(reader_);
   }
+}
+void wait_until_run(const Value& v) {
+  ValueReader& thread = t_reader ? *t_reader : new_reader();
+  while (thread.is_other(v.runner.load(std::memory_order_acquire))) {
+    TG_CHECK(!thread.runs, state,
+             "[evaluate] another thread computes a tensor {} that an op reads, which evaluate() runs in this thread: "
+             "each might wait for the other. Evaluate the tensor first.",
+             v.layout);
+    std::this_thread::yield();
+    wait_for_writer(thread);
+  }
+}
+void leave(Node& n) {
+  const uint32_t user = n.user.load(std::memory_order_relaxed);
+  n.user.store((user & 255) == 1 ? 0 : user - 1, std::memory_order_release);
+}
+void abandon(Node& n) {
+  if (n.done) return;
+  for (Out& o : n.out)
+    if (o.live) o.live->runner.store(0, std::memory_order_release);
+  leave(n);
 }
 
 WritesValues::WritesValues()
@@ -94,6 +125,22 @@ WritesValues::~WritesValues() {
   reader_.depth.store(depth_, std::memory_order_relaxed);
   if (others_) g_writing.store(false, std::memory_order_release);
   readers().writing.unlock();
+}
+void WritesValues::check_unused(const Node& n) const {
+  if (reader_.is_other(n.user.load(std::memory_order_acquire)))
+    throw with_scope(
+        Error(Error::Kind::state, fmt::format("[{}] is in a graph that another thread computes or goes backward "
+                                              "through. Let it end first, or run a forward pass in each thread.",
+                                              n.op->name())),
+        n.scope);
+}
+void WritesValues::claim(Node& n) const {
+  const uint32_t user = n.user.load(std::memory_order_relaxed);
+  n.user.store((user ? user : reader_.id) + 1, std::memory_order_relaxed);
+}
+Ref<Value> WritesValues::owner_of(Out& o) const {
+  if (o.live && !o.live->refs.load(std::memory_order_acquire)) o.live = nullptr;
+  return o.live;
 }
 void WritesValues::replace(Variable& v, Ref<Value> next) {
   UpdatesElsewhere::note(v);

@@ -7,6 +7,9 @@ namespace tg::detail {
 
 struct ValueReader {
   std::atomic<uint32_t> depth = 0;
+  uint32_t id = 0;
+  uint32_t runs = 0;  // of eval() in its thread
+  bool is_other(uint32_t user) const { return user && (user & ~255u) != id; }
 };
 extern constinit thread_local ValueReader* t_reader;
 extern std::atomic<bool> g_writing;
@@ -25,15 +28,17 @@ class ReadsValues {
   }
   ~ReadsValues() { reader_.depth.store(reader_.depth.load(std::memory_order_relaxed) - 1, std::memory_order_release); }
   ReadsValues(const ReadsValues&) = delete;
-  // Waits while another thread updates the variable, or for a while if it traces a function that does.
+  // Waits while another thread updates the variable or computes it, or for a while if it traces a function that does.
   void wait_for(const Variable& v) {
     if (is_updating(v)) [[unlikely]]
       wait(v);
   }
+  bool is_running(const Value& v) const { return reader_.is_other(v.runner.load(std::memory_order_acquire)); }
 
  private:
-  static bool is_updating(const Variable& v) {
-    return v.updating.load(std::memory_order_acquire) || (v.value->producer && v.value->producer->error);
+  bool is_updating(const Variable& v) const {
+    return v.updating.load(std::memory_order_acquire) || is_running(*v.value) ||
+           (v.value->producer && v.value->producer->error);
   }
   void wait(const Variable&);
   ValueReader& reader_;
@@ -45,6 +50,16 @@ inline Ref<Value> value_of(const Tensor& t) {
   r.wait_for(*t.variable());
   return t.value();
 }
+inline bool on_tape(const Tensor& t) {
+  (void)t.value();
+  const ReadsValues r;
+  const Value& v = *t.value();
+  return v.tracked && v.producer && v.producer->tape();
+}
+void wait_until_run(const Value&);  // by another thread
+// End a claim(). The second gives up a node that may not have run, with its values.
+void leave(Node&);
+void abandon(Node&);
 
 // While it lives, no other thread reads variables.
 class WritesValues {
@@ -55,6 +70,10 @@ class WritesValues {
   // The layout of the old value stays readable for some thousand updates: sizes are read without a lock.
   void replace(Variable&, Ref<Value>);
   bool others() const { return others_; }  // whether a second thread has read variables
+  ValueReader& thread() const { return reader_; }
+  void check_unused(const Node&) const;  // an Error if another thread has
+  void claim(Node&) const;
+  Ref<Value> owner_of(Out&) const;  // null: it dies now
 
  private:
   ValueReader& reader_;

@@ -51,8 +51,23 @@ Value::Value(const Layout& l) : layout(l) {}
 Value::Value(const Layout& l, Ref<Storage> s) : layout(l), storage(std::move(s)), version(storage->version) {
   layout.aliases_input = -1;
 }
-Value::~Value() {
-  if (producer && producer->out[index].live == this) producer->out[index].live = nullptr;
+Value::~Value() = default;
+namespace {
+bool dies(const Value& v) {  // unless owner_of() has given it another owner
+  if (v.lent && v.refs.load(std::memory_order_acquire) > 1 && v.refs.fetch_sub(1, std::memory_order_acq_rel) > 1)
+    return false;
+  if (!v.producer) return true;
+  const std::atomic_ref<Value*> live(v.producer->out[v.index].live);
+  if (live.load(std::memory_order_relaxed) == &v) live.store(nullptr, std::memory_order_relaxed);
+  return true;
+}
+}  // namespace
+void Value::dispose(const Value* v) {
+  const auto alone_dies = [&] {
+    const detail::ReadsValues reads;
+    return dies(*v);
+  };
+  if (v->lent && v->producer ? alone_dies() : dies(*v)) delete v;
 }
 
 Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {
@@ -103,7 +118,7 @@ void check_own(std::string_view op, const Tensor& t, std::string_view does) {
 }  // namespace
 Tensor& Tensor::requires_grad_(bool on) {
   if (on != requires_grad()) check_own("requires_grad_", *this, "changes the gradient flag of");
-  TG_CHECK(!(value()->producer && value()->producer->tape()), state,
+  TG_CHECK(!detail::on_tape(*this), state,
            "[requires_grad_] {} is the result of tracked ops. Only leaves take the flag; use detach().", *this);
   TG_CHECK(!on || is_float(dtype()), dtype,
            "[requires_grad_] {} is not of a floating dtype. Only f64, f32, f16 and bf16 have gradients.", *this);
@@ -112,6 +127,7 @@ Tensor& Tensor::requires_grad_(bool on) {
 }
 Tensor& Tensor::label(std::string_view text) {
   var().label = intern(text);
+  const detail::ReadsValues reads;
   if (const auto& s = value()->storage; s && !s->within) s->allocator.name(s->data, var().label);
   return *this;
 }
@@ -139,14 +155,14 @@ void* Tensor::elements(DType t) const {
            "to_vector(), which return 0 in it.",
            *this);
   const Ref<Value> v = detail::value_of(*this);
-  if (!v->storage) eval({this, 1});
+  if (!v->storage) eval({Tensor(v)});
   return v->storage->data + v->layout.offset * int64_t(size_of(t));
 }
 void Tensor::assign(const Tensor& t) const {
   TG_CHECK(t.shape() == shape() && t.dtype() == dtype() && t.device() == device(), shape,
            "[assign] {} cannot take {}. Shapes, dtypes and devices must agree.", *this, t);
   TG_CHECK(
-      !t.requires_grad() && !(value()->producer && value()->producer->tape()), state,
+      !t.requires_grad() && !detail::on_tape(*this), state,
       "[assign] {} <- {}: a tracked value would lose its gradient here. Assign a leaf under NoGradScope, or detach().",
       *this, t);
   detail::Trace* const trace = detail::tracing();
@@ -200,7 +216,8 @@ void Tensor::on_grad(Hook f) {
            "[on_grad] {} has been read by an op already, which will not call this hook. Register hooks of an "
            "intermediate right after it is made.",
            *this);
-  if (!var().hooks) var_->hooks = make_ref<Hooks>();
+  if (detail::WritesValues alone; !var().hooks) var_->hooks = make_ref<Hooks>();
+  const std::lock_guard lock(var_->hooks->adding);
   var_->hooks->list.push_back(std::move(f));
 }
 std::string describe(const Tensor& t) {

@@ -15,14 +15,12 @@ Trace::~Trace() {
   t_trace = nullptr;
   for (const Ref<Value>& v : copied) v->bf16_copy = nullptr;  // its op reads the value: a cycle
   for (CapturedVariable& h : held)
-    if (!h.bf16_copy && h.variable->value.get() != h.before.get())
-      WritesValues().replace(*h.variable, std::move(h.before));
+    if (!h.bf16_copy && h.after)
+      if (WritesValues alone; h.variable->value.get() == h.after.get()) alone.replace(*h.variable, std::move(h.before));
 }
 
 namespace {
-bool on_tape(const Tensor& t) {
-  return grad_enabled() && t.requires_grad() && t.value()->producer && t.value()->producer->tracked;
-}
+bool is_recorded(const Tensor& t) { return grad_enabled() && t.requires_grad() && t.value()->tracked; }
 std::string of_the_tape(const std::string& what) {
   return fmt::format(
       "[compile] the function reads {}, which ops outside of it recorded on the tape: a replay could not pass its "
@@ -45,7 +43,7 @@ const std::string* error_of_traced() {
 
 Tensor Trace::add_input(const Tensor& t) {
   Tensor x = twin(t, make_ref<Value>(t.layout(), t.value()->storage));
-  if (on_tape(t))
+  if (is_recorded(t))
     taped_.emplace(x.value().get(), fmt::format("input {}, {}", inputs_.size(), t));
   else
     known_.insert(x.value().get());
@@ -70,6 +68,7 @@ void Trace::updates_state(size_t k) {
                     k, t));
 }
 Ref<Value> Trace::reads(const Tensor& t) {
+  const ReadsValues reads;
   if (traced(*t.value()) || known_.contains(t.value().get())) return t.value();
   if (const auto at = captured_.find(t.variable().get()); at != captured_.end()) return held[at->second].during;
   if (const auto at = taped_.find(t.value().get()); at != taped_.end()) {
@@ -79,7 +78,8 @@ Ref<Value> Trace::reads(const Tensor& t) {
   return held[capture(t)].during;
 }
 size_t Trace::capture(const Tensor& t) {
-  if (on_tape(t)) refuse(of_the_tape(fmt::format("{}", t)));
+  const ReadsValues reads;
+  if (is_recorded(t)) refuse(of_the_tape(fmt::format("{}", t)));
   if (made_by_function(*t.variable())) {
     if (std::ranges::find(made_, t.variable().get(), &Ref<Variable>::get) == made_.end())
       refuse(
@@ -88,7 +88,7 @@ size_t Trace::capture(const Tensor& t) {
                       t));
     check_constant(fmt::format("makes {} of host data", t));
   }
-  if (!t.materialized()) {
+  while (!t.materialized()) {
     const ScopedValue<Trace*> outside(t_trace, nullptr);
     eval({t});
   }
@@ -117,9 +117,11 @@ Ref<Value> Trace::assigns(const Tensor& to, const Tensor& value) {
                     "capture the tensor instead of passing it.",
                     at - inputs_.begin(), to));
   Ref<Value> next = reads(value);
-  if (traced(*to.value()) || made_by_function(*to.variable())) return next;
+  if (made_by_function(*to.variable())) return next;
   reads(to);
-  held[captured_.at(to.variable().get())].updated = true;
+  if (const auto at = captured_.find(to.variable().get()); at != captured_.end()) held[at->second].updated = true;
+  for (CapturedVariable& h : held)
+    if (h.variable.get() == to.variable().get()) h.after = next;
   return next;
 }
 // "op 3 of the trace, exp, makes it in layer", or an empty text.
@@ -180,7 +182,8 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
     for (const Tensor& t : handles) ++known[t.variable().get()];
   for (const CapturedVariable& h : held) {
     ++known[h.variable.get()];
-    if (elsewhere_.have(*h.variable))
+    if (elsewhere_.have(*h.variable) ||
+        (!h.bf16_copy && h.variable->value.get() != (h.after ? h.after : h.before).get()))
       refuse(
           fmt::format("[compile] another thread updated {} while the function was traced, which no replay would "
                       "repeat. Update it in the thread that calls the function, or before the call.",

@@ -28,8 +28,9 @@ class Trace {
     Ref<Value> before, during;
     bool bf16_copy = false;  // values are those of the bf16 copy
     bool updated = false;    // at any time
-    const Value* now() const { return bf16_copy ? variable->value->bf16_copy.get() : variable->value.get(); }
-    bool assigned() const { return now() && now() != before.get() && now() != during.get(); }
+    Ref<Value> after = {};   // of the last assign() of this thread
+    Ref<Value> now() const { return after && bf16_copy ? after->bf16_copy : after; }
+    bool assigned() const { return now() && now().get() != before.get() && now().get() != during.get(); }
   };
   std::vector<CapturedVariable> held;
   std::vector<Ref<Node>> nodes;    // in order of emission

@@ -2,6 +2,7 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/one_user.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/fingerprint.h>
 
@@ -36,8 +37,7 @@ StructuralHash signature(Inputs in) {
     key.add(l.device.index);
     if (!t.requires_grad()) continue;
     const Hooks* const hooks = t.variable()->hooks.get();
-    const bool taped = t.value()->producer && t.value()->producer->tracked;
-    key.add(first_equal(in, size_t(&t - in.data())) << 2 | size_t(taped) << 1 | size_t(hooks != nullptr));
+    key.add(first_equal(in, size_t(&t - in.data())) << 2 | size_t(t.value()->tracked) << 1 | size_t(hooks != nullptr));
     if (hooks) key.add(hooks), key.add(hooks->list.size());
   }
   return key;
@@ -128,8 +128,7 @@ class Tracing {
     return g;
   }
   static void check_no_gradient(const char* what, size_t k, const Tensor& t) {
-    const auto& producer = t.value()->producer;
-    TG_CHECK(!(producer && producer->tape() && t.requires_grad()), state,
+    TG_CHECK(!(on_tape(t) && t.requires_grad()), state,
              "[compile] {} {}, {}, still needs a gradient, but a compiled function does not return its tape. Compute "
              "gradients inside it, use a NoGradScope, or return a detach().",
              what, k, t);
@@ -182,9 +181,7 @@ class Tracing {
   std::vector<Tensor> roots() const {
     std::vector<Tensor> r = out_;
     for (const Trace::CapturedVariable& h : trace_.held)
-      if (h.assigned())
-        r.emplace_back(h.bf16_copy ? make_ref<Variable>(h.variable->id, h.variable->value->bf16_copy, false)
-                                   : h.variable);
+      if (h.assigned()) r.emplace_back(make_ref<Variable>(h.variable->id, h.now(), false));
     return r;
   }
 

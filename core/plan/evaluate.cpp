@@ -1,5 +1,6 @@
 // eval(): collects ancestors that have not run, sorts them by seq, finds or makes their plan, and runs it.
 #include <tapegrad/core/engine/run_call.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/plan.h>
 
@@ -9,24 +10,28 @@
 
 namespace tg {
 namespace detail {
-Graph collect(Inputs roots) {  // explicit stack: graphs may be 10^6 deep
+Graph collect(Inputs roots, const WritesValues* alone) {  // explicit stack: graphs may be 10^6 deep
   Graph g;
   const uint64_t mark = next_mark();
+  const ReadsValues reads;
   std::vector<Node*> stack;
-  auto visit = [&](Node* n) {
+  auto visit = [&](const Ref<Value>& v) {
+    if (reads.is_running(*v)) return void(g.running = v);
+    Node* const n = v->producer.get();
     if (!n || n->done || n->mark == mark) return;
     if (n->error && n->error == error_of_traced() && !tracing()) [[unlikely]]
       ++g_reads_elsewhere, check_alive(*n);
+    if (alone) alone->check_unused(*n);
     n->mark = mark;
     stack.push_back(n);
     g.nodes.emplace_back(n);
   };
   for (auto& r : roots)
-    if (r) visit(r.value()->producer.get());
-  while (!stack.empty()) {
+    if (r) visit(r.value());
+  while (!stack.empty() && !g.running) {
     Node* n = stack.back();
     stack.pop_back();
-    for (auto& e : n->in) visit(e.value->producer.get());
+    for (auto& e : n->in) visit(e.value);
   }
   std::sort(g.nodes.begin(), g.nodes.end(), [](auto& a, auto& b) { return a->seq < b->seq; });
   return g;
@@ -78,6 +83,10 @@ StructuralHash number(Graph& g) {
     }
   }
   g.first_in.push_back(uint32_t(g.in.size()));
+  std::erase_if(g.held, [&](const Ref<Value>& v) {
+    const Node* n = v->producer.get();
+    return n && g.slots[n->slot + v->index].uses;
+  });
   // More references than uses: a handle, the tape, or a node outside this plan holds it.
   for (auto& s : g.slots) {
     if (s.value) s.pinned |= s.value->refs.load(std::memory_order_acquire) != s.uses;
@@ -114,9 +123,51 @@ void run(Graph& g, const Plan& plan) {
     }
   } catch (...) {
     wait_for_async();  // it uses the arenas
+    for (const auto& n : nodes) abandon(*n);
     throw;
   }
 }
+bool any_pending(Inputs roots) {
+  const ReadsValues reads;
+  return std::ranges::any_of(roots, [](const Tensor& r) {
+    if (!r) return false;
+    const Value& v = *r.value();
+    return v.runner.load(std::memory_order_acquire) || (v.producer && !v.producer->done);
+  });
+}
+// A graph that no other thread runs meanwhile.
+class Claim {
+ public:
+  explicit Claim(Inputs roots) {
+    while (const Ref<Value> running = claim(roots)) wait_until_run(*running);
+    ++t_reader->runs;
+  }
+  ~Claim() {
+    for (const auto& n : graph.nodes)
+      if (n) abandon(*n);
+    --t_reader->runs;
+  }
+  Claim(const Claim&) = delete;
+  Graph graph;
+
+ private:
+  Ref<Value> claim(Inputs roots) {
+    const WritesValues alone;
+    graph = collect(roots, &alone);
+    if (graph.running) return graph.nodes.clear(), std::move(graph.running);
+    for (const Tensor& r : roots)
+      if (r && r.value()->producer && !r.value()->producer->done) graph.held.push_back(r.value());
+    for (const auto& n : graph.nodes) {
+      alone.claim(*n);
+      for (Out& o : n->out) {
+        const Ref<Value> v = alone.owner_of(o);
+        if (v) v->runner.store(alone.thread().id, std::memory_order_relaxed);
+        if (v && n->out.size() > 1) graph.held.push_back(v);
+      }
+    }
+    return nullptr;
+  }
+};
 }  // namespace
 }  // namespace detail
 
@@ -124,7 +175,9 @@ void eval(Inputs roots) {
   using namespace detail;
   for (const Tensor& r : roots)
     if (r) host_reads(r);
-  Graph g = collect(roots);
+  if (!any_pending(roots)) return;
+  Claim claim(roots);
+  Graph& g = claim.graph;
   if (g.nodes.empty()) return;
   const DefaultFloatMode mode;
   ++mutable_stats().evaluations;

@@ -71,13 +71,24 @@ void Executable::bind(Inputs in) {
     }
   read_.clear();
   ReadsValues reads;
-  for (const auto& v : binding_.variables) reads.wait_for(*v.variable);
-  std::vector<Tensor> pending;  // assigned under a LazyScope, not yet computed
-  for (const auto& v : binding_.variables)
-    if (v.slot != kNone && !v.variable->value->storage) pending.emplace_back(v.variable);
-  if (!pending.empty()) eval(pending);
-  for (const auto& v : binding_.variables)
-    if (v.bf16_copy && v.slot != kNone) keep_bf16_copy(*v.variable->value);
+  for (bool again = true; again;) {  // others may assign while eval() waits
+    std::vector<Tensor> pending;
+    const auto read = [&](const Ref<Variable>& v, bool used) {
+      reads.wait_for(*v);
+      if (used && !v->value->storage) pending.emplace_back(v);
+    };
+    for (const Tensor& t : in) read(t.variable(), true);
+    for (const auto& v : binding_.variables) read(v.variable, v.slot != kNone);
+    again = !pending.empty();
+    if (again) eval(pending);
+    for (const auto& v : binding_.variables) {
+      if (!v.bf16_copy || v.slot == kNone) continue;
+      const Ref<Value> now = v.variable->value, copy = detail::bf16_copy(*now);
+      if (copy && copy->storage) continue;
+      eval({Tensor(keep_bf16_copy(*now))});
+      again = true;
+    }
+  }
   for (const uint32_t i : plan_.moving_sources) {
     const MemorySource& r = plan_.sources[i];
     Memory& m = memory_[i];
@@ -100,17 +111,21 @@ void Executable::bind(Inputs in) {
     }
   }
   if (several_readers())
-    for (const uint32_t i : plan_.moving_sources)
-      if (plan_.sources[i].kind == MemorySource::Kind::variable) read_.emplace_back(memory_[i].storage);
+    for (const uint32_t i : plan_.moving_sources) {
+      const auto kind = plan_.sources[i].kind;
+      if (kind == MemorySource::Kind::variable || kind == MemorySource::Kind::input)
+        read_.emplace_back(memory_[i].storage);
+    }
 }
 // The generator state of this run that corresponds to one of the trace.
 Rng Executable::moved(const Rng& traced) const {
   for (const GeneratorSpan& d : generators_)
-    if (d.covers(traced)) return {d.generator->seed, d.generator->offset + (traced.offset - d.begin.offset)};
+    if (d.covers(traced)) return {d.outside.seed, d.outside.offset + (traced.offset - d.begin.offset)};
   return traced;
 }
 // The trace has counted the first step.
 void Executable::update_dynamic_ops(bool first) {
+  for (GeneratorSpan& d : generators_) d.outside = d.generator->take(4 * (d.end.offset - d.begin.offset));
   size_t kept = 0;
   for (ExecutablePlan::DynamicOp& c : dynamic_ops_) {
     const Rng* at = c.traced->rng_state();
@@ -125,12 +140,12 @@ void Executable::update_dynamic_ops(bool first) {
     ++kept;
   }
   dynamic_ops_.resize(kept);
-  for (const GeneratorSpan& d : generators_) d.generator->offset += d.end.offset - d.begin.offset;
 }
 
 void Executable::undo_steps() {
   for (auto c = dynamic_ops_.rbegin(); c != dynamic_ops_.rend(); ++c) ops_[c->op]->undo_step();
-  for (const GeneratorSpan& d : generators_) d.generator->offset -= d.end.offset - d.begin.offset;
+  for (const GeneratorSpan& d : generators_)
+    std::atomic_ref(d.generator->offset).fetch_sub(d.end.offset - d.begin.offset, std::memory_order_relaxed);
 }
 
 void Executable::call_all() {

@@ -28,6 +28,8 @@ struct Graph {
   std::vector<Slot> slots;         // outputs of node n: from nodes[n]->slot on
   std::vector<uint32_t> in;        // slots of all inputs, node by node
   std::vector<uint32_t> first_in;  // of each node in that list, then the end
+  std::vector<Ref<Value>> held;    // against other threads
+  Ref<Value> running;              // in another thread: stopped there
   std::span<const uint32_t> inputs(uint32_t node) const {
     return std::span(in).subspan(first_in[node], first_in[node + 1] - first_in[node]);
   }
@@ -75,7 +77,9 @@ struct Operation {
 };
 std::vector<Operation> operations(const Graph&, const Step&);  // in the order of Step::donors; passes.cpp
 
-Graph collect(Inputs roots);  // evaluate.cpp: the nodes that have not run
+class WritesValues;
+// evaluate.cpp: the nodes that have not run. `alone`: checks their users.
+Graph collect(Inputs roots, const WritesValues* alone = nullptr);
 // Gives each value a slot. The key covers structure (ops, their keys, edges, layouts of leaves) and liveness (pinned
 // values): a plan depends on both.
 StructuralHash number(Graph&);

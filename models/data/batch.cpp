@@ -3,6 +3,7 @@
 #include <tapegrad/models/data/batch.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace tg {
 
@@ -18,7 +19,7 @@ int64_t detail::training_part(double fraction, int64_t size, const std::string& 
   return std::min(size, int64_t((fraction + 0x1p-52) * double(size)));  // 0.2 of 10 rows are 2, also as 1 - 0.8
 }
 std::pair<Rng, uint64_t> detail::next_in_epochs(Rng& rng, uint64_t n) {
-  const uint64_t at = rng.offset++;
+  const uint64_t at = std::atomic_ref(rng.offset).fetch_add(1, std::memory_order_relaxed);
   return {rng.split(at / n), at % n};
 }
 

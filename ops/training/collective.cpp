@@ -1,5 +1,6 @@
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/run_node.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/shape_ops.h>
 #include <tapegrad/ops/training/collective.h>
@@ -130,7 +131,7 @@ void op::AllGatherParts::key(StructuralHash& k) const {
 void all_gather_parts(Inputs w, const ShardOffsets& cuts, std::shared_ptr<Communicator> comm) {
   check_call(op::AllGatherParts::kName, w, comm);
   for (const Tensor& x : w) {
-    TG_CHECK(!x.value()->producer || !x.value()->producer->tape(), state,
+    TG_CHECK(!detail::on_tape(x), state,
              "[all_gather_parts] {} was computed on the tape. Only leaves are updated: pass one, or detach().", x);
     TG_CHECK(size_of(x.dtype()) >= 2, dtype,
              "[all_gather_parts] {} has elements of 1 byte. They must have 2 bytes or more: use .to(dtype).", x);

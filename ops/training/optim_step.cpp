@@ -1,5 +1,6 @@
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/ops/check.h>
 #include <tapegrad/ops/training/optim_math.h>
@@ -76,8 +77,7 @@ std::vector<Tensor> checked_inputs(std::string_view op, Roles roles, size_t upda
                "[{}] {} {}, {}, is on {}, weight 0 on {}. A step runs on one device: call it for each device, or move "
                "tensors with .to(device).",
                op, roles[role], i, t, t.device(), weights[0].device());
-      const auto& producer = t.value()->producer;
-      TG_CHECK(role >= updated || !producer || !producer->tape(), state,
+      TG_CHECK(role >= updated || !detail::on_tape(t), state,
                "[{}] {} {}, {}, was computed on the tape. Only leaves are updated: pass one, or detach().", op,
                roles[role], i, t);
     }

@@ -1,4 +1,4 @@
-// Threads run different graphs; one graph belongs to one thread at a time. Also for the thread sanitizer.
+// The table "Threads" of core/README.md. Also for the thread sanitizer.
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
@@ -20,7 +20,9 @@ namespace {
 // f(0) and f(1) concurrently.
 template <class F> void both(F f) {
   std::exception_ptr failed[2];
+  std::atomic<int> started = 0;
   const auto run = [&](size_t i) {
+    for (++started; started < 2;) std::this_thread::yield();
     try {
       f(i);
     } catch (...) {
@@ -133,6 +135,106 @@ TEST_CASE("a model is read while it is trained") {
     CHECK(torn == 0);
     CHECK(values(w)[0] == 2000.f * float(way + 1));
   }
+}
+
+// Not for the thread sanitizer, too.
+TEST_CASE("a graph is shared: two threads compute it, extend it and drop its tensors") {
+  const Tensor x = random({4, 4}, 1);
+  const auto graph = [&](Tensor h) {
+    for (int i = 0; i < 12; ++i) h = i % 3 ? tg::tanh(h) + x : matmul(h, x);
+    const Tensors halves = split(h, {2, 2}, 1);
+    return std::vector{h, halves[0], halves[1]};
+  };
+  const auto expected = values(graph(x)[0] * 2.0 + x), half = values(graph(x)[1]);
+  for (int round = 0; round < 300; ++round) {
+    const LazyScope lazy;
+    std::vector<Tensor> held[2] = {graph(x), {}};
+    held[1] = held[0];
+    both([&](size_t i) {
+      const Mode mode(round % 2);
+      if (round % 3 == int(i)) held[i].pop_back();
+      Tensor y = held[i][0] * 2.0;
+      for (int k = 0; k < round % 5; ++k) y = y + 0.0;
+      if (round % 4 == 1) held[i][0] = Tensor();
+      CHECK(values(y + x) == expected);
+      CHECK(values(held[i][1]) == half);
+      held[i].clear();
+    });
+  }
+}
+TEST_CASE("a graph is shared: weights are read while they are updated lazily") {
+  const Tensor w = filled({8, 8}, 0.f).requires_grad_(), none = zeros({8, 8}, DType::bf16);
+  const std::vector<Tensor> weights{w}, grads{filled({8, 8}, -1.f)};
+  const Compiled replay =
+      compile([&](Inputs in) { return std::vector{cast_parameter(w, DType::bf16).detach() + in[0]}; }, {.verify = 2});
+  replay({none});
+  std::atomic<bool> done = false;
+  int updates = 0;
+  both([&](size_t i) {
+    const std::shared_ptr<void> end(nullptr, [&](void*) { done = true; });
+    const Mode mode(i == 0);
+    for (; i == 0 && !done; ++updates) {
+      updates % 2 ? w.assign(w.detach() + 1.0) : sgd_step({weights, grads}, {}, 1, 1);
+      if (updates % 7 == 0) eval(weights);
+    }
+    float last = 0;
+    for (int k = 0; i == 1 && k < 3000; ++k) {
+      const std::string said = error_of([&] { replay({none}); });
+      CHECK((said == "no error" || has(said, "another thread assigned")));
+      const std::vector<float> now = values(w * 1.0);
+      CHECK(now == std::vector(64, now[0]));
+      CHECK(now[0] >= last);
+      last = now[0];
+    }
+  });
+  CHECK(values(w)[0] == float(updates));
+}
+TEST_CASE("a graph is shared: backward of one tape in two threads, and its tensors dropped meanwhile") {
+  Tensor x = random({4, 4}, 1).requires_grad_();
+  const auto loss_of = [&](const Tensor& h) { return sum(softmax(matmul(h, x)) * h); };
+  const auto tape = [&] {
+    std::vector<Tensor> h{x};
+    for (int i = 0; i < 30; ++i) h.push_back(i % 2 ? tg::tanh(h.back()) : tg::exp(h.back() * -0.5));
+    return h;
+  };
+  const auto expected = values(backward(loss_of(tape().back()))[x]);
+  std::atomic<int> refused = 0, calls = 0;
+  for (int round = 0; round < 400; ++round) {
+    const Mode mode(round % 4 == 3);
+    std::optional<RecomputeScope> again;
+    if (round % 5 == 4) again.emplace();
+    std::vector<Tensor> held = tape();
+    const Tensor h = held.back(), loss = loss_of(h);
+    const BackwardOptions keep{.retain_graph = round % 2 == 0};
+    const int before = refused;
+    both([&](size_t i) {
+      const Mode inner(round % 4 == 3);
+      const Tensor mine = round % 3 && i ? loss_of(h) : loss;  // another tape, which continues that of h
+      for (; i && round % 7 == 0 && held.size() > 1; held.pop_back()) (void)(held.back() + held[held.size() / 2]);
+      if (i && round % 50 == 0) x.on_grad([&](const Tensor&) { return ++calls, Tensor(); });
+      std::vector<float> got;
+      const std::string said = error_of([&] { got = values(backward(mine, keep)[x]); });
+      if (said == "no error") CHECK(got == expected);
+      if (said == "no error") return;
+      CHECK((has(said, "another thread") || has(said, "was released by an earlier backward")));
+      ++refused;
+    });
+    CHECK(refused <= before + 1);
+    if (keep.retain_graph) CHECK(values(backward(loss)[x]) == expected);  // no claim is left
+  }
+  CHECK(refused > 0);
+  CHECK(calls > 0);
+}
+TEST_CASE("two threads draw from one generator at once") {
+  Rng rng{7};
+  std::vector<uint64_t> drawn[2];
+  both([&](size_t i) {
+    for (uint64_t k = 0; k < 200'000; ++k) drawn[i].push_back(rng.take(1 + k % 8).offset);
+  });
+  CHECK(rng == Rng{7, 600'000});
+  drawn[0].insert(drawn[0].end(), drawn[1].begin(), drawn[1].end());
+  std::ranges::sort(drawn[0]);
+  CHECK(std::ranges::adjacent_find(drawn[0]) == drawn[0].end());
 }
 TEST_CASE("one compiled function in two threads at once is an Error") {
   std::atomic<int> inside = 0;
