@@ -50,7 +50,7 @@ struct Node : Counted<Node> {
   } recomputing;
   bool is_recomputation = false;  ///< repeats the work of another node
   bool done = false, released = false;
-  std::atomic<uint32_t> user = 0;  ///< ValueReader::id of the thread that runs or walks it, plus uses
+  std::atomic<uint32_t> user = 0;  ///< ValueReader::id of who runs or walks it, plus uses
   /// Scratch of its user.
   uint32_t slot = 0;
   uint64_t mark = 0;

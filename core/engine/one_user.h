@@ -9,19 +9,39 @@ namespace tg::detail {
 
 class OneUser {
  public:
-  struct Use {
-    std::atomic<bool>& busy;
-    ~Use() { busy.store(false, std::memory_order_release); }
+  class Use {
+   public:
+    explicit Use(std::atomic<const void*>* user = nullptr) : user_(user) {}
+    ~Use() {
+      if (user_) user_->store(nullptr, std::memory_order_release);
+    }
+    Use(const Use&) = delete;
+
+   private:
+    std::atomic<const void*>* user_;
   };
+  OneUser() = default;
+  OneUser(const OneUser&) {}
+  OneUser& operator=(const OneUser&) { return *this; }
   /// Holds the object until the result dies. An Error if another thread does.
   [[nodiscard]] Use use(std::string_view op, std::string_view what) {
-    TG_CHECK(!busy_.exchange(true, std::memory_order_acquire), state,
+    const void* user = nullptr;
+    TG_CHECK(user_.compare_exchange_strong(user, this_thread(), std::memory_order_acquire), state,
              "[{}] two threads call one {} at once. Give each thread its own, or use a mutex.", op, what);
-    return {busy_};
+    return Use(&user_);
+  }
+  /// The same, also within a use by the calling thread.
+  [[nodiscard]] Use use_within(std::string_view op, std::string_view what) {
+    if (user_.load(std::memory_order_relaxed) == this_thread()) return Use();
+    return use(op, what);
   }
 
  private:
-  std::atomic<bool> busy_ = false;
+  static const void* this_thread() {
+    static constinit thread_local char here = 0;
+    return &here;
+  }
+  std::atomic<const void*> user_ = nullptr;
 };
 
 }  // namespace tg::detail

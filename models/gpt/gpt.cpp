@@ -216,6 +216,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   TG_CHECK(!one_row || !(o.cache || o.last_only), value,
            "[gpt] {} is for generation, and the head has {} classes (score). Generate with a language model.",
            o.cache ? "a cache" : "last_only", config_.classes);
+  const auto alone = o.cache ? o.cache->use() : detail::OneUser::Use();
   const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
   // A copy of handles: on failure the caller's cache is unchanged.
@@ -264,7 +265,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   const DType compute = o.compute.value_or(wte_.table.dtype());
   x = with_head ? head_.forward(x, compute, o.rng, o.adapters) : x.to(compute);  // (B, T, V) or (B, T, C)
   if (one_row) x = reshape(x, {b, config_.classes});
-  if (o.cache) *o.cache = std::move(grown);
+  if (o.cache && !fixed) *o.cache = std::move(grown);
   if (o.cache) o.lengths ? o.cache->advance(o.lengths) : o.cache->advance(t);  // no effect on one that grows
   return x;
 }

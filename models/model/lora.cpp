@@ -101,6 +101,7 @@ std::vector<nn::LoraLinear> Lora::layers() const {
   return r;
 }
 void Lora::merge() {
+  const auto alone = modules_.front().layer.linear().adapter->user.use_within("lora", "adapter");
   std::vector<nn::LoraLinear> all = layers();
   for (size_t i = 0; i < all.size(); ++i) {
     try {
@@ -116,6 +117,7 @@ void Lora::merge() {
   }
 }
 void Lora::unmerge() {
+  const auto alone = modules_.front().layer.linear().adapter->user.use_within("lora", "adapter");
   for (const Module& m : modules_)  // before any change
     TG_CHECK(m.layer.merged(), state,
              "[lora] the adapter of '{}' is not merged. There is nothing to take back. Call merge() before.", m.name);

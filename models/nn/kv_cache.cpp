@@ -23,19 +23,23 @@ KvCache KvCache::with_capacity(const KvCacheOptions& s) {
   const auto memory = [&] { return zeros({s.batch, s.kv_heads, s.capacity, s.head_size}, s.dtype, s.device); };
   for (int64_t i = 0; i < s.layers; ++i) r.layers_.push_back({memory(), memory()});
   r.lengths_ = zeros({s.batch}, DType::i64, s.device);
+  r.shared_ = std::make_shared<detail::OneUser>();
   return r;
 }
 
 int64_t KvCache::length() const {
+  const auto alone = use();
   if (!has_capacity()) return layers_.empty() ? 0 : layers_[0].k.size(2);
   return std::ranges::max(lengths_.to_vector<int64_t>());
 }
 void KvCache::set_lengths(const Tensor& t) {
+  const auto alone = use();
   TG_CHECK(has_capacity(), state,
            "[kv_cache] this cache grows: all its sequences have length {}. Make it by with_capacity().", length());
   lengths_.assign(t.to(DType::i64).detach());
 }
 void KvCache::clear() {
+  const auto alone = use();
   if (has_capacity())
     set_lengths(zeros(lengths_.shape(), DType::i64, lengths_.device()));
   else
@@ -43,16 +47,19 @@ void KvCache::clear() {
 }
 void KvCache::advance(const Tensor& positions) {
   if (!has_capacity()) return;
+  const auto alone = use();
   NoGradScope off;
   lengths_.assign(lengths_ + positions.to(DType::i64));
 }
 void KvCache::advance(int64_t positions) {
   if (!has_capacity()) return;
+  const auto alone = use();
   NoGradScope off;
   lengths_.assign(lengths_ + double(positions));
 }
 
 KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
+  const auto alone = use();
   const int64_t known = int64_t(layers_.size());
   TG_CHECK(layer >= 0 && layer <= known, state,
            "[kv_cache] layer {} comes after {} layers. They must come in order from 0.", layer, known);
@@ -82,6 +89,11 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
     slice_update(held.v, 2, lengths_, next.v);
     return held;
   }
+  const int64_t longer = held.k.size(2) + next.k.size(2), first = layers_[0].k.size(2);
+  TG_CHECK(layer == 0 || longer == first, state,
+           "[kv_cache] layer {} would hold {} positions, and layer 0 holds {}. Layers get the same positions: clear() "
+           "the cache after a pass that failed, and let one pass end before the next.",
+           layer, longer, first);
   held = {concat({held.k, next.k}, 2), concat({held.v, next.v}, 2)};
   return held;
 }

@@ -6,8 +6,10 @@
 /// KvCache::with_capacity() is allocated once and written in place, at positions that are tensors: its sequences may
 /// differ in length, and it works in compiled functions.
 #pragma once
+#include <tapegrad/core/engine/one_user.h>
 #include <tapegrad/core/tensor.h>
 
+#include <memory>
 #include <vector>
 
 namespace tg {
@@ -23,7 +25,8 @@ struct KvCacheOptions {
   Device device = {};
 };
 
-/// Keys and values of all layers, for one model and one batch. Copies of a fixed cache share its memory.
+/// Keys and values of all layers, for one model and one batch. Copies of a fixed cache share its memory. For one
+/// thread at a time.
 class KvCache {
  public:
   /// Keys and values of one layer.
@@ -59,8 +62,14 @@ class KvCache {
   void advance(const Tensor& positions);
   void advance(int64_t positions);
   /// @}
+  /// Holds the cache until the result dies, for a forward pass. An Error in a second thread.
+  [[nodiscard]] detail::OneUser::Use use() const {
+    return (shared_ ? *shared_ : own_).use_within("kv_cache", "KV cache");
+  }
 
  private:
+  mutable detail::OneUser own_;
+  std::shared_ptr<detail::OneUser> shared_;
   std::vector<Pair> layers_;
   Tensor lengths_;
 };

@@ -125,6 +125,7 @@ LoraLinear::LoraLinear(Linear base, const Params& p, const LoraOptions& o, LoraR
 
 void LoraLinear::merge() {
   detail::forbid_in_trace("lora", "an adapter is merged");
+  const auto alone = linear_.adapter->user.use_within("lora", "adapter");
   TG_CHECK(!merged(), state,
            "[lora] '{}' is merged already. Merging twice would add the delta twice. Call unmerge() first.",
            linear_.weight.label());
@@ -138,6 +139,7 @@ void LoraLinear::merge() {
 }
 void LoraLinear::unmerge() {
   detail::forbid_in_trace("lora", "an adapter is unmerged");
+  const auto alone = linear_.adapter->user.use_within("lora", "adapter");
   TG_CHECK(merged(), state, "[lora] '{}' is not merged. There is nothing to undo. Call merge() first.",
            linear_.weight.label());
   linear_.weight.assign(linear_.adapter->unmerged);

@@ -2,6 +2,7 @@
 /// LoRA (Hu et al., 2021, arXiv:2106.09685): a frozen linear layer learns through a low-rank product, added to its
 /// result or, after training, its weight. models/model/lora.h adds it to a model, models/io/peft.h writes files.
 #pragma once
+#include <tapegrad/core/engine/one_user.h>
 #include <tapegrad/models/nn/layers.h>
 
 #include <vector>
@@ -55,6 +56,7 @@ struct LoraAdapter {
   /// The weight without deltas while merged; else empty.
   Tensor unmerged = {};
   std::shared_ptr<LoraAdapter> reference = {};  ///< frozen, for passes without `parts` (Lora::keep_reference())
+  detail::OneUser user = {};                    ///< that merges it
 
   /// base + the deltas: x (..., in), base (..., out) -> (..., out). Several deltas run as one: their A side by side, B
   /// block by block.

@@ -1,4 +1,5 @@
 #include <tapegrad/core/check.h>
+#include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/models/nn/params.h>
 #include <tapegrad/ops/factories.h>
@@ -10,12 +11,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 
 namespace tg {
 
 struct Params::State {
+  std::recursive_mutex turn;  // a source may ask for parameters
   Device device;
   DType dtype;
   Rng rng;
@@ -104,6 +107,7 @@ const Scope* Params::scope() const { return nested(current_scope(), path_); }
 
 Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) const {
   State& s = *state_;
+  const std::lock_guard lock(s.turn);
   const std::string full_name = at(name).path_;
   if (auto it = s.index.find(full_name); it != s.index.end()) {
     const Tensor& t = s.list[it->second].tensor;
@@ -134,6 +138,7 @@ Tensor Params::get(std::string_view name, const Shape& shape, const Init& init) 
 }
 
 void Params::load(TensorSource source) const {
+  const std::lock_guard lock(state_->turn);
   TG_CHECK(state_->list.empty(), state,
            "[params] load() comes too late: {} parameters exist already. Load before the model is made, or assign() to "
            "them.",
@@ -150,6 +155,7 @@ void Params::load(StateDict tensors) const {
   load(std::move(source));
 }
 void Params::check_all_used() const {
+  const std::lock_guard lock(state_->turn);
   if (!state_->loaded || state_->loaded->shapes.empty()) return;
   const auto& rest = state_->loaded->shapes;
   std::vector<std::string> names;
@@ -161,19 +167,23 @@ void Params::check_all_used() const {
            rest.size(), fmt::join(names, ", "), rest.size() > 3 ? " ..." : "");
 }
 
-std::vector<Parameter> Params::all() const { return state_->list; }
+std::vector<Parameter> Params::all() const {
+  const std::lock_guard lock(state_->turn);
+  return state_->list;
+}
 std::vector<Parameter> Params::trainable() const {
   std::vector<Parameter> r;
-  for (auto& p : state_->list)
+  for (auto& p : all())
     if (p.tensor.requires_grad()) r.push_back(p);
   return r;
 }
 int64_t Params::numel() const {
   int64_t n = 0;
-  for (auto& p : state_->list) n += p.tensor.numel();
+  for (auto& p : all()) n += p.tensor.numel();
   return n;
 }
 StateDict Params::state() const {
+  const std::lock_guard lock(state_->turn);
   TG_CHECK(
       state_->dropped.empty(), state,
       "[params] '{}' was dropped from this model, so its state is incomplete. Save a model before it is prepared for "
@@ -184,16 +194,18 @@ StateDict Params::state() const {
   return r;
 }
 bool Params::split(const Tensor& weight) const {
+  const std::lock_guard lock(state_->turn);
   const auto it = std::ranges::find(state_->list, weight.id(), [](auto& p) { return p.tensor.id(); });
   if (it == state_->list.end() || !weight.requires_grad()) return false;
   if (it->low) return true;
   const SplitTensor s = split_weight(weight);
   it->low = s.low, it->low.label(it->name + ".low");
-  weight.variable()->value = s.high.value();  // assign() keeps dtypes
+  detail::WritesValues().replace(*weight.variable(), s.high.value());  // assign() keeps dtypes
   return true;
 }
 void Params::drop(const Tensor& t) const {
   State& s = *state_;
+  const std::lock_guard lock(s.turn);
   const auto it = std::find_if(s.list.begin(), s.list.end(), [&](auto& p) { return p.tensor.id() == t.id(); });
   TG_CHECK(it != s.list.end(), value,
            "[params] {} is not one of these {} parameters. Pass a parameter of the same model.", t, s.list.size());
@@ -203,7 +215,8 @@ void Params::drop(const Tensor& t) const {
   for (size_t i = 0; i < s.list.size(); ++i) s.index[s.list[i].name] = i;
 }
 void Params::assign(const StateDict& values) const {
-  const State& s = *state_;
+  State& s = *state_;
+  const std::lock_guard lock(s.turn);
   std::vector<SplitTensor> fresh;
   for (auto& p : s.list) {
     auto it = values.find(p.name);

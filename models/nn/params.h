@@ -64,7 +64,7 @@ struct TensorSource {
   std::function<Tensor(const std::string&)> read;  ///< makes the tensor of a name in `shapes`, on any device
 };
 
-/// A handle of the parameters below a path; copies share them. For one thread at a time.
+/// A handle of the parameters below a path; copies share them. Threads take turns.
 class Params {
  public:
   /// An empty set of parameters in f64, f32 or bf16.

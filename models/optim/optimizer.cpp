@@ -217,6 +217,7 @@ std::map<std::string, Layout> Optimizer::state_layouts() const {
   return r;
 }
 void Optimizer::load_state(const StateDict& state, int64_t steps) {
+  const detail::OneUser::Use alone = user_->use(op_, "optimiser");
   detail::forbid_in_trace(op_, "a state is loaded");
   TG_CHECK(steps >= 0 && steps <= kMostSteps, value, "[{}] steps is {}. It must be from 0 to 2^53.", op_, steps);
   NoGradScope off;

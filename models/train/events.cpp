@@ -85,6 +85,7 @@ EventFile::~EventFile() {
 }
 
 void EventFile::add(int64_t step, const std::string& content) {
+  const std::lock_guard lock(turn_);
   buffer_ += tf_record(wire_field(1, wall_time()) + wire_field(2, uint64_t(step)) + content);
   if (std::chrono::steady_clock::now() - flushed_ >= std::chrono::seconds(10)) flush();
 }
@@ -109,6 +110,7 @@ void EventFile::write_text(std::string_view tag, int64_t step, const std::string
   add(step, wire_field(5, wire_field(1, wire_field(1, tag) + wire_field(9, metadata) + wire_field(8, tensor))));
 }
 void EventFile::flush() {
+  const std::lock_guard lock(turn_);
   flushed_ = std::chrono::steady_clock::now();
   if (const std::string records = std::exchange(buffer_, {}); !records.empty()) file_.append(records);
 }

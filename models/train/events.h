@@ -7,13 +7,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
 
 namespace tg {
 
 /// A new event file in the folder of a run. Records are written every 10 seconds and by flush(), so a process that dies
-/// loses at most those of 10 seconds. TensorBoard skips a torn record.
+/// loses at most those of 10 seconds. TensorBoard skips a torn record. Threads take turns.
 class EventFile {
  public:
   /// Makes the folder and events.out.tfevents.SECONDS.HOST.PID.0 in it, which sorts after its other event files.
@@ -36,6 +37,7 @@ class EventFile {
  private:
   void add(int64_t step, const std::string& content);
 
+  std::recursive_mutex turn_;
   AppendFile file_;
   std::string buffer_;
   std::chrono::steady_clock::time_point flushed_;
