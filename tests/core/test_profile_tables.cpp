@@ -16,7 +16,8 @@ Profile::Range range(std::string_view name, int64_t begin, int64_t end, uint32_t
   const Scope* const path = detail::path_within(nullptr, name);
   return {kind, name, 0, parent, begin, end, kind == RangeKind::range ? path : nullptr, nullptr};
 }
-Profile::Kernel kernel(std::string_view name, int64_t ns, const Scope* path = nullptr, const Scope* layer = nullptr) {
+Profile::Kernel table_kernel(std::string_view name, int64_t ns, const Scope* path = nullptr,
+                             const Scope* layer = nullptr) {
   return {name, Device::cuda(), 7, 0, ns, Profile::kNone, name, path, layer};
 }
 Profile::Copy copy(Profile::Copy::Kind kind, int64_t bytes, int64_t ns) {
@@ -58,8 +59,9 @@ TEST_CASE("profile tables: one of ranges, worked by hand, as nsys prints it") {
 }
 TEST_CASE("profile tables: kernels, calls, copies and their sizes, in the order of nsys") {
   Profile p;
-  p.kernels = {kernel("gemm", 300), kernel("gemm", 100), kernel(std::string_view(R"(f<"a", b>)"), 1000)};
-  p.kernels.push_back(kernel("on the host", 5));
+  p.kernels = {table_kernel("gemm", 300), table_kernel("gemm", 100),
+               table_kernel(std::string_view(R"(f<"a", b>)"), 1000)};
+  p.kernels.push_back(table_kernel("on the host", 5));
   p.kernels.back().device = Device();
   p.calls = {{"cudaMalloc", Backend::cuda, 0, 10, 30, Profile::kNone},
              {"allocate", Backend::cpu, 0, 10, 15, Profile::kNone}};
@@ -104,7 +106,7 @@ TEST_CASE("profile tables: long names are cut at 100 characters, whatever they a
     for (int i = 0; i < 101; ++i) s += "é";
     return s;
   }();
-  p.kernels = {kernel(name, 2), kernel(accents, 1)};
+  p.kernels = {table_kernel(name, 2), table_kernel(accents, 1)};
   const std::string text = to_text(profile_tables(p)[0]);
   CHECK_HAS(text, "  " + name.substr(0, 99) + "…\n", "  " + accents.substr(0, 2 * 99) + "…\n",
             "  " + std::string(100, '-') + "\n");
@@ -117,12 +119,12 @@ TEST_CASE("profile tables: kernel time by the range that made the kernels, for e
   const NameScope a("gpt"), b("mlp");
   const Scope *const mlp = current_scope(), *const gpt = mlp->parent;
   for (int i = 0; i < 2; ++i) {
-    p.kernels.push_back(kernel("gemm", 300, forward, mlp));
-    p.kernels.push_back(kernel("gelu", 50, forward, mlp));
-    p.kernels.push_back(kernel("norm", 25, forward, gpt));
-    p.kernels.push_back(kernel("adamw", 100, step));
+    p.kernels.push_back(table_kernel("gemm", 300, forward, mlp));
+    p.kernels.push_back(table_kernel("gelu", 50, forward, mlp));
+    p.kernels.push_back(table_kernel("norm", 25, forward, gpt));
+    p.kernels.push_back(table_kernel("adamw", 100, step));
   }
-  p.kernels.push_back(kernel("copy", 50));
+  p.kernels.push_back(table_kernel("copy", 50));
   const ProfileTable t = kernel_time_by_range(p);
   CHECK(to_csv(t) ==
         "Time (%),Total Time (ns),Instances,Time/Instance (ns),Kernels/Instance,Range\n"
