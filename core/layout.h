@@ -38,8 +38,7 @@ struct Layout {
 std::string to_string(const Layout&);
 
 namespace detail {
-/// Strides that read `in` as shape `to`, aligned at the right: 0 along repeated dimensions. `in` must broadcast to
-/// `to`.
+/// Strides that read `in`, broadcast, as shape `to`: 0 along repeated dimensions.
 inline Strides broadcast_strides(const Layout& in, const Shape& to) {
   Strides r = Strides::filled(to.size(), 0);
   const size_t skip = to.size() - in.shape.size();

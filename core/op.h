@@ -314,8 +314,7 @@ template <class Self> struct Kernels {
   static inline constinit std::array<KernelSlot, kBackends> table{};
 };
 namespace detail {
-/// Registers a kernel before main(). Files compiled for newer processors run it on any machine, so it must use scalar
-/// registers only.
+/// Registers a kernel before main(), on any machine: in scalar registers only, whatever level the file has.
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
 }

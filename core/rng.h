@@ -61,9 +61,8 @@ TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
   const uint32_t low_pair = (b.y & odd) | (b.x & ~odd), high_pair = (b.w & odd) | (b.z & ~odd);
   return (high_pair & high) | (low_pair & ~high);
 }
-/// The place of i < n in a permutation of [0, n) that the seed chooses. A Feistel network of Philox on an even number
-/// of bits is repeated until the number is below n, at most four times on average (Black and Rogaway: Ciphers with
-/// arbitrary finite domains, CT-RSA 2002). at.offset is ignored: use split() for another permutation.
+/// Index of element i after a permutation of [0, n) that at.seed chooses: a Feistel network of Philox, repeated until
+/// the number is below n (Black and Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002).
 uint64_t permuted(Rng at, uint64_t i, uint64_t n);
 /// Philox: ten rounds on a 128-bit counter. The key is (low half, high half) of a 64-bit number.
 TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {

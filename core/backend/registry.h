@@ -44,20 +44,17 @@ struct OpInfo {
 };
 
 namespace detail {
-/// Registers a kernel, unless one of a higher level exists or this machine lacks the level. TG_KERNEL calls it before
-/// main(); `origin` must never be freed.
+/// Registers a kernel, unless one of a higher level exists or this machine lacks the level. Keeps `origin`.
 bool register_kernel(const char* op, KernelSlot&, Backend, AnyKernel, const KernelOrigin&);
-/// Adds an op to all_ops(). OpOf calls it before main().
+/// Adds an op to all_ops(), before main().
 bool register_op(OpInfo (*info)());
 /// All ops of this program, sorted by name.
 std::vector<OpInfo> all_ops();
 /// All kernels that this machine can run, sorted by op, backend and level.
 std::vector<KernelInfo> all_kernels();
-/// The instruction-set level of CPU kernels, 1, 3 or 4: this machine's highest, or the environment variable TG_ISA if
-/// lower.
+/// The instruction-set level of CPU kernels, 1, 3 or 4: this machine's highest, or TG_ISA if lower.
 int isa_level();
-/// The highest level of a backend's kernels. It may be below isa_level() if the build has no CPU kernels of that level.
-/// An Error if TG_ISA is not 1, 3 or 4.
+/// The highest level of a backend's kernels, at most isa_level(). An Error if TG_ISA is not 1, 3 or 4.
 int kernel_level(Backend);
 }  // namespace detail
 

@@ -35,8 +35,7 @@ struct Shard {
 namespace detail {
 /// The dtype of a sum over ranks. An Error unless f64, f32, bf16 or i64.
 DType reduced_dtype(std::string_view op, DType);
-/// Bytes that a rank reduces in one round: 1 MiB, and at most 64 MiB over all ranks. This fits caches, suits any
-/// network, and bounds memory and operand messages with many ranks.
+/// Bytes that a rank reduces in one round: 1 MiB, which fits caches, and at most 64 MiB over all ranks.
 constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
 /// The shard of a rank within the tensor of elements [begin, begin + n) of the concatenation.
 Shard shard_of(const ShardOffsets&, int rank, int64_t begin, int64_t n);

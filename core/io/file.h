@@ -81,12 +81,11 @@ void write_file_atomically(const std::string& path, std::string_view content);
 namespace detail {
 /// Throws an Error if write_file_atomically() could not write `path`, before hours of work.
 void check_writable(const std::string& path);
-/// Removes temporary files and folders of `path` that killed processes left, not those of running ones.
+/// Removes temporary files and folders of `path` that killed processes left.
 void remove_leftovers(const std::string& path);
 /// This process's temporary folder for `path`, as remove_leftovers() expects it.
 std::string temporary_folder(const std::string& path);
-/// Creates the folder and its parents, with these permissions, if missing. An Error if that fails, or if no file can be
-/// created in it.
+/// Creates the folder and its parents if missing. An Error if no file can be created in it.
 void make_folder(const std::string& path, unsigned permissions = 0777);
 /// Removes the file or link, if it exists.
 void remove_file(const std::string& path);

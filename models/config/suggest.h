@@ -15,9 +15,8 @@ bool glob_matches(std::string_view pattern, std::string_view name);
 namespace detail {
 /// The name with an asterisk in place of each number, equal for all blocks: "h.*.mlp.fc".
 std::string block_pattern(std::string_view name);
-/// The entry of `known` that other programs call `word` ("--learning-rate", "lora_r", "q_proj"), else the first at the
-/// smallest edit distance from `word` (insertions, deletions, substitutions, swaps of adjacent characters). Empty if
-/// more than a third of its characters differ.
+/// The entry of `known` that other programs call `word` ("lora_r"), else the first at the smallest edit distance, which
+/// counts a swap as one. Empty if more than a third of the characters differ.
 std::string nearest(std::string_view word, std::span<const std::string_view> known);
 /// " Did you mean 'x'?" with the nearest entry, or "".
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> known);

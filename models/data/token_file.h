@@ -47,8 +47,7 @@ enum class TokenFormat { npy, llmc, raw };
 template <> inline constexpr EnumNames<3> kEnumNames<TokenFormat>{"format", {"npy", "llmc", "raw"}};
 
 namespace detail {
-/// The files that a path with *, ? or [ matches (glob(3)), by name; any other path, and that of a file, is itself. An
-/// Error if none matches.
+/// The files that a pattern of glob(3) matches, by name; any other path is itself. An Error if none matches.
 std::vector<std::string> matching_files(const std::string& path);
 /// The absolute path of a file or pattern: matching_files() gives the same files in any folder.
 std::string absolute_pattern(const std::string& path);

@@ -32,8 +32,7 @@ struct DataIdentity {
 /// The hash of a tokenizer that `tapegrad tokenize` writes into the meta.json of shards.
 std::string tokenizer_hash(const Tokenizer&);
 namespace detail {
-/// Compares token files (TokenData::from_file) with the meta.json of their folders. An Error if that is not JSON or
-/// names another tokenizer, a missing shard, or another number of tokens.
+/// An Error if the meta.json of a token file's folder names another tokenizer, missing shards or other counts.
 void check_shards(std::span<const TokenData> files, const Tokenizer*);
 }  // namespace detail
 

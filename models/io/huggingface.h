@@ -95,14 +95,12 @@ std::vector<int64_t> eos_tokens_of_huggingface(const std::string& folder);
 std::vector<std::string> huggingface_files(const std::string& folder);
 /// Adds tokens to the eos_token_id of a folder's two configurations, and an eos_token to tokenizer_config.json.
 void save_ends(const std::string& folder, const std::vector<int64_t>& ends, const Tokenizer&);
-/// Writes model.safetensors, or an index and shards of up to `max_shard` bytes of tensors, into an existing folder,
-/// then removes other old weights (remove_other_weights()). The tensors of one file are in memory at once. Each file is
-/// written atomically, the index last. An Error for a weight that f16 cannot represent.
+/// Writes model.safetensors, or shards of up to `max_shard` bytes and then their index, each file atomically, and calls
+/// remove_other_weights(). The tensors of one file are in memory at once. An Error for a weight beyond f16.
 void write_shards(const std::string& folder, const std::vector<ExportTensor>&, int64_t max_shard);
 /// The names of model.safetensors, its index, and the shards in `folder`.
 std::vector<std::string> weight_files(const std::string& folder);
-/// Removes former weights after `shards` files were written: model.safetensors or the index, and all
-/// model-00001-of-0000N.safetensors of another number.
+/// Removes former weights after `shards` files were written: the other form, and shards of another number.
 void remove_other_weights(const std::string& folder, size_t shards);
 }  // namespace detail
 
