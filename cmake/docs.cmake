@@ -15,7 +15,7 @@ endfunction()
 set(docs_out ${PROJECT_BINARY_DIR}/docs)
 include(cmake/public_headers.cmake)
 tg_reached_headers(docs_headers ${PROJECT_BINARY_DIR}/include/tapegrad ${TG_PUBLIC_HEADERS})
-list(TRANSFORM docs_headers REPLACE "^tapegrad.h$" "models/tapegrad.h")
+list(TRANSFORM docs_headers REPLACE "^(tapegrad|tools).h$" "models/\\1.h")
 foreach(header IN LISTS docs_headers)  # a header without "@file" is internal
   file(STRINGS ${PROJECT_SOURCE_DIR}/${header} page REGEX "^/// @file" LIMIT_COUNT 1)
   if(NOT page)

@@ -1,6 +1,6 @@
 /// @file
-/// All public headers: tensors, ops, backward, models and training. Files of the library include the headers that they
-/// use instead.
+/// Tensors, ops, layers, optimisers, training, files, tokenizers and Gpt; tools.h has the rest. Files of the library
+/// include the headers that they use instead.
 ///
 /// @namespace tg
 /// All of tapegrad. Functions of tensors are here; their ops are in tg::op, layers in tg::nn.
@@ -8,6 +8,8 @@
 /// The ops as structs: parameters, checks, gradient and kernels. Users call the functions of tg.
 /// @namespace tg::nn
 /// The layers of models: structs of tensors with a forward().
+/// @namespace tg::kernel
+/// Functions for kernels of own ops.
 /// @namespace tg::check
 /// Checks that the infer() of many ops share.
 /// @namespace tg::math
@@ -24,22 +26,18 @@
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/core/profile/profile_tables.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/core/tensor.h>
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/data/bpe_train.h>
 #include <tapegrad/models/data/chat.h>
-#include <tapegrad/models/data/data_config.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/data/examples.h>
-#include <tapegrad/models/data/token_file.h>
 #include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/gguf.h>
 #include <tapegrad/models/io/huggingface.h>
-#include <tapegrad/models/io/layout.h>
 #include <tapegrad/models/io/model_dir.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/models/jinja/jinja.h>
@@ -54,14 +52,7 @@
 #include <tapegrad/models/optim/sgd.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>
-#include <tapegrad/models/tools/compare.h>
-#include <tapegrad/models/tools/memory_plan.h>
-#include <tapegrad/models/tools/plot.h>
-#include <tapegrad/models/tools/roofline.h>
 #include <tapegrad/models/train/accumulate.h>
-#include <tapegrad/models/train/events.h>
-#include <tapegrad/models/train/log.h>
 #include <tapegrad/models/train/reduce.h>
-#include <tapegrad/models/train/run_config.h>
 #include <tapegrad/models/train/trainer.h>
 #include <tapegrad/ops/ops.h>

@@ -7,11 +7,12 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KINDS = {"value", "op", "engine", "outside", "frozen", "seen", "refused"}
+MOST = 294  # functions in tg:: itself; lower it with each that leaves
 
 
 def reached():
     roots = re.search(r"set\(TG_PUBLIC_HEADERS ([^)]*)\)", (ROOT / "cmake/public_headers.cmake").read_text()).group(1)
-    todo, seen = ["models/tapegrad.h" if h == "tapegrad.h" else h for h in roots.split()], set()
+    todo, seen = [h if "/" in h else "models/" + h for h in roots.split()], set()
     while todo:
         if (header := todo.pop()) not in seen and (ROOT / header).exists():
             seen.add(header)
@@ -61,6 +62,8 @@ for header in reached():
     exist |= here | {header}
     if header not in listed:
         faults += [f"{header}: {x} is not classified" for x in sorted(here) if x not in listed]
+if (direct := sum(not re.search("[:.]", x) for x in exist)) > MOST:
+    faults.append(f"{direct} functions in tg::, above {MOST}: tg::detail and tg::kernel have helpers")
 faults += [f"{x} is no header or function" for x in listed if x not in exist]
 print(*faults, sep="\n")
 sys.exit(bool(faults))

@@ -6,9 +6,9 @@ set(may_ops core ops)
 set(may_autograd core ops autograd)
 set(may_cpu core ops cpu)
 set(may_cuda core ops cuda emulator)  # tests/emulator replaces CUDA's headers
-set(may_models core ops autograd models tapegrad.h)  # tapegrad.h: the header for users, above all folders
-set(may_bench core ops autograd cpu models tapegrad.h)  # of cpu the pool, for bench_threads
-set(may_tests ${library} emulator tapegrad.h)
+set(may_models core ops autograd models tapegrad.h tools.h)  # the headers for users, above all folders
+set(may_bench core ops autograd cpu models tapegrad.h tools.h)  # of cpu the pool, for bench_threads
+set(may_tests ${library} emulator tapegrad.h tools.h)
 # Rooms: may_<folder>_<room> lists the rooms of its folder that a room includes. "." is the folder itself.
 set(rooms_of_core backend comm engine io plan profile util)
 set(may_core_util util)
@@ -55,7 +55,7 @@ set(may_models_tools tools train gpt model optim data jinja tokenizers nn config
 set(may_models_io io train gpt model optim data jinja tokenizers nn config)
 set(may_models_apps config nn data jinja tokenizers model gpt optim train tools io apps)
 set(may_models_examples examples)
-set(may_models_. config nn data jinja tokenizers model gpt optim train tools io)  # tapegrad.h
+set(may_models_. config nn data jinja tokenizers model gpt optim train tools io)  # tapegrad.h, tools.h
 set(eigen "^<(unsupported/|eigen3/)?Eigen/")
 set(cuda "^<(cuda|cublas|cudnn|cu[bp]/|cupti|thrust/|nvrtc|nvtx|nvToolsExt|nvml|nccl|mma[.]h|cooperative_groups)")
 string(REPLACE ";" "|" any "${library}")

@@ -9,7 +9,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VALUES = "SmallVec Span Trace Context Storage Value MappedFile Descriptor CommWatch CommJobs ContiguousInputs".split()
 
-headers, left, code = set(), ["tapegrad/models/tapegrad.h"], []
+headers, left, code = set(), ["tapegrad/models/tapegrad.h", "tapegrad/models/tools.h"], []
 while left:
     path = ROOT / left.pop().removeprefix("tapegrad/")
     if path in headers or not path.exists():
@@ -27,7 +27,7 @@ while left:
                     parts = [a.split("=")[0].strip() for a in made.split(",") if a.strip()]
                     kinds = [re.sub(r"(?<=[\s&*>])(?<!const )\w+$", "", a) for a in parts]
                     code.append(f"{name}({', '.join(f'any<{k}>()' for k in kinds)});")
-program = "#include <tapegrad/tapegrad.h>\nusing namespace tg;\nusing namespace detail;\ntemplate <class T> T any();\n"
+program = "#include <tapegrad/tools.h>\nusing namespace tg;\nusing namespace detail;\ntemplate <class T> T any();\n"
 run = subprocess.run([sys.argv[1], "-std=c++20", "-Wall", "-fsyntax-only", f"-I{sys.argv[2]}", "-xc++", "-"], text=True,
                      input=program + "void statements() {\n" + "\n".join(code) + "}", capture_output=True)
 warned = run.stderr.count("warning: ignoring")

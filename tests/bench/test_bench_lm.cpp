@@ -3,7 +3,7 @@
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 #include <regex>
 #include "../bench/lm_profile/model.h"
 #include "../bench/lm_profile/steps.h"

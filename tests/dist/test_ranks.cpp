@@ -1,5 +1,5 @@
 // Training on several ranks has the bits of one process.
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include "dist/rank_values.h"
 #include "support/helpers.h"

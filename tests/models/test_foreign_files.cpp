@@ -2,7 +2,7 @@
 // needs no tokenizer.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/tokenizers/utf8.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <ranges>
 

@@ -4,7 +4,7 @@
 #include "support/helpers.h"
 
 #include <tapegrad/core/node.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <cmath>
 

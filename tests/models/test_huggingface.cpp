@@ -2,7 +2,7 @@
 // weights both ways, config.json of both versions, and refusals of damaged or unsupported models.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <set>
 

@@ -1,6 +1,6 @@
 // plan_memory() against the allocator's counters in real training; dry runs.
 #include <tapegrad/core/node.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 #include <unistd.h>
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // models/io/model_dir: round trips of a model's folder, and the messages for damaged ones.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include "support/helpers.h"
 #include "support/small_run.h"

@@ -1,6 +1,6 @@
 // The profiler over layers and training steps.
 #include <tapegrad/core/check.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <map>
 

@@ -1,5 +1,5 @@
 // models/tools/roofline. Calls and bytes of the documented benchmarks are exact, so an extra cast, copy or norm fails.
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include "support/refusals.h"
 #include "support/small_run.h"

@@ -1,5 +1,5 @@
 // int8 and fp8 linear layers: alone, in a Gpt, without full weights, in training, with adapters.
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <algorithm>
 #include <optional>

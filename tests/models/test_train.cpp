@@ -3,7 +3,7 @@
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <future>
 #include <limits>
