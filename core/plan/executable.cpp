@@ -83,9 +83,9 @@ void Executable::bind(Inputs in) {
     if (again) eval(pending);
     for (const auto& v : binding_.variables) {
       if (!v.bf16_copy || v.slot == kNone) continue;
-      const Ref<Value> now = v.variable->value, copy = detail::bf16_copy(*now);
-      if (copy && copy->storage) continue;
-      eval({Tensor(keep_bf16_copy(*now))});
+      const Ref<Value> copy = keep_bf16_copy(*v.variable->value);
+      if (copy->storage) continue;
+      eval({Tensor(copy)});
       again = true;
     }
   }

@@ -39,6 +39,12 @@ MemoryPlan plan_memory(const GptConfig& model, const TrainConfig& config, Device
                        const LoraConfig* adapters = nullptr, DType weights = DType::f32,
                        const std::shared_ptr<Communicator>& = Communicator::self());
 
+/// A variant of a run and the memory that it takes.
+struct Variant {
+  std::string name;                ///< the run's name, or the flags of an alternative
+  std::function<int64_t()> bytes;  ///< computes the peak
+};
+
 namespace detail {
 /// The text "13.63 GB"; 1 GB is 10^9 bytes.
 std::string readable_bytes(int64_t);
@@ -47,11 +53,5 @@ std::string what_fits(const std::vector<std::vector<Variant>>& lists, int64_t mo
 /// Throws an Error of kind memory, with advice(bytes of the device), if the run exceeds the device's total memory.
 void check_fits(const Variant& run, Device, const std::function<std::string(int64_t)>& advice);
 }  // namespace detail
-
-/// A variant of a run and the memory that it takes.
-struct Variant {
-  std::string name;                ///< the run's name, or the flags of an alternative
-  std::function<int64_t()> bytes;  ///< computes the peak
-};
 
 }  // namespace tg

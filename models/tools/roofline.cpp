@@ -35,7 +35,7 @@ std::vector<std::string_view> device_roofline_names() {
   for (const DeviceRoofline& m : kMachines) names.push_back(m.name);
   return names;
 }
-DeviceRoofline machine(const std::string& name) {
+DeviceRoofline device_roofline(const std::string& name) {
   for (const DeviceRoofline& m : kMachines)
     if (m.name == name) return m;
   TG_CHECK(name.find_first_of("./") != name.npos, value,

@@ -30,8 +30,8 @@ template <class M, class F> void visit_roofline_fields(M& m, F&& f) {
 
 /// "h100", "h200", or the path of a JSON file with DeviceRoofline's fields. An Error lists the names, or names a field
 /// that is missing, unknown, not a number or not above 0.
-DeviceRoofline machine(const std::string& name_or_path);
-/// The names that machine() knows.
+DeviceRoofline device_roofline(const std::string& name_or_path);
+/// The names that device_roofline() knows.
 std::vector<std::string_view> device_roofline_names();
 
 /// The ops of a training step, over all micro-batches, by phase.

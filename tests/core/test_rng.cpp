@@ -263,19 +263,19 @@ TEST_CASE("rng: permuted") {
     CAPTURE(n);
     std::vector<bool> seen(n);
     for (uint64_t i = 0; i < n; ++i) {
-      const uint64_t to = detail::permuted(Rng{7}, i, n);
+      const uint64_t to = tg::detail::permuted(Rng{7}, i, n);
       REQUIRE(to < n);
       CHECK(!seen[to]);
       seen[to] = true;
     }
   }
   const uint64_t most = ~uint64_t(0);  // no memory has a list of this size
-  CHECK(detail::permuted(Rng{1}, most - 1, most) < most);
-  CHECK_THROWS_WITH_AS(detail::permuted(Rng{1}, 0, 0), doctest::Contains("[permuted] place 0 is outside of [0, 0)"),
+  CHECK(tg::detail::permuted(Rng{1}, most - 1, most) < most);
+  CHECK_THROWS_WITH_AS(tg::detail::permuted(Rng{1}, 0, 0), doctest::Contains("[permuted] place 0 is outside of [0, 0)"),
                        tg::Error);
-  CHECK_THROWS_AS(detail::permuted(Rng{1}, 3, 3), tg::Error);
-  CHECK(detail::permuted(Rng{1}, 0, most) != detail::permuted(Rng{1}, 1, most));
-  CHECK(detail::permuted(Rng{1, 5}, 3, 1000) == detail::permuted(Rng{1}, 3, 1000));
+  CHECK_THROWS_AS(tg::detail::permuted(Rng{1}, 3, 3), tg::Error);
+  CHECK(tg::detail::permuted(Rng{1}, 0, most) != tg::detail::permuted(Rng{1}, 1, most));
+  CHECK(tg::detail::permuted(Rng{1, 5}, 3, 1000) == tg::detail::permuted(Rng{1}, 3, 1000));
   // Each of the 24 orders of 4: 1000 expected, standard deviation 31.
   std::map<uint64_t, int> count;
   for (uint64_t seed = 0; seed < 24'000; ++seed) {

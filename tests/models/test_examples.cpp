@@ -1,6 +1,7 @@
 // The mixture of experts and the vision transformer of models/examples learn, equally in all modes.
 #include <tapegrad/models/examples/moe.h>
 #include <tapegrad/models/examples/vit.h>
+#include <tapegrad/models/tools/memory_plan.h>
 
 #include "support/helpers.h"
 #include "support/small_run.h"
