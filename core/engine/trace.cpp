@@ -27,6 +27,10 @@ std::string of_the_tape(const std::string& what) {
       "gradient on to them. Compute it inside, or pass a detach(), with requires_grad_() for its own gradient.",
       what);
 }
+void compute_outside(const Tensor& t) {
+  const ScopedValue<Trace*> outside(t_trace, nullptr);
+  while (!t.materialized()) eval({t});
+}
 Tensor twin(const Tensor& t, Ref<Value> v) {
   auto r = make_ref<Variable>(t.id(), std::move(v), t.requires_grad());
   r->label = t.variable()->label;
@@ -42,6 +46,8 @@ const std::string* error_of_traced() {
 }
 
 Tensor Trace::add_input(const Tensor& t) {
+  const ReadsValues reads;
+  compute_outside(t);
   Tensor x = twin(t, make_ref<Value>(t.layout(), t.value()->storage));
   if (is_recorded(t))
     taped_.emplace(x.value().get(), fmt::format("input {}, {}", inputs_.size(), t));
@@ -88,10 +94,7 @@ size_t Trace::capture(const Tensor& t) {
                       t));
     check_constant(fmt::format("makes {} of host data", t));
   }
-  while (!t.materialized()) {
-    const ScopedValue<Trace*> outside(t_trace, nullptr);
-    eval({t});
-  }
+  compute_outside(t);
   captured_.emplace(t.variable().get(), held.size());
   hold({t.variable(), t.value(), make_ref<Value>(t.layout(), t.value()->storage)});
   return held.size() - 1;
