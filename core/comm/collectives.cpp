@@ -88,11 +88,6 @@ std::vector<Chunks> chunks_of_round(std::vector<ShardCursor>& cursors, int64_t n
   for (ShardCursor& r : cursors) parts.push_back(r.next(n));
   return parts;
 }
-int64_t elements_of(const Chunks& part) {
-  int64_t n = 0;
-  for (const Chunk& s : part) n += s.n;
-  return n;
-}
 
 // Long chunks are sent in place; runs of short ones are packed into one message.
 struct Segment {
@@ -183,7 +178,8 @@ class ReduceRound {
   void run(const std::vector<Chunks>& parts, const MessageBatch::AddressOf& to) {
     const auto from = [&](const Chunk& s) { return at(all_[s.tensor].from, s.first, size_); };
     const auto me = size_t(comm_.rank());
-    const size_t bytes = size_t(elements_of(parts[me])) * size_;
+    size_t bytes = 0;
+    for (const Chunk& s : parts[me]) bytes += size_t(s.n) * size_;
     const size_t stride = (bytes + 63) / 64 * 64;
     if (received_.size() < parts.size() * stride) received_.resize(parts.size() * stride);
     messages_.each_other([&](int r) {

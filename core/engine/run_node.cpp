@@ -150,7 +150,9 @@ void check_version(const Node& n, size_t i, bool output) {
 }
 
 Donors eager_donors(const Node& n) {
-  return choose_donors(n, [&](size_t i) {
+  const auto in = [&](size_t i) -> const Layout& { return n.in[i].value->layout; };
+  const auto out = [&](size_t k) -> const Layout& { return n.out[k].layout; };
+  return choose_donors(n.op->traits(), n.in.size(), in, n.out.size(), out, [&](size_t i) {
     const auto& v = n.in[i].value;
     return v.use_count() == 1 && v->storage.use_count() == 1 && fills_storage(v->layout, v->storage->bytes);
   });

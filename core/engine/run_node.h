@@ -96,11 +96,6 @@ Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt
   }
   return d;
 }
-template <class Free> Donors choose_donors(const Node& n, Free free) {
-  return choose_donors(
-      n.op->traits(), n.in.size(), [&](size_t i) -> const Layout& { return n.in[i].value->layout; }, n.out.size(),
-      [&](size_t k) -> const Layout& { return n.out[k].layout; }, free);
-}
 inline bool fills_storage(const Layout& l, size_t bytes) {
   return l.offset == 0 && l.is_contiguous() && l.bytes() == bytes;
 }

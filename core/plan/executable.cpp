@@ -23,11 +23,8 @@ Executable::Executable(const Graph& g, const Plan& plan, Binding b, std::vector<
       generators_(std::move(d)),
       ops_(plan_.ops),
       dynamic_ops_(plan_.dynamic_ops) {
-  for (const auto& v : binding_.variables) {
-    captured_.push_back(v.variable.get());
+  for (const auto& v : binding_.variables)
     if (v.updated || v.new_value != kNone) assigned_.push_back(v.variable.get());
-  }
-  std::ranges::sort(captured_);
   std::ranges::sort(assigned_);
   for (const MemorySource& r : plan_.sources) memory_.push_back({r.storage.get()});
 }
@@ -49,7 +46,7 @@ bool Executable::fits() const {
 bool Executable::given(Inputs in) const {
   for (size_t k = 0; k < in.size(); ++k)
     if (const Variable* v = in[k].variable().get(); v->requires_grad)
-      if ((std::ranges::binary_search(captured_, v) ? v : nullptr) != binding_.captured_as[k]) return false;
+      if (binding_.captured(v) != binding_.captured_as[k]) return false;
   return true;
 }
 

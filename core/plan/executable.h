@@ -149,7 +149,7 @@ class Executable {
 
   const Binding binding_;
   const ExecutablePlan plan_;
-  std::vector<const Variable*> captured_, assigned_;  // sorted
+  std::vector<const Variable*> assigned_;  // sorted
   std::vector<GeneratorSpan> generators_;
   std::vector<Memory> memory_;                          // by source
   std::vector<OpPtr> ops_;                              // of this run
