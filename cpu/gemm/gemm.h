@@ -4,26 +4,10 @@
 // vector, n and layouts matter too. The baseline (Eigen) guarantees none of this.
 #pragma once
 #include <tapegrad/core/mode.h>
-#include <tapegrad/cpu/simd/function_ref.h>
-#include <tapegrad/cpu/simd/vector.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 
 namespace tg::cpu::TG_ISA_NS {
 
-// A row has the same bits alone and in any batch.
-inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
-
-// (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
-template <class T> struct MatView {
-  const T* p;
-  int64_t row, col;
-  MatView at(int64_t i, int64_t j) const { return {p + i * row + j * col, row, col}; }
-  MatView transposed() const { return {p, col, row}; }
-};
-template <class T> struct GemmOptions {
-  bool accumulate = false;  // C += A B
-  // Called per segment of a row of C, from column j on, with complete sums in cache.
-  const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
-};
 // C must not overlap A or B.
 template <class T>
 void gemm(int64_t m, int64_t n, int64_t k, MatView<T> a, MatView<T> b, T* c, int64_t ldc, GemmOptions<T> = {});

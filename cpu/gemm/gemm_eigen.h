@@ -1,6 +1,6 @@
 // No other file includes Eigen.
 #pragma once
-#include <tapegrad/cpu/gemm/gemm_product.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include <Eigen/Core>

@@ -1,6 +1,6 @@
 // S (m x n) = A B in int32, exact modulo 2^32, by a path of int8_path.h.
 #pragma once
-#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/simd/function_ref.h>
 
 namespace tg::cpu::TG_ISA_NS {

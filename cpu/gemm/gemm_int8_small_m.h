@@ -1,6 +1,6 @@
 // Rows of A and columns of B are contiguous in k. B is read once, in place, with lanes along k.
 #pragma once
-#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
 #include <tapegrad/cpu/simd/scratch.h>

@@ -1,7 +1,7 @@
 // f32 and f64 register tiles and packing in vector extensions. An element is one chain of FMAs over ascending k in any
 // tile. Callers handle splits, threads and memory.
 #pragma once
-#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/simd/transpose.h>
 
 #include <immintrin.h>

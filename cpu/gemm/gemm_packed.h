@@ -2,7 +2,7 @@
 // of A and one of B together, then each takes rows of C. B's block stays in L2; chunks of A (kSide rows, kChunk steps)
 // and B pass through L1. f32 elements as three bf16 parts (gemm_parts.cpp) need six GEMMs per chunk, smallest first.
 #pragma once
-#include <tapegrad/cpu/gemm/gemm.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 #include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/cpu/simd/function_ref.h>
 #include <tapegrad/cpu/simd/scratch.h>

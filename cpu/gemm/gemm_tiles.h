@@ -1,6 +1,6 @@
 #pragma once
-#include <tapegrad/cpu/gemm/gemm_product.h>
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
+#include <tapegrad/cpu/gemm/gemm_types.h>
 
 namespace tg::cpu::TG_ISA_NS::tiles {
 // A tile: a thread's rows x cols of C; a register tile: kRows x kCols. k is split into blocks of at most kDepth, B into

@@ -1,0 +1,39 @@
+// The arguments of products.
+#pragma once
+#include <tapegrad/cpu/simd/function_ref.h>
+#include <tapegrad/cpu/simd/vector.h>
+
+namespace tg::cpu::TG_ISA_NS {
+
+// Whether a row has the same bits alone and in any batch.
+inline constexpr bool kRowsAlone = TG_ISA_LEVEL >= 3;
+
+// Element (i, j) is p[i * row + j * col]. Fast paths need row or col == 1.
+template <class T> struct MatView {
+  const T* p;
+  int64_t row, col;
+  MatView at(int64_t i, int64_t j) const { return {p + i * row + j * col, row, col}; }
+  MatView transposed() const { return {p, col, row}; }
+};
+template <class T> struct GemmOptions {
+  bool accumulate = false;  // C += A B
+  // Called per segment of a row of C, from column j on, when its sums are complete and still in cache.
+  const FunctionRef<void(T* row, int64_t j, int64_t n)>* finish = nullptr;
+};
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class T> struct Product {
+  int64_t m, n, k;
+  MatView<T> a, b;
+  T* c;
+  int64_t ldc;
+  GemmOptions<T> o;
+
+  void finish(int64_t i, int64_t rows, int64_t j, int64_t cols) const {
+    if (!o.finish) return;
+    for (int64_t r = i; r < i + rows; ++r) (*o.finish)(c + r * ldc + j, j, cols);
+  }
+};
+
+}  // namespace tg::cpu::TG_ISA_NS
