@@ -331,8 +331,15 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
 /// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
 /// a kernel file. The engine makes inputs contiguous.
 #define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false, __COUNTER__)
+#define TG_ADD_KERNELS_(List, OpT, backend, fn, id)                                                     \
+  static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, id){__FILE__, __LINE__, TG_ISA_LEVEL, true};      \
+  [[maybe_unused]] static const bool TG_CAT(kernels_, id) = []<class... F>(::tg::op::TypeList<F...>) {  \
+    return (::tg::detail::add_kernel<OpT<F>, ::tg::Backend::backend, fn<F>>(TG_CAT(kOrigin, id)), ...); \
+  }(List{})
 /// Registers like TG_KERNEL() a kernel that reads inputs of any strides, 0 included, by Buf::strides().
 #define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true, __COUNTER__)
+/// TG_STRIDED_KERNEL(OpT<F>, backend, fn<F>) for each F of an op::TypeList.
+#define TG_STRIDED_KERNELS(List, OpT, backend, fn) TG_ADD_KERNELS_(List, OpT, backend, fn, __COUNTER__)
 
 namespace detail {
 // A kernel's inputs, copied where they are not contiguous.

@@ -110,6 +110,8 @@ struct Pow {
 using BinaryFns = TypeList<Add, Sub, Mul, Div, Maximum, Minimum, Pow>;
 /// True if F defines dx() and dy() instead of vjp().
 template <class F> inline constexpr bool has_partials = requires { F::kGradName; };
+/// Those that do.
+using PartialFns = TypeList<Maximum, Minimum, Pow>;
 }  // namespace op
 
 #ifndef TG_FUNCTIONS_ONLY

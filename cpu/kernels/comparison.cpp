@@ -63,13 +63,8 @@ void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context&) {
   });
 }
 
-constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
-template <class... F> bool add_comparisons(op::TypeList<F...>, const KernelOrigin& o) {
-  (tg::detail::add_kernel<op::Compare<F>, Backend::cpu, compare<F>>(o), ...);
-  (tg::detail::add_kernel<op::CompareScalar<F>, Backend::cpu, compare_scalar<F>>(o), ...);
-  return true;
-}
-[[maybe_unused]] const bool compared = add_comparisons(op::CompareFns{}, kCompareOrigin);
+TG_STRIDED_KERNELS(op::CompareFns, op::Compare, cpu, compare);
+TG_STRIDED_KERNELS(op::CompareFns, op::CompareScalar, cpu, compare_scalar);
 TG_STRIDED_KERNEL(op::Where, cpu, where);
 TG_STRIDED_KERNEL(op::MaskedFill, cpu, masked_fill);
 TG_STRIDED_KERNEL(op::Clamp, cpu, clamp);

@@ -82,10 +82,7 @@ template <class T> void product(MatmulPrecision precision, Bufs in, const Buf& o
   MatView<T> a{x.data<T>(), rows.strides[0][0], x.strides().back()};
   if (rows.shape.size() > 1) {
     T* const copy = t_x.get<T>(m * k);
-    using At = std::array<int64_t, 2>;
-    for_rows<2>(x.shape(), {dense(x.shape()), x.strides()}, [&](int64_t count, At at, At step) {
-      for (int64_t i = 0; i < count; ++i) copy[at[0] + i] = x.data<T>()[at[1] + i * step[1]];
-    });
+    copy_elements(x, copy, dense(x.shape()));
     a = {copy, k, 1};
   }
   C* bias = nullptr;
@@ -110,12 +107,7 @@ template <class F> void linear_activation(const op::LinearActivation<F>& op, Buf
   visit_float(out[0].dtype(), [&]<class T>() { product<T>(op.precision, in, out[0]); });
   stateless<op::Unary<F>>()->run(out, out, c);
 }
-template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
-  (tg::detail::add_kernel<op::LinearActivation<F>, Backend::cpu, linear_activation<F>>(o), ...);
-  return true;
-}
-constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
-[[maybe_unused]] const bool registered = add_activations(op::ActivationFns{}, kActivationOrigin);
+TG_STRIDED_KERNELS(op::ActivationFns, op::LinearActivation, cpu, linear_activation);
 TG_STRIDED_KERNEL(op::Matmul, cpu, matmul);
 TG_STRIDED_KERNEL(op::Linear, cpu, linear);
 }  // namespace

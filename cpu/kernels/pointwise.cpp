@@ -37,20 +37,13 @@ template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bu
   });
 }
 
-template <class F> void add_binary(const KernelOrigin& o) {
-  tg::detail::add_kernel<op::Binary<F>, Backend::cpu, binary<F>>(o);
-  tg::detail::add_kernel<op::BinaryScalar<F>, Backend::cpu, binary_scalar<F>>(o);
-  if constexpr (op::has_partials<F>) {
-    tg::detail::add_kernel<op::BinaryGrad<F>, Backend::cpu, binary_grad<F>>(o);
-    tg::detail::add_kernel<op::BinaryScalarGrad<F>, Backend::cpu, binary_scalar_grad<F>>(o);
-  }
-}
-constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
-template <class... U, class... B> bool add_all(op::TypeList<U...>, op::TypeList<B...>, const KernelOrigin& o) {
-  (add_unary<U>(o), ...);
-  (add_binary<B>(o), ...);
-  return true;
-}
-[[maybe_unused]] const bool registered = add_all(op::UnaryFns{}, op::BinaryFns{}, kPointwiseOrigin);
+constexpr KernelOrigin kUnaryOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
+[[maybe_unused]] const bool unaries = []<class... F>(op::TypeList<F...>) {
+  return (add_unary<F>(kUnaryOrigin), ...);
+}(op::UnaryFns{});
+TG_STRIDED_KERNELS(op::BinaryFns, op::Binary, cpu, binary);
+TG_STRIDED_KERNELS(op::BinaryFns, op::BinaryScalar, cpu, binary_scalar);
+TG_STRIDED_KERNELS(op::PartialFns, op::BinaryGrad, cpu, binary_grad);
+TG_STRIDED_KERNELS(op::PartialFns, op::BinaryScalarGrad, cpu, binary_scalar_grad);
 }  // namespace
 }  // namespace tg::cpu::TG_ISA_NS

@@ -80,13 +80,8 @@ void clamp_grad(const op::ClampGrad& op, Bufs in, Bufs out, Context& c) {
   visit_computed(out[0].dtype(), [&]<class T>() { map<Passed, T, T, T>(c, in, out[0], bounds_of<T>(op.o)); });
 }
 
-constexpr KernelOrigin kCompareOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
-template <class... F> bool add_comparisons(op::TypeList<F...>, const KernelOrigin& o) {
-  (tg::detail::add_kernel<op::Compare<F>, Backend::cuda, compare<F>>(o), ...);
-  (tg::detail::add_kernel<op::CompareScalar<F>, Backend::cuda, compare_scalar<F>>(o), ...);
-  return true;
-}
-[[maybe_unused]] const bool compared = add_comparisons(op::CompareFns{}, kCompareOrigin);
+TG_STRIDED_KERNELS(op::CompareFns, op::Compare, cuda, compare);
+TG_STRIDED_KERNELS(op::CompareFns, op::CompareScalar, cuda, compare_scalar);
 TG_STRIDED_KERNEL(op::Where, cuda, where);
 TG_STRIDED_KERNEL(op::MaskedFill, cuda, masked_fill);
 TG_STRIDED_KERNEL(op::Clamp, cuda, clamp);

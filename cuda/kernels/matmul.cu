@@ -183,12 +183,7 @@ template <class F> void linear_activation(const op::LinearActivation<F>& op, Buf
   linear_into(op.precision, in, out, c);
   visit_computed(out[0].dtype(), [&]<class T>() { map<Value<F>, T, T>(c, out, out[0]); });
 }
-template <class... F> bool add_activations(op::TypeList<F...>, const KernelOrigin& o) {
-  (tg::detail::add_kernel<op::LinearActivation<F>, Backend::cuda, linear_activation<F>>(o), ...);
-  return true;
-}
-constexpr KernelOrigin kActivationOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
-[[maybe_unused]] const bool registered = add_activations(op::ActivationFns{}, kActivationOrigin);
+TG_STRIDED_KERNELS(op::ActivationFns, op::LinearActivation, cuda, linear_activation);
 TG_STRIDED_KERNEL(op::Matmul, cuda, matmul);
 TG_STRIDED_KERNEL(op::Linear, cuda, linear);
 }  // namespace

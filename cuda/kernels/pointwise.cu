@@ -44,20 +44,13 @@ template <class F> void binary_scalar_grad(const op::BinaryScalarGrad<F>& op, Bu
   });
 }
 
-template <class F> void add_binary(const KernelOrigin& o) {
-  tg::detail::add_kernel<op::Binary<F>, Backend::cuda, binary<F>>(o);
-  tg::detail::add_kernel<op::BinaryScalar<F>, Backend::cuda, binary_scalar<F>>(o);
-  if constexpr (op::has_partials<F>) {
-    tg::detail::add_kernel<op::BinaryGrad<F>, Backend::cuda, binary_grad<F>>(o);
-    tg::detail::add_kernel<op::BinaryScalarGrad<F>, Backend::cuda, binary_scalar_grad<F>>(o);
-  }
-}
-constexpr KernelOrigin kPointwiseOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
-template <class... U, class... B> bool add_all(op::TypeList<U...>, op::TypeList<B...>, const KernelOrigin& o) {
-  (add_unary<U>(o), ...);
-  (add_binary<B>(o), ...);
-  return true;
-}
-[[maybe_unused]] const bool registered = add_all(op::UnaryFns{}, op::BinaryFns{}, kPointwiseOrigin);
+constexpr KernelOrigin kUnaryOrigin{__FILE__, __LINE__, TG_ISA_LEVEL, true};
+[[maybe_unused]] const bool unaries = []<class... F>(op::TypeList<F...>) {
+  return (add_unary<F>(kUnaryOrigin), ...);
+}(op::UnaryFns{});
+TG_STRIDED_KERNELS(op::BinaryFns, op::Binary, cuda, binary);
+TG_STRIDED_KERNELS(op::BinaryFns, op::BinaryScalar, cuda, binary_scalar);
+TG_STRIDED_KERNELS(op::PartialFns, op::BinaryGrad, cuda, binary_grad);
+TG_STRIDED_KERNELS(op::PartialFns, op::BinaryScalarGrad, cuda, binary_scalar_grad);
 }  // namespace
 }  // namespace tg::cuda
