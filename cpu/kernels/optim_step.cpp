@@ -97,14 +97,15 @@ template <class... I, class... O> void keep(int64_t n, const std::tuple<I...>& i
     (one(std::get<K>(in), std::get<K>(out)), ...);
   }(std::index_sequence_for<I...>());
 }
-template <class T> struct AdamWOf : op::AdamWNumbers<T> {
+template <class Numbers, class T> struct Clipped : Numbers {
   T clip;
   bool skip;
-  template <class Op>
-  AdamWOf(const Op& op, const AdamWOverrides& x, const Clip& c)
-      : op::AdamWNumbers<T>(op, x), clip(T(c.factor)), skip(c.skip) {}
+  template <class Op, class Overrides>
+  Clipped(const Op& op, const Overrides& x, const Clip& c) : Numbers(op, x), clip(T(c.factor)), skip(c.skip) {}
 };
-// `at`: position in the weight.
+template <class T> using AdamWOf = Clipped<op::AdamWNumbers<T>, T>;
+template <class T> using SgdOf = Clipped<op::SgdNumbers<T>, T>;
+// `at`: the position in the weight.
 template <class T, class M, class G>
 void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tuple<const T*, const M*, const M*>& in,
                  const G* g, const std::tuple<T*, M*, M*>& out) {
@@ -126,41 +127,31 @@ void adamw_block(int64_t n, int64_t at, const AdamWOf<T>& numbers, const std::tu
     }
   }
 }
-template <class T> struct SgdNumbers {  // computed in double
-  T stays, take, ahead, rate, decay, clip;
-  bool skip;
-  SgdNumbers(const op::SgdStep& op, const SgdOverrides& x, const Clip& c)
-      : rate(T(op.lr * x.lr_scale)), decay(T(*x.weight_decay)), clip(T(c.factor)), skip(c.skip) {
-    const bool first = op.t == 1;
-    stays = T(first ? 0 : op.o.momentum), take = T(first ? 1 : 1 - op.o.dampening);
-    ahead = T(op.o.nesterov ? op.o.momentum : 0);
-  }
-};
 template <class T, class G>
-void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool nesterov, const std::tuple<const T*, const T*>& in,
-               const G* g, const std::tuple<T*, T*>& out) {
-  const SgdNumbers<T> c = numbers;
+void sgd_block(int64_t n, const SgdOf<T>& numbers, bool nesterov, const std::tuple<const T*, const T*>& in, const G* g,
+               const std::tuple<T*, T*>& out) {
+  const SgdOf<T> c = numbers;
   if (c.skip) return keep(n, in, out);
   const auto [w, b] = in;
   const auto [w1, b1] = out;
   const auto loop = [&](auto direction) {
     TG_SAME_INDEX
     for (int64_t i = 0; i < n; ++i) {
-      const T x = T(g[i]) * c.clip + c.decay * w[i], y = c.stays * b[i] + c.take * x;
-      w1[i] = w[i] - c.rate * direction(x, y), b1[i] = y;
+      const T x = T(g[i]) * c.clip + c.decay * w[i], y = c.now.keep * b[i] + c.now.take * x;
+      w1[i] = w[i] - c.now.rate * direction(x, y), b1[i] = y;
     }
   };
-  nesterov ? loop([&](T x, T y) { return x + c.ahead * y; }) : loop([](T, T y) { return y; });
+  nesterov ? loop([&](T x, T y) { return x + c.momentum * y; }) : loop([](T, T y) { return y; });
 }
 template <class T, class G>
-void sgd_block(int64_t n, const SgdNumbers<T>& numbers, bool, const std::tuple<const T*>& in, const G* g,
+void sgd_block(int64_t n, const SgdOf<T>& numbers, bool, const std::tuple<const T*>& in, const G* g,
                const std::tuple<T*>& out) {
-  const SgdNumbers<T> c = numbers;
+  const SgdOf<T> c = numbers;
   if (c.skip) return keep(n, in, out);
   const auto [w] = in;
   const auto [w1] = out;
   TG_SAME_INDEX
-  for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.rate * (T(g[i]) * c.clip + c.decay * w[i]);
+  for (int64_t i = 0; i < n; ++i) w1[i] = w[i] - c.now.rate * (T(g[i]) * c.clip + c.decay * w[i]);
 }
 // block<W>(tensor, at, n, inputs, gradient, outputs) covers n entries of kLists tensors. W: weights' type, bf16 if
 // split. Gradients and AdamW's moments may be bf16 unless it is f64.
@@ -247,14 +238,7 @@ template <class Op> void keep_rest(const Op& op, Bufs in, Bufs out) {
   const size_t copies = out.size() - op.copied.size(), low = copies - op.split.size();
   for (size_t k = 0; k < copies; ++k) {
     if ((k < low && k >= op.first.size()) || in[k].bytes == out[k].bytes) continue;
-    visit_size(out[k].dtype(), [&]<class T>() {
-      using At = std::array<int64_t, 2>;
-      for_rows<2>(out[k].shape(), {out[k].strides(), in[k].strides()}, [&](int64_t size, const At& at, const At& step) {
-        T* const to = out[k].template raw<T>() + at[0];
-        const T* const from = in[k].template raw<T>() + at[1];
-        for (int64_t i = 0; i < size; ++i) to[i * step[0]] = from[i * step[1]];
-      });
-    });
+    visit_size(out[k].dtype(), [&]<class T>() { copy_elements(in[k], out[k].template raw<T>(), out[k].strides()); });
   }
 }
 void adamw_step(const op::AdamWStep& op, Bufs all_in, Bufs all_out, Context&) {
@@ -293,7 +277,7 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   if (out[0].numel() == 0) return;
   const int64_t wide = std::min(columns, kMostColumns), high = std::min(kTile / wide, kMostRows);
   const auto run = [&]<class T, class M>() {
-    const AdamWOf<T> numbers(op, op.own, Clip(op, norm_of(in, 5)));
+    const AdamWOf<T> numbers(op, op.each[0], Clip(op, norm_of(in, 5)));
     const MatView<T> a{in[3].data<T>(), 1, rows}, b{in[4].data<T>(), columns, 1};
     const int64_t across = (columns + wide - 1) / wide, down = (rows + high - 1) / high;
     parallel_for(across * down, [&](int64_t t) {
@@ -317,7 +301,7 @@ void sgd_step(const op::SgdStep& op, Bufs all_in, Bufs all_out, Context&) {
   const Bufs in = parts.in(), out = parts.out();
   const size_t n = op.tensors();
   const Rest rest(op, op.updated(), in, out);
-  const Both<SgdNumbers> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
+  const Both<SgdOf> numbers(op, out, Clip(op, norm_of(rest.grads, n)));
   const auto block = [&]<class T>(size_t k, int64_t at, int64_t size, const auto& from, const auto* grad,
                                   const auto& to) {
     sgd_block<T>(size, numbers.of<T>(k), op.o.nesterov, from, grad, to);

@@ -171,40 +171,29 @@ template <class T, class M = T, class W = T> struct AdamW : StepTensor<T, 3, M, 
   static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
   int64_t first = 0;                                    // position in the weight
   AdamW() = default;
-  AdamW(const op::AdamWStep& op, size_t k) : AdamW(op, op.each[k]) {
+  AdamW(const op::AdamWAttributes& op, size_t k) : op::AdamWNumbers<T>(op, op.each[k]) {
     if (!op.first.empty()) first = op.first[k];
   }
-  template <class Op> AdamW(const Op& op, const AdamWOverrides& x) : op::AdamWNumbers<T>(op, x) {}
   __device__ __forceinline__ void step(const Clip::Factor<T>& clip, const typename AdamW::Now& s, T (&x)[3],
                                        T grad) const {
     if (clip.skip) return;
     this->template update<AdamW::kRounds>(s, this->decay(s), clip.of_gradient, grad, x[0], x[1], x[2]);
   }
 };
-template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1> {
+template <class T, bool kMomentum> struct Sgd : StepTensor<T, kMomentum ? 2 : 1>, op::SgdNumbers<T> {
   static constexpr int kCtas = sizeof(T) == 8 ? 3 : 4;  // blocks per SM
-  T ahead, decay;
   bool nesterov;
-  struct Now {
-    T keep, take, rate;
-  } now;
-
   Sgd() = default;
-  Sgd(const op::SgdStep& op, size_t k) : nesterov(op.o.nesterov) {
-    const SgdOverrides& x = op.each[k];
-    const bool first = op.t == 1;
-    now.keep = T(first ? 0 : op.o.momentum), now.take = T(first ? 1 : 1 - op.o.dampening);
-    now.rate = T(op.lr * x.lr_scale), ahead = T(op.o.momentum), decay = T(*x.weight_decay);
-  }
-  __device__ __forceinline__ void step(const Clip::Factor<T>& clip, const Now& s, T (&x)[kMomentum ? 2 : 1],
-                                       T grad) const {
+  Sgd(const op::SgdStep& op, size_t k) : op::SgdNumbers<T>(op, op.each[k]), nesterov(op.o.nesterov) {}
+  __device__ __forceinline__ void step(const Clip::Factor<T>& clip, const typename Sgd::Now& s,
+                                       T (&x)[kMomentum ? 2 : 1], T grad) const {
     if (clip.skip) return;
     T& w = x[0];
-    T g = grad * clip.of_gradient + decay * w;
+    T g = grad * clip.of_gradient + this->decay * w;
     if constexpr (kMomentum) {
       T& b = x[1];
       b = s.keep * b + s.take * g;
-      g = nesterov ? g + ahead * b : b;
+      g = nesterov ? g + this->momentum * b : b;
     }
     w -= s.rate * g;
   }
@@ -376,9 +365,9 @@ void adamw_product_step(const op::AdamWProductStep& op, Bufs in, Bufs out, Conte
   if (out[0].numel() == 0) return;
   const Clip clip(op, in, 5);
   const auto run = [&]<class T, class M>() {
-    Folded<T, M> t(op, op.own);
-    const StepValue<typename AdamW<T>::Now> step(
-        op, [](const op::AdamWProductStep& now) { return AdamW<T>(now, now.own).now; });
+    Folded<T, M> t(op, 0);
+    const StepValue<typename AdamW<T>::Now> step(op,
+                                                 [](const op::AdamWProductStep& now) { return AdamW<T>(now, 0).now; });
     for (size_t k = 0; k < 3; ++k) t.in[k] = first_element(in[k]), t.out[k] = first_element(out[k]);
     t.copy = nullptr;
     const bool aligned = columns % kVec<T> == 0 && aligned16(in[4].data<T>()) && t.aligned();

@@ -1,5 +1,5 @@
 /// @file
-/// Arithmetic of AdamW, one source for all kernels.
+/// The arithmetic of AdamW and SGD, one source for all kernels.
 #pragma once
 #include <tapegrad/core/math.h>
 #include <tapegrad/core/rng.h>
@@ -95,6 +95,20 @@ template <class T> struct AdamWNumbers {
       v = beta2 * v + rest2 * (g * g);
       w = (w * d.before - s.rate * (m / (math::sqrt(v) * s.root + eps))) * d.after;
     }
+  }
+};
+
+/// The numbers of a tensor's SGD step: computed in double, used in T.
+template <class T> struct SgdNumbers {
+  T momentum, decay;
+  struct Now {
+    T keep, take, rate;
+  } now;
+
+  SgdNumbers() = default;
+  SgdNumbers(const SgdStep& op, const SgdOverrides& x) : momentum(T(op.o.momentum)), decay(T(*x.weight_decay)) {
+    const bool first = op.t == 1;
+    now = {T(first ? 0 : op.o.momentum), T(first ? 1 : 1 - op.o.dampening), T(op.lr * x.lr_scale)};
   }
 };
 

@@ -253,7 +253,7 @@ void adamw_step(const AdamWTensors& x, const AdamWOptions& o, double lr, int64_t
     if (x.low[i]) split.push_back(uint32_t(i)), low.push_back(x.low[i]);
   check_distinct(kName, kLow, low, std::max<size_t>(low.size(), 1));
   in.insert(in.begin() + ptrdiff_t(kMoments * x.w.size()), low.begin(), low.end());
-  auto step = make_ref<op::AdamWStep>(op::AdamWStep::StepAttributes{
+  auto step = make_ref<op::AdamWStep>(op::AdamWAttributes{
       o, std::move(each), {}, firsts_of(kName, x.first, x.w), lr, max_norm, t, std::move(count), true, split});
   detail::emit_with_copies(std::move(step), x.w, std::move(in), kMoments * x.w.size() + low.size());
 }
@@ -302,9 +302,6 @@ Layouts op::AdamWProductStep::infer(Inputs in) const {
   check_norm(kName, in.subspan(kAdamWProduct.size()));
   return l;
 }
-OpPtr op::AdamWProductStep::for_next_step(const Rng&) const {
-  return make_ref<op::AdamWProductStep>(o, own, count->lr, counts ? ++count->t : count->t, max_norm, count, counts);
-}
 void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const GradientProduct& grad,
                         const AdamWOptions& o, double lr, int64_t t, const AdamWOverrides& own, const Tensor& norm,
                         double max_norm, Ref<OptimizerClock> count, bool counts) {
@@ -315,8 +312,10 @@ void adamw_product_step(const Tensor& w, const Tensor& m, const Tensor& v, const
   const std::vector<Tensor> in = checked_inputs(kName, kAdamWProduct, kMoments, lists, norm, max_norm);
   check_step(kName, lr, t);
   check_skip(kName, o.skip_non_finite, norm);
-  const AdamWOverrides numbers = adamw_numbers(kName, {&own, 1}, one(w), one(m), o)[0];
-  emit_update(make_ref<op::AdamWProductStep>(o, numbers, lr, t, max_norm, std::move(count), counts), in, kMoments);
+  emit_update(
+      make_ref<op::AdamWProductStep>(op::AdamWAttributes{
+          o, adamw_numbers(kName, {&own, 1}, one(w), one(m), o), {}, {}, lr, max_norm, t, std::move(count), counts}),
+      in, kMoments);
 }
 
 Layouts op::SgdStep::infer(Inputs in) const {

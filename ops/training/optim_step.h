@@ -103,6 +103,13 @@ template <class Options, class Overrides> struct StepAttributes {
     if (count && counts) count->t = t - 1;
   }
 };
+/// An op that steps tensors in place.
+template <class Self, class StepAttributes> struct StepOp : OpOf<Self>, StepAttributes {
+  explicit StepOp(StepAttributes a) : StepAttributes(std::move(a)) {}
+  OpPtr for_next_step(const Rng&) const override { return make_ref<Self>(this->next()); }
+  void undo_step() const override { this->undo(); }
+  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
+};
 
 /// Buffers of an op with StepAttributes::first: weights, low bits and copies restricted to the updated parts. Weights
 /// are read from the output, already copied there.
@@ -118,64 +125,44 @@ class StepParts {
   std::vector<Buf> in_, out_;
   std::deque<Layout> layouts_;
 };
-/// Adds to a key.
-inline void add_key(StructuralHash& k, const AdamWOptions& o, const AdamWOverrides& x) {
-  k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
-  if (x.stream) k.add(o.seed), k.add(*x.stream);
+/// The attributes of an AdamW step.
+using AdamWAttributes = StepAttributes<AdamWOptions, AdamWOverrides>;
+/// Adds them to a key.
+inline void add_key(StructuralHash& k, const AdamWAttributes& a) {
+  k.add(a.o.eps), k.add(a.max_norm), k.add(int(a.o.decay)), k.add(int(a.o.eps_placement)), k.add(a.o.skip_non_finite);
+  for (const uint32_t i : a.copied) k.add(uint64_t(i));
+  for (const uint32_t i : a.split) k.add(~uint64_t(i));
+  for (const int64_t i : a.first) k.add(uint64_t(i));
+  for (const AdamWOverrides& x : a.each) {
+    k.add(x.lr_scale), k.add(*x.weight_decay), k.add(*x.beta1), k.add(*x.beta2);
+    if (x.stream) k.add(a.o.seed), k.add(*x.stream);
+  }
 }
 /// For n tensors: (w_0 ... w_n-1, m_0 ..., v_0 ..., low_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., m_0 ...,
 /// v_0 ..., low_0 ..., copy_0 ...). low: of split weights. copy: write-only cast_parameter() copies, of those that have
 /// one. With `first`, the step updates a part of each w and low; the rest stays, and that of a copy is undefined.
-struct AdamWStep : OpOf<AdamWStep>, StepAttributes<AdamWOptions, AdamWOverrides> {
+struct AdamWStep : StepOp<AdamWStep, AdamWAttributes> {
   static constexpr auto kName = "adamw_step";
-  explicit AdamWStep(StepAttributes a) : StepAttributes(std::move(a)) {}
-  OpPtr for_next_step(const Rng&) const override { return make_ref<AdamWStep>(next()); }
-  void undo_step() const override { undo(); }
-  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
+  using StepOp::StepOp;
   Layouts infer(Inputs) const override;
   OpWork work(Bufs in, Bufs out) const override;
-  void key(StructuralHash& k) const override {
-    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
-    for (const uint32_t i : copied) k.add(uint64_t(i));
-    for (const uint32_t i : split) k.add(~uint64_t(i));
-    for (const int64_t i : first) k.add(uint64_t(i));
-    for (const AdamWOverrides& x : each) add_key(k, o, x);
-  }
+  void key(StructuralHash& k) const override { add_key(k, *this); }
 };
 /// One tensor, whose gradient is a GEMM that is not stored: (w, m, v, a, b[, norm]) -> (w, m, v), as AdamWStep with the
 /// gradient a^T b in w's shape.
-struct AdamWProductStep : OpOf<AdamWProductStep> {
+struct AdamWProductStep : StepOp<AdamWProductStep, AdamWAttributes> {
   static constexpr auto kName = "adamw_product_step";
-  AdamWOptions o;
-  AdamWOverrides own;  ///< all set
-  double lr, max_norm;
-  int64_t t;
-  Ref<OptimizerClock> count;  ///< may be null
-  bool counts;                ///< a replay counts a step
-  AdamWProductStep(const AdamWOptions& opt, const AdamWOverrides& x, double rate, int64_t step, double most,
-                   Ref<OptimizerClock> c, bool counting)
-      : o(opt), own(x), lr(rate), max_norm(most), t(step), count(std::move(c)), counts(counting) {}
-  OpPtr for_next_step(const Rng&) const override;
-  void undo_step() const override {
-    if (count && counts) count->t = t - 1;
-  }
-  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
+  using StepOp::StepOp;
   Layouts infer(Inputs) const override;
   OpWork work(Bufs in, Bufs out) const override;
-  void key(StructuralHash& k) const override {
-    k.add(o.eps), k.add(max_norm), k.add(int(o.decay)), k.add(int(o.eps_placement)), k.add(o.skip_non_finite);
-    add_key(k, o, own);
-  }
+  void key(StructuralHash& k) const override { add_key(k, *this); }
 };
 /// For n tensors, with momentum: (w_0 ... w_n-1, b_0 ..., copy_0 ..., grad_0 ...[, norm]) -> (w_0 ..., b_0 ..., copy_0
 /// ...), with copies as for AdamWStep. Without momentum there are no b.
-struct SgdStep : OpOf<SgdStep>, StepAttributes<SgdOptions, SgdOverrides> {
+struct SgdStep : StepOp<SgdStep, StepAttributes<SgdOptions, SgdOverrides>> {
   static constexpr auto kName = "sgd_step";
-  explicit SgdStep(StepAttributes a) : StepAttributes(std::move(a)) {}
-  OpPtr for_next_step(const Rng&) const override { return make_ref<SgdStep>(next()); }
-  void undo_step() const override { undo(); }
+  using StepOp::StepOp;
   size_t updated() const { return o.momentum > 0 ? 2 : 1; }  ///< updated tensors of an entry
-  Traits traits() const override { return {.updates_in_place = true, .dynamic_attributes = true}; }
   Layouts infer(Inputs) const override;
   OpWork work(Bufs in, Bufs out) const override;
   void key(StructuralHash& k) const override {
