@@ -53,6 +53,44 @@ Tensor square_sum(const GradientProduct& p) {
   };
   return sum(gram(p.a) * gram(p.b));
 }
+
+struct Folded {
+  size_t entry;
+  Tensor w;
+  GradientProduct grad;
+};
+// Empty if the gradient is to be stored.
+std::optional<GradientProduct> folded_product(const std::string& name, const Tensor& grad, DType dtype,
+                                              const FoldedStepOptions& o) {
+  const Node* const made = maker_of(grad);
+  if (!made || std::ranges::any_of(o.stored, [&](auto& pattern) { return glob_matches(pattern, name); })) return {};
+  TG_CHECK(!is_sum_of_products(*made), state,
+           "[adamw] '{}' is used more than once, so its gradient is a sum of products. The step can fold in only a "
+           "single product. List it in FoldedStepOptions::stored, or call backward() and step().",
+           name);
+  std::optional<GradientProduct> product = product_of(*made, dtype);
+  if (product && product->a.size(0) > o.max_rows) product.reset();
+  return product;
+}
+Tensor gradient_norm(const std::vector<Folded>& folded, const std::vector<Tensor>& stored, bool wide) {
+  Tensor squares;
+  const auto add_up = [&](const Tensor& x) { squares = squares ? squares + x : x; };
+  for (const Folded& f : folded) add_up(square_sum(f.grad));
+  if (!stored.empty()) {
+    const Tensor norm = global_norm(stored).to(DType::f64);
+    add_up(norm * norm);
+  }
+  return sqrt(squares).to(wide ? DType::f64 : DType::f32);
+}
+// A view of a weight on the tape prevents the in-place step: evaluates readers of the old weights.
+void read_old_weights(const std::vector<Folded>& folded, const detail::OptimizerStep& s) {
+  const auto viewed = [](const Folded& f) { return f.w.materialized() && f.w.value()->storage.use_count() != 1; };
+  if (std::ranges::none_of(folded, viewed)) return;
+  std::vector<Tensor> first = s.grads;
+  for (const Folded& f : folded) first.insert(first.end(), {f.grad.a, f.grad.b});
+  if (s.norm) first.push_back(s.norm);
+  eval(first);
+}
 }  // namespace
 
 Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
@@ -75,57 +113,23 @@ Tensor AdamW::backward_and_step(const Tensor& loss, FoldedStepOptions o) {
     const Step all = reached(backward(loss), o.missing_grad);
     const ProfileRange range(Phase::optimizer);
     NameScope here(name());
-    struct Folded {
-      size_t entry;
-      GradientProduct grad;
-    };
     std::vector<Folded> folded;
     Step s;
     for (size_t i = 0; i < all.which.size(); ++i) {
       const Entry& e = entries()[all.which[i]];
-      const Node* const made = maker_of(all.grads[i]);
-      std::optional<GradientProduct> product;
-      if (made && std::ranges::none_of(o.stored, [&](auto& pattern) { return glob_matches(pattern, e.name); })) {
-        TG_CHECK(
-            !is_sum_of_products(*made), state,
-            "[adamw] '{}' is used more than once, so its gradient is a sum of products. The step can fold in only a "
-            "single product. List it in FoldedStepOptions::stored, or call backward() and step().",
-            e.name);
-        product = product_of(*made, e.w.dtype());
-      }
-      if (product && product->a.size(0) <= o.max_rows)
-        folded.push_back({all.which[i], *product});
+      if (auto product = folded_product(e.name, all.grads[i], e.w.dtype(), o))
+        folded.push_back({all.which[i], e.w, std::move(*product)});
       else
         s.add(all, i);
     }
     if (o.clip_norm > 0) {
-      Tensor squares;
-      const auto add_up = [&](const Tensor& x) { squares = squares ? squares + x : x; };
-      for (const Folded& f : folded) add_up(square_sum(f.grad));
-      if (!s.grads.empty()) {
-        const Tensor norm = global_norm(s.grads).to(DType::f64);
-        add_up(norm * norm);
-      }
       const bool wide = std::ranges::any_of(all.grads, [](const Tensor& g) { return g.dtype() == DType::f64; });
-      s.norm = sqrt(squares).to(wide ? DType::f64 : DType::f32), s.max_norm = o.clip_norm;
-      roots.push_back(s.norm);
+      roots.push_back(s.norm = gradient_norm(folded, s.grads, wide)), s.max_norm = o.clip_norm;
     }
-    // A view of a weight on the tape prevents the in-place step: evaluate all readers of the old weights first.
-    const auto viewed = [&](const Folded& f) {
-      const Tensor& w = entries()[f.entry].w;
-      return w.materialized() && w.value()->storage.use_count() != 1;
-    };
-    if (runs && std::ranges::any_of(folded, viewed)) {
-      std::vector<Tensor> first = s.grads;
-      for (const Folded& f : folded) first.insert(first.end(), {f.grad.a, f.grad.b});
-      if (s.norm) first.push_back(s.norm);
-      eval(first);
-    }
+    if (runs) read_old_weights(folded, s);
     if (!s.which.empty()) update(s);
-    for (size_t i = 0; i < folded.size(); ++i) {
-      const auto& [entry, grad] = folded[i];
-      moments_.step(entry, entries()[entry].w, grad, s.norm, s.max_norm, clock(), s.which.empty() && i == 0);
-    }
+    for (const Folded& f : folded)
+      moments_.step(f.entry, f.w, f.grad, s.norm, s.max_norm, clock(), s.which.empty() && &f == &folded.front());
     ++clock()->t;
     for (const size_t i : all.which) roots.push_back(entries()[i].w);
   }
