@@ -8,11 +8,18 @@
 namespace tg::bench {
 std::string_view embedded_document(std::string_view folder);  // bench/CMakeLists.txt
 
-std::vector<Json> document_rows(std::string_view folder) {
-  std::vector<Json> rows;
-  for (const auto line : std::views::split(embedded_document(folder), '\n'))
-    if (!line.empty()) rows.push_back(own_json(std::string_view(line.begin(), line.end())));
-  return rows;
+const Json* document_row(std::string_view folder, const Json& members) {
+  static std::map<std::string, std::vector<Json>, std::less<>> documents;
+  auto at = documents.find(folder);
+  if (at == documents.end()) {
+    at = documents.try_emplace(std::string(folder)).first;
+    for (const auto line : std::views::split(embedded_document(folder), '\n'))
+      if (!line.empty()) at->second.push_back(own_json(std::string_view(line.begin(), line.end())));
+  }
+  const auto row = std::ranges::find_if(at->second, [wanted = members.items()](const Json& of) {
+    return std::ranges::all_of(wanted, [&](const auto& m) { return of[m.key] == m.value; });
+  });
+  return row == at->second.end() ? nullptr : &*row;
 }
 void declare_shared(Command& c, SharedFlags& f, int shared) {
   if (shared & kThreads) c.option("--threads", "of the CPU backend, 0: all", f.threads, 0, INT32_MAX);

@@ -97,17 +97,8 @@ class Table {
   std::vector<std::vector<std::string>> lines_;
   size_t titles_;  // lines of them
 };
-// A document's figures by key, from the lines of <folder>/document.jsonl, which the programs contain.
-std::vector<Json> document_rows(std::string_view folder);
-template <class Key, class Figure> struct Document : std::vector<std::pair<Key, Figure>> {
-  Document(std::string_view folder, std::pair<Key, Figure> (*parse)(const Json&)) {
-    for (const Json& row : document_rows(folder)) this->push_back(parse(row));
-  }
-  const Figure* find(const Key& key) const {  // null for others
-    const auto at = std::ranges::find(*this, key, &std::pair<Key, Figure>::first);
-    return at == this->end() ? nullptr : &at->second;
-  }
-};
+// The line of <folder>/document.jsonl, which the programs contain, with these members; else null.
+const Json* document_row(std::string_view folder, const Json& members);
 inline double number_of(const Json& row, std::string_view key) { return row[key].get<double>(); }
 template <class Rows, class F> Json list_of(const Rows& rows, F json_of_row) {
   Json list = Json::array();

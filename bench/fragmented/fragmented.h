@@ -129,10 +129,7 @@ double fair_bytes(const FragmentedCell&);      // without that layer and its gra
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
 
-struct FragmentedFigure {
-  double forward_ms, backward_ms, peak;  // peak in MiB
-};
-const FragmentedFigure* fragmented_figure(const FragmentedCell&);
+const Json* fragmented_figure(const FragmentedCell&);
 
 struct FragmentedRow {
   FragmentedCell cell;

@@ -89,15 +89,9 @@ FragmentedPlan fragmented_plan(const FragmentedFlags& flags) {
   return plan;
 }
 
-const FragmentedFigure* fragmented_figure(const FragmentedCell& cell) {
-  static const Document<FragmentedCell, FragmentedFigure> all("fragmented", [](const Json& j) {
-    const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
-    FragmentedCell c{whole("size"), whole("batch"), {}, whole("fragments")};
-    from_name(j["mode"].get<std::string>(), c.mode);
-    return std::pair{
-        c, FragmentedFigure{number_of(j, "forward_ms"), number_of(j, "backward_ms"), number_of(j, "peak_mib")}};
-  });
-  return all.find(cell);
+const Json* fragmented_figure(const FragmentedCell& c) {
+  return document_row("fragmented",
+                      {{"size", c.size}, {"batch", c.batch}, {"mode", name_of(c.mode)}, {"fragments", c.fragments}});
 }
 
 // Weights, gradients, moments and the optimiser's square roots: 5 x the parameters; data and results: 4 x the rows.

@@ -37,8 +37,8 @@ Json json_of_cell(const FragmentedRow& r) {
       {"folded_bytes", folded_bytes(c)},
       {"document", Json()},
   };
-  if (const auto of = fragmented_figure(c))
-    j["document"] = {{"forward_ms", of->forward_ms}, {"backward_ms", of->backward_ms}, {"peak_mib", of->peak}};
+  if (const Json* of = fragmented_figure(c))
+    for (const char* key : {"forward_ms", "backward_ms", "peak_mib"}) j["document"][key] = number_of(*of, key);
   return j;
 }
 }  // namespace
@@ -69,9 +69,9 @@ std::string compare_with_document(const std::vector<FragmentedRow>& rows, const 
               "|step|ours forward|backward|peak|document forward|backward|peak|peak, ours of it");
   for (const auto& [cell, variant, result] : rows) {
     const double peak = mebibytes(result.live_bytes);
-    if (const auto of = fragmented_figure(cell))
-      table.row(cell.name(), variant.name(), result.forward_ms, result.backward_ms, peak, of->forward_ms,
-                of->backward_ms, of->peak, 100 * peak / of->peak);
+    if (const Json* of = fragmented_figure(cell))
+      table.row(cell.name(), variant.name(), result.forward_ms, result.backward_ms, peak, number_of(*of, "forward_ms"),
+                number_of(*of, "backward_ms"), number_of(*of, "peak_mib"), 100 * peak / number_of(*of, "peak_mib"));
   }
   return table.text(fmt::format(
       "Compared with document 002 (PyTorch on a GPU that it does not name, f32, means of 100 steps). Ours: {}.\n"

@@ -47,14 +47,7 @@ const TimeitRow* find(const std::vector<TimeitRow>& rows, TimeitRun like, Comput
 std::string standalone_name(const TimeitRun& r) { return "standalone_" + r.key(); }
 }  // namespace
 
-const TimeitFigure* timeit_figure(std::string_view name) {
-  static const Document<std::string, TimeitFigure> all("gpt_timeit", [](const Json& j) {
-    return std::pair{j["name"].get<std::string>(),
-                     TimeitFigure{number_of(j, "mean"), number_of(j, "median"), number_of(j, "std_dev"),
-                                  number_of(j, "min"), number_of(j, "max")}};
-  });
-  return all.find(std::string(name));
-}
+const Json* timeit_figure(std::string_view name) { return document_row("gpt_timeit", {{"name", name}}); }
 std::string log_line(std::string_view text, std::chrono::system_clock::time_point at) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count() % 1000;
   return fmt::format("{:%Y-%m-%d %H:%M:%S},{:03} - bench_gpt_timeit - INFO - {}\n",
@@ -147,9 +140,9 @@ std::string compare_with_document(const TimeitReport& report) {
   Table table("{}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.3f}|{:.2f}",
               "|ours ms|median|std|document ms|median|std|ratio");
   const auto take = [&](const std::string& name, const TimeitResult& r) {
-    if (const TimeitFigure* of = timeit_figure(name))
-      table.row(name, 1e3 * r.mean_time, 1e3 * r.median_time, 1e3 * r.std_dev, of->mean, of->median, of->std_dev,
-                of->mean / (1e3 * r.mean_time));
+    if (const Json* of = timeit_figure(name))
+      table.row(name, 1e3 * r.mean_time, 1e3 * r.median_time, 1e3 * r.std_dev, number_of(*of, "mean"),
+                number_of(*of, "median"), number_of(*of, "std_dev"), number_of(*of, "mean") / (1e3 * r.mean_time));
   };
   for (const TimeitRow& row : report.standalone) take(standalone_name(row.run), row.result);
   for (const TimeitRow& row : report.matrix) take(row.run.key(), row.result);

@@ -138,10 +138,7 @@ WarmupClaim warmup_claim(const std::vector<TimeitRow>&);
 std::string text(const WarmupClaim&);
 std::string sums_text(const std::vector<TimeitRow>&);
 
-struct TimeitFigure {  // of document 004, in ms
-  double mean, median, std_dev, min, max;
-};
-const TimeitFigure* timeit_figure(std::string_view name);
+const Json* timeit_figure(std::string_view name);  // of document 004, in ms
 std::string compare_with_document(const TimeitReport&);
 
 void write_timeit_json(const std::string& path, const TimeitReport&);

@@ -19,7 +19,7 @@ Json row_json(const Measured& m) {
     row["p"] = m.change->p;
     row["verdict"] = kVerdicts[size_t(verdict(*m.change))];
   }
-  const DocumentFigure* of = document_figure(m.id.text());
+  const auto of = document_figure(m.id.text());
   row["document"] = of ? interval(*of) : Json();
   row["iterations"] = m.plan.total();
   row["samples"] = m.sample.seconds.size();
@@ -34,12 +34,10 @@ Json row_json(const Measured& m) {
 }
 }  // namespace
 
-const DocumentFigure* document_figure(std::string_view id) {
-  static const Document<std::string, DocumentFigure> all("lora_training", [](const Json& j) {
-    return std::pair{j["id"].get<std::string>(),
-                     DocumentFigure{number_of(j, "low"), number_of(j, "point"), number_of(j, "high")}};
-  });
-  return all.find(std::string(id));
+std::optional<Estimate> document_figure(std::string_view id) {
+  const Json* row = document_row("lora_training", {{"id", id}});
+  if (!row) return {};
+  return Estimate{number_of(*row, "low"), number_of(*row, "point"), number_of(*row, "high"), 0};
 }
 void write_training_json(const std::string& path, const TrainingReport& r) {
   Json j = json_of(r);
@@ -52,7 +50,7 @@ std::string compare_with_document(const std::vector<Measured>& rows) {
   Table table("{}|[{} {} {}]|[{} {} {}]|{:.2f}", "|ours|document|ratio");
   for (const Measured& m : rows) {
     const Estimate& t = m.estimates.typical();
-    if (const DocumentFigure* of = document_figure(m.id.text()))
+    if (const auto of = document_figure(m.id.text()))
       table.row(m.id.text(), format_time(t.low), format_time(t.point), format_time(t.high), format_time(of->low),
                 format_time(of->point), format_time(of->high), of->point / t.point);
   }

@@ -44,11 +44,7 @@ void check_adamw(const Work&, RunMode);
 void check_gradient(const Work&, RunMode);
 void check_training(RunMode, Device);
 
-// A figure of document 000, in seconds: confidence interval and estimate; null for other ids.
-struct DocumentFigure {
-  double low, point, high;
-};
-const DocumentFigure* document_figure(std::string_view id);
+std::optional<Estimate> document_figure(std::string_view id);  // in seconds
 
 struct TrainingReport : Origin {
   RunMode mode = RunMode::eager;

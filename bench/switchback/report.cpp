@@ -6,15 +6,6 @@
 namespace tg::bench {
 
 namespace {
-std::pair<SwitchBackShape, SwitchBackFigure> parsed(const Json& j) {
-  const auto whole = [&](const char* key) { return j[key].get<int64_t>(); };
-  const bool swapped = j["switch"].get<bool>();
-  SwitchBackFigure f;
-  for (size_t op = 0; op < kOps; ++op) f.ms[op] = number_of(j, kTimed[op].key);
-  f.totals = {number_of(j, "time_standard"), number_of(j, "time_rowwise"), number_of(j, "time_global")};
-  return {{whole(swapped ? "dim_out" : "dim_in"), number_of(j, "wm"), whole("batch_size"), swapped}, f};
-}
-
 Json number(double x) {  // 4, not 4.0, as in the document
   return x == std::floor(x) ? Json(int64_t(x)) : Json(x);
 }
@@ -69,9 +60,15 @@ Json json_of(const SwitchBackRow& r, const SwitchBackSetup& setup) {
 }
 }  // namespace
 
-const SwitchBackFigure* switchback_figure(const SwitchBackShape& shape) {
-  static const Document<SwitchBackShape, SwitchBackFigure> all("switchback", parsed);
-  return all.find(shape);
+std::optional<SwitchBackFigure> switchback_figure(const SwitchBackShape& s) {
+  const Json* row = document_row(
+      "switchback",
+      {{s.swapped ? "dim_out" : "dim_in", s.dim}, {"wm", s.wm}, {"batch_size", s.batch}, {"switch", s.swapped}});
+  if (!row) return {};
+  SwitchBackFigure f;
+  for (size_t op = 0; op < kOps; ++op) f.ms[op] = number_of(*row, kTimed[op].key);
+  f.totals = {number_of(*row, "time_standard"), number_of(*row, "time_rowwise"), number_of(*row, "time_global")};
+  return f;
 }
 
 std::string document_lines(const OpTimes& ms) {
@@ -149,7 +146,7 @@ std::string compare_with_document(const std::vector<SwitchBackRow>& rows, const 
                        milliseconds(t.global), t.standard / t.rowwise, t.standard / t.global);
   };
   for (const SwitchBackRow& r : rows)
-    if (const SwitchBackFigure* of = switchback_figure(r.shape))
+    if (const auto of = switchback_figure(r.shape))
       table.row(r.shape.dim_in(), r.shape.dim_out(), r.shape.batch, cells(totals(r.ms)), cells(of->totals));
   return table.text(fmt::format(
       "Compared with document 001 (fp16, Triton kernels on a GPU that it does not name; means of 64 calls). Ours: {}.\n"

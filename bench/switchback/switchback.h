@@ -144,7 +144,7 @@ struct SwitchBackFigure {
   OpTimes ms;
   Totals totals;  // as printed in the document
 };
-const SwitchBackFigure* switchback_figure(const SwitchBackShape&);
+std::optional<SwitchBackFigure> switchback_figure(const SwitchBackShape&);
 
 struct SwitchBackReport : Origin {
   SwitchBackSetup setup;

@@ -63,15 +63,15 @@ TEST_CASE("switchback: the document's 142 rows, 71 layers and batches both ways"
 TEST_CASE("switchback: the totals are the document's, to the last bit in all rows") {
   for (const SwitchBackShape& s : switchback_grid()) {
     CAPTURE(s.name());
-    const SwitchBackFigure& of = *switchback_figure(s);
+    const SwitchBackFigure of = *switchback_figure(s);
     const Totals t = totals(of.ms);
     CHECK(t.standard == of.totals.standard);
     CHECK(t.rowwise == of.totals.rowwise);
     CHECK(t.global == of.totals.global);
     for (const double ms : of.ms) CHECK(ms > 0);
   }
-  const SwitchBackFigure &first = *switchback_figure({1024, 4, 1024, false}),
-                         &last = *switchback_figure({1664, 4, 131072, true});
+  const SwitchBackFigure first = *switchback_figure({1024, 4, 1024, false}),
+                         last = *switchback_figure({1664, 4, 131072, true});
   CHECK(first.ms[op_place("standard_fwd")] == 0.047907233238220215);
   CHECK(first.ms[op_place("w_quantize_colwise_transpose")] == 0.08677691221237183);
   CHECK(first.ms[op_place("cast_w")] == 0.01600012183189392);

@@ -71,7 +71,7 @@ TEST_CASE("the ids of the document, with what they handle") {
     CHECK(rows[i].elements == wanted[i].elements);
     CHECK(rows[i].samples == (i == 6 ? std::optional(10) : std::nullopt));
     CHECK((rows[i].runs == Runs::lazily) == (i == 16));
-    const DocumentFigure* of = document_figure(wanted[i].id);
+    const auto of = document_figure(wanted[i].id);
     REQUIRE(of);
     CHECK(of->low < of->point);
     CHECK(of->point < of->high);
