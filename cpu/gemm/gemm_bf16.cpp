@@ -12,7 +12,7 @@
 
 namespace tg::cpu::TG_ISA_NS {
 namespace {
-using packed::ceil_div, packed::t_a, packed::t_b, packed::t_sums;
+using packed::t_a, packed::t_b, packed::t_sums;
 
 struct Product {
   int64_t m, n, k;

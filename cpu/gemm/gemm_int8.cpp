@@ -20,7 +20,7 @@ constexpr int64_t kFew = 32;          // rows: B bounds time up to here
 
 // Portable C++: compilers vectorise int16 products.
 namespace plain {
-using packed::t_a, packed::t_b, packed::t_sums, packed::ceil_div;
+using packed::t_a, packed::t_b, packed::t_sums;
 constexpr int64_t kDepth = 256, kHeight = 96, kWidth = 256;
 
 // Rows are kDepth apart, zero-padded to a multiple of 16.

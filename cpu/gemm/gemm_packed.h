@@ -20,7 +20,6 @@ inline constexpr int64_t kDepth = 32, kWhole = 256, kChunk = 8;
 inline constexpr int64_t kBytesOfB = 3 << 18, kBytesOfA = 1 << 23;
 inline constexpr int64_t kTogether = 4;
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline thread_local Scratch t_a, t_b, t_sums, t_own, t_chunk, t_starts;
 
 template <class T, class Sum> struct Kernels {

@@ -17,8 +17,6 @@ inline constexpr int64_t kNear = 1 << 18;  // bytes of B in a cache
 inline constexpr int64_t kColumns = 64;    // contiguous in k, per tile
 inline thread_local Scratch t_rows, t_totals, t_sums, t_out;
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 template <class Sum> inline Bits<Sum> load_bits(const void* p) {
   Bits<Sum> x;
   std::memcpy(&x, p, sizeof x);

@@ -11,7 +11,6 @@ namespace tg::cpu::TG_ISA_NS {
 namespace {
 constexpr int64_t kParallel = 1 << 17;  // multiply-adds, about 5 us: below, serial
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Whole register tiles at every level. Blocks pack A themselves, so they are few, and equal where rows do not depend on
 // them.
 int64_t block_rows(int64_t rows) {
