@@ -55,27 +55,34 @@ template <class T> struct AddTo : Add<T> {  // mean, in the compute dtype
   A count;
   void store(int64_t out, A total) const { means[out] = total / count; }
 };
-template <class T> struct AddSquares {  // (x - mean)^2, divided
+// Adds Term()(element, of the output).
+template <class T, class Value, class Term> struct AddTerms {
   using A = Acc<T>;
   const T* x;
-  T* y;
-  const A* means;
-  A divisor;
+  const Value* values;
   A start() const { return 0; }
   A join(A a, A b) const { return a + b; }
   A row(int64_t out, int64_t at, int64_t n) const {
     const T* p = x + at;
-    const A m = means[out];
-    return lane_sum<A>(n, [p, m](int64_t i) { return (A(p[i]) - m) * (A(p[i]) - m); });
+    const A v = values[out];
+    return lane_sum<A>(n, [p, v](int64_t i) { return Term()(A(p[i]), v); });
   }
   void column(A* part, int64_t out, int64_t at, int64_t w) const {
     const T* p = x + at;
-    const A* m = means + out;
-    for (int64_t j = 0; j < w; ++j) part[j] += (A(p[j]) - m[j]) * (A(p[j]) - m[j]);
+    const Value* v = values + out;
+    for (int64_t j = 0; j < w; ++j) part[j] += Term()(A(p[j]), A(v[j]));
   }
+};
+struct SquaredDifference {
+  template <class A> A operator()(A a, A b) const { return (a - b) * (a - b); }
+};
+template <class T> struct AddSquares : AddTerms<T, Acc<T>, SquaredDifference> {  // divided
+  using A = Acc<T>;
+  T* y;
+  A divisor;
   void columns(A* part, int64_t out, int64_t at, int64_t step, int64_t w) const {
-    const T* p = x + at;
-    const A* m = means + out;
+    const T* p = this->x + at;
+    const A* m = this->values + out;
     for_lanes<A>(w, [=]<class V>(int64_t j) {
       const V sum = tree_of_rows<V>([&](int64_t i) TG_INLINE {
         const V d = load<V>(p + i * step + j) - load<V>(m + j);
@@ -152,21 +159,12 @@ template <class T, bool kLargest> struct Best {
 
 // NaN equals itself: the largest of a row with NaN is NaN.
 template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b)); }
-template <class T> struct Ties {  // elements equal to the extremum
-  using A = compute_t<T>;
-  const T *x, *best;
+struct OneIfSame {
+  template <class A> A operator()(A a, A b) const { return same(a, b) ? A(1) : A(0); }
+};
+template <class T> struct Ties : AddTerms<T, T, OneIfSame> {  // how many elements equal the extremum
+  using A = Acc<T>;
   A* count;
-  A start() const { return 0; }
-  A join(A a, A b) const { return a + b; }
-  A row(int64_t out, int64_t at, int64_t n) const {
-    const T* p = x + at;
-    const A b = best[out];
-    return lane_sum<A>(n, [p, b](int64_t i) { return same(A(p[i]), b) ? A(1) : A(0); });
-  }
-  void column(A* part, int64_t out, int64_t at, int64_t w) const {
-    const T *p = x + at, *b = best + out;
-    for (int64_t j = 0; j < w; ++j) part[j] += same(A(p[j]), A(b[j])) ? A(1) : A(0);
-  }
   void store(int64_t out, A total) const { count[out] = total; }
 };
 
@@ -272,7 +270,7 @@ void var(const op::Var& op, Bufs in, Bufs out, Context&) {
     std::vector<A> means(size_t(out[0].numel()));
     const Elements<T> e = elements<T>(op.dims, in[0]);
     reduce(AddTo<T>{{e.x, nullptr}, means.data(), A(e.z.n)}, e.z);
-    reduce(AddSquares<T>{e.x, out[0].data<T>(), means.data(), A(double(e.z.n) - op.correction)}, e.z);
+    reduce(AddSquares<T>{{e.x, means.data()}, out[0].data<T>(), A(double(e.z.n) - op.correction)}, e.z);
   });
 }
 template <bool kLargest> void extremum(const op::Extremum<kLargest>& op, Bufs in, Bufs out, Context&) {
@@ -291,7 +289,7 @@ void extremum_grad(const op::ExtremumGrad& op, Bufs in, Bufs out, Context&) {
     const T *y = contiguous_data(in[1], y_copy), *dy = contiguous_data(in[2], dy_copy);
     std::vector<C> share(size_t(in[1].numel()));
     const Elements<T> e = elements<T>(op.dims, x);
-    reduce(Ties<T>{e.x, y, share.data()}, e.z);
+    reduce(Ties<T>{{e.x, y}, share.data()}, e.z);
     for (size_t o = 0; o < share.size(); ++o) share[o] = C(dy[o]) / share[o];
     Strides each = x.strides();  // strides of y, share: 0 if reduced
     for (size_t d = each.size(), step = 1; d-- > 0;) {

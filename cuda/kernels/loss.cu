@@ -114,32 +114,30 @@ __global__ void __launch_bounds__(kReduceThreads)
   *y = C(mean ? total / double(kept) : total);
 }
 
-template <class T>
-void run_cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, const Context& c, const IndexSite& site) {
-  using C = compute_t<T>;
-  const int64_t n = in[0].shape().back(), rows = in[1].numel();
-  const Dense<T> x(c, in[0]);
-  const Contiguous ids(c, in[1]);
-  const Targets targets({ids.data(), in[1].dtype()}, op.o);
-  const bool whole = op.o.reduction != Reduction::none;
-  std::optional<Scratch> scratch;
-  if (whole) scratch.emplace(c, size_t(rows) * sizeof(C));
-  C* losses = whole ? scratch->as<C>() : out[0].data<C>();
-  if (rows > 0) {
-    const bool small = n <= kShortRow;
-    launch(c, small ? cross_entropy_rows<32, T> : cross_entropy_rows<kThreads, T>, blocks_for(c, rows, 1),
-           small ? 32 : kThreads, 0, static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n,
-           C(op.o.label_smoothing), IndexCheck(c, site));
-  }
-  if (!whole) return;
-  IndexSite none = site;
-  none.error = no_rows;
-  launch(c, cross_entropy_reduce<C>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
-         op.o.reduction == Reduction::mean, out[0].data<C>(), IndexCheck(c, none));
-}
 void cross_entropy(const op::CrossEntropy& op, Bufs in, Bufs out, Context& c) {
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy<T>(op, in, out, c, site); });
+  visit_float(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const int64_t n = in[0].shape().back(), rows = in[1].numel();
+    const Dense<T> x(c, in[0]);
+    const Contiguous ids(c, in[1]);
+    const Targets targets({ids.data(), in[1].dtype()}, op.o);
+    const bool whole = op.o.reduction != Reduction::none;
+    std::optional<Scratch> scratch;
+    if (whole) scratch.emplace(c, size_t(rows) * sizeof(C));
+    C* losses = whole ? scratch->as<C>() : out[0].data<C>();
+    if (rows > 0) {
+      const bool small = n <= kShortRow;
+      launch(c, small ? cross_entropy_rows<32, T> : cross_entropy_rows<kThreads, T>, blocks_for(c, rows, 1),
+             small ? 32 : kThreads, 0, static_cast<const T*>(x), targets, out[1].data<C>(), losses, rows, n,
+             C(op.o.label_smoothing), IndexCheck(c, site));
+    }
+    if (!whole) return;
+    IndexSite none = site;
+    none.error = no_rows;
+    launch(c, cross_entropy_reduce<C>, 1, kReduceThreads, 0, static_cast<const C*>(losses), targets, rows,
+           op.o.reduction == Reduction::mean, out[0].data<C>(), IndexCheck(c, none));
+  });
 }
 
 // dlogits = g * (exp(x - lse) - s / V - (1 - s) at the target). g: the row's loss gradient, s: smoothing.
@@ -182,38 +180,26 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_grad_rows(GradOf<T> o,
     }
   }
 }
-template <class T>
-void run_cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, const Buf& out, const Context& c,
-                            const IndexSite& site) {
-  using C = compute_t<T>;
-  const int64_t n = in[0].shape().back(), rows = in[1].numel();
-  if (out.numel() == 0) return;
-  const Dense<T> x(c, in[0]);
-  const Contiguous ids(c, in[1]);
-  const Dense<C> lse(c, in[2]), dloss(c, in[3]);
-  const Targets targets({ids.data(), in[1].dtype()}, op.o);
-  const bool mean = op.o.reduction == Reduction::mean;
-  const Scratch kept(c, sizeof(int64_t));
-  const bool count = mean && targets.ignores;
-  if (count) launch(c, cross_entropy_count, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
-  const GradOf<T> o{x,
-                    out.data<T>(),
-                    lse,
-                    dloss,
-                    count ? kept.as<int64_t>() : nullptr,
-                    targets,
-                    rows,
-                    n,
-                    C(op.o.label_smoothing),
-                    mean,
-                    op.o.reduction == Reduction::none};
-  const bool vectors = n % kVec<T> == 0 && aligned16(o.x) && aligned16(o.dx);
-  launch(c, vectors ? cross_entropy_grad_rows<T, true> : cross_entropy_grad_rows<T, false>, blocks_for(c, rows, 1),
-         n <= kShortRow ? 64 : kThreads, 0, o, IndexCheck(c, site));
-}
 void cross_entropy_grad(const op::CrossEntropyGrad& op, Bufs in, Bufs out, Context& c) {
+  if (out[0].numel() == 0) return;
   const IndexSite site{no_class, c.op, *in[1].layout, 0, in[0].shape().back(), op.o.ignore_index};
-  visit_float(in[0].dtype(), [&]<class T>() { run_cross_entropy_grad<T>(op, in, out[0], c, site); });
+  visit_float(in[0].dtype(), [&]<class T>() {
+    using C = compute_t<T>;
+    const int64_t n = in[0].shape().back(), rows = in[1].numel();
+    const Dense<T> x(c, in[0]);
+    const Contiguous ids(c, in[1]);
+    const Dense<C> lse(c, in[2]), dloss(c, in[3]);
+    const Targets targets({ids.data(), in[1].dtype()}, op.o);
+    const bool mean = op.o.reduction == Reduction::mean;
+    const Scratch kept(c, sizeof(int64_t));
+    const int64_t* const counted = mean && targets.ignores ? kept.as<int64_t>() : nullptr;
+    if (counted) launch(c, cross_entropy_count, 1, kReduceThreads, 0, targets, rows, kept.as<int64_t>());
+    const bool each = op.o.reduction == Reduction::none;
+    const GradOf<T> o{x, out[0].data<T>(), lse, dloss, counted, targets, rows, n, C(op.o.label_smoothing), mean, each};
+    const bool vectors = n % kVec<T> == 0 && aligned16(o.x) && aligned16(o.dx);
+    launch(c, vectors ? cross_entropy_grad_rows<T, true> : cross_entropy_grad_rows<T, false>, blocks_for(c, rows, 1),
+           n <= kShortRow ? 64 : kThreads, 0, o, IndexCheck(c, site));
+  });
 }
 
 // --- squared differences
