@@ -162,7 +162,7 @@ template <class C> bool same(C a, C b) { return (a == b) | ((a != a) & (b != b))
 struct OneIfSame {
   template <class A> A operator()(A a, A b) const { return same(a, b) ? A(1) : A(0); }
 };
-template <class T> struct Ties : AddTerms<T, T, OneIfSame> {  // how many elements equal the extremum
+template <class T> struct Ties : AddTerms<T, T, OneIfSame> {
   using A = Acc<T>;
   A* count;
   void store(int64_t out, A total) const { count[out] = total; }
