@@ -80,8 +80,10 @@ void Executable::bind(Inputs in) {
     if (again) eval(pending);
     for (const auto& v : binding_.variables) {
       if (!v.bf16_copy || v.slot == kNone) continue;
-      const Ref<Value> copy = keep_bf16_copy(*v.variable->value);
-      if (copy->storage) continue;
+      const Ref<Value> now = v.variable->value;
+      const Value* const former = now->bf16_copy.get();
+      const Ref<Value> copy = keep_bf16_copy(*now);
+      if (copy.get() == former && copy->storage) continue;
       eval({Tensor(copy)});
       again = true;
     }
