@@ -269,7 +269,7 @@ Tensor Vjp::out(size_t i) const {
   // Once it has run, any value of the storage will do.
   std::optional<detail::WritesValues> alone;
   Ref<Value> v;
-  if (!node_.done) v = alone.emplace().owner_of(o);
+  if (!node_.done) v = Ref<Value>(alone.emplace().owned(o));
   if (!v) {
     v = make_ref<Value>(o.layout);
     v->storage = o.saved;

@@ -59,7 +59,7 @@ Ref<Value> recomputed(const Node& n, size_t i) {
   Out& o = p.out[k];
   std::optional<WritesValues> alone(std::in_place);
   alone->check_unused(p);
-  if (const Ref<Value> kept = p.done ? alone->owner_of(o) : nullptr; kept && kept->storage) {
+  if (const Ref<Value> kept = p.done ? Ref<Value>(alone->owned(o)) : nullptr; kept && kept->storage) {
     check_version(n, i, *kept);
     return kept;
   }

@@ -138,7 +138,7 @@ void WritesValues::claim(Node& n) const {
   const uint32_t user = n.user.load(std::memory_order_relaxed);
   n.user.store((user ? user : reader_.id) + 1, std::memory_order_relaxed);
 }
-Ref<Value> WritesValues::owner_of(Out& o) const {
+Value* WritesValues::owned(Out& o) const {
   if (o.live && !o.live->refs.load(std::memory_order_acquire)) o.live = nullptr;
   return o.live;
 }

@@ -73,7 +73,7 @@ class WritesValues {
   ValueReader& thread() const { return reader_; }
   void check_unused(const Node&) const;  // an Error if another thread has
   void claim(Node&) const;
-  Ref<Value> owner_of(Out&) const;  // null: it dies now
+  Value* owned(Out&) const;  // null: it dies now
 
  private:
   ValueReader& reader_;

@@ -53,7 +53,7 @@ Value::Value(const Layout& l, Ref<Storage> s) : layout(l), storage(std::move(s))
 }
 Value::~Value() = default;
 namespace {
-bool dies(const Value& v) {  // unless owner_of() has given it another owner
+bool dies(const Value& v) {  // unless owned() has given it another owner
   if (v.lent && v.refs.load(std::memory_order_acquire) > 1 && v.refs.fetch_sub(1, std::memory_order_acq_rel) > 1)
     return false;
   if (!v.producer) return true;

@@ -160,9 +160,9 @@ class Claim {
     for (const auto& n : graph.nodes) {
       alone.claim(*n);
       for (Out& o : n->out) {
-        const Ref<Value> v = alone.owner_of(o);
+        Value* const v = alone.owned(o);
         if (v) v->runner.store(alone.thread().id, std::memory_order_relaxed);
-        if (v && n->out.size() > 1) graph.held.push_back(v);
+        if (v && n->out.size() > 1) graph.held.emplace_back(v);
       }
     }
     return nullptr;

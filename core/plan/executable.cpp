@@ -57,6 +57,29 @@ bool Executable::free(const MemorySource& r, Inputs in) const {
   return v->refs.load(std::memory_order_acquire) == 1 && v->storage.use_count() == 1 &&
          fills_storage(v->layout, v->storage->bytes);
 }
+// False if another thread may have assigned a tensor meanwhile.
+bool Executable::compute(Inputs in, ReadsValues& reads) {
+  std::vector<Tensor> pending;
+  const auto read = [&](const Ref<Variable>& v) {
+    reads.wait_for(*v);
+    if (!v->value->storage) pending.emplace_back(v);
+  };
+  for (const Tensor& t : in) read(t.variable());
+  for (const auto& v : binding_.variables)
+    if (v.slot != kNone) read(v.variable);
+  bool all = pending.empty();
+  if (!all) eval(pending);
+  for (const auto& v : binding_.variables) {
+    if (!v.bf16_copy || v.slot == kNone) continue;
+    const Ref<Value> now = v.variable->value;
+    const Value* const former = now->bf16_copy.get();
+    const Ref<Value> copy = keep_bf16_copy(*now);
+    if (copy.get() == former && copy->storage) continue;
+    eval({Tensor(copy)});
+    all = false;
+  }
+  return all;
+}
 void Executable::bind(Inputs in) {
   std::vector<const Variable*> given;
   if (!assigned_.empty())
@@ -68,26 +91,16 @@ void Executable::bind(Inputs in) {
     }
   read_.clear();
   ReadsValues reads;
-  for (bool again = true; again;) {  // others may assign while eval() waits
-    std::vector<Tensor> pending;
-    const auto read = [&](const Ref<Variable>& v, bool used) {
-      reads.wait_for(*v);
-      if (used && !v->value->storage) pending.emplace_back(v);
-    };
-    for (const Tensor& t : in) read(t.variable(), true);
-    for (const auto& v : binding_.variables) read(v.variable, v.slot != kNone);
-    again = !pending.empty();
-    if (again) eval(pending);
-    for (const auto& v : binding_.variables) {
-      if (!v.bf16_copy || v.slot == kNone) continue;
-      const Ref<Value> now = v.variable->value;
-      const Value* const former = now->bf16_copy.get();
-      const Ref<Value> copy = keep_bf16_copy(*now);
-      if (copy.get() == former && copy->storage) continue;
-      eval({Tensor(copy)});
-      again = true;
-    }
+  bool computed = true;
+  for (const Tensor& t : in) {
+    reads.wait_for(*t.variable());
+    computed &= bool(t.value()->storage);
   }
+  for (const auto& v : binding_.variables) {
+    reads.wait_for(*v.variable);
+    computed &= v.slot == kNone || (!v.bf16_copy && bool(v.variable->value->storage));
+  }
+  while (!computed) computed = compute(in, reads);
   for (const uint32_t i : plan_.moving_sources) {
     const MemorySource& r = plan_.sources[i];
     Memory& m = memory_[i];

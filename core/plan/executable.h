@@ -127,6 +127,7 @@ class Executable {
   };
 
   void bind(Inputs);
+  bool compute(Inputs, class ReadsValues&);
   bool copied(const MemorySource&, Memory&);
   void copy_moved(MemorySource::Kind);
   Rng moved(const Rng& traced) const;
