@@ -9,7 +9,6 @@ peft without a missing or unexpected key, with the same logits, also after merge
 train them further. Ends with status 1 at the first difference.
 """
 
-import argparse
 import pathlib
 import sys
 import tempfile
@@ -24,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "data"))
 from hf import distance, load, write_ids
 from make_huggingface import CASES as MODELS
 from make_peft import CASES, adapted
-from programs import check, run
+from programs import arguments_of, check, run
 
 # Families, and flags of `tapegrad finetune`.
 OURS = {
@@ -108,10 +107,7 @@ def ours(tapegrad, name, flags, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
-    tapegrad = parser.parse_args().tapegrad.resolve()
+    tapegrad = arguments_of(__doc__).parse_args().tapegrad.resolve()
     torch.set_num_threads(1)
     print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)
     transformers.logging.set_verbosity_error()

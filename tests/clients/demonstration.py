@@ -7,7 +7,6 @@ needs torch, transformers, peft, xllamacpp and tensorboard. models/use_anywhere.
 difference; under five minutes on two cores.
 """
 
-import argparse
 import pathlib
 import tempfile
 import time
@@ -16,7 +15,7 @@ import torch
 import transformers
 from llama_cpp import continued, server
 from peft import LoraConfig, PeftModel, get_peft_model
-from programs import check, run
+from programs import ROOT, arguments_of, check, run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 COUNT = 64
@@ -117,14 +116,12 @@ def go_round(tapegrad, out, text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
+    parser = arguments_of(__doc__)
     parser.add_argument("--out", type=pathlib.Path, help="keeps the files in this new folder")
     o = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    text = (root / "tests/data/prose.txt").read_bytes()
+    text = (ROOT / "tests/data/prose.txt").read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         out = o.out or pathlib.Path(folder)
         out.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ EventMultiplexer read each step once, with the numbers of log.jsonl, and the tex
 difference.
 """
 
-import argparse
 import json
 import math
 import os
@@ -18,7 +17,7 @@ import subprocess
 import tempfile
 import time
 
-from programs import check
+from programs import arguments_of, check
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
@@ -56,10 +55,7 @@ def killed(tapegrad, folder, steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
-    tapegrad = parser.parse_args().tapegrad.resolve()
+    tapegrad = arguments_of(__doc__).parse_args().tapegrad.resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "text.txt").write_text("the cat sat on the mat and the dog ate the log.\n" * 200)

@@ -7,12 +7,11 @@ with a right index. The tokenizer.json of a model of bytes and of one of charact
 with status 1 at the first difference.
 """
 
-import argparse
 import json
 import pathlib
 import tempfile
 
-from programs import check, run
+from programs import ROOT, arguments_of, check, run
 from safetensors import deserialize
 from tokenizers import Tokenizer
 
@@ -68,11 +67,8 @@ def trained(tapegrad, kind, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
-    tapegrad = parser.parse_args().tapegrad.resolve()
-    for source in sorted((root / "tests/data/huggingface").iterdir()):
+    tapegrad = arguments_of(__doc__).parse_args().tapegrad.resolve()
+    for source in sorted((ROOT / "tests/data/huggingface").iterdir()):
         with tempfile.TemporaryDirectory() as folder:
             imported(tapegrad, source, pathlib.Path(folder))
     for kind in ("byte", "char"):

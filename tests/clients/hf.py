@@ -10,7 +10,6 @@ generate`. A llama with the tokenizer of --tokenizer is finetuned on --text, mer
 the first difference.
 """
 
-import argparse
 import json
 import pathlib
 import re
@@ -23,7 +22,7 @@ import tempfile
 import llama_cpp
 import torch
 import transformers
-from programs import check, run
+from programs import ROOT, arguments_of, check, run
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
@@ -247,11 +246,9 @@ def config_keys():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
+    parser = arguments_of(__doc__)
     parser.add_argument("--tokenizer", type=pathlib.Path, help="a tokenizer.json of up to 65 533 ids")
-    parser.add_argument("--text", type=pathlib.Path, default=root / "tests/data/prose.txt")
+    parser.add_argument("--text", type=pathlib.Path, default=ROOT / "tests/data/prose.txt")
     arguments = parser.parse_args()
     tapegrad = arguments.tapegrad.resolve()
     torch.set_num_threads(1)
@@ -263,7 +260,7 @@ def main():
             published(tapegrad, name, config, pathlib.Path(folder))
     for name, flags in TRAINED.items():
         with tempfile.TemporaryDirectory() as folder:
-            trained(tapegrad, name, flags, pathlib.Path(folder), root / "tests/data/prose.txt")
+            trained(tapegrad, name, flags, pathlib.Path(folder), ROOT / "tests/data/prose.txt")
     with tempfile.TemporaryDirectory() as folder:
         ended(tapegrad, pathlib.Path(folder))
     config_keys()

@@ -9,7 +9,6 @@ those of `tapegrad eval --logits`. With vocabularies, llama.cpp's ids of hostile
 status 1 at the first difference.
 """
 
-import argparse
 import json
 import pathlib
 import tempfile
@@ -20,7 +19,7 @@ import gguf
 import numpy as np
 import tokens
 import xllamacpp
-from programs import check, run
+from programs import ROOT, arguments_of, check, run
 from safetensors.numpy import load_file
 
 TEXT = "".join(f"{a} {b} {c} on the {d}, and {d} by {d} the {b} {c} again.\n" for a in ("the", "a", "one")
@@ -199,10 +198,8 @@ def vocabularies(tapegrad, program, source):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--tapegrad", type=pathlib.Path, default=root / "build/release/bin/tapegrad")
-    parser.add_argument("--program", type=pathlib.Path, default=root / "build/release/bin/encode_texts")
+    parser = arguments_of(__doc__)
+    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "build/release/bin/encode_texts")
     parser.add_argument("--vocabularies", type=pathlib.Path, help="what vocabularies.py wrote")
     o = parser.parse_args()
     tapegrad = o.tapegrad.resolve()

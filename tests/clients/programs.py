@@ -1,6 +1,16 @@
 """Programs run by the comparisons of this folder. No program itself."""
+import argparse
+import pathlib
 import subprocess
 import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def arguments_of(doc):
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--tapegrad", type=pathlib.Path, default=ROOT / "build/release/bin/tapegrad")
+    return parser
 
 
 def check(ok, what):

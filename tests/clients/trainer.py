@@ -9,7 +9,6 @@ marks. Each is trained with the three patterns, with special tokens in the texts
 or a merge differs, or when tapegrad takes more than half of the processor time of all. --auto also loads the folders
 by AutoTokenizer of `transformers`.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -21,7 +20,7 @@ import time
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 from peers import NAMES
-from programs import check, run
+from programs import arguments_of, check, run
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -98,8 +97,7 @@ def compare(o, name, files, size, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tapegrad", default="build/release/bin/tapegrad", type=pathlib.Path)
+    parser = arguments_of(__doc__)
     parser.add_argument("--text", action="append", default=[], type=pathlib.Path)
     parser.add_argument("--vocab", type=int, default=8192)
     parser.add_argument("--auto", action="store_true")
