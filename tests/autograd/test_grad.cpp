@@ -1,6 +1,5 @@
 // test_ops.cpp has gradients of single ops.
 #include <tapegrad/autograd/recompute.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>

@@ -1,6 +1,5 @@
-// Kernels get inputs that they can read, or an Error; user-defined gradients; custom_vjp(), grad() and
-// value_and_grad().
-#include <tapegrad/core/check.h>
+// User-defined ops: kernels get inputs that they can read, or an Error; user-defined gradients; custom_vjp(), grad()
+// and value_and_grad().
 #include <tapegrad/core/node.h>
 #include <tapegrad/cpu/unary.h>
 #include <tapegrad/tapegrad.h>

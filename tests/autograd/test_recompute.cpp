@@ -4,22 +4,13 @@
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/observe.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/ops/ops.h>
 
 #include "support/case_run.h"
 
 using namespace tg;
 namespace {
-class Recomputing {
- public:
-  explicit Recomputing(bool on) {
-    if (on) scope_.emplace();
-  }
-
- private:
-  std::optional<RecomputeScope> scope_;
-};
-// Saved inputs and outputs of the case can be recomputed.
+using Recomputing = ScopeIf<RecomputeScope>;
+// The case between cheap ops: saved inputs and outputs can be recomputed.
 OpCase between_cheap(const OpCase& c, bool recompute) {
   OpCase r = c;
   r.fn = [fn = c.fn, recompute](Inputs in) {
@@ -268,10 +259,7 @@ TEST_CASE("recompute: retain_graph, and a tape that is gone") {
   for (const bool lazy : {false, true}) {
     Mode mode(lazy);
     Tensor x = activation(1).requires_grad_(), w = row(2).requires_grad_(), v = square(3).requires_grad_(), loss, plain;
-    {
-      const RecomputeScope on;
-      loss = sum(gelu(linear(rms_norm(x, w), v)));
-    }
+    under<RecomputeScope>([&] { loss = sum(gelu(linear(rms_norm(x, w), v))); });
     plain = sum(gelu(linear(rms_norm(x, w), v)));
     const GradMap expected = backward(plain);
     const int64_t before = memory_stats().live;
@@ -363,10 +351,7 @@ TEST_CASE("recompute: scopes nest, end, and belong to the signature of compiled 
   CHECK_FALSE(recompute_enabled());
   {
     const RecomputeScope outer;
-    {
-      const RecomputeScope inner;
-      CHECK(recompute_enabled());
-    }
+    under<RecomputeScope>([&] { CHECK(recompute_enabled()); });
     CHECK(recompute_enabled());
   }
   CHECK_FALSE(recompute_enabled());

@@ -83,11 +83,7 @@ TEST_CASE("second derivatives lazily: the same bits; in f32 to 1e-5; in bf16 of 
   };
   const auto check = [&](const OpCase& c) {
     const auto eager = second(c, leaves_of(c));
-    std::vector<Tensor> lazy;
-    {
-      LazyScope scope;
-      lazy = second(c, leaves_of(c));
-    }
+    const std::vector<Tensor> lazy = under<LazyScope>([&] { return second(c, leaves_of(c)); });
     check_same_bits(lazy, eager);
     for (DType t : {DType::f32, DType::bf16}) {
       const auto leaves = leaves_of(c, t, t);

@@ -1,5 +1,4 @@
 // bench_lm_profile: its model against Gpt, its runs, profiles and files.
-#include <doctest/doctest.h>
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
@@ -8,6 +7,7 @@
 #include "../bench/lm_profile/model.h"
 #include "../bench/lm_profile/steps.h"
 
+#include "support/check_json.h"
 #include "support/files.h"
 #include "support/helpers.h"
 
@@ -203,24 +203,18 @@ TEST_CASE("lm: a profile of 32 layers has the document's ranges, as often as the
 
 TEST_CASE("lm: ranges nest as the document's") {
   const Profile p = document_ranges(profiled(deep(LmForm::document), StepType::train).profile);
-  const std::map<std::string, std::string> outer{
-      {"warmup", ""},
-      {"profiled_step", ""},
-      {"forward_pass", "profiled_step"},
-      {"loss_computation", "profiled_step"},
-      {"backward_pass", "profiled_step"},
-      {"optimizer_step", "profiled_step"},
-      {"attention_sublayer", "layer"},
-      {"ffn_sublayer", "layer"},
-      {"attention projections", "attention_sublayer"},
-      {"rope encoding", "attention_sublayer"},
-      {"causal mask construction", "attention_sublayer"},
-      {"scaled_dot_product_attention", "attention_sublayer"},
-      {"annotated_scaled_dot_product_attention", "scaled_dot_product_attention"},
-      {"computing attention scores", "annotated_scaled_dot_product_attention"},
-      {"computing softmax", "annotated_scaled_dot_product_attention"},
-      {"final matmul", "annotated_scaled_dot_product_attention"},
-      {"output projection", "attention_sublayer"}};
+  const std::map<std::string, std::vector<std::string>> inner{
+      {"", {"warmup", "profiled_step"}},
+      {"profiled_step", {"forward_pass", "loss_computation", "backward_pass", "optimizer_step"}},
+      {"layer", {"attention_sublayer", "ffn_sublayer"}},
+      {"attention_sublayer",
+       {"attention projections", "rope encoding", "causal mask construction", "scaled_dot_product_attention",
+        "output projection"}},
+      {"scaled_dot_product_attention", {"annotated_scaled_dot_product_attention"}},
+      {"annotated_scaled_dot_product_attention", {"computing attention scores", "computing softmax", "final matmul"}}};
+  std::map<std::string, std::string> outer;
+  for (const auto& [name, all] : inner)
+    for (const std::string& one : all) outer[one] = name;
   for (const Profile::Range& r : p.ranges) {
     const std::string name(r.name);
     CAPTURE(name);
@@ -331,10 +325,7 @@ Creating random batch...
   const Folder folder;
   write_lm_json(folder / "run.json", {{machine(), "wall", "abc", "bench_lm_profile --json x"}, all});
   const auto j = own_json(read_file(folder / "run.json"));
-  CHECK(j["commit"] == "abc");
-  REQUIRE(j["runs"].size() == 4);
-  CHECK(j["runs"][0]["form"] == "document");
-  CHECK(j["runs"][3]["precision"] == "bf16");
+  check_json(j, R"({"commit": "abc", "runs": [{"form": "document"}, {}, {}, {"precision": "bf16"}]})");
   CHECK(j["runs"][0]["phases"]["optimizer_step"]["seconds"].get<double>() > 0);
   CHECK(j["runs"][0]["tables"][0]["report"] == "nvtx_sum");
   CHECK(j["runs"][0]["parameters"] == all[0].parameters);
@@ -362,18 +353,15 @@ Creating random batch...
 
 TEST_CASE("lm: answers are worked out of the figures") {
   LmFigures f;
-  f.setup.size = "tiny", f.setup.model = tiny_config();
-  f.type = StepType::train;
-  f.parameters = 1'000'000;
-  f.step.seconds = 2;
+  f.setup.size = "tiny", f.setup.model = tiny_config(), f.type = StepType::train;
+  f.parameters = 1'000'000, f.step.seconds = 2;
   LmPhase& forward = f.step.phases["forward_pass"];
   forward.seconds = 0.5, forward.kernels = 0.4;
   forward.parts[size_t(LmPart::projections)] = 0.1, forward.parts[size_t(LmPart::rope)] = 0.02;
   forward.parts[size_t(LmPart::ffn_products)] = 0.2, forward.parts[size_t(LmPart::ffn_rest)] = 0.04;
   f.step.phases["backward_pass"].seconds = 1.0;
   f.step.phases["optimizer_step"].seconds = 0.1;
-  f.step.all = forward;
-  f.step.all.kernels = 1, f.step.all.products = 0.7;
+  f.step.all = forward, f.step.all.kernels = 1, f.step.all.products = 0.7;
   f.step.ranges_attention = 3, f.step.ranges_ffn = 1;
   f.step.layers = {0.02, 0.02, 0.02};
   f.step.host_layers = {0.03, 0.03, 0.03}, f.step.first_host_layers = {1, 0.03, 0.03};

@@ -1,8 +1,5 @@
 // bench/common/stats.h and bench/lora_training/criterion.h against worked numbers.
-#include <doctest/doctest.h>
 
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
 #include <cmath>
 #include <filesystem>
 #include <fstream>

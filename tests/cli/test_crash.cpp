@@ -1,10 +1,8 @@
 // Crashes at each writing system call, full disks, kill -9, Ctrl-C, limits. The resumed run must write the bytes of the
 // uninterrupted one.
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 
 #include "support/app_run.h"
-#include "support/helpers.h"
 
 using namespace tg;
 
@@ -161,9 +159,8 @@ TEST_CASE("Ctrl-C, SIGTERM and SIGHUP: the step ends, a checkpoint is written, a
     CHECK_HAS(errors,
               fmt::format("stopped after step {} of {}; `tapegrad train --resume run` resumes it", lines, kLongRun));
     // The same command would begin from nothing: refused.
-    Process fresh(reference.folder.path, reference.command);
-    CHECK(fresh.status() == 1);
-    CHECK_HAS(fresh.errors(), fmt::format("belongs to a run that stopped at step {} of {}", lines, kLongRun));
+    CHECK_HAS(errors_of(1, reference.folder.path, reference.command),
+              fmt::format("belongs to a run that stopped at step {} of {}", lines, kLongRun));
     fs::remove(reference.folder / "run/model.safetensors");
     CHECK(reference.go_on() == 0);
     reference.check_same();
@@ -176,16 +173,15 @@ TEST_CASE("a limit of the file size is an error, and the former files stay") {
   Process whole(folder.path, reference.command);
   REQUIRE(whole.status() == 0);
   const Arguments longer = {"train", "--resume", "run", "--quiet", "--max-steps", "6"};
-  Process p(folder.path, longer, {.file_limit = rlim_t(reference.files.at("checkpoint.safetensors").size() / 2)});
-  CHECK(p.status() == 1);
-  CHECK_HAS(p.errors(), "[file] cannot write run/checkpoint.safetensors: write of",
+  CHECK_HAS(errors_of(1, folder.path, longer,
+                      {.file_limit = rlim_t(reference.files.at("checkpoint.safetensors").size() / 2)}),
+            "[file] cannot write run/checkpoint.safetensors: write of",
             "File too large. What was there before is unchanged. Free space",
             "holds the state after step 4; `tapegrad train --resume run` resumes from there.");
   CHECK(read_file(folder / "run/checkpoint.safetensors") == reference.files.at("checkpoint.safetensors"));
   CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
-  Process log(folder.path, longer, {.file_limit = rlim_t(fs::file_size(folder / "run/log.jsonl") / 2)});
-  CHECK(log.status() == 1);
-  CHECK_HAS(log.errors(), "File too large");
+  CHECK_HAS(errors_of(1, folder.path, longer, {.file_limit = rlim_t(fs::file_size(folder / "run/log.jsonl") / 2)}),
+            "File too large");
   CHECK(reference.go_on() == 0);
   reference.check_same();
 }

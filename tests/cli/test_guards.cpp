@@ -1,6 +1,5 @@
 // Guards of a run's files: a second process, commands typed twice, changing or vanishing files, non-finite weights.
 // Former files stay, and messages name the next command.
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/io/huggingface.h>
 #include <tapegrad/models/train/run_config.h>
@@ -9,7 +8,6 @@
 #include <sstream>
 
 #include "support/app_run.h"
-#include "support/helpers.h"
 
 using namespace tg;
 
@@ -20,9 +18,8 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
   REQUIRE(wait_for(first, [&] { return lines_of(folder / "run/log.jsonl") >= 3; }));
   const std::string checkpoint = read_file(folder / "run/checkpoint.safetensors");
   for (const Arguments& words : {command, Arguments{"train", "--resume", "run"}}) {
-    Process second(folder.path, words);
-    CHECK(second.status() == 1);
-    CHECK_HAS(second.errors(), "[train] another process is training in run. One at a time may write there. Wait until");
+    CHECK_HAS(errors_of(1, folder.path, words),
+              "[train] another process is training in run. One at a time may write there. Wait until");
     CHECK(!first.ended());
   }
   CHECK(read_file(folder / "run/checkpoint.safetensors") == checkpoint);
@@ -37,8 +34,7 @@ TEST_CASE("a second process in the folder of a run is refused, and changes nothi
       fmt::format("belongs to a run that was saved at step 0 of 1000000, and whose log continues to step {}. A new run",
                   steps));
   CHECK(lines_of(folder / "run/log.jsonl") == steps);
-  Process resumed(folder.path, {"train", "--resume", "run", "--max-steps", "2", "--quiet"});
-  CHECK_MESSAGE(resumed.status() == 0, resumed.errors());
+  errors_of(0, folder.path, {"train", "--resume", "run", "--max-steps", "2", "--quiet"});
 }
 
 namespace {
@@ -73,8 +69,7 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
   reference.check_same();
   REQUIRE(Process(folder.path, command_in(errors)).status() == 0);
   CHECK(load_checkpoint(folder / "run/checkpoint.safetensors").state.step == 8);
-  Process over(folder.path, with(reference.command, {"--overwrite"}));
-  CHECK_MESSAGE(over.status() == 0, over.errors());
+  errors_of(0, folder.path, with(reference.command, {"--overwrite"}));
   reference.check_same();
   // A model without a checkpoint and an unreadable checkpoint are protected too.
   fs::remove(folder / "run/checkpoint.safetensors");
@@ -84,14 +79,11 @@ TEST_CASE("a command that is typed twice is refused, and both ways on that the m
             "[train] run/model.safetensors exists, and a new run would overwrite the files in its folder.",
             "Choose another --out, or pass --overwrite.");
   write_file_atomically(folder / "run/checkpoint.safetensors", "damaged");
-  Process damaged(folder.path, reference.command);
-  CHECK(damaged.status() == 1);
-  CHECK_HAS(damaged.errors(), "A new run would overwrite it. Choose another --out, or pass --overwrite.");
+  CHECK_HAS(errors_of(1, folder.path, reference.command),
+            "A new run would overwrite it. Choose another --out, or pass --overwrite.");
   CHECK(Process(folder.path, with(reference.command, {"--overwrite"})).status() == 0);
   reference.check_same();
-  Process both(folder.path, {"train", "--resume", "run", "--overwrite"});
-  CHECK(both.status() == 2);
-  CHECK_HAS(both.errors(), "omit --overwrite");
+  CHECK_HAS(errors_of(2, folder.path, {"train", "--resume", "run", "--overwrite"}), "omit --overwrite");
 }
 
 TEST_CASE("a run that overwrites another is that run once it has begun, wherever it is cut off") {
@@ -191,8 +183,7 @@ TEST_CASE("event files that are removed during a run end it, and the message nam
   CHECK(p.status() == 1);
   CHECK_HAS(p.errors(), "was moved or replaced while it was being written",
             "`tapegrad train --resume run` resumes from there.");
-  Process resumed(folder.path, {"train", "--resume", "run", "--max-steps", "100"});
-  CHECK_MESSAGE(resumed.status() == 0, resumed.errors());
+  errors_of(0, folder.path, {"train", "--resume", "run", "--max-steps", "100"});
   CHECK(std::distance(fs::directory_iterator(folder / "events"), {}) == 1);
 }
 
@@ -205,9 +196,8 @@ TEST_CASE("a log or a lock that is a link is refused, and what it leads to stays
     fs::remove_all(folder / "run");
     fs::create_directory(folder / "run");
     fs::create_symlink("../victim", folder / (std::string("run/") + name));
-    Process p(folder.path, command);
-    CHECK(p.status() == 1);
-    CHECK_HAS(p.errors(), fmt::format("[file] run/{} is a symbolic link. It is written in place", name));
+    CHECK_HAS(errors_of(1, folder.path, command),
+              fmt::format("[file] run/{} is a symbolic link. It is written in place", name));
     CHECK(read_file(folder / "victim") == "precious");
   }
 }
@@ -216,14 +206,14 @@ TEST_CASE("a model whose path no checkpoint can say is refused") {
   const TextFolder folder;
   REQUIRE(Process(folder.path, with(with(kTrain, {"--quiet"}), kTiny)).status() == 0);
   fs::rename(folder / "run", folder / "run\xff");
-  Process refused(folder.path, {"train", "--model", "run\xff", "--data", "text.txt", "--out", "next", "--quiet"});
-  CHECK(refused.status() == 1);
-  CHECK_HAS(refused.errors(), "run\\xff, is not UTF-8, and a checkpoint cannot store it");
+  CHECK_HAS(
+      errors_of(1, folder.path, {"train", "--model", "run\xff", "--data", "text.txt", "--out", "next", "--quiet"}),
+      "run\\xff, is not UTF-8, and a checkpoint cannot store it");
   CHECK(!fs::exists(folder / "next"));
   fs::create_symlink("run\xff", folder / "link");
-  Process linked(folder.path, {"train", "--model", "link", "--data", "text.txt", "--out", "next", "--quiet",
-                               "--max-steps", "1", "--batch", "1"});
-  CHECK_MESSAGE(linked.status() == 0, linked.errors());
+  errors_of(0, folder.path,
+            {"train", "--model", "link", "--data", "text.txt", "--out", "next", "--quiet", "--max-steps", "1",
+             "--batch", "1"});
 }
 
 TEST_CASE("a token file that changes during a run is an error, and the run goes on when it is restored") {
@@ -254,8 +244,7 @@ TEST_CASE("a token file that changes during a run is an error, and the run goes 
   CHECK(early.status() == 1);
   write_tokens(folder / "ids.bin");
   const std::string more = std::to_string(step + 5);
-  Process later(folder.path, {"train", "--resume", "run", "--quiet", "--max-steps", more});
-  CHECK_MESSAGE(later.status() == 0, later.errors());
+  errors_of(0, folder.path, {"train", "--resume", "run", "--quiet", "--max-steps", more});
 }
 
 TEST_CASE("after a divergence what the message says helps") {
@@ -285,9 +274,7 @@ TEST_CASE("after a divergence what the message says helps") {
       CHECK_HAS(errors, "tapegrad: lr was ");
     }
     CHECK(run_of(load_checkpoint(folder / "run/checkpoint.safetensors")).train.lr == std::stod(command[4]));
-    Process other(folder.path, {"train", "--resume", "run", "--seed", "2"});
-    CHECK(other.status() == 1);
-    CHECK_HAS(other.errors(),
+    CHECK_HAS(errors_of(1, folder.path, {"train", "--resume", "run", "--seed", "2"}),
               "only max_steps, lr, min_lr, muon_lr, warmup, moments, split_weights, eval_every, checkpoint_every, "
               "compile and shard_optimizer may change");
   }
@@ -295,8 +282,7 @@ TEST_CASE("after a divergence what the message says helps") {
     const std::string errors = diverges({"--lr", "1e25", "--checkpoint-every", "1"});
     CHECK_HAS(errors, "run/checkpoint.safetensors holds the weights that cause this, after step ",
               "a lower rate does not help from there. Begin a new run with --lr 1e+24 --overwrite.");
-    Process p(folder.path, with(begin, {"--lr", "1e-3", "--overwrite"}));
-    CHECK_MESSAGE(p.status() == 0, p.errors());
+    errors_of(0, folder.path, with(begin, {"--lr", "1e-3", "--overwrite"}));
   }
 }
 
@@ -337,10 +323,9 @@ TEST_CASE("weights that are not finite do not replace the last good files") {
     wild.config = to_json(run);
     save_checkpoint(path, wild);
     const std::string before = read_file(path);
-    Process p(folder.path, {"train", "--resume", "run"});
-    CHECK(p.status() == 1);
-    CHECK_HAS(p.errors(), every ? " after step 5. What was there before is unchanged." : "of step 6 is",
-              "must be finite", "holds the state after step 4");
+    CHECK_HAS(errors_of(1, folder.path, {"train", "--resume", "run"}),
+              every ? " after step 5. What was there before is unchanged." : "of step 6 is", "must be finite",
+              "holds the state after step 4");
     CHECK(read_file(path) == before);
     CHECK(read_file(folder / "run/model.safetensors") == reference.files.at("model.safetensors"));
     CHECK(read_file(folder / "run/config.json") == reference.files.at("config.json"));
@@ -392,9 +377,8 @@ TEST_CASE("TG_FAULT that is no fault is an error, and the program itself does no
        {"wrote:1", "write", "write:0", "-write:1", "before-write", "before-write:", "before-write:0", "before-write:-1",
         "before-write:1x", "before-wrote:1", "during-write:1", "within-fsync:1", "before-after-write:1", "1", " "}) {
     CAPTURE(fault);
-    Process p(folder.path, command, {.fault = fault});
-    CHECK(p.status() == 1);
-    CHECK_HAS(p.errors(), fmt::format("[faults] TG_FAULT is '{}'. It must be <open, write, fsync,", fault));
+    CHECK_HAS(errors_of(1, folder.path, command, {.fault = fault}),
+              fmt::format("[faults] TG_FAULT is '{}'. It must be <open, write, fsync,", fault));
   }
   const bool in_program = has(read_file(TG_REAL_APP), "TG_FAULT"), in_injector = has(read_file(TG_APP), "TG_FAULT");
   CHECK(!in_program);

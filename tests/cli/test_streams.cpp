@@ -1,12 +1,10 @@
 // Standard streams that are closed, full or not read, control characters in what is printed, and Ctrl-C.
-#include <tapegrad/core/check.h>
 
 #include <tapegrad/models/train/log.h>
 
 #include <regex>
 
 #include "support/app_run.h"
-#include "support/helpers.h"
 
 using namespace tg;
 

@@ -1,6 +1,5 @@
 // Log-probabilities of `generate` against the loss of `eval`, and the prompt loop.
 #include "support/app_run.h"
-#include "support/helpers.h"
 
 using namespace tg;
 
@@ -135,9 +134,8 @@ TEST_CASE("a prompt loop refuses formats that do not fit, and messages beyond th
                                 {"--logprobs"}})
     CHECK_HAS(talker.say("t\n", more, 2).errors,
               "--chat reads messages from standard input, and prints one answer to each; omit " + more[0]);
-  Process p(talker.path, {"generate", "--model", "run", "--prompt", "t", "--system", "c"});
-  CHECK(p.status() == 2);
-  CHECK_HAS(p.errors(), "--system and --chat-format are for --chat; add it, or omit them");
+  CHECK_HAS(errors_of(2, talker.path, {"generate", "--model", "run", "--prompt", "t", "--system", "c"}),
+            "--system and --chat-format are for --chat; add it, or omit them");
 }
 
 TEST_CASE("on a terminal a prompt loop marks its prompt, and a wrong message does not end it") {
@@ -145,9 +143,8 @@ TEST_CASE("on a terminal a prompt loop marks its prompt, and a wrong message doe
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   REQUIRE((terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0));
   const int to = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC), out = new_file(talker / "out");
-  Process none(talker.path, {"generate", "--model", "run"}, {.input = to});
-  CHECK(none.status() == 2);
-  CHECK_HAS(none.errors(), "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, a text on ");
+  CHECK_HAS(errors_of(2, talker.path, {"generate", "--model", "run"}, {.input = to}),
+            "generate needs a prompt: --prompt TEXT, --prompt-ids LIST, --prompts FILE, a text on ");
   Process p(talker.path, with(Talker::kTalk, kFormat), {.output = out, .input = to});
   const std::string keys = "tttttttttttttttttttt\nt\n\x04";
   REQUIRE(write(terminal, keys.data(), keys.size()) == ssize_t(keys.size()));

@@ -39,10 +39,7 @@ TEST_CASE("cast_parameter: one conversion for as long as a leaf keeps its value"
     view.detach().mutable_data<bf16>()[2] = bf16(99.0f);
     CHECK(casts_for(read) == 1);
     CHECK(is_copy_of(w));
-    {
-      const NoGradScope off;
-      CHECK(casts_for(read) == 0);
-    }
+    under<NoGradScope>([&] { CHECK(casts_for(read) == 0); });
     CHECK(casts_for([&] { eval({w.to(kNarrow)}); }) == 1);  // to() makes new elements
   }
 }

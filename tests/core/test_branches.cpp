@@ -1,6 +1,5 @@
 // Branches of a program: calls that touch the same bytes keep their order, the rest may overlap.
 #include <tapegrad/core/plan/executable.h>
-#include <tapegrad/core/rng.h>
 
 #include "support/helpers.h"
 

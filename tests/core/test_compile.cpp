@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
 namespace {
@@ -83,10 +83,7 @@ TEST_CASE("captured tensors are read where they stand") {
   CHECK(bits_of(f({x})[0]) == want());
   w.mutable_data<float>()[0] = 7;
   CHECK(bits_of(f({x})[0]) == want());
-  {
-    const LazyScope lazy;
-    w.assign(w * 2.0);
-  }
+  under<LazyScope>([&] { w.assign(w * 2.0); });
   const Tensor after_lazy = f({x})[0];  // before anything else reads w
   CHECK(bits_of(after_lazy) == want());
   CHECK(f.stats().traces == 1);
@@ -157,14 +154,12 @@ TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit,
   for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
     CAPTURE(name_of(recompute));
     const auto train = [&](bool compiled) {
-      const Params params(Device(), 5);
-      const Gpt model(params, config);
+      const auto [params, model] = new_gpt(config, Params(Device(), 5));
       AdamW optimiser(params.trainable(), {.lr = 1e-3, .weight_decay = 0.1});
       Rng noise{4}, data{7};
       const ForwardOptions how{.rng = &noise, .recompute = recompute == Recompute::block};
       const TensorFunction step = [&](Inputs x) {
-        std::optional<RecomputeScope> cheap;
-        if (recompute == Recompute::cheap) cheap.emplace();
+        const ScopeIf<RecomputeScope> cheap(recompute == Recompute::cheap);
         const Tensor loss = cross_entropy(model.forward(x[0], how), x[1]);
         const Tensor norm = optimiser.step(backward(loss), {.clip_norm = 1});
         return Results{loss.detach(), norm};
@@ -267,8 +262,8 @@ TEST_CASE("a tensor of a trace that outlives it without being a result is an Err
   GradMap grads;
   Tensor w = random({2}, 2).requires_grad_();
   refused([&](Inputs in) { return grads = backward(sum(in[0] * w)), Results{in[0] * 2.0}; }, "");
-  const Params params(Device(), 5);
-  const Gpt model(params, {.vocab_size = 9, .context = 4, .layers = 1, .heads = 1, .width = 4});
+  const auto [params, model] =
+      new_gpt({.vocab_size = 9, .context = 4, .layers = 1, .heads = 1, .width = 4}, Params(Device(), 5));
   KvCache cache;
   NoGradScope off;
   const Compiled decode = compile([&](Inputs in) { return std::vector{model.forward(in[0], {.cache = &cache})}; });

@@ -1,6 +1,4 @@
 // The trace sees what a function reads or changes outside of its ops, or an Error names it.
-#include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/core/observe.h>
 #include <tapegrad/tapegrad.h>
 
 #include <array>
@@ -353,10 +351,7 @@ TEST_CASE("state: handles that share a variable are Errors; parameters that are 
     const Caller pending = wrap([&](Inputs x) { return Results{backward(sum(t.w * x[0] * t.w))[t.w]}; });
     BitsOfAll r;
     for (uint64_t i = 0; i < 3; ++i) {
-      {
-        const LazyScope lazy;
-        t.adam.step(backward(sum(t.w * t.w)));
-      }
+      under<LazyScope>([&] { t.adam.step(backward(sum(t.w * t.w))); });
       r.push_back(bits_of(pending(Results{random({3}, i)})[0]));
     }
     return r;

@@ -5,7 +5,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/pointwise.h>

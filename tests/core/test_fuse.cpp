@@ -2,7 +2,6 @@
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/plan/plan.h>
-#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/helpers.h"

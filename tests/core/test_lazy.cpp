@@ -59,11 +59,7 @@ TEST_CASE("reading evaluates what is needed and nothing else") {
 }
 TEST_CASE("an eager op on a lazy input runs both") {
   const Tensor x = random({4}, 1);
-  Tensor y;
-  {
-    LazyScope lazy;
-    y = x * 2.0;
-  }
+  const Tensor y = under<LazyScope>([&] { return x * 2.0; });
   CHECK_FALSE(lazy_enabled());
   CHECK_FALSE(y.materialized());
   const Tensor z = y + x;
@@ -175,11 +171,7 @@ TEST_CASE("a plan belongs to the layouts of its leaves") {
   for (int64_t rows : {64, 1, 64}) {
     const Tensor x = random({rows, 64}, 1);
     const auto run = [&] { return x * x + b; };
-    Tensor y;
-    {
-      LazyScope lazy;
-      y = run();
-    }
+    const Tensor y = under<LazyScope>(run);
     CHECK(values(y) == values(run()));
   }
 }
@@ -203,11 +195,7 @@ TEST_CASE("in place only where no other operand looks at the same storage") {
     const Tensor a = x * x, b = a + transpose(a);
     return b * b;
   };
-  Tensor y;
-  {
-    LazyScope lazy;
-    y = run();
-  }
+  const Tensor y = under<LazyScope>(run);
   CHECK(values(y) == values(run()));
 }
 TEST_CASE("what the tape keeps inside one plan is not written over, and a plan of an untracked graph is another plan") {
@@ -222,10 +210,7 @@ TEST_CASE("what the tape keeps inside one plan is not written over, and a plan o
     }
     eval({loss, b});
   };
-  {
-    NoGradScope off;
-    run();
-  }
+  under<NoGradScope>(run);
   run();
   CHECK(values(backward(loss)[w]) == values(backward(sum(tg::tanh(x * x * w) + c))[w]));
 }

@@ -1,5 +1,4 @@
 // core/math.h against the double functions of <cmath>, over bit patterns of every exponent and sign.
-#include <doctest/doctest.h>
 #include <tapegrad/core/math.h>
 
 #include <algorithm>

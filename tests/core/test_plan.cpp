@@ -1,13 +1,10 @@
 // The passes of a plan keep all bits: common subexpressions, pointwise chains, reused storage, one block of
 // temporaries.
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/plan.h>
-#include <tapegrad/ops/ops.h>
 
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/small_training.h"
 #include "support/with_env.h"
 
@@ -22,11 +19,7 @@ uint64_t kernels_of(const std::function<Tensor()>& f) {
   return engine_stats().kernels - before;
 }
 std::vector<std::byte> lazy_bits(const std::function<Tensor()>& f) {
-  Tensor y;
-  {
-    LazyScope lazy;
-    y = f();
-  }
+  const Tensor y = under<LazyScope>(f);
   return bits_of(y);
 }
 const char* const kSwitches[] = {"",       "-cse",     "-rewrite", "-fuse",

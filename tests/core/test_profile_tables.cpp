@@ -1,5 +1,4 @@
 // Tables and traces of profiles: numbers, text, CSV, JSON, Perfetto.
-#include <tapegrad/core/io/file.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/profile/profile_tables.h>
 

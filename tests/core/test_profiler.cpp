@@ -1,6 +1,5 @@
 // The profiler: records of ranges, ops, kernels and memory, eager, lazy and compiled, in any thread. Tables and traces
 // are in test_profile_tables.cpp, layers and training in test_profile_models.cpp.
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler_record.h>

@@ -1,5 +1,4 @@
 // The linked ops and kernels: each op can run, with the kernels of this machine's level.
-#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <cstdlib>

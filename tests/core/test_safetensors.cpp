@@ -1,7 +1,6 @@
 // core/io/safetensors.h: exact bytes, round trips, and the message for each kind of damage.
 #include "support/files.h"
 
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/ops/pointwise.h>

@@ -1,6 +1,5 @@
 // The whole training step with dropout and a changing learning rate, its plan and its memory.
 #include <tapegrad/core/node.h>
-#include "support/helpers.h"
 #include "support/small_training.h"
 #include "support/step_parts.h"
 

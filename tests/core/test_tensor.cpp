@@ -1,5 +1,4 @@
 // Tensors as values: creation, conversion, views, operators, printing, memory.
-#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <algorithm>

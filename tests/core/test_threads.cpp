@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/small_training.h"
 
 using namespace tg;

@@ -1,5 +1,4 @@
-#include <doctest/doctest.h>
-#include <tapegrad/core/error.h>
+// The allocator of the CPU backend, and the slab below it.
 #include <tapegrad/core/util/slab.h>
 #include <tapegrad/cpu/runtime/allocator.h>
 

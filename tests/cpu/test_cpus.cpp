@@ -1,4 +1,4 @@
-#include <doctest/doctest.h>
+// The cpus that the thread pool takes, and the share of them that cgroups grant.
 #include <tapegrad/cpu/runtime/cpus.h>
 
 #include <algorithm>

@@ -1,9 +1,7 @@
 // Each path of this machine (TG_BF16): against f64, independence of rows and threads, non-finite values, refusals of
 // TG_BF16.
 #include <tapegrad/core/backend/registry.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
-#include <tapegrad/cpu/runtime/thread_pool.h>
 #include <tapegrad/ops/matmul.h>
 
 #include "support/bf16_paths.h"

@@ -1,9 +1,7 @@
 // Each built level and path of this machine (TG_INT8) against a plain loop, bit for bit; refusals of TG_INT8.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/registry.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/cpu/runtime/int8_path.h>
-#include <tapegrad/cpu/runtime/thread_pool.h>
 
 #include "levels/int8_sums.h"
 #include "support/effort.h"

@@ -1,7 +1,4 @@
-#include <doctest/doctest.h>
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/error.h>
-#include <tapegrad/cpu/runtime/thread_pool.h>
+// The thread pool of the CPU backend.
 
 #include <algorithm>
 #include <atomic>

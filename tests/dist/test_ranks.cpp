@@ -2,7 +2,6 @@
 #include <tapegrad/tools.h>
 
 #include "dist/rank_values.h"
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -15,8 +14,7 @@ struct Trained {
 };
 Trained trained(const TrainConfig& c, const std::shared_ptr<Communicator>& comm, Device device = {},
                 const GptConfig& g = tiny_model()) {
-  const Params params(device, c.seed);
-  const Gpt model(params, g);
+  const auto [params, model] = new_gpt(g, Params(device, c.seed));
   Trainer trainer(model, params, bytes_of(rhyme()), c, comm);
   Trained t;
   t.numbers = numbers_of(rest_of(trainer));
@@ -86,8 +84,7 @@ TEST_CASE("examples, and pairs of preferences: the bits of one process") {
       }
     }
     TrainConfig c = config(world()->size());
-    const Params base(Device(), 1);
-    Gpt model(base, tiny_model());
+    auto [base, model] = new_gpt(tiny_model(), Params(Device(), 1));
     const Lora lora = apply_lora(model, base, {.dropout = 0.1});
     const ExampleBatches batches(all, {.batch = 2, .accumulate = c.accumulate});
     Trainer t(pairs ? Model(DpoModel(model)) : Model(model), lora.params(), example_batches(batches, all), c, comm);
@@ -109,8 +106,7 @@ TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, cli
           c.optimizer = kind, c.compile = compiled, c.clip_norm = clip;
           if (bf16) c.dtype = DType::bf16;
           if (bf16 == compiled && kind != OptimizerKind::sgd) c.moments = DType::bf16;
-          c.split_weights = bf16 && kind == OptimizerKind::adamw && clip > 0;
-          c.max_steps = 3;
+          c.split_weights = bf16 && kind == OptimizerKind::adamw && clip > 0, c.max_steps = 3;
           Trained one = trained(c, Communicator::self(), {}, wide_model());
           c.shard_optimizer = true;
           const Trained sharded = trained(c, world(), {}, wide_model());
@@ -121,8 +117,7 @@ TEST_CASE("a sharded optimiser: the bits of one process, for each optimiser, cli
 }
 
 TEST_CASE("a sharded optimiser: less memory, and states that any number of ranks can take up") {
-  const Params params({}, 1);
-  const Gpt model(params, wide_model());
+  const auto [params, model] = new_gpt(wide_model(), Params({}, 1));
   TrainConfig c = config(world()->size());
   const auto with = [&](const std::shared_ptr<Communicator>& comm, bool shard) {
     c.shard_optimizer = shard;
@@ -250,8 +245,7 @@ TEST_CASE("several buckets of gradients: the bits of one process, and less memor
 
 TEST_CASE("a sharded optimiser: what it cannot take is refused") {
   if (world()->size() == 1) return;
-  const Params params({}, 1);
-  const Gpt model(params, tiny_model());
+  const auto [params, model] = new_gpt(tiny_model(), Params({}, 1));
   AdamW optimizer(params.trainable(), {}, {}, world());
   const auto loss = [&] { return Model(model).loss({zeros({1, 4}, DType::i64), zeros({1, 4}, DType::i64)}); };
   CHECK_SAYS(optimizer.step(backward(loss())), "Pass the gradients of GradientReducer::finish().");

@@ -35,8 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t end = std::min(content.find('\0'), content.size());
   constexpr const char* kNames[] = {"chatml", "qwen", "llama3", "zephyr", "mistral", "alpaca", "plain"};
   ExampleOptions o{.chat = ChatTemplate::named(kNames[data[0] % 7]), .end = data[1] % 2 ? "</s>" : ""};
-  o.loss = data[1] % 4 < 2 ? ExampleLoss::completion : ExampleLoss::all;
-  o.context = 1 + data[0];
+  o.loss = data[1] % 4 < 2 ? ExampleLoss::completion : ExampleLoss::all, o.context = 1 + data[0];
   o.pairs = data[1] % 16 >= 12;
   if (end < content.size()) {
     const std::string path = scratch.file("chat.jinja", content.substr(end + 1));

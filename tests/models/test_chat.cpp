@@ -1,5 +1,4 @@
 // models/data/chat.h: built-in templates, ids, masks, refusals. tests/clients/chats.py compares with transformers.
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/data/chat.h>
 
 #include "support/chat_tokenizer.h"

@@ -5,9 +5,9 @@
 
 #include <thread>
 
+#include "support/check_json.h"
 #include "support/files.h"
 #include "support/gpt_oracle.h"
-#include "support/helpers.h"
 
 using namespace tg;
 
@@ -169,8 +169,7 @@ TEST_CASE("one thread and two: equal (skipped on one cpu)" * doctest::skip(std::
   const int before = num_threads();
   set_num_threads(2);
   const GptConfig g{.vocab_size = 64, .context = 64, .layers = 2, .heads = 2, .width = 64, .dropout = 0.1};
-  const Params p;
-  const Gpt model(p, g);
+  const auto [p, model] = new_gpt(g);
   Rng rng{5};
   const Tensor tokens = rand({4, 64}, rng, 0, 63.99).to(DType::i64);
   const Comparison c = compare(g, p.state(), {tokens, tokens}, {.threads = 1}, {.threads = 2});
@@ -275,13 +274,9 @@ TEST_CASE("report: worst first, all on demand, and JSON with everything") {
   CHECK_HAS(to_table(of_own(Fault::none)), "all within their tolerance");
   CHECK_HAS(to_table(of_oracle("gpt_nano", kF32, kF32)), "all equal");
   const auto j = own_json(to_json(c));
-  CHECK(j["reference"] == "cpu/f64");
-  CHECK(j["other"] == "cpu/f32");
-  CHECK(j["within"] == false);
-  CHECK(j["first_apart"]["name"] == "own.middle test_passed");
+  check_json(j, R"({"reference": "cpu/f64", "other": "cpu/f32", "within": false,
+                    "first_apart": {"name": "own.middle test_passed"}})");
   CHECK(j["tensors"].size() == c.tensors.size());
   CHECK(j["tensors"][0]["stage"] == "weights");
-  const auto nan = own_json(to_json(of_own(Fault::nan)));
-  CHECK(nan["first_apart"]["error"].is_null());
-  CHECK(nan["first_apart"]["within"] == false);
+  check_json(own_json(to_json(of_own(Fault::nan))), R"({"first_apart": {"error": null, "within": false}})");
 }

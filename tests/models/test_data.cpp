@@ -1,7 +1,6 @@
 // models/data/dataset.h: token data (batches, windows, splits).
 #include "support/files.h"
 
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/data/dataset.h>
 #include <tapegrad/models/data/documents.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>

@@ -67,10 +67,7 @@ TEST_CASE("DPO: losses, log-probabilities and adapter gradients are PyTorch's") 
       }
 
       const auto value = bits_of(loss);
-      {
-        LazyScope lazy;
-        CHECK(bits_of(dpo.loss(batch)) == value);
-      }
+      under<LazyScope>([&] { CHECK(bits_of(dpo.loss(batch)) == value); });
       const Compiled f = compile([&](Inputs in) { return std::vector{dpo.loss({in[0], in[1]}).detach()}; });
       for (int i = 0; i < 3; ++i) CHECK(bits_of(f({batch.inputs, batch.targets})[0]) == value);
       CHECK(bits_of(dpo.loss(batch, {.recompute = true})) == value);
@@ -97,8 +94,7 @@ TEST_CASE("DPO: gradients of the adapters equal central differences") {
 
 TEST_CASE("forward() without adapters is the base model's, eager, lazy, compiled and recomputed") {
   Preferring p;
-  const Params plain_params(Device(), 1, DType::f64);
-  const Gpt plain(plain_params, tiny_gpt());
+  const auto [plain_params, plain] = new_gpt(tiny_gpt(), Params(Device(), 1, DType::f64));
   const Model model = p.model;
   const Tensor x = two_rows();
   const auto base = bits_of(plain.forward(x)), adapted = bits_of(model.forward(x));

@@ -1,14 +1,11 @@
 // models/data/examples.h: lines, masks, packing, batches, refusals. tests/clients/masks.py compares with trl.
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/data/examples.h>
-#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/trainer.h>
 
 #include <set>
 
 #include "support/chat_tokenizer.h"
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/tiny_gpt.h"
 
 using namespace tg;
@@ -381,8 +378,7 @@ TEST_CASE("batches: validation has every example once, whatever the batch") {
 }
 
 TEST_CASE("batches: the loss of padded rows is the mean over the targets of each alone, compiled or not") {
-  const Params params(Device(), 1);
-  Gpt model(params, tiny_gpt());
+  auto [params, model] = new_gpt(tiny_gpt(), Params(Device(), 1));
   Examples e = of_sizes({2, 7, 4, 5, 3, 1, 6, 2}, 8);
   double sum = 0;
   for (const Examples::Row& x : e.rows) {
@@ -395,8 +391,7 @@ TEST_CASE("batches: the loss of padded rows is the mean over the targets of each
   CHECK(validation_loss(model, all.validation).loss == doctest::Approx(sum / double(targets_of(e))).epsilon(1e-6));
   std::vector<double> losses[2];
   for (const bool compile : {false, true}) {
-    const Params own(Device(), 1);
-    Gpt trained(own, tiny_gpt());
+    auto [own, trained] = new_gpt(tiny_gpt(), Params(Device(), 1));
     TrainConfig c;
     c.max_steps = 9, c.accumulate = 2, c.compile = compile;
     Trainer t(trained, own, example_batches(ExampleBatches(e, {.batch = 2, .accumulate = 2}), {}), c);

@@ -3,7 +3,6 @@
 #include <tapegrad/models/examples/vit.h>
 #include <tapegrad/models/tools/memory_plan.h>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -28,8 +27,7 @@ template <class MakeModel, class Next> std::vector<double> trained(Way way, Make
   for (int i = 0; i < 6; ++i) {
     const Batch b = next(data);
     const std::vector<Tensor> in{b.inputs, b.targets};
-    std::optional<LazyScope> lazy;
-    if (way == Way::lazy) lazy.emplace();
+    const ScopeIf<LazyScope> lazy(way == Way::lazy);
     all.push_back((way == Way::compiled ? compiled(in) : step(in))[0].template item<double>());
   }
   for (const Parameter& p : params.all())

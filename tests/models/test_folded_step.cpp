@@ -96,10 +96,7 @@ TEST_CASE("backward_and_step: lazy and compiled give the bits of eager, and all 
     for (int i = 0; i < 4; ++i) {
       for (FoldedRun* r : {&eager, &lazy, &compiled}) r->adam.set_lr(0.01 / (i + 1));
       const Tensor expected = one(eager);
-      {
-        LazyScope scope;
-        one(lazy);
-      }
+      under<LazyScope>([&] { one(lazy); });
       CHECK(bits_of(step({})[0]) == bits_of(expected));
       near(lazy.all(), eager.all(), 0);
       near(compiled.all(), eager.all(), 0);

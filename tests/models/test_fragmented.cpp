@@ -3,9 +3,7 @@
 
 #include <algorithm>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
-#include "support/tiny_gpt.h"
 
 using namespace tg;
 using nn::FragmentedLinear;
@@ -109,11 +107,7 @@ TEST_CASE("FragmentedLinear: eager, lazy and compiled give the same bits, in f64
         const Tensor x = random<double>({3, 2, 24}, 1).to(dtype), w = random<double>({3, 2, 10}, 2);
         const std::vector<Tensor> eager = run(std::vector{x, w});
         CHECK(eager.size() == (how == Selection::soft ? 7 : 6));
-        std::vector<Tensor> lazy;
-        {
-          LazyScope scope;
-          lazy = run(std::vector{x, w});
-        }
+        const std::vector<Tensor> lazy = under<LazyScope>([&] { return run(std::vector{x, w}); });
         check_same_bits(lazy, eager);
         const Compiled step = compile(run);
         for (int again = 0; again < 3; ++again) {
@@ -241,8 +235,7 @@ const GptConfig kGpt{
 }  // namespace
 
 TEST_CASE("a Gpt with fragmented layers: which ones, soft with a generator and hard without") {
-  const Params params({}, 1);
-  const Gpt model(params, kGpt);
+  const auto [params, model] = new_gpt(kGpt, Params({}, 1));
   std::vector<std::string> names;
   for (const Parameter& p : params.all())
     if (p.name.starts_with("h.1.mlp.")) names.push_back(p.name.substr(8));
@@ -258,8 +251,7 @@ TEST_CASE("a Gpt with fragmented layers: which ones, soft with a generator and h
     CHECK(all.contains(p.tensor));
     CHECK(some.contains(p.tensor) == !p.name.ends_with("selector"));
   }
-  const Params again({}, 1);
-  const Gpt same(again, kGpt);
+  const auto [again, same] = new_gpt(kGpt, Params({}, 1));
   Rng other{1};
   const Tensor recomputed = cross_entropy(same.forward(two_rows(), {.rng = &other, .recompute = true}), two_rows());
   CHECK(bits_of(recomputed) == bits_of(soft));
@@ -303,8 +295,7 @@ TEST_CASE("a Gpt with fragmented layers: what it refuses") {
   CHECK_HAS(refused([](auto& c) { c.fragments = -1; }), "fragments is -1");
   CHECK_HAS(refused([](auto& c) { c.fragmented = "mlp"; }), "the target 'mlp' matches no module");
   CHECK_HAS(refused([](auto& c) { c.fragments = 5; }), "in 32 cannot be split into 5 equal fragments");
-  const Params params({}, 1);
-  Gpt model(params, kGpt);
+  auto [params, model] = new_gpt(kGpt, Params({}, 1));
   CHECK_SAYS(apply_lora(model, params, {.targets = {"*.mlp.fc"}}), "'h.0.mlp.fc' is a FragmentedLinear");
   CHECK_SAYS(replace_linears(model, {"*.mlp.*"}, LinearKind::switchback), "'h.0.mlp.fc' is a FragmentedLinear");
   Rng rng{1};

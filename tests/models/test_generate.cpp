@@ -1,6 +1,5 @@
 // Generation with the cache and without it.
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/tiny_gpt.h"
 
 #include <tapegrad/tapegrad.h>
@@ -14,8 +13,7 @@ std::vector<int64_t> greedy(const Gpt& model, std::vector<int64_t> prompt, int64
 }  // namespace
 
 TEST_CASE("cache: a failed call leaves it as it was") {
-  const Params params;
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt());
   NoGradScope off;
   KvCache cache;
   model.forward(tensor({1, 2, 3}, {1, 3}), {.cache = &cache});
@@ -27,8 +25,7 @@ TEST_CASE("cache: a failed call leaves it as it was") {
 }
 
 TEST_CASE("generate: the same tokens with the cache and without, beyond the context too") {
-  const Params params(Device(), 9);
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt(), Params(Device(), 9));
   for (const std::vector<int64_t>& prompt :
        {std::vector<int64_t>{3}, {1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 1, 2}}) {
     const auto with = greedy(model, prompt, 20, true);
@@ -50,8 +47,7 @@ TEST_CASE("generate: the same tokens with the cache and without, beyond the cont
 }
 
 TEST_CASE("generate: streaming, its limits and what it refuses") {
-  const Params params(Device(), 9);
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt(), Params(Device(), 9));
   const std::vector<int64_t> prompt{3, 4};
   std::vector<int64_t> seen;
   auto until_four = [&](int64_t token) {
@@ -96,8 +92,7 @@ TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each al
     for (const GenerateOptions& how : {GenerateOptions{}, {.compile = false}, {.use_cache = false}}) {
       GptConfig c = tiny_gpt();
       if (rope) c.positions = Positions::rope, c.kv_heads = 1;
-      const Params params(Device(), 9);
-      const Gpt model(params, c);
+      const auto [params, model] = new_gpt(c, Params(Device(), 9));
       // Shorter than the context of 8, as long, and longer; they leave it at different times.
       const std::vector<std::vector<int64_t>> prompts{
           {3}, {1, 2, 3, 4, 5}, {1, 2, 3, 4, 5, 6, 7, 8}, {7, 7}, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 10}};
@@ -117,8 +112,7 @@ TEST_CASE("generate_batch: prompts of unequal lengths give the tokens of each al
 }
 
 TEST_CASE("generate_batch: texts end at different times, and the others go on") {
-  const Params params(Device(), 9);
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt(), Params(Device(), 9));
   const std::vector<std::vector<int64_t>> prompts{{3}, {1, 2, 3}, {5, 6}};
   const SampleOptions o{.temperature = 1, .seed = 1};
   const auto all = generate_batch(model, prompts, 12, o);
@@ -146,8 +140,7 @@ TEST_CASE("generate_batch: texts end at different times, and the others go on") 
 }
 
 TEST_CASE("generate: penalties see the prompt and what was made, and rows keep their draws in parts of a batch") {
-  const Params params(Device(), 9);
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt(), Params(Device(), 9));
   const std::vector<int64_t> prompt{3, 4, 4, 4};
   for (const double temperature : {0.0, 1.2}) {
     SampleOptions o{.temperature = temperature, .repetition_penalty = 1.4, .seed = 3};
@@ -175,8 +168,7 @@ TEST_CASE("generate: penalties see the prompt and what was made, and rows keep t
 }
 
 TEST_CASE("generate: log-probabilities of the tokens sum to the loss of the model, whatever draws them") {
-  const Params params(Device(), 9);
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt(), Params(Device(), 9));
   const std::vector<std::vector<int64_t>> prompts{{3}, {4}};
   const SampleOptions o{.temperature = 1.7, .top_k = 6, .repetition_penalty = 1.3, .vocabulary = 10, .seed = 3};
   for (const bool cache : {true, false}) {

@@ -1,6 +1,4 @@
 // models/io/gguf: keys, tensors and adapters.
-#include <tapegrad/core/io/json.h>
-#include <tapegrad/tapegrad.h>
 
 #include <cmath>
 

@@ -1,6 +1,4 @@
 // models/io/gguf: tokenizers, and refusals.
-#include <tapegrad/core/io/json.h>
-#include <tapegrad/tapegrad.h>
 
 #include "support/gguf_content.h"
 #include "support/refusals.h"

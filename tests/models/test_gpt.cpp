@@ -2,10 +2,7 @@
 // precision, recomputation and large configurations are in test_gpt_modes.cpp.
 #include "support/files.h"
 #include "support/gpt_oracle.h"
-#include "support/helpers.h"
-#include "support/tiny_gpt.h"
 
-#include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
 #include <cmath>
@@ -135,8 +132,7 @@ TEST_CASE("every variant learns, and all of its parameters get gradients") {
           c.norm = norm, c.activation = act, c.bias = bias, c.tied_head = bias, c.ff_width = 12;
           c.positions = positions;
           if (positions == Positions::rope) c.kv_heads = 1, c.init = InitScheme::xavier, c.norm_affine = bias;
-          const Params params(Device(), 5);
-          const Gpt model(params, c);
+          const auto [params, model] = new_gpt(c, Params(Device(), 5));
           const Tensor tokens = tensor({1, 2, 3, 4, 5, 6, 7, 8}, {1, 8}),
                        targets = tensor({2, 3, 4, 5, 6, 7, 8, 9}, {1, 8});
           AdamW opt(params.trainable(), {.lr = 0.02});
@@ -155,10 +151,9 @@ TEST_CASE("every variant learns, and all of its parameters get gradients") {
 TEST_CASE("norms without weights are norms with weights of one") {
   GptConfig c = tiny_gpt();
   c.bias = true;
-  const Params with(Device(), 5), without(Device(), 5);
-  const Gpt model(with, c);
+  const auto [with, model] = new_gpt(c, Params(Device(), 5));
   c.norm_affine = false;
-  const Gpt plain(without, c);
+  const auto [without, plain] = new_gpt(c, Params(Device(), 5));
   for (auto& p : without.all()) CHECK(!has(p.name, "ln_"));
   CHECK(with.all().size() == without.all().size() + 10);  // five norms, each with a weight and a bias
   const Tensor tokens = tensor({1, 2, 3, 4}, {1, 4});
@@ -166,8 +161,7 @@ TEST_CASE("norms without weights are norms with weights of one") {
 }
 
 TEST_CASE("forward: what it refuses, and where the error was") {
-  const Params params;
-  const Gpt model(params, tiny_gpt());
+  const auto [params, model] = new_gpt(tiny_gpt());
   CHECK_SAYS(model.forward(zeros({1, 9}, DType::i64)), "9 positions, and the context is 8");
   CHECK_SAYS(model.forward(zeros({8}, DType::i64)), "tokens must be (B, T) of i32 or i64, got (8) i64");
   for (const Shape& s : {Shape{1, 8}, Shape{8}}) {  // the dtype is checked first
@@ -187,8 +181,7 @@ TEST_CASE("forward: what it refuses, and where the error was") {
 TEST_CASE("dropout only when a generator is given, and another mask each time") {
   GptConfig c = tiny_gpt();
   c.dropout = 0.5;
-  const Params params;
-  const Gpt model(params, c);
+  const auto [params, model] = new_gpt(c);
   const Tensor tokens = tensor({1, 2, 3}, {1, 3});
   Rng rng{4}, same{4};
   const auto plain = model.forward(tokens).to_vector<float>();

@@ -37,8 +37,7 @@ LazyRun train(const GptConfig& config, bool lazy, ForwardOptions how, bool cheap
     const int64_t base = memory_stats().live;
     {
       Mode mode(lazy);
-      std::optional<RecomputeScope> recompute;
-      if (cheap) recompute.emplace();
+      const ScopeIf<RecomputeScope> recompute(cheap);
       const Tensor loss =
           cross_entropy(model.forward(reshape(tokens, shape), how).to(DType::f32), reshape(targets, shape));
       optimiser.set_lr(1e-3 / double(1 + step));

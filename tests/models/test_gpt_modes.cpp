@@ -1,7 +1,6 @@
 // Gpt in bf16, with recomputed activations, and at sizes that are counted, not allocated.
 #include "support/files.h"
 #include "support/gpt_oracle.h"
-#include "support/helpers.h"
 
 #include <tapegrad/core/node.h>
 #include <tapegrad/tools.h>
@@ -60,8 +59,7 @@ TEST_CASE("bf16 over f32 parameters: near f32, gradients in f32") {
 }
 
 TEST_CASE("bf16: each weight is cast once, and activations take less memory") {
-  const Params params(Device(), 3);
-  const Gpt model(params, deep());
+  const auto [params, model] = new_gpt(deep(), Params(Device(), 3));
   const Tensor tokens = some_tokens({8, 64});
   const auto kernels = [&](ForwardOptions o) {
     const auto before = engine_stats().kernels;
@@ -78,10 +76,9 @@ TEST_CASE("bf16: each weight is cast once, and activations take less memory") {
 
 TEST_CASE("rotary positions keep no more memory than learned ones") {
   GptConfig c = deep();
-  const Params rotary(Device(), 3), learned(Device(), 3);
-  const Gpt with(rotary, c);
+  const Gpt with = new_gpt(c, Params(Device(), 3)).model;
   c.positions = Positions::learned;
-  const Gpt without(learned, c);
+  const Gpt without = new_gpt(c, Params(Device(), 3)).model;
   const Tensor tokens = some_tokens({8, 64});
   CHECK(kept_bytes(with, tokens, {}) <= kept_bytes(without, tokens, {}));
 }
@@ -166,8 +163,7 @@ TEST_CASE("recomputed activations: the same gradients bit for bit") {
 }
 
 TEST_CASE("recomputed activations: at most 30 % of the memory") {
-  const Params params(Device(), 3);
-  const Gpt model(params, deep());
+  const auto [params, model] = new_gpt(deep(), Params(Device(), 3));
   const Tensor tokens = some_tokens({8, 64});
   for (const DType compute : {DType::f32, DType::bf16}) {
     CAPTURE(name_of(compute));
@@ -199,8 +195,7 @@ TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that 
   for (const GptConfig& config : {gpt2, modern})
     for (const DType compute : {DType::f32, DType::bf16}) {
       CAPTURE_ALL(name_of(config.norm), name_of(compute));
-      const Params params(Device(), 3);
-      const Gpt model(params, config);
+      const auto [params, model] = new_gpt(config, Params(Device(), 3));
       struct Bytes {
         int64_t kept, peak;
         uint64_t kernels;  // of backward
@@ -210,8 +205,7 @@ TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that 
         Rng rng{7};
         Tensor logits;
         {
-          std::optional<RecomputeScope> scope;
-          if (recompute) scope.emplace();
+          const ScopeIf<RecomputeScope> scope(recompute);
           logits = model.forward(tokens, {.rng = &rng, .compute = compute});
         }
         const int64_t kept = memory_stats().live - before;
@@ -231,8 +225,7 @@ TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that 
 }
 
 TEST_CASE("recomputed activations: the peak of backward is that of one block") {
-  const Params params(Device(), 3);
-  const Gpt model(params, deep());
+  const auto [params, model] = new_gpt(deep(), Params(Device(), 3));
   const Tensor tokens = some_tokens({8, 64}), targets = some_tokens({8, 64});
   int64_t weights = 0;
   for (auto& p : params.all()) weights += int64_t(p.tensor.layout().bytes());
@@ -293,8 +286,7 @@ TEST_CASE("large models are counted without memory") {
     CAPTURE(name);
     const auto before = memory_stats();
     LazyScope lazy;
-    const Params params;
-    const Gpt model(params, model_preset(name));
+    const auto [params, model] = new_gpt(model_preset(name));
     CHECK(params.numel() == count);
     CHECK(memory_stats().live == before.live);
     CHECK(memory_stats().total == before.total);
@@ -302,8 +294,7 @@ TEST_CASE("large models are counted without memory") {
   // Lazy parameters are those of an eager model, once they are read.
   const GptConfig small{
       .vocab_size = 11, .context = 8, .layers = 1, .heads = 2, .width = 8, .init = InitScheme::xavier};
-  const Params eager(Device(), 7), lazy(Device(), 7);
-  const Gpt model(eager, small);
+  const Params eager = new_gpt(small, Params(Device(), 7)).params, lazy(Device(), 7);
   {
     LazyScope scope;
     const Gpt later(lazy, small);

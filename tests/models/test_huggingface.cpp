@@ -7,7 +7,6 @@
 #include <set>
 
 #include "support/chat_tokenizer.h"
-#include "support/helpers.h"
 #include "support/hf_folder.h"
 #include "support/small_run.h"
 
@@ -177,8 +176,7 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       c.dropout = 0.125;
       c.kv_heads = c.kv_heads ? c.kv_heads : c.heads;  // another way to say 0
       REQUIRE(family_of(c) == family);
-      const Params params(Device(), 7);
-      const Gpt model(params, c);
+      const auto [params, model] = new_gpt(c, Params(Device(), 7));
       const Folder to;
       const ByteTokenizer bytes;
       save_huggingface(to.path, c, params, {.max_shard = max_shard, .tokenizer = &bytes});
@@ -209,8 +207,7 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
 
 TEST_CASE("hugging face: weights that were there in another form or number go, and other files stay") {
   const GptConfig c = small(Family::llama);
-  const Params params(Device(), 7);
-  const Gpt model(params, c);
+  const auto [params, model] = new_gpt(c, Params(Device(), 7));
   const Folder to;
   const auto weights = [&] {
     std::set<std::string> names;
@@ -247,8 +244,7 @@ TEST_CASE("hugging face: weights that were there in another form or number go, a
 TEST_CASE("hugging face: keys that another program changed count more than what was exported") {
   GptConfig c = small(Family::llama);
   c.dropout = 0.25;
-  const Params params;
-  const Gpt model(params, c);
+  const auto [params, model] = new_gpt(c);
   const Copy to("llama");
   save_huggingface(to.path, c, params);
   CHECK(load_model(to.path).model.config() == c);
@@ -273,8 +269,7 @@ TEST_CASE("hugging face: biases and norms that a model lacks are written, and on
   GptConfig c = small(Family::gpt2);
   REQUIRE(!c.bias);
   c.norm_affine = false;
-  const Params params(Device(), 2);
-  const Gpt model(params, c);
+  const auto [params, model] = new_gpt(c, Params(Device(), 2));
   const Copy to("gpt2");
   save_huggingface(to.path, c, params, {.dtype = DType::f32});
   StateDict s = to.weights();
@@ -396,21 +391,15 @@ TEST_CASE("hugging face: each key that transformers reads is followed, refused o
 TEST_CASE("hugging face: weights that are damaged or of another model") {
   const Copy llama("llama");
   const StateDict good = llama.weights();
-  StateDict s = good;
-  s.erase("model.layers.1.self_attn.k_proj.weight");
-  CHECK_HAS(llama.with_weights(s), "has no tensor 'model.layers.1.self_attn.k_proj.weight' of (16, 32)");
-  s = good;
-  s["model.norm.weight"] = ones({33});
-  CHECK_HAS(llama.with_weights(s), "'model.norm.weight' is (33) in ");
-  s = good;
-  s["model.norm.bias"] = ones({32});
-  CHECK_HAS(llama.with_weights(s), "'model.norm.bias' (32) in ");
-  s = good;
-  s["model.norm.weight"] = ones({32}, DType::f64);
-  CHECK_HAS(llama.with_weights(s), "'model.norm.weight' is f64 in ");
-  s = good;
-  s["model.layers.0.self_attn.rotary_emb.inv_freq"] = ones({4});
-  CHECK(llama.with_weights(s) == "no error");
+  const auto error = [&](const char* name, const Tensor& t = {}) {
+    return llama.with_weights(with_tensor(good, name, t));
+  };
+  CHECK_HAS(error("model.layers.1.self_attn.k_proj.weight"),
+            "has no tensor 'model.layers.1.self_attn.k_proj.weight' of (16, 32)");
+  CHECK_HAS(error("model.norm.weight", ones({33})), "'model.norm.weight' is (33) in ");
+  CHECK_HAS(error("model.norm.bias", ones({32})), "'model.norm.bias' (32) in ");
+  CHECK_HAS(error("model.norm.weight", ones({32}, DType::f64)), "'model.norm.weight' is f64 in ");
+  CHECK(error("model.layers.0.self_attn.rotary_emb.inv_freq", ones({4})) == "no error");
   std::string file = read_file(llama / "model.safetensors");
   file.replace(file.find("\"F32\""), 5, "\"F8\" ");
   write_file_atomically(llama / "model.safetensors", file);
@@ -463,8 +452,7 @@ TEST_CASE("hugging face: an index of shards that is wrong") {
 TEST_CASE("hugging face: loading takes the memory of the model and of its largest tensor") {
   GptConfig c = small(Family::qwen2);
   c.layers = 8, c.ff_width = 8 * c.width;
-  const Params params(Device(), 3);
-  const Gpt model(params, c);
+  const auto [params, model] = new_gpt(c, Params(Device(), 3));
   int64_t all = 0, largest = 0;
   for (const Parameter& p : params.all()) {
     all += p.tensor.numel() * 4;

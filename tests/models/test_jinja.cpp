@@ -1,5 +1,4 @@
 // models/jinja/jinja.h against jinja2 in transformers (tests/data/make_jinja.py); messages, limits, names.
-#include "support/errors.h"
 #include "support/helpers.h"
 
 #include <tapegrad/core/io/file.h>

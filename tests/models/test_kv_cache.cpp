@@ -1,11 +1,10 @@
 // KvCache of fixed capacity against the growing one; padding without causal masks.
-#include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
 #include <array>
 
 #include "support/files.h"
-#include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
 
@@ -25,8 +24,7 @@ TEST_CASE("fixed cache: the logits of the growing cache") {
   for (const bool rope : {false, true})
     for (const auto compute : {std::optional<DType>(), std::optional(DType::bf16)})
       for (const bool lazy : {false, true}) {
-        const Params params(Device(), 9);
-        const Gpt model(params, config(rope));
+        const auto [params, model] = new_gpt(config(rope), Params(Device(), 9));
         NoGradScope off;
         const Mode mode(lazy);
         KvCache grows, fixed = model.make_cache(1, 0, compute);
@@ -47,8 +45,7 @@ TEST_CASE("fixed cache: the logits of the growing cache") {
 
 TEST_CASE("fixed cache: a compiled forward gives the bits of the eager one, and counts on") {
   for (const bool rope : {false, true}) {
-    const Params params(Device(), 9);
-    const Gpt model(params, config(rope));
+    const auto [params, model] = new_gpt(config(rope), Params(Device(), 9));
     NoGradScope off;
     KvCache eager = model.make_cache(2), cache = model.make_cache(2);
     const Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0], {.cache = &cache})}; });
@@ -74,8 +71,7 @@ TEST_CASE("fixed cache: a compiled forward gives the bits of the eager one, and 
 TEST_CASE(
     "fixed cache: padded prompts of unequal lengths give what each gives alone, and so do the tokens after them") {
   for (const bool rope : {false, true}) {
-    const Params params(Device(), 3);
-    const Gpt model(params, config(rope));
+    const auto [params, model] = new_gpt(config(rope), Params(Device(), 3));
     NoGradScope off;
     const std::array<std::vector<int64_t>, 3> prompts{std::vector<int64_t>{5, 1}, {7, 2, 8, 0, 4}, {6, 6, 1}};
     const std::vector<int64_t> after{9, 3, 12, 2};  // tokens that follow each
@@ -106,8 +102,7 @@ TEST_CASE(
 TEST_CASE("fixed cache: what does not fit is an Error before anything changes, eager and compiled") {
   for (const bool rope : {false, true})
     for (const int64_t capacity : {6, 12}) {
-      const Params params(Device(), 3);
-      const Gpt model(params, config(rope));
+      const auto [params, model] = new_gpt(config(rope), Params(Device(), 3));
       NoGradScope off;
       KvCache cache = model.make_cache(2, capacity), same = model.make_cache(2, capacity);
       const Compiled f = compile([&](Inputs in) { return std::vector{model.forward(in[0], {.cache = &cache})}; });
@@ -130,8 +125,7 @@ TEST_CASE("fixed cache: what does not fit is an Error before anything changes, e
 }
 
 TEST_CASE("fixed cache: what it refuses") {
-  const Params params(Device(), 3);
-  const Gpt model(params, config(false));
+  const auto [params, model] = new_gpt(config(false), Params(Device(), 3));
   KvCache cache = model.make_cache(2, 4), grows;
   const Tensor tokens = ids({1, 2}, {2, 1});
   CHECK_SAYS(model.forward(tokens, {.cache = &cache}), "[slice_update]");

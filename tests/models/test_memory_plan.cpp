@@ -6,7 +6,6 @@
 #include <chrono>
 #include <fstream>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 namespace tg {
@@ -17,8 +16,7 @@ GptConfig small_model() {
 }
 TrainConfig short_run() {
   TrainConfig c = tiny_train();
-  c.max_steps = 2;
-  c.eval_every = 1;
+  c.max_steps = 2, c.eval_every = 1;
   return c;
 }
 template <class F> int64_t peak_of(F f) {
@@ -133,13 +131,11 @@ TEST_CASE("memory plan: adapters over a frozen model, in bf16 too") {
   for (const auto& [recompute, weights] :
        {std::pair(Recompute::none, DType::f32), {Recompute::block, DType::f32}, {Recompute::none, DType::bf16}}) {
     TrainConfig c = short_run();
-    c.recompute = recompute;
-    c.dtype = weights;
+    c.recompute = recompute, c.dtype = weights;
     const MemoryPlan plan = plan_memory(g, c, {}, &adapters, weights);
     int64_t trained = 0;
     const int64_t measured = peak_of([&] {
-      const Params params(Device::cpu(), c.seed, weights);
-      Gpt model(params, g);
+      auto [params, model] = new_gpt(g, Params(Device::cpu(), c.seed, weights));
       const Lora lora = apply_lora(model, params, adapters);
       trained = lora.params().numel();
       Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);

@@ -1,5 +1,4 @@
 // A caller's mistake between two calls is an Error, never a crash, a wrong value or a lost model.
-#include <tapegrad/core/check.h>
 #include <tapegrad/tapegrad.h>
 
 #include "support/helpers.h"

@@ -1,7 +1,6 @@
 // Model: custom models, messages about missing members, custom loops with a checkpoint.
 #include <tapegrad/tapegrad.h>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 namespace own {

@@ -1,9 +1,8 @@
 // Params (names, initial values, loading) and GptConfig (checks, JSON).
 #include "support/files.h"
-#include "support/helpers.h"
+#include "support/threads.h"
 #include "support/tiny_gpt.h"
 
-#include <tapegrad/core/check.h>
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/tapegrad.h>
 
@@ -43,11 +42,10 @@ TEST_CASE("parameters: names, shapes and count") {
 
 TEST_CASE("initial values depend on seed and name only, and have the documented spread") {
   GptConfig c{.vocab_size = 500, .context = 64, .layers = 2, .heads = 2, .width = 64};
-  const Params a(Device(), 1), b(Device(), 1), other(Device(), 2);
-  const Gpt first(a, c);
+  const StateDict x = new_gpt(c, Params(Device(), 1)).params.state();
   c.layers = 3, c.tied_head = false;  // more parameters, before and after
-  const Gpt second(b, c), third(other, c);
-  const StateDict x = a.state(), y = b.state(), z = other.state();
+  const StateDict y = new_gpt(c, Params(Device(), 1)).params.state(),
+                  z = new_gpt(c, Params(Device(), 2)).params.state();
   CHECK(x.at("h.1.mlp.fc.weight").to_vector<float>() == y.at("h.1.mlp.fc.weight").to_vector<float>());
   CHECK(x.at("h.1.mlp.fc.weight").to_vector<float>() != y.at("h.2.mlp.fc.weight").to_vector<float>());
   CHECK(y.at("h.1.mlp.fc.weight").to_vector<float>() != z.at("h.1.mlp.fc.weight").to_vector<float>());
@@ -67,8 +65,7 @@ TEST_CASE("initial values depend on seed and name only, and have the documented 
 
 TEST_CASE("parameters of the variants: names and shapes") {
   const auto names_of = [](const GptConfig& c) {
-    const Params params;
-    const Gpt model(params, c);
+    const auto [params, model] = new_gpt(c);
     std::vector<std::string> names;
     for (auto& p : params.all()) names.push_back(p.name + to_string(p.tensor.shape()));
     return names;
@@ -90,9 +87,7 @@ TEST_CASE("parameters of the variants: names and shapes") {
 
 TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at any number of threads") {
   const GptConfig c = uneven();
-  const Params params(Device(), 1), again(Device(), 1);
-  const Gpt model(params, c);
-  const StateDict all = params.state();
+  const StateDict all = new_gpt(c, Params(Device(), 1)).params.state();
   const auto check = [&](const std::string& name, int64_t first, int64_t rows, double sigma) {
     CAPTURE_ALL(name, first);
     const auto v = slice(all.at(name), 0, first, first + rows).to_vector<double>();
@@ -117,11 +112,8 @@ TEST_CASE("xavier: the deviation of each part, cut at three of them, the same at
   check("h.0.mlp.proj.weight", 0, 128, sigma(300, 128));
   CHECK(all.at("h.0.ln_1.weight").to_vector<float>() == std::vector<float>(128, 1.f));
   CHECK(all.at("h.0.mlp.fc.bias").to_vector<float>() == std::vector<float>(600, 0.f));
-  const int threads = num_threads();
-  set_num_threads(1);
-  const Gpt same(again, c);
-  set_num_threads(threads);
-  for (auto& [name, t] : again.state()) CHECK(bits_of(t) == bits_of(all.at(name)));
+  const auto same = on_one_thread([&] { return new_gpt(c, Params(Device(), 1)).params.state(); });
+  for (auto& [name, t] : same) CHECK(bits_of(t) == bits_of(all.at(name)));
   Init wrong = Init::xavier();
   wrong.row_splits = {3, 4};
   CHECK_SAYS(wrong.make({8, 2}, DType::f32, Device(), Rng()),
@@ -166,10 +158,7 @@ TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqr
   check(l.weight);
   check(l.bias);
   CHECK(l.bias.requires_grad());
-  const int threads = num_threads();
-  set_num_threads(1);
-  const nn::Linear same(again.at("l"), 100, 300);
-  set_num_threads(threads);
+  const auto same = on_one_thread([&] { return nn::Linear(again.at("l"), 100, 300); });
   CHECK(bits_of(same.weight) == bits_of(l.weight));
   CHECK(bits_of(same.bias) == bits_of(l.bias));
   const nn::Linear given(p.at("given"), 4, 300, {.init = Init::normal(1)}), bare(p.at("bare"), 4, 3, {.bias = false});
@@ -183,8 +172,7 @@ TEST_CASE("Linear starts as PyTorch's does: weight and bias uniform within 1/sqr
 
 TEST_CASE("params: what load, get and assign refuse") {
   const StateDict good = [] {
-    const Params p;
-    const Gpt model(p, tiny_gpt());
+    const auto [p, model] = new_gpt(tiny_gpt());
     return p.state();
   }();
   auto load = [&](StateDict s) {
@@ -196,18 +184,13 @@ TEST_CASE("params: what load, get and assign refuse") {
     });
   };
   CHECK(load(good) == "no error");
-  StateDict s = good;
-  s.erase("h.1.ln_1.weight");
-  s["h.1.ln_1.wieght"] = good.at("h.1.ln_1.weight");
+  StateDict s = with_tensor(with_tensor(good, "h.1.ln_1.weight"), "h.1.ln_1.wieght", ones({8}));
   CHECK_HAS(load(s), "[params] 'h.1.ln_1.weight' (8) is not among the loaded tensors. Did you mean 'h.1.ln_1.wieght'?");
-  s = good;
-  s["ln_f.weight"] = zeros({9});
-  CHECK_HAS(load(s), "[params] 'ln_f.weight' is (8) in the model and (9) f32 in the tensors given");
-  s = good;
-  s["ln_f.weight"] = zeros({8}, DType::i32);
-  CHECK_HAS(load(s), "[params] 'ln_f.weight' is (8) i32 in the tensors given. A parameter is a floating tensor.");
-  s = good;
-  s["ln_f.bias"] = zeros({8});
+  CHECK_HAS(load(with_tensor(good, "ln_f.weight", zeros({9}))),
+            "[params] 'ln_f.weight' is (8) in the model and (9) f32 in the tensors given");
+  CHECK_HAS(load(with_tensor(good, "ln_f.weight", zeros({8}, DType::i32))),
+            "[params] 'ln_f.weight' is (8) i32 in the tensors given. A parameter is a floating tensor.");
+  s = with_tensor(good, "ln_f.bias", zeros({8}));
   CHECK_HAS(load(s), "[params] 1 of the loaded tensors are not used by the model: 'ln_f.bias' (8).");
   for (const char* extra : {"x.a", "x.b", "x.c"}) s[extra] = zeros({1});
   CHECK_HAS(load(s), "4 of the loaded tensors are not used by the model: 'ln_f.bias' (8), 'x.a' (1), 'x.b' (1) ...");
@@ -222,23 +205,17 @@ TEST_CASE("params: what load, get and assign refuse") {
              "'ln_f.weight' is (8), and is requested again as (9)");
   CHECK(p.at("ln_f").shared().get("weight", {8}, Init::constant(0)).id() == p.all().back().tensor.id());
   const auto before = p.state().at("h.0.mlp.fc.weight").to_vector<float>();
-  s = good;
-  s.erase("wte.weight");
-  s["h.0.mlp.fc.weight"] = ones({32, 8});
-  CHECK_SAYS(p.assign(s), "no value for 'wte.weight' (11, 8)");
-  s = good;
-  s["ln_g.weight"] = zeros({8});
-  CHECK_SAYS(p.assign(s), "'ln_g.weight' is no parameter of this model. Did you mean 'ln_f.weight'?");
+  CHECK_SAYS(p.assign(with_tensor(with_tensor(good, "wte.weight"), "h.0.mlp.fc.weight", ones({32, 8}))),
+             "no value for 'wte.weight' (11, 8)");
+  CHECK_SAYS(p.assign(with_tensor(good, "ln_g.weight", zeros({8}))),
+             "'ln_g.weight' is no parameter of this model. Did you mean 'ln_f.weight'?");
   CHECK(p.state().at("h.0.mlp.fc.weight").to_vector<float>() == before);
-  s = good;
-  s["h.0.mlp.fc.weight"] = ones({32, 8}, DType::f64);
-  p.assign(s);
+  p.assign(with_tensor(good, "h.0.mlp.fc.weight", ones({32, 8}, DType::f64)));
   CHECK(p.state().at("h.0.mlp.fc.weight").to_vector<float>() == std::vector<float>(256, 1.f));
 }
 
 TEST_CASE("params: a source is read one tensor at a time, as layers ask, and what they do not ask for never") {
-  const Params from(Device(), 3);
-  const Gpt original(from, tiny_gpt());
+  const auto [from, original] = new_gpt(tiny_gpt(), Params(Device(), 3));
   const StateDict state = from.state();
   TensorSource source;
   for (const auto& [name, t] : state) source.shapes[name] = t.shape();
@@ -261,8 +238,7 @@ TEST_CASE("params: a source is read one tensor at a time, as layers ask, and wha
 }
 
 TEST_CASE("loaded values are converted, and training does not change the tensors they came from") {
-  const Params source(Device(), 3);
-  const Gpt original(source, tiny_gpt());
+  const auto [source, original] = new_gpt(tiny_gpt(), Params(Device(), 3));
   StateDict half;
   for (auto& [name, t] : source.state()) half[name] = t.to(DType::bf16);
   const Params params;
@@ -329,8 +305,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
   GptConfig widest{.layers = 1, .heads = 1, .width = 32, .ff_width = 32, .norm = NormKind::layer_norm};
   widest.activation = Activation::swiglu, widest.bias = widest.qk_norm = true;
   widest.fragments = 1, widest.fragmented = "h.*";
-  const Params params;
-  const Gpt model(params, widest);
+  const auto [params, model] = new_gpt(widest);
   const std::string value = R"({"data_offsets":[9223372036854775807,9223372036854775807],"dtype":"F32","shape":[)";
   size_t bytes = 0, tensors = 0;  // of a layer, with the longest names, offsets and sizes
   for (const Parameter& p : params.all()) {

@@ -1,7 +1,13 @@
-// Plots of logs: the page and the braille characters.
+// Plots of logs: the page and the braille characters. Event files of TensorBoard, compared by bytes.
+// tests/clients/event_files.py reads them by TensorBoard.
+#include <signal.h>
+#include <sys/resource.h>
+#include <tapegrad/models/train/events.h>
 #include <tapegrad/models/tools/plot.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "support/helpers.h"
 
@@ -15,11 +21,6 @@ NamedLog log_of(const std::string& name, int64_t steps, const std::function<doub
     log.steps.push_back(
         {.step = i, .loss = loss(i), .val_loss = {}, .grad_norm = 1, .lr = 1e-3, .ms = 100, .tokens_per_s = 1000});
   return log;
-}
-int64_t count_of(const std::string& text, std::string_view part) {
-  int64_t n = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++n;
-  return n;
 }
 // The d="..." of the curve of a run in the first panel.
 std::string curve_in(const std::string& page, const std::string& kind) {
@@ -119,14 +120,8 @@ TEST_CASE("plot: braille has the width that is asked for, labels, and a line for
 TEST_CASE("log: read_log gives the steps, counts lines that it cannot read, and leaves out a torn one") {
   Folder folder;
   const std::string path = folder / "log.jsonl";
-  StepRecord r{.step = 2,
-               .loss = 0.1,
-               .val_loss = 0.3,
-               .grad_norm = 2,
-               .lr = 1e-3,
-               .ms = 1.5,
-               .tokens_per_s = 7,
-               .peak_bytes = 9};
+  StepRecord r{.step = 2, .loss = 0.1, .val_loss = 0.3, .grad_norm = 2, .lr = 1e-3, .ms = 1.5};
+  r.tokens_per_s = 7, r.peak_bytes = 9;
   StepRecord lost = r;
   lost.step = 3, lost.loss = std::nan(""), lost.val_loss.reset();
   write_file_atomically(path, "\n{\"step\":1}\n" + to_json(r) +
@@ -147,4 +142,132 @@ TEST_CASE("log: read_log gives the steps, counts lines that it cannot read, and 
     CHECK(read_log(path).unreadable == 500'000);
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(3));
   }
+}
+namespace {
+
+template <class T> T number_at(std::string_view bytes, size_t at) {
+  T x;
+  REQUIRE(at + sizeof x <= bytes.size());
+  std::memcpy(&x, bytes.data() + at, sizeof x);
+  return x;
+}
+// CRC-32C as TFRecord masks it.
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t rest = ~0u;
+  for (const char byte : bytes)
+    for (int i = 0; i < 8; ++i) rest = rest >> 1 ^ ((rest ^ uint32_t(uint8_t(byte)) >> i) & 1 ? 0x82F63B78u : 0);
+  return ~rest;
+}
+uint32_t masked(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u; }
+// The events of a file without the times that they begin with.
+std::vector<std::string> events_of(std::string_view file) {
+  std::vector<std::string> events;
+  for (size_t at = 0; at < file.size();) {
+    const auto n = size_t(number_at<uint64_t>(file, at));
+    CHECK(number_at<uint32_t>(file, at + 8) == masked(file.substr(at, 8)));
+    const std::string_view data = file.substr(at + 12, n);
+    CHECK(number_at<uint32_t>(file, at + 12 + n) == masked(data));
+    at += n + 16;
+    CHECK(data[0] == '\x09');
+    CHECK(number_at<double>(data, 1) > 1.7e9);
+    events.emplace_back(data.substr(9));
+  }
+  return events;
+}
+// Such messages as protobuf writes them.
+std::string varint(uint64_t x) { return x < 128 ? std::string(1, char(x)) : char(x | 128) + varint(x >> 7); }
+std::string field(int number, const std::string& bytes) { return char(number << 3 | 2) + varint(bytes.size()) + bytes; }
+std::string event(uint64_t step, const std::string& content) { return "\x10" + varint(step) + content; }
+std::string scalar(const std::string& tag, double value) {
+  const auto x = float(value);
+  return field(1, field(1, tag) + "\x15" + std::string(reinterpret_cast<const char*>(&x), sizeof x));
+}
+const std::string kStart = field(7, "\x08\x01");
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+StepRecord record_of(int64_t step, double loss) {
+  StepRecord r{.step = step, .loss = loss, .val_loss = {}, .grad_norm = 0.5, .lr = 1e-3, .ms = 2};
+  r.tokens_per_s = 100, r.peak_bytes = 4096;
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("events: records have TFRecord's frame, and every field comes back") {
+  CHECK(crc32c("123456789") == 0xE3069283u);  // the check value of CRC-32C
+  Folder folder;
+  const std::string dir = folder / "a/b";
+  CHECK(!EventFile::any_in(dir));
+  {
+    EventFile file(dir, 1);
+    CHECK(EventFile::any_in(dir));
+    StepRecord r = record_of(1, 2.5);
+    file.write(r);
+    r = record_of(300, std::nan(""));
+    r.val_loss = 2;
+    file.write(r);
+    file.write_text("samples", 300, "a\n**b**\xff");
+    CHECK(events_of(read_file(files_in(dir).at(0))).size() == 2);  // the others wait
+    file.flush();
+    CHECK(events_of(read_file(files_in(dir).at(0))).size() == 5);
+    file.write(record_of(301, 1));
+  }
+  REQUIRE(files_in(dir).size() == 1);
+  CHECK_HAS(files_in(dir)[0], "/a/b/events.out.tfevents.");
+  CHECK(files_in(dir)[0].ends_with(fmt::format(".{}.0", getpid())));
+  const auto e = events_of(read_file(files_in(dir)[0]));
+  REQUIRE(e.size() == 6);
+  const std::string rest =
+      scalar("lr", 1e-3) + scalar("grad_norm", 0.5) + scalar("tokens_per_s", 100) + scalar("memory/peak_bytes", 4096);
+  CHECK(e[0] == event(0, field(3, "brain.Event:2")));
+  CHECK(e[1] == event(1, kStart));
+  CHECK(e[2] == event(1, field(5, scalar("loss/train", 2.5) + rest)));
+  CHECK(e[3] == event(300, field(5, scalar("loss/train", std::nan("")) + rest + scalar("loss/val", 2) +
+                                        scalar("perplexity/val", std::exp(2.)))));
+  const std::string metadata = field(9, field(1, field(1, "text")) + "\x20\x02"),
+                    shape = field(2, field(2, "\x08\x01"));
+  const std::string text = field(8, "\x08\x07" + shape + field(8, "    a\n    **b**\xef\xbf\xbd"));
+  CHECK(e[4] == event(300, field(5, field(1, field(1, "samples") + metadata + text))));
+  CHECK(e[5] == event(301, field(5, scalar("loss/train", 1) + rest)));  // the destructor flushes
+}
+
+TEST_CASE("events: a later file sorts after the former ones, and tells TensorBoard its first step") {
+  Folder folder;
+  write_file_atomically(folder / "events.out.tfevents.3000000000.host.1.0", "");
+  write_file_atomically(folder / "other", "");
+  { EventFile first(folder.path, 6); }
+  { EventFile second(folder.path, 8); }
+  const auto files = files_in(folder.path);
+  REQUIRE(files.size() == 4);
+  CHECK_HAS(files[1], "events.out.tfevents.3000000001.");
+  CHECK(fs::path(files[1]).filename() > fs::path(files[0]).filename());
+  CHECK(events_of(read_file(files[1])).at(1) == event(6, kStart));
+  CHECK_HAS(files[2], "events.out.tfevents.3000000002.");
+}
+
+TEST_CASE("events: a folder that cannot be written, a full disk and a removed file are errors") {
+  Folder folder;
+  write_file_atomically(folder / "file", "");
+  CHECK_SAYS((void)EventFile(folder / "file", 1), "file");
+  CHECK_SAYS((void)EventFile(folder / "file/below", 1), "Not a directory");
+  EventFile events(folder / "events", 1);
+  events.write(record_of(1, 1));
+  fs::remove_all(folder / "events");
+  CHECK_SAYS_OF(io, events.flush(), "was removed while it was being written");
+  events.flush();  // the failed records are dropped
+  EventFile full(folder / "full", 1);
+  for (int i = 1; i < 20; ++i) full.write(record_of(i, 1));
+  rlimit before;
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const std::string message = error_of(Error::Kind::io, [&] { full.flush(); });
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  signal(SIGXFSZ, handler);
+  CHECK_HAS(message, "cannot be appended to: File too large. Free space");
 }

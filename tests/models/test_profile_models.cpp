@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 using namespace tg;
 
@@ -33,8 +33,7 @@ std::map<std::string, int> kernels_of(const Profile& p, std::string_view range) 
 }  // namespace
 
 TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to the layer of the forward op") {
-  const Params params(Device(), 1);
-  const Gpt model(params, kSmall);
+  const auto [params, model] = new_gpt(kSmall, Params(Device(), 1));
   Profiler profiler;
   {
     const ProfileRange range("step");
@@ -71,8 +70,7 @@ TEST_CASE("profiler: layers of a GPT are ranges, kernels of backward belong to t
 TEST_CASE("profiler: kernels of a compiled step have the phases and layers of those of an eager one") {
   std::map<std::string, int> by_mode[2];
   for (const bool compiled : {false, true}) {
-    const Params params(Device(), 1);
-    const Gpt model(params, kSmall);
+    const auto [params, model] = new_gpt(kSmall, Params(Device(), 1));
     AdamW optimiser(params.trainable(), {.lr = 1e-3});
     const TensorFunction step = [&](Inputs x) {
       Tensor loss;
@@ -103,8 +101,7 @@ TEST_CASE("profiler: kernels of a compiled step have the phases and layers of th
 TEST_CASE("profiler: a trainer's steps have their phases") {
   std::vector<int64_t> ids(200);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = int64_t(i % 11);
-  const Params params(Device(), 1);
-  const Gpt model(params, kSmall);
+  const auto [params, model] = new_gpt(kSmall, Params(Device(), 1));
   Trainer trainer(model, params, TokenData::from_tokens(ids),
                   {.batch = 2, .accumulate = 2, .max_steps = 4, .eval_every = 4, .val_fraction = 0.2});
   trainer.step();

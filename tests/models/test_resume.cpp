@@ -1,7 +1,6 @@
 // Checkpoints and the Trainer's state: a resumed run has the same bits; bad files are refused.
 #include <signal.h>
 #include <sys/resource.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/io/checkpoint.h>
 #include <tapegrad/models/train/run_config.h>
@@ -10,7 +9,6 @@
 #include <fstream>
 
 #include "support/effort.h"
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -19,14 +17,12 @@ namespace {
 
 TrainConfig short_train() {
   TrainConfig c = tiny_train();
-  c.max_steps = 12;
-  c.eval_every = 6;
+  c.max_steps = 12, c.eval_every = 6;
   return c;
 }
 Checkpoint checkpoint_of(const Run& run, const GptConfig& g = tiny_model()) {
   RunConfig config;
-  config.model = g;
-  config.train = run.trainer.config();
+  config.model = g, config.train = run.trainer.config();
   return {.config = to_json(config),
           .tokenizer = ByteTokenizer().to_json(),
           .data = DataIdentity::of(bytes_of(rhyme()), {"rhyme.txt", "the \"second\" ü.txt"}),
@@ -47,8 +43,7 @@ struct SavedRun {
 };
 StepRecord record(int64_t step) {
   StepRecord r;
-  r.step = step;
-  r.loss = 0.5;
+  r.step = step, r.loss = 0.5;
   return r;
 }
 // The message of loading a file of this content.
@@ -95,8 +90,7 @@ TEST_CASE("checkpoint: a validation that is still to come and the kernels come b
   CHECK(load_checkpoint(folder / "plain").kernels.empty());
   StepRecord r = record(1);
   r.loss = 1.0 / 3, r.grad_norm = 2e-300, r.lr = 0.1, r.ms = 12.25, r.tokens_per_s = 7;
-  c.state.unvalidated = r;
-  c.kernels = "cpu, level 3";
+  c.state.unvalidated = r, c.kernels = "cpu, level 3";
   save_checkpoint(folder / "a", c);
   const Checkpoint d = load_checkpoint(folder / "a");
   REQUIRE(d.state.unvalidated);
@@ -204,16 +198,14 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
   GptConfig g{.vocab_size = 5, .context = 4, .layers = 1, .heads = 1, .width = 4, .dropout = 0.1};
   TrainConfig t = short_train();
   t.batch = 2;
-  const Params params;
-  const Gpt model(params, g);
+  const auto [params, model] = new_gpt(g);
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < 100; ++i) ids.push_back(i % 5);
   const TokenData data = TokenData::from_tokens(ids);
   Trainer trainer(model, params, data, t);
   trainer.step();
   RunConfig run;
-  run.model = g;
-  run.train = t;
+  run.model = g, run.train = t;
   save_checkpoint(folder / "good", {.config = to_json(run), .data = DataIdentity::of(data), .state = trainer.state()});
   const std::string good = read_file(folder / "good");
   CHECK(load_error(good) == "no error");

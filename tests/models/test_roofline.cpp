@@ -131,8 +131,7 @@ TEST_CASE("roofline: a training step that runs does the work that was counted") 
       GptConfig g = tiny_model();
       TrainConfig t = tiny_train();
       t.dtype = dtype, t.accumulate = accumulate, t.eval_every = 0, t.val_fraction = 0;
-      const Params params(Device(), t.seed);
-      const Gpt model(params, g);
+      const auto [params, model] = new_gpt(g, Params(Device(), t.seed));
       Trainer trainer(model, params, bytes_of(rhyme()), t);
       const auto real = counted([&] { trainer.step(); }), planned = step_work(g, t).all();
       for (const WorkOfOp& o : planned) {
@@ -173,16 +172,17 @@ TEST_CASE("roofline: machines, and what takes longest") {
 }
 
 namespace {
-// A training step of one layer by AdamW, on a batch of rows.
-template <class Make> std::vector<WorkOfOp> step_of_layer(int64_t rows, int64_t in, Make make) {
+// A training step of one layer by AdamW, on a batch of rows; `how` is for its forward().
+template <class Layer, class Options, class... How>
+std::vector<WorkOfOp> step_of_layer(int64_t rows, int64_t in, int64_t out, const Options& options, How... how) {
   std::vector<WorkOfOp> ops;
   dry_run([&] {
     const Params params(Device(), 1);
-    const auto forward = make(params);
+    const Layer layer(params, in, out, options);
     AdamW optimizer(params.trainable());
     const Tensor x = zeros({rows, in});
     ops = counted([&] {
-      const Tensor y = forward(x);
+      const Tensor y = layer.forward(x, how...);
       optimizer.backward_and_step(mean(y * y));
     });
   });
@@ -203,32 +203,15 @@ TEST_CASE("roofline: the steps of the benchmarked documents, to the call and to 
     return step_work(model_preset(name), step_of(batch, dtype)).all();
   };
   check("000: LoRA 512 to 512 of rank 8, 256 rows",
-        step_of_layer(256, 512,
-                      [](const Params& p) {
-                        const nn::LoraDelta layer(p, 512, 512, {.rank = 8, .alpha = 16});
-                        return [=](const Tensor& x) { return layer.forward(x); };
-                      }),
-        14, 7'716'892, 10'485'760);
+        step_of_layer<nn::LoraDelta>(256, 512, 512, nn::LoraOptions{.rank = 8, .alpha = 16}), 14, 7'716'892,
+        10'485'760);
   check("001: SwitchBack 1024 to 4096, 2048 rows",
-        step_of_layer(2048, 1024,
-                      [](const Params& p) {
-                        const nn::Linear layer(p, 1024, 4096, {.kind = LinearKind::switchback});
-                        return [=](const Tensor& x) { return layer.forward(x); };
-                      }),
-        13, 583'172'132, 34'359'738'368);
-  check("002: linear of 2048, 16 rows",
-        step_of_layer(16, 2048,
-                      [](const Params& p) {
-                        const nn::Linear layer(p, 2048, 2048);
-                        return [=](const Tensor& x) { return layer.forward(x); };
-                      }),
-        11, 119'349'276, 268'435'456);
+        step_of_layer<nn::Linear>(2048, 1024, 4096, nn::LinearOptions{.kind = LinearKind::switchback}), 13, 583'172'132,
+        34'359'738'368);
+  check("002: linear of 2048, 16 rows", step_of_layer<nn::Linear>(16, 2048, 2048, nn::LinearOptions()), 11, 119'349'276,
+        268'435'456);
   check("002: 8 fragments of 2048, 16 rows",
-        step_of_layer(16, 2048,
-                      [](const Params& p) {
-                        const nn::FragmentedLinear layer(p, 2048, 2048, {.fragments = 8});
-                        return [=](const Tensor& x) { return layer.forward(x, nn::Selection::soft); };
-                      }),
+        step_of_layer<nn::FragmentedLinear>(16, 2048, 2048, nn::FragmentedOptions{.fragments = 8}, nn::Selection::soft),
         26, 147'688'988, 427'819'008);
   check("003: 2.7B, f32", of_arch("cs336-2.7b", 4, DType::f32), 818, 239'067'219'724, 42'148'728'668'160);
   check("003: 2.7B, bf16", of_arch("cs336-2.7b", 4, DType::bf16), 818, 171'455'366'924, 42'148'728'668'160);

@@ -1,13 +1,10 @@
 // models/train/run_config: named runs and models, settings from words and JSON, refusals.
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
-#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/train/run_config.h>
 
 #include <chrono>
 #include <tuple>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -211,11 +208,8 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
 
   // what holds every field says nothing about each: all of it loads, whatever has an effect
   RunConfig run;
-  run.model.rope_theta = 500;
-  run.model.init = InitScheme::xavier;
-  run.model.init_std = 0.5;
-  run.train.schedule = ScheduleKind::constant;
-  run.train.min_lr = 1;
+  run.model.rope_theta = 500, run.model.init = InitScheme::xavier, run.model.init_std = 0.5;
+  run.train.schedule = ScheduleKind::constant, run.train.min_lr = 1;
   CHECK(to_json(run_config_from_json(to_json(run), "the file")) == to_json(run));
   const std::string stored = R"({"model": )" + to_json(run.model) + R"(, "train": )" + to_json(run.train) +
                              R"(, "tokenizer": {"type": "characters", "characters": "abc"}})";

@@ -70,8 +70,7 @@ TEST_CASE("split weights: what is saved is whole, and a state that cannot be spl
   CHECK(snapshot(run.trainer.state()) == before);
 }
 TEST_CASE("split weights: what refuses them") {
-  const Params params;
-  const Gpt model(params, few_weights());
+  const auto [params, model] = new_gpt(few_weights());
   const auto trains = [&](const auto& change, const Model& m, const Params& p) {
     TrainConfig c = split_config();
     change(c);
@@ -83,8 +82,7 @@ TEST_CASE("split weights: what refuses them") {
            [](TrainConfig& c) { c.optimizer = OptimizerKind::sgd; },
            [](TrainConfig& c) { c.linear = LinearKind::fp8; }})
     CHECK_HAS(error(change), "It needs adamw, bf16 and plain.");
-  const Params base;
-  Gpt adapted(base, few_weights());
+  auto [base, adapted] = new_gpt(few_weights());
   const Lora lora = apply_lora(adapted, base, {});
   CHECK_HAS(trains([](auto&) {}, adapted, lora.params()), "no trained parameter is a Linear layer's weight");
   const Params wide({}, 1, DType::f64);

@@ -4,10 +4,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "support/helpers.h"
 #include "support/refusals.h"
 #include "support/small_run.h"
-#include "support/tiny_gpt.h"
 
 using namespace tg;
 namespace {
@@ -59,8 +57,7 @@ TEST_CASE("names of kinds") {
 }
 
 TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
-  const Params params({}, 1);
-  Gpt model(params, kTwoWide);
+  auto [params, model] = new_gpt(kTwoWide, Params({}, 1));
   const Gpt before = model;
   const auto plain = gradients(model, params);
   for (const LinearKind kind : kSwitchBacks) {
@@ -85,21 +82,14 @@ TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
 TEST_CASE("a Gpt of such layers: eager, lazy, compiled, recomputed and in bf16") {
   for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
-    const Params params({}, 1);
-    Gpt model(params, kTwoWide);
+    auto [params, model] = new_gpt(kTwoWide, Params({}, 1));
     replace_linears(model, kBlocks, kind);
     const auto eager = gradients(model, params);
-    {
-      const LazyScope lazy;
-      check_same_bits(gradients(model, params), eager);
-    }
+    under<LazyScope>([&] { check_same_bits(gradients(model, params), eager); });
     const Compiled step = compile([&](Inputs) { return gradients(model, params); }, {.constants = true});
     for (int i = 0; i < 3; ++i) check_same_bits(step(std::vector<Tensor>{}), eager);
     check_same_bits(gradients(model, params, {.recompute = true}), eager);
-    {
-      const RecomputeScope cheap;
-      check_same_bits(gradients(model, params), eager);
-    }
+    under<RecomputeScope>([&] { check_same_bits(gradients(model, params), eager); });
     const auto narrow = gradients(model, params, {.compute = DType::bf16});
     for (size_t i = 0; i < eager.size(); ++i) {
       CHECK(narrow[i].dtype() == eager[i].dtype());
@@ -112,8 +102,8 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
   const Tensor probe = two_rows();
   for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
-    const Params params({}, 1);
-    Gpt model(params, {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 64});
+    auto [params, model] =
+        new_gpt({.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 64}, Params({}, 1));
     replace_linears(model, kBlocks, kind);
     std::optional<NoGradScope> off(std::in_place);
     const Tensor before = model.forward(probe);
@@ -137,8 +127,7 @@ TEST_CASE("prepare_for_eval: the same bits from a quarter of the memory, and not
     off.reset();
     CHECK_SAYS(backward(sum(model.forward(probe))), "prepared for evaluation");
   }
-  const Params params({}, 1);
-  Gpt model(params, kTwoWide);
+  auto [params, model] = new_gpt(kTwoWide, Params({}, 1));
   CHECK_SAYS(prepare_for_eval(model, params), "replace_linears");
   nn::Linear plain(params.at("extra"), 3, 4);
   CHECK_SAYS(plain.prepare_for_eval(), "plain");
@@ -185,8 +174,7 @@ TEST_CASE("training: every kind learns, goes on from a state bit for bit, and is
 TEST_CASE("LoRA over such layers: the frozen product stays in 8 bits, the delta is exact, and it merges") {
   for (const LinearKind kind : kSwitchBacks) {
     CAPTURE(name_of(kind));
-    const Params params({}, 1);
-    Gpt model(params, kTwoWide);
+    auto [params, model] = new_gpt(kTwoWide, Params({}, 1));
     replace_linears(model, kBlocks, kind);
     const auto logits = bits_of(model.forward(two_rows()));
     Lora lora = apply_lora(model, params, {.targets = {"h.*"}, .rank = 2, .alpha = 4});

@@ -3,6 +3,7 @@
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>
+#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <numeric>
 

@@ -1,5 +1,4 @@
-// models/train: the training loop and its log.
-#include <tapegrad/core/check.h>
+// models/train: the training loop and its log; steps that are compiled have the bits of eager ones.
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
 #include <tapegrad/cpu/runtime/bf16_path.h>
@@ -9,10 +8,33 @@
 #include <limits>
 #include <thread>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
+#include "support/threads.h"
 
 using namespace tg;
+namespace {
+TrainConfig short_train(bool compile) {
+  TrainConfig c = tiny_train();
+  c.max_steps = 10, c.eval_every = 4, c.compile = compile;
+  return c;
+}
+// Each batch ignores another number of targets; with `whole`, every third ignores all.
+BatchSource ignoring(const TokenData& data, bool whole) {
+  return {.next = [=, source = token_batches(data.split(1), 2, 8, false), n = std::make_shared<int>(0)](Rng& rng) {
+    Batch b = source.next(rng);
+    const bool all = whole && ++*n % 3 == 0;
+    std::fill_n(b.targets.mutable_data<int32_t>(), all ? 16 : int64_t(rng.below(15)), int32_t(Batch::kIgnoreIndex));
+    return b;
+  }};
+}
+// sum(w x) / n + extra: a non-finite loss with finite gradients.
+struct Line {
+  Tensor w, extra;
+  explicit Line(const Params& p) : w(p.get("w", {3}, Init::normal(1))), extra(tensor<float>({0}, {})) {}
+  Tensor forward(const Tensor& x, const ForwardOptions&) const { return x * w; }
+  Tensor loss(const Batch& b, const ForwardOptions& o) const { return mean(forward(b.inputs, o)) + extra; }
+};
+}  // namespace
 
 TEST_CASE("train: the loss falls, and the record of each step is whole") {
   const auto all = records_of(tiny_train());
@@ -51,14 +73,10 @@ TEST_CASE("train: a model generates while it is trained") {
 
 TEST_CASE("train: losses are bit-equal for one seed and for 1 and 2 threads, and differ between seeds") {
   TrainConfig c = tiny_train();
-  c.max_steps = 12;
-  c.eval_every = 6;
+  c.max_steps = 12, c.eval_every = 6;
   const auto first = numbers_of(records_of(c));
   CHECK(numbers_of(records_of(c)) == first);
-  const int threads = num_threads();
-  set_num_threads(1);
-  CHECK(numbers_of(records_of(c)) == first);
-  set_num_threads(threads);
+  CHECK(on_one_thread([&] { return numbers_of(records_of(c)); }) == first);
   c.seed = 2;
   CHECK(numbers_of(records_of(c)) != first);
 }
@@ -103,8 +121,7 @@ TEST_CASE("train: windows shorter than the context") {
   TrainConfig c = tiny_train();
   c.max_steps = 4, c.window = 7;
   Run run(c);
-  const Params params({}, c.seed);
-  const Gpt model(params, tiny_model());
+  const auto [params, model] = new_gpt(tiny_model(), Params({}, c.seed));
   const TokenData data = bytes_of(rhyme());
   Trainer same(model, params, token_batches(data.split(1 - c.val_fraction), c.batch, 7), c);
   CHECK(numbers_of(rest_of(run.trainer)) == numbers_of(rest_of(same)));
@@ -121,26 +138,19 @@ TEST_CASE("train: what cannot be trained is an Error before the first step") {
     return error_of([&] { Run run(c); });
   };
   CHECK(with([](TrainConfig&) {}) == "no error");
-  CHECK_HAS(with([](TrainConfig& c) { c.batch = 0; }), "batch is 0");
-  CHECK_HAS(with([](TrainConfig& c) { c.accumulate = 0; }), "accumulate is 0");
-  CHECK_HAS(with([](TrainConfig& c) { c.checkpoint_every = -2; }), "checkpoint_every is -2");
-  CHECK_HAS(with([](TrainConfig& c) { c.max_steps = 0; }), "max_steps is 0");
-  CHECK_HAS(with([](TrainConfig& c) { c.warmup = -1; }), "warmup is -1");
-  CHECK_HAS(with([](TrainConfig& c) { c.eval_every = -1; }), "eval_every is -1");
-  CHECK_HAS(with([](TrainConfig& c) { c.lr = std::nan(""); }), "lr is nan");
-  CHECK_HAS(with([](TrainConfig& c) { c.lr = -1; }), "lr is -1");
-  CHECK_HAS(with([](TrainConfig& c) { c.lr = INFINITY; }), "lr is inf");
+  const std::vector<std::pair<std::string_view, double>> wrong{
+      {"batch", 0},      {"accumulate", 0},  {"checkpoint_every", -2}, {"max_steps", 0},  {"warmup", -1},
+      {"lr", NAN},       {"lr", -1},         {"lr", INFINITY},         {"min_lr", 1},     {"min_lr", -1},
+      {"beta1", 1},      {"beta1", NAN},     {"beta2", -0.1},          {"beta2", 1},      {"eps", 0},
+      {"eps", HUGE_VAL}, {"eval_every", -1}, {"weight_decay", -1},     {"clip_norm", -1}, {"val_fraction", 1}};
+  for (const auto& [name, x] : wrong) {
+    const auto change = [&](std::string_view field, auto& value, const char*) {
+      if constexpr (std::is_arithmetic_v<std::remove_reference_t<decltype(value)>>)
+        if (field == name) value = std::remove_reference_t<decltype(value)>(x);
+    };
+    CHECK_HAS(with([&](TrainConfig& c) { detail::visit_train_fields(c, change); }), fmt::format("{} is {}", name, x));
+  }
   CHECK_HAS(with([](TrainConfig& c) { c.min_lr = 1; }), "min_lr is 1 and lr 0.01. A cosine falls from lr to min_lr");
-  CHECK_HAS(with([](TrainConfig& c) { c.min_lr = -1; }), "min_lr is -1");
-  CHECK_HAS(with([](TrainConfig& c) { c.beta1 = 1; }), "beta1 is 1");
-  CHECK_HAS(with([](TrainConfig& c) { c.beta2 = -0.1; }), "beta2 is -0.1");
-  CHECK_HAS(with([](TrainConfig& c) { c.beta1 = NAN; }), "beta1 is nan");
-  CHECK_HAS(with([](TrainConfig& c) { c.beta2 = 1; }), "beta2 is 1");
-  CHECK_HAS(with([](TrainConfig& c) { c.eps = 0; }), "eps is 0");
-  CHECK_HAS(with([](TrainConfig& c) { c.eps = INFINITY; }), "eps is inf");
-  CHECK_HAS(with([](TrainConfig& c) { c.weight_decay = -1; }), "weight_decay is -1");
-  CHECK_HAS(with([](TrainConfig& c) { c.clip_norm = -1; }), "clip_norm is -1");
-  CHECK_HAS(with([](TrainConfig& c) { c.val_fraction = 1; }), "val_fraction is 1");
   CHECK_HAS(with([](TrainConfig& c) { c.schedule = ScheduleKind::constant, c.min_lr = -1; }), "min_lr is -1");
   CHECK_HAS(with([](TrainConfig& c) { c.schedule = ScheduleKind::constant, c.min_lr = NAN; }), "min_lr is nan");
   int64_t TrainConfig::*const counts[] = {&TrainConfig::batch,      &TrainConfig::accumulate,
@@ -229,8 +239,7 @@ TEST_CASE("train: ends of runs") {
 TEST_CASE("log: one JSON object a step, written at once") {
   Folder folder;
   TrainConfig c = tiny_train();
-  c.max_steps = 4;
-  c.eval_every = 2;
+  c.max_steps = 4, c.eval_every = 2;
   Run run(c);
   StepLog log(folder / "log.jsonl");
   int64_t lines = 0;
@@ -262,8 +271,7 @@ TEST_CASE("log: one JSON object a step, written at once") {
 
 TEST_CASE("train: two trainings and two generations at once are what they are alone") {
   TrainConfig c = tiny_train();
-  c.max_steps = 6;
-  c.eval_every = 3;
+  c.max_steps = 6, c.eval_every = 3;
   Run shared(c);
   const auto prompt = ByteTokenizer().encode("the cat");
   const auto losses = numbers_of(records_of(c));
@@ -326,13 +334,10 @@ TEST_CASE("train: two micro-batches of 4 make the steps of a batch of 8") {
   TrainConfig c = tiny_train();
   GptConfig g = tiny_model();
   g.dropout = 0;  // masks are drawn per micro-batch
-  c.max_steps = 6;
-  c.eval_every = 0;
-  c.batch = 8;
+  c.max_steps = 6, c.eval_every = 0, c.batch = 8;
   Run large(c, g);
   const auto whole = rest_of(large.trainer);
-  c.batch = 4;
-  c.accumulate = 2;
+  c.batch = 4, c.accumulate = 2;
   Run small(c, g);
   const auto parts = rest_of(small.trainer);
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -385,8 +390,7 @@ TEST_CASE("train: a step that is not finite names the op and its scope, and chan
 
 TEST_CASE("train: a validation that is given up is made by the next step, here and where the state goes on") {
   TrainConfig c = tiny_train();
-  c.max_steps = 4;
-  c.eval_every = 2;
+  c.max_steps = 4, c.eval_every = 2;
   const auto whole = numbers_of(records_of(c));
   Run run(c);
   std::vector<StepRecord> all;
@@ -429,8 +433,7 @@ TEST_CASE("train: an op that takes finite numbers only says the step, the first 
   for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::muon}) {
     CAPTURE(std::string(name_of(optimizer)));
     TrainConfig c = tiny_train();
-    c.linear = LinearKind::switchback;
-    c.optimizer = optimizer;
+    c.linear = LinearKind::switchback, c.optimizer = optimizer;
     Run run(c);
     run.trainer.step();
     StateDict broken = run.params.state();
@@ -468,4 +471,158 @@ TEST_CASE("train: recomputed activations give the same bits, bf16 gives others t
   CHECK(half.back().loss == doctest::Approx(plain.back().loss).epsilon(0.05));
   c.dtype = DType::f16;
   CHECK_SAYS(Run(c), "dtype is f16. It must be f32 or bf16.");
+}
+
+TEST_CASE("compiled steps: weights, moments, generators and records are those of steps op by op") {
+  TrainConfig c = short_train(false);
+  GptConfig g = tiny_model();
+  SUBCASE("plain") {}
+  SUBCASE("without clipping") { c.clip_norm = 0; }
+  SUBCASE("clipped hard") { c.clip_norm = 0.1; }
+  SUBCASE("bf16") { c.dtype = DType::bf16; }
+  SUBCASE("cheap ops recomputed") { c.recompute = Recompute::cheap; }
+  SUBCASE("blocks recomputed, in bf16") { c.recompute = Recompute::block, c.dtype = DType::bf16; }
+  SUBCASE("three micro-batches") { c.accumulate = 3; }
+  SUBCASE("two micro-batches in bf16, recomputed") {
+    c.accumulate = 2, c.dtype = DType::bf16, c.recompute = Recompute::block;
+  }
+  SUBCASE("SGD") { c.optimizer = OptimizerKind::sgd, c.momentum = 0, c.nesterov = false; }
+  SUBCASE("SGD with momentum") { c.optimizer = OptimizerKind::sgd, c.clip_norm = 0; }
+  SUBCASE("Muon") { c.optimizer = OptimizerKind::muon; }
+  SUBCASE("Muon without clipping") { c.optimizer = OptimizerKind::muon, c.clip_norm = 0; }
+  SUBCASE("products of 8 bits") { c.linear = LinearKind::switchback; }
+  SUBCASE("modern layers") {
+    g.positions = Positions::rope, g.norm = NormKind::rms_norm, g.activation = Activation::swiglu;
+  }
+  Run plain(c, g);
+  CHECK(plain.trainer.compiled() == nullptr);
+  c.compile = true;
+  Run compiled(c, g);
+  CHECK(numbers_of(rest_of(plain.trainer)) == numbers_of(rest_of(compiled.trainer)));
+  CHECK(snapshot(plain.trainer.state()) == snapshot(compiled.trainer.state()));
+  REQUIRE(compiled.trainer.compiled());
+  CHECK(compiled.trainer.compiled()->traces == 1);
+  CHECK(compiled.trainer.compiled()->replays == 9);
+}
+
+TEST_CASE("compiled steps: a run that goes on from any step is the run that never stopped, compiled or not") {
+  const TrainConfig plain = short_train(false), compiled = short_train(true);
+  Run whole(plain);
+  const auto all = numbers_of(rest_of(whole.trainer));
+  for (const auto& [first, second] :
+       {std::pair(plain, compiled), std::pair(compiled, compiled), std::pair(compiled, plain)}) {
+    Run begun(first), rest(second);
+    std::vector<StepRecord> records;
+    for (int i = 0; i < 5; ++i) records.push_back(begun.trainer.step());
+    rest.trainer.load_state(begun.trainer.state());
+    for (const StepRecord& r : rest_of(rest.trainer)) records.push_back(r);
+    CHECK(numbers_of(records) == all);
+    CHECK(snapshot(rest.trainer.state()) == snapshot(whole.trainer.state()));
+  }
+  Run back(compiled);  // a state of before its own steps
+  const TrainerState start = back.trainer.state();
+  for (int i = 0; i < 4; ++i) back.trainer.step();
+  back.trainer.load_state(start);
+  CHECK(numbers_of(rest_of(back.trainer)) == all);
+  CHECK(back.trainer.compiled()->traces == 1);
+}
+
+TEST_CASE("compiled steps: micro-batches weigh by their kept targets, whose numbers change without a new trace") {
+  for (const bool whole : {false, true}) {
+    const auto run = [&](bool compile) {
+      TrainConfig c = short_train(compile);
+      c.accumulate = 3;
+      GptConfig g = tiny_model();
+      const auto [params, model] = new_gpt(g, Params({}, c.seed));
+      Trainer trainer(model, params, ignoring(bytes_of(rhyme()), whole), c);
+      const auto numbers = numbers_of(rest_of(trainer));
+      if (compile) CHECK(trainer.compiled()->traces == 1);
+      return std::pair(numbers, snapshot(trainer.state()));
+    };
+    CHECK(run(true) == run(false));
+  }
+}
+
+TEST_CASE("compiled steps: a batch of another shape is a trace of its own") {
+  const auto run = [](bool compile) {
+    const TrainConfig c = short_train(compile);
+    const auto [params, model] = new_gpt(tiny_model(), Params({}, c.seed));
+    const auto full = token_batches(bytes_of(rhyme()).split(1), 4, 16, false),
+               rest = token_batches(bytes_of(rhyme()).split(1), 3, 9, false);
+    Trainer trainer(model, params, {.next = [&, n = 0](Rng& rng) mutable { return (++n % 4 ? full : rest).next(rng); }},
+                    c);
+    const auto numbers = numbers_of(rest_of(trainer));
+    if (compile) {
+      CHECK(trainer.compiled()->traces == 2);
+      CHECK(trainer.compiled()->replays == 8);
+    }
+    return std::pair(numbers, snapshot(trainer.state()));
+  };
+  CHECK(run(true) == run(false));
+}
+
+TEST_CASE("compiled steps: what is not finite is explained, in the first step and in a replay, and changes nothing") {
+  TrainConfig c = short_train(true);
+  c.val_fraction = 0;
+  SUBCASE("AdamW") {}
+  SUBCASE("AdamW without clipping") { c.clip_norm = 0; }
+  SUBCASE("SGD") { c.optimizer = OptimizerKind::sgd, c.momentum = 0, c.nesterov = false; }
+  SUBCASE("SGD with momentum") { c.optimizer = OptimizerKind::sgd; }
+  SUBCASE("Muon") { c.optimizer = OptimizerKind::muon; }
+  SUBCASE("Muon without clipping") { c.optimizer = OptimizerKind::muon, c.clip_norm = 0; }
+  for (const int before : {0, 1, 4}) {
+    Run run(c), other(c);
+    Tensor weight = run.params.at("h.0.mlp.fc").shared().get("weight", {128, 32}, Init::normal(1));
+    Tensor scale = tensor<float>({1}, {});
+    weight.on_grad([&](const Tensor& g) {
+      const NameScope here("hook");
+      return g * scale * scale;
+    });
+    for (int i = 0; i < before; ++i) run.trainer.step(), other.trainer.step();
+    scale.assign(tensor<float>({1e30f}, {}));
+    const Snapshot was = snapshot(run.trainer.state());
+    for (int i = 0; i < 2; ++i) {
+      CHECK_SAYS(run.trainer.step(), fmt::format("[train] the gradient's norm of step {} is inf", before + 1),
+                 "every op checked, this is where it began:\n[mul]", "\n    in hook");
+      CHECK(snapshot(run.trainer.state()) == was);
+    }
+    scale.assign(tensor<float>({1}, {}));
+    CHECK(numbers_of(rest_of(run.trainer)) == numbers_of(rest_of(other.trainer)));
+    CHECK(snapshot(run.trainer.state()) == snapshot(other.trainer.state()));
+  }
+}
+
+TEST_CASE("compiled steps: a loss that is not finite holds the update, whatever its gradients are") {
+  TrainConfig c = short_train(true);
+  c.clip_norm = 0;
+  const Params params({}, 1);
+  const Line model(params);
+  const BatchSource source{.next = [](Rng& rng) { return Batch{rand({2, 3}, rng), zeros({2}, DType::i64)}; }};
+  Trainer trainer(model, params, source, c);
+  for (int i = 0; i < 3; ++i) trainer.step();
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    Tensor(model.extra).assign(tensor<float>({bad}, {}));
+    const Snapshot was = snapshot(trainer.state());
+    CHECK_SAYS(trainer.step(), "[train] the loss of step 4 is");
+    CHECK(snapshot(trainer.state()) == was);
+  }
+  Tensor(model.extra).assign(tensor<float>({0}, {}));
+  CHECK(trainer.step().step == 4);
+}
+
+TEST_CASE("compiled steps: a model that reads values on the host is an Error that says so, and changes nothing") {
+  struct Reads {
+    Line line;
+    Tensor forward(const Tensor& x, const ForwardOptions& o) const { return line.forward(x, o); }
+    Tensor loss(const Batch& b, const ForwardOptions& o) const {
+      const Tensor y = line.loss(b, o);
+      return y.item<float>() > 0 ? y : -y;
+    }
+  };
+  const Params params({}, 1);
+  const BatchSource source{.next = [](Rng& rng) { return Batch{rand({2, 3}, rng), zeros({2}, DType::i64)}; }};
+  Trainer trainer(Reads{Line(params)}, params, source, short_train(true));
+  const Snapshot was = snapshot(trainer.state());
+  CHECK_SAYS(trainer.step(), "[compile]");
+  CHECK(snapshot(trainer.state()) == was);
 }

@@ -1,7 +1,6 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/ops/ops.h>
 
-#include "support/effort.h"
 #include "support/files.h"
 #include "support/refusals.h"
 #include "support/self_attention.h"

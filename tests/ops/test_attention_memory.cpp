@@ -1,7 +1,6 @@
 // Memory without inputs, outputs and gradients grows with T, not T x T. The allocator counts tensors; a process's peak
 // includes kernels' scratch.
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/ops/attention.h>
 #include <tapegrad/ops/factories.h>
 

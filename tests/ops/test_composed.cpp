@@ -1,5 +1,4 @@
-// The op cases have their gradients.
-#include <tapegrad/core/backend/dry_run.h>
+// Functions composed of other ops: values, edges and refusals. The op cases have their gradients.
 #include <tapegrad/tapegrad.h>
 
 #include <algorithm>

@@ -1,11 +1,10 @@
-// Ties, NaN, values far from 0, more than one chunk, equal indices at any number of threads, refusals.
-#include <tapegrad/core/check.h>
+// Extremes, variance, running sums and indexing where op_cases.cpp does not reach: ties, NaN, values far from 0, more
+// than one chunk, equal indices at any number of threads, and refusals.
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/work.h>
 #include <tapegrad/ops/ops.h>
 
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/refusals.h"
 #include "support/threads.h"
 

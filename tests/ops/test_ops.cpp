@@ -1,6 +1,5 @@
 #include <tapegrad/core/node.h>
 #include <tapegrad/core/plan/compile.h>
-#include <tapegrad/ops/ops.h>
 
 #include <set>
 #include <unordered_set>

@@ -1,4 +1,4 @@
-#include <tapegrad/core/check.h>
+// Stochastic rounding, split weights, and steps of AdamW with bf16 moments or split weights.
 
 #include <bit>
 #include <cmath>
@@ -6,7 +6,6 @@
 
 #include "support/bf16_moments.h"
 #include "support/effort.h"
-#include "support/errors.h"
 #include "support/split_weights.h"
 
 using namespace tg;

@@ -1,16 +1,11 @@
 // PyTorch's values are in tests/data/ops.safetensors.
 #include <tapegrad/core/backend/registry.h>
-#include <tapegrad/core/check.h>
-#include <tapegrad/core/io/json.h>
-#include <tapegrad/core/io/safetensors.h>
-#include <tapegrad/ops/matmul.h>
 #include <tapegrad/ops/ops.h>
 
 #include <map>
 #include <set>
 
 #include "support/gpt_oracle.h"
-#include "support/helpers.h"
 
 using namespace tg;
 namespace {

@@ -163,10 +163,7 @@ TEST_CASE("randint draws every integer of its range equally often, and the same 
     counts[size_t(v + 2)] += 1;
   }
   for (const double n : counts) CHECK(std::abs(n - 10000) < 5 * std::sqrt(60000 / 6. * 5 / 6));
-  {
-    const LazyScope lazy;
-    CHECK(bits_of(randint({60000}, other, -2, 4)) == bits_of(x));
-  }
+  under<LazyScope>([&] { CHECK(bits_of(randint({60000}, other, -2, 4)) == bits_of(x)); });
   const auto wide = values<int64_t>(randint({1000}, rng, -(int64_t(1) << 47), int64_t(1) << 47));
   CHECK(std::ranges::any_of(wide, [](int64_t v) { return v < -(int64_t(1) << 45); }));
   CHECK(std::ranges::any_of(wide, [](int64_t v) { return v % 2 != 0; }));

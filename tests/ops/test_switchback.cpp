@@ -1,7 +1,6 @@
 // Against PyTorch; the exact layer within the bound of int8; row-wise int8 with exact outliers; memory, second
 // derivatives, refusals.
 #include <tapegrad/core/backend/dry_run.h>
-#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/plan/compile.h>
 
 #include "support/quantized.h"
@@ -45,11 +44,7 @@ TEST_CASE("values and gradients of PyTorch, eager, lazy and compiled") {
       CAPTURE(of[i]);
       CHECK(distance(eager[i], file.tensor(name + of[i])) < 5e-7);
     }
-    std::vector<Tensor> lazy;
-    {
-      const LazyScope scope;
-      lazy = run(l, mode);
-    }
+    const std::vector<Tensor> lazy = under<LazyScope>([&] { return run(l, mode); });
     const Compiled step = compile([&](Inputs in) { return run({in[0], in[1], in[2], in[3]}, mode); });
     for (int again = 0; again < 3; ++again) {
       const auto compiled = step(std::vector<Tensor>{l.x, l.w, l.b, l.g});

@@ -80,6 +80,13 @@ class Process {
   int status_ = 0;
   std::string error_path_;
 };
+// The errors of a process that ends with this status.
+inline std::string errors_of(int status, const std::string& folder, const Arguments& words,
+                             const Surroundings& s = {}) {
+  Process p(folder, words, s);
+  CHECK_MESSAGE(p.status() == status, p.errors());
+  return p.errors();
+}
 // Until asked() holds or the process ends; at most two minutes.
 template <class F> bool wait_for(Process& p, F asked) {
   for (int i = 0; i < 120'000 && !p.ended(); ++i) {

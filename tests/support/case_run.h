@@ -43,11 +43,7 @@ inline Result run_case(const OpCase& c, std::vector<Tensor> x, const std::vector
   return r;
 }
 inline Result run_case(const OpCase& c, const std::vector<Tensor>& x) {
-  Tensors out;
-  {
-    NoGradScope off;
-    out = c.fn(x);
-  }
+  const Tensors out = under<NoGradScope>([&] { return c.fn(x); });
   return run_case(c, x, weights_of(out));
 }
 inline std::vector<Tensor> roots_of(const Result& r) {

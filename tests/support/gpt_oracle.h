@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "support/tiny_gpt.h"
+
 namespace tg {
 
 // gpt_heads has a custom head size, normalized heads, biases and scaled frequencies.

@@ -2,6 +2,8 @@
 #pragma once
 #include <doctest/doctest.h>
 #include <tapegrad/autograd/backward.h>
+#include <tapegrad/core/check.h>
+#include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/rng.h>
 #include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/shape_ops.h>
@@ -48,6 +50,13 @@ enum class Store { contiguous, transposed, sliced, strided };
 inline constexpr Store kStores[] = {Store::contiguous, Store::transposed, Store::sliced, Store::strided};
 Tensor stored(const Tensor& x, Store how);
 
+// With another tensor of this name, or without it.
+inline StateDict with_tensor(StateDict all, const std::string& name, const Tensor& t = {}) {
+  all[name] = t;
+  if (!t) all.erase(name);
+  return all;
+}
+
 std::string error_of(const std::function<void()>& f);
 bool has(const std::string& s, std::string_view part);
 size_t count_of(std::string_view text, std::string_view part);
@@ -67,15 +76,21 @@ double gradcheck(const std::function<Tensor(const Tensor&)>& f, const Tensor& at
                  double h = 1e-5);
 double gradcheck(const std::function<Tensor(const Tensor&)>& f, Tensor x);
 
-// Emitted eagerly or lazily: for (bool lazy : {false, true}) { Mode mode(lazy); ... }
-class Mode {
+// f() in a scope: under<LazyScope>([&] { return x * 2.0; }).
+template <class Scope, class F> auto under(F f) {
+  const Scope scope;
+  return f();
+}
+// A scope if asked for. Emitted eagerly or lazily: for (bool lazy : {false, true}) { Mode mode(lazy); ... }
+template <class Scope> class ScopeIf {
  public:
-  explicit Mode(bool lazy) {
-    if (lazy) scope_.emplace();
+  explicit ScopeIf(bool on) {
+    if (on) scope_.emplace();
   }
 
  private:
-  std::optional<LazyScope> scope_;
+  std::optional<Scope> scope_;
 };
+using Mode = ScopeIf<LazyScope>;
 
 }  // namespace tg

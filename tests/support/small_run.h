@@ -9,6 +9,7 @@
 
 #include "support/files.h"
 #include "support/helpers.h"
+#include "support/tiny_gpt.h"
 
 namespace tg {
 

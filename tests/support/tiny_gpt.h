@@ -7,6 +7,12 @@
 
 namespace tg {
 
+// const auto [params, model] = new_gpt(config);
+struct NewGpt {
+  Params params;
+  Gpt model;
+};
+inline NewGpt new_gpt(const GptConfig& c, const Params& p = Params()) { return {p, Gpt(p, c)}; }
 inline GptConfig tiny_gpt() {
   return {.vocab_size = 11, .context = 8, .layers = 2, .heads = 2, .width = 8, .init_std = 0.3};
 }
