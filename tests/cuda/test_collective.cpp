@@ -5,7 +5,6 @@
 #include <tapegrad/cuda/device/rank_parts.h>
 #include <tapegrad/ops/ops.h>
 
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 
 using namespace tg;

@@ -1,18 +1,14 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profiler.h>
-#include <tapegrad/models/gpt/gpt.h>
 #include <tapegrad/models/optim/adamw.h>
 #include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/loss.h>
 #include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/pointwise.h>
 #include <tapegrad/ops/reduce.h>
-#include <tapegrad/ops/shape_ops.h>
 
 #include <limits>
 #include <map>
 
-#include "support/helpers.h"
 #include "support/small_run.h"
 
 using namespace tg;
@@ -20,8 +16,7 @@ using namespace tg;
 TEST_CASE("compile: steps of a GPT, with dropout and a changing rate, are those of eager mode bit for bit") {
   const GptConfig config{.vocab_size = 11, .context = 6, .layers = 1, .heads = 2, .width = 8, .dropout = 0.2};
   const auto train = [&](bool compiled) {
-    const Params params(Device::cuda(), 5);
-    const Gpt model(params, config);
+    const auto [params, model] = new_gpt(config, Params(Device::cuda(), 5));
     AdamW optimiser(params.trainable(), {.lr = 1e-3});
     Rng noise{4}, data{7};
     const TensorFunction step = [&](Inputs x) {
@@ -187,15 +182,15 @@ TEST_CASE("compile: a step that is replayed keeps its memory") {
 TEST_CASE("compile: decoding with a fixed cache is one graph, with the bits of eager mode, and says when it is full") {
   NoGradScope off;
   for (const Positions positions : {Positions::learned, Positions::rope}) {
-    const Params params(Device::cuda(), 5);
-    const Gpt model(params, {.vocab_size = 11,
-                             .context = 9,
-                             .layers = 2,
-                             .heads = 2,
-                             .kv_heads = 1,
-                             .width = 8,
-                             .positions = positions,
-                             .init_std = 0.3});
+    const auto [params, model] = new_gpt({.vocab_size = 11,
+                                          .context = 9,
+                                          .layers = 2,
+                                          .heads = 2,
+                                          .kv_heads = 1,
+                                          .width = 8,
+                                          .positions = positions,
+                                          .init_std = 0.3},
+                                         Params(Device::cuda(), 5));
     KvCache cache = model.make_cache(2, 8), eager = model.make_cache(2, 8);
     const tg::Compiled step = compile([&](Inputs x) { return std::vector{model.forward(x[0], {.cache = &cache})}; });
     const auto ids = [](int64_t a, int64_t b) { return tensor<int64_t>({a, b}, {2}).to(Device::cuda()); };

@@ -1,6 +1,5 @@
 #include <tapegrad/ops/ops.h>
 
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 
 using namespace tg;

@@ -3,12 +3,10 @@
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/nn/fragmented.h>
 #include <tapegrad/models/optim/adamw.h>
-#include <tapegrad/ops/fragments.h>
 #include <tapegrad/ops/ops.h>
 
 #include <functional>
 
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/emulator.h>
@@ -98,8 +96,8 @@ TEST_CASE("fragment_weights: a score that is not finite is named by row and frag
   const Tensor x = on_cuda(tensor<float>(v, {2, 12})), selector = on_cuda(random({3, 4}, 1));
   const std::string device = error_of([&] { values(fragment_weights(x, selector)); });
   const std::string host = error_of([&] { values(fragment_weights(x.to(Device::cpu()), selector.to(Device::cpu()))); });
-  CHECK(has(host, "row 1"));
-  CHECK(has(device, host.substr(0, host.find('\n'))));
+  CHECK_HAS(host, "row 1");
+  CHECK_HAS(device, host.substr(0, host.find('\n')));
 }
 
 TEST_CASE("ten training steps, gradients stored or folded, give the CPU's parameters") {

@@ -1,6 +1,5 @@
 #include <tapegrad/autograd/recompute.h>
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/gemm_file.h>
 #include <tapegrad/cuda/runtime/api.h>
@@ -12,7 +11,6 @@
 #endif
 
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 
 using namespace tg;
@@ -184,8 +182,7 @@ TEST_CASE("one shape with bias at other addresses: the bias of each call counts"
 }
 TEST_CASE("sizes above the library's are split") {
   cuda::GemmOptions o;
-  o.largest = 8;
-  o.largest_batch = 2;
+  o.largest = 8, o.largest_batch = 2;
   const Options options(o);
   for (DType t : kTypes)
     for (bool ta : {false, true})
@@ -197,18 +194,17 @@ TEST_CASE("sizes above the library's are split") {
         CHECK(distance(linear(on_cuda(x), on_cuda(w), on_cuda(bias)), linear(x, w, bias)) < tolerance(t));
       }
   CHECK_OFFERED(cuda::gemm_stats().products > 100);
-  CHECK(has(error_of([&] {
+  CHECK_HAS(error_of([&] {
               o.largest = 0;
               cuda::set_gemm_options(o);
             }),
-            "[gemm] options of 1024 plans, sizes up to 0 and batches up to 2. Each must be 1 or more."));
+            "[gemm] options of 1024 plans, sizes up to 0 and batches up to 2. Each must be 1 or more.");
 }
 
 TEST_CASE("measured algorithms: kept in a file, read again, and the file's damage is said") {
   const TemporaryFile file;
   cuda::GemmOptions o;
-  o.autotune = true;
-  o.file = file.path;
+  o.autotune = true, o.file = file.path;
   const Options options(o);
   const Tensor a = make({16, 24}, 1, DType::f32), b = make({24, 8}, 2, DType::f32), expected = matmul(a, b);
   const Tensor ad = on_cuda(a), bd = on_cuda(b);
@@ -219,7 +215,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   if (cuda::gemm_stats().timed == 0) return;
   CHECK(cuda::gemm_stats().hits == 1);
   const std::string text = file.text();
-  CHECK(has(text, "\"size\":[8,16,24,1]"));
+  CHECK_HAS(text, "\"size\":[8,16,24,1]");
   const auto read_again = [&](bool autotune) {
     o.autotune = autotune;
     cuda::set_gemm_options(o);
@@ -237,7 +233,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   CHECK(s.foreign == 1);
   s = read_again(true);
   CHECK(s.timed == 1);
-  CHECK(has(file.text(), "another "));
+  CHECK_HAS(file.text(), "another ");
   s = read_again(false);
   CHECK(s.from_file == 1);
   CHECK(s.foreign == 1);
@@ -265,9 +261,8 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
     file.write(sealed(damage));
     o.autotune = false;
     cuda::set_gemm_options(o);
-    const std::string e = error_of([&] { matmul(ad, bd); });
-    CHECK(has(e, "[gemm] the file of measured algorithms '" + file.path + "' is damaged: "));
-    CHECK(has(e, "Delete it, or choose another with TG_GEMM_CACHE; TG_AUTOTUNE=1 makes a new one."));
+    CHECK_SAYS(matmul(ad, bd), "[gemm] the file of measured algorithms '" + file.path + "' is damaged: ",
+               "Delete it, or choose another with TG_GEMM_CACHE; TG_AUTOTUNE=1 makes a new one.");
   }
   for (size_t at = text.find("{\"dtype"); at < text.rfind("\n]"); ++at)
     for (int bit = 0; bit < 8; ++bit) {
@@ -298,7 +293,7 @@ TEST_CASE("measured algorithms: kept in a file, read again, and the file's damag
   CHECK(s.foreign == 0);
   std::filesystem::remove(file.path);
   CHECK(shipped(text, true).timed == 1);
-  CHECK(has(file.text(), "\"size\":[8,16,24,1]"));
+  CHECK_HAS(file.text(), "\"size\":[8,16,24,1]");
   o.shipped = {};
 }
 TEST_CASE("measured algorithms that are shipped can be read") {

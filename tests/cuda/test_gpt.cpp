@@ -6,9 +6,7 @@
 #include <tapegrad/ops/loss.h>
 
 #include "support/effort.h"
-#include "support/files.h"
 #include "support/gpt_oracle.h"
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 #include "support/small_run.h"
 
@@ -35,8 +33,7 @@ TrainConfig six_steps() {
   TrainConfig c = tiny_train();
   c.batch = 2;
   c.max_steps = 6;  // one past the warm-up
-  c.eval_every = 0;
-  c.val_fraction = 0.02;
+  c.eval_every = 0, c.val_fraction = 0.02;
   return c;
 }
 struct DeviceRun : Run {
@@ -109,8 +106,7 @@ TEST_CASE("GPT: each tensor of a training step as on the CPU, in f32, f64 and bf
 TEST_CASE("GPT: a step on the device twice is equal in every tensor, dropout and recomputed blocks included") {
   GptConfig g = small_model();
   g.positions = Positions::rope, g.kv_heads = 1, g.activation = Activation::swiglu;
-  const Params weights(Device::cpu(), 4);
-  const Gpt made(weights, g);
+  const auto [weights, made] = new_gpt(g, Params(Device::cpu(), 4));
   const Tensor tokens = tensor<int32_t>({1, 2, 3, 4, 5, 6}, {2, 3}),
                targets = tensor<int32_t>({2, 3, 4, 5, 6, 7}, {2, 3});
   check_within(compare(g, weights.state(), {tokens, targets}, kCuda, kCuda));
@@ -173,9 +169,7 @@ TEST_CASE("training: what diverges on the device is named") {
   GptConfig g = small_model();
   g.init_std = 6e37;
   Run run(six_steps(), g, rhyme(), Device::cuda());
-  const std::string message = error_of(Error::Kind::non_finite, [&] { run.trainer.step(); });
-  CHECK_HAS(message, "[train] the loss of step 1 is");
-  CHECK_HAS(message, "in gpt");
+  CHECK_SAYS_OF(non_finite, run.trainer.step(), "[train] the loss of step 1 is", "in gpt");
 }
 
 TEST_CASE("generation: the tokens of the CPU, with the cache and without, beyond the context too") {

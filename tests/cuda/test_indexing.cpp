@@ -1,11 +1,9 @@
 #include <tapegrad/core/backend/backend.h>
-#include <tapegrad/core/check.h>
 #include <tapegrad/ops/ops.h>
 
 #include <numeric>
 
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 
 using namespace tg;

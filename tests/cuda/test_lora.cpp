@@ -1,4 +1,3 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/models/io/peft.h>
 #include <tapegrad/ops/factories.h>
@@ -7,11 +6,8 @@
 #include <tapegrad/ops/reduce.h>
 
 #include "support/effort.h"
-#include "support/files.h"
 #include "support/gpt_oracle.h"
-#include "support/helpers.h"
 #include "support/small_run.h"
-#include "support/tiny_gpt.h"
 
 using namespace tg;
 
@@ -64,8 +60,7 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
   const GptConfig small{.vocab_size = 128, .context = 8, .layers = 2, .heads = 2, .width = 16};
   std::vector<std::vector<StepRecord>> losses;
   for (const Device d : {Device::cpu(), Device::cuda()}) {
-    const Params base(d, 1);
-    Gpt model(base, small);
+    auto [base, model] = new_gpt(small, Params(d, 1));
     const std::string weights = weights_hash(base);
     const Lora lora = apply_lora(model, base, kConfig);
     Trainer trainer(model, lora.params(), bytes_of(rhyme()), c);
@@ -74,8 +69,7 @@ TEST_CASE("LoRA: adapters are trained on the device, saved, and loaded on the CP
   }
   for (size_t i = 0; i < losses[0].size(); ++i)
     CHECK(losses[1][i].loss == doctest::Approx(losses[0][i].loss).epsilon(1e-4));
-  const Params base(Device(), 1);
-  Gpt model(base, small);
+  auto [base, model] = new_gpt(small, Params(Device(), 1));
   const Lora lora = load_adapter(folder.path, model, base, adapter_layout(small));
   LoraConfig same = lora.config();
   same.targets = kConfig.targets, same.seed = kConfig.seed;

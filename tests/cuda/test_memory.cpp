@@ -1,5 +1,4 @@
 // The pool of blocks, then the allocator: flat after warm-up, a full card, streams, faults.
-#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 
@@ -9,7 +8,6 @@
 #include <thread>
 
 #include "support/alone.h"
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/emulator.h>
@@ -265,7 +263,7 @@ TEST_CASE("the cache is given back by one thread while another records") {
   REQUIRE(recording);
   recording->record();
   other.join();
-  CHECK(has(refused, "[empty_cache] waits for the device, but recorded work runs later."));
+  CHECK_HAS(refused, "[empty_cache] waits for the device, but recorded work runs later.");
   CHECK(recording->launch());
   CHECK(values(y) == values(x));
 }
@@ -294,14 +292,10 @@ TEST_CASE("a full card: what is said, and that all goes on") {
     bytes_on_gpu(12 * kMiB);
   });
   CAPTURE(message);
-  CHECK(has(message, "[allocate] cuda:0 is out of memory: 12.0 MiB more does not fit. The card has "));
-  CHECK(has(message, " are free; "));
-  CHECK(has(message, " are live in tensors of this process, and "));
-  CHECK(has(message, " MiB are cached in blocks of at most "));
-  CHECK(has(message,
-            "Lower the batch size or the context length, recompute activations (checkpoint), or compute in bf16"));
-  CHECK(has(message, "\n    10.0 MiB 'h.0.mlp.w'"));
-  CHECK(has(message, "\n    1.1 MiB by exp"));
+  CHECK_HAS(message, "[allocate] cuda:0 is out of memory: 12.0 MiB more does not fit. The card has ", " are free; ",
+            " are live in tensors of this process, and ", " MiB are cached in blocks of at most ",
+            "Lower the batch size or the context length, recompute activations (checkpoint), or compute in bf16",
+            "\n    10.0 MiB 'h.0.mlp.w'", "\n    1.1 MiB by exp");
   CHECK(memory_stats(kGpu).live == live + 1'200'000);
   CHECK(distance(x, exp(random({300'000}, 1))) < 1e-6);
   weights = {};
@@ -324,9 +318,8 @@ TEST_CASE("a full card: an op that fails says where, and its operands stay") {
   }
   CAPTURE(message);
   CHECK(kept.size() >= 5);
-  CHECK(has(message, "2.0 MiB more for exp does not fit"));
-  CHECK(has(message, fmt::format("\n    {} x 2.0 MiB by exp in gpt.h.3", kept.size())));
-  CHECK(has(message, "\n    in gpt.h.3"));
+  CHECK_HAS(message, "2.0 MiB more for exp does not fit",
+            fmt::format("\n    {} x 2.0 MiB by exp in gpt.h.3", kept.size()), "\n    in gpt.h.3");
   kept.clear();
   CHECK(values(exp(x)) == values(exp(x)));
 }
@@ -393,7 +386,7 @@ TEST_CASE("the emulator sees misuse of blocks that the allocator reuses") {
   for (auto& [name, fault] : cases) {
     const Alone r = run_alone(name);
     CAPTURE_ALL(fault, r.output);
-    CHECK(has(r.output, fault));
+    CHECK_HAS(r.output, fault);
     CHECK(r.status == 0);
   }
 }

@@ -1,5 +1,4 @@
 // Errors, and (TG_CUDA=ON, no GPU needed) that NCCL has every function.
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/comm/communicator.h>
 #include <tapegrad/cuda/nccl/library.h>
 
@@ -12,12 +11,9 @@ using namespace tg::cuda;
 
 TEST_CASE("NCCL is missing: what needs it, and where it is") {
   SharedLibrary none = nccl::library_of("libnccl_none.so.2");
-  const std::string e = error_of([&] { none.function("ncclGetVersion"); });
-  CHECK(has(e, "[cuda] libnccl_none.so.2 cannot be loaded: "));
-  CHECK(has(e, "Several ranks with GPUs need NCCL 2.16 or newer for CUDA 12 or 13."));
-  CHECK(has(e, "apt install libnccl2"));
-  CHECK(has(e, "pip install nvidia-nccl-cu13"));
-  CHECK(has(e, "or add the folder that has it to LD_LIBRARY_PATH."));
+  CHECK_SAYS(none.function("ncclGetVersion"), "[cuda] libnccl_none.so.2 cannot be loaded: ",
+             "Several ranks with GPUs need NCCL 2.16 or newer for CUDA 12 or 13.", "apt install libnccl2",
+             "pip install nvidia-nccl-cu13", "or add the folder that has it to LD_LIBRARY_PATH.");
 }
 TEST_CASE("NCCL is too old") {
   CHECK(nccl::text_of(2804) == "2.8.4");
@@ -27,8 +23,8 @@ TEST_CASE("NCCL is too old") {
   nccl::check_version(22809);
   for (const auto& [version, text] : {std::pair(2804, "2.8.4"), std::pair(21599, "2.15.99")}) {
     const std::string e = error_of([v = version] { nccl::check_version(v); });
-    CHECK(has(e, fmt::format("[comm] NCCL {} is too old. Several ranks with GPUs need NCCL 2.16 or newer", text)));
-    CHECK(has(e, "apt install libnccl2"));
+    CHECK_HAS(e, fmt::format("[comm] NCCL {} is too old. Several ranks with GPUs need NCCL 2.16 or newer", text),
+              "apt install libnccl2");
   }
 }
 #ifdef TG_CUDA_EMULATED

@@ -1,18 +1,12 @@
 #include <tapegrad/core/node.h>
-#include <tapegrad/core/plan/compile.h>
 #include <tapegrad/models/optim/muon.h>
 #include <tapegrad/models/optim/sgd.h>
-#include <tapegrad/ops/factories.h>
 #include <tapegrad/ops/matmul.h>
-#include <tapegrad/ops/pointwise.h>
-#include <tapegrad/ops/reduce.h>
-#include <tapegrad/ops/training/optim_step.h>
 
 #include <memory>
 
 #include "support/bf16_copy.h"
 #include "support/bf16_moments.h"
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 #include "support/split_training.h"
 #include "support/split_weights.h"

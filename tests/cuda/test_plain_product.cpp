@@ -5,7 +5,6 @@
 #ifdef TG_CUDA_EMULATED
 #include <tapegrad/emulator/cublaslt.h>
 #endif
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 #include "support/with_env.h"
 

@@ -1,6 +1,5 @@
 // Counts are exact, times merely ordered. CUPTI numbers nodes as the driver copies them, so it may lose the op of a few
 // kernels of a graph.
-#include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/plan/compile.h>
 #include <tapegrad/core/profile/profile_tables.h>
@@ -111,7 +110,7 @@ TEST_CASE("profiler: kernels of eager ops on the device belong to the op, its ra
     CHECK(std::ranges::count(reports, report) == 1);
 #ifdef TG_CUDA_EMULATED
   REQUIRE(p.notes.size() == 1);
-  CHECK(has(p.notes[0], "emulated"));
+  CHECK_HAS(p.notes[0], "emulated");
 #endif
 }
 TEST_CASE("profiler: copies have their direction, bytes and range") {
@@ -311,9 +310,9 @@ TEST_CASE("profiler: without what a profile can do without it is whole, and a no
   for (int again = 0; again < 2; ++again) {
     const auto clock = profile("cuptiActivityRegisterTimestampCallback"), nodes = profile("cuptiEnableCallback");
     REQUIRE(clock.size() == 2);  // the other: the GPU is emulated
-    CHECK(has(clock[0] + clock[1], "CUPTI refuses the clock of the host, so its own times are shifted to it: "));
+    CHECK_HAS(clock[0] + clock[1], "CUPTI refuses the clock of the host, so its own times are shifted to it: ");
     REQUIRE(nodes.size() == 2);
-    CHECK(has(nodes[0] + nodes[1], "CUPTI refuses to say which op a kernel of a graph belongs to: "));
+    CHECK_HAS(nodes[0] + nodes[1], "CUPTI refuses to say which op a kernel of a graph belongs to: ");
     CHECK(profile("nothing").size() == 1);
   }
   simt::set_cupti(CUPTI_ERROR_INVALID_OPERATION, "cuptiActivityEnable");

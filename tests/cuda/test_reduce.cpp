@@ -1,11 +1,5 @@
-#include "support/helpers.h"
 #include "support/long_sums.h"
 #include "support/on_cuda.h"
-
-#include <tapegrad/ops/factories.h>
-#include <tapegrad/ops/norm.h>
-#include <tapegrad/ops/reduce.h>
-#include <tapegrad/ops/softmax.h>
 
 #include <limits>
 #include <numeric>

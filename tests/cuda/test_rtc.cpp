@@ -9,7 +9,6 @@
 
 #include "support/chain_cases.h"
 #include "support/files.h"
-#include "support/helpers.h"
 #include "support/with_env.h"
 
 using namespace tg;
@@ -111,10 +110,8 @@ TEST_CASE("kernels at run time: where they are kept") {
 TEST_CASE("kernels at run time: what the compiler says of a source that it refuses") {
   const WithEnv cache("TG_CACHE_DIR", "");
   const WithEnv caches("XDG_CACHE_HOME", ""), home("HOME", "");
-  const std::string e = error_of(Error::Kind::cuda, [] { cuda::compile_kernels(kernel_of("not_declared"), 80); });
-  CHECK_HAS(e, "[cuda] NVRTC ");
-  CHECK_HAS(e, " cannot compile a kernel for sm_80: NVRTC_ERROR_COMPILATION");
-  CHECK_HAS(e, "not_declared");
+  CHECK_SAYS_OF(cuda, cuda::compile_kernels(kernel_of("not_declared"), 80), "[cuda] NVRTC ",
+                " cannot compile a kernel for sm_80: NVRTC_ERROR_COMPILATION", "not_declared");
 }
 TEST_CASE("sources of chains depend on structure, and not on sizes or numbers") {
   const auto source = [](int64_t n, double s) {
@@ -126,7 +123,7 @@ TEST_CASE("sources of chains depend on structure, and not on sizes or numbers") 
     return all[0].text;
   };
   CHECK(source(10, 2) == source(11, 3));
-  CHECK(has(source(10, 2), "Exp::f(widen(v"));
+  CHECK_HAS(source(10, 2), "Exp::f(widen(v");
 }
 TEST_CASE("numbers of kernels saturate in their dtype, as a cast does") {
   const auto bits = [](DType t, bool bitwise, double x) { return cuda::number_bits({0, 0, t, bitwise}, x); };

@@ -1,4 +1,3 @@
-#include <tapegrad/core/check.h>
 #include <tapegrad/cuda/runtime/allocator.h>
 #include <tapegrad/cuda/runtime/runtime.h>
 #include <tapegrad/cuda/runtime/staging.h>
@@ -10,7 +9,6 @@
 #include <thread>
 
 #include "support/alone.h"
-#include "support/helpers.h"
 #include "support/on_cuda.h"
 #include "support/small_training.h"
 #ifdef TG_CUDA_EMULATED
@@ -133,10 +131,8 @@ TEST_CASE("pointers: the host's to host memory only, the device's to hand to CUD
   const std::vector<float> v{1, 2, 3};
   Tensor x = tensor<float>(v, {3}, kGpu).label("x");
   for (const auto& e : {error_of([&] { (void)x.data<float>(); }), error_of([&] { (void)x.mutable_data<float>(); })}) {
-    CHECK(has(e, "[data] tensor 'x' (3) f32 on cuda:0 is not in host memory."));
-    CHECK(has(e, "to_vector()"));
-    CHECK(has(e, ".to(Device::cpu())"));
-    CHECK(has(e, "device_data<T>()"));
+    CHECK_HAS(e, "[data] tensor 'x' (3) f32 on cuda:0 is not in host memory.", "to_vector()", ".to(Device::cpu())",
+              "device_data<T>()");
   }
   const Tensor y = x + x;
   std::vector<float> host(3);
@@ -204,18 +200,19 @@ TEST_CASE("the error of a kernel: which op it may be, and every later use repeat
     const size_t at = r.output.find("first: [");
     REQUIRE(at != std::string::npos);
     const std::string first = r.output.substr(at + 7, r.output.find('\n', at) - at - 7);
-    CHECK(has(first, "restart the process"));
+    CHECK_HAS(first, "restart the process");
     if (sync) {
       CHECK(first.starts_with("[exp] "));
       CHECK_FALSE(has(first, "TG_SYNC=1"));
     } else {
-      CHECK(has(first, "Launched since the last synchronisation: tanh x3, exp"));
-      CHECK(has(first, "Run with TG_SYNC=1 to learn which one it was."));
+      CHECK_HAS(first, "Launched since the last synchronisation: tanh x3, exp",
+                "Run with TG_SYNC=1 to learn which one it was.");
     }
     for (const char* use : {"synchronize", "launch", "allocate", "to_vector", "to the device", "empty_cache"})
-      CHECK(has(r.output, fmt::format("\n{}: [cuda] the device cannot be used any more. A kernel failed earlier: {}",
-                                      use, first.substr(0, 60))));
-    CHECK(has(r.output, "\ncpu: 1\n"));
+      CHECK_HAS(r.output,
+                fmt::format("\n{}: [cuda] the device cannot be used any more. A kernel failed earlier: {}", use,
+                            first.substr(0, 60)),
+                "\ncpu: 1\n");
   }
 }
 TEST_CASE("TG_SYNC waits after each op") {
@@ -240,20 +237,17 @@ TEST_CASE("machines without a device: what they lack and the way out") {
     const Alone r = run_alone("*", fmt::format("TG_EMULATE_NO_DEVICE={}", int(error)));
     CAPTURE(r.output);
     CHECK(r.status == 77);
-    CHECK(has(r.output, "[device] cuda:0 was asked for, and there is none: "));
-    CHECK(has(r.output, lacks));
-    CHECK(has(r.output, way_out));
-    CHECK(has(r.output, ". Use the device cpu."));
+    CHECK_HAS(r.output, "[device] cuda:0 was asked for, and there is none: ", lacks, way_out, ". Use the device cpu.");
   }
 }
 TEST_CASE("a GPU without kernels in this build is an Error of the first use, which says what the build is for") {
   const Alone r = run_alone("*", "TG_EMULATE_CAPABILITY=120");
   CAPTURE(r.output);
   CHECK(r.status == 77);
-  CHECK(has(r.output,
+  CHECK_HAS(r.output,
             "skipped: [device] cuda:0 has compute capability 12.0, and this build has kernels for 80-real, 90a-real. "
             "CUDA reports: no kernel image is available for execution on the device (cudaErrorNoKernelImageForDevice). "
-            "Build with -DCMAKE_CUDA_ARCHITECTURES=120-real, or use another device."));
+            "Build with -DCMAKE_CUDA_ARCHITECTURES=120-real, or use another device.");
 }
 ALONE_CASE("blocks have little shared memory") {
   const Tensor x = random({1, 1, 3, 512}, 1).to(kGpu), codes = filled<int8_t>({1000, 1000}, 1).to(kGpu);
@@ -265,15 +259,14 @@ ALONE_CASE("blocks have little shared memory") {
 }
 TEST_CASE("blocks with less shared memory than any tile takes: an Error with the bytes") {
   for (const char* bytes : {"1000", "99999999"})
-    CHECK(
-        has(run_alone("*", fmt::format("TG_EMULATE_SHARED_BYTES={}", bytes)).output, "a number from 49152 to 232448"));
+    CHECK_HAS(run_alone("*", fmt::format("TG_EMULATE_SHARED_BYTES={}", bytes)).output, "a number from 49152 to 232448");
   const Alone r = run_alone(ALONE "blocks have little shared memory", "TG_EMULATE_SHARED_BYTES=65536");
   CAPTURE(r.output);
   CHECK(r.status == 0);
 }
 TEST_CASE("the emulated device says what it is") {
   const std::string text = runtime_of(kGpu).describe(0);
-  CHECK(has(text, fmt::format("emulated GPU (schedule {}; results prove logic, never speed)", simt::schedule())));
+  CHECK_HAS(text, fmt::format("emulated GPU (schedule {}; results prove logic, never speed)", simt::schedule()));
 }
 #endif
 
@@ -328,7 +321,7 @@ TEST_CASE("tensors in static storage end with the process") {
   const Alone r = run_alone(ALONE "tensors outlive main");
   CAPTURE(r.output);
   CHECK(r.status == 0);
-  CHECK(has(r.output, "SUCCESS"));
+  CHECK_HAS(r.output, "SUCCESS");
 }
 TEST_CASE("owners of streams and events move") {
   Stream a, b = std::move(a);

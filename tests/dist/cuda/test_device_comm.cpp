@@ -100,11 +100,11 @@ TEST_CASE("sums under way on devices: several at once, beside kernels, of values
     const LazyScope lazy;
     (void)sums.finish();
   }
-  CHECK(has(error_of([&] {
+  CHECK_HAS(error_of([&] {
               const PendingSums sums = start_all_reduce(on_device, world());
               (void)bits_of(embedding(tensor(std::vector<int64_t>{7}, {1}).to(*d), zeros({2, 2}).to(*d)));
             }),
-            "[embedding] id 7 at position"));
+            "[embedding] id 7 at position");
   in_all_modes(f, on_device, check);
 }
 TEST_CASE("reduce_scatter and all_gather_parts on devices: the bits of the CPU, and bf16 copies") {
@@ -199,21 +199,21 @@ TEST_CASE("NCCL is too old or fails: the op, the call and NCCL's words, on all r
     return error_of([&] { all_reduce(std::array{filled({n}, 1.0f).to(*d)}, comm); });
   };
   simt::set_nccl_version(21505);
-  CHECK(has(error(), "[comm] NCCL 2.15.5 is too old. Several ranks with GPUs need NCCL 2.16 or newer"));
+  CHECK_HAS(error(), "[comm] NCCL 2.15.5 is too old. Several ranks with GPUs need NCCL 2.16 or newer");
   simt::set_nccl_version(22809);
   simt::set_nccl(cuda::nccl::kSystemError, "CommInitRank");
-  CHECK(has(error(), fmt::format("[all_reduce] NCCL: making a communicator of {} ranks, where rank {} has {}, failed: "
+  CHECK_HAS(error(), fmt::format("[all_reduce] NCCL: making a communicator of {} ranks, where rank {} has {}, failed: "
                                  "unhandled system error",
-                                 comm->size(), comm->rank(), *d)));
+                                 comm->size(), comm->rank(), *d));
   const std::tuple<const char*, const char*, int64_t> calls[] = {{"Send", "sending", 2400},
                                                                  {"Recv", "receiving", 2400},
                                                                  {"AllGather", "gathering", 2400},
                                                                  {"Broadcast", "broadcasting", 2401}};
   for (const auto& [function, what, n] : calls) {
     simt::set_nccl(cuda::nccl::kInternalError, function);
-    CHECK(has(error(n), fmt::format("[all_reduce] NCCL: {} failed: internal error: as a test wants. NCCL_DEBUG=WARN in "
+    CHECK_HAS(error(n), fmt::format("[all_reduce] NCCL: {} failed: internal error: as a test wants. NCCL_DEBUG=WARN in "
                                     "the environment says more.",
-                                    what)));
+                                    what));
   }
   simt::set_nccl(cuda::nccl::kSuccess, "");
   const Tensor x = of_rank(world()->rank(), {1001}, DType::f32);
