@@ -54,7 +54,7 @@ TEST_CASE("the ids of the document, with what they handle") {
     CHECK(rows[i].elements == (elements.contains(i) ? std::optional(elements.at(i)) : std::nullopt));
     CHECK(rows[i].samples == (i == 6 ? std::optional(10) : std::nullopt));
     CHECK((rows[i].runs == Runs::lazily) == (i == 16));
-    const DocumentFigure* of = document_figure(wanted[i]);
+    const auto of = document_figure(wanted[i]);
     REQUIRE(of);
     CHECK(of->low < of->point);
     CHECK(of->point < of->high);

@@ -4,7 +4,7 @@
 
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/node.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <cmath>
 #include <numbers>

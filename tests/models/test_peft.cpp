@@ -1,7 +1,7 @@
 // Adapters as folders of PEFT: logits and gradients of PEFT's own (tests/data/make_peft.py), the same bits written
 // again, what its patterns select, damage and refusals; checkpoints of adapters.
 #include <tapegrad/models/io/peft_file.h>
-#include <tapegrad/tapegrad.h>
+#include <tapegrad/tools.h>
 
 #include <set>
 

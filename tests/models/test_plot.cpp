@@ -2,8 +2,8 @@
 // tests/clients/event_files.py reads them by TensorBoard.
 #include <signal.h>
 #include <sys/resource.h>
-#include <tapegrad/models/train/events.h>
 #include <tapegrad/models/tools/plot.h>
+#include <tapegrad/models/train/events.h>
 
 #include <bit>
 #include <cmath>

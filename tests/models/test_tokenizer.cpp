@@ -3,7 +3,6 @@
 
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>
-#include <tapegrad/models/tokenizers/tokenizer.h>
 
 #include <numeric>
 

@@ -3,8 +3,6 @@
 #include <tapegrad/core/rng.h>
 #include <tapegrad/models/tokenizers/bpe.h>
 #include <tapegrad/models/tokenizers/pipeline.h>
-#include <tapegrad/models/tokenizers/bpe.h>
-#include <tapegrad/models/tokenizers/pipeline.h>
 
 #include "support/effort.h"
 #include "support/files.h"
