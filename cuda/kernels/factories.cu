@@ -77,8 +77,8 @@ __global__ void random_values(StepValue<Rng> state, float scale, float shift, fl
 template <op::Distribution D> void random(const op::Random<D>& op, Bufs, Bufs out, Context& c) {
   const int64_t n = out[0].numel();
   if (n == 0) return;
-  const bool tg::detail::uniform = D == op::Distribution::uniform;
-  const float scale = tg::detail::uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
+  const bool uniform = D == op::Distribution::uniform;
+  const float scale = uniform ? float(op.b) - float(op.a) : float(op.b), shift = float(op.a);
   const StepValue<Rng> state(op, [](const op::Random<D>& now) { return now.rng; });
   visit_float(out[0].dtype(), [&]<class T>() {
     T* y = out[0].data<T>();
