@@ -40,6 +40,7 @@ struct Value : Counted<Value> {
   std::atomic<uint32_t> runner = 0;  ///< ValueReader::id of the thread computing it
   bool tracked = false;              ///< keeps its producer
   bool lent = false;                 ///< Out::live may give it an owner
+  bool was_read = false;             ///< a former value, whose layout threads may still read
   Ref<Value> bf16_copy;              ///< elements in bf16 by cast_parameter() (core/engine/bf16_copy.h)
   explicit Value(const Layout&);
   Value(const Layout&, Ref<Storage>);  ///< the current elements

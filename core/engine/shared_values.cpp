@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -20,8 +21,6 @@ namespace {
 struct Readers {
   std::mutex writing;  // also guards the others
   std::vector<ValueReader*> all, unused;
-  std::vector<Ref<Value>> old{4096};
-  size_t next = 0;
   uint32_t next_id = 0;
 };
 Readers& readers() {
@@ -144,10 +143,14 @@ Value* WritesValues::owned(Out& o) const {
 }
 void WritesValues::replace(Variable& v, Ref<Value> next) {
   UpdatesElsewhere::note(v);
-  std::swap(v.value, next);
-  if (!others_ || !next || next.use_count() > 1) return;
-  next->storage = nullptr, next->producer = nullptr, next->bf16_copy = nullptr;
-  std::swap(readers().old[readers().next++ % readers().old.size()], next);
+  if (others_ && v.value) v.value->was_read = true;
+  v.value = std::move(next);  // one store: no reader sees null
+}
+void retire(Value* v) {
+  v->storage = nullptr, v->producer = nullptr, v->bf16_copy = nullptr;
+  static std::array<std::atomic<Value*>, 4096> former;
+  static std::atomic<size_t> count = 0;
+  delete former[count.fetch_add(1, std::memory_order_relaxed) % former.size()].exchange(v, std::memory_order_acq_rel);
 }
 
 std::atomic<uint32_t> UpdatesElsewhere::active_ = 0;

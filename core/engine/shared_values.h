@@ -67,7 +67,6 @@ class WritesValues {
   WritesValues();
   ~WritesValues();
   WritesValues(const WritesValues&) = delete;
-  // The layout of the old value stays readable for some thousand updates: sizes are read without a lock.
   void replace(Variable&, Ref<Value>);
   bool others() const { return others_; }  // whether a second thread has read variables
   ValueReader& thread() const { return reader_; }
@@ -81,6 +80,9 @@ class WritesValues {
   bool others_;
 };
 bool several_readers();
+// Frees a former value of a variable but for its layout, which stays readable for some thousand updates: sizes are read
+// without a lock.
+void retire(Value*);
 
 // Notes updates by threads without a trace while another thread traces a function.
 class UpdatesElsewhere {

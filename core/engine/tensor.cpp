@@ -67,7 +67,8 @@ void Value::dispose(const Value* v) {
     const detail::ReadsValues reads;
     return dies(*v);
   };
-  if (v->lent && v->producer ? alone_dies() : dies(*v)) delete v;
+  if (!(v->lent && v->producer ? alone_dies() : dies(*v))) return;
+  v->was_read ? detail::retire(const_cast<Value*>(v)) : delete v;
 }
 
 Tensor::Tensor(Ref<Value> v) : var_(make_ref<Variable>(next_ids(), std::move(v), false)) {

@@ -1,4 +1,4 @@
-// The table "Threads" of core/README.md.
+// The table "Threads" of core/README.md. Not for the thread sanitizer: sizes are read without a lock.
 #include <tapegrad/tapegrad.h>
 
 #include <atomic>
@@ -29,7 +29,6 @@ template <class F> std::vector<std::string> errors_of_both(F f) {
 }
 }  // namespace
 
-// Not for the thread sanitizer: sizes are read without a lock.
 TEST_CASE("a KvCache is shared: an Error, or one pass after the other") {
   const Params params(Device(), 9);
   const Gpt model(params, tiny());
@@ -51,7 +50,7 @@ TEST_CASE("a KvCache is shared: an Error, or one pass after the other") {
   for (const int64_t layer : {0, 1, 0, 0}) cache.append(layer, pair());
   CHECK_SAYS(cache.append(1, pair()), "[kv_cache] layer 1 would hold 2 positions, and layer 0 holds 3");
 }
-TEST_CASE("two threads use one Params at once") {
+TEST_CASE("one Params is shared") {
   for (int round = 0; round < 50; ++round) {
     const Params params(Device(), 9);
     const auto errors = errors_of_both([&](size_t i) {
