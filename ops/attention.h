@@ -9,7 +9,7 @@ namespace tg {
 
 /// Options of attention(). Query i of sequence b sees keys j < lengths[b] and, if causal, j <= starts[b] + i.
 struct AttentionOptions {
-  bool causal = false;  ///< without query_starts, query i sees j <= i + Tk - Tq
+  bool causal = false;  ///< no query_starts: query i sees j <= i + Tk - Tq
   double scale = 0;     ///< factor of the scores; 0 means 1 / sqrt(HS)
   /// (B) i32 or i64: the number of keys per sequence, 0 to Tk; the rest is padding, not read. Empty: Tk.
   Tensor kv_lengths = {};

@@ -98,7 +98,7 @@ template <class T> struct AdamWNumbers {
   }
 };
 
-/// The numbers of a tensor's SGD step: computed in double, used in T.
+/// Factors of a tensor's SGD step: computed in double, used in T.
 template <class T> struct SgdNumbers {
   T momentum, decay;
   struct Now {

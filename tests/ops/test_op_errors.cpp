@@ -182,7 +182,7 @@ TEST_CASE("a precision ends with its scope and is the thread's own; products of 
       const MatmulPrecisionScope inner(highest);
       CHECK(product(DType::f32) == f32);
     }
-    CHECK(bits_of(matmul(x, w, {.precision = highest})) == f32);  // for one product
+    CHECK(bits_of(matmul(x, w, {.precision = highest})) == f32);  // one product
     std::thread([&] { CHECK(matmul_precision() == highest); }).join();
   }
   CHECK(matmul_precision() == highest);
