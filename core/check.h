@@ -15,11 +15,11 @@ class Tensor;
 std::string to_string(const Layout&);
 std::string describe(const Tensor&);
 namespace detail {
-std::string about_empty();  // for messages, after "an empty tensor"
+std::string about_empty();  // message part after "an empty tensor"
 }
 
-/// Throws an Error of `kind` with a formatted message unless `cond` holds. It checks callers, so it is always on. The
-/// arguments are evaluated only on failure.
+/// Throws an Error of `kind` with a formatted message unless `cond` holds. Always on; evaluates arguments only on
+/// failure.
 #define TG_CHECK(cond, kind, ...)                                              \
   do {                                                                         \
     if (!(cond)) [[unlikely]]                                                  \

@@ -18,7 +18,7 @@ struct Device {
   Backend backend = Backend::cpu;
   int8_t index = 0;
   static Device cpu() { return {}; }
-  /// The CUDA device with this number; an Error outside of [0, 127]. The device need not exist: see has_device().
+  /// The CUDA device with this number, which may be missing; an Error outside of [0, 127].
   static Device cuda(int index = 0);
   /// The device of "cpu", "cuda" or "cuda:1"; an Error for any other text.
   static Device parse(std::string_view text);

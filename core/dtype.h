@@ -31,7 +31,7 @@ enum class DType : uint8_t { f64, f32, f16, bf16, i64, i32, i8, u16, u8, boolean
 inline constexpr int kDTypes = 10;
 
 namespace detail {
-template <class T> struct DTypeOf;  // undefined unless T is an element type
+template <class T> struct DTypeOf;  // element types only
 #define TG_X(T, d, name) \
   template <> struct DTypeOf<T> : std::integral_constant<DType, DType::d> {};
 TG_DTYPES(TG_X)
@@ -48,7 +48,7 @@ template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
     TG_DTYPES(TG_X)
 #undef TG_X
   }
-  return f.template operator()<bool>();  // not reached
+  return f.template operator()<bool>();  // unreachable
 }
 
 /// Whether d is f64, f32, f16 or bf16.
@@ -56,8 +56,8 @@ constexpr bool is_float(DType d) { return d <= DType::bf16; }
 /// Whether d is i64 or i32.
 constexpr bool is_index(DType d) { return d == DType::i32 || d == DType::i64; }
 
-/// Calls `f.template operator()<T>()` for f64, f32 or bf16, the dtypes that ops compute in. The caller has checked d
-/// (ops/check.h): others are taken for bf16.
+/// Calls `f.template operator()<T>()` for f64, f32 or bf16. The caller has checked d (ops/check.h): others count as
+/// bf16.
 template <class F> void visit_float(DType d, F&& f) {
   if (d == DType::f64)
     f.template operator()<double>();
@@ -66,16 +66,14 @@ template <class F> void visit_float(DType d, F&& f) {
   else
     f.template operator()<bf16>();
 }
-/// Calls `f.template operator()<T>()` for i64 or i32, the dtypes of indices. The caller has checked d (ops/check.h):
-/// others are taken for i32.
+/// Calls `f.template operator()<T>()` for i64 or i32. The caller has checked d: others count as i32.
 template <class F> void visit_index(DType d, F&& f) {
   if (d == DType::i64)
     f.template operator()<int64_t>();
   else
     f.template operator()<int32_t>();
 }
-/// Calls `f.template operator()<T>()` for i64, i32, f64, f32 or bf16, the dtypes of arithmetic. The caller has checked
-/// d: others are taken for bf16.
+/// Calls `f.template operator()<T>()` for i64, i32, f64, f32 or bf16. The caller has checked d: others count as bf16.
 template <class F> void visit_number(DType d, F&& f) { is_index(d) ? visit_index(d, f) : visit_float(d, f); }
 
 /// Bytes of one element.
@@ -85,8 +83,7 @@ std::string_view name_of(DType);
 /// The dtype of a name that name_of() returns; an Error lists the names.
 DType dtype_from_name(std::string_view name);
 
-/// Calls `f.template operator()<U>()` with the unsigned integer U of the element size. For kernels that only move
-/// elements.
+/// Calls `f.template operator()<U>()` for an unsigned integer U of the element size: kernels that move elements.
 template <class F> void visit_size(DType d, F&& f) {
   switch (size_of(d)) {
     case 1: return f.template operator()<uint8_t>();

@@ -13,10 +13,10 @@
 
 namespace tg {
 
-/// The exception of the library. what() is the message; programs react to kind().
+/// tapegrad's exception. what() is the message; programs react to kind().
 class Error : public std::runtime_error {
  public:
-  /// The category. `state` is a call at the wrong time; `internal` is a bug of the library.
+  /// The category. `state`: a call at the wrong time; `internal`: a bug of tapegrad.
   enum class Kind {
     shape,
     dtype,
@@ -37,7 +37,7 @@ class Error : public std::runtime_error {
   Error(Kind kind, const std::string& what, bool scoped = false)
       : std::runtime_error(what), kind_(kind), scoped_(scoped) {}
   Kind kind() const { return kind_; }
-  bool scoped() const { return scoped_; }  ///< whether what() already names the scope
+  bool scoped() const { return scoped_; }
 
  private:
   Kind kind_;
@@ -46,9 +46,9 @@ class Error : public std::runtime_error {
 
 namespace detail {
 [[noreturn]] void fail(Error::Kind, std::string what);
-// The line that last read a gradient that backward() did not reach, in this thread.
+// The line of this thread that last read a gradient backward() did not reach.
 extern constinit thread_local std::source_location t_unreached;
-// Runs f(), and adds the caller's place, "called at train.cpp:31", to its Errors unless they have one.
+// Adds "called at train.cpp:31" to f()'s Errors, once.
 [[noreturn]] void add_place(const Error&, const std::source_location&, const char* what);
 template <class F> auto called_at(const std::source_location& where, F&& f, const char* what = "called") {
   try {

@@ -26,9 +26,9 @@ struct f16 {
     const uint32_t u = __builtin_bit_cast(uint32_t, x), sign = u >> 16 & 0x8000u, mag = u & 0x7fffffffu;
     if (mag > 0x7f800000u) {
       bits = 0x7fff;
-    } else if (mag >= 0x477ff000u) {  // rounds to 65 536 or more
+    } else if (mag >= 0x477ff000u) {  // rounds to >= 65 536
       bits = uint16_t(sign | 0x7c00u);
-    } else if (mag < 0x38800000u) {  // subnormal: + 0.5 rounds the fraction into the low bits
+    } else if (mag < 0x38800000u) {  // subnormal: + 0.5 rounds into the low bits
       bits = uint16_t(sign | (__builtin_bit_cast(uint32_t, __builtin_bit_cast(float, mag) + 0.5f) - 0x3f000000u));
     } else {
       bits = uint16_t(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1u)) >> 13));

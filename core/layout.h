@@ -8,14 +8,14 @@
 
 namespace tg {
 
-/// The elements of a value within its storage. Strides and offset count elements.
+/// A value's place in its storage; strides and offset count elements.
 struct Layout {
   Shape shape;
   Strides strides;
   int64_t offset = 0;
   DType dtype = DType::f32;
   Device device;
-  /// At least 0: the output is a view of that input's storage, and no kernel runs.
+  /// >= 0: a view of that input's storage, no kernel.
   int8_t aliases_input = -1;
 
   /// Row-major order without gaps.
@@ -25,7 +25,7 @@ struct Layout {
     return l;
   }
   int64_t numel() const { return shape.product(); }
-  /// Bytes of the elements, each counted once, without gaps.
+  /// Bytes of distinct elements, without gaps.
   size_t bytes() const { return size_t(numel()) * size_of(dtype); }
   bool is_contiguous() const {
     int64_t want = 1;
@@ -38,7 +38,7 @@ struct Layout {
 std::string to_string(const Layout&);
 
 namespace detail {
-/// Strides that read `in`, broadcast, as shape `to`: 0 along repeated dimensions.
+/// Strides that broadcast `in` to shape `to`: 0 along repeated dimensions.
 inline Strides broadcast_strides(const Layout& in, const Shape& to) {
   Strides r = Strides::filled(to.size(), 0);
   const size_t skip = to.size() - in.shape.size();

@@ -17,7 +17,7 @@
 
 namespace tg::math {
 namespace detail {
-// std::bit_cast is not callable on the device, and is not inlined without optimisation.
+// Device code cannot call std::bit_cast, which is also not inlined without optimisation.
 TG_HD_INLINE uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 TG_HD_INLINE float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
 
@@ -28,7 +28,7 @@ TG_HD_INLINE float abs(float x) { return float_of(bits_of(x) & ~kSign); }
 TG_HD_INLINE float with_sign_of(float magnitude, float x) {
   return float_of(bits_of(magnitude) | (bits_of(x) & kSign));
 }
-// Integer masks: a select of floats may become a branch where floating-point traps are respected.
+// Integer masks: a select of floats may become a branch if traps are respected.
 TG_HD_INLINE float blend(uint32_t mask, float yes, float no) {
   return float_of((bits_of(yes) & mask) | (bits_of(no) & ~mask));
 }
@@ -42,19 +42,19 @@ TG_HD_INLINE float fma(float a, float b, float c) {
 #ifdef __CUDA_ARCH__
   return __fmaf_rn(a, b, c);
 #else
-  // Without such an instruction this calls fmaf, with the same bits.
+  // Otherwise calls fmaf, with the same bits.
   return __builtin_fmaf(a, b, c);
 #endif
 }
-// a * b + c. kExact: rounded once on every target. Otherwise the compiler chooses whether to contract.
+// a * b + c. kExact: rounded once on every target. Otherwise the compiler may contract.
 template <bool kExact> TG_HD_INLINE float mad(float a, float b, float c) {
   if constexpr (kExact)
     return fma(a, b, c);
   else
     return a * b + c;
 }
-// Horner's rule, lowest coefficient first. All coefficients in this file are minimax fits of the relative error. They
-// were rounded to float one at a time, lowest first, and the rest was refitted each time.
+// Horner's rule, lowest coefficient first. Coefficients here are minimax fits of the relative error, rounded to float
+// one at a time from the lowest, refitting the others.
 template <bool kExact> TG_HD_INLINE float poly(float, float c0) { return c0; }
 template <bool kExact, class... C> TG_HD_INLINE float poly(float x, float c0, C... c) {
   return mad<kExact>(x, poly<kExact>(x, c...), c0);
@@ -63,13 +63,13 @@ template <bool kExact, class... C> TG_HD_INLINE float poly(float x, float c0, C.
 // kLn2Hi has 9 bits, so n * kLn2Hi is exact for |n| < 2^15.
 constexpr float kLn2Hi = 0.693359375f, kLn2Lo = -2.12194440e-4f;
 
-// e^x = 2^n (1 + q) with |q| < 0.42, for |x| < 2^14. q is accurate even when it is tiny.
+// e^x = 2^n (1 + q) with |q| < 0.42, for |x| < 2^14. q is accurate even if tiny.
 struct ExpParts {
   float q;
   int32_t n;
 };
 TG_HD_INLINE ExpParts exp_parts(float x) {
-  constexpr float kMagic = 0x1.8p23f;  // adding it rounds to an integer, in the low bits
+  constexpr float kMagic = 0x1.8p23f;  // adding rounds to an integer in the low bits
   const float t = x * 1.44269504f + kMagic;
   const float n = t - kMagic;
   const float r = (x - n * kLn2Hi) - n * kLn2Lo;
@@ -101,8 +101,8 @@ template <bool kExact> TG_HD_INLINE void sincos_quadrant(float r, uint32_t quadr
   c = float_of(bits_of(blend(swap, sine, cosine)) ^ ((quadrant + 1u) & 2u) << 30);
 }
 
-// The two halves of pow(), in double with errors below 1e-11. Series suffice, because pow is rare.
-// Natural logarithm of a float >= 0, denormals included: 2 atanh(s) with s = (m - 1) / (m + 1), |s| <= 1/5.
+// The two halves of pow(), in double with errors below 1e-11. Series suffice: pow is rare. Natural logarithm of a float
+// >= 0, denormals included: 2 atanh(s) with s = (m - 1) / (m + 1), |s| <= 1/5.
 TG_HD_INLINE double log_of_float(float a) {
   const uint64_t u = __builtin_bit_cast(uint64_t, double(a));
   const auto k = int64_t(u - 0x3fe5555555555555u) >> 52;  // a = 2^k m with m in [2/3, 4/3)
@@ -111,7 +111,7 @@ TG_HD_INLINE double log_of_float(float a) {
   p = p * z + 1.0 / 15, p = p * z + 1.0 / 13, p = p * z + 1.0 / 11, p = p * z + 1.0 / 9;
   p = p * z + 1.0 / 7, p = p * z + 1.0 / 5, p = p * z + 1.0 / 3;
   const double y = double(int32_t(k)) * 0.69314718055994530942 + (2 * s + 2 * s * z * p);
-  const double special = double(select(a == 0.0f, -infinity(), a));  // infinity and NaN unchanged
+  const double special = double(select(a == 0.0f, -infinity(), a));
   const float inf = infinity();
   return select((a > 0.0f) & (a < inf), y, special);
 }
@@ -136,7 +136,7 @@ TG_HD_INLINE float exp(float x) {
   x = detail::select(x > 89.0f, 89.0f, x);
   x = detail::select(x < -104.0f, -104.0f, x);
   const auto [q, n] = detail::exp_parts(x);
-  // Two factors, because n may be 128 or -150; the first product is exact.
+  // n may be 128 or -150: two factors, whose first product is exact.
   return (1.0f + q) * detail::power_of_two(n >> 1) * detail::power_of_two(n - (n >> 1));
 }
 TG_HD_INLINE double exp(double x) { return std::exp(x); }
@@ -159,7 +159,7 @@ TG_HD_INLINE double log(double x) { return std::log(x); }
 /// @{
 TG_HD_INLINE float log1p(float x) {
   const float u = 1.0f + x;
-  const float lost = (x - (u - 1.0f)) / u;  // rounding error of the sum, to first order
+  const float lost = (x - (u - 1.0f)) / u;  // first-order rounding error of the sum
   const float y = log(u) + detail::select((u > 0.0f) & (u < detail::infinity()), lost, 0.0f);
   return detail::select(u == 1.0f, x, y);
 }
@@ -186,7 +186,7 @@ TG_HD_INLINE float erf(float x) {
   const float z = a * a;
   const float small = detail::poly<false>(z, 0.128379166f, -0.376126289f, 0.112836257f, -0.0268557277f, 0.00519238133f,
                                           -0.000804930518f, 7.99380214e-05f);
-  const float t = detail::select(a > 4.0f, 4.0f, a);  // erfc(4) is less than half an ulp of 1
+  const float t = detail::select(a > 4.0f, 4.0f, a);  // erfc(4) < half an ulp of 1
   const float g = detail::poly<false>(t, -0.000203407297f, -1.1276437f, -0.637235999f, -0.103884384f, 0.0222041216f,
                                       -0.00303748227f, 0.00019535044f);
   const auto [q, n] = detail::exp_parts(g);
@@ -218,8 +218,8 @@ TG_HD_INLINE void sincos_reduced(double x, float& s, float& c) {
   sincos_quadrant<false>(r, uint32_t(__builtin_bit_cast(uint64_t, t)), s, c);
 }
 }  // namespace detail
-/// s = sin(x), c = cos(x), x in radians, reduced in double. 1.6 ulp for |x| < 2^29. NaN for larger |x|, where adjacent
-/// floats are ten periods apart, for infinities and NaN.
+/// s = sin(x), c = cos(x), x in radians, reduced in double. 1.6 ulp for |x| < 2^29. NaN for larger |x| (adjacent floats
+/// are ten periods apart), infinities and NaN.
 TG_HD_INLINE void sincos(float x, float& s, float& c) {
   detail::sincos_reduced(double(detail::select(detail::abs(x) < 0x1p29f, x, detail::nan())), s, c);
 }
@@ -276,7 +276,7 @@ TG_HD_INLINE int64_t abs(int64_t x) { return x < 0 ? -x : x; }
 /// round() rounds to nearest, ties to even; floor() rounds down. Infinities, NaN and -0 are unchanged.
 /// @{
 TG_HD_INLINE float round(float x) {
-  const float a = detail::abs(x), r = (a + 0x1p23f) - 0x1p23f;  // from 2^23 up all floats are whole
+  const float a = detail::abs(x), r = (a + 0x1p23f) - 0x1p23f;  // floats >= 2^23 are whole
   return detail::with_sign_of(detail::select(a < 0x1p23f, r, a), x);
 }
 TG_HD_INLINE double round(double x) { return std::rint(x); }
@@ -294,9 +294,9 @@ TG_HD_INLINE float pow(float x, float y) {
   const float inf = detail::infinity();
   const double l = detail::log_of_float(detail::abs(x));
   const double r = detail::exp_to_float(double(y) * l);
-  const float whole = detail::abs(y);  // from 2^24 up all floats are even numbers
+  const float whole = detail::abs(y);  // floats >= 2^24 are even
   const double h = 0.5 * double(detail::select(whole < 0x1p25f, whole, 0x1p25f));
-  constexpr double kMagic = 0x1.8p52;  // rounds to an integer
+  constexpr double kMagic = 0x1.8p52;
   const bool is_even = (h + kMagic) - kMagic == h, is_whole = (2 * h + kMagic) - kMagic == 2 * h;
   const float magnitude = float(r);
   const bool negative = detail::bits_of(x) >> 31;
@@ -309,8 +309,8 @@ TG_HD_INLINE float pow(float x, float y) {
 TG_HD_INLINE double pow(double x, double y) { return y == 2.0 ? x * x : std::pow(x, y); }
 /// @}
 
-/// The same bits on every processor, compiler and contraction setting: each sum of a product is an explicit fma, and
-/// every other operation cannot be contracted or is exact.
+/// The same bits on every processor, compiler and contraction setting: explicit fma, otherwise exact or uncontractible
+/// operations.
 namespace exact {
 /// Natural logarithm of a positive normal number.
 TG_HD_INLINE float log(float x) { return detail::log_normal<true>(x, 0.0f); }

@@ -1,6 +1,6 @@
 /// @file
 /// ObserveScope: shows a program the result of each op, for comparisons (models/tools/compare.h) and statistics of
-/// activations. It cannot change values.
+/// activations.
 #pragma once
 #include <tapegrad/core/scope.h>
 #include <tapegrad/core/tensor.h>
@@ -11,17 +11,17 @@ namespace tg {
 
 /// One output of one op.
 struct Observed {
-  /// The scope of the call: "gpt.h.3.mlp.fc". Gradient ops have that of their forward op.
+  /// The scope of the call: "gpt.h.3.mlp.fc". Gradient ops have their forward op's.
   const Scope* scope;
   std::string_view op;
-  size_t output;        ///< output number
-  const Tensor& value;  ///< the output
+  size_t output;
+  const Tensor& value;
 };
-/// The function that is called for each output.
+/// Called for each output.
 using Observer = std::function<void(const Observed&)>;
 
-/// While it lives, `see` gets each output of each op that the calling thread calls, in order, right after the call.
-/// Views, in-place updates and all-reduces are left out. An op that a backend composes from simpler ops counts as one,
+/// `see` gets each output of each op that the thread calls, in order, after the call.
+/// It skips views, in-place updates and all-reduces. An op that a backend composes from simpler ops counts as one,
 /// so the order is the same on every backend. Ops that `see` calls are not observed.
 ///
 /// Use it in eager runs: a lazy value is computed when `see` reads it. A tensor that `see` keeps holds its memory.

@@ -15,10 +15,9 @@
 
 namespace tg {
 
-/// A set of inputs or outputs of an op: bit i is number i, bit 31 all from 31 on. Members of a long list are thus kept
-/// all or not at all.
+/// A set of inputs or outputs of an op: bit i is number i, bit 31 all from 31 on.
 using Mask = uint32_t;
-/// The set of these numbers: mask_of(0, 2).
+/// The set of these numbers.
 template <std::integral... I> constexpr Mask mask_of(I... i) {
   return ((Mask(1) << (size_t(i) < 31 ? size_t(i) : 31)) | ... | 0u);
 }
@@ -40,7 +39,7 @@ struct StructuralHash {
   }
   bool operator==(const StructuralHash&) const = default;
 };
-/// The hash of StructuralHash as a key of std::unordered_map.
+/// StructuralHash's hash for std::unordered_map.
 struct StructuralHasher {
   size_t operator()(const StructuralHash& k) const { return k.a; }
 };
@@ -49,18 +48,17 @@ namespace detail {
 [[noreturn]] void fail_buf_dtype(const Layout&, DType read_as);
 [[noreturn]] void fail_buf_size(const Layout&, size_t bytes);
 }  // namespace detail
-/// A kernel's view of a value. A kernel cannot emit, keep or differentiate anything.
+/// A kernel's view of a value.
 struct Buf {
   const Layout* layout;
   std::byte* bytes;
-  /// The first element; the others follow by the strides. An Error unless T is the dtype.
+  /// The first element; strides give the others. An Error unless T is the dtype.
   template <class T> [[gnu::always_inline]] T* data() const {
     if (layout->dtype != dtype_of<std::remove_const_t<T>>()) [[unlikely]]
       detail::fail_buf_dtype(*layout, dtype_of<std::remove_const_t<T>>());
     return reinterpret_cast<T*>(bytes) + layout->offset;
   }
-  /// The first element as U, any type of the element size, for kernels that only move elements. An Error for another
-  /// size.
+  /// The first element as U of the same size, for kernels that move elements; else an Error.
   template <class U> [[gnu::always_inline]] U* raw() const {
     if (size_of(layout->dtype) != sizeof(U)) [[unlikely]]
       detail::fail_buf_size(*layout, sizeof(U));
@@ -76,14 +74,14 @@ struct Buf {
 /// The inputs or outputs of a kernel.
 using Bufs = std::span<const Buf>;
 namespace detail {
-// Checks for for_each and for_each_row (cpu/kernel.h, cuda/kernel.h). An Error says what does not fit.
+// Checks of for_each and for_each_row (cpu/kernel.h, cuda/kernel.h).
 void check_elements(Bufs in, const Buf& out);
 void check_rows(Bufs in, const Buf& out);
 }  // namespace detail
 /// The device of a kernel call, and memory for its duration.
 struct Context {
   Device device;
-  std::string_view op;  ///< its name, for errors of launches
+  std::string_view op;  ///< op name, for launch errors
   Context() = default;
   Context(Device d, std::string_view name) : device(d), op(name) {}
   ~Context() {
@@ -93,7 +91,7 @@ struct Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   /// Memory for intermediate results: uninitialised, on the device, 64-byte aligned (256 on CUDA); null for 0 elements.
-  /// It is valid until the kernel returns, and on CUDA for all its work in stream(); recorded kernels keep theirs. Only
+  /// It is valid until the kernel returns, and on CUDA for all its work in stream(); recorded kernels keep it. Only
   /// the thread that runs the kernel may call it. An Error when memory is exhausted.
   /// @{
   void* scratch(size_t bytes);
@@ -118,43 +116,40 @@ using Layouts = SmallVec<Layout, 3>;
 
 /// How the engine runs an op. Adjacent pointwise ops can be one kernel; views run none.
 enum class OpKind : uint8_t { opaque, pointwise, view };
-/// Optional properties of an op, which save memory and time.
+/// An op's optional properties.
 struct Traits {
   OpKind kind = OpKind::opaque;
-  /// Inputs whose storage an output of equal layout may reuse. The kernel must then read element i before it writes
-  /// element i.
+  /// Inputs whose storage an output of equal layout may reuse. The kernel reads element i before it writes it.
   Mask may_alias = 0;
-  /// Output k may reuse the storage of input k and of no other, by the rule of may_alias, which is then ignored. Ops on
-  /// lists of tensors use it.
+  /// Output k may reuse input k's storage only, by may_alias's rule, which is then ignored. For ops on lists of
+  /// tensors.
   bool updates_in_place = false;
-  /// The op draws random numbers, or key() leaves out some attributes. Uses with equal inputs and keys may differ, so
-  /// they are never merged.
+  /// The op draws random numbers, or key() lacks attributes: equal inputs and keys are never merged.
   bool dynamic_attributes = false;
-  /// Infinities in the outputs are intended; AnomalyScope accepts them.
+  /// AnomalyScope accepts infinite outputs.
   bool may_be_infinite = false;
-  /// The op exchanges data with other processes, which must call it in the same order. Lazy and compiled programs run
-  /// such ops in the order of emit(), each as soon as all ops before it have run, and never merge them.
+  /// The op exchanges data with other processes, which call it in the same order. Lazy and compiled programs never
+  /// merge such ops, and run them in the order of emit(), each as soon as all earlier ops ran.
   bool communicates = false;
-  /// The kernel returns while its work still uses inputs and outputs. Another op waits for it, and reads all of them,
-  /// so that their memory stays allocated. A run that fails in between calls detail::wait_for_async().
+  /// The kernel returns while its work still uses inputs and outputs. Another op finishes it, and reads all of them, so
+  /// that memory stays allocated. A run that fails in between calls detail::wait_for_async().
   bool asynchronous = false;
-  /// The op costs about as much as reading its inputs, so RecomputeScope recomputes it. Pointwise ops need not set it.
+  /// Costs about as much as reading the inputs: RecomputeScope recomputes it. Implied for pointwise ops.
   bool cheap_to_recompute = false;
 };
 
 /// A pointwise op as device code, for chains compiled to one kernel (cuda/jit/chain.h).
 struct Expression {
   /// A C++ expression: $0, $1 and $2 are the inputs, \#0 and \#1 the numbers. It depends only on what key() hashes, and
-  /// is never freed. Empty if the op has no such form.
+  /// is never freed. Empty: none.
   std::string_view text = {};
-  /// The values of \#0 and \#1, converted to the dtype of input 0 with saturation. They may change every step, so they
-  /// are not in the text.
+  /// The values of \#0 and \#1, saturated to the dtype of input 0. They may change each step.
   std::array<double, 2> numbers = {};
-  /// The expression works on stored elements. Otherwise bf16 elements become f32 before it and bf16 after it.
+  /// Works on stored elements; otherwise bf16 becomes f32 before and bf16 after.
   bool bitwise = false;
 };
 
-/// A set of dtypes. An op lists those of its inputs: `static constexpr DTypes kDTypes{DType::f32, DType::f64};`.
+/// A set of dtypes, for an op's inputs: `static constexpr DTypes kDTypes{DType::f32, DType::f64};`.
 class DTypes {
  public:
   constexpr DTypes() = default;
@@ -170,8 +165,8 @@ class DTypes {
 
 /// The minimal work of one run of an op.
 struct OpWork {
-  int64_t read = 0, written = 0;  ///< bytes, each element once, also if broadcast
-  double multiply_adds = 0;       ///< of matrix products, without masked elements
+  int64_t read = 0, written = 0;  ///< bytes of distinct elements
+  double multiply_adds = 0;       ///< matrix products', without masked elements
 };
 class WorkScope;
 namespace detail {
@@ -184,54 +179,50 @@ struct Op;
 struct Rng;
 /// A shared, immutable op.
 using OpPtr = Ref<const Op>;
-/// An operation. Attributes are members, and do not change after emit(). Authors derive from OpOf.
+/// An operation; members are its attributes, constant after emit(). Authors derive from OpOf.
 ///
 /// vjp() returns one gradient per input, or an empty Tensor where none is wanted. It may return its argument, but never
 /// writes into a gradient: the engine accumulates, except into what Vjp::take_accumulated() gave. An op without vjp()
 /// is differentiated through compose(), so gradient ops have second derivatives.
 struct Op : Counted<Op> {
-  const bool has_vjp, composes;  ///< whether the op overrides vjp(), compose()
-  const DTypes dtypes;           ///< of the inputs; empty: infer() checks them
+  const bool has_vjp, composes;  ///< overrides vjp(), compose()
+  const DTypes dtypes;           ///< inputs' dtypes; empty: infer() checks them
   Op(bool own_vjp, bool own_compose, DTypes d = {}) : has_vjp(own_vjp), composes(own_compose), dtypes(d) {}
   virtual ~Op() = default;
   /// The name in messages, listings and profiles: "layer_norm".
   virtual std::string_view name() const = 0;
-  /// The layouts of the outputs. Only this function checks shapes and dtypes; it throws an Error if they do not fit.
+  /// The outputs' layouts. The only check of shapes and dtypes; it throws Errors.
   virtual Layouts infer(Inputs) const = 0;
   /// The gradients of the inputs, given those of the outputs. The default throws "[name] has no gradient".
   virtual Tensors vjp(const Vjp&) const;
   /// The same outputs by simpler ops, for backends without a kernel and for gradients without vjp().
   virtual Tensors compose(Inputs) const;
-  /// See Traits.
   virtual Traits traits() const { return {}; }
-  /// The inputs that vjp() reads, kept for backward. `tracked`: those that need a gradient. A forgotten bit is an Error
-  /// at the first backward, never a leak.
+  /// Inputs that vjp() reads. `tracked`: those that need a gradient. A forgotten bit is an Error at the first backward.
   virtual Mask saves_in(Mask /*tracked*/) const { return 0; }
-  /// The outputs that vjp() reads, kept for backward. `tracked`: inputs that need a gradient.
+  /// Outputs that vjp() reads.
   virtual Mask saves_out(Mask /*tracked*/) const { return 0; }
-  /// The inputs that recompute() needs for output k; it may also read outputs of saves_out(tracked). 0: output k is
-  /// saved as usual. The default is all inputs if the op is cheap.
+  /// Inputs of recompute() for output k, next to saves_out(tracked). 0: output k is saved. Default: all if the op is
+  /// cheap.
   virtual Mask recomputes_from(size_t k, Mask tracked) const;
-  /// Computes output k again, bit for bit, in backward of a RecomputeScope. The default runs the op once more.
+  /// Computes output k again, bit for bit, in backward of a RecomputeScope. Default: runs the op.
   virtual Tensor recompute(const Vjp&, size_t k) const;
   /// Hashes the attributes, except those that change every step (Traits::dynamic_attributes).
   virtual void key(StructuralHash&) const {}
-  /// Hashes all attributes that replays of a compiled function take from its trace; CompileOptions::verify compares
-  /// them. The default is key() and the numbers of the expression.
+  /// Hashes attributes that replays take from the trace, for CompileOptions::verify. Default: key() and the
+  /// expression's numbers.
   virtual void replay_key(StructuralHash& k) const {
     key(k);
     for (const double x : expression().numbers) k.add(x);
   }
-  /// A pointwise op as device code.
   virtual Expression expression() const { return {}; }
-  /// The minimal work of a run; elements are not read. The default is all inputs and outputs, and no matrix product.
+  /// Minimal work of a run, without reading elements. Default: all inputs and outputs, no matrix product.
   virtual OpWork work(Bufs in, Bufs out) const;
   /// The generator state of a random op, else null.
   virtual const Rng* rng_state() const { return nullptr; }
-  /// A copy of the op for the next call of a compiled function, with this generator state or the next step number; null
-  /// if nothing changes.
+  /// A copy for a compiled function's next call, with this generator state or the next step number; null: unchanged.
   virtual OpPtr for_next_step(const Rng& /*rng*/) const;
-  /// Undoes what this op has counted on the host, directly or by for_next_step(), after the call failed.
+  /// Undoes this op's counts on the host after a failed call.
   virtual void undo_step() const {}
   /// A pointer that identifies the op's struct. OpOf defines it.
   virtual const void* type() const = 0;
@@ -241,37 +232,36 @@ struct Op : Counted<Op> {
   virtual void run(Bufs in, Bufs out, Context&) const = 0;
 };
 
-/// The values that Op::vjp() may read: gradients of the outputs, saved inputs and outputs, shapes. Values that a
-/// RecomputeScope did not keep are recomputed. An Error if a value was not saved, or was written since.
+/// Values for Op::vjp(): output gradients, saved (or recomputed) inputs and outputs, shapes. An Error if a value was
+/// not saved or was written since.
 class Vjp {
  public:
-  /// Gradients of the inputs so far. take() gives one up, if the input has this dtype.
+  /// Input gradients so far. take() gives one up if it has this dtype.
   struct Accumulators {
     virtual Tensor take(const Edge&, DType) = 0;
 
    protected:
     ~Accumulators() = default;
   };
-  /// The view of one node. `last`: no other view follows, so saved values may be given away.
+  /// A node's view. `last`: may give saved values away.
   explicit Vjp(Node&, Inputs grads, bool last = false, Accumulators* sums = nullptr);
-  /// This view, restricted to the first n inputs.
+  /// A view of the first n inputs.
   Vjp first(size_t n) const { return {node_, grads_, last_, sums_, n}; }
   /// Input i; saves_in() must have its bit.
   Tensor in(size_t i) const;
-  /// Input i, for its last use: the node gives it up if possible, so that an op can reuse its memory.
+  /// Input i, given up if possible so that an op can reuse its memory.
   Tensor donate_in(size_t i) const;
   /// Output i; saves_out() must have its bit.
   Tensor out(size_t i) const;
-  /// The gradient of output i; empty without one.
+  /// Output i's gradient or empty.
   const Tensor& grad(size_t i = 0) const { return grads_[i]; }
   size_t inputs() const { return inputs_; }
   const Shape& in_shape(size_t i) const;
   DType in_dtype(size_t i) const;
   Device device() const;
-  /// Whether a gradient of input i is wanted.
   bool wants(size_t i) const;
-  /// The gradient of input i so far, from later ops, if there is one of this dtype; else an empty Tensor. vjp() must
-  /// add to it, and return the sum for input i. It saves a pass over all elements where few change.
+  /// Input i's gradient so far if of this dtype, else empty. vjp() adds to it and returns the sum: saves a pass where
+  /// few elements change.
   Tensor take_accumulated(size_t i, DType dtype) const;
 
  private:
@@ -284,21 +274,19 @@ class Vjp {
   size_t inputs_;
 };
 
-/// Calls an op: checks inputs, makes a Node, runs it unless the thread is lazy, and returns the outputs.
+/// Calls an op: checks inputs, makes a Node, runs it unless lazy.
 Tensors emit(OpPtr, Inputs);
-/// Calls an op like emit(), but drops the handles in `in` before it runs. The op may then overwrite inputs without
-/// other owners (Traits::may_alias).
+/// emit() that drops the handles in `in` first: the op may overwrite inputs without other owners (Traits::may_alias).
 Tensors emit_donating(OpPtr, std::vector<Tensor> in);
-/// Calls an op that updates tensors: output k becomes the value of input k for k < n, in place if nothing else reads
-/// the old one. Not recorded on the tape.
+/// Calls an op whose output k becomes input k's value for k < n, in place if the old one has no readers. Not on the
+/// tape.
 void emit_update(OpPtr, Inputs, size_t n);
 /// Computes lazy tensors and their dependencies.
 void eval(Inputs roots);
-/// Calls an op as emit() does, and returns its first output.
+/// emit()'s first output.
 inline Tensor emit1(OpPtr op, Inputs in) { return std::move(emit(std::move(op), in)[0]); }
 inline OpPtr Op::for_next_step(const Rng&) const { return nullptr; }
-/// The single object of an op without attributes. It is never freed and not counted: threads do not contend for a
-/// counter.
+/// An attribute-free op's single object, never freed or counted: no contention.
 template <class OpT> const OpPtr& stateless() {
   static const OpPtr op = [] {
     auto* p = new OpT;
@@ -314,11 +302,10 @@ template <class Self> struct Kernels {
   static inline constinit std::array<KernelSlot, kBackends> table{};
 };
 namespace detail {
-/// Registers a kernel before main(), on any machine: in scalar registers only, whatever level the file has.
+/// Registers a kernel before main(), in scalar registers only: the machine may lack the file's level.
 template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(const KernelOrigin& origin) {
   return register_kernel(OpT::kName, Kernels<OpT>::table[size_t(B)], B, reinterpret_cast<AnyKernel>(F), origin);
 }
-/// Throws the Error of an op that has no kernel on a backend.
 [[noreturn]] void fail_no_kernel(const Op&, Backend);
 }  // namespace detail
 
@@ -328,21 +315,21 @@ template <class OpT, Backend B, typename Kernels<OpT>::Fn F> bool add_kernel(con
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, id){__FILE__, __LINE__, TG_ISA_LEVEL, strided}; \
   [[maybe_unused]] static const bool TG_CAT(kernel_, id) =                                            \
       ::tg::detail::add_kernel<OpT, ::tg::Backend::backend, fn>(TG_CAT(kOrigin, id))
-/// Registers `fn` as the kernel of an op on a backend: TG_KERNEL(op::LayerNorm, cpu, layer_norm); at namespace scope of
-/// a kernel file. The engine makes inputs contiguous.
+/// Registers `fn` as the kernel of an op on a backend, at namespace scope of a kernel file:
+/// TG_KERNEL(op::LayerNorm, cpu, layer_norm); The engine makes inputs contiguous.
 #define TG_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, false, __COUNTER__)
 #define TG_ADD_KERNELS_(List, OpT, backend, fn, id)                                                     \
   static constexpr ::tg::KernelOrigin TG_CAT(kOrigin, id){__FILE__, __LINE__, TG_ISA_LEVEL, true};      \
   [[maybe_unused]] static const bool TG_CAT(kernels_, id) = []<class... F>(::tg::op::TypeList<F...>) {  \
     return (::tg::detail::add_kernel<OpT<F>, ::tg::Backend::backend, fn<F>>(TG_CAT(kOrigin, id)), ...); \
   }(List{})
-/// Registers like TG_KERNEL() a kernel that reads inputs of any strides, 0 included, by Buf::strides().
+/// TG_KERNEL() for a kernel that reads any Buf::strides(), 0 included.
 #define TG_STRIDED_KERNEL(OpT, backend, fn) TG_ADD_KERNEL_(OpT, backend, fn, true, __COUNTER__)
 /// TG_STRIDED_KERNEL(OpT<F>, backend, fn<F>) for each F of an op::TypeList.
 #define TG_STRIDED_KERNELS(List, OpT, backend, fn) TG_ADD_KERNELS_(List, OpT, backend, fn, __COUNTER__)
 
 namespace detail {
-// A kernel's inputs, copied where they are not contiguous.
+// Inputs, copied if not contiguous.
 class ContiguousInputs {
  public:
   ContiguousInputs(Bufs in, Context&);
@@ -357,14 +344,12 @@ class ContiguousInputs {
 };
 }  // namespace detail
 
-/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with static kName and attributes as members. It
-/// registers the op and finds kernels.
+/// The base of every op: `struct LayerNorm : OpOf<LayerNorm>`, with a static kName. Registers the op and finds kernels.
 template <class Self> struct OpOf : Op {
   static constexpr bool kView = false;
   std::string_view name() const override { return Self::kName; }
   const void* type() const final { return &Kernels<Self>::table; }
   bool supports(Backend b) const final { return Kernels<Self>::table[size_t(b)].fn != nullptr; }
-  /// All inputs if compose() gives the gradient, else none.
   Mask saves_in(Mask) const override { return overrides_compose() && !overrides_vjp() ? ~Mask(0) : 0; }
   void run(Bufs in, Bufs out, Context& c) const final {
     const KernelSlot& slot = Kernels<Self>::table[size_t(c.device.backend)];

@@ -1,4 +1,3 @@
-// to_string of tensors: nested brackets, long dimensions abridged.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/tensor.h>
 
@@ -8,8 +7,8 @@
 
 namespace tg {
 namespace {
-constexpr int64_t kEdge = 3;    // values at each end of an abridged dimension
-constexpr int64_t kWhole = 10;  // sizes up to this are complete
+constexpr int64_t kEdge = 3;    // values at each abridged end
+constexpr int64_t kWhole = 10;  // largest complete size
 
 struct Printer {
   const std::vector<double>& v;

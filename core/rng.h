@@ -10,16 +10,15 @@
 
 namespace tg {
 
-/// The state of a generator: copy it, or store the two numbers. `offset` counts blocks of four 32-bit words. A draw of
-/// n words advances it by ceil(n / 4): every draw starts at a block, and the two words of a normal number stay
-/// together. Draws of several threads differ.
+/// A generator's state. `offset` counts blocks of four 32-bit words; a draw of n words advances it by ceil(n / 4):
+/// draws start at blocks, and a normal number's two words stay together. Threads' draws differ.
 struct Rng {
   uint64_t seed = 0, offset = 0;
 
-  /// Returns the current state, for random_word() and normal() with i in [0, n), and advances past these n words.
+  /// Returns the state, for random_word() and normal() with i in [0, n), and advances past them.
   Rng take(uint64_t n);
-  /// A generator of another stream of the same seed (data order, dropout, initialisation): another key, offset 0. It
-  /// depends on seed and stream only, not on earlier draws.
+  /// A generator of another stream of the seed (data order, dropout, initialisation): another key, offset 0, whatever
+  /// was drawn.
   Rng split(uint64_t stream) const;
 
   /// A uniform number in [0, n), for n >= 1. Draws on the host, one block per try.
@@ -55,7 +54,7 @@ TG_HD_INLINE Words philox_round(Words c, uint32_t key0, uint32_t key1) {
   const uint64_t a = uint64_t(0xD2511F53u) * c.x, b = uint64_t(0xCD9E8D57u) * c.z;
   return {uint32_t(b >> 32) ^ c.y ^ key0, uint32_t(b), uint32_t(a >> 32) ^ c.w ^ key1, uint32_t(a)};
 }
-// An indexed array would prevent the vectorisation of loops over i.
+// An indexed array would prevent vectorisation over i.
 TG_HD_INLINE uint32_t word_of(Words b, uint64_t lane) {
   const uint32_t odd = 0u - uint32_t(lane & 1u), high = 0u - uint32_t(lane >> 1 & 1u);
   const uint32_t low_pair = (b.y & odd) | (b.x & ~odd), high_pair = (b.w & odd) | (b.z & ~odd);
@@ -68,7 +67,7 @@ uint64_t permuted(Rng at, uint64_t i, uint64_t n);
 TG_HD_INLINE Words philox4x32(Words counter, uint64_t key) {
   constexpr uint32_t kStep0 = 0x9E3779B9u, kStep1 = 0xBB67AE85u;
   const uint32_t k0 = uint32_t(key), k1 = uint32_t(key >> 32);
-  // Unrolled by hand: compilers vectorise loops around it only then.
+  // Unrolled by hand, for vectorised outer loops.
   Words c = detail::philox_round(counter, k0, k1);
   c = detail::philox_round(c, k0 + kStep0, k1 + kStep1);
   c = detail::philox_round(c, k0 + kStep0 * 2, k1 + kStep1 * 2);
@@ -103,7 +102,7 @@ TG_HD_INLINE void normal_pair(uint32_t radius_word, uint32_t angle_word, float& 
 #endif
   float s, c;
   math::exact::sincos2pi(uniform(angle_word), s, c);
-  // A caller's addition could be contracted with a plain product.
+  // A plain product could be contracted with a caller's addition.
   first = math::detail::fma(radius, c, 0.0f);
   second = math::detail::fma(radius, s, 0.0f);
 }

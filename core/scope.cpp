@@ -15,7 +15,7 @@ constinit thread_local const Scope* t_scope = &g_root;
 
 const Scope* current_scope() { return t_scope; }
 const Scope* scope_within(const Scope* parent, std::string_view name) {
-  // Leaked: nodes that outlive main() point at their scopes.
+  // Leaked: nodes outlive main().
   static auto& all = *new std::map<std::pair<const Scope*, std::string>, std::unique_ptr<Scope>>;
   std::lock_guard lock(g_mutex);
   auto& slot = all[{parent, std::string(name)}];

@@ -10,23 +10,23 @@
 
 namespace tg {
 
-/// A path of names. Each path has one object that is never freed, so a Node keeps the bare pointer.
+/// A path of names: one object each, never freed.
 struct Scope {
   const Scope* parent;
   std::string name;
-  /// The names from the outermost to this one, separated by dots.
+  /// Names separated by dots, outermost first.
   std::string path() const { return parent && parent->parent ? parent->path() + "." + name : name; }
 };
-/// The current scope of the calling thread.
+/// The thread's scope.
 const Scope* current_scope();
 /// The scope `name` inside `parent`.
 const Scope* scope_within(const Scope* parent, std::string_view name);
-/// Ops called while it lives belong to the part of a model with this name. A Profiler records it as a range. Each new
-/// path takes about 140 bytes until the process ends: name layers, not every step.
+/// Ops in this scope belong to the part of a model with this name. A Profiler records it as a range. Each path takes
+/// about 140 bytes until the process ends: name layers, not steps.
 class NameScope {
  public:
   [[nodiscard]] explicit NameScope(std::string_view name) : NameScope(scope_within(current_scope(), name)) {}
-  /// Enters an existing scope; null is the root.
+  /// Enters an existing scope; null: root.
   [[nodiscard]] explicit NameScope(const Scope* scope);
 
  private:
@@ -34,13 +34,13 @@ class NameScope {
   detail::Span span_;
 };
 namespace detail {
-// A NameScope without a range, for ops that are emitted later on behalf of a scope.
+// A NameScope without a range, for ops emitted later.
 struct EmitInScope : ScopedValue<const Scope*> {
   [[nodiscard]] explicit EmitInScope(const Scope*);
 };
 }  // namespace detail
 
-/// The unique string with this text, which is never freed. Equal texts have equal pointers.
+/// The unique, never freed string of this text.
 const std::string* intern(std::string_view);
 
 }  // namespace tg

@@ -74,9 +74,9 @@ using Strides = Dims;
 std::string to_string(const Dims&);
 
 namespace detail {
-/// `dim` as an index from 0; a negative one counts from the end. An Error outside of [-ndim, ndim).
+/// `dim` from 0; a negative one counts from the end. An Error outside of [-ndim, ndim).
 size_t normal_dim(std::string_view op, int64_t dim, const Shape&);
-/// The number of elements. An Error when a size is negative or the product does not fit 63 bits.
+/// The number of elements. An Error for a negative size or a product beyond 63 bits.
 int64_t checked_numel(std::string_view op, const Shape&);
 /// The position of the i-th element in row-major order.
 Dims position_of(int64_t i, const Shape&);

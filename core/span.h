@@ -1,5 +1,4 @@
-// One range of a thread in a profile, for core/scope.h and core/profile/. Programs use ProfileRange
-// (core/profile/profile_range.h).
+// A thread's range in a profile. Programs use ProfileRange (core/profile/profile_range.h).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,13 +11,12 @@ struct Scope;
 enum class RangeKind : uint8_t { range, layer, op };
 
 namespace detail {
-inline constinit std::atomic<uint64_t> g_profiling{0};  // number of the running profiler; 0: none
+inline constinit std::atomic<uint64_t> g_profiling{0};  // running profiler; 0: none
 inline bool profiling() { return g_profiling.load(std::memory_order_relaxed) != 0; }
-// The named ranges of the calling thread, or null. Nodes keep it, so that a kernel that runs later belongs to the range
-// that called it.
+// The thread's named ranges or null. Nodes keep it for kernels that run later.
 extern constinit thread_local const Scope* t_range;
 
-// One range of the calling thread. Ranges end in reverse order, in the thread that began them.
+// The thread's range. Ranges end in reverse order in their thread.
 class Span {
  public:
   Span() = default;

@@ -28,23 +28,23 @@ class Tensor {
   /// Shape, strides, offset, dtype and device; known also while the tensor is lazy.
   const Layout& layout() const { return var().value->layout; }
   const Shape& shape() const { return layout().shape; }
-  /// The size of one dimension; negative ones count from the end. An Error outside of [-ndim, ndim).
+  /// A dimension's size; negative ones count from the end. An Error outside of [-ndim, ndim).
   int64_t size(int64_t dim) const { return shape()[detail::normal_dim("size", dim, shape())]; }
   size_t ndim() const { return shape().size(); }
   DType dtype() const { return layout().dtype; }
   Device device() const { return layout().device; }
   int64_t numel() const { return layout().numel(); }
-  const Strides& strides() const { return layout().strides; }  ///< in elements
+  const Strides& strides() const { return layout().strides; }  ///< elements
   bool is_contiguous() const { return layout().is_contiguous(); }
   /// The id of the Variable: unique in the process, kept by assign().
   uint64_t id() const { return var().id; }
   bool materialized() const { return bool(var().value->storage); }  ///< false while lazy
-  /// Whether backward() computes a gradient for this tensor: a leaf that asks for one, or a result on the tape.
+  /// Whether this is a leaf that asks for a gradient, or a result on the tape.
   bool requires_grad() const { return var_ && var_->requires_grad; }
   /// Turns the gradient of this leaf on or off. An Error unless it is a leaf.
   Tensor& requires_grad_(bool on = true);
-  /// Names the tensor in errors, dumps and profiles. Each new text takes about 80 bytes until the process ends: name
-  /// parameters and inputs, not tensors of every step.
+  /// Names the tensor in errors, dumps and profiles. Each text takes about 80 bytes until the process ends: name
+  /// parameters and inputs, not every step's tensors.
   Tensor& label(std::string_view text);
   /// The name set by label(text), or an empty text.
   std::string_view label() const { return var().label ? std::string_view(*var_->label) : std::string_view(); }
@@ -52,11 +52,11 @@ class Tensor {
   /// The elements in place; evaluates a lazy tensor first. An Error unless T matches the dtype, the layout is
   /// contiguous and the tensor is on the CPU. The pointer is valid while the tensor has this value.
   template <class T> const T* data() const { return static_cast<const T*>(read(dtype_of<T>())); }
-  /// The elements for writing, under the rules of data(). A backward pass or pending op that needs the former elements
-  /// detects the change and throws an Error.
+  /// The elements for writing, under the rules of data(). Backward passes and pending ops that need the former elements
+  /// throw an Error.
   template <class T> T* mutable_data() { return static_cast<T*>(write(dtype_of<T>())); }
   /// The elements as a device pointer, for CUDA code. Evaluates a lazy tensor; an Error unless T matches the dtype and
-  /// the layout is contiguous. Kernels may still be queued: call synchronize() first, or order the work after them.
+  /// the layout is contiguous. Kernels may be queued: call synchronize(), or order the work after them.
   template <class T> const T* device_data() const { return static_cast<const T*>(elements(dtype_of<T>())); }
   /// A copy on the host in row-major order, cast to T, from any layout, dtype and device. Waits for the device.
   template <class T> std::vector<T> to_vector() const;
@@ -75,10 +75,9 @@ class Tensor {
   /// Gives the Variable the value of another tensor. Nothing is evaluated or copied; pending ops keep the value they
   /// read.
   void assign(const Tensor&) const;
-  /// Adds a hook, which backward() calls when the gradient of this tensor is complete. The gradient has the tensor's
-  /// dtype, or bf16 for an f32 leaf that is used in bf16. Only ops that read the tensor afterwards see the hook, so an
-  /// intermediate that an op has already read is an Error. A hook lives as long as its tensor. If it captures the
-  /// tensor or an owner of it, neither is ever freed: capture detach(), an id or a pointer.
+  /// Adds a hook, called when backward() completes this tensor's gradient. The gradient has the tensor's dtype, or bf16
+  /// for an f32 leaf that is used in bf16. Only later readers see it: an intermediate that an op has read is an Error.
+  /// A hook lives as long as its tensor, and must not capture it or an owner: capture detach(), an id or a pointer.
   void on_grad(Hook);
 
   /// The identity, for the engine.
@@ -107,7 +106,7 @@ std::string to_string(const Tensor&);
 /// Prints to_string().
 std::ostream& operator<<(std::ostream&, const Tensor&);
 
-/// The inputs of an op: a vector, an array, or a list in braces, which lives as long as the call.
+/// The inputs of an op: a vector, an array, or a braced list.
 class Inputs : public std::span<const Tensor> {
  public:
   using span::span;
@@ -123,8 +122,7 @@ using TensorFunction = std::function<std::vector<Tensor>(Inputs)>;
 
 /// A contiguous layout of the shape, dtype and device of x, as most ops infer().
 inline Layout contiguous_like(const Tensor& x) { return Layout::contiguous(x.shape(), x.dtype(), x.device()); }
-/// Reserves n consecutive ids for new Variables and returns the first. Ids are unique in the process and never reused.
-/// Thread-safe. emit() calls it.
+/// Reserves n consecutive ids for new Variables and returns the first. Never reused. Thread-safe.
 uint64_t next_ids(uint64_t n = 1);
 /// A new leaf of this layout. Its elements are not initialised.
 Tensor empty(const Layout&);

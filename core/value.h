@@ -37,11 +37,11 @@ struct Value : Counted<Value> {
   uint32_t version = 0;  ///< storage version when the op wrote it
   /// Storage version that bf16_copy shows; kUnset: the version that the op wrote.
   uint32_t bf16_of = 0;
-  std::atomic<uint32_t> runner = 0;  ///< ValueReader::id of the thread computing it
+  std::atomic<uint32_t> runner = 0;  ///< ValueReader::id of the computing thread
   bool tracked = false;              ///< keeps its producer
   bool lent = false;                 ///< Out::live may give it an owner
   bool was_read = false;             ///< a former value, whose layout threads may still read
-  Ref<Value> bf16_copy;              ///< elements in bf16 by cast_parameter() (core/engine/bf16_copy.h)
+  Ref<Value> bf16_copy;              ///< bf16 elements of cast_parameter() (core/engine/bf16_copy.h)
   explicit Value(const Layout&);
   Value(const Layout&, Ref<Storage>);  ///< the current elements
   ~Value();
@@ -57,8 +57,7 @@ struct Hooks : Counted<Hooks> {
   std::mutex adding;
 };
 
-/// The identity of a tensor, which assign() repoints. `requires_grad` asks for a gradient; `recorded`: a node of the
-/// tape reads the value.
+/// The identity of a tensor, which assign() repoints. `recorded`: a node of the tape reads the value.
 struct Variable : Counted<Variable> {
   uint64_t id;  ///< never reused; key of its gradient
   Ref<Value> value;

@@ -23,27 +23,24 @@ class DeviceProfiler;  // profiler_record.h
 /// The order of a call in a Recording. Calls of one branch run in sequence.
 struct CallOrder {
   uint8_t branch = 0;
-  std::vector<uint32_t> after = {};  ///< earlier calls of other branches that it waits for
+  std::vector<uint32_t> after = {};  ///< earlier calls of other branches that it depends on
 };
-/// Kernel calls that a device runs as one (a CUDA graph), in one or more branches, for compiled functions.
+/// Kernel calls that a device runs as one (a CUDA graph), for compiled functions.
 class Recording {
  public:
   virtual ~Recording() = default;
-  /// Records all calls without running them. Throws an Error if a call cannot be recorded, such as a read by the host;
-  /// the device remains usable.
+  /// Records all calls without running them. An Error if one cannot be recorded (a host read); the device remains
+  /// usable.
   virtual void record() = 0;
-  /// Records calls again, for changed arguments. Returns how many it recorded; 0 if their kernels changed or the device
-  /// refuses: call record() then.
+  /// Records calls with changed arguments again, and returns their count; 0 (changed kernels, refused): call record().
   virtual size_t record(std::span<const uint32_t> calls) = 0;
-  /// Records all calls as one flat graph from now on. Returns false if it did before.
+  /// Records all calls as one flat graph from now on. False if it did before.
   virtual bool flatten() = 0;
-  /// Updates a call to the op of the next step. Returns true if the next launch() reads the changes from memory; else
-  /// the call must be recorded again.
+  /// Updates a call to the next step's op. True if launch() reads the changes from memory; else record it again.
   virtual bool update(size_t call, const Op&) = 0;
-  /// Queues all calls; the host does not wait. Returns false, without effect, if the calling thread's stream is not the
-  /// recorded one.
+  /// Queues all calls; the host does not wait. False, without effect, on another stream than the recorded one.
   virtual bool launch() = 0;
-  virtual size_t bytes() const = 0;  ///< device memory that the recording holds
+  virtual size_t bytes() const = 0;  ///< the recording's device memory
 };
 
 /// The services of one backend. `index` is a device number.
@@ -56,7 +53,7 @@ class BackendRuntime {
   virtual std::string why_missing() const { return {}; }
   /// A device in words, for logs: "x86-64-v4, 2 threads".
   virtual std::string describe(int index) const = 0;
-  /// The method of bf16 matmuls, if processors of one level have several with different last bits; else empty.
+  /// The bf16 matmul method if processors of one level differ in last bits; else empty.
   virtual std::string_view bf16_method() const { return {}; }
   /// Whether the device has been used.
   virtual bool in_use(int /*index*/) const { return true; }
@@ -64,7 +61,6 @@ class BackendRuntime {
   virtual size_t memory(int index) const = 0;
   /// The allocator of a device.
   virtual Allocator& allocator(int index) = 0;
-  /// Whether run_chain() can run a pointwise op.
   virtual bool runs_in_chains(const Op&) { return false; }
   /// Runs several pointwise ops as one kernel. runs_in_chains() is true for each.
   virtual void run_chain(const Chain&) {}
@@ -75,24 +71,23 @@ class BackendRuntime {
   /// @}
   /// The stream of the calling thread's kernels: Context::stream().
   virtual void* stream(int /*index*/) { return nullptr; }
-  /// A recording of these calls, in their order; call(i) makes the i-th. Returns null if the backend cannot record;
-  /// throws an Error if it cannot now.
+  /// A recording of these calls in order; call(i) makes the i-th. Returns null if the backend cannot record, an Error
+  /// if it cannot now.
   virtual std::unique_ptr<Recording> recording(int /*index*/, std::vector<CallOrder> /*calls*/,
                                                std::function<void(size_t)> /*call*/) {
     return nullptr;
   }
-  /// The device's part of a new Profiler. Returns null if kernels run on the host; throws an Error if the device cannot
-  /// be profiled.
+  /// The device's part of a Profiler; null if kernels run on the host, an Error if it cannot be profiled.
   virtual std::unique_ptr<detail::DeviceProfiler> profiler();
   /// Returns when all queued work of the device is done.
   virtual void synchronize(int index) = 0;
   /// Copies `bytes` bytes from the host to the device, after the calling thread's queued work. Returns when `from` has
-  /// been read, maybe before the copy is done. The caller owns both buffers.
+  /// been read. The caller owns both buffers.
   virtual void copy_from_host(int index, void* to, const void* from, size_t bytes) = 0;
   /// Copies `bytes` bytes within the device, after the calling thread's queued work.
   virtual void copy(int index, void* to, const void* from, size_t bytes) = 0;
-  /// Copies `bytes` bytes from the device to the host, after the calling thread's queued work. Returns when the copy is
-  /// done. The caller owns both buffers. Throws Errors of queued work, such as an index out of range.
+  /// Copies `bytes` bytes from the device to the host, after the calling thread's queued work. Returns when done. The
+  /// caller owns both buffers. Throws Errors of queued work, such as an index out of range.
   virtual void copy_to_host(int index, void* to, const void* from, size_t bytes) = 0;
 };
 
@@ -103,7 +98,7 @@ bool has_device(Device);
 /// Registers a backend. cpu/ and cuda/ call it before main().
 bool register_backend(Backend, BackendRuntime*);
 
-/// Bytes of tensors on a device: live, peak since reset_peak(), and cached for reuse.
+/// Bytes of tensors on a device: live, peak since reset_peak(), cached for reuse.
 MemoryStats memory_stats(Device = {});
 /// Resets the peak of memory_stats() to the live bytes.
 void reset_peak(Device = {});
@@ -112,10 +107,9 @@ void empty_cache(Device = {});
 /// Returns when all queued work of a device is done. Throws its Errors, such as an index out of range.
 void synchronize(Device = {});
 
-/// The number of threads of the CPU backend in this process.
+/// Threads of the CPU backend.
 int num_threads();
-/// Sets the number of threads of the CPU backend. Results do not depend on it. An Error outside of [1, available
-/// processors].
+/// Sets num_threads(). Results do not depend on it. An Error outside of [1, available processors].
 void set_num_threads(int);
 
 }  // namespace tg

@@ -1,6 +1,5 @@
-// A chain: pointwise ops that run together, without memory for intermediate results. The CPU runs each op's kernel tile
-// by tile, a GPU one kernel. Results are bitwise those of separate ops. The planner (plan.h) finds chains,
-// BackendRuntime::run_chain() runs them.
+// A chain: pointwise ops that run together without memory for intermediate results, bitwise as separate ops. The CPU
+// runs kernels tile by tile, a GPU one kernel. plan.h finds chains.
 #pragma once
 #include <tapegrad/core/layout.h>
 #include <tapegrad/core/util/small_vec.h>
@@ -12,12 +11,12 @@ namespace tg {
 
 struct Op;
 
-// Every op sees (rows, columns). Outputs are contiguous; an input may repeat along either dimension.
+// Ops see (rows, columns). Outputs are contiguous; inputs may repeat along a dimension.
 struct ChainPlan {
   struct Buffer {
     DType dtype;
     int64_t row_step, column_step;  // elements
-    // input and output: number `index` of node `node`. temporary: scratch buffer `index` of the chain, without memory.
+    // input and output: `index` of `node`. temporary: scratch buffer `index`.
     enum class Kind : uint8_t { input, output, temporary } kind;
     uint32_t node, index;  // node: position in the chain
   };
@@ -34,7 +33,7 @@ struct Chain {
   const ChainPlan& plan;
   std::span<const Op* const> ops;    // one per use
   std::span<std::byte* const> data;  // first element of each buffer; null: temporary
-  Device device;                     // of all buffers
+  Device device;                     // the buffers'
 };
 
 }  // namespace tg

@@ -14,9 +14,9 @@ namespace detail {
 class DryRun {
  public:
   std::array<std::unique_ptr<BackendRuntime>, kBackends> runtimes;
-  int64_t blocks = 0;  // of live tensors
+  int64_t blocks = 0;  // live tensors
   bool running = true;
-  void end_if_unused() {  // the last tensor that outlives it deletes it
+  void end_if_unused() {  // deleted by the last tensor that outlives it
     if (!running && blocks == 0) delete this;
   }
 };
@@ -69,7 +69,7 @@ class DryRuntime final : public BackendRuntime {
  private:
   BackendRuntime& real_;
   DryRun& run_;
-  std::map<int, DryAllocator> allocators_;  // by device index
+  std::map<int, DryAllocator> allocators_;  // index: device
 };
 }  // namespace
 

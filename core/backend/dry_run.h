@@ -1,5 +1,5 @@
 /// @file
-/// dry_run(): runs a program without memory and kernels, to measure its memory from the allocations of the real code.
+/// dry_run() measures a program's memory without running kernels.
 /// plan_memory() (models/tools/memory_plan.h) uses it.
 #pragma once
 #include <tapegrad/core/backend/backend.h>

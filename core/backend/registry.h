@@ -8,9 +8,8 @@
 #include <vector>
 
 #ifndef TG_ISA_LEVEL
-/// The instruction-set level of this file. CPU kernel files are compiled once per level (cmake/levels.cmake); the
-/// machine's highest is used. 1: plain x86-64, or any other processor; 3: x86-64-v3 (AVX2, FMA); 4: x86-64-v4
-/// (AVX-512).
+/// This file's instruction-set level: CPU kernel files are compiled once per level (cmake/levels.cmake). 1: plain
+/// x86-64, or any other processor; 3: x86-64-v3 (AVX2, FMA); 4: x86-64-v4 (AVX-512).
 #define TG_ISA_LEVEL 1
 #endif
 
@@ -22,9 +21,9 @@ using AnyKernel = void (*)();
 struct KernelSlot {
   AnyKernel fn = nullptr;
   int level = 0;
-  bool strided = false;  ///< accepts any strides
+  bool strided = false;
 };
-/// The place of a kernel's registration, and whether it accepts any strides.
+/// Where a kernel is registered; whether it takes any strides.
 struct KernelOrigin {
   const char* file;
   int line, level;
@@ -34,7 +33,7 @@ struct KernelOrigin {
 struct KernelInfo {
   std::string_view op;
   Backend backend;
-  std::string_view file;  ///< path from the source root: "cpu/kernels/matmul.cpp"
+  std::string_view file;  ///< path in the source tree: "cpu/kernels/matmul.cpp"
   int line, level;
 };
 /// An op of this program: whether it overrides vjp(), overrides compose(), is a view.
@@ -44,7 +43,7 @@ struct OpInfo {
 };
 
 namespace detail {
-/// Registers a kernel, unless one of a higher level exists or this machine lacks the level. Keeps `origin`.
+/// Registers a kernel unless a higher level exists or the machine lacks its level. Keeps `origin`.
 bool register_kernel(const char* op, KernelSlot&, Backend, AnyKernel, const KernelOrigin&);
 /// Adds an op to all_ops(), before main().
 bool register_op(OpInfo (*info)());

@@ -64,7 +64,6 @@ class ShardCursor {
   size_t at_ = 0;
   int64_t done_ = 0, left_ = 0;
 };
-// A cursor for each rank over its shard of the `wanted` tensors.
 template <class Wanted>
 std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths, const ShardOffsets& cuts,
                                     Wanted&& wanted) {
@@ -77,7 +76,7 @@ std::vector<ShardCursor> cursors_of(int ranks, std::span<const int64_t> lengths,
     }
   return cursors;
 }
-// Elements per rank in the next round: the rest of the fullest shard, at most bytes_of_round(). 0: done.
+// Elements per rank of the next round, at most bytes_of_round(). 0: done.
 int64_t elements_of_round(const std::vector<ShardCursor>& cursors, size_t size) {
   int64_t n = 0;
   for (const ShardCursor& r : cursors) n = std::max(n, r.left());
@@ -89,13 +88,13 @@ std::vector<Chunks> chunks_of_round(std::vector<ShardCursor>& cursors, int64_t n
   return parts;
 }
 
-// Long chunks are sent in place; runs of short ones are packed into one message.
+// Long chunks are sent in place, short ones packed.
 struct Segment {
-  size_t first, last;  // of the chunks
+  size_t first, last;  // chunk range
   size_t bytes;
   bool packed;
 };
-constexpr size_t kLong = 64 << 10;  // longer chunks: a message costs less than a copy
+constexpr size_t kLong = 64 << 10;  // longer ones: a message costs less than a copy
 std::vector<Segment> segments_of(const Chunks& part, size_t size) {
   std::vector<Segment> all;
   for (size_t i = 0; i < part.size(); ++i) {
@@ -111,12 +110,11 @@ class MessageBatch {
  public:
   using AddressOf = std::function<std::byte*(const Chunk&)>;
   MessageBatch(Communicator& comm, const char* name) : comm_(comm), name_(name) {}
-  // The other ranks, in the order of sending.
+  // The other ranks in sending order.
   template <class F> void each_other(F&& f) const {
     const int n = comm_.size();
     for (int k = 1; k < n; ++k) f((comm_.rank() + k) % n);
   }
-  // Sends chunks, stored at address_of(), to some ranks.
   template <class Ranks> void send(const Chunks& part, size_t size, const AddressOf& address_of, Ranks&& to) {
     for (const Segment& p : segments_of(part, size)) {
       std::byte* const data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
@@ -126,7 +124,7 @@ class MessageBatch {
       for (const int r : to) sent_.push_back({r, data, p.bytes});
     }
   }
-  // Receives chunks from a rank; run() stores them at address_of().
+  // Receives chunks; run() stores them at address_of().
   void receive(const Chunks& part, size_t size, const AddressOf& address_of, int from) {
     for (const Segment& p : segments_of(part, size)) {
       std::byte* data = p.packed ? memory(p.bytes) : address_of(part[p.first]);
@@ -135,7 +133,7 @@ class MessageBatch {
         unpacked_.push_back({data, address_of(part[i]), size_t(part[i].n) * size});
     }
   }
-  // Receives chunks from a rank, contiguous at `to`.
+  // Receives chunks contiguously at `to`.
   void receive(const Chunks& part, size_t size, std::byte* to, int from) {
     for (const Segment& p : segments_of(part, size)) received_.push_back({from, to, p.bytes}), to += p.bytes;
   }
@@ -165,11 +163,11 @@ class MessageBatch {
   size_t used_ = 0;
 };
 
-std::byte* at(const void* p, int64_t i, size_t size) {  // sent data is only read
+std::byte* at(const void* p, int64_t i, size_t size) {  // read only
   return const_cast<std::byte*>(static_cast<const std::byte*>(p)) + i * int64_t(size);
 }
 
-// One round: all ranks exchange operands, then each reduces its chunks, stored at `to`.
+// One round: exchanges operands, then reduces this rank's chunks at `to`.
 class ReduceRound {
  public:
   ReduceRound(Communicator& comm, const char* name, std::span<const ReduceBuffer> all, DType dtype)
@@ -204,7 +202,6 @@ class ReduceRound {
   size_t size_;
   std::vector<std::byte> received_;
 };
-// All-gather of one round, in place.
 void gather(Communicator& comm, MessageBatch& messages, const std::vector<Chunks>& parts, size_t size,
             const MessageBatch::AddressOf& address_of) {
   if (comm.size() == 1) return;

@@ -13,8 +13,7 @@
 
 namespace tg {
 
-/// n elements on each rank, and the place of their sum over ranks. Sums of f64, i64 and f32 have that dtype, those of
-/// bf16 f32.
+/// n elements per rank, and their sum's place. Sums have the operands' dtype, f32 for bf16.
 struct ReduceBuffer {
   const void* from;
   void* to;
@@ -22,11 +21,10 @@ struct ReduceBuffer {
   DType dtype;
 };
 /// All-reduce: elementwise sums in rank order, ((x0 + x1) + x2) + ... Lists have equal sizes and dtypes on every rank.
-/// Each rank reduces a shard, then all gather the shards.
 void all_reduce(Communicator&, std::span<const ReduceBuffer>);
 
-/// The shards of several concatenated tensors: rank r owns elements [offsets[r], offsets[r + 1]). The ranks + 1 offsets
-/// increase from 0 to the total number of elements.
+/// Shards of concatenated tensors: rank r owns elements [offsets[r], offsets[r + 1]). ranks + 1 offsets increase from 0
+/// to the total.
 using ShardOffsets = std::vector<int64_t>;
 /// Elements [first, first + n) of one tensor.
 struct Shard {
@@ -37,7 +35,7 @@ namespace detail {
 DType reduced_dtype(std::string_view op, DType);
 /// Bytes that a rank reduces in one round: 1 MiB, which fits caches, and at most 64 MiB over all ranks.
 constexpr int64_t bytes_of_round(int64_t ranks) { return std::min<int64_t>(1 << 20, (64 << 20) / ranks); }
-/// The shard of a rank within the tensor of elements [begin, begin + n) of the concatenation.
+/// A rank's shard of the concatenation's elements [begin, begin + n).
 Shard shard_of(const ShardOffsets&, int rank, int64_t begin, int64_t n);
 }  // namespace detail
 

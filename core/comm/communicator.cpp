@@ -26,7 +26,7 @@ std::atomic<double>& seconds_of_patience() {
   static std::atomic<double> seconds = [] {
     const char* word = std::getenv("TG_COMM_TIMEOUT");
     if (!word) return 600.;
-    double given = 0;  // independent of the locale's decimal point
+    double given = 0;  // independent of the locale
     const char* const last = word + std::strlen(word);
     const auto [end, error] = std::from_chars(word, last, given);
     TG_CHECK(error == std::errc() && end == last && given > 0, value,
@@ -43,7 +43,7 @@ std::optional<detail::CommunicatorEngine>& engine_of_build() {
 
 std::string (*g_device_engine)() = nullptr;
 
-// The number of processes that were started together, by the launcher's environment.
+// The number of processes by the launcher's environment.
 struct Launch {
   int64_t ranks = 1;
   std::string variable;
@@ -114,7 +114,7 @@ void Communicator::wait_for_jobs() {
 }
 void Communicator::all_to_all(const void* from, void* to, size_t bytes) {
   std::vector<Message> sent, received;
-  auto* const p = const_cast<std::byte*>(static_cast<const std::byte*>(from));  // sent data is only read
+  auto* const p = const_cast<std::byte*>(static_cast<const std::byte*>(from));  // read only
   auto* const q = static_cast<std::byte*>(to);
   for (int k = 1; k < size_; ++k) {
     const int next = (rank_ + k) % size_, last = (rank_ + size_ - k) % size_;

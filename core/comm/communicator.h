@@ -16,9 +16,8 @@
 
 namespace tg {
 
-/// Processes numbered by rank. All ranks make the same calls in the same order, and a call returns when the others have
-/// made it. One thread at a time may use a Communicator: the main thread if MPI allows no other. Buffers are on the
-/// host.
+/// Processes numbered by rank. All ranks make the same calls in the same order; a call returns when all have made it.
+/// One thread at a time uses it: the main thread if MPI allows no other. Buffers are on the host.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -27,25 +26,23 @@ class Communicator {
 
   /// A world of one: this process.
   static const std::shared_ptr<Communicator>& self();
-  /// The processes that mpirun or srun started together, or self(). The first call starts MPI. An Error of kind comm if
-  /// there are several processes and this build has no MPI.
+  /// The processes of mpirun or srun, or self(). The first call starts MPI. An Error of kind comm for several processes
+  /// without MPI in this build.
   static const std::shared_ptr<Communicator>& world();
-  /// A fake communicator of `size` ranks that transfers nothing, for dry runs and benchmarks of local work. Its results
-  /// are meaningless.
+  /// A fake communicator of `size` ranks without transfers or valid results, for dry runs and benchmarks.
   static std::shared_ptr<Communicator> fake(int size);
-  /// Seconds that a call of world() may wait for other ranks. It then ends the process with a message. TG_COMM_TIMEOUT,
-  /// or 600, until set_timeout(), which rejects values <= 0.
+  /// Seconds that a call of world() may wait for other ranks before it ends the process. Initially TG_COMM_TIMEOUT or
+  /// 600; set_timeout() rejects values <= 0.
   static double timeout();
   static void set_timeout(double seconds);
   /// The engine of world(), for --version: "Open MPI v4.1.4" or "no MPI".
   static std::string engine();
-  /// The engine between devices: "NCCL 2.28.9" or "no NCCL". Empty if this build has no CUDA backend. The first call
-  /// loads the library.
+  /// The engine between devices: "NCCL 2.28.9" or "no NCCL". Empty without the CUDA backend. The first call loads NCCL.
   static std::string device_engine();
 
-  int rank() const { return rank_; }  ///< in [0, size)
+  int rank() const { return rank_; }  ///< range [0, size)
   int size() const { return size_; }
-  int local_rank() const { return local_rank_; }  ///< among the processes of this machine
+  int local_rank() const { return local_rank_; }  ///< rank within this machine
   int local_size() const { return local_size_; }
 
   /// Bytes to or from another rank.
@@ -54,20 +51,19 @@ class Communicator {
     std::byte* data;
     size_t bytes;
   };
-  /// Sends and receives messages, maybe none. Messages between two ranks match in order and size. A watch shows `name`,
-  /// which must never be freed.
+  /// Sends and receives messages. Messages between two ranks match in order and size. A watch shows `name`, which must
+  /// never be freed.
   virtual void exchange(const char* name, std::span<const Message> sent, std::span<const Message> received) = 0;
   /// `from` of rank r, `bytes` bytes, becomes block r of `to`.
   virtual void all_gather(const void* from, void* to, size_t bytes) = 0;
   /// Copies `bytes` bytes of rank `root` to all ranks.
   virtual void broadcast(void* data, size_t bytes, int root) = 0;
-  /// Sends block r of `from` to rank r, and receives block r of `to` from it. Blocks have `bytes` bytes; the lists do
-  /// not overlap.
+  /// Sends block r of `from` to rank r and receives block r of `to`. Blocks have `bytes` bytes; the lists do not
+  /// overlap.
   void all_to_all(const void* from, void* to, size_t bytes);
-  /// Runs a job that calls this Communicator, after the jobs before it, while the caller continues. If the engine
-  /// accepts only one thread, or in a world of one, submit() runs the job itself and throws its Errors. All ranks start
-  /// the same jobs in the same order; a call outside of a job waits for earlier jobs. No unfinished job has the same
-  /// address `key`.
+  /// Runs a job, which calls this Communicator, after earlier jobs while the caller continues. With a single-threaded
+  /// engine or one rank, submit() runs it and throws its Errors. All ranks start the same jobs in order; calls outside
+  /// of jobs finish earlier ones first. `key` is unique among unfinished jobs.
   void submit(const void* key, std::function<void()> job);
   /// Returns when the job with this key has run, and rethrows its Error.
   void wait(const void* key);
@@ -76,9 +72,9 @@ class Communicator {
   /// Ends all processes with this status.
   [[noreturn]] virtual void abort(int status) = 0;
 
-  void barrier();                                          ///< returns when all ranks have called it
-  int64_t max(int64_t x);                                  ///< the maximum over ranks
-  std::vector<std::string> gather(std::string_view text);  ///< the texts of all ranks
+  void barrier();
+  int64_t max(int64_t x);                                  ///< maximum over ranks
+  std::vector<std::string> gather(std::string_view text);  ///< texts of all ranks
   /// Watches this rank's waits for other ranks, from the first call on.
   CommWatch& watch() {
     if (!watch_) watch_ = std::make_unique<CommWatch>(rank_);
@@ -88,11 +84,11 @@ class Communicator {
  protected:
   Communicator(int rank, int size, int local_rank, int local_size)
       : rank_(rank), size_(size), local_rank_(local_rank), local_size_(local_size) {}
-  // Starts the thread of jobs, which calls exchange() and the others. The derived class's destructor calls end_jobs().
+  // Starts the thread of jobs, which calls exchange() and the others. The derived destructor calls end_jobs().
   void use_thread_for_jobs() { jobs_ = std::make_unique<CommJobs>(); }
   const CommJobs* jobs() const { return jobs_.get(); }
-  void end_jobs() { jobs_.reset(); }    // before end_watch()
-  void end_watch() { watch_.reset(); }  // when ranks begin to leave
+  void end_jobs() { jobs_.reset(); }    // precedes end_watch()
+  void end_watch() { watch_.reset(); }  // ranks begin to leave
 
  private:
   int rank_, size_, local_rank_, local_size_;
@@ -101,7 +97,7 @@ class Communicator {
 };
 
 namespace detail {
-// Makes the world of a build with MPI: cpu/runtime/mpi_comm.cpp registers it before main().
+// The MPI world: cpu/runtime/mpi_comm.cpp registers it before main().
 struct CommunicatorEngine {
   std::string (*name)();
   std::shared_ptr<Communicator> (*world)();

@@ -11,7 +11,7 @@
 
 namespace tg {
 namespace detail {
-// A thread that runs f(). An Error of kind comm when the system has none left.
+// A thread of f(), or an Error of kind comm.
 std::thread comm_thread(const std::function<void()>& f);
 }  // namespace detail
 
@@ -19,19 +19,17 @@ std::thread comm_thread(const std::function<void()>& f);
 class CommJobs {
  public:
   CommJobs();
-  ~CommJobs();  ///< runs all started jobs first
+  ~CommJobs();  ///< runs all jobs first
   CommJobs(const CommJobs&) = delete;
   CommJobs& operator=(const CommJobs&) = delete;
 
-  /// No unfinished job has the same address `key`.
   void submit(const void* key, std::function<void()> job);
   /// Returns when the job has run, and rethrows its Error.
   void wait(const void* key);
-  /// Returns when all jobs have run; within a job, at once. Their errors remain for wait().
+  /// Returns when all jobs have run, within a job immediately. Errors remain for wait().
   void wait_for_all();
-  /// Whether the calling thread is the one that runs jobs.
   bool in_job() const { return std::this_thread::get_id() == thread_.get_id(); }
-  /// Whether a thread waits for a job, and computes nothing.
+  /// Whether a thread waits for a job.
   bool awaited() const { return awaited_.load(std::memory_order_relaxed) > 0; }
 
  private:

@@ -12,9 +12,8 @@
 
 namespace tg {
 
-/// A thread that watches this rank's waits for other ranks, on the host and on devices. It ends the process, with a
-/// message that names call and rank, when a wait exceeds Communicator::timeout() or a device reports a failed exchange.
-/// The launcher then ends the other ranks.
+/// A thread that watches waits for other ranks, on host and devices. It ends the process with a message (call, rank)
+/// when one exceeds Communicator::timeout() or an exchange fails. The launcher then ends the other ranks.
 class CommWatch {
  public:
   explicit CommWatch(int rank);
@@ -22,8 +21,7 @@ class CommWatch {
   CommWatch(const CommWatch&) = delete;
   CommWatch& operator=(const CommWatch&) = delete;
 
-  /// While it lives, the calling thread waits for other ranks in the call `name`, which must never be freed. One at a
-  /// time.
+  /// Scope of a wait for other ranks in call `name`, which is never freed. One at a time.
   class Call {
    public:
     Call(CommWatch&, const char* name);
@@ -39,11 +37,11 @@ class CommWatch {
   class OnDevice {
    public:
     virtual ~OnDevice() = default;
-    /// A different number for each wait that has begun and not ended; 0 if nothing waits.
+    /// A different number for each wait that has not ended; 0 if there is none.
     virtual uint64_t wait() = 0;
     /// The wait in words: "all_reduce on cuda:0".
     virtual std::string name(uint64_t wait) = 0;
-    /// Why exchanges have failed; empty if they have not.
+    /// Why exchanges failed, or empty.
     virtual std::string failure() = 0;
     /// Frees waiting kernels, before the process ends.
     virtual void abort() = 0;
@@ -53,7 +51,7 @@ class CommWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Seen {  // of a device
+  struct Seen {  // the device's wait
     OnDevice* device;
     uint64_t wait = 0;
     Clock::time_point since;

@@ -65,7 +65,7 @@ bool anomaly_enabled() { return t_anomaly; }
 
 namespace detail {
 AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
-  constexpr size_t kListed = 8;  // longer lists: only inputs with a NaN or an infinity
+  constexpr size_t kListed = 8;  // longer lists: only bad inputs
   size_t listed = 0;
   for (size_t i = 0; i < in.size(); ++i) {
     const Findings f = search(in[i], n.out[0].layout.device);
@@ -83,7 +83,7 @@ AnomalyCheck::AnomalyCheck(const Node& n, Bufs in) : node_(n) {
 }
 void AnomalyCheck::after(Bufs out) const {
   const Traits traits = node_.op->traits();
-  if (traits.asynchronous) wait_for_async();  // its outputs are still being written
+  if (traits.asynchronous) wait_for_async();  // outputs may be unfinished
   for (size_t k = 0; k < out.size(); ++k) {
     const Findings f = search(out[k], node_.out[0].layout.device);
     const bool nan = f.nan >= 0, infinite = f.infinite >= 0 && !infinite_ && !nan_ && !traits.may_be_infinite;

@@ -19,7 +19,7 @@ struct Bf16Copy : ViewOp<Bf16Copy> {
   Tensors vjp(const Vjp& v) const override { return {Tensor(), v.grad()}; }
 };
 
-std::mutex g_copies;  // threads may read a shared parameter first at once
+std::mutex g_copies;  // threads may read a shared parameter at once
 
 bool unchanged(const Value& v, uint32_t then) {
   return !v.storage || v.storage->version == (then == kUnset ? v.version : then);
@@ -33,7 +33,7 @@ void set_copy(Value& v, Ref<Value> copy) {
   v.bf16_copy = std::move(copy);
   v.bf16_of = v.storage ? v.storage->version : kUnset;
 }
-// A dry run must not change tensors from outside.
+// Dry runs must not change outside tensors.
 bool outlives_run(const Value& v) {
   return running_dry() && v.storage &&
          &v.storage->allocator != &runtime_of(v.layout.device).allocator(v.layout.device.index);

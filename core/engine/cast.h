@@ -15,13 +15,12 @@ struct Cast : OpOf<Cast> {
   explicit Cast(DType t) : to(t) {}
   Traits traits() const override { return {.cheap_to_recompute = true}; }
   Layouts infer(Inputs in) const override { return {Layout::contiguous(in[0].shape(), to, in[0].device())}; }
-  Tensors vjp(const Vjp& v) const override { return {v.grad()}; }  // backward() converts it where needed
+  Tensors vjp(const Vjp& v) const override { return {v.grad()}; }  // backward() converts if needed
   void key(StructuralHash& k) const override { k.add(uint64_t(to)); }
 };
 }  // namespace op
 
-/// x in the dtype of computation: bf16 becomes f32. Gradients of several ops use it, so that no intermediate is rounded
-/// to 8 bits.
+/// x in the dtype of computation: bf16 becomes f32, so that gradients have no intermediate rounded to 8 bits.
 inline Tensor widened(const Tensor& x) { return x.dtype() == DType::bf16 ? x.to(DType::f32) : x; }
 
 }  // namespace tg

@@ -6,7 +6,7 @@
 
 namespace tg::op {
 
-/// (inputs of an op, its outputs computed outside of the tape) -> the outputs, with the op's vjp.
+/// (an op's inputs, its outputs without a tape) -> the outputs, with the op's vjp.
 struct CustomGradient : ViewOp<CustomGradient> {
   static constexpr auto kName = "own_gradient";
   OpPtr op;

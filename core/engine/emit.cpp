@@ -1,5 +1,4 @@
-// emit(), the entry point of every op: infers shapes, records the node, and runs it if eager. Also Vjp, which reads
-// saved values.
+// emit() infers shapes, records the node, and runs it if eager. Vjp reads saved values.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/custom_gradient.h>
 #include <tapegrad/core/engine/run_node.h>
@@ -116,7 +115,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
       reads.wait_for(x);
     const Ref<Value>& seen = trace ? traced : x.value;
     Value& v = *seen;
-    // A clock per thread, never behind the nodes that it reads.
+    // A clock per thread, not behind the nodes it reads.
     if (v.producer) t_seq = std::max(t_seq, v.producer->seq);
     auto& e = node->in.emplace_back(x.id, seen, nullptr, nullptr, x.label, Shape(), v.layout.dtype,
                                     tracked && x.requires_grad, v.storage ? v.storage->version : detail::kUnset);
@@ -129,7 +128,7 @@ Ref<Node> make_node(OpPtr op, Inputs in, const Layouts& layouts, Tensors& outs) 
     if (!e.tracked) continue;
     x.recorded.store(true, std::memory_order_relaxed);
     e.hooks = x.hooks;
-    // A lazy leaf also has a producer, outside of the tape. A recomputed value belongs to an older tape.
+    // Lazy leaves have a producer outside of the tape; recomputed values belong to an older tape.
     if (v.producer && v.producer->tracked)
       e.producer = v.producer;
     else if (x.origin)
@@ -162,7 +161,7 @@ void observe(const Op& op, const Tensors& outs) {
   NoGradScope off;
   for (size_t k = 0; k < outs.size(); ++k) (*unobserved.former())({current_scope(), op.name(), k, outs[k]});
 }
-// Runs the ops of compose(), with the op's vjp() if it has one.
+// Ops of compose(), with the op's vjp() if any.
 Tensors composed(const OpPtr& op, Inputs in) {
   const ScopedValue<const Observer*> unobserved(t_observer, nullptr);
   if (!op->has_vjp || !grad_enabled() || !std::ranges::any_of(in, &Tensor::requires_grad)) return op->compose(in);
@@ -198,13 +197,13 @@ Tensors emit_donating(OpPtr op, std::vector<Tensor> in) {
 void emit_update(OpPtr op, Inputs in, size_t n) {
   NoGradScope off;
   Tensors outs;
-  const Layouts layouts = checked_layouts(*op, in);  // before the move: argument order is unspecified
+  const Layouts layouts = checked_layouts(*op, in);  // precedes the move: argument order is unspecified
   auto node = make_node(std::move(op), in, layouts, outs);
   size_t assigned = 0;
   const auto end = [&] {
     for (const Tensor& t : in.first(assigned)) t.variable()->updating = false;
   };
-  try {  // assign first: the node then owns the old value alone
+  try {  // first: only the node then owns the old value
     if (lazy_enabled()) {
       for (; assigned < n; ++assigned) in[assigned].assign(outs[assigned]);
       return;
@@ -250,7 +249,7 @@ Tensor Vjp::in(size_t i) const {
   TG_CHECK(e.value || again, internal, "[{}] vjp reads input {}, which saves_in() does not keep.", node_.op->name(), i);
   if (!again) detail::check_version(node_, i);
   Tensor t = handle(e.id, again ? detail::recomputed(node_, i) : e.value, wants(i), e.label);
-  t.variable()->hooks = e.hooks;  // ops of a second backward see the same leaf
+  t.variable()->hooks = e.hooks;  // a second backward's ops see the same leaf
   if (again) {
     t.variable()->origin = make_ref<Value>(t.layout());
     t.variable()->origin->producer = e.producer;
@@ -266,7 +265,7 @@ Tensor Vjp::out(size_t i) const {
   Out& o = node_.out[i];
   TG_CHECK(node_.op->saves_out(node_.tracked) & mask_of(i), internal,
            "[{}] vjp reads output {}, which saves_out() does not keep.", node_.op->name(), i);
-  // Once it has run, any value of the storage will do.
+  // Afterwards any value of the storage will do.
   std::optional<detail::WritesValues> alone;
   Ref<Value> v;
   if (!node_.done) v = Ref<Value>(alone.emplace().owned(o));

@@ -1,5 +1,5 @@
-// RecomputeScope: values that the tape does not keep because backward can recompute them. Nodes decide when they are
-// recorded, from what is kept anyway, so eager, lazy and compiled runs agree.
+// RecomputeScope: values that the tape does not keep because backward can recompute them. Decided when recorded, from
+// values kept anyway: eager, lazy and compiled runs agree.
 #include <tapegrad/core/engine/run_node.h>
 #include <tapegrad/core/engine/shared_values.h>
 
@@ -10,18 +10,17 @@
 namespace tg {
 namespace detail {
 namespace {
-// The intermediate values of a recomputed chain are alive at once, so longer chains keep a value.
+// All values of a recomputed chain are alive at once: longer chains keep one.
 constexpr uint8_t kMostInARow = 8;
 
 size_t output_of(const Edge& e) { return size_t(e.id - e.producer->first_id); }
 bool can_compute_again(const Edge& e) {
   return e.producer && e.producer->recomputing.out & mask_of(output_of(e)) &&
-         (e.version == kUnset || e.version == e.value->version);  // not written since
+         (e.version == kUnset || e.version == e.value->version);  // unwritten since
 }
 
-// Whether recomputing output k keeps less than its size. Inputs are free if they are saved, recomputed, or leaves with
-// a gradient, which the caller keeps. Constants, such as a frozen bias, count. A view is worth it only if its base is
-// recomputed.
+// Whether recomputing output k keeps less than its size. Saved or recomputed inputs and leaves with a gradient (kept by
+// the caller) are free; constants such as a frozen bias count. Views follow their base.
 bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
   size_t constants = 0;
   for (size_t i = 0; i < n.in.size(); ++i) {
@@ -37,7 +36,7 @@ bool worth_it(const Node& n, size_t k, Mask reads, Mask saved, Mask again) {
 }  // namespace
 
 void plan_recomputing(Node& n) {
-  if (n.in.size() > 31 || n.out.size() > 31) return;  // masks do not tell inputs from 31 on apart
+  if (n.in.size() > 31 || n.out.size() > 31) return;  // masks have 31 bits
   const Mask saved = n.op->saves_in(n.tracked), saved_out = n.op->saves_out(n.tracked);
   Node::Recomputing& r = n.recomputing;
   Mask again = 0;

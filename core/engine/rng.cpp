@@ -9,8 +9,8 @@
 #include <cmath>
 #include <utility>
 
-// A second version of the bulk loops for x86-64 processors with fma: the baseline calls a function for each fma. Both
-// give the same bits, because everything here is exact or an explicit fma.
+// Bulk loops for x86-64 with fma; the baseline calls a function for each fma. Both give the same bits: all steps are
+// exact or explicit fma.
 #if defined(__x86_64__) && !defined(__FMA__)
 #define TG_FMA_VARIANT 1
 #else
@@ -23,7 +23,7 @@ namespace {
 struct Affine {
   float scale, shift;
 };
-struct Four {  // not an array: it would prevent vectorisation
+struct Four {  // an array would prevent vectorisation
   float x, y, z, w;
 };
 struct Uniform {
@@ -98,7 +98,7 @@ Rng drawn(Rng& r, uint64_t n) {
 }  // namespace
 
 Rng Rng::split(uint64_t stream) const {
-  // Draws never use a counter whose upper half is not 0.
+  // Draws leave the counter's upper half 0.
   const Words w =
       detail::philox4x32({uint32_t(stream), uint32_t(stream >> 32), 0x73706c69u, 0x74u}, seed_outside(seed));
   return {uint64_t(w.y) << 32 | w.x, 0};
@@ -109,7 +109,7 @@ uint64_t Rng::below(uint64_t n) {
   TG_CHECK(n > 0, value,
            "[rng] below(0) asks for a number from an empty range. n must be at least 1. Check for empty data first.");
   const uint64_t reject =
-      // 2^64 mod n: without that many values all remainders are equally likely.
+      // 2^64 mod n: without that many values remainders are equally likely.
       (0 - n) % n;
   for (;;) {
     const Words w = detail::random_block(drawn(*this, 4), 0);

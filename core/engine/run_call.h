@@ -1,4 +1,3 @@
-// KernelCall: how eager, lazy and compiled runs call a kernel.
 #pragma once
 #include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/node.h>
@@ -10,7 +9,7 @@ EngineStats& mutable_stats();
 extern constinit thread_local Running t_running;
 
 struct ChainCall : Chain {
-  DType from, to;  // of the first input and the last output
+  DType from, to;  // first input, last output
   OpWork work = {};
 };
 struct KernelCall {
@@ -19,23 +18,23 @@ struct KernelCall {
   std::string_view name = {};
   const Scope *scope = nullptr, *range = nullptr;
   Device device = {};
-  Bufs in = {}, out = {};  // of the op
+  Bufs in = {}, out = {};  // the op's
 };
-void run_kernel(const KernelCall&);  // a profile records those of the CPU
-void count_work(const KernelCall&);  // for t_work, not null
+void run_kernel(const KernelCall&);
+void count_work(const KernelCall&);  // counts into t_work (not null)
 
-// Sets running() while it lives. They nest: an op may evaluate others.
+// Sets running(). Nests: an op may evaluate others.
 struct NowRunning : ScopedValue<Running> {
   [[nodiscard]] explicit NowRunning(const KernelCall& c) : ScopedValue(t_running, Running{c.name, c.scope, c.range}) {}
 };
-// A call while it lives: allocations of its outputs belong to it, in Errors and profiles.
+// A call's scope: owns allocations of outputs in Errors and profiles.
 class RunningCall {
  public:
   [[nodiscard]] explicit RunningCall(const KernelCall& c, const Scope* outer_range = nullptr) : call_(c), running_(c) {
     if (profiling()) [[unlikely]]
       begin_range(outer_range);
   }
-  void launch() const;  // counts the call, and runs it unless dry
+  void launch() const;  // counts, and runs unless dry
 
  private:
   void begin_range(const Scope* outer_range);

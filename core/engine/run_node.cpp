@@ -1,4 +1,3 @@
-// Runs one node: buffers, the kernel, values saved for backward, and errors. core/plan/ runs several nodes.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
@@ -102,7 +101,7 @@ struct ContiguousInputs::Copies {
 ContiguousInputs::ContiguousInputs(Bufs in, Context& c) : in_(in) {
   if (std::ranges::all_of(in, &Buf::is_contiguous)) return;
   copies_ = std::make_unique<Copies>();
-  copies_->layouts.reserve(in.size());  // bufs point at them
+  copies_->layouts.reserve(in.size());  // bufs point here
   for (const Buf& b : in) {
     copies_->bufs.push_back(b);
     if (b.is_contiguous()) continue;
@@ -115,7 +114,7 @@ ContiguousInputs::ContiguousInputs(Bufs in, Context& c) : in_(in) {
 }
 ContiguousInputs::~ContiguousInputs() = default;
 
-Error with_scope(const Error& e, const Scope* s) {  // once: the innermost failed op has the best scope
+Error with_scope(const Error& e, const Scope* s) {  // the innermost failed op has the best scope
   if (!s->parent || e.scoped()) return e;
   return Error(e.kind(), fmt::format("{}\n    in {}", e.what(), s->path()), true);
 }
@@ -140,7 +139,7 @@ void check_unchanged(const Node& n, size_t i, bool output, const Storage* s, uin
 }  // namespace
 void check_version(const Node& n, size_t i, const Value& v) {
   const uint32_t then = n.in[i].version;
-  // A lazy input has the version that its op wrote.
+  // Lazy inputs have the version that their op wrote.
   check_unchanged(n, i, false, v.storage.get(), then == kUnset ? v.version : then, v.layout);
 }
 void check_version(const Node& n, size_t i, bool output) {
@@ -167,10 +166,10 @@ void commit_outputs(Node& n, const OutputStorages& made) {
     if (keep_out & mask_of(i)) o.saved = made[i], o.version = made[i]->version;
     if (!o.live) continue;
     Value& v = *o.live;
-    if (made[i]) v.version = made[i]->version;  // null: within a chain, without readers
+    if (made[i]) v.version = made[i]->version;  // null: unread, within a chain
     v.storage = made[i];
     if (!n.tracked) o.live = nullptr, v.producer = nullptr;
-    v.runner.store(0, std::memory_order_release);  // others may now drop it
+    v.runner.store(0, std::memory_order_release);  // others may drop it now
   }
   for (size_t i = 0; i < n.in.size(); ++i) {
     Edge& e = n.in[i];
@@ -233,12 +232,12 @@ void wait_for_async() noexcept {
   for (const auto f : waits()) f();
 }
 
-// Donated memory may be half written. Readers of the results get an Error.
+// Donated memory may be half written: readers get an Error.
 void mark_failed(Node& n, const Donors& donors, const Error& why) {
   if (n.error) return;
   for (const int32_t d : donors)
     if (d >= 0) ++n.in[size_t(d)].value->storage->version;
-  // Interned texts are never freed, and a program that catches Errors may make new ones forever: the limit is 3 MB.
+  // Interned texts stay; programs may catch Errors forever: at most 3 MB.
   constexpr int kMost = 10'000;
   static std::atomic<int> told = 0;
   n.error = told < kMost && ++told <= kMost ? intern(fmt::format("it failed before: {}", why.what()))
@@ -246,7 +245,7 @@ void mark_failed(Node& n, const Donors& donors, const Error& why) {
 }
 
 OutputStorages run_node(Node& n, const Donors& donors, const BufferAssignment& buffers) {
-  const Ref<Node> guard(&n);  // commit_outputs() may drop the last other reference
+  const Ref<Node> guard(&n);  // commit_outputs() may drop the last reference
   try {
     return execute(n, donors, buffers);
   } catch (const Error& e) {

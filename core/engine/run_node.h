@@ -1,23 +1,22 @@
-// Running one node: version checks, donated buffers, the eager path, marks for graph walks. For the engine and
-// autograd/; op authors read op.h.
+// Running one node. For the engine and autograd/; op authors read op.h.
 #pragma once
 #include <tapegrad/core/node.h>
 
 namespace tg::detail {
 
 Error with_scope(const Error&, const Scope*);  // adds "in <path>" once
-// Throws when input or output i was written since.
+// An Error if input or output i was written since.
 void check_version(const Node&, size_t i, bool output = false);
 void check_version(const Node&, size_t i, const Value& input);
 void run_or_evaluate(Node&, Inputs outs);  // eager: one node, no plan
 uint64_t next_mark();
-bool observing();  // inside an ObserveScope
+bool observing();  // an ObserveScope exists
 
-// Values that recorded nodes keep for backward: recompute.cpp.
-void plan_recomputing(Node&);                  // sets Node::recomputing in a RecomputeScope
-Ref<Value> recomputed(const Node&, size_t i);  // the value of input i, which was not kept
+// Values that nodes keep for backward.
+void plan_recomputing(Node&);
+Ref<Value> recomputed(const Node&, size_t i);  // input i, which was not kept
 
-// While it lives, the thread rounds to nearest, keeps denormals and traps nothing (MXCSR of x86-64).
+// Rounds to nearest, keeps denormals and traps nothing (MXCSR of x86-64).
 struct [[maybe_unused]] DefaultFloatMode {
 #ifdef __x86_64__
   const uint32_t former = __builtin_ia32_stmxcsr(), usual = 0x1f80 | (former & 0x3f);
@@ -29,18 +28,18 @@ struct [[maybe_unused]] DefaultFloatMode {
   }
 #endif
 };
-// Returns when asynchronous kernels (Traits::asynchronous) have ended, or on a GPU when the calling thread's stream
-// waits for them. Call it before their memory is freed or read. on_wait_for_async() registers such a wait.
+// Returns when asynchronous kernels (Traits::asynchronous) have ended, or the thread's stream waits for them: before
+// their memory is freed or read. on_wait_for_async() registers a wait.
 void wait_for_async() noexcept;
 bool on_wait_for_async(void (*)() noexcept);
 
-// While it lives, collects tensors that require a gradient and that unrecorded ops read.
+// Collects tensors that require a gradient and that unrecorded ops read.
 struct ReadsOfTracked : ScopedValue<std::vector<Tensor>*> {
   [[nodiscard]] explicit ReadsOfTracked(std::vector<Tensor>& to);
 };
 
-// Finds NaN and infinities in a node's inputs before its kernel may overwrite them; after() checks the outputs and
-// throws the Error of AnomalyScope.
+// Finds NaN and infinities in a node's inputs before the kernel overwrites them; after() checks outputs and throws
+// AnomalyScope's Error.
 class AnomalyCheck {
  public:
   AnomalyCheck(const Node&, Bufs in);
@@ -52,32 +51,31 @@ class AnomalyCheck {
   bool nan_ = false, infinite_ = false;
 };
 
-// Per output: the input whose storage it reuses, or -1.
+// Each output's donor input, or -1.
 using Donors = SmallVec<int32_t, 3>;
-using OutputStorages = SmallVec<Ref<Storage>, 3>;  // per output
-struct BufferSlice {                               // of a result
+using OutputStorages = SmallVec<Ref<Storage>, 3>;  // index: output
+struct BufferSlice {                               // a result's place
   static constexpr uint32_t kNone = ~0u;
   uint32_t arena = kNone;  // kNone: separate storage
   size_t offset = 0;
 };
-struct BufferAssignment {  // of the outputs of an evaluation; empty: all separate
+struct BufferAssignment {  // an evaluation's outputs; empty: separate
   std::span<const BufferSlice> slots;
   std::span<const Ref<Storage>> arenas;
 };
 OutputStorages run_node(Node&, const Donors&, const BufferAssignment& = {});
-// The steps of run_node(), for nodes that run together.
-void check_alive(const Node&);  // throws when it failed before
-// The Node::error of nodes of a trace, from emission on: no thread may run them.
+// run_node()'s steps, for nodes that run together.
+void check_alive(const Node&);  // an Error if it failed before
+// Node::error of traced nodes: no thread may run them.
 const std::string* error_of_traced();
 inline bool has_failed(const Node& n) { return n.error && n.error != error_of_traced(); }
 Ref<Storage> new_storage(const Node&, size_t output, const BufferAssignment&);
 Ref<Storage> output_storage(const Node&, size_t output, int32_t donor, const BufferAssignment&);
-// Gives the results to their readers, and drops values that backward does not need. `made` may be another node's
-// storage.
+// Passes results to readers, drops values that backward does not need. `made` may be another node's storage.
 void commit_outputs(Node&, const OutputStorages&);
 void mark_failed(Node&, const Donors&, const Error& why);
 Donors eager_donors(const Node&);
-// Chooses for each output an input of equal shape and dtype that the traits allow and free(i) accepts.
+// An input of equal shape and dtype for each output that traits allow and free(i) accepts.
 template <class In, class OutAt, class Free>
 Donors choose_donors(const Traits& traits, size_t ins, In in, size_t outs, OutAt out_at, Free free) {
   Donors d;

@@ -17,9 +17,9 @@
 
 namespace tg::detail {
 namespace {
-// Never freed: destructors of other objects may still emit ops.
+// Never freed: destructors may emit ops.
 struct Readers {
-  std::mutex writing;  // also guards the others
+  std::mutex writing;  // guards the others too
   std::vector<ValueReader*> all, unused;
   uint32_t next_id = 0;
 };
@@ -77,7 +77,7 @@ void wait_for_writer(ValueReader& r) {
 }
 void ReadsValues::wait(const Variable& v) {
   if (tracing()) return;
-  // The thread that traces may wait for this one.
+  // The tracing thread may wait for this one.
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
        is_updating(v) && (v.updating || is_running(*v.value) || std::chrono::steady_clock::now() < end);) {
     const Ref<Value> now = v.value;
@@ -118,7 +118,7 @@ WritesValues::WritesValues()
     for (const ValueReader* r : readers().all)
       while (r->depth.load(std::memory_order_acquire)) std::this_thread::yield();
   }
-  reader_.depth.store(depth_ + 1, std::memory_order_relaxed);  // it may read itself
+  reader_.depth.store(depth_ + 1, std::memory_order_relaxed);  // may read itself
 }
 WritesValues::~WritesValues() {
   reader_.depth.store(depth_, std::memory_order_relaxed);
@@ -157,7 +157,7 @@ std::atomic<uint32_t> UpdatesElsewhere::active_ = 0;
 namespace {
 struct Updated {
   std::mutex mutex;
-  std::vector<uint64_t> ids;  // of variables
+  std::vector<uint64_t> ids;  // variables
 };
 Updated& updated() {
   static Updated* const all = new Updated;

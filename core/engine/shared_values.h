@@ -1,5 +1,5 @@
-// Lets a thread read variables that another one updates: it gets the old value or the new one. Readers announce
-// themselves by a store; a writer waits until no thread reads, by membarrier(2) (an asymmetric big-reader lock).
+// Threads read the old or new value of variables that others update. Readers store a mark; a writer waits for them with
+// membarrier(2) (an asymmetric big-reader lock).
 #pragma once
 #include <tapegrad/core/node.h>
 
@@ -8,7 +8,7 @@ namespace tg::detail {
 struct ValueReader {
   std::atomic<uint32_t> depth = 0;
   uint32_t id = 0;
-  uint32_t runs = 0;  // of eval() in its thread
+  uint32_t runs = 0;  // its thread's eval() calls
   bool is_other(uint32_t user) const { return user && (user & ~255u) != id; }
 };
 extern constinit thread_local ValueReader* t_reader;
@@ -16,7 +16,7 @@ extern std::atomic<bool> g_writing;
 ValueReader& new_reader();
 void wait_for_writer(ValueReader&);
 
-// Around code that follows pointers of variables. It is short: it runs no kernel and waits for no other thread.
+// Around code that follows pointers of variables: no kernels, no waits.
 class ReadsValues {
  public:
   ReadsValues() : reader_(t_reader ? *t_reader : new_reader()) {
@@ -28,7 +28,7 @@ class ReadsValues {
   }
   ~ReadsValues() { reader_.depth.store(reader_.depth.load(std::memory_order_relaxed) - 1, std::memory_order_release); }
   ReadsValues(const ReadsValues&) = delete;
-  // Waits while another thread updates the variable or computes it, or for a while if it traces a function that does.
+  // Waits for another thread's update, and briefly for one that traces.
   void wait_for(const Variable& v) {
     if (is_updating(v)) [[unlikely]]
       wait(v);
@@ -43,7 +43,6 @@ class ReadsValues {
   void wait(const Variable&);
   ValueReader& reader_;
 };
-// The value of a tensor, kept.
 inline Ref<Value> value_of(const Tensor& t) {
   (void)t.value();  // an Error for an empty tensor
   ReadsValues r;
@@ -56,23 +55,23 @@ inline bool on_tape(const Tensor& t) {
   const Value& v = *t.value();
   return v.tracked && v.producer && v.producer->tape();
 }
-void wait_until_run(const Value&);  // by another thread
-// End a claim(). The second gives up a node that may not have run, with its values.
+void wait_until_run(const Value&);  // run of another thread
+// End a claim(). The second gives up a node that may not have run.
 void leave(Node&);
 void abandon(Node&);
 
-// While it lives, no other thread reads variables.
+// No other thread reads variables in this scope.
 class WritesValues {
  public:
   WritesValues();
   ~WritesValues();
   WritesValues(const WritesValues&) = delete;
   void replace(Variable&, Ref<Value>);
-  bool others() const { return others_; }  // whether a second thread has read variables
+  bool others() const { return others_; }  // a second thread has read variables
   ValueReader& thread() const { return reader_; }
-  void check_unused(const Node&) const;  // an Error if another thread has
+  void check_unused(const Node&) const;  // an Error if another has
   void claim(Node&) const;
-  Value* owned(Out&) const;  // null: it dies now
+  Value* owned(Out&) const;  // null: dies now
 
  private:
   ValueReader& reader_;
@@ -84,7 +83,7 @@ bool several_readers();
 // without a lock.
 void retire(Value*);
 
-// Notes updates by threads without a trace while another thread traces a function.
+// Notes updates by threads without a trace during a trace.
 class UpdatesElsewhere {
  public:
   UpdatesElsewhere();
@@ -94,7 +93,7 @@ class UpdatesElsewhere {
     if (active_.load(std::memory_order_relaxed)) [[unlikely]]
       add(v);
   }
-  bool have(const Variable&) const;  // since the constructor
+  bool have(const Variable&) const;  // updated after construction
 
  private:
   static void add(const Variable&);

@@ -1,4 +1,3 @@
-// Storage, Value and Tensor, and the ops that members of Tensor emit.
 #include <tapegrad/core/backend/dry_run.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/engine/cast.h>
@@ -9,10 +8,10 @@
 
 namespace tg {
 namespace {
-std::atomic<uint64_t> g_ids{1}, g_oldest{0};  // g_oldest: ends all blocks below it
+std::atomic<uint64_t> g_ids{1}, g_oldest{0};  // g_oldest ends all blocks below
 constinit thread_local uint64_t t_id = 0, t_id_end = 0;
 
-// A view: sharing the Value would keep its producer, and with it the whole tape.
+// A view: sharing the Value would keep the tape.
 struct Detach : ViewOp<Detach> {
   static constexpr auto kName = "detach";
   Layouts infer(Inputs in) const override {
@@ -23,7 +22,7 @@ struct Detach : ViewOp<Detach> {
 };
 }  // namespace
 
-// Ids come from a block per thread: emits would contend for a shared counter.
+// Blocks of ids per thread: no contention.
 uint64_t next_ids(uint64_t n) {
   constexpr uint64_t kBlock = 1 << 16;
   if (t_id + n > t_id_end || t_id < g_oldest.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -53,7 +52,7 @@ Value::Value(const Layout& l, Ref<Storage> s) : layout(l), storage(std::move(s))
 }
 Value::~Value() = default;
 namespace {
-bool dies(const Value& v) {  // unless owned() has given it another owner
+bool dies(const Value& v) {  // unless owned elsewhere
   if (v.lent && v.refs.load(std::memory_order_acquire) > 1 && v.refs.fetch_sub(1, std::memory_order_acq_rel) > 1)
     return false;
   if (!v.producer) return true;
@@ -179,7 +178,7 @@ Tensor Tensor::to(Device d) const {
            "[to] {} is tracked, and copies between devices are not recorded. Call detach() first, or move leaves.",
            *this);
   if (device().backend != Backend::cpu && d.backend != Backend::cpu) return to(Device::cpu()).to(d);
-  detail::host_reads(*this);  // like a copy to the host
+  detail::host_reads(*this);  // a read by the host
   const Tensor source = detach().contiguous();
   eval({source});
   const Layout& l = source.layout();
@@ -206,8 +205,7 @@ void Tensor::copy_to_host(void* to_host, DType t) const {
 Tensor Tensor::detach() const {
   NoGradScope off;
   detail::Trace* const trace = detail::tracing();
-  const Ref<Value> seen =
-      trace ? trace->reads(*this) : detail::value_of(*this);  // evaluates a variable that is lazy now
+  const Ref<Value> seen = trace ? trace->reads(*this) : detail::value_of(*this);  // evaluates lazy variables
   if (!seen->producer) return Tensor(seen);
   return emit1(stateless<Detach>(), {*this});
 }

@@ -13,7 +13,7 @@ std::atomic<uint64_t> g_reads_elsewhere = 0;
 Trace::Trace() : first_id_(id_of_next_tensors()) { t_trace = this; }
 Trace::~Trace() {
   t_trace = nullptr;
-  for (const Ref<Value>& v : copied) v->bf16_copy = nullptr;  // its op reads the value: a cycle
+  for (const Ref<Value>& v : copied) v->bf16_copy = nullptr;  // its op reads it: a cycle
   for (CapturedVariable& h : held)
     if (!h.bf16_copy && h.after)
       if (WritesValues alone; h.variable->value.get() == h.after.get()) alone.replace(*h.variable, std::move(h.before));
@@ -127,7 +127,6 @@ Ref<Value> Trace::assigns(const Tensor& to, const Tensor& value) {
     if (h.variable.get() == to.variable().get()) h.after = next;
   return next;
 }
-// "op 3 of the trace, exp, makes it in layer", or an empty text.
 std::string Trace::maker(const Tensor& t) const {
   const Node* n = t.value()->producer.get();
   if (!n || !emitted_.contains(n)) return "";
@@ -174,13 +173,12 @@ void Trace::check_elsewhere() {
     refuse("[compile] another thread read a tensor of the trace, which has no value. Read results after the call.");
 }
 // Escape analysis by reference counts. Invariant: at the end of a trace, every reference to a Variable that the trace
-// made comes from made_, `held`, the inputs or the results. Nodes hold Values, never Variables, so any other reference
-// is a handle of the caller. It would keep the value of the traced call, which no replay updates: an Error. Conversely,
-// a captured Variable from before the trace needs an owner outside of it. Without one it is an intermediate of an
-// earlier graph, and replays could not see its next value.
+// made comes from made_, `held`, the inputs or the results. Nodes hold Values, so any other reference is the caller's
+// handle, whose value no replay would update: an Error. A captured older Variable needs an owner outside; without one
+// it is an earlier graph's intermediate, whose next value replays cannot see.
 void Trace::check_kept(Inputs inputs, Inputs returned) {
   check_elsewhere();
-  std::unordered_map<const Variable*, size_t> known;  // references held by the trace, inputs and results
+  std::unordered_map<const Variable*, size_t> known;  // references from trace, inputs and results
   for (const Inputs handles : {inputs, returned})
     for (const Tensor& t : handles) ++known[t.variable().get()];
   for (const CapturedVariable& h : held) {
@@ -192,7 +190,7 @@ void Trace::check_kept(Inputs inputs, Inputs returned) {
                       "repeat. Update it in the thread that calls the function, or before the call.",
                       Tensor(h.variable)));
   }
-  // They are freed at the end: number() counts the owners of values next.
+  // Freed at the end: number() counts owners next.
   const std::vector<Ref<Variable>> made = std::move(made_);
   for (const auto& v : made) ++known[v.get()];
   for (const auto& v : made) {

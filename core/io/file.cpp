@@ -1,4 +1,3 @@
-// Files over POSIX calls. All writes go through system_call() and write_all(), and thus through the hook.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -69,8 +68,7 @@ const char* no_regular_file(const struct stat& s) {
               fmt::format("[file] cannot write {}: {}. What was there before is unchanged. {}.", path, what, advice));
 }
 
-// f() is a system call that returns -1 on failure. It is repeated after EINTR, except close, which frees the descriptor
-// even then.
+// f() is a system call, -1 on failure. Repeats after EINTR, except close, which then freed the descriptor.
 template <class F> int system_call(std::string_view name, F f) {
   const auto call = [&](size_t) {
     int result = f();
@@ -83,13 +81,11 @@ template <class F> int system_call(std::string_view name, F f) {
 bool is_lacking(int error) {
   return error == EINVAL || error == ENOTSUP || error == EOPNOTSUPP || error == ENOSYS || error == ENOLCK;
 }
-// Returns 0 or the error.
 int synchronize(int fd) {
   return system_call("fsync", [&] { return ::fsync(fd); }) && !is_lacking(errno) ? errno : 0;
 }
-// Returns 0 or the error.
 int write_all(int fd, std::span<const std::byte> bytes) {
-  constexpr size_t kMost = size_t(16) << 20;  // bounds the delay of a pending signal
+  constexpr size_t kMost = size_t(16) << 20;  // bounds a pending signal's delay
   while (!bytes.empty()) {
     const ptrdiff_t n = detail::file_call_hook("write", std::min(bytes.size(), kMost),
                                                [&](size_t most) { return ::write(fd, bytes.data(), most); });
@@ -105,7 +101,7 @@ Descriptor open_folder_of(const fs::path& path) {
   return Descriptor(system_call("open", [&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
 }
 
-// A file next to `path` that is removed unless it replaces `path`.
+// A file next to `path`, removed unless it replaces `path`.
 class Temporary {
  public:
   explicit Temporary(const std::string& path) : path_(path), fd_(create()) {}
@@ -128,7 +124,7 @@ class Temporary {
  private:
   int create() {
     static std::atomic<uint64_t> serial{0};
-    for (;;) {  // a killed process with this id may have left the name
+    for (;;) {  // a killed process of this id may have left it
       name_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), serial++);
       const int fd =
           system_call("open", [&] { return ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
@@ -147,7 +143,7 @@ class Temporary {
 
 // Opens a regular file for reading; `s` gets its fstat().
 Descriptor open_to_read(const std::string& path, struct stat& s) {
-  // O_NONBLOCK: a pipe without a writer is rejected below, without waiting.
+  // O_NONBLOCK: rejects a pipe without a writer below.
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0 || ::fstat(fd.get(), &s)) {
     const int error = errno;
@@ -158,7 +154,6 @@ Descriptor open_to_read(const std::string& path, struct stat& s) {
   if (detail::file_read_hook) detail::file_read_hook(path, {uint64_t(s.st_dev), uint64_t(s.st_ino)});
   return fd;
 }
-// Returns the number of bytes before the file's end.
 size_t read_at(const std::string& path, int fd, size_t offset, std::span<std::byte> to) {
   for (size_t done = 0;;) {
     constexpr size_t kMost = size_t(1) << 30;  // some systems reject more than INT_MAX
@@ -168,7 +163,7 @@ size_t read_at(const std::string& path, int fd, size_t offset, std::span<std::by
     if (n > 0) done += size_t(n);
   }
 }
-int64_t modified_at(const struct stat& s) {  // nanoseconds
+int64_t modified_at(const struct stat& s) {
 #ifdef __APPLE__
   const timespec t = s.st_mtimespec;
 #else
@@ -181,7 +176,7 @@ int64_t modified_at(const struct stat& s) {  // nanoseconds
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   struct stat s;
   const Descriptor fd = open_to_read(path_, s);
-  if (s.st_size == 0) return;  // mmap rejects length 0
+  if (s.st_size == 0) return;  // mmap rejects 0
   size_ = size_t(s.st_size);
   void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (p != MAP_FAILED) {
@@ -233,7 +228,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   Temporary file(path);
   produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
   file.take_place();
-  // The new name is on the disk once its folder is.
+  // A name is on the disk once its folder is.
   if (const int failed = synchronize(folder.get()))
     throw Error(Error::Kind::io,
                 fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the folder is on the disk "
@@ -243,7 +238,7 @@ void write_file_atomically(const std::string& path, const std::function<void(con
 void detail::check_writable(const std::string& path) {
   struct Stop {};
   try {
-    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // keeps an existing file
+    write_file_atomically(path, [](const Sink&) { throw Stop(); });  // existing files stay
   } catch (const Stop&) {
   }
 }
@@ -271,9 +266,9 @@ void detail::remove_leftovers(const std::string& path) {
 std::string detail::temporary_folder(const std::string& path) { return fmt::format("{}.{}-0.tmp", path, ::getpid()); }
 
 namespace {
-// Opens or creates a regular file to write in place. f(flags) is the system call.
+// Opens or creates a regular file with the system call f(flags).
 template <class F> Descriptor open_in_place(const std::string& path, F f) {
-  // O_NONBLOCK: a pipe is rejected below, without waiting.
+  // O_NONBLOCK: rejects a pipe below.
   Descriptor fd(f(O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   const int error = errno;
   struct stat s;
@@ -305,7 +300,7 @@ AppendFile::AppendFile(std::string path, Begin begin) : path_(std::move(path)) {
   });
 }
 void AppendFile::append(std::string_view text) {
-  // Data written to an unlinked file is lost at exit, and a renamed file is separated from its run folder.
+  // Unlinked files lose data at exit; renamed ones leave their run folder.
   struct stat own;
   if (::fstat(fd_.get(), &own) == 0)
     TG_CHECK(names(path_, fd_.get()), io,
@@ -331,7 +326,7 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
     });
     if (system_call("flock", [&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); })) error = errno;
     if (is_lacking(error)) missing_ = reason(error), error = 0;
-    if (error == 0 && names(path_, fd_.get())) return;  // else its former owner has removed it
+    if (error == 0 && names(path_, fd_.get())) return;  // otherwise its former owner removed it
     if (created_ && error) ::unlink(path_.c_str());
     fd_.close();
   }
@@ -343,12 +338,11 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
                           path_));
 }
 FileLock::~FileLock() {
-  if (fd_.get() >= 0 && created_ && names(path_, fd_.get()))
-    ::unlink(path_.c_str());  // while locked: no one else can own it
+  if (fd_.get() >= 0 && created_ && names(path_, fd_.get())) ::unlink(path_.c_str());  // locked: no other owner
 }
 
 namespace {
-// Syncs the folder of `path`, for its entry; returns 0 or the error. A folder without read permission is skipped.
+// Syncs a folder for the entry of `path`; returns 0 or the error. Skips unreadable folders.
 int sync_folder_of(const fs::path& path) {
   const Descriptor folder = open_folder_of(path);
   if (folder.get() < 0) return errno == EACCES ? 0 : errno;
@@ -378,7 +372,7 @@ void detail::make_folder(const std::string& path, unsigned permissions) {
       made.push_back(p);
       error.assign(sync_folder_of(p), std::generic_category());
     } else if (error.assign(errno, std::generic_category()); errno == EEXIST && fs::is_directory(p, none)) {
-      error.clear();  // another process made it first
+      error.clear();  // another process made it
     } else if (fs::is_symlink(p, none)) {
       what = fmt::format("{} is a symbolic link to nothing", p.string());
     }

@@ -86,7 +86,7 @@ bool Json::operator==(const Json& o) const {
   return is_number() && o.is_number() ? number() == o.number() : value_ == o.value_;
 }
 
-// The JSON library's documents would be searched for each new key: values are read from its events, and appended to it.
+// Values come from events: nlohmann's documents would search all keys for each new one.
 struct JsonText {
   using Library = nlohmann::ordered_json;
 
@@ -120,7 +120,7 @@ struct JsonText {
       if (op_.empty()) return false;
       const std::string other = detail::foreign_format(first_);
       TG_CHECK(other.empty(), value, "[{}] {} is not JSON but {}.", op_, source_, other);
-      // "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
+      // as "[json.exception.parse_error.101] parse error at line 1, column 3: ..."
       const std::string_view what = e.what();
       detail::fail(Error::Kind::value, fmt::format("[{}] {} is not JSON: {}. Correct the text.", op_, source_,
                                                    what.substr(std::min(what.find("] ") + 2, what.size()))));
@@ -131,8 +131,7 @@ struct JsonText {
       Json* value;
       std::set<std::string> keys;
     };
-    // Stores x and returns its address. Values in open_ do not move: their containers grow only after they are
-    // complete.
+    // Stores x, returns its address. Values in open_ do not move: containers grow after their elements are complete.
     Json* put(Json x) {
       TG_CHECK(open_.size() < depth_, value, "[{}] {} is nested too deeply. It must be objects of plain values.", op_,
                source_);
@@ -146,11 +145,11 @@ struct JsonText {
     const std::string_view first_, op_;
     const std::string& source_;
     const size_t depth_;
-    const bool own_;  // keeps the last of equal keys
+    const bool own_;  // the last of equal keys wins
     std::vector<Open> open_;
-    Json* value_ = &result;  // of the last key
+    Json* value_ = &result;  // value of the last key
   };
-  // Without `op`, null for what is no JSON.
+  // Invalid JSON without `op`: null.
   static Json read(std::string_view text, std::string_view op, const std::string& source, size_t depth, bool own) {
     Reader reader(text, op, source, depth, own);
     return Library::sax_parse(text, &reader) ? std::move(reader.result) : Json();
@@ -177,7 +176,7 @@ struct JsonText {
 Json parse_json(std::string_view text, std::string_view op, const std::string& source, size_t depth) {
   return JsonText::read(text, op, source, depth, false);
 }
-constexpr size_t kDepth = 64;  // values are freed by recursion; ours are flatter
+constexpr size_t kDepth = 64;  // recursion frees values; tapegrad's are flatter
 Json own_json(std::string_view text) { return JsonText::read(text, "json", "the text", kDepth, true); }
 Json json_or_null(std::string_view text) {
   try {

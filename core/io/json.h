@@ -1,5 +1,4 @@
-// Json: a JSON value that keeps the order of its keys. It is a plain type, because the JSON library's templates take
-// seconds to compile: only json.cpp includes them, to parse and print.
+// Json: a JSON value with ordered keys. A plain type: only json.cpp compiles the JSON library's slow templates.
 #pragma once
 #include <concepts>
 #include <cstddef>
@@ -26,7 +25,7 @@ class Json {
  public:
   using Member = JsonMember<Json>;
   using List = std::vector<Json>;
-  using Members = std::vector<Member>;  // of an object
+  using Members = std::vector<Member>;  // an object's
 
   Json() = default;  // null
   Json(std::nullptr_t) {}
@@ -55,7 +54,7 @@ class Json {
   bool is_boolean() const { return is<bool>(); }
   bool is_number() const { return is_number_integer() || is_number_float(); }
   bool is_number_integer() const { return is<int64_t>() || is_number_unsigned(); }
-  bool is_number_unsigned() const { return is<uint64_t>(); }  // parsed integers >= 0 are
+  bool is_number_unsigned() const { return is<uint64_t>(); }  // parsed integers >= 0
   bool is_number_float() const { return is<double>(); }
   bool is_string() const { return is<std::string>(); }
   bool is_array() const { return is<List>(); }
@@ -63,8 +62,8 @@ class Json {
   bool is_blank() const;          // null or empty
   const char* type_name() const;  // "number", "object"
 
-  // T is bool, an integer, a floating-point number, std::string or a std::vector of these. Numbers are cast, and
-  // fractions truncated. An Error for a number outside of the integer's range, or another type.
+  // T is bool, an integer, a floating-point number, std::string or a std::vector of these. Truncates fractions. An
+  // Error out of range or for another type.
   template <class T> T get() const {
     if constexpr (std::same_as<T, bool>) {
       return as<bool>("boolean");
@@ -84,20 +83,20 @@ class Json {
   std::string text() const { return is_string() ? get<std::string>() : ""; }
   size_t size() const { return is_object() ? items().size() : list().size(); }
   bool empty() const { return size() == 0; }
-  // Elements, or values of members; an Error for missing ones. Through a non-const Json, a null becomes an object, and
-  // a missing key is added. References are valid until something is added.
+  // Elements or members' values; an Error if missing. Non-const: null becomes an object, a missing key is added.
+  // Additions invalidate references.
   const Json& at(std::string_view key) const;
   const Json& at(size_t i) const;
   const Json& operator[](std::string_view key) const { return at(key); }
   const Json& operator[](size_t i) const { return at(i); }
   Json& operator[](std::string_view key);
   Json& operator[](size_t i) { return const_cast<Json&>(at(i)); }
-  const Json* find(std::string_view key) const;    // null if missing
-  const Json& member(std::string_view key) const;  // null if missing
+  const Json* find(std::string_view key) const;
+  const Json& member(std::string_view key) const;  // or null
   bool contains(std::string_view key) const { return find(key); }
   void erase(std::string_view key);
   Json& push_back(Json);
-  List::const_iterator begin() const { return list().begin(); }  // elements of an array; none of other values
+  List::const_iterator begin() const { return list().begin(); }  // array elements, else none
   List::const_iterator end() const { return list().end(); }
   const Members& items() const { return as<Members>("object"); }
 
@@ -110,8 +109,8 @@ class Json {
     return std::get<T>(value_);
   }
   const List& list() const;                              // empty if it is none
-  uint64_t integer(int64_t least, uint64_t most) const;  // the bits of an integer in this range
-  long double number() const;                            // exact
+  uint64_t integer(int64_t least, uint64_t most) const;  // empty for other types
+  long double number() const;                            // an integer's bits
   [[noreturn]] void fail_type(std::string_view wanted) const;
 
   friend struct JsonText;
@@ -125,6 +124,6 @@ Json own_json(std::string_view text);
 Json json_or_null(std::string_view text);
 // On one line, or one field per line, indented by `indent` spaces. Invalid UTF-8, which paths may have, becomes U+FFFD.
 std::string text_of(const Json&, int indent = -1, bool ascii = false);
-std::ostream& operator<<(std::ostream&, const Json&);  // on one line
+std::ostream& operator<<(std::ostream&, const Json&);
 
 }  // namespace tg

@@ -16,12 +16,12 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian and is copied as it is");
 
 constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr std::array<std::string_view, kDTypes> kFileNames = {"F64", "F32", "F16", "BF16", "I64", "I32",
-                                                              "I8",  "U16", "U8",  "BOOL"};  // in the order of DType
+constexpr std::array<std::string_view, kDTypes> kFileNames = {"F64", "F32", "F16", "BF16", "I64",
+                                                              "I32", "I8",  "U16", "U8",   "BOOL"};  // DType order
 constexpr std::array<std::string_view, 12> kUnread = {"U64",         "U32",     "I16",     "C64",
                                                       "F8_E4M3",     "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ",
                                                       "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4"};
-constexpr size_t kLongest = 1000;  // of a hostile header in a message
+constexpr size_t kLongest = 1000;  // excerpt of a hostile header in a message
 constexpr std::string_view kMetadata = "__metadata__";
 
 [[noreturn]] void fail(const std::string& path, std::string_view what) {
@@ -37,7 +37,7 @@ struct Entry {
   std::optional<std::vector<uint64_t>> shape, offsets;
 };
 
-// Checks an entry. Its offsets count from byte `data`, where `available` bytes follow.
+// Checks an entry, with offsets from byte `data` and `available` bytes.
 SafetensorsInfo checked_info(const std::string& path, const std::string& name, const Entry& e, size_t data,
                              size_t available) {
   const auto wrong = [&](std::string_view what) { fail(path, fmt::format("tensor '{}' {}", name, what)); };
@@ -46,7 +46,7 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   if (e.shape->size() > kMaxDims)
     wrong(fmt::format("has shape {} of {} dimensions, more than the {} supported", sizes, e.shape->size(), kMaxDims));
   SafetensorsInfo info{.dtype = *e.dtype, .shape = {}, .offset = 0, .bytes = size_of(*e.dtype)};
-  // Sizes of 0 count as 1, because strides must not overflow either.
+  // Size 0 counts as 1: strides must not overflow.
   int64_t largest = int64_t(info.bytes);
   for (uint64_t size : *e.shape) {
     if (size > uint64_t(INT64_MAX) || __builtin_mul_overflow(largest, std::max<int64_t>(int64_t(size), 1), &largest))
@@ -65,16 +65,15 @@ SafetensorsInfo checked_info(const std::string& path, const std::string& name, c
   return info;
 }
 
-// Reads the header by events: a document would keep the last of equal keys, and nest without limit. Everything outside
-// of the format is rejected at once, so the depth is at most 3.
+// Reads the header by events: a document would keep the last of equal keys and nest without limit. Rejects all else
+// immediately: depth <= 3.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // The data has `available` bytes from byte `data` of the file.
   HeaderReader(const std::string& path, size_t data, size_t available)
       : path_(path), data_(data), available_(available) {}
 
   SafetensorsHeader header;
-  std::optional<Error> wrong;  // of the first bad tensor; invalid JSON is thrown first
+  std::optional<Error> wrong;  // first bad tensor; invalid JSON throws first
 
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
@@ -186,12 +185,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   At at_ = At::start;
   std::string name_, key_;
   bool saw_metadata_ = false;
-  // The current entry only: entries of a million tensors would double the memory.
+  // Only the current entry: those of a million tensors would double the memory.
   Entry entry_;
   std::vector<uint64_t>* list_ = nullptr;
 };
 
-// Checks that each byte of the data belongs to exactly one tensor.
+// Each byte of data belongs to exactly one tensor.
 void check_coverage(const std::string& path, const std::map<std::string, SafetensorsInfo>& tensors, size_t data,
                     size_t end) {
   std::vector<const std::pair<const std::string, SafetensorsInfo>*> order;
@@ -242,7 +241,7 @@ std::string header_text(const std::string& path, const std::vector<const StateDi
   return text;
 }
 
-// The header of a file of `size` bytes; read(offset, to) reads some of them.
+// The header of a file of `size` bytes, which read(offset, to) reads.
 SafetensorsHeader read_header(size_t size, const std::string& path, const auto& read) {
   const auto fail_start = [&](std::string_view what) {
     std::string first(std::min<size_t>(size, 512), ' ');
@@ -329,7 +328,7 @@ void write_safetensors(const std::string& path, const StateDict& tensors,
              entry.first, path);
     order.push_back(&entry);
   }
-  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // already sorted by name
+  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {  // sorted by name
     return size_of(a->second.dtype()) > size_of(b->second.dtype());
   });
   const std::string header = header_text(path, order, metadata);

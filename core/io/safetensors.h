@@ -16,7 +16,7 @@ namespace tg {
 /// Tensors by name.
 using StateDict = std::map<std::string, Tensor>;
 
-/// A tensor in a file. `offset` is its position and `bytes` its size; elements are row-major, little-endian.
+/// A tensor in a file. Elements are row-major, little-endian.
 struct SafetensorsInfo {
   DType dtype = DType::f32;
   Shape shape;
@@ -28,23 +28,23 @@ struct SafetensorsHeader {
   std::map<std::string, SafetensorsInfo> tensors;
   std::map<std::string, std::string> metadata;
 };
-/// The header of a file in memory, checked against the format and the file size. Damaged or hostile input throws an
-/// Error of kind io that names `path`, the tensor and the values. Elements are not read.
+/// The checked header of a file in memory. Damaged or hostile input is an Error of kind io with `path`, tensor and
+/// values. Reads no elements.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, const std::string& path);
 
-/// A file that is open for reading. If it becomes shorter meanwhile, reading throws an Error (InputFile).
+/// An open file. If it becomes shorter, reading throws an Error (InputFile).
 class SafetensorsFile {
  public:
-  /// Opens the file and checks its header as parse_safetensors() does. Reads no elements.
+  /// Checks the header like parse_safetensors(). Reads no elements.
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   /// The names of the tensors, sorted.
   std::vector<std::string> names() const;
   bool has(const std::string& name) const;
-  /// Shape, dtype and position of a tensor; an Error if it is missing.
+  /// Shape, dtype and position of a tensor; an Error if missing.
   const SafetensorsInfo& info(const std::string& name) const;
-  /// A copy of one tensor on the device; an Error if it is missing.
+  /// A copy of one tensor on the device; an Error if missing.
   Tensor tensor(const std::string& name, Device = {}) const;
   /// Copies of all tensors on the device.
   StateDict tensors(Device = {}) const;
@@ -55,9 +55,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-/// Writes tensors of any layout and device; lazy ones are evaluated. The file is replaced atomically
-/// (write_file_atomically()). Equal input gives equal bytes: keys are sorted. Wide dtypes come first, which aligns
-/// tensors to their element size. An Error for an empty Tensor, the name "__metadata__", and text that is not UTF-8.
+/// Writes tensors of any layout and device, evaluates lazy ones. Atomic (write_file_atomically()). Equal input gives
+/// equal bytes: sorted keys. Wide dtypes first align tensors to their element size. An Error for an empty Tensor, the
+/// name "__metadata__", and text that is not UTF-8.
 void write_safetensors(const std::string& path, const StateDict&,
                        const std::map<std::string, std::string>& metadata = {});
 

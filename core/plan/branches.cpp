@@ -6,12 +6,12 @@
 
 namespace tg::detail {
 namespace {
-using Calls = std::vector<std::vector<uint32_t>>;  // per call
+using Calls = std::vector<std::vector<uint32_t>>;  // index: call
 
-// The earlier calls that each call must follow: read after write, write after read, write after write.
+// Earlier calls that each call must follow: read after write, write after read, write after write.
 Calls hazards(size_t calls, std::span<const Access> accesses) {
   Calls after(calls);
-  std::vector<Access> open;  // accesses that no later write covers
+  std::vector<Access> open;  // accesses without a later write
   for (size_t i = 0; i < accesses.size();) {
     const uint32_t call = accesses[i].call;
     size_t end = i;
@@ -35,8 +35,7 @@ Calls hazards(size_t calls, std::span<const Access> accesses) {
   }
   return after;
 }
-// How much later each call may start without a longer critical path. A call costs the bytes that it reads and writes,
-// plus 1 MiB.
+// Each call's slack to the critical path. A call costs its bytes read and written plus 1 MiB.
 std::vector<uint64_t> slack(const Calls& after, std::span<const Access> accesses) {
   constexpr uint64_t kStart = 1 << 20;
   std::vector<uint64_t> cost(after.size(), kStart), begin(after.size()), late(after.size(), UINT64_MAX);
@@ -59,12 +58,12 @@ std::vector<CallOrder> find_branches(size_t calls, std::span<const Access> acces
   const Calls after = hazards(calls, accesses);
   const std::vector<uint64_t> late = slack(after, accesses);
   std::vector<CallOrder> r(calls);
-  // Per branch: it has waited for all calls of the other branch below this number.
+  // Per branch: all lower calls of the other branch have run.
   std::array<uint32_t, 2> seen{};
   for (size_t k = 0; k < calls; ++k) {
     const auto branch = uint8_t(late[k] > 0);
     r[k].branch = branch;
-    uint32_t last = 0;  // 1 + the last dependency in the other branch
+    uint32_t last = 0;  // 1 + last dependency in the other branch
     for (const uint32_t d : after[k])
       if (r[d].branch != branch) last = d + 1;
     if (last > seen[branch]) r[k].after = {last - 1}, seen[branch] = last;

@@ -14,7 +14,7 @@
 
 namespace tg::detail {
 namespace {
-void join(Graph& g, uint32_t a, uint32_t b) {  // b's group becomes a's
+void join(Graph& g, uint32_t a, uint32_t b) {
   a = g.find(a), b = g.find(b);
   if (a == b) return;
   Slot &to = g.slots[a], &from = g.slots[b];
@@ -47,7 +47,6 @@ void find_lifetimes(Graph& g, const Plan& plan) {
   }
 }
 
-// Whether step t may overwrite a slot. Slot::reads must count all reads of step t.
 bool dies_here(Graph& g, uint32_t slot, uint32_t t) {
   const Slot& group = g.slots[g.find(slot)];
   return group.reads == 1 && group.first != t && group.last == t && !group.pinned &&
@@ -75,14 +74,14 @@ void choose_in_place(Graph& g, Plan& plan, bool on) {
   }
 }
 
-// A group of values in an arena.
+// Values in an arena.
 struct Block {
   uint32_t group, first, last;
   size_t bytes, offset = 0;
-  size_t crowd = 0;  // peak of live bytes during its lifetime
+  size_t crowd = 0;  // peak of live bytes in its lifetime
 };
 size_t pack_in_order(std::vector<Block>& blocks) {
-  std::vector<const Block*> placed;  // by offset
+  std::vector<const Block*> placed;  // order: offset
   size_t end = 0;
   for (Block& b : blocks) {
     size_t at = 0, best = SIZE_MAX, best_gap = SIZE_MAX;
@@ -99,9 +98,8 @@ size_t pack_in_order(std::vector<Block>& blocks) {
   }
   return end;
 }
-// Returns the bytes of the arena, and the peak of live bytes, a lower bound. Blocks are placed best fit in the best of
-// three orders: by `crowd` (TensorFlow Lite's greedy by breadth), with ties by size or by lifetime; or by size times
-// lifetime.
+// Bytes of the arena, and the peak of live bytes, a lower bound. Best fit in the best of three orders: `crowd`
+// (TensorFlow Lite's greedy by breadth), ties by size or lifetime; size times lifetime.
 std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
   std::vector<size_t> alive(steps);
   for (const Block& b : blocks)
@@ -120,20 +118,19 @@ std::pair<size_t, size_t> pack(std::vector<Block>& blocks, size_t steps) {
   blocks = std::move(best);
   return {end, *std::max_element(alive.begin(), alive.end())};
 }
-// The allocators' alignment, for every tensor in an arena.
+// The allocators' alignment.
 size_t aligned(size_t bytes, Device d) {
   const size_t unit = d.backend == Backend::cpu ? 64 : 256;
   return (bytes + unit - 1) / unit * unit;
 }
-// Packing is quadratic in the number of blocks. Beyond this the allocator stores them, as in eager mode.
+// Packing is quadratic. The allocator stores more blocks, as in eager mode.
 constexpr size_t kMostPacked = 6000;
-// Where calls run in branches, memory is not reused for this number of steps: a reader on the other branch may be that
-// late without delaying the next writer.
+// Steps without reuse of memory between branches: the other branch may be that late without delaying a writer.
 constexpr uint32_t kRest = 3;
 void choose_slices(Graph& g, Plan& plan, bool on, bool branches) {
   plan.slices.assign(g.slots.size(), {});
   if (!on) return;
-  std::vector<uint8_t> made(g.slots.size());  // 0: a temporary or a duplicate
+  std::vector<uint8_t> made(g.slots.size());  // 0: temporary or duplicate
   for (const Step& s : plan.steps)
     if (s.duplicate_of == kNone)
       for (const Operation& o : operations(g, s))

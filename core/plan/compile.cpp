@@ -16,7 +16,7 @@ namespace tg {
 namespace {
 using namespace detail;
 
-// The first input with the variable of input k, if it needs a gradient.
+// The first input with input k's variable, if it needs a gradient.
 size_t first_equal(Inputs in, size_t k) {
   size_t i = in[k].requires_grad() ? 0 : k;
   while (in[i].variable().get() != in[k].variable().get()) ++i;
@@ -85,7 +85,7 @@ class Tracing {
       throw;
     }
   }
-  // How the function now differs from `then`. Leaves no changes.
+  // Differences from `then`. Undoes changes.
   std::string difference(const TensorFunction& f, const Fingerprint& then) {
     std::string s;
     try {
@@ -123,7 +123,7 @@ class Tracing {
     assign_state();
     trace_.check_kept(in_, out_);
     Graph g = collect(roots());
-    trace_.nodes.clear();  // ops without readers must hold nothing
+    trace_.nodes.clear();  // unread ops must hold nothing
     number(g);
     return g;
   }
@@ -140,7 +140,7 @@ class Tracing {
       if (const Ref<Value> seen = trace_.reads(out_[k]); seen.get() != out_[k].value().get()) out_[k] = Tensor(seen);
     }
   }
-  // Turns `h = ...` into an assignment: the handle gets its former variable back, with the new value.
+  // Makes `h = ...` an assignment: the handle's former variable gets the new value.
   void assign_state() {
     std::vector<Tensor> next(state_.size());
     const auto changed = [&](size_t k) {
@@ -153,10 +153,9 @@ class Tracing {
       if (changed(k)) next[k] = Tensor(trace_.reads(*state_[k]));
     }
     for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
-    for (size_t k = 0; k < state_.size(); ++k)  // after the loop: two may have been swapped
+    for (size_t k = 0; k < state_.size(); ++k)  // separate loop: two may have been swapped
       if (next[k]) trace_.updates_state(k), former_[k].assign(next[k]);
   }
-  // The first run advances the generators.
   void check_draws() {
     for (size_t k = 0; k < generators_.size(); ++k) {
       GeneratorSpan& d = generators_[k];
@@ -185,8 +184,8 @@ class Tracing {
     return r;
   }
 
-  // Maps values to slots. The plan may overwrite the old values of assigned variables (not pinned), and no other leaf.
-  // Each run checks that they have no other owner.
+  // Maps values to slots. Among leaves the plan may overwrite only old values of assigned variables (not pinned), if
+  // they have no other owner.
   Binding bind(Graph& g) {
     std::unordered_map<const Value*, uint32_t> leaves;
     for (uint32_t s = 0; s < g.slots.size(); ++s) {
@@ -198,7 +197,7 @@ class Tracing {
       const auto it = leaves.find(v);
       return it == leaves.end() ? kNone : it->second;
     };
-    std::unordered_set<uint32_t> wanted;  // leaves that are results or new values too
+    std::unordered_set<uint32_t> wanted;  // leaves that are results or new values
     const auto slot = [&](const Value& v) {
       if (v.producer) return v.producer->slot + v.index;
       if (const uint32_t s = leaf(&v); s != kNone) return wanted.insert(s), s;
@@ -233,19 +232,19 @@ class Tracing {
   std::vector<GeneratorSpan> generators_;
   std::vector<Tensor*> state_;
   std::vector<Tensor> in_, out_, former_, state_of_trace_;
-  std::vector<const Variable*> given_;  // of the caller's inputs
+  std::vector<const Variable*> given_;  // the caller's inputs
 };
 std::atomic<uint64_t> g_structure{0};
 }  // namespace
 
 struct Compiled::State {
-  std::source_location where;  // of compile()
+  std::source_location where;  // compile()'s place
   TensorFunction f;
   CompileOptions options;
   struct Entry {
     StructuralHash key;
-    std::vector<uint64_t> state;    // ids of the variables of state handles
-    std::vector<Ref<Hooks>> hooks;  // of inputs, in `key`
+    std::vector<uint64_t> state;    // ids of state handles' variables
+    std::vector<Ref<Hooks>> hooks;  // hooks of inputs in `key`
     uint64_t structure;             // g_structure before the trace
     std::unique_ptr<Executable> program;
     Fingerprint fingerprint;
@@ -271,7 +270,7 @@ struct Compiled::State {
     ++stats.verified;
     const std::string what = Tracing(in, options).difference(f, e.fingerprint);
     if (what.empty()) return;
-    entries.pop_front();  // find() moved it to the front
+    entries.pop_front();  // find() moved it first
     fail(Error::Kind::state,
          fmt::format("[compile] the function now differs from its replays: {}. Replays since the last check "
                      "(CompileOptions::verify is {}) may have been wrong, too. The next call is traced again. Pass "

@@ -18,43 +18,40 @@ namespace tg {
 
 /// Options of compile().
 struct CompileOptions {
-  /// The generators that the function draws from. A replay draws from their current state and advances them.
+  /// Generators that the function draws from; replays use and advance their current state.
   std::vector<Rng*> generators = {};
-  /// Tensors that the function replaces by `h = ...`, as its state between calls. A replay updates them like assign():
-  /// the handle keeps its variable, which no other handle of the function shares. Shape, dtype and device stay.
+  /// Tensors that the function replaces by `h = ...`. Replays update them like assign(): the handle keeps its variable,
+  /// unshared in the function. Shape, dtype and device stay.
   std::vector<Tensor*> state = {};
-  /// Whether the function may make tensors of host data and draw numbers on the host, which the plan keeps for all
-  /// calls. If false, they are an Error.
+  /// Whether the plan may keep tensors of host data and numbers drawn on the host; if false, an Error.
   bool constants = false;
-  /// The number of signatures that are kept. A new one replaces the least recently used; the first time, stderr gets a
-  /// warning.
+  /// Kept signatures. A new one replaces the least recently used, first with a warning on stderr.
   size_t signatures = 8;
-  /// The first replay of a signature, and each `verify`-th after it, is checked: the function is traced again without
-  /// kernels, and an Error reports differences, such as `mask = other` or another captured number. 0: no check. Builds
-  /// without NDEBUG check every replay, unless it is 0.
+  /// Checks a signature's first and then each `verify`-th replay: traces again without kernels, and differences such as
+  /// `mask = other` are an Error. 0: no check. Builds without NDEBUG check all unless 0.
   size_t verify = 1000;
 };
 
 /// Counters of a compiled function.
 struct CompileStats {
-  uint64_t traces = 0;     ///< calls that ran the function
-  uint64_t replays = 0;    ///< calls that replayed a plan
-  uint64_t verified = 0;   ///< replays that CompileOptions::verify checked
-  uint64_t evictions = 0;  ///< plans that a new signature replaced
-  size_t ops = 0;          ///< kernels of the last plan; a fused chain counts once
-  size_t bytes = 0;        ///< memory that this plan holds between calls
-  /// Replays by one launch of a CUDA graph. They begin with the third call of a signature.
+  uint64_t traces = 0;     ///< calls of the function
+  uint64_t replays = 0;    ///< replays of a plan
+  uint64_t verified = 0;   ///< replays checked by CompileOptions::verify
+  uint64_t evictions = 0;  ///< plans replaced by new signatures
+  size_t ops = 0;          ///< the last plan's kernels; a chain is one
+  size_t bytes = 0;        ///< memory that it holds between calls
+  /// Replays by a CUDA graph, from a signature's third call on.
   uint64_t graph_launches = 0;
-  /// Ops recorded for these graphs: all of a plan once, later those whose tensors have moved.
+  /// Ops recorded for graphs: all of a plan once, later those with moved tensors.
   uint64_t recorded_ops = 0;
-  /// Why the last plan runs kernel by kernel from now on; empty if it does not.
+  /// Why the last plan runs kernel by kernel, or empty.
   std::string why_no_graph = {};
 };
 
 namespace detail {
-/// Called before an action that a replay would not repeat: an Error in the name of `op` while a function is traced.
+/// Precedes an action that replays would not repeat: an Error of `op` in a trace.
 void forbid_in_trace(std::string_view op, std::string_view what);
-/// Throws now the Errors of TG_PASSES and TG_DUMP_PLANS that planning would throw. Makes the folder of TG_DUMP_PLANS.
+/// Throws planning's Errors of TG_PASSES and TG_DUMP_PLANS. Makes the latter's folder.
 void check_planner();
 template <class F> TensorFunction of_inputs(F f) {
   if constexpr (requires { f == nullptr; })
@@ -63,15 +60,14 @@ template <class F> TensorFunction of_inputs(F f) {
 }
 }  // namespace detail
 
-/// Announces that functions now make other ops: each compiled function is traced again at its next call. Layers call it
-/// when they are merged, replaced or prepared for evaluation. Call it after changing a flag or handle that a compiled
-/// function reads on the host. Thread-safe.
+/// Makes each compiled function trace again at its next call. Layers call it when merged, replaced or prepared for
+/// evaluation. Call it after changing a flag or handle that a compiled function reads on the host. Thread-safe.
 void structure_changed();
 
 /// A compiled function. Copies share their plans; one thread at a time may call them.
 class Compiled {
  public:
-  /// Only stores the function: the first call of each signature compiles. Errors name `where`, if it is a place.
+  /// Stores the function: each signature's first call compiles. Errors name `where`.
   explicit Compiled(TensorFunction, CompileOptions = {}, const std::source_location& where = {});
 
   /// Returns the function's results, without history for backward. The signature is the layouts and gradient flags of
@@ -109,12 +105,12 @@ inline Compiled compile(TensorFunction f, CompileOptions o = {},
   return Compiled(std::move(f), std::move(o), where);
 }
 
-/// A function of a Tensor that returns one. With a parameter `auto` it counts as a function of Inputs.
+/// Tensor -> Tensor. With a parameter `auto`: a function of Inputs.
 template <class F>
 concept OneTensorFunction = !std::invocable<F&, Inputs> && requires(F& f, const Tensor& x) {
   { f(x) } -> std::convertible_to<Tensor>;
 };
-/// compile() of a function of one tensor, without stats().
+/// compile() for one tensor, without stats().
 template <OneTensorFunction F>
 auto compile(F f, CompileOptions o = {}, const std::source_location& where = std::source_location::current()) {
   return [g = Compiled(detail::of_inputs(std::move(f)), std::move(o), where)](const Tensor& x) {

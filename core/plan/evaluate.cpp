@@ -1,4 +1,4 @@
-// eval(): collects ancestors that have not run, sorts them by seq, finds or makes their plan, and runs it.
+// eval() collects ancestors to run, sorts them by seq, and runs their cached or new plan.
 #include <tapegrad/core/engine/run_call.h>
 #include <tapegrad/core/engine/shared_values.h>
 #include <tapegrad/core/engine/trace.h>
@@ -78,7 +78,7 @@ StructuralHash number(Graph& g) {
     n.slot = uint32_t(g.slots.size());
     const Mask keep_out = n.tape() ? n.op->saves_out(n.tracked) : 0;
     for (size_t k = 0; k < n.out.size(); ++k) {
-      key.add(n.out[k].layout.shape);  // attributes give the shape of ops without inputs
+      key.add(n.out[k].layout.shape);  // shape of ops without inputs
       add_slot(n.out[k].live, n.out[k].layout, i, keep_out & mask_of(k));
     }
   }
@@ -87,7 +87,7 @@ StructuralHash number(Graph& g) {
     const Node* n = v->producer.get();
     return n && g.slots[n->slot + v->index].uses;
   });
-  // More references than uses: a handle, the tape, or a node outside this plan holds it.
+  // More references than uses: held by a handle, the tape, or another plan's node.
   for (auto& s : g.slots) {
     if (s.value) s.pinned |= s.value->refs.load(std::memory_order_acquire) != s.uses;
     key.add(uint64_t(s.pinned));
@@ -100,12 +100,12 @@ void run(Graph& g, const Plan& plan) {
   std::vector<Ref<Storage>> arenas;
   for (const Plan::Arena& a : plan.arenas) arenas.push_back(make_ref<Storage>(a.device, a.bytes));
   const BufferAssignment buffers{plan.slices, arenas};
-  std::unordered_map<uint32_t, OutputStorages> kept;  // results that duplicates will read
+  std::unordered_map<uint32_t, OutputStorages> kept;  // results for duplicates
   std::vector<Ref<Node>> nodes;
   try {
     for (const Step& step : plan.steps) {
       nodes.clear();
-      for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // frees a long graph node by node
+      for (const uint32_t n : step.nodes) nodes.push_back(std::move(g.nodes[n]));  // frees node by node
       const auto keep = [&](size_t k, OutputStorages made) {
         if (plan.has_duplicate[step.nodes[k]]) kept.emplace(step.nodes[k], std::move(made));
       };
@@ -122,7 +122,7 @@ void run(Graph& g, const Plan& plan) {
       }
     }
   } catch (...) {
-    wait_for_async();  // it uses the arenas
+    wait_for_async();  // it uses arenas
     for (const auto& n : nodes) abandon(*n);
     throw;
   }
@@ -135,7 +135,7 @@ bool any_pending(Inputs roots) {
     return v.runner.load(std::memory_order_acquire) || (v.producer && !v.producer->done);
   });
 }
-// A graph that no other thread runs meanwhile.
+// No other thread runs its graph.
 class Claim {
  public:
   explicit Claim(Inputs roots) {
@@ -186,7 +186,7 @@ void eval(Inputs roots) {
     run_node(*g.nodes[0], eager_donors(*g.nodes[0]));
     return;
   }
-  // shared_ptr: an op may call eval(), which may clear the cache while this plan runs.
+  // shared_ptr: an op's eval() may clear the cache during this plan.
   thread_local std::unordered_map<StructuralHash, std::shared_ptr<const Plan>, StructuralHasher> cache;
   uint32_t passes = enabled_passes() & ~uint32_t(kBranches);  // nothing is recorded
   if (anomaly_enabled()) passes &= ~uint32_t(kElementwiseFusion | kRewrite);

@@ -37,7 +37,7 @@ bool same_place(const Layout& a, const Layout& b) {
 }  // namespace
 bool Executable::fits() const {
   return std::ranges::all_of(binding_.variables, [&](const auto& v) {
-    // A value without readers may have any layout that assign() accepts.
+    // Unread values may have any layout that assign() accepts.
     return v.variable->requires_grad == v.requires_grad && hooks_of(*v.variable) == v.hooks &&
            (v.slot == kNone || v.bf16_copy || same_place(v.variable->value->layout, plan_.layouts[v.slot]));
   });
@@ -52,12 +52,12 @@ bool Executable::given(Inputs in) const {
 
 bool Executable::free(const MemorySource& r, Inputs in) const {
   const Value* v = start_value(r.index);
-  for (const Tensor& t : in)  // the variable itself may also be an input
+  for (const Tensor& t : in)  // the variable may also be an input
     if (t.value()->storage.get() == v->storage.get()) return false;
   return v->refs.load(std::memory_order_acquire) == 1 && v->storage.use_count() == 1 &&
          fills_storage(v->layout, v->storage->bytes);
 }
-// False if another thread may have assigned a tensor meanwhile.
+// False if another thread may have assigned a tensor.
 bool Executable::compute(Inputs in, ReadsValues& reads) {
   std::vector<Tensor> pending;
   const auto read = [&](const Ref<Variable>& v) {
@@ -129,13 +129,13 @@ void Executable::bind(Inputs in) {
         read_.emplace_back(memory_[i].storage);
     }
 }
-// The generator state of this run that corresponds to one of the trace.
+// This run's state of a traced generator.
 Rng Executable::moved(const Rng& traced) const {
   for (const GeneratorSpan& d : generators_)
     if (d.covers(traced)) return {d.outside.seed, d.outside.offset + (traced.offset - d.begin.offset)};
   return traced;
 }
-// The trace has counted the first step.
+// The trace counted the first step.
 void Executable::update_dynamic_ops(bool first) {
   for (GeneratorSpan& d : generators_) d.outside = d.generator->take(4 * (d.end.offset - d.begin.offset));
   size_t kept = 0;
@@ -143,7 +143,7 @@ void Executable::update_dynamic_ops(bool first) {
     const Rng* at = c.traced->rng_state();
     if (at || !first) {
       OpPtr next = c.traced->for_next_step(at ? moved(*at) : Rng());
-      if (!next) continue;  // it is constant
+      if (!next) continue;  // constant
       *c.use = next.get();
       ops_[c.op] = std::move(next);
       if (recording_ && !recording_->update(c.call, *ops_[c.op])) changed_.push_back(c.call);
@@ -176,7 +176,7 @@ void Executable::call_all() {
   } catch (const Error& e) {
     for (size_t i = 0; i < memory_.size(); ++i)
       if (plan_.sources[i].kind == MemorySource::Kind::donated && !memory_[i].owned)
-        ++memory_[i].storage->version;  // may be half written
+        ++memory_[i].storage->version;  // half written
     throw with_scope(e, scope);
   }
 }
@@ -184,7 +184,7 @@ void Executable::call_all() {
 Ref<Value> Executable::value_of(uint32_t slot) const {
   return make_ref<Value>(plan_.layouts[slot], Ref<Storage>(memory_[plan_.source_of[slot]].storage));
 }
-// Reads all values before assigning any: variables may swap values.
+// Reads before assigning: variables may swap values.
 void Executable::assign_variables() {
   read_.clear();
   if (assigned_.empty()) return;
@@ -199,7 +199,7 @@ void Executable::assign_variables() {
       else
         alone.replace(*v.variable, std::move(*next++));
     }
-  new_values_.clear();  // no other owner, so that the next run can donate them
+  new_values_.clear();  // sole owner: the next run can donate them
 }
 std::vector<Tensor> Executable::results() const {
   std::vector<Tensor> r;
@@ -218,7 +218,7 @@ std::vector<Tensor> Executable::run(Inputs in) {
     call_all();
     copy_moved(MemorySource::Kind::per_run);
   } catch (...) {
-    wait_for_async();  // it uses memory of this run
+    wait_for_async();  // it uses this run's memory
     if (counted) undo_steps();
     throw;
   }

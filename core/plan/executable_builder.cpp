@@ -6,7 +6,7 @@
 namespace tg::detail {
 namespace {
 using MemorySource = ExecutablePlan::MemorySource;
-// Finds first the memory of each value, then the calls. Their pointers are patched once the sources are known.
+// Finds values' memory, then calls; patches pointers.
 class ExecutableBuilder {
  public:
   ExecutableBuilder(const Graph& g, const Plan& plan) : g_(g), plan_(plan) {}

@@ -9,8 +9,7 @@
 
 namespace tg::detail {
 
-// Whether r has a copy that the recording uses. Small tensors that move between runs get one: copying costs less than
-// recording their ops again.
+// Whether the recording uses a copy of r: for small moving tensors a copy costs less than recording again.
 bool Executable::copied(const MemorySource& r, Memory& m) {
   constexpr size_t kMost = 64 << 10;
   using enum MemorySource::Kind;
@@ -46,14 +45,14 @@ std::vector<CallOrder> Executable::order_of_calls() const {
   for (uint32_t i = 0; i < memory_.size(); ++i) {
     const MemorySource& r = plan_.sources[i];
     const Storage& memory = *memory_[i].storage;
-    // Fixed memory consists of slices of shared blocks. Other memory is disjoint, except donated memory.
+    // Fixed memory has slices of shared blocks; other memory is disjoint unless donated.
     const bool fixed = r.kind == MemorySource::Kind::fixed;
     const uint32_t of = fixed ? kNone : r.kind == MemorySource::Kind::donated ? r.index : i;
     const uintptr_t begin = fixed ? reinterpret_cast<uintptr_t>(memory.data) : 0;
     for (const MemorySource::Entry& e : r.patch_sites)
       all.push_back({e.call, of, begin, begin + std::max<size_t>(memory.bytes, 1), e.writes});
   }
-  constexpr uint32_t kMessages = kNone - 1;  // fake memory that orders communicating calls
+  constexpr uint32_t kMessages = kNone - 1;  // fake memory: orders communicating calls
   for (uint32_t k = 0; k < ops(); ++k)
     if (const Op* op = plan_.calls[k].op; op && op->traits().communicates) all.push_back({k, kMessages, 0, 1, true});
   std::ranges::stable_sort(all, {}, &Access::call);
@@ -72,11 +71,11 @@ void Executable::start_recording() {
       });
   if (!recording_) why_not_ = fmt::format("{} does not record runs", d);
 }
-// Returns false, without a recording, if updates failed too often.
+// False, without a recording, if updates failed too often.
 bool Executable::record_changes(bool fresh) {
   constexpr int kMost = 4;
   const uint64_t profiler = g_profiling.load(std::memory_order_relaxed);
-  const bool learns = profiler && profiler != profiler_;  // it learns the ops while they are recorded
+  const bool learns = profiler && profiler != profiler_;  // learns ops while recording
   if (learns) profiler_ = profiler;
   std::ranges::sort(changed_);
   changed_.erase(std::ranges::unique(changed_).begin(), changed_.end());
@@ -103,8 +102,7 @@ bool Executable::record_changes(bool fresh) {
   changed_.clear();
   return true;
 }
-// Records from the third run on: by then kernels are loaded, algorithms chosen and memory caches filled. Returns false
-// if it did not run.
+// Records from the third run on: kernels are loaded, algorithms chosen, caches filled. False if it did not run.
 bool Executable::call_as_one() {
   if (!why_not_.empty() || runs_ < 3 || !ops()) return false;
   try {
@@ -116,7 +114,7 @@ bool Executable::call_as_one() {
     if (std::exchange(retried_, true))
       run_singly(now_ < ops() ? fmt::format("{} cannot be recorded: {}", plan_.calls[now_].name, e.what()) : e.what());
     else
-      recording_ = nullptr;  // this run loads what the capture could not
+      recording_ = nullptr;  // loads what the capture could not
     return false;
   }
   if (!recording_->launch()) {

@@ -6,7 +6,7 @@
 
 namespace tg::detail {
 namespace {
-// Hashes the elements of a constant that the function makes.
+// Elements of a constant.
 void add_elements(StructuralHash& k, const Value& v) {
   const ScopedValue<Trace*> outside(t_trace, nullptr);
   const Tensor t = Tensor(make_ref<Value>(v.layout, v.storage)).contiguous();
@@ -25,7 +25,7 @@ enum Leaf : uint64_t { kConstant, kVariable, kCopy, kInput };
 
 Fingerprint::Fingerprint(const Graph& g, const Binding& b, const Trace& trace,
                          std::span<const GeneratorSpan> generators) {
-  // By slot: the slot number of a node's result, or a hash of a leaf's identity.
+  // Per slot: a result's slot number, or a hash of a leaf.
   std::vector<uint64_t> meaning(g.slots.size());
   for (uint32_t s = 0; s < g.slots.size(); ++s) meaning[s] = s;
   const auto leaf = [&](uint32_t slot, const StructuralHash& k) {

@@ -1,4 +1,4 @@
-// A summary of a traced function that outlives the trace: equal traces have equal fingerprints. For compile.cpp.
+// A traced function's summary: equal traces have equal fingerprints. For compile.cpp.
 #pragma once
 #include <tapegrad/core/engine/trace.h>
 #include <tapegrad/core/plan/executable.h>
@@ -8,12 +8,12 @@ namespace tg::detail {
 class Fingerprint {
  public:
   Fingerprint(const Graph&, const Binding&, const Trace&, std::span<const GeneratorSpan>);
-  // How `now`, of graph g, differs: "op 3, mul in layer, reads another tensor". Empty: not at all.
+  // The difference of `now` (graph g), "op 3, mul in layer, reads another tensor", or empty.
   std::string difference(const Fingerprint& now, const Graph& g) const;
 
  private:
-  std::vector<uint64_t> attributes_;  // by node
-  std::vector<uint64_t> in_;          // inputs of all nodes, node by node
+  std::vector<uint64_t> attributes_;  // index: node
+  std::vector<uint64_t> in_;          // inputs, node by node
   std::vector<uint64_t> outputs_, assigned_;
 };
 

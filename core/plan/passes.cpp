@@ -39,7 +39,7 @@ uint32_t enabled_passes() {
 
 namespace {
 
-// Per node: whether its results, or views of them, are visible outside after the evaluation.
+// Per node: its results or their views are visible afterwards.
 std::vector<uint8_t> visible_nodes(const Graph& g) {
   std::vector<uint8_t> visible(g.nodes.size());
   for (auto i = uint32_t(g.nodes.size()); i-- > 0;) {
@@ -53,14 +53,14 @@ std::vector<uint8_t> visible_nodes(const Graph& g) {
   }
   return visible;
 }
-// Per node: an earlier node with the same op, attributes and inputs, or kNone. At most one of the two is visible
-// outside: a write to one tensor must not change another.
+// Per node: an earlier equal node (op, attributes, inputs) or kNone. At most one is visible: a write to one tensor must
+// not change another.
 std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<uint32_t> duplicate_of(n, kNone), canonical(g.slots.size());
   for (uint32_t s = 0; s < canonical.size(); ++s) canonical[s] = s;
   if (!on) return duplicate_of;
-  std::vector<uint8_t> visible = visible_nodes(g);  // of a node or of its duplicates
+  std::vector<uint8_t> visible = visible_nodes(g);  // a node's or its duplicates'
   std::unordered_map<StructuralHash, uint32_t, StructuralHasher> seen;
   for (uint32_t i = 0; i < n; ++i) {
     const Node& node = *g.nodes[i];
@@ -80,27 +80,27 @@ std::vector<uint32_t> eliminate_common_subexpressions(const Graph& g, bool on) {
   return duplicate_of;
 }
 
-// The strides of an input as a matrix (rows, columns). False if no two strides describe it.
+// An input's strides as a matrix (rows, columns). False if there are none.
 bool strides_2d_of(const Layout& in, int64_t rows, int64_t columns, const Shape& shape, int64_t& row, int64_t& column) {
   if (in.shape == shape && in.is_contiguous()) return row = columns, column = 1, true;
   const int64_t n = in.numel();
   if (n == 1) return row = column = 0, true;
   if (!in.is_contiguous()) return false;
-  Shape s = in.shape;  // as broadcast: 1s in front
+  Shape s = in.shape;  // broadcast with 1s in front
   Shape full = Shape::filled(shape.size() - s.size(), 1);
   for (const int64_t d : s) full.push_back(d);
-  int64_t tail = 1;  // trailing dimensions that agree
+  int64_t tail = 1;  // equal trailing dimensions
   size_t d = shape.size();
   while (d > 0 && full[d - 1] == shape[d - 1]) tail *= shape[--d];
-  if (tail == n && tail == columns) return row = 0, column = 1, true;  // one row for all
-  // One column for all: leading dimensions agree, the rest are 1.
+  if (tail == n && tail == columns) return row = 0, column = 1, true;  // one row
+  // One column: equal leading dimensions, then 1s.
   int64_t head = 1;
   size_t e = 0;
   while (e < shape.size() && full[e] == shape[e] && head < n) head *= shape[e++];
   if (head == n && head == rows) return row = 1, column = 0, true;
   return false;
 }
-// The number of columns that makes `in` a (row, column) broadcast of `shape`. 0: any number. -1: none.
+// Columns that make `in` a (row, column) broadcast of `shape`. 0: any. -1: none.
 int64_t columns_of(const Layout& in, const Shape& shape) {
   const int64_t n = in.numel(), all = shape.product();
   if ((in.shape == shape && in.is_contiguous()) || n == 1) return 0;
@@ -111,7 +111,7 @@ int64_t columns_of(const Layout& in, const Shape& shape) {
   return -1;
 }
 
-// A chain while it grows. It runs at its last node, so once a node outside reads it, no later node may join.
+// A growing chain. It runs at its last node: once an outside node reads it, no later one may join.
 struct Cluster {
   std::vector<uint32_t> nodes;
   int64_t columns = 0;  // 0: any
@@ -193,11 +193,11 @@ class Clusters {
 
   const Graph& g_;
   const std::vector<uint8_t>& busy_;
-  std::vector<uint32_t> of_;  // cluster of each node
+  std::vector<uint32_t> of_;  // each node's cluster
   std::vector<Cluster> all_;
 };
 
-// Gives each temporary a scratch buffer of the tile. After its last reader the buffer is free again.
+// Gives temporaries tile buffers, free again after their last reader.
 void share_scratch(ChainPlan& p) {
   std::vector<uint32_t> readers(p.buffers.size()), free;
   for (const ChainPlan::Use& u : p.uses)
@@ -213,7 +213,7 @@ void share_scratch(ChainPlan& p) {
         free.push_back(p.buffers[b].index);
   }
 }
-// Buffers of a chain: a result with readers outside the chain is an output, any other a temporary.
+// Buffers of a chain: results with outside readers are outputs, others temporaries.
 ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>& has_duplicate) {
   using Buffer = ChainPlan::Buffer;
   ChainPlan p;
@@ -221,7 +221,7 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   const int64_t all = shape.product();
   p.columns = c.columns ? c.columns : all;
   p.rows = all / p.columns;
-  std::map<uint32_t, uint32_t> buffer, inside;  // of a slot; uses within the chain
+  std::map<uint32_t, uint32_t> buffer, inside;  // a slot's buffer; uses in the chain
   for (const uint32_t n : c.nodes)
     for (const uint32_t s : g.inputs(n)) ++inside[s];
   for (uint32_t k = 0; k < c.nodes.size(); ++k) {
@@ -248,12 +248,12 @@ ChainPlan chain_of(const Graph& g, const Cluster& c, const std::vector<uint8_t>&
   return p;
 }
 
-// One step per node, chain or replacement, in order of emission; several nodes run at the position of the last.
+// A step per node, chain or replacement in emission order, at its last node.
 std::vector<Step> initial_steps(const Graph& g, const std::vector<uint32_t>& duplicate_of,
                                 const std::vector<uint8_t>& has_duplicate, uint32_t passes) {
   const auto n = uint32_t(g.nodes.size());
   std::vector<Step> at(n);
-  std::vector<uint8_t> busy(has_duplicate);  // not available to rules
+  std::vector<uint8_t> busy(has_duplicate);  // unavailable to rules
   for (uint32_t i = 0; i < n; ++i) {
     at[i].nodes = {i}, at[i].duplicate_of = duplicate_of[i];
     busy[i] |= uint8_t(duplicate_of[i] != kNone);

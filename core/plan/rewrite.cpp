@@ -1,4 +1,3 @@
-// Matches the patterns of the rules in a graph before it is planned.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@ bool register_rules(std::span<const Rule> list) {
 
 namespace detail {
 namespace {
-// The nodes of a match, in the order of the pattern.
+// A match's nodes in pattern order.
 struct Match {
   std::vector<uint32_t> nodes;
   std::vector<Port> in;
@@ -31,7 +30,7 @@ class Finder {
   }
   std::vector<Rewrite> all() {
     std::vector<Rewrite> found;
-    // From the end, since the root of a pattern is its last node: otherwise a smaller match could take its nodes.
+    // A pattern's root is its last node: otherwise a smaller match could take its nodes.
     for (auto n = uint32_t(g_.nodes.size()); n-- > 0;)
       for (const Rule* r : rules())
         if (std::optional<Rewrite> w = apply(*r, n)) {
@@ -66,8 +65,7 @@ class Finder {
     }
     return true;
   }
-  // Values that the new op does not make are read only within the match. Its results are read only within the match or
-  // after it.
+  // Reads of values that the new op lacks are in the match, reads of its results in or after it.
   bool closed(const Rule& r, const Match& m) const {
     const uint32_t root = m.nodes[0];
     for (uint32_t k = 0; k < m.nodes.size(); ++k)
@@ -102,7 +100,7 @@ class Finder {
 
   const Graph& g_;
   std::vector<uint8_t> busy_;
-  std::vector<std::vector<uint32_t>> readers_;  // by slot
+  std::vector<std::vector<uint32_t>> readers_;  // index: slot
 };
 }  // namespace
 

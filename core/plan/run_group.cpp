@@ -51,7 +51,7 @@ std::vector<OutputStorages> execute_chain(std::span<const Ref<Node>> nodes, cons
 
 void execute_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, const Donors& donors,
                     const BufferAssignment& buffers) {
-  std::vector<OutputStorages> made(nodes.size());  // null: not made by the op
+  std::vector<OutputStorages> made(nodes.size());  // null: not an output
   for (size_t k = 0; k < nodes.size(); ++k) {
     check_alive(*nodes[k]);
     for (size_t i = 0; i < nodes[k]->out.size(); ++i) made[k].emplace_back(nullptr);
@@ -95,7 +95,7 @@ void run_nodes_as_one(std::span<const Ref<Node>> nodes, const Replacement& f, co
     execute_as_one(nodes, f, donors, buffers);
   } catch (const Error& e) {
     const Error full = with_scope(e, nodes.back()->scope);
-    for (const int32_t d : donors)  // as in mark_failed()
+    for (const int32_t d : donors)  // see mark_failed()
       if (d >= 0 && !nodes.back()->error)
         ++nodes[f.in[size_t(d)].node]->in[f.in[size_t(d)].index].value->storage->version;
     for (const auto& n : nodes) mark_failed(*n, {}, full);

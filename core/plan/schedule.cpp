@@ -1,6 +1,5 @@
-// The order of steps: that of emission, or greedily the ready step after which live bytes grow least. A communicating
-// step runs as soon as all steps emitted before it have run: other ranks wait for it. A large reduction runs as soon as
-// its inputs exist.
+// The order of steps: emission, or greedily the ready step that adds the fewest live bytes. A communicating step runs
+// as soon as all earlier ones ran (other ranks wait), a large reduction as soon as its inputs exist.
 #include <tapegrad/core/plan/plan.h>
 
 #include <algorithm>
@@ -8,8 +7,7 @@
 
 namespace tg::detail {
 namespace {
-// Candidates: the kWidth ready steps that were emitted first and the kWidth that became ready last. Without a limit,
-// wide graphs would take quadratic time.
+// Candidates: the kWidth ready steps emitted first and the kWidth ready last; no limit would be quadratic.
 constexpr size_t kWidth = 32;
 constexpr int64_t kLargeRead = 1 << 20;
 
@@ -22,7 +20,7 @@ class Scheduler {
     for (uint32_t s = 0; s < base_.size(); ++s) base_[s] = s;
     bytes_.resize(base_.size());
     left_.resize(base_.size());
-    uint32_t after_message = 0;  // first step after the last communicating one
+    uint32_t after_message = 0;  // first step after the last message
     message_.resize(steps.size());
     reduces_.resize(steps.size());
     for (uint32_t t = 0; t < steps.size(); ++t) {
@@ -105,7 +103,7 @@ class Scheduler {
     const auto early = std::ranges::find_if(recent_, [&](uint32_t t) { return reduces_[t]; });
     if (early != recent_.end()) return *early;
     uint32_t found = *ready_.begin();
-    if (!greedy || message_[found]) return found;  // all steps before it have run
+    if (!greedy || message_[found]) return found;  // all earlier steps ran
     int64_t least = INT64_MAX;
     const auto consider = [&](uint32_t t) {
       const int64_t n = growth(t);
@@ -117,14 +115,14 @@ class Scheduler {
     return found;
   }
 
-  std::vector<uint32_t> base_;                  // by slot: the slot that holds its memory
-  std::vector<int64_t> bytes_;                  // by base: bytes that the graph makes
-  std::vector<uint32_t> left_;                  // by base: steps that will read it; kNone: never freed
-  std::vector<std::vector<uint32_t>> reads_;    // by step: bases
-  std::vector<int64_t> makes_;                  // by step: bytes
-  std::vector<std::vector<uint32_t>> readers_;  // by step: steps that wait for it
-  std::vector<uint32_t> waits_;                 // by step: number of steps that it waits for
-  std::vector<bool> message_, reduces_;         // by step
+  std::vector<uint32_t> base_;                  // index: slot; its memory's slot
+  std::vector<int64_t> bytes_;                  // index: base; bytes that the graph makes
+  std::vector<uint32_t> left_;                  // index: base; future readers; kNone: never freed
+  std::vector<std::vector<uint32_t>> reads_;    // index: step; bases
+  std::vector<int64_t> makes_;                  // index: step; bytes
+  std::vector<std::vector<uint32_t>> readers_;  // index: step; dependent steps
+  std::vector<uint32_t> waits_;                 // index: step; dependencies
+  std::vector<bool> message_, reduces_;         // index: step
   std::set<uint32_t> ready_;
   std::vector<uint32_t> recent_;
 };

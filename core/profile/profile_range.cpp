@@ -1,4 +1,3 @@
-// Paths of named ranges: scopes with a separate root.
 #include <tapegrad/core/profile/profiler_record.h>
 #include <tapegrad/core/scope.h>
 

@@ -10,7 +10,7 @@ namespace tg {
 
 struct Scope;
 
-/// The phases of a training step. backward() and AdamW::step() open theirs; the program opens forward and loss.
+/// The phases of a training step. backward() and AdamW::step() open a phase; the program opens forward and loss.
 enum class Phase : uint8_t { forward, loss, backward, optimizer };
 
 namespace detail {
@@ -25,13 +25,11 @@ const Scope* path_within(const Scope* path, Phase);
 /// the traced call, if a Profiler ran then. Use NameScope for parts of a model: every trace keeps its names.
 class ProfileRange {
  public:
-  /// Opens the range `name` inside the current one.
   [[nodiscard]] explicit ProfileRange(std::string_view name) {
     if (detail::profiling()) [[unlikely]]
       enter(detail::path_within(detail::t_range, name));
   }
-  /// Opens a phase of a training step. Kernels of compiled functions belong to their phase even if no Profiler ran
-  /// during the trace.
+  /// Opens a phase. Compiled functions' kernels keep it even without a Profiler during the trace.
   [[nodiscard]] explicit ProfileRange(Phase phase) { enter(detail::path_within(detail::t_range, phase)); }
   ~ProfileRange() {
     if (entered_) detail::t_range = previous_;

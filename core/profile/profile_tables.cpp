@@ -16,7 +16,7 @@ using Format = ProfileTable::Format;
 using Cell = ProfileTable::Cell;
 using Column = ProfileTable::Column;
 
-using Samples = std::map<std::string, std::vector<double>, std::less<>>;  // by name
+using Samples = std::map<std::string, std::vector<double>, std::less<>>;  // key: name
 void add(Samples& all, std::string_view name, double x) {
   auto it = all.find(name);
   if (it == all.end()) it = all.emplace(std::string(name), std::vector<double>()).first;
@@ -126,7 +126,7 @@ std::vector<ProfileTable> profile_tables(const Profile& p) {
 }
 
 namespace {
-// A row of kernel_time_by_range(), and the rows below it.
+// A row of kernel_time_by_range() with the rows below.
 struct Part {
   std::string name;
   int64_t ns = 0, kernels = 0;
@@ -147,7 +147,7 @@ std::vector<const Scope*> from_root(const Scope* s) {
   return r;
 }
 using Instances = std::unordered_map<std::string_view, double>;
-// `instances`: of the range around p.
+// `instances` of p's range.
 void add_rows(const Part& p, double whole, const Instances& outermost, double instances, size_t depth,
               ProfileTable& t) {
   std::vector<const Part*> in;
@@ -198,7 +198,7 @@ ProfileTable kernel_time_by_range(const Profile& p) {
 }
 
 namespace {
-constexpr size_t kLongest = 100;  // characters of a text
+constexpr size_t kLongest = 100;  // most characters
 
 std::string with_separators(std::string digits) {
   const size_t end = std::min(digits.find('.'), digits.size()), begin = digits.starts_with('-');
@@ -209,7 +209,7 @@ std::string plain(const Cell& c, Format f) {
   if (f == Format::text) return std::get<std::string>(c);
   return fmt::format("{:.{}f}", std::get<double>(c), f == Format::integer ? 0 : f == Format::one_decimal ? 1 : 3);
 }
-size_t width_of(std::string_view text) {  // in characters of UTF-8
+size_t width_of(std::string_view text) {  // counts UTF-8 characters
   return size_t(std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 std::string shown(const Cell& c, Format f) {

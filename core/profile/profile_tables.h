@@ -24,7 +24,7 @@ struct ProfileTable {
   std::vector<std::vector<Cell>> rows;
 
   bool empty() const { return rows.empty(); }
-  /// The number in column `title` of the first row whose last cell is `name`. An Error without such a row or column.
+  /// The number in column `title` of the first row whose last cell is `name`. An Error if missing.
   double at(std::string_view name, std::string_view title) const;
 };
 
@@ -50,7 +50,7 @@ std::vector<ProfileTable> profile_tables(const Profile&);
 /// instance; the row's name, indented by two spaces per level. Concurrent kernels count in full.
 ProfileTable kernel_time_by_range(const Profile&);
 
-/// The table as text, with columns aligned as in nsys; long names are abridged.
+/// The table as text, aligned as in nsys; abridges long names.
 std::string to_text(const ProfileTable&);
 /// The table as CSV, with a header line.
 std::string to_csv(const ProfileTable&);

@@ -1,5 +1,5 @@
-// Each thread has a log. Only the end of a profiler also takes its lock. A record reads the session under that lock, so
-// no record is added after stop() has visited the log.
+// A log per thread, locked also by a profiler's end. Records read the session under its lock: none follows stop()'s
+// visit.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/profile/profiler_record.h>
@@ -15,11 +15,11 @@ namespace tg {
 namespace {
 using namespace detail;
 using Keep = ProfileOptions::Keep;
-struct Log {  // of a thread
+struct Log {  // a thread's log
   std::mutex mutex;
   uint64_t session = 0;
   uint32_t thread = 0;
-  bool ended = false;  // the thread, not the session
+  bool ended = false;  // the thread ended
   std::vector<Profile::Range> ranges;
   std::vector<uint32_t> open;
   std::vector<Profile::Kernel> kernels;
@@ -31,15 +31,15 @@ struct Log {  // of a thread
   uint32_t innermost() const { return open.empty() ? Profile::kNone : open.back(); }
 };
 
-// State of all profilers. Never destroyed: threads may end last.
+// Never destroyed: threads may end last.
 struct State {
-  std::mutex mutex;  // of the members below; locked before a log's
+  std::mutex mutex;  // guards the members below; locked before a log's
   std::vector<std::unique_ptr<Log>> logs;
   uint64_t last_session = 0;
-  // State of the running profiler, written while none runs.
+  // Written while no profiler runs.
   ProfileOptions options;
   int64_t begin = 0;
-  std::vector<std::pair<Device, int64_t>> live;  // at its begin
+  std::vector<std::pair<Device, int64_t>> live;  // live bytes at the start
   std::vector<std::string> notes;
   std::unique_ptr<DeviceProfiler> device;
   std::atomic<uint32_t> threads{0};
@@ -71,7 +71,7 @@ Log* new_log() {
   (void)at_end;
   return t_log;
 }
-// Calls f(log) if the running session is `session`; 0: any session.
+// f(log) if `session` runs; 0: any.
 template <class F> void record(uint64_t session, F f) {
   Log* const log = t_log ? t_log : new_log();
   if (!log) return;
@@ -87,7 +87,7 @@ template <class F> void record(uint64_t session, F f) {
 template <class F> void record_if_possible(uint64_t session, F f) noexcept {
   try {
     record(session, f);
-  } catch (...) {  // out of memory: the profile lacks this record
+  } catch (...) {  // out of memory: no record
   }
 }
 template <class Records, class Record> void keep(Log& log, Records& records, Record r) {
@@ -96,13 +96,12 @@ template <class Records, class Record> void keep(Log& log, Records& records, Rec
   else
     ++log.dropped;
 }
-// A range's number for a device; never 0.
 uint64_t number_of(const Log& log, uint32_t range) { return (uint64_t(log.thread) << 32 | range) + 1; }
 }  // namespace
 
 namespace detail {
 namespace {
-// Opens a range; sets `session` only if the log has room for it.
+// Sets `session` only if the log has room.
 void open_range(Profile::Range r, uint64_t& session, uint32_t& index) {
   record(0, [&](Log& log) {
     const State& s = state();
@@ -197,7 +196,7 @@ std::vector<Device> devices_in_use() {
       if (runtime_of({b, i}).in_use(i)) d.push_back({b, i});
   return d;
 }
-// Merges the logs of a session into one profile.
+// Merges logs into a profile.
 class Collector {
  public:
   Collector(State& s, uint64_t session) : s_(s), session_(session), end_(profiler_clock()) {}
@@ -222,7 +221,7 @@ class Collector {
  private:
   int64_t& live_of(Device d) {
     const auto at = std::ranges::find(s_.live, d, &std::pair<Device, int64_t>::first);
-    return at != s_.live.end() ? at->second : s_.live.emplace_back(d, 0).second;  // first used since
+    return at != s_.live.end() ? at->second : s_.live.emplace_back(d, 0).second;  // first used later
   }
   void take_ranges(Log& log) {
     first_.resize(std::max(first_.size(), size_t(log.thread) + 1), Profile::kNone);
@@ -309,7 +308,7 @@ class Collector {
   State& s_;
   uint64_t session_;
   int64_t end_;
-  std::vector<uint32_t> first_;  // by thread
+  std::vector<uint32_t> first_;  // index: thread
   Profile p_;
 };
 
@@ -321,7 +320,7 @@ void start_device(State& s) {
     s.notes.push_back(fmt::format("kernels of the GPU are missing: {}", e.what()));
   }
 }
-// Afterwards no log gets records. The caller holds the state's lock.
+// Ends all records. The caller holds the state's lock.
 std::unique_ptr<DeviceProfiler> end_session(State& s) {
   g_profiling.store(0, std::memory_order_release);
   for (const auto& log : s.logs) const std::lock_guard passed(log->mutex);
@@ -331,7 +330,7 @@ std::unique_ptr<DeviceProfiler> end_session(State& s) {
 
 Profiler::Profiler(const ProfileOptions& o) {
   State& s = state();
-  std::vector<std::pair<Device, int64_t>> live;  // before the lock, because allocators lock too
+  std::vector<std::pair<Device, int64_t>> live;  // precedes the lock: allocators lock too
   for (const Device d : devices_in_use()) {
     synchronize(d);
     live.emplace_back(d, memory_stats(d).live);
@@ -361,7 +360,7 @@ Profiler::Profiler(const ProfileOptions& o) {
 Profile Profiler::stop() {
   State& s = state();
   TG_CHECK(session_, state, "[profiler] stop() was called before. Make a new Profiler.");
-  // Queued work belongs to the profile, and Errors of kernels must be thrown before the session ends.
+  // Includes queued work, and throws kernels' Errors, before the session ends.
   for (const Device d : devices_in_use()) synchronize(d);
   const std::lock_guard lock(s.mutex);
   session_ = 0;
@@ -373,7 +372,7 @@ Profiler::~Profiler() {
   if (!session_) return;
   try {
     (void)stop();
-  } catch (...) {  // a device is lost, or memory is exhausted
+  } catch (...) {  // lost device or no memory
     const std::lock_guard lock(state().mutex);
     (void)end_session(state());
   }

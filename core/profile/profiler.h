@@ -19,36 +19,36 @@
 
 namespace tg {
 
-/// The records of a Profiler. Times are nanoseconds since it began. Names, scopes and paths are never freed.
+/// A Profiler's records. Times: nanoseconds since its start. Names, scopes and paths are never freed.
 struct Profile {
   static constexpr uint32_t kNone = ~0u;  ///< no index
 
   /// One instance of a range.
   struct Range {
     RangeKind kind;
-    std::string_view name;  ///< of a layer, its path, "gpt.h.3.mlp"
-    uint32_t thread;        ///< numbered in the order of first records
-    uint32_t parent;        ///< enclosing range of this thread in `ranges`, or kNone
+    std::string_view name;  ///< a layer's: its path, "gpt.h.3.mlp"
+    uint32_t thread;        ///< order of first records
+    uint32_t parent;        ///< enclosing range in `ranges`, or kNone
     int64_t begin, end;     ///< stop() ends open ranges
-    /// The named ranges, this one included. Ops have those of their call. May be null.
+    /// Named ranges, including this one; an op's: of its call. May be null.
     const Scope* path;
-    /// The scope of an op's call, or of a layer; else null.
+    /// Scope of an op's call or a layer; else null.
     const Scope* layer;
-    std::string shapes = {};  ///< of an op's inputs: "(4, 512) f32, (512) f32"
+    std::string shapes = {};  ///< an op's inputs: "(4, 512) f32, (512) f32"
   };
-  /// One run of a kernel. A CPU kernel is one op or one chain of ops.
+  /// A kernel's run. On the CPU: an op or a chain.
   struct Kernel {
-    std::string_view name;  ///< on a GPU, the function; on the CPU, the op
+    std::string_view name;  ///< GPU: function; CPU: op
     Device device;
     uint32_t track;       ///< GPU: stream; CPU: thread
-    int64_t begin, end;   ///< of the work itself
+    int64_t begin, end;   ///< times of the work
     uint32_t range;       ///< innermost range of its launch, or kNone
-    std::string_view op;  ///< the op of the kernel; may be empty
-    const Scope* path;    ///< named ranges of the op's call (Range::path)
+    std::string_view op;  ///< its op or empty
+    const Scope* path;    ///< the call's named ranges (Range::path)
     const Scope* layer;
     bool in_graph = false;  ///< launched by a CUDA graph
   };
-  /// A copy or fill by a device without a kernel. `bytes` is its size; the other members are those of Kernel.
+  /// A device's copy or fill without a kernel; other members as in Kernel.
   struct Copy {
     enum class Kind : uint8_t { host_to_device, device_to_host, device_to_device, set } kind;
     Device device;
@@ -58,7 +58,7 @@ struct Profile {
     const Scope* path;
     bool in_graph = false;
   };
-  /// A call of the CUDA runtime or the CPU's allocator. `range` is the index of the innermost range, or kNone.
+  /// A call of the CUDA runtime or the CPU's allocator. `range`: innermost index, or kNone.
   struct Call {
     std::string_view name;
     Backend backend;
@@ -76,7 +76,6 @@ struct Profile {
   };
   /// Times of all records with one name, in nanoseconds.
   struct Total {
-    /// Their number, and the sum, minimum and maximum of their times.
     int64_t count = 0, total = 0, min = 0, max = 0;
     void add(const Total& t) {
       min = count ? std::min(min, t.min) : t.min;
@@ -88,41 +87,41 @@ struct Profile {
   /// Totals by name.
   using Totals = std::map<std::string, Total, std::less<>>;
 
-  int64_t duration = 0;       ///< from the constructor to stop()
-  std::vector<Range> ranges;  ///< by thread, then by begin: parents before children
+  int64_t duration = 0;       ///< constructor to stop()
+  std::vector<Range> ranges;  ///< order: thread, begin; parents before children
   std::vector<Kernel> kernels;
   std::vector<Copy> copies;
   std::vector<Call> calls;
-  std::vector<Memory> memory;  ///< by time
-  /// For Keep::totals; the lists above are then empty.
+  std::vector<Memory> memory;  ///< order: time
+  /// Keep::totals: the lists above are empty.
   Totals range_totals, kernel_totals, call_totals;
-  std::vector<std::string> notes;  ///< missing records, and misleading times
+  std::vector<std::string> notes;  ///< missing records, misleading times
   uint64_t dropped = 0;            ///< records beyond ProfileOptions::most_records
 };
 
 /// Options of a Profiler.
 struct ProfileOptions {
-  /// The information that is kept of each record.
+  /// Kept information.
   enum class Keep : uint8_t {
     records,  ///< everything
-    totals,   ///< only counts and times by name: for long runs
-    nothing   ///< for nvtx alone
+    totals,   ///< counts and times by name: for long runs
+    nothing   ///< nvtx only
   } keep = Keep::records;
   /// Also passes ranges to NVTX, for NVIDIA's tools. An Error in a build without CUDA.
   bool nvtx = false;
-  /// Per thread and kind of record. Later records are counted and dropped.
+  /// Per thread and kind; later records are counted and dropped.
   size_t most_records = size_t(1) << 24;
 };
 
-/// Records all threads of the process from its constructor to stop(). Only one may run at a time.
+/// Records all threads from its constructor to stop(). One at a time.
 class Profiler {
  public:
-  /// Waits for queued work of the devices, which is not recorded, and begins. An Error while another Profiler runs.
+  /// Starts after queued work, which is not recorded. An Error while another runs.
   [[nodiscard]] explicit Profiler(const ProfileOptions& = {});
-  ~Profiler();  ///< discards the records unless stop() was called
+  ~Profiler();  ///< discards records without stop()
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
-  /// Waits for the devices, ends the recording and returns the records. May be called once.
+  /// Waits for the devices and returns the records, once.
   Profile stop();
 
  private:

@@ -11,26 +11,24 @@
 
 namespace tg {
 
-/// The runs of one op between two dtypes.
+/// An op's runs between two dtypes.
 struct WorkOfOp {
-  std::string op;  ///< a chain has one name: "mul+add+gelu"
-  DType from, to;  ///< of the first input (else output) and first output
+  std::string op;  ///< chains: "mul+add+gelu"
+  DType from, to;  ///< first input (else output), first output
   int64_t calls = 0;
-  OpWork work = {};  ///< of all calls
+  OpWork work = {};  ///< all calls
 };
 
 namespace detail {
-/// Adds the calls and work of `more`, `times` times, to the entry of its op and dtypes in `to`.
+/// Adds `more`, `times` times, to its op and dtypes in `to`.
 void add_work(std::vector<WorkOfOp>& to, const WorkOfOp& more, int64_t times = 1);
 }  // namespace detail
 
-/// While it lives, counts the work of ops that the calling thread runs, dry or not. Views have no work. An inner scope
-/// counts separately.
+/// Counts the work of the thread's ops, dry or not, without views. An inner scope counts separately.
 class WorkScope {
  public:
   [[nodiscard]] WorkScope() : counting_(detail::t_work, this) {}
-  const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< in the order of first calls
-  /// Adds the work of one run.
+  const std::vector<WorkOfOp>& ops() const { return ops_; }  ///< order of first calls
   void add(std::string_view op, DType from, DType to, const OpWork& w) {
     detail::add_work(ops_, {std::string(op), from, to, 1, w});
   }
@@ -41,7 +39,7 @@ class WorkScope {
 };
 
 namespace detail {
-// The bytes of a layout's elements, each counted once.
+// Bytes of distinct elements.
 int64_t distinct_bytes(const Layout&);
 }  // namespace detail
 

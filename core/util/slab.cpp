@@ -1,5 +1,5 @@
-// Blocks are cut from chunks and kept in magazines, two per thread and class. Threads exchange whole magazines with
-// shared lists, so they lock once per 64 KiB, whichever thread frees a block.
+// Blocks of chunks are in magazines, two per thread and class. Threads exchange magazines with shared lists: one lock
+// per 64 KiB.
 #include <tapegrad/core/util/slab.h>
 
 #include <mutex>
@@ -34,11 +34,10 @@ struct Magazine {
   }
 };
 
-// State of a thread. It has no destructor, so it is usable during the whole life of the thread.
+// A thread's state, without destructor: usable during its whole life.
 struct ThreadSlabs {
   Magazine active[kClasses], spare[kClasses];
-  // Capacity of a magazine. It is 0 before enter() and after the end of the thread: every block then goes to refill or
-  // spill.
+  // Capacity of a magazine. 0 before enter() and after the thread: all blocks go to refill or spill.
   size_t full = 0;
   bool entered = false;  // the destructor at thread end is registered
 };
@@ -95,7 +94,7 @@ Magazine new_chunk(size_t size) {
   ++shared_slabs().chunks;
   return m;
 }
-// Allocates when the active magazine is empty: from the spare one, a shared list or a new chunk.
+// Allocates if the active magazine is empty.
 [[gnu::noinline]] void* refill(ThreadSlabs& t, size_t c) {
   enter(t);
   Magazine& m = t.active[c] = std::exchange(t.spare[c], {});
@@ -109,7 +108,7 @@ Magazine new_chunk(size_t size) {
   if (!t.full) give_back(t);
   return p;
 }
-// Frees when the active magazine is full.
+// Frees if the active magazine is full.
 [[gnu::noinline]] void spill(ThreadSlabs& t, size_t c, void* p) {
   enter(t);
   if (t.spare[c].head) {

@@ -25,7 +25,7 @@ inline constexpr bool kPlainMemory = false;
 inline constexpr size_t kSlabMax = 1024;
 namespace detail {
 void* slab_alloc(size_t bytes);                  // 0 bytes is valid too; std::bad_alloc without memory
-void slab_free(void* p, size_t bytes) noexcept;  // in any thread; bytes as in slab_alloc()
+void slab_free(void* p, size_t bytes) noexcept;  // any thread; bytes as in slab_alloc()
 int64_t slab_bytes();                            // total bytes of chunks, used or free
 }  // namespace detail
 
