@@ -1,5 +1,5 @@
 /// @file
-/// Tensors, ops, layers, optimisers, training, files, tokenizers and Gpt; tools.h has the rest. Files of the library
+/// Tensors, ops, layers, optimisers, training, files, tokenizers and Gpt; tools.h has the rest. tapegrad's own files
 /// include the headers that they use instead.
 ///
 /// @namespace tg

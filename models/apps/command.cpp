@@ -62,7 +62,7 @@ int64_t with_unit(const std::string& flag, std::string_view word, const std::arr
   return n;
 }
 
-std::vector<std::string> split(const std::string& words) {  // at commas
+std::vector<std::string> split(const std::string& words) {
   std::vector<std::string> list;
   for (const auto word : words | std::views::split(',')) list.emplace_back(word.begin(), word.end());
   return list;
@@ -70,7 +70,7 @@ std::vector<std::string> split(const std::string& words) {  // at commas
 
 std::string with_article(const std::string& kind) { return (kind.starts_with("I") ? "an " : "a ") + kind; }
 
-// A kind of path, and what takes it: flags, or a command with its flag.
+// A kind of path, and the flags or command that take it.
 struct Kind {
   const char *what, *flags;
 };
@@ -100,7 +100,7 @@ std::vector<Kind> kinds_of(const std::string& path) {
   if (has("\"model_type\"") || has("\"architectures\"")) return {kForeign};
   return {head.starts_with("GGUF") ? kGguf : has("") && !ends(".jsonl") ? kJson : kText};
 }
-// The first flag that takes what the path holds, of those that has() accepts, or "".
+// The first accepted flag that takes the contents of the path, or "".
 template <class F> std::string flag_for(const std::string& path, F has) {
   for (const Kind& k : kinds_of(path))
     for (const std::string& flag : split(k.flags))
@@ -115,7 +115,7 @@ void check_path(const CLI::App& app, const std::string& flag, const std::string&
   std::vector<const char*> wanted, held;
   for (const Kind& k : {kRun, kModel, kAdapter, kTokenizer, kLog, kTokens, kText, kWeights, kJson})
     if (taken(k)) wanted.push_back(k.what);
-  // Outputs must not count as read, and logs have any name.
+  // Outputs do not count as read; logs have any name.
   if (wanted.empty() || (flag == "RUN" && std::filesystem::is_regular_file(path))) return;
   const std::vector<Kind> kinds = kinds_of(path);
   if (kinds.empty() || std::ranges::any_of(kinds, taken)) return;
@@ -153,7 +153,7 @@ std::string full_name(const CLI::App& app) {
 }
 // Names the flags that the words most likely belong to.
 [[noreturn]] void refuse_words(const CLI::App& app, const std::vector<std::string>& rest) {
-  std::map<std::string, std::string> words;  // by flag
+  std::map<std::string, std::string> words;  // key: flag
   const auto open = [&](const std::string& flag) {
     const CLI::Option* const o = app.get_option_no_throw(flag);
     return o && o->count() == 0 && (!words.contains(flag) || flag == "--prompt" || o->get_items_expected_max() > 1);
@@ -202,7 +202,6 @@ constexpr std::string_view kCommon =
                                "recompute,linear,shard-optimizer,split-weights,moments,compile,ignore-memory,"
                                "comm-timeout,no-cache,ranks,",
                            kOutput = ",eval-every,checkpoint-every,seed,";
-// An example of each command, and its page.
 constexpr std::pair<const char*, const char*> kExamples[] = {
     {"train --data input.txt --tokenizer char --out run --max-steps 200", "models/train_a_gpt.md"},
     {"finetune --model run --data input.txt --out adapter --max-steps 100", "models/finetune.md"},
@@ -256,7 +255,7 @@ std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return {};
 }
 
-// Invalid UTF-8, control characters (C0, DEL, C1) that are not `kept` and direction changes become \x1b.
+// Invalid UTF-8, control characters (C0, DEL, C1) outside of `kept` and direction changes become \x1b.
 std::string escaped(std::string_view text, std::string_view kept) {
   std::string all;
   while (!text.empty()) {
@@ -283,11 +282,11 @@ int reported(
   const auto fail = [&](int status, const std::string& message) {
     std::fflush(stdout);
     std::fputs(fmt::format("{}: {}\n", program, printable(before() + message)).c_str(),
-               stderr);  // may fail: no one is left to tell
+               stderr);  // may fail
     after(status);
     return status;
   };
-  const auto unread = [&](int status) {  // in silence, as other programs
+  const auto unread = [&](int status) {  // silent, like other programs
     if (status == 0) status = 128 + SIGPIPE;
     after(status);
     return status;
@@ -304,7 +303,7 @@ int reported(
     return fail(1,
                 "[memory] the system gives this process no more memory. Free some, raise the limit (ulimit -v), or "
                 "take smaller files or settings.");
-  } catch (const std::system_error& e) {  // from fmt, whose message says "file"
+  } catch (const std::system_error& e) {  // fmt's message says "file"
     if (e.code() == std::errc::broken_pipe) return unread(0);
     const bool printing = std::ferror(stdout) && !reader_is_gone();
     return fail(1,
@@ -341,7 +340,7 @@ void Command::option(Text flag, Text kind, Text shown, Text help, Take take) {
                  stderr);
     take(words.back());
   };
-  const bool alone = kind == "BOOL" || kind == "[K]";  // the value may be left out
+  const bool alone = kind == "BOOL" || kind == "[K]";  // optional value
   CLI::Option* o = app_.add_option_function<std::vector<std::string>>(flag, checked, help)
                        ->type_name(kind)
                        ->expected(alone ? 0 : 1, 1)
@@ -419,7 +418,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
     refuse_values(
         app.set_version_flag("--version", std::function<std::string()>(version), "print the version and exit"));
     set_up(app);
-    app.require_subcommand(0, 1);  // only one, so its values may equal command names
+    app.require_subcommand(0, 1);  // one: its values may equal command names
     std::map<std::string, std::function<int()>> bodies;
     for (const Subcommand& s : subcommands) {
       CLI::App& sub = *app.add_subcommand(s.name, s.help)->allow_extras();
@@ -432,7 +431,7 @@ int run_command_line(int argc, char** argv, const std::vector<Subcommand>& subco
     }
     std::vector<char*> words(argv, argv + argc);
     char help[] = "--help";
-    if (argc > 1 && std::string_view(argv[1]) == "help") {  // tapegrad help COMMAND
+    if (argc > 1 && std::string_view(argv[1]) == "help") {
       words.erase(words.begin() + 1);
       if (argc == 2 || bodies.contains(argv[2])) words.push_back(help);
     }

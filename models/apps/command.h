@@ -1,5 +1,5 @@
-// Options and subcommands of a program. Only command.cpp includes the argument parser, which compiles slowly. Wrong
-// usage ends with status 2, an Error with status 1. Both print one message on stderr after the program's name.
+// Options and subcommands of a program. Only command.cpp includes the slow argument parser. Wrong usage ends with
+// status 2, an Error with status 1. Both print one message on stderr after the program's name.
 #pragma once
 #include <array>
 #include <cmath>
@@ -24,7 +24,7 @@ struct UsageError : std::runtime_error {
 inline void refuse(bool wrong, const char* usage) {
   if (wrong) throw UsageError(usage);
 }
-// Thrown by a command that a signal stopped: the exit status is 128 + signal, without a message.
+// A signal stopped the command: exit status is 128 + signal, no message.
 struct Stopped {
   int signal;
 };
@@ -41,17 +41,16 @@ class Command {
             std::vector<std::string>& words);   // --flag WORD...
   void toggle(Text flag, Text help, bool& on);  // --flag
 
-  // --flag WORD. The variable holds the default. `known` has all words.
+  // --flag WORD. `known` has all words.
   void option(Text flag, Text kind, Text help, std::string& value);
   void option(Text flag, Text help, std::string& value, const std::vector<std::string_view>& known);
   void option(Text flag, Text help, int64_t& value, int64_t least = INT64_MIN, int64_t most = INT64_MAX);
   void option(Text flag, Text help, uint64_t& value);
   void option(Text flag, Text help, double& value, double least = -HUGE_VAL, double most = HUGE_VAL);
-  // --flag 200MB: a number, 1 or more, alone or with one of the units of 10^3, 10^6 and 10^9.
+  // --flag 200MB: a number >= 1, or with a unit of 10^3, 10^6 or 10^9.
   void option(Text flag, Text kind, Text help, int64_t& value, const std::array<std::string_view, 3>& units);
   void option(Text flag, Text help, std::vector<std::string>& values);  // --flag WORD,WORD
   void option(Text flag, Text help, std::vector<int64_t>& values);
-  // --flag WORD. The help shows the default `shown`.
   void option(Text flag, Text help, std::optional<int64_t>& value, std::optional<int64_t> shown);
   void option(Text flag, Text help, std::optional<double>& value, std::optional<double> shown);
   // --flag or --flag K, from 0 to `most`. Alone it is 0.
@@ -63,11 +62,11 @@ class Command {
 
 struct Subcommand {
   std::string name, help;
-  // Registers options. Returns the body, which runs after parsing and returns the exit status.
+  // Registers options. Returns the body, which returns the exit status.
   std::function<std::function<int()>(Command&)> declare;
 };
 
-// A subcommand with options of the type O: declare(Command&, O&) registers them, run(O&) is the body.
+// A subcommand whose options O declare(Command&, O&) registers; run(O&) is the body.
 template <class O>
 Subcommand subcommand(const char* name, const char* help, int (*run)(O&), void (*declare)(Command&, O&)) {
   return {name, help, [=](Command& c) -> std::function<int()> {
@@ -80,10 +79,10 @@ Subcommand subcommand(const char* name, const char* help, int (*run)(O&), void (
 // Untrusted text for a terminal: control characters become \x1b, and only the ends of words over 400 bytes are kept.
 std::string printable(std::string_view text);
 
-// Escapes what printable() does, except newline and tab, and \r unless standard output is a terminal.
+// printable(), but keeps newline, tab, and \r unless standard output is a terminal.
 std::string shown_text(std::string_view text);
 
-// Returns the exit status. before() is the prefix of an error message, and after(status) follows it.
+// Returns the exit status. before() is an error message's prefix; after(status) follows it.
 int run_command_line(int argc, char** argv, const std::vector<Subcommand>&, std::function<std::string()> before,
                      std::function<void(int)> after);
 int run_program(int argc, char** argv, const Subcommand& program);

@@ -25,7 +25,7 @@ struct CompareOptions {
   uint64_t seed = 1;
   bool all = false;
 };
-using Pair = std::pair<Side, Side>;  // the reference first
+using Pair = std::pair<Side, Side>;  // reference first
 
 struct Subject {
   std::string name;
@@ -99,7 +99,7 @@ Batch batch_of(const CompareOptions& o, const GptConfig& config) {
 int run(CompareOptions& o) {
   const std::vector<Pair> pairs = pairs_of(o);
   for (const auto& [reference, other] : pairs)
-    runtime_of(reference.device), runtime_of(other.device);  // before any work
+    runtime_of(reference.device), runtime_of(other.device);  // fails before any work
   const Subject s = subject_of(o, pairs);
   if (!o.json.empty())
     check_output("compare", "--json", o.json, "report of compare",

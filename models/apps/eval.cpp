@@ -26,7 +26,7 @@ int64_t bytes_of_targets(const Tokenizer& tokenizer, const TokenData& tokens) {
   bool begins = true;
   tokens.for_each([&](int64_t at, std::span<const int32_t> ids) {
     for (size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] >= tokenizer.vocab_size() || ids[i] == tokenizer.end_of_text()) continue;  // no text
+      if (ids[i] >= tokenizer.vocab_size() || ids[i] == tokenizer.end_of_text()) continue;
       const auto n = int64_t(tokenizer.decode_next(ids[i], begins).size());
       if (at + int64_t(i) > 0) bytes += n;
     }

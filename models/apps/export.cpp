@@ -26,7 +26,7 @@ void write_folder(const std::string& out, const LoadedModel& m, const ExportOpti
   else
     options.tokenizer = m.tokenizer.get();
   options.chat_template = chat_template_over(m, o.model, o.adapter);
-  (void)gpt_config_to_huggingface(m.model.config());  // an Error before the folder is made
+  (void)gpt_config_to_huggingface(m.model.config());  // throws before the folder exists
   write_new_folder(out, {}, [&](const std::string& folder) {
     save_huggingface(folder, m.model.config(), m.params, options);
     if (m.tokenizer) detail::save_ends(folder, ends_of(m, o.model, o.adapter), *m.tokenizer);

@@ -1,4 +1,4 @@
-// `tapegrad finetune`: trains a LoRA adapter over a model folder. `tapegrad merge`: merges both into a plain model.
+// `tapegrad finetune`: trains a LoRA adapter over a model. `tapegrad merge`: merges it into the model.
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/output.h>
 #include <tapegrad/models/apps/process.h>
@@ -29,7 +29,7 @@ struct Base {
   std::string folder;
   LoadedModel loaded;
   std::string weights = weights_hash(loaded.params);
-  std::optional<Lora> lora = {};  // that of --adapter
+  std::optional<Lora> lora = {};  // default: that of --adapter
 
   Base(const std::string& f, Device device, DType dtype) : folder(f), loaded(load_model(f, device, dtype)) {}
 
@@ -40,7 +40,7 @@ struct Base {
   }
 };
 
-// Flags may not differ from the adapter that is trained further, which is as `path` says.
+// Flags must agree with the adapter at `path`, which is trained further.
 void check_lora(const FinetuneOptions& o, const LoraConfig& c, DType base, const std::string& path) {
   const auto same = [&](const char* flag, const auto& given, const auto& began) {
     TG_CHECK(given == began, value,
@@ -88,7 +88,7 @@ RunSetup new_setup(FinetuneOptions& o, Device device, std::optional<Base>& base)
     lora.rslora = o.rslora;
     lora.seed = run.train.seed;
     if (!o.targets.empty()) lora.targets = o.targets;
-    lora_targets(base->loaded.model, lora);  // throws before the data is read
+    lora_targets(base->loaded.model, lora);  // throws before reading data
   }
   RunSetup s = new_run(o, std::move(run), [&](const auto& files, RunConfig& with) {
     RunData d = read_examples_or_data(base->of_data(o.adapter), files, with.data,
@@ -123,7 +123,7 @@ RunSetup resumed_setup(const FinetuneOptions& o, Device device, std::optional<Ba
            folder, path, base->weights, began.weights);
   // Skips unknown characters by default: the tokens must be those of the first start.
   return resumed_run(o, std::move(opened), [&](const auto& files, RunConfig& run) {
-    if (detail::path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();  // the file says it
+    if (detail::path_exists(o.resume + "/chat_template.jinja")) run.data.chat_format.clear();
     return read_examples_or_data(base->of_data(o.resume), files, run.data, run.train.window_in(run.model.context),
                                  o.unknown != "error");
   });

@@ -10,7 +10,7 @@ namespace {
 
 using Peak = std::function<int64_t(const RunConfig&)>;  // bytes
 
-// Halves the batch: with more micro-batches (the same step), then as smaller steps.
+// Halves the batch: more micro-batches (the same step), then smaller steps.
 std::vector<Variant> smaller_batches(const RunConfig& run, const Peak& peak, const std::string& flags) {
   std::vector<Variant> list;
   for (const int64_t more : {2, 1}) {
@@ -70,7 +70,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
                                                : s.data.tokens.bytes();
   const Peak peak = [&](const RunConfig& run) {
     TrainConfig t = run.train;
-    if (run.data.objective == Objective::dpo) t.batch *= 2;  // both answers of a pair
+    if (run.data.objective == Objective::dpo) t.batch *= 2;  // both answers
     return data + plan_memory(run.model, t, device, tuned ? &tuned->lora : nullptr, tuned ? tuned->base : DType::f32,
                               Communicator::world())
                       .peak;
@@ -84,7 +84,7 @@ int in_memory(const TrainOptions& o, const RunSetup& s, Device device, const std
     return train(o.ignore_memory || s.progress.quiet ? 0 : peak(s.run));
   } catch (const Error& e) {
     if (e.kind() != Error::Kind::memory) throw;
-    const int64_t most = data + memory_stats(device).peak - before;  // bytes that the run could allocate
+    const int64_t most = data + memory_stats(device).peak - before;  // bytes the run could allocate
     throw Error(
         e.kind(),
         fmt::format("{}\nA step of this run takes {} of memory, and got {} of it. {}", e.what(),

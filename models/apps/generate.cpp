@@ -1,4 +1,4 @@
-// `tapegrad generate`: streams the continuation of a prompt, continues many in batches, or answers messages (--chat).
+// `tapegrad generate`: continues one prompt (streamed) or many, or answers messages (--chat).
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
@@ -27,10 +27,10 @@ namespace {
 struct GenerateOptions : ModelOptions {
   std::string prompts, out, chat_format;
   std::optional<std::string> prompt, system;
-  std::vector<int64_t> prompt_ids;  // not empty: only ids, no text
+  std::vector<int64_t> prompt_ids;  // if not empty: ids without text
   std::optional<int64_t> batch, logprobs, max_tokens;
   std::vector<std::string> stops;
-  std::vector<int64_t> stop_tokens;  // end a text
+  std::vector<int64_t> stop_tokens;  // ids that end a text
   int64_t samples = 1;
   int64_t most() const { return max_tokens.value_or(200); }  // tokens
   SampleOptions sampling;
@@ -66,7 +66,7 @@ std::optional<std::string> read_input(bool line) {
 }
 
 struct Prompt {
-  Json line;  // a line of --prompts
+  Json line;  // line of --prompts
   std::string text;
   std::vector<int64_t> tokens;
 };
@@ -83,7 +83,7 @@ std::string input_prompt() {
            "--prompt-ids.");
   return *text;
 }
-constexpr const char* kResults[] = {"text", "tokens", "finish_reason", "logprobs"};  // keys that --out adds to a line
+constexpr const char* kResults[] = {"text", "tokens", "finish_reason", "logprobs"};  // keys that --out adds
 std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o) {
   std::vector<Prompt> all;
   detail::for_each_line(o.prompts, [&](std::string_view line, int64_t number) {
@@ -106,7 +106,7 @@ std::vector<Prompt> read_prompts(const LoadedModel& m, const GenerateOptions& o)
   return all;
 }
 
-// The entries of logprobs.content, as of OpenAI's API, with ids: {"token", "id", "logprob", "top_logprobs"}.
+// OpenAI's logprobs.content with ids: {"token", "id", "logprob", "top_logprobs"}.
 class Logprobs {
  public:
   Logprobs(const LoadedModel& m, const GenerateOptions& o)
@@ -120,7 +120,6 @@ class Logprobs {
     content_.push_back(std::move(e));
   }
   const Json& content() const { return content_; }
-  // A line for each token.
   std::string table() const {
     std::string all =
         k_ ? fmt::format("{:>8}  {:>9}  {}\n", "id", "logprob", *k_ ? "token, most likely ones" : "token") : "";
@@ -150,13 +149,11 @@ class Logprobs {
   Json content_ = Json::array();
 };
 
-// The text after a prompt.
 class Continuation {
  public:
   Continuation(const LoadedModel& m, const GenerateOptions& o) : logprobs(m, o), stops_(o.stops), eos_(o.stop_tokens) {
     if (o.prompt_ids.empty()) stream_.emplace(*m.tokenizer);
   }
-  // These return what they add to the text.
   std::string add(int64_t token) {
     if (std::ranges::count(eos_, token) > 0) {
       reason_ = "eos";
@@ -193,7 +190,7 @@ class Continuation {
 void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt) {
   Continuation text(m, o);
   bool begun = false;
-  // Not before the first token, so that an earlier failure prints nothing.
+  // Before the first token an Error prints nothing.
   const auto begin = [&] {
     if (!std::exchange(begun, true)) put_text(o, prompt.text);
   };
@@ -210,7 +207,7 @@ void stream(const LoadedModel& m, const GenerateOptions& o, const Prompt& prompt
   put(shown_text(text.logprobs.table()));
 }
 
-// Continues each prompt o.samples times. Calls take(prompt, sample, continuation, its tokens) in order.
+// Continues each prompt o.samples times: calls take(prompt, sample, continuation, its tokens) in order.
 template <class F>
 void in_batches(const LoadedModel& m, const GenerateOptions& o, const std::vector<Prompt>& prompts, F take) {
   const auto samples = size_t(o.samples), rows = prompts.size() * samples, batch = size_t(o.batch.value_or(8));
@@ -251,10 +248,10 @@ void write_results(const LoadedModel& m, const GenerateOptions& o, const std::ve
       o.out, [&](const Sink& sink) { write([&](const std::string& line) { sink(std::as_bytes(std::span(line))); }); });
   fmt::print("{} in {}\n", counted(int64_t(prompts.size()) * o.samples, "text"), printable(o.out));
 }
-// The ids before an answer to the last message. The oldest turns go where they leave no room for it.
+// The ids before an answer. Drops the oldest turns that leave no room for it.
 std::vector<int64_t> ask(const LoadedModel& m, const GenerateOptions& o, const ChatTemplate& chat, Json& messages) {
   const int64_t context = m.model.context(), room = std::min(o.most(), context / 2);
-  const size_t first = o.system ? 1 : 0, all = messages.size();  // message after the system's
+  const size_t first = o.system ? 1 : 0, all = messages.size();  // skips the system message
   std::vector<int64_t> ids = chat.encode(*m.tokenizer, {{"messages", messages}});
   while (std::ssize(ids) + room > context && messages.size() > first + 1) {
     Json kept = Json::array();
@@ -288,7 +285,7 @@ int chat(const LoadedModel& m, GenerateOptions o) {
   for (mark("> "); const std::optional<std::string> line = read_input(true); mark("> ")) {
     if (line->find_first_not_of(" \t") == line->npos) continue;
     std::vector<int64_t> tokens;
-    Json asked = messages;  // an Error leaves the messages as they are
+    Json asked = messages;  // an Error leaves the messages
     try {
       asked.push_back(message("user", o.unknown == "skip" ? known_text(*m.tokenizer, *line, "the message") : *line));
       tokens = ask(m, o, chat, asked);
@@ -299,7 +296,7 @@ int chat(const LoadedModel& m, GenerateOptions o) {
       continue;
     }
     Continuation text(m, o);
-    const Interrupt interrupt;  // not while a line is read: there a signal ends the program
+    const Interrupt interrupt;  // a signal while reading ends the program
     const int64_t most = std::min(o.most(), m.model.context() - std::ssize(tokens));
     const auto take = [&](int64_t token) {
       put_text(o, text.add(token));
@@ -381,7 +378,7 @@ int run(GenerateOptions& o) {
         fmt::format("[generate] {} has no tokenizer. Text needs one: copy the tokenizer.json of its base "
                     "there. --prompt-ids takes token ids.",
                     o.model));
-  if (const Device d = m.params.device(); d != Device())  // standard output gets the text only
+  if (const Device d = m.params.device(); d != Device())  // standard output: only text
     fmt::print(stderr, "device  {} ({})\n", d, runtime_of(d).describe(d.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();
   if (!o.ignore_eos) o.stop_tokens = ends_of(m, o.model, o.adapter);

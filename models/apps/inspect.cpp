@@ -19,19 +19,19 @@
 namespace tg::apps {
 namespace {
 
-struct InspectOptions : TrainOptions {  // uses settings, --config and --device
+struct InspectOptions : TrainOptions {
   std::string model, arch, adapter;
   bool json = false, plan = false, roofline = false;
   int64_t ranks = 1;
   const std::string& source() const { return model.empty() ? arch : model; }
 };
 
-// `config` is null for a file without one. Entries are not Json, which takes many times the memory.
+// `config` is null for a file without one. Entries are not Json, which takes far more memory.
 struct Described {
   std::string source;
   Json config = {};
   std::map<std::string, std::string> metadata = {};
-  std::vector<std::pair<std::string, SafetensorsInfo>> entries = {};  // with their names
+  std::vector<std::pair<std::string, SafetensorsInfo>> entries = {};  // name, info
   int64_t parameters = 0;
   size_t bytes = 0;
   void add(const std::string& name, SafetensorsInfo t) {
@@ -73,7 +73,7 @@ Described of_file(const std::string& path) {
 }
 
 Described of_adapter(const std::string& folder) {
-  (void)adapter_base(folder);  // an Error unless it is one
+  (void)adapter_base(folder);  // an Error otherwise
   const std::vector<std::string> files = adapter_files();
   Described d = of_file(folder + "/" + files[0]);
   const std::string config = folder + "/" + files[1];
@@ -81,7 +81,7 @@ Described of_adapter(const std::string& folder) {
   return d;
 }
 
-// A table of the adapter's modules in the model, by our names.
+// A table of the adapter's modules by our names.
 std::string modules_over(const std::string& model, const std::string& adapter) {
   LoadedModel m = load_model(model);
   const Lora lora = load_adapter(adapter, m);
@@ -95,7 +95,7 @@ std::string modules_over(const std::string& model, const std::string& adapter) {
   return all;
 }
 
-// A folder has the settings of its training, a named model the defaults.
+// A folder has its training's settings, a named model the defaults.
 RunConfig planned_run(const InspectOptions& o) {
   Settings base;
   if (!o.model.empty()) {
@@ -122,7 +122,7 @@ RunConfig planned_run(const InspectOptions& o) {
   return run;
 }
 
-// Lazy: shapes without memory, in the order of the layers.
+// Lazy: shapes without memory, in layer order.
 Described of_arch(const std::string& name, const GptConfig& config) {
   LazyScope lazy;
   const Params params;
@@ -145,7 +145,6 @@ void print_table(const Described& d) {
     fmt::print("{:{}}  {:18} {:6} {:>12}\n", printable(name), width, to_string(t.shape), name_of(t.dtype), t.bytes);
 }
 
-// Settings of a step; a plan has rows for dtype and recompute.
 using Names = std::set<std::string, std::less<>>;
 const Names kOfStep = {"batch", "accumulate", "optimizer", "moments", "split_weights", "linear"},
             kOfRanks = {"shard_optimizer"}, kOfRoofline = {"dtype", "recompute", "window", "clip_norm"};
@@ -161,11 +160,11 @@ struct PlanRow {
 struct Plans {
   RunConfig run;
   std::vector<PlanRow> rows;
-  int64_t memory;  // of the device
+  int64_t memory;  // bytes of the device
 };
 
 Plans plans_of(InspectOptions o) {
-  o.settings["dtype"] = "bf16";  // split weights need it; rows set others
+  o.settings["dtype"] = "bf16";  // split weights need it
   const Device device = Device::parse(o.device);
   Plans all{planned_run(o), {}, int64_t(runtime_of(device).memory(device.index))};
   TrainConfig& t = all.run.train;
@@ -217,7 +216,7 @@ void print(const InspectOptions& o, const Plans& all) {
     fmt::print("{:6}{:9} {:>9} {:>9} {:>9} {:>11} {:>9} {:>8}{}\n", name_of(dtype), name_of(recompute),
                detail::readable_bytes(p.weights), detail::readable_bytes(p.gradients),
                detail::readable_bytes(p.moments), detail::readable_bytes(p.activations), detail::readable_bytes(p.peak),
-               // Empty for several ranks: their gradients are sums of all or some of those of backward.
+               // Empty for several ranks: their gradients are partial or full sums of backward's.
                o.ranks > 1 ? "" : fmt::format("{:.0f} %", 100 * double(p.gradients_at_peak) / double(p.gradients)),
                all.memory && p.peak > all.memory ? "  too much" : "");
   fmt::print(
@@ -230,10 +229,10 @@ struct Roofline {
   RunConfig run;
   std::vector<DeviceRoofline> machines;
   StepWork work;
-  std::vector<WorkOfOp> ops;  // the slowest first
+  std::vector<WorkOfOp> ops;  // slowest first
 };
 
-// --device: a DeviceRoofline, or cpu or cuda for all named machines.
+// --device: a DeviceRoofline; cpu, cuda: all named machines.
 Roofline roofline_of(const InspectOptions& o) {
   Roofline all{planned_run(o), {}, {}, {}};
   if (o.device != "cpu" && !o.device.starts_with("cuda"))

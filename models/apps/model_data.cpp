@@ -34,7 +34,6 @@ TokenData encoded(const Tokenizer& tokenizer, const Words& paths, const DataConf
   note_documents(tokenizer, read, name_of_files(paths));
   return tokens;
 }
-// Adds token files to `shards`.
 TokenData read_group(const Tokenizer* tokenizer, const std::string& word, const DataConfig& how, bool skip_unknown,
                      std::vector<TokenData>& shards) {
   const std::vector<std::string> files = detail::matching_files(word);
@@ -117,7 +116,7 @@ std::optional<int64_t> special_token(const Tokenizer& tokenizer, const std::stri
   try {
     const std::vector<int64_t> ids = tokenizer.encode(text, {.parse_special = true});
     return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
-  } catch (const Error&) {  // of a character that it does not know
+  } catch (const Error&) {  // unknown character
     return std::nullopt;
   }
 }

@@ -41,7 +41,7 @@ void check_output(std::string_view command, std::string_view flag, const std::st
     bool ours = file.text().empty();
     try {
       ours = ours || holds_one(file.text());
-    } catch (const Error&) {  // of a format that it cannot read
+    } catch (const Error&) {  // another format
     }
     TG_CHECK(ours, value, "[{}] {} {} exists and is not a {}. It would be replaced. Name a new file.", command, flag,
              path, kind);

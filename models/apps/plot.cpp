@@ -1,4 +1,4 @@
-// `tapegrad plot`: the logs of runs as a page, or on the terminal.
+// `tapegrad plot`: the logs of runs as a page or terminal output.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/file.h>
 #include <tapegrad/models/apps/command.h>

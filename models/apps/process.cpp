@@ -25,12 +25,12 @@ struct sigaction g_former[std::size(kCaught)];
 void note(int signal) {
   int none = 0;
   if (g_signal.compare_exchange_strong(none, signal)) return;
-  if (signal == SIGHUP) return;  // a closing terminal sends it more than once
-  std::signal(signal, SIG_DFL);  // the second: ends the process after this handler
+  if (signal == SIGHUP) return;  // a closing terminal repeats it
+  std::signal(signal, SIG_DFL);  // the second ends the process
   std::raise(signal);
 }
 
-bool g_begun = false;  // world() was called
+bool g_begun = false;
 Communicator& world() {
   Communicator& w = *Communicator::world();
   g_begun = true;
@@ -38,7 +38,7 @@ Communicator& world() {
 }
 bool several() { return g_begun && world().size() > 1; }
 
-// This machine, this process's CPUs.
+// Machine and CPUs.
 std::string place() {
   std::string text(256, '\0');
   if (gethostname(text.data(), text.size() - 1) != 0) text.clear();
@@ -70,7 +70,7 @@ Interrupt::Interrupt() {
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < std::size(kCaught); ++i) {
     sigaction(kCaught[i], nullptr, &g_former[i]);
-    if (g_former[i].sa_handler != SIG_IGN)  // keeps an ignored signal (background jobs, nohup)
+    if (g_former[i].sa_handler != SIG_IGN)  // keeps ignored signals (nohup)
       sigaction(kCaught[i], &action, nullptr);
   }
 }
@@ -83,7 +83,7 @@ bool is_main_rank() { return world().rank() == 0; }
 void print_note(const std::string& text) {
   if (!is_main_rank()) return;
   std::fflush(stdout);
-  std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail: the terminal may be gone
+  std::fputs(fmt::format("tapegrad: {}\n", printable(text)).c_str(), stderr);  // may fail
 }
 
 Device device_of_rank(std::string_view command, Device d) {

@@ -26,7 +26,7 @@ std::string duration(double seconds) {
 }
 
 constexpr int64_t kWarmUp = 3, kSteps = 5;
-constexpr std::string_view kStep = "step";  // the range of Trainer::step()
+constexpr std::string_view kStep = "step";  // range of Trainer::step()
 constexpr std::string_view kTablesBegin = "profile of steps ";
 
 std::string tables_path(const std::string& trace) { return trace + ".txt"; }
@@ -47,7 +47,7 @@ std::string_view title_of(std::string_view report) {
 std::string kind_of_layer(const Scope* layer) {
   return layer && layer->parent ? detail::block_pattern(layer->path()) : "in no layer";
 }
-// The range in the step: "forward". Empty outside of a step.
+// The range in the step, "forward"; "" outside of one.
 std::string phase_of(const Scope* path) {
   std::string inner;
   for (; path && path->parent; path = path->parent) {
@@ -193,7 +193,7 @@ void Progress::show(const StepRecord& r) {
   if (terminal_) {
     put("\r\x1b[K" + line(r, terminal_width() - 1));
     open_ = true;
-    if (r.val_loss) end_line();  // keeps evaluations on the screen
+    if (r.val_loss) end_line();  // keeps evaluations visible
   } else {
     put(line(r, 0) + "\n");
   }
@@ -240,7 +240,7 @@ void StepProfile::end(Progress& progress) {
   const std::vector<WorkOfOp> work = work_->ops();
   work_.reset();
   write_trace(p, file_);
-  std::erase_if(p.kernels, [](const auto& k) { return phase_of(k.path).empty(); });  // of validation, samples, saves
+  std::erase_if(p.kernels, [](const auto& k) { return phase_of(k.path).empty(); });  // validation, samples, saves
   std::string head = fmt::format("{}{} to {} of this run: {}", kTablesBegin, warm_up_ + 1, done_, summary(p));
   for (const std::string& note : p.notes) head += fmt::format("note: {}\n", note);
   std::string tables = head;

@@ -15,7 +15,7 @@ struct TrainOptions {
   std::string config_file, out, resume, device = "cpu", profile, machine, tensorboard;
   int64_t threads = 0;
   std::optional<int64_t> sample_every;
-  std::string progress;                // empty: not given
+  std::string progress;                // empty: default
   std::optional<double> comm_timeout;  // seconds
   std::optional<int64_t> global_batch;
   bool quiet = false, ignore_memory = false, overwrite = false, no_save = false;
@@ -23,12 +23,12 @@ struct TrainOptions {
 };
 
 inline constexpr std::string_view kProgress[] = {"auto", "bar", "lines", "none"};
-// How a run reports progress. Not in the checkpoint, since it does not affect results. A resumed run keeps it.
+// A run's progress reports. Not in the checkpoint: results do not depend on it. Resumed runs keep it.
 struct ProgressOptions {
   int64_t sample_every = 0;
   bool quiet = false;
   std::string progress = "auto";
-  std::string tensorboard = "";  // absolute; empty: none
+  std::string tensorboard = "";  // absolute path; empty: none
   void validate() const;
   bool operator==(const ProgressOptions&) const = default;
 };
@@ -41,20 +41,20 @@ struct RunSetup {
   std::string out;
   RunConfig run = {};
   RunData data = {};
-  Checkpoint checkpoint = {};  // its state is that of a resumed run
+  Checkpoint checkpoint = {};  // the state of a resumed run
   ProgressOptions progress = {};
-  bool resumed = false, changed = false;        // changed: with other settings than before
-  std::optional<FileLock> lock = std::nullopt;  // of the folder
+  bool resumed = false, changed = false;        // changed: other settings
+  std::optional<FileLock> lock = std::nullopt;  // the run's folder
 };
 
 struct TrainedModel {
   Gpt model;
-  Params params;      // trained ones
-  std::string title;  // for the header
+  Params params;      // trainable
+  std::string title;  // header
   std::function<void()> save;
   std::vector<std::string> files;  // written by save()
-  std::string hint;                // an example command for them
-  std::string note = "";           // about the run
+  std::string hint;                // example command
+  std::string note = "";
 };
 
 }  // namespace tg::apps

@@ -81,7 +81,7 @@ Device prepare(const TrainOptions& o) {
   runtime_of(named);
   const Device device = device_of_rank(o.command, named);
   set_threads(o.threads);
-  // Reads environment variables before anything is written.
+  // Reads environment variables before any write.
   (void)runtime_of(Device::cpu()).describe(0);
   refuse(!o.machine.empty() && o.profile.empty(), "--machine is for the tables of --profile FILE");
   if (!o.machine.empty()) (void)device_roofline(o.machine);

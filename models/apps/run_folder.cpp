@@ -113,7 +113,7 @@ RunFiles::RunFiles(const TrainOptions& o, const RunSetup& s, const TrainedModel&
   const TrainerState& state = s.checkpoint.state;
   saved_ = state.step;
   if (is_main_rank()) {
-    // The first to fail: no other file is changed then.
+    // First: its failure changes no other file.
     if (!s.progress.tensorboard.empty() && !trainer.done()) detail::make_folder(s.progress.tensorboard);
     log_.emplace(open(state.step - (state.unvalidated ? 1 : 0)));
   } else if (!s.resumed) {
@@ -124,17 +124,17 @@ void RunFiles::write(const StepRecord& r) {
   if (!log_) return;
   log_->write(r);
   if (start_.progress.tensorboard.empty()) return;
-  // Not before: a run without a step may begin again.
+  // A run without a step may start again.
   if (!events_)
     events_.emplace(start_.progress.tensorboard, r.step).write_text("config", r.step, start_.checkpoint.config);
   events_->write(r);
 }
 void RunFiles::save() {
   if (!saves_) return;
-  const WorkScope apart;                 // a profile of steps is without it
-  start_.data.tokens.check_unchanged();  // otherwise the saved hash would be wrong
+  const WorkScope apart;                 // not in the profile
+  start_.data.tokens.check_unchanged();  // a wrong hash would be saved
   if (log_) log_->sync();
-  flush();  // a resumed run does not repeat these steps
+  flush();  // a resumed run skips these steps
   save_checkpoint_only();
   if (is_main_rank()) what_.save();
 }
@@ -156,7 +156,7 @@ StepLog RunFiles::open(int64_t done) {
   for (const std::string& name : what_.files) detail::remove_leftovers(start_.out + "/" + name);
   for (const std::string& name : {checkpoint_path(start_.out), path, watch}) detail::remove_leftovers(name);
   if (saves_ && !start_.resumed) check_free(command_of(start_.checkpoint), start_.out, "run", what_.files, true);
-  if (!start_.resumed) save_checkpoint_only();  // The run can now be resumed. Finds a full disk early.
+  if (!start_.resumed) save_checkpoint_only();  // Makes the run resumable; finds a full disk early.
   if (ProgressOptions p = start_.progress; saves_ && (p == ProgressOptions() || p != saved_progress(start_.out))) {
     if (!p.tensorboard.empty() && is_near(p.tensorboard, start_.out))
       p.tensorboard = fs::path(p.tensorboard).lexically_relative(home_of(start_.out)).string();
@@ -164,7 +164,7 @@ StepLog RunFiles::open(int64_t done) {
   }
   if (start_.resumed) return StepLog::resume(path, done);
   StepLog log(path);
-  // Files of the overwritten run do not match this one.
+  // Files of the overwritten run.
   for (const std::string& name : what_.files)
     if (saves_) detail::remove_file(start_.out + "/" + name);
   return log;

@@ -1,4 +1,4 @@
-// The folder of a run: lock, checks before overwriting, files.
+// The folder of a run: lock, checks, files.
 #pragma once
 #include <tapegrad/models/apps/run.h>
 #include <tapegrad/models/train/events.h>
@@ -7,23 +7,23 @@
 namespace tg::apps {
 
 inline std::string checkpoint_path(const std::string& folder) { return folder + "/checkpoint.safetensors"; }
-// Whether `dir` is in the folder of the run or next to it.
+// Whether `dir` is in or next to the run's folder.
 bool is_near(const std::string& dir, const std::string& run);
 inline std::string log_path(const std::string& folder) { return folder + "/log.jsonl"; }
-// The default if there is none or it is damaged, which `note` tells.
+// The default if missing or damaged (`note` tells).
 ProgressOptions saved_progress(const std::string& folder, bool note = false);
 RunConfig run_in(const Checkpoint&, const std::string& path);
 const char* command_of(const Checkpoint&);
-// Backend, instruction set, and bf16 matmul method if used: others may round differently.
+// Backend, instruction set, bf16 matmul method: they decide rounding.
 std::string kernels_of(Device, const TrainConfig&);
 
-// Only one process at a time may write the files of a run.
+// One process at a time writes a run's files.
 FileLock lock_folder(const TrainOptions&, const std::string& folder);
-// An Error if a new run would replace an input, or a run of the other command, whose files would remain; without
+// An Error if an input would be replaced or a run of the other command, whose files would remain; without
 // --overwrite, `files` or a run that has steps.
 void check_overwritten(const TrainOptions&, const std::string& out, const std::vector<std::string>& files);
 
-// The files of a run, written by rank 0, with the checkpoint first. With --no-save there is only the log.
+// A run's files, written by rank 0, checkpoint first. --no-save: only the log.
 class RunFiles {
  public:
   RunFiles(const TrainOptions&, const RunSetup&, const TrainedModel&, const Trainer&);
@@ -37,12 +37,12 @@ class RunFiles {
   }
   void save();
   void save_checkpoint_only();
-  bool is_whole() const;                         // the other files are no older than the checkpoint
+  bool is_whole() const;                         // no file is older than the checkpoint
   int64_t saved_step() const { return saved_; }  // step of the checkpoint
   const std::optional<StepLog>& log() const { return log_; }
 
  private:
-  StepLog open(int64_t done);  // after `done` steps
+  StepLog open(int64_t done);
 
   const bool saves_;
   const RunSetup& start_;

@@ -80,8 +80,8 @@ void show_sample(const RunSetup& s, const TrainedModel& what, int64_t step, Prog
   const Params whole(what.params.device());
   const bool split = s.run.train.split_weights;
   if (split) whole.load(what.params.state());
-  const WorkScope apart;                   // a profile of steps is without it
-  const std::vector<int64_t> start = {0};  // any token works
+  const WorkScope apart;                   // not in the profile
+  const std::vector<int64_t> start = {0};  // any token
   const int64_t ids = s.data.tokenizer->vocab_size();
   const std::string text =
       s.data.tokenizer->decode(generate(split ? Gpt(whole, s.run.model) : what.model, start, /*count=*/200,
@@ -90,7 +90,6 @@ void show_sample(const RunSetup& s, const TrainedModel& what, int64_t step, Prog
   files.write_sample(step, text);
 }
 
-// Saves what is not saved, and says so.
 int end_run(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, const Trainer& trainer, bool was_done,
             Progress& progress, RunFiles& files) {
   const bool rewrites = was_done && is_main_rank() && !files.is_whole();
@@ -114,7 +113,6 @@ int end_run(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, 
   return 0;
 }
 
-// Until the end or a signal.
 int run_steps(const TrainOptions& o, const RunSetup& s, const TrainedModel& what, Trainer& trainer, RunFiles& files) {
   const TrainConfig& t = s.run.train;
   Progress progress(t.max_steps, trainer.steps(), s.progress.progress, s.progress.quiet || !is_main_rank());
@@ -122,12 +120,12 @@ int run_steps(const TrainOptions& o, const RunSetup& s, const TrainedModel& what
   const bool was_done = trainer.done();
   std::optional<StepProfile> profile;
   if (!o.profile.empty() && is_main_rank()) profile.emplace(o.profile, t.max_steps - trainer.steps(), o.machine);
-  if (s.changed) files.save_checkpoint_only();  // later resumes keep the changed settings
+  if (s.changed) files.save_checkpoint_only();  // later resumes keep these settings
   bool learns = true;
   while (!trainer.done() && !agreed_signal()) {
     if (profile) profile->before_step();
     const std::optional<StepRecord> r = trainer.step([] { return agreed_signal() != 0; });
-    if (!r) break;  // in the validation
+    if (!r) break;  // signal in the validation
     files.write(*r);
     progress.show(*r);
     if (std::exchange(learns, r->grad_norm > 0) && !learns)
@@ -173,7 +171,7 @@ int train(const TrainOptions& o, RunSetup& s, const TrainedModel& what, int64_t 
     check_overwritten(o, s.out, what.files);
   }
   RunFiles files(o, s, what, trainer);
-  if (s.lock) s.lock->keep();  // a refused run removes its lock file
+  if (s.lock) s.lock->keep();  // a refused run removes its lock
   if (!s.progress.quiet && is_main_rank()) print_header(o, s, what, planned);
   if (files.log() && files.log()->missing() > 0)
     print_note("{} lacks {} of the steps before {} ({} could not be read and dropped); the run continues",

@@ -21,7 +21,7 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
                            const std::string& path) {
   constexpr std::string_view kFree[] = {"max_steps", "eval_every", "checkpoint_every", "compile", "shard_optimizer"},
                              kNoted[] = {"lr", "min_lr", "muon_lr", "warmup", "moments", "split_weights"};
-  // A tokenizer may have moved.
+  // A tokenizer may move.
   const auto is_same = [&](const Difference& d) {
     return d.name == "tokenizer" && !c.tokenizer.empty() && d.after.find_first_of("/.") != d.after.npos &&
            tokenizer_hash(read_tokenizer(own_json(d.after).get<std::string>())) ==
@@ -46,7 +46,6 @@ RunConfig resumed_settings(const TrainOptions& o, const Checkpoint& c, const Run
   return run;
 }
 
-// Flags override the saved options of a resumed run.
 ProgressOptions progress_of(const TrainOptions& o, ProgressOptions p) {
   p.quiet = p.quiet && o.progress.empty();
   if (o.sample_every) p.sample_every = *o.sample_every;
@@ -73,7 +72,7 @@ RunSetup open_checkpoint(const TrainOptions& o) {
   refuse(!o.out.empty(), "--resume DIR continues in DIR; omit --out");
   RunSetup s{.out = o.resume, .resumed = true};
   const std::string path = checkpoint_path(s.out);
-  if (detail::path_exists(path) && is_main_rank()) s.lock = lock_folder(o, s.out);  // before another process changes it
+  if (detail::path_exists(path) && is_main_rank()) s.lock = lock_folder(o, s.out);  // no other process may change it
   s.checkpoint = load_checkpoint(path);
   const char* const command = command_of(s.checkpoint);
   TG_CHECK(command == o.command, value,
@@ -98,7 +97,7 @@ RunSetup resumed_run(const TrainOptions& o, RunSetup s, const ReadData& read) {
   TG_CHECK(!files.empty(), value, "[{}] {} does not say where its data was. Pass its path with --data.", o.command,
            path);
   RunConfig as_read = s.run;
-  if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // another text is found below, by its tokens
+  if (!c.tokenizer.empty()) as_read.model.vocab_size = 0;  // tokens identify the text below
   s.data = explain_missing(path, "data", !o.data.empty(), [&] { return read(files, as_read); });
   DataIdentity identity = identity_of_data(s.data, files);
   TG_CHECK(identity.same_tokens(c.data) && (s.data.tokenizer ? s.data.tokenizer->to_json() : "") == c.tokenizer, value,

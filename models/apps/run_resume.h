@@ -1,4 +1,3 @@
-// New and resumed runs.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run.h>
@@ -11,7 +10,7 @@ RunSetup new_run(const TrainOptions&, RunConfig, const ReadData&);
 // Locks and reads the checkpoint of --resume. An Error if the other command wrote it.
 RunSetup open_checkpoint(const TrainOptions&);
 RunSetup resumed_run(const TrainOptions&, RunSetup opened, const ReadData&);
-// f() reads the `what` of a resumed run. Unless its path was `named` now, an Error says where the path came from.
+// f() reads the `what`. Unless its path was `named`, an Error says its origin.
 template <class F> auto explain_missing(const std::string& checkpoint, const char* what, bool named, F f) {
   try {
     return f();

@@ -55,7 +55,7 @@ struct TokenizeOptions {
 
 bool holds_tokens(const std::string& path) {
   try {
-    return open_token_file(path).begin > 0;  // only with a header
+    return open_token_file(path).begin > 0;  // begin > 0: has a header
   } catch (const Error&) {
     return false;
   }
@@ -71,7 +71,7 @@ void check_replaced(const TokenizeOptions& o) {
   });
 }
 
-// Writes the ids of encode() in shards of at most `most`, and holds one. Returns their counts by file.
+// Writes encode()'s ids in shards of at most `most` ids. Holds one shard. Returns counts by file.
 std::map<std::string, int64_t> write_shards(const std::string& folder, int64_t vocab_size, TokenFormat format,
                                             int64_t most, const std::function<void(const Tokenizer::Take&)>& encode) {
   std::map<std::string, int64_t> counts;
@@ -125,7 +125,7 @@ int run(TokenizeOptions& o) {
            o.tokenizer, tokenizer.vocab_size(), kMost);
   set_threads(o.threads);
   const std::vector<std::string> files = files_of(o.in);
-  for (const std::string& in : files) (void)InputFile(in);  // an input
+  for (const std::string& in : files) (void)InputFile(in);
   check_used("tokenize", o.settings, o.in);
   EncodedDocuments read;
   const Interrupt interrupt;

@@ -1,4 +1,4 @@
-// `tapegrad train`: trains on texts or token files, writes a model folder and resumable checkpoints.
+// `tapegrad train`: trains on texts or token files.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/models/apps/output.h>
@@ -34,7 +34,7 @@ struct InitialModel {
 
 bool is_path(const std::string& tokenizer) { return tokenizer != "char" && tokenizer != "byte"; }
 
-// "char" gives null: it needs the text. `saved` is the JSON of a tokenizer whose file may be gone, or empty.
+// "char" (needs the text): null. `saved`: JSON of a tokenizer whose file may be gone.
 std::unique_ptr<Tokenizer> named_tokenizer(const std::string& name, const std::string& saved) {
   if (name == "char") return nullptr;
   if (name == "byte") return std::make_unique<ByteTokenizer>();
@@ -46,7 +46,6 @@ void refuse_examples(const RunConfig& run) {
     TG_CHECK(!detail::is_example_setting(d.name), value,
              "[train] {} is {}. It is for examples, which `tapegrad finetune` reads. Leave it out.", d.name, d.after);
 }
-// Also sets the vocabulary.
 RunData read_new_data(const Words& words, RunConfig& run, const std::string& saved = "") {
   refuse_examples(run);
   int64_t& vocabulary = run.model.vocab_size;

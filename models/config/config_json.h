@@ -27,7 +27,7 @@ struct NamedField {
 struct ConfigField {
   std::string name;
   std::variant<int64_t*, double*, bool*, std::string*, NamedField> value;
-  bool optional = false;  ///< written unless 0, and may be missing
+  bool optional = false;  ///< written unless 0, may be missing
 };
 /// Fields that visit_fields() lists.
 struct ConfigFields {
@@ -49,16 +49,15 @@ concept HasFields = requires(C& c, ConfigFields& fields) { visit_fields(c, field
 
 /// The source of a configuration.
 struct ConfigText {
-  std::string name = "the text";  ///< name of the text in messages
-  /// Whether a missing field is an Error, as in files. Otherwise it keeps its default.
+  std::string name = "the text";  ///< its name in messages
+  /// A missing field is an Error (as in files), not its default.
   bool every_field = false;
-  std::string op = "config";  ///< opens messages
+  std::string op = "config";  ///< starts messages
 };
 
 /// A JSON object, indented by two spaces.
 std::string to_json(const ConfigFields&);
-/// Sets the fields from a JSON object. Throws an Error for text that is not JSON, an unknown key (it suggests the
-/// nearest), a duplicate key or a value of the wrong type.
+/// Sets the fields. An Error for invalid JSON, an unknown key (suggests the nearest), a duplicate key or a wrong type.
 void read_fields(std::string_view text, const ConfigText&, const ConfigFields&);
 
 /// A JSON object with every field, indented by two spaces.
@@ -68,7 +67,7 @@ template <HasFields C> std::string to_json(const C& config) {
   visit_fields(copy, fields);
   return to_json(fields);
 }
-/// Reads a configuration. Throws the Errors of read_fields() and of the configuration's validate(), if any.
+/// Reads a configuration. Errors of read_fields() and of the configuration's validate().
 template <HasFields C> C config_from_json(std::string_view text, const ConfigText& source = {}) {
   C config;
   ConfigFields fields;

@@ -1,4 +1,4 @@
-// Fields of configurations as JSON values: numbers within the range of their type, enums by name. For .cpp files only.
+// JSON values of configuration fields. For .cpp files only.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/error.h>
@@ -16,12 +16,12 @@
 namespace tg {
 
 struct FieldName {
-  std::string_view op, key;  // op opens messages
+  std::string_view op, key;  // op starts messages
 };
 inline void expect_field(bool ok, const FieldName& f, const Json& x, std::string_view rule) {
   TG_CHECK(ok, value, "[{}] '{}' is {}. It must be {}.", f.op, f.key, text_of(x), rule);
 }
-// null counts as absent.
+// null is absent.
 inline const Json* find_value(const Json& object, std::string_view key) {
   const Json* x = object.find(key);
   return x && !x->is_null() ? x : nullptr;
@@ -30,7 +30,6 @@ template <class T> std::string range_of() {
   return fmt::format("an integer from {} to {}", std::numeric_limits<T>::min(), std::numeric_limits<T>::max());
 }
 
-// Adds the path to Errors of f().
 template <class F> auto in_file(const std::string& path, F f) {
   try {
     return f();
@@ -40,7 +39,7 @@ template <class F> auto in_file(const std::string& path, F f) {
   }
 }
 
-// Throws an Error for a key that is not in `known`. `source` names the text, `place` the object in it, if needed.
+// An Error for a key outside of `known`. `source` names the text, `place` its object.
 inline void check_keys(std::string_view op, const std::string& source, const Json& object,
                        std::span<const std::string_view> known, const std::string& place = "") {
   for (const auto& [key, x] : object.items())
@@ -49,7 +48,7 @@ inline void check_keys(std::string_view op, const std::string& source, const Jso
              detail::did_you_mean(key, known), detail::listed(known));
 }
 
-// Throws an Error for a wrong type or range, and leaves `to` unchanged.
+// An Error for a wrong type or range leaves `to` unchanged.
 template <class T>
   requires std::is_integral_v<T>
 void read_field(const FieldName& f, const Json& x, T& to) {
@@ -68,7 +67,7 @@ inline void read_field(const FieldName& f, const Json& x, bool& to) {
   expect_field(x.is_boolean(), f, x, "true or false");
   to = x.get<bool>();
 }
-// Enums have name_of() and from_name() in namespace tg.
+// Enums have name_of() and from_name().
 template <class T>
   requires std::is_enum_v<T>
 void read_field(const FieldName& f, const Json& x, T& to) {
@@ -86,7 +85,6 @@ inline void read_field(const FieldName& f, const Json& x, std::vector<std::strin
                "a list of names in quotes");
   to = x.get<std::vector<std::string>>();
 }
-// Numbers by patterns of names.
 template <class T> using Patterns = std::vector<std::pair<std::string, T>>;
 template <class T> void read_field(const FieldName& f, const Json& x, Patterns<T>& to) {
   expect_field(x.is_object(), f, x, "an object from patterns to numbers");

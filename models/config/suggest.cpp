@@ -24,7 +24,7 @@ size_t distance(std::string_view a, std::string_view b) {
   }
   return row.back();
 }
-// Our names, and those of other programs for them.
+// Our names = other programs'.
 constexpr std::string_view kOtherNames =
     "max_steps steps iters max_iters epochs num_epochs num_train_epochs; batch batch_size bs "
     "per_device_train_batch_size; accumulate gradient_accumulation_steps grad_accum; lr learning_rate; warmup "
@@ -46,7 +46,6 @@ constexpr std::string_view kOtherNames =
     "absolute; h.*.attn.q q_proj; h.*.attn.k k_proj; h.*.attn.v v_proj; h.*.attn.qkv c_attn qkv_proj q_proj k_proj "
     "v_proj; h.*.attn.proj o_proj out_proj c_proj; h.*.mlp.gate gate_proj; h.*.mlp.up up_proj; h.*.mlp.fc c_fc up_proj "
     "gate_proj; h.*.mlp.proj down_proj; ";
-// A flag's name as a setting's.
 std::string plain(std::string_view flag) {
   std::string name(flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
   std::replace(name.begin(), name.end(), '-', '_');
@@ -63,7 +62,7 @@ bool glob_matches(std::string_view pattern, std::string_view name) {
     } else if (p < pattern.size() && pattern[p] == name[n]) {
       ++p, ++n;
     } else if (star != kNone) {
-      p = star + 1, n = begin + 1;  // the star takes one more
+      p = star + 1, n = begin + 1;  // the star takes another character
       begin = n;
     } else {
       return false;

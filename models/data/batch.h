@@ -11,14 +11,12 @@
 
 namespace tg {
 
-/// Inputs of a model and their targets. For language models both are (B, T) i32 on the CPU; targets[b, t] follows
-/// inputs[b, t].
+/// Inputs and targets. Language models: (B, T) i32 on the CPU; targets[b, t] follows inputs[b, t].
 struct Batch {
   Tensor inputs, targets;
-  /// The loss ignores this target, such as padding.
+  /// The loss ignores this target (padding).
   static constexpr int64_t kIgnoreIndex = -100;
 
-  /// The number of targets that count.
   int64_t num_targets() const;
   /// The batch on a device.
   Batch to(Device d) const { return {inputs.to(d), targets.to(d)}; }
@@ -26,16 +24,16 @@ struct Batch {
 
 /// Batches of any kind, for training and validation.
 struct BatchSource {
-  /// Makes a batch. All randomness comes from the generator, so a run can be resumed.
+  /// Makes a batch. The generator is all of its randomness.
   std::function<Batch(Rng&)> next;
-  /// The i-th validation batch from 0, or nothing after the last. Empty: no validation.
+  /// The i-th validation batch from 0, none after the last. Empty: no validation.
   std::function<std::optional<Batch>(int64_t i)> validation = {};
 };
 
 namespace detail {
 // int(fraction * size), the size of the training part. An Error unless 0 < fraction <= 1.
 int64_t training_part(double fraction, int64_t size, const std::string& name);
-// The generator of an epoch's order, and the next of its n places. The offset counts them.
+// An epoch's generator and the next of its n places, which the offset counts.
 std::pair<Rng, uint64_t> next_in_epochs(Rng& rng, uint64_t n);
 }  // namespace detail
 

@@ -25,7 +25,7 @@
 namespace tg {
 namespace {
 
-// Reads files in parts that have the pre-tokens and special tokens of the whole texts.
+// Parts of files, with the pre-tokens and special tokens of whole texts.
 class TextParts {
  public:
   TextParts(std::span<const std::string> paths, const BpeTraining& o, size_t chunk)
@@ -37,7 +37,7 @@ class TextParts {
     for (const std::string& path : paths_) (void)open_text(path);  // an Error before any work
   }
   const std::vector<detail::Cut>& cuts() const { return cuts_; }
-  // False at the end. Several threads may call it.
+  // False at the end. Thread-safe.
   bool next(std::string& part) {
     const std::lock_guard lock(mutex_);
     while (true) {
@@ -72,7 +72,7 @@ class TextParts {
       searched_ = detail::part_end(cuts_, rest_, searched_);
       while (searched_ + longest_ <= rest_.size() && in_special(searched_))
         searched_ = detail::part_end(cuts_, rest_, searched_ + 1);
-      if (searched_ + longest_ > rest_.size()) continue;  // what follows decides
+      if (searched_ + longest_ > rest_.size()) continue;  // depends on later text
       part.assign(rest_, 0, searched_);
       rest_.erase(0, searched_);
       searched_ = rest_.size();
@@ -81,7 +81,6 @@ class TextParts {
   }
 
  private:
-  // Whether a special token begins before `at` and ends after it.
   bool in_special(size_t at) const {
     return std::ranges::any_of(special_, [&](const std::string& s) {
       const size_t reach = s.size() - 1, begin = at - std::min(at, reach);
@@ -94,9 +93,9 @@ class TextParts {
   std::vector<detail::Cut> cuts_;
   size_t chunk_, longest_ = 1;
   std::optional<InputFile> file_;
-  size_t offset_ = 0, searched_ = 0;  // in the file, and in rest_
+  size_t offset_ = 0, searched_ = 0;  // offsets in the file, in rest_
   std::string rest_;
-  std::deque<std::string> documents_;  // of a .jsonl file
+  std::deque<std::string> documents_;  // lines of .jsonl
 };
 
 void check_training(std::span<const std::string> paths, const BpeTraining& o) {
@@ -130,7 +129,6 @@ IdPair pair_of(int32_t left, int32_t right) { return uint64_t(left) << 32 | uint
 int32_t left_of(IdPair pair) { return int32_t(pair >> 32); }
 int32_t right_of(IdPair pair) { return int32_t(uint32_t(pair)); }
 
-// Merges pairs in the distinct pre-tokens.
 class BpeMerger {
  public:
   BpeMerger(const detail::PreTokenCounts& counts, const BpeTraining& o)
@@ -173,18 +171,18 @@ class BpeMerger {
   }
 
  private:
-  struct Word {  // ids of a distinct pre-token
+  struct Word {  // ids of a pre-token
     size_t begin, size;
     int64_t count;
   };
   struct Candidate {
-    int64_t count;  // may be out of date
+    int64_t count;  // may be stale
     IdPair pair;
-    size_t begin, end;  // in places_: all words that may have the pair
+    size_t begin, end;  // range of places_: words that may have the pair
     bool operator<(const Candidate& o) const { return count != o.count ? count < o.count : pair > o.pair; }
   };
 
-  // The id of a token, a new one if no token has this spelling.
+  // The id of a spelling, new if unknown.
   int32_t id_of(const std::string& name) {
     const auto [it, is_new] = ids_.emplace(name, int32_t(names_.size()));
     if (is_new) names_.push_back(name);
@@ -199,8 +197,7 @@ class BpeMerger {
     counts_[pair] += by;
     if (by > 0) made_.emplace_back(pair, word);
   }
-  // A pair appears in one step only, that of its newer token, since a token is merged from one pair only: later its
-  // count can only fall.
+  // A pair appears only in the step of its newer token (tokens come from one pair): then its count can only fall.
   void queue_made() {
     std::ranges::sort(made_);
     for (size_t i = 0; i < made_.size();) {
@@ -248,11 +245,11 @@ class BpeMerger {
   size_t specials_;
   int64_t min_frequency_;
   std::map<std::string, int32_t> ids_;
-  std::vector<std::string> names_;  // by id
+  std::vector<std::string> names_;  // index: id
   std::vector<int32_t> symbols_;
   std::vector<Word> words_;
   std::unordered_map<IdPair, int64_t> counts_;
-  std::vector<std::pair<IdPair, uint32_t>> made_;  // pairs since queue_made(), and their words
+  std::vector<std::pair<IdPair, uint32_t>> made_;  // new pairs and their words
   std::vector<uint32_t> places_;
   std::priority_queue<Candidate> queue_;
   std::vector<IdPair> merges_;
@@ -287,7 +284,7 @@ detail::PreTokenCounts detail::count_pre_tokens(std::span<const std::string> pat
   try {
     for (int k = 1; k < num_threads(); ++k) others.push_back(std::async(std::launch::async, count));
   } catch (const std::system_error&) {
-    // The system has no more threads: the existing ones do all work.
+    // Without more threads the existing ones do all.
   }
   Counts all = count();
   for (std::future<Counts>& other : others)

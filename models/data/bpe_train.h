@@ -13,10 +13,10 @@ namespace tg {
 
 /// Settings of train_bpe().
 struct BpeTraining {
-  int64_t vocab_size = 32768;          ///< the most ids, at most 2^20
-  std::string pattern = "gpt2";        ///< splits a text into pre-tokens: that of gpt2, llama3 or qwen2
-  std::vector<std::string> special{};  ///< special tokens: they separate texts in a file
-  int64_t min_frequency = 2;           ///< the least count of a pair that is merged
+  int64_t vocab_size = 32768;          ///< most ids, at most 2^20
+  std::string pattern = "gpt2";        ///< splits texts: gpt2, llama3 or qwen2
+  std::vector<std::string> special{};  ///< separate texts in a file
+  int64_t min_frequency = 2;           ///< least count of merged pairs
 };
 
 /// Trains a byte-level BPE tokenizer on text files (Sennrich et al. 2016, arXiv:1508.07909), with the tokens, ids and
@@ -32,7 +32,7 @@ struct BpeTraining {
 BpeTokenizer train_bpe(std::span<const std::string> paths, const BpeTraining& = {});
 
 namespace detail {
-// Distinct pre-tokens and their counts, in any order. Reads about `chunk` bytes at a time.
+// Distinct pre-tokens and counts, unordered. Reads about `chunk` bytes at a time.
 using PreTokenCounts = std::vector<std::pair<std::string, int64_t>>;
 PreTokenCounts count_pre_tokens(std::span<const std::string> paths, const BpeTraining&, size_t chunk = 1 << 20);
 }  // namespace detail

@@ -18,7 +18,6 @@ std::string tagged(const std::string& begin, const std::string& middle, const st
   return "{% for m in messages %}{{ '" + begin + "' + m['role'] + '" + middle + "' + m['content'] + '" + end +
          "' }}{% endfor %}{% if add_generation_prompt %}{{ '" + begin + "assistant" + middle + "' }}{% endif %}";
 }
-// By the place in kFormats.
 std::string built_in(size_t place) {
   const std::string chatml = tagged("<|im_start|>", "\\n", "<|im_end|>\\n"),
                     each = "{% for m in turns %}{% if m['role'] == 'user' %}";
@@ -48,7 +47,7 @@ std::string built_in(size_t place) {
                          "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}")}[place];
 }
 
-// As transformers does: without null, and thoughts under two names.
+// Like transformers: no nulls, thoughts under two names.
 Json normalized(const Json& message) {
   Json all = Json::object();
   const Json* thought = nullptr;
@@ -60,7 +59,7 @@ Json normalized(const Json& message) {
   if (thought) all["reasoning_content"] = *thought;
   return all;
 }
-// The value with f() of each text and key.
+// f() of each text and key.
 template <class F> Json mapped(const Json& x, const F& f) {
   if (x.is_string()) return f(x.get<std::string>());
   if (!x.is_array() && !x.is_object()) return x;
@@ -71,7 +70,7 @@ template <class F> Json mapped(const Json& x, const F& f) {
     for (const auto& [key, e] : x.items()) all[f(key)] = mapped(e, f);
   return all;
 }
-// As `normalized` messages, with a noncharacter in each special token that they spell, which the tokenizer drops again.
+// Marks special tokens in messages; the tokenizer drops this noncharacter.
 constexpr const char* kMark = "\uFFFF";
 Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
   Json all = conversation, messages = Json::array();
@@ -84,7 +83,7 @@ Json prepared(const Json& conversation, const Tokenizer* tokenizer) {
     for (bool again = true; std::exchange(again, false);) {
       const std::vector<SpecialSpan> spans = tokenizer->specials(text);
       for (auto s = spans.rbegin(); s != spans.rend(); ++s) {
-        size_t second = s->at + 1;  // a token of one character stays
+        size_t second = s->at + 1;  // one-character tokens stay
         while (second < s->end && (uint8_t(text[second]) & 0xC0) == 0x80) ++second;
         if (second < s->end) text.insert(second, kMark), again = true;
       }
@@ -98,7 +97,7 @@ Json object_of(const std::string& folder, const char* name) {
   const Json file = parse_json(MappedFile(path).text(), "chat", path, 64);
   return file.is_object() ? file : Json::object();
 }
-// f(), whose Errors are of a template.
+// f() with Errors of a template.
 template <class F> auto of_template(const F& f) {
   try {
     return f();
@@ -160,11 +159,11 @@ ChatTemplate::Bytes ChatTemplate::reply(const Json& conversation, size_t message
   const std::string_view front = whole.substr(0, stop == special.end() ? whole.size() : stop->at);
   if (front.find(text, begin) == front.npos)
     text.erase(text.find_last_not_of(kSpace) + 1), text.erase(0, text.find_first_not_of(kSpace));
-  const size_t at = front.find(text, begin), end = at == front.npos ? begin : at + text.size();  // of the content
+  const size_t at = front.find(text, begin), end = at == front.npos ? begin : at + text.size();  // the content's
   if (stop != special.end() && !calls && whole.find_first_not_of(kSpace, end) == stop->at) return {begin, stop->end};
   const std::string through = rendered(conversation, false, message + 1).text;
   const size_t most = whole.starts_with(through) ? through.size() : whole.size();
-  if (calls)  // they may begin by a special token
+  if (calls)  // may begin with a special token
     while (stop != special.end() && stop + 1 != special.end() && stop[1].end <= most) ++stop;
   return {begin, stop != special.end() && stop->end <= most ? stop->end : end > begin ? end : most};
 }
@@ -186,13 +185,13 @@ ChatTemplate::Tokens ChatTemplate::example(const Tokenizer& tokenizer, const Jso
                             {.parse_special = true, .dropped = kMark});
   };
   auto range = ranges.begin();
-  // A special token begins each part, so that its ids are those of the whole text.
+  // Parts begin with special tokens: the ids equal the whole text's.
   for (size_t k = 0, begin = 0, end; begin < text.size(); begin = end) {
     while (k < special.size() && special[k].begin <= begin) ++k;
     end = k < special.size() ? special[k].begin : text.size();
     const std::vector<int64_t> ids = encoded(begin, end);
     std::vector<bool> in(ids.size());
-    // The tokens before a byte, with `touched` the one that it is within too.
+    // Tokens before a byte; `touched` includes its token.
     const auto place = [&](size_t at, bool touched) {
       if (at <= begin || at >= end) return at <= begin ? 0 : std::ssize(ids);
       const std::vector<int64_t> some = encoded(begin, at);
@@ -222,7 +221,7 @@ ChatTemplate::Stop ChatTemplate::stop(const Tokenizer& tokenizer) const {
     const size_t at = text.find_first_not_of(kSpace, text.find("2!", bytes.first) + 2);
     if (at != text.npos && text[at] == '<' && text.find('>', at) < text.find_first_of(kSpace, at))
       return {"", text.substr(at, text.find('>', at) + 1 - at)};
-  } catch (const Error&) {  // of a template that refuses this conversation
+  } catch (const Error&) {  // the template refuses it
   }
   return {};
 }

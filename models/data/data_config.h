@@ -10,7 +10,7 @@
 
 namespace tg {
 
-/// The loss of a run: of language models, or DPO on pairs of answers (models/model/dpo.h).
+/// Language modeling, or DPO on pairs of answers (models/model/dpo.h).
 enum class Objective { lm, dpo };
 /// Names of values.
 template <> inline constexpr EnumNames<2> kEnumNames<Objective>{"objective", {"lm", "dpo"}};
@@ -18,14 +18,14 @@ template <> inline constexpr EnumNames<2> kEnumNames<Objective>{"objective", {"l
 /// How files become tokens, or examples.
 struct DataConfig : DocumentOptions {
   TokenType token_type = TokenType::u16;  ///< ids of .bin files without a header
-  std::string weights = "";               ///< of a mixture: numbers with commas; "": none
+  std::string weights = "";               ///< mixture: numbers with commas; "": none
 
   Objective objective = Objective::lm;
-  double beta = 0.1;  ///< of DPO
+  double beta = 0.1;  ///< DPO's beta
   ExampleLoss loss = ExampleLoss::completion;
-  std::string chat_format = "";  ///< ChatTemplate::named(); "": that of the folder
+  std::string chat_format = "";  ///< ChatTemplate::named(); "": the folder's
   Packing pack = Packing::none;
-  bool skip_bad = false;  ///< leave out lines that are no example
+  bool skip_bad = false;  ///< drops invalid lines
 };
 namespace detail {
 /// Calls f(name, field, help) for each field about examples, in order.

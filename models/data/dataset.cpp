@@ -16,7 +16,6 @@ void check_sizes(int64_t batch, int64_t context) {
            "[data] batch {} and context {}. Both must be at least 1. Correct the settings.", batch, context);
 }
 
-// Windows of `length` tokens; window w is at begin(w).
 template <class Begin> Batch gather(const TokenData& data, int64_t windows, int64_t length, Begin begin) {
   const auto layout = Layout::contiguous({windows, length}, DType::i32);
   Batch batch{empty(layout), empty(layout)};
@@ -224,7 +223,7 @@ SequentialBatches::SequentialBatches(TokenData data, int64_t batch, int64_t cont
            data_.name(), counted(data_.size(), "token"));
 }
 std::optional<Batch> SequentialBatches::at(int64_t i) const {
-  const int64_t windows = targets() / context_, rest = targets() % context_;  // full ones, length of the last
+  const int64_t windows = targets() / context_, rest = targets() % context_;  // full windows, last one's length
   const int64_t batches = windows / batch_ + (windows % batch_ > 0);
   if (i < 0 || i > batches || (i == batches && rest == 0)) return std::nullopt;
   if (i == batches) return gather(data_, 1, rest, [&](int64_t) { return targets() - rest; });

@@ -1,6 +1,5 @@
 /// @file
-/// Data of language models: token sequences (in memory or in a file), random training batches, evaluation
-/// windows.
+/// Token sequences, random training batches, evaluation windows.
 #pragma once
 #include <tapegrad/models/data/batch.h>
 #include <tapegrad/models/data/token_file.h>
@@ -20,40 +19,39 @@ class TokenData {
  public:
   /// Copies ids in [0, 2^31). `name` names the data in messages.
   static TokenData from_tokens(std::span<const int64_t> tokens, std::string name = "the data");
-  /// The tokens of a text: 2 bytes each for up to 65536 ids, else 4.
+  /// The tokens of a text: 2 bytes each, or 4 above 65536 ids.
   static TokenData from_text(const Tokenizer&, std::string_view text, std::string name = "the data");
-  /// The tokens that produce(take) passes to `take`: 2 bytes each for up to 65536 ids, else 4.
+  /// The tokens that produce(take) passes to take(): 2 bytes each, or 4 above 65536 ids.
   static TokenData from_tokens(int64_t vocab_size, const std::function<void(const Tokenizer::Take& take)>& produce,
                                std::string name = "the data");
-  /// open_token_file(). Tokens are read on demand, and the file stays open.
+  /// open_token_file(). Reads on demand from the open file.
   static TokenData from_file(const std::string& path, TokenType raw = TokenType::u16);
-  /// The parts as one sequence, without a copy: windows cross from one to the next. llm.c's shards continue their
-  /// documents.
+  /// The parts as one sequence, without a copy. Windows cross parts: llm.c's shards split documents.
   static TokenData join(std::span<const TokenData> parts, std::string name = "the data");
-  /// The groups as one sequence. ShuffledBatches draws the group of each window in proportion to its weight. Windows
-  /// stay inside groups. An Error unless each group has a weight that is finite and above 0.
+  /// The groups as one sequence. ShuffledBatches draws a window's group by weight. Windows stay inside groups. An Error
+  /// unless each weight is finite and above 0.
   static TokenData mix(std::span<const TokenData> groups, std::span<const double> weights,
                        std::string name = "the data");
-  /// Writes a token file, by default .npy or, with the ending .bin, ids without a header. Ids have 2 bytes, or 4 if
-  /// these tokens have. An Error for another path, or for 4 bytes without a header.
+  /// Writes .npy, or .bin without a header by default. Ids have 2 or 4 bytes, like these. An Error for another path, or
+  /// for 4 bytes without a header.
   void write(const std::string& path, std::optional<TokenFormat> = {}) const;
   /// An Error if a file was changed since it was opened. Renaming another file to its path is safe.
   void check_unchanged() const;
 
-  /// The number of tokens.
+  /// Tokens.
   int64_t size() const;
-  /// Bytes of tokens in memory; 0 for files.
+  /// Bytes in memory; files: 0.
   int64_t bytes() const;
   const std::string& name() const { return name_; }
   /// Copies tokens from position `begin` into `to`. An Error if there are too few, or a file shrank.
   void copy(int64_t begin, std::span<int32_t> to) const;
-  TokenData slice(int64_t begin, int64_t end) const;  ///< the tokens [begin, end), without groups
+  TokenData slice(int64_t begin, int64_t end) const;  ///< tokens [begin, end), without groups
 
   struct Split;
   /// The first int(fraction * size()) tokens for training, the rest for validation; of a mixture, those of each group.
   /// 0 < fraction <= 1.
   Split split(double fraction) const;
-  /// Calls f(position, tokens) for all tokens in order, some thousand at a time.
+  /// Calls f(position, tokens) for all tokens in order in chunks.
   void for_each(const std::function<void(int64_t at, std::span<const int32_t> tokens)>& f) const;
   /// An Error names the first token at or above vocab_size, and its position.
   void check_vocabulary(int64_t vocab_size) const;
@@ -62,7 +60,7 @@ class TokenData {
   friend class ShuffledBatches;
   struct Part {
     TokenView view;
-    int64_t end = 0;  // its position in the sequence
+    int64_t end = 0;  // its end in the sequence
   };
   struct Group {
     int64_t begin, end;
@@ -70,10 +68,10 @@ class TokenData {
   };
   TokenData(std::vector<Part> parts, std::string name);
   bool is_wide() const;               // 4 bytes per token
-  std::vector<Group> groups() const;  // of a mixture, else one of all
+  std::vector<Group> groups() const;  // a mixture's, else one
   template <class F> void for_each_part(int64_t begin, int64_t end, F f) const;
   std::vector<Part> parts_;
-  std::vector<Group> groups_;  // of a mixture
+  std::vector<Group> groups_;  // a mixture's
   std::string name_;
 };
 /// Training and validation data.
@@ -91,12 +89,10 @@ class ShuffledBatches {
   /// An Error unless batch and context are at least 1 and the data, or each group of it, has at least context + 1
   /// tokens.
   ShuffledBatches(TokenData data, int64_t batch, int64_t context, Rng rng, SampleOrder = SampleOrder::random);
-  /// The next batch: (batch, context).
+  /// (batch, context).
   Batch next() { return next(rng_); }
-  /// The batch of another generator.
   Batch next(Rng&) const;
   const Rng& rng() const { return rng_; }
-  /// Continues from a generator that rng() returned.
   void set_rng(const Rng& rng) { rng_ = rng; }
 
  private:
@@ -106,15 +102,14 @@ class ShuffledBatches {
   SampleOrder order_;
 };
 
-/// Adjacent windows of `context` tokens in order: every token but the first is a target once. Batches have up to
-/// `batch` windows; a last, shorter window is a batch. To average batch means, weigh them by targets.numel().
+/// Adjacent windows of `context` tokens in order: each token but the first is a target once. Batches have up to `batch`
+/// windows; a last, shorter window is a batch. To average batch means, weigh them by targets.numel().
 class SequentialBatches {
  public:
   /// An Error unless batch and context are at least 1 and the data has at least 2 tokens.
   SequentialBatches(TokenData data, int64_t batch, int64_t context);
-  /// The i-th batch from 0, or nothing after the last.
+  /// The i-th batch from 0, none after the last.
   std::optional<Batch> at(int64_t i) const;
-  /// The number of targets in all batches.
   int64_t targets() const { return data_.size() - 1; }
 
  private:

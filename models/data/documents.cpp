@@ -19,9 +19,9 @@ InputFile open_text(const std::string& path, bool bytes_are_meant) {
   return file;
 }
 namespace {
-constexpr size_t kBatchBytes = 8 << 20;  // of documents: enough for all threads
+constexpr size_t kBatchBytes = 8 << 20;  // bytes of documents: enough for all threads
 
-// Throws if a text is JSON with keys of examples near its start.
+// An Error if JSON with keys of examples is near the start.
 void check_plain(const std::string& path, std::string_view text) {
   text = text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()), 1 << 16);
   if (!text.starts_with('{') && !text.starts_with('[')) return;
@@ -70,7 +70,7 @@ std::string text_of_line(std::string_view line, const std::string& place) {
 
 void detail::for_each_line(const std::string& path, const std::function<bool(std::string_view, int64_t)>& f) {
   const InputFile file = open_text(path);
-  std::string open;  // begins with an unfinished line
+  std::string open;  // starts with an unfinished line
   int64_t number = 0;
   for (size_t at = 0; at < file.size();) {
     const size_t kept = open.size(), n = std::min(kBatchBytes, file.size() - at);

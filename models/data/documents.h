@@ -1,6 +1,5 @@
 /// @file
-/// Documents of text files and of JSON lines, and their tokens. Each document ends by the tokenizer's end-of-text
-/// token, so that a model learns where one ends.
+/// Documents of text files and JSON lines, and their tokens. Each ends with the end-of-text token.
 #pragma once
 #include <tapegrad/models/config/suggest.h>
 #include <tapegrad/models/tokenizers/tokenizer.h>
@@ -14,18 +13,17 @@
 namespace tg {
 class InputFile;
 
-/// Opens a text. An Error if it is missing, a folder, empty or, unless bytes are meant, a file of another format.
+/// Opens a text. An Error if missing, a folder, empty or, unless bytes, of another format.
 InputFile open_text(const std::string& path, bool bytes_are_meant = false);
 
 namespace detail {
-// Calls f(line, its number from 1) for lines that are not blank until f returns false. Holds the longest line.
+// Calls f(line, number from 1) for lines that are not blank until f returns false. Holds the longest line.
 void for_each_line(const std::string& path, const std::function<bool(std::string_view line, int64_t number)>& f);
 }  // namespace detail
 
-/// A document of a text file. In a .jsonl file each line is one: an object with its "text". With bytes, a file of any
-/// format and name is one document.
+/// A document of a text file: all of it, the "text" of each line of a .jsonl file, or any file's bytes.
 enum class DocumentKind { file, line, bytes };
-/// Whether special tokens that a document spells are text or tokens.
+/// Special tokens in documents: text or tokens.
 enum class SpecialTokens { text, parse };
 /// Names of values.
 /// @{
@@ -39,24 +37,23 @@ struct DocumentOptions {
   SpecialTokens special = SpecialTokens::text;
 };
 
-/// Calls f with the documents of the files in order, some megabytes at a time. A text file that is one document is read
-/// whole. Blank lines are no documents. An Error for an empty list, an empty or missing file, another format, a line
-/// of JSON without a "text" (it names the line), and examples of instructions or chats that would be learned as text.
+/// Calls f with the documents in order, some megabytes at a time. A document file is read whole; blank lines are
+/// skipped. An Error for an empty list, an empty or missing file, another format, a JSON line without "text" (it names
+/// the line), and examples of instructions or chats.
 void for_each_documents(std::span<const std::string> paths, DocumentKind,
                         const std::function<void(std::span<const std::string_view>)>& f);
-/// The documents joined, for tokenizers without end_of_text(); those of lines keep a line break. Writes their number to
-/// `count`. Errors of for_each_documents(), and one if there is no document.
+/// The documents joined, lines with line breaks, for tokenizers without end_of_text(). Writes their `count`. Errors of
+/// for_each_documents(), and for no document.
 std::string read_texts(std::span<const std::string> paths, DocumentKind = DocumentKind::file, int64_t* count = nullptr);
 
 /// The result of encode_documents().
 struct EncodedDocuments {
   int64_t documents = 0, bytes = 0, tokens = 0;
-  int64_t invalid = 0;  ///< bytes that are no UTF-8
-  /// The first special token that a document spells and that became text, or "".
+  int64_t invalid = 0;  ///< invalid UTF-8 bytes
+  /// The first special token that became text, or "".
   std::string special = "";
 };
-/// Passes on the ids of the documents, each with the end of Tokenizer::encode_documents(). Without end_of_text() they
-/// are the ids of read_texts().
+/// Passes the documents' ids with the ends of Tokenizer::encode_documents(); without end_of_text(), of read_texts().
 EncodedDocuments encode_documents(const Tokenizer&, std::span<const std::string> paths, const DocumentOptions&,
                                   const Tokenizer::Take& take);
 

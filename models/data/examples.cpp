@@ -20,8 +20,8 @@ std::string text_in(const Json& object, const std::string& key, const std::strin
   return x.get<std::string>();
 }
 
-// Keys that change a text or what counts in it: those that name kinds of lines, those that some kinds take, those that
-// the template must mention (of a line and of a message), whether a reply counts, and those that are refused.
+// Keys that name kinds of lines, that some kinds take, that the template must mention (of a line and of a message),
+// that say whether a reply counts, and refused ones.
 constexpr std::string_view kParts[] = {"messages", "prompt",      "completion", "chosen",
                                        "rejected", "instruction", "output",     "text"},
                            kShared[] = {"system", "history", "input", "chat_template_kwargs"},
@@ -34,12 +34,11 @@ bool holds(std::span<const std::string_view> keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();
 }
 
-// Turns the objects of lines into examples.
 class LineReader {
  public:
   LineReader(const Tokenizer& tokenizer, const ExampleOptions& o) : tokenizer_(tokenizer), o_(o) {}
-  int64_t cut = 0;                        // examples of the last line that were longer than the context
-  std::vector<std::string> ignored = {};  // its keys without an effect
+  int64_t cut = 0;                        // cut examples of the last line
+  std::vector<std::string> ignored = {};  // keys without an effect
   Examples::Row read(const Json& line) {
     cut = 0, ignored.clear(), used_.clear();
     const bool counted = !line.is_object() || check_keys(line, true, "");
@@ -88,7 +87,7 @@ class LineReader {
                             : o_.pairs ? "Leave out --objective dpo, or rename its keys"
                                        : "Pass --objective dpo"));
   }
-  // Whether replies count, by the keys of a message or line. An Error for a key that would be lost.
+  // Whether replies count. An Error for a key that would be lost.
   bool check_keys(const Json& object, bool line, const std::string& place) {
     bool counted = true;
     for (const auto& [key, x] : object.items()) {
@@ -115,7 +114,7 @@ class LineReader {
     return counted;
   }
 
-  // A conversation, and which messages count.
+  // A conversation and which messages count.
   struct Talk {
     Json context = Json::object(), messages = Json::array();
     std::vector<bool> counts = {};
@@ -123,13 +122,13 @@ class LineReader {
       messages.push_back({{"role", role}, {"content", content}}), counts.push_back(counted);
     }
   };
-  // The begin of a conversation: its system message and history, and the variables of the template.
+  // Its system message, history and template variables.
   Talk begun(const Json& line, bool history) {
     Talk t;
     if (given(line, "system")) t.add("system", text_in(line, "system"), false);
     for (const std::string_view key : kOfLine)
       if (given(line, key)) {
-        const Json& x = line.at(key);  // a list may be a text, for tables of one type
+        const Json& x = line.at(key);  // tables of one type have lists as text
         t.context[key] = x.is_string() ? parse_json(x.get<std::string>(), "examples", std::string(key), 64) : x;
       }
     if (given(line, "chat_template_kwargs"))
@@ -150,7 +149,7 @@ class LineReader {
       t.add("user", turn[0].get<std::string>(), false), t.add("assistant", turn[1].get<std::string>(), false);
     return t;
   }
-  // Adds a list of messages, or a text as one of `role`.
+  // Adds messages, or a text as `role`'s.
   void add_messages(const Json& line, const std::string& key, const char* role, bool counted, Talk& t) {
     const Json& x = line.at(key);
     if (role && x.is_string()) return t.add(role, x.get<std::string>(), counted);
@@ -224,7 +223,7 @@ class LineReader {
     const auto before = e.tokens.size(), most = size_t(o_.context) + 1;
     if (before > most) e.tokens.resize(most), e.targets.resize(most), ++cut;
     e.tokens.shrink_to_fit(), e.targets.shrink_to_fit();
-    // The first token follows none.
+    // The first token is no target.
     const bool counts =
         std::any_of(e.targets.begin() + (before > 0), e.targets.end(), [](int32_t t) { return t != kIgnored; });
     TG_CHECK(
@@ -238,7 +237,7 @@ class LineReader {
   const Tokenizer& tokenizer_;
   ExampleOptions o_;
   std::vector<int64_t> end_;
-  std::vector<std::string_view> used_;  // keys of the line that its kind takes
+  std::vector<std::string_view> used_;  // used keys
 };
 
 }  // namespace
@@ -298,7 +297,7 @@ Examples Examples::packed() const {
   Examples r = *this;
   std::vector<Row> order = std::exchange(r.rows, {});
   std::ranges::stable_sort(order, std::greater(), [](const Row& row) { return row[0]->tokens.size(); });
-  std::multimap<size_t, size_t> rooms;  // tokens that still fit, and the row
+  std::multimap<size_t, size_t> rooms;  // free tokens, row
   for (const Row& one : order) {
     const size_t tokens = one[0]->tokens.size();
     auto room = rooms.lower_bound(tokens);
@@ -343,7 +342,7 @@ int64_t ExampleBatches::per_epoch() const { return all_->size() / rows_of_step()
 int64_t ExampleBatches::padded(std::span<const int64_t> from_short_to_long) const {
   return *std::ranges::lower_bound(lengths_, sizes_[size_t(from_short_to_long.back())]);
 }
-// The rows of the steps [first, first + sorted_steps()) of an epoch, from short to long.
+// Rows of the epoch's steps [first, first + sorted_steps()), short to long.
 std::vector<int64_t> ExampleBatches::sorted_rows(Rng epoch, int64_t first) const {
   const int64_t end = std::min(per_epoch() / o_.accumulate, first + sorted_steps());
   std::vector<int64_t> r;
@@ -375,14 +374,14 @@ double ExampleBatches::padding() const {
     for (auto rest = std::span(sorted); !rest.empty(); rest = rest.subspan(size_t(rows_of_step()))) {
       const auto of_step = rest.first(size_t(rows_of_step()));
       const int64_t sequences = rows_of_step() * (all_->pairs ? 2 : 1);
-      all += double(sequences * padded(of_step)), full -= double(sequences);  // a last token is no input
+      all += double(sequences * padded(of_step)), full -= double(sequences);  // last tokens are no inputs
       for (const int64_t row : of_step)
         for (const auto& e : all_->rows[size_t(row)]) full += double(e->tokens.size());
     }
   }
   return 1 - full / all;
 }
-// (B, T) of inputs and of targets; for pairs (B, 2, 2, T): chosen and rejected, of each its inputs and its targets.
+// (B, T) inputs and targets; pairs (B, 2, 2, T): chosen and rejected, inputs and targets.
 Batch ExampleBatches::batch_of(std::span<const int64_t> some, int64_t length) const {
   const int64_t b = std::ssize(some);
   const bool pairs = all_->pairs;
@@ -400,7 +399,7 @@ Batch ExampleBatches::batch_of(std::span<const int64_t> some, int64_t length) co
     for (size_t i = 0; i < row.size(); ++i) {
       const TokenExample& e = *row[i];
       if (pairs) at = 0, std::fill_n(targets = inputs + length, length, kIgnored);
-      const bool last = pairs || i + 1 == row.size();  // its last token is no input; a first one is no target
+      const bool last = pairs || i + 1 == row.size();  // last: no input; first: no target
       std::copy(e.tokens.begin(), e.tokens.end() - last, inputs + at);
       std::copy(e.targets.begin() + 1, e.targets.end(), targets + at);
       at += std::ssize(e.tokens);

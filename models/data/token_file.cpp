@@ -64,7 +64,7 @@ TokenView read_npy(const InputFile& file) {
           .count = head["shape"][0].get<int64_t>()};
 }
 
-// llm.c's format: 256 numbers of 4 bytes, the first a magic number, then the version and the number of ids.
+// llm.c's format: 256 numbers of 4 bytes: magic, version, count of ids.
 constexpr size_t kLlmcHeader = 1024;
 struct LlmcKind {
   int32_t magic, version;
@@ -140,7 +140,7 @@ void TokenView::read(size_t at, std::span<int32_t> to) const {
 }
 
 TokenView open_token_file(const std::string& path, TokenType raw) {
-  // There may be thousands, and they stay open.
+  // There may be thousands of open files.
   if (rlimit limit; ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -157,7 +157,7 @@ TokenView open_token_file(const std::string& path, TokenType raw) {
   } else {
     const std::string other = detail::foreign_format(start);
     TG_CHECK(other.empty(), io, "[data] {} is {}.", path, other);
-    if (path.ends_with(".npy")) (void)read_npy(*file);  // an Error
+    if (path.ends_with(".npy")) (void)read_npy(*file);
     ids.width = raw == TokenType::u16 ? 2 : 4;
     TG_CHECK(bytes % ids.width == 0, io,
              "[data] {} has {} bytes. A token file without a header has {} bytes for each token. Check that it is "

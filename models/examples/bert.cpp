@@ -19,7 +19,7 @@ struct Bert {
           after_attention(p.at("ln_1"), width, {.bias = true}),
           after_mlp(p.at("ln_2"), width, {.bias = true}) {}
   };
-  int64_t padding;  // the id that pads a line
+  int64_t padding;  // padding id
   tg::nn::Embedding ids, positions;
   std::vector<Block> blocks;
   tg::nn::Linear head;
@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(in, line);)
     if (!line.empty()) lines.push_back(tokenizer.encode(line));
 
-  // Eight lines. The targets are the hidden characters, 15 % of a line.
+  // Eight lines. Targets: hidden characters, 15 %.
   const auto batch = [&](tg::Rng& rng) {
     std::vector<int64_t> inputs(kBatch * kContext, padding), targets(inputs.size(), tg::Batch::kIgnoreIndex);
     for (int64_t b = 0; b < kBatch; ++b) {

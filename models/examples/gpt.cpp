@@ -1,5 +1,5 @@
-// A character model with a custom training loop, micro-batches, a schedule and a checkpoint. A resumed run makes the
-// same weights, bit for bit.
+// A character model with a custom training loop, micro-batches, a schedule and a checkpoint. Resumed runs are bitwise
+// equal.
 //   gpt TEXT [STEPS] [CHECKPOINT]
 #include <tapegrad/tapegrad.h>
 

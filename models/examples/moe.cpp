@@ -1,4 +1,4 @@
-// Trains a mixture of experts on a text, saves and loads it, and samples text.
+// A mixture of experts: trained, saved, loaded, sampled.
 //   moe TEXT [STEPS] [TOP_K] [FOLDER]
 #include "moe.h"
 

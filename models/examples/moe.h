@@ -1,6 +1,5 @@
-// A decoder with a mixture of experts (Shazeer et al., 2017): each token runs through its top_k experts. Experts have a
-// fixed capacity (Fedus et al., 2022); dropped tokens keep only the residual stream. The host reads no value, so the
-// model also runs lazily and compiled.
+// A decoder with a mixture of experts (Shazeer et al., 2017). Experts have a fixed capacity (Fedus et al., 2022);
+// dropped tokens keep only the residual stream. The host reads no value: the model also runs lazily and compiled.
 #pragma once
 #include <tapegrad/tapegrad.h>
 
@@ -95,7 +94,7 @@ struct MoeDecoder {
     tg::Tensor balance;
     return logits(tokens, balance);
   }
-  // Training passes a generator, and adds the load-balancing loss.
+  // Training passes a generator and adds the load-balancing loss.
   tg::Tensor loss(const tg::Batch& batch, const tg::ForwardOptions& o) const {
     tg::Tensor balance;
     const tg::Tensor loss = tg::cross_entropy(logits(batch.inputs, balance), batch.targets);

@@ -6,7 +6,7 @@
 #include <numbers>
 
 struct VitConfig {
-  int64_t size = 16, patch = 4;  // of the square images and patches
+  int64_t size = 16, patch = 4;  // sides of images and patches
   int64_t layers = 2, heads = 4, width = 32, classes = 4;
 };
 
@@ -51,7 +51,7 @@ struct Vit {
   }
 };
 
-// Noisy stripes with random phase. The classes are their four directions.
+// Noisy stripes with random phase. Classes: four directions.
 inline tg::Batch stripes(tg::Rng& rng, int64_t batch, int64_t size) {
   const auto uniform = [&] { return double(rng.below(1 << 20)) / (1 << 20); };
   std::vector<float> pixels;

@@ -30,8 +30,7 @@ int64_t fragments_of(const GptConfig& c, std::string_view name) {
   return c.fragments > 0 && glob_matches(c.fragmented, name) ? c.fragments : 0;
 }
 constexpr int64_t kMostSize = INT32_MAX;  // products of two fit int64_t
-// The header of a checkpoint, at most 100 MB, names each parameter and its two moments: up to 90 tensors a layer of up
-// to 170 bytes each are 63 MB.
+// A checkpoint's header, at most 100 MB: up to 90 tensors per layer of up to 170 bytes are 63 MB.
 constexpr int64_t kMostLayers = 1 << 12;
 constexpr int64_t kMostClasses = 1 << 16;  // config.json names each
 }  // namespace
@@ -137,7 +136,7 @@ Gpt::Gpt(const Params& p, const GptConfig& c) : config_(c) {
   const Inits init(c);
   wte_ = nn::Embedding(p.at("wte"), c.vocab_size, c.width, init.table);
   if (c.positions == Positions::learned) wpe_ = nn::Embedding(p.at("wpe"), c.context, c.width, init.table);
-  const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // offset of layer names
+  const size_t path_of_gpt = p.path().empty() ? 0 : p.path().size() + 1;  // layer names' offset
   for (int64_t i = 0; i < c.layers; ++i) blocks_.emplace_back(p.at("h").at(i), c, path_of_gpt);
   ln_f_ = nn::Norm(p.at("ln_f"), c.width, norm_options(c));
   if (const char* name = c.classes ? "score" : "lm_head"; c.classes || !c.tied_head) {
@@ -219,7 +218,7 @@ Tensor Gpt::run(const Tensor& tokens, ForwardOptions o, bool with_head) const {
   const auto alone = o.cache ? o.cache->use() : detail::OneUser::Use();
   const bool fixed = o.cache && o.cache->has_capacity();
   const int64_t b = tokens.size(0), t = tokens.size(1), past = o.cache && !fixed ? o.cache->length() : 0;
-  // A copy of handles: on failure the caller's cache is unchanged.
+  // Copied handles: failures leave the caller's cache unchanged.
   KvCache grown;
   if (o.cache) grown = *o.cache;
   nn::LayerContext context{.rng = o.rng,

@@ -1,7 +1,6 @@
 /// @file
 /// Gpt: the decoder-only transformer with pre-norm blocks (Radford et al., 2019) and variants: learned or rotary
-/// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, optional biases and tied head. It can run in
-/// bf16 with f32 parameters, and recompute activations. The loss is cross_entropy() of the logits.
+/// positions, LayerNorm or RMSNorm, GELU, SiLU or SwiGLU, grouped keys, optional biases, tied head.
 #pragma once
 #include <tapegrad/models/config/config_json.h>
 #include <tapegrad/models/model/forward.h>
@@ -17,43 +16,42 @@ namespace tg {
 /// Sizes, variants and initialisation of a Gpt.
 struct GptConfig {
   int64_t vocab_size = 256;
-  int64_t context = 64;  ///< most positions; rows of the learned table
+  int64_t context = 64;  ///< most positions
   int64_t layers = 4;
   int64_t heads = 4;
-  int64_t kv_heads = 0;  ///< heads of keys and values (GQA); divides heads; 0: heads
-  int64_t head_dim = 0;  ///< HS; 0: width / heads, which must be whole
+  int64_t kv_heads = 0;  ///< heads of keys, values (GQA); divides heads; 0: heads
+  int64_t head_dim = 0;  ///< HS; 0: width / heads, a whole number
   int64_t width = 128;   ///< C
-  int64_t ff_width = 0;  ///< F, hidden size of MLPs; 0: 4 * width
+  int64_t ff_width = 0;  ///< F, MLPs' hidden size; 0: 4 * width
   Positions positions = Positions::learned;
-  double rope_theta = 10000;  ///< for rotary positions
+  double rope_theta = 10000;  ///< rotary positions' base
   RopeScaling rope_scaling = {};
   NormKind norm = NormKind::layer_norm;
-  bool norm_affine = true;  ///< whether norms scale, and shift with `bias`
+  bool norm_affine = true;  ///< norms scale, and shift with `bias`
   Activation activation = Activation::gelu;
-  bool bias = false;      ///< of all Linear layers except the head, and of LayerNorm
-  bool qkv_bias = false;  ///< for queries, keys, values only; not with `bias`
+  bool bias = false;      ///< biases of LayerNorm and all Linear except the head
+  bool qkv_bias = false;  ///< query, key, value biases only; not with `bias`
   bool qk_norm = false;   ///< RMSNorm (norm_eps) of query and key heads before rope
-  bool tied_head = true;  ///< whether lm_head shares the token table
-  int64_t classes = 0;    ///< outputs of a head `score` instead of lm_head; 0: none
-  double dropout = 0;     ///< of embeddings, layer outputs; forward() needs a generator
+  bool tied_head = true;  ///< lm_head shares the token table
+  int64_t classes = 0;    ///< outputs of `score`, which replaces lm_head; 0: none
+  double dropout = 0;     ///< embeddings, layer outputs; forward() needs a generator
   double norm_eps = 1e-5;
   /// gpt2: matrices are N(0, init_std^2), but both proj have init_std / sqrt(2 * layers). xavier: Linear layers are
   /// N(0, 2 / (in + out)), with queries, keys, values, gate and hidden layer as separate matrices; tables are N(0, 1);
   /// all are truncated at 3 standard deviations, without init_std. Norms start at 1, biases at 0.
   InitScheme init = InitScheme::gpt2;
   double init_std = 0.02;
-  /// Fragments of each layer that `fragmented` matches, a FragmentedLinear with its own initialisation. 0: all are
-  /// plain.
+  /// Fragments of each FragmentedLinear that `fragmented` matches. 0: none.
   int64_t fragments = 0;
-  std::string fragmented = "h.*.mlp.*";  ///< pattern of linears() names, like LoraConfig::targets
+  std::string fragmented = "h.*.mlp.*";  ///< linears() names, as LoraConfig::targets
 
   int64_t head_size() const { return head_dim ? head_dim : width / heads; }  ///< HS
-  GptConfig with_sizes() const;  ///< kv_heads, head_dim and ff_width as numbers above 0
-  void validate() const;         ///< throws an Error that names the first wrong field
+  GptConfig with_sizes() const;                                              ///< kv_heads, head_dim, ff_width above 0
+  void validate() const;                                                     ///< an Error names the first wrong field
   bool operator==(const GptConfig&) const = default;
 };
 
-/// Calls f(name, field, help) for each field of a GptConfig, in order: to_json() and config_json.h use it.
+/// Calls f(name, field, help) for each field of a GptConfig in order.
 template <class Config, class F>
   requires std::derived_from<std::remove_const_t<Config>, GptConfig>
 void visit_fields(Config& c, F&& f) {
@@ -87,7 +85,7 @@ void visit_fields(Config& c, F&& f) {
   f("rope_original_context", c.rope_scaling.original_context, "of llama3: context of the training without scaling");
   f("fragments", c.fragments, "of each fragmented layer, 0: no layer is fragmented");
   f("fragmented", c.fragmented, "pattern of the Linear layers that are fragmented");
-  if constexpr (requires { f.optional("", c.classes); }) f.optional("classes", c.classes);  // no setting of a run
+  if constexpr (requires { f.optional("", c.classes); }) f.optional("classes", c.classes);  // not a run's setting
 }
 /// Reads a configuration as config_from_json() does. Errors begin with "gpt_config".
 GptConfig gpt_config_from_json(std::string_view text, ConfigText = {});
@@ -109,17 +107,16 @@ class Gpt {
   static constexpr ForwardSupport kSupport{
       .cache = true, .last_only = true, .lengths = true, .compute = true, .recompute = true, .adapters = true};
 
-  /// Makes the model. An Error if the configuration is wrong.
+  /// An Error if the configuration is wrong.
   Gpt(const Params&, const GptConfig&);
 
   /// The logits (B, T, V) of tokens (B, T), i32 or i64. An Error if T plus the cache length exceeds the context, if a
-  /// token is outside the vocabulary, or if options conflict. Only the device knows the fill of a fixed cache. If T
-  /// tokens do not fit, the position embedding or slice_update() throws when it runs, before any write. On CUDA the
-  /// next read throws, and the cache's lengths have advanced: clear() it.
-  /// With classes: (B, classes), of each last token; a cache and last_only are Errors.
+  /// token is outside the vocabulary, or if options conflict. If T tokens exceed a fixed cache, the embedding or
+  /// slice_update() throws before any write; on CUDA the next read throws, after the lengths advanced: clear() the
+  /// cache. With classes: (B, classes), of each last token; a cache and last_only are Errors.
   Tensor forward(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), true); }
   /// The head's input: hidden states (B, T, C) after the last norm, or (B, 1, C) with last_only, in `compute` if set.
-  /// Options and Errors are those of forward() without classes.
+  /// Options and Errors: forward() without classes.
   Tensor hidden(const Tensor& tokens, ForwardOptions o = {}) const { return run(tokens, std::move(o), false); }
   /// A fixed cache for `batch` sequences; `compute` as in ForwardOptions. Capacity 0 is the context, the largest.
   KvCache make_cache(int64_t batch, int64_t capacity = 0, std::optional<DType> compute = {}) const;
@@ -132,9 +129,9 @@ class Gpt {
   std::vector<NamedLinear> linears();
 
  private:
-  // The residual stream x + branch, each (B, T, C): the next norm adds them.
+  // The residual stream x + branch, (B, T, C): the next norm adds.
   struct Stream {
-    Tensor x, branch;  // an empty branch: x
+    Tensor x, branch;  // no branch: x
   };
   struct Block : nn::Layer {
     nn::Norm ln_1, ln_2;
@@ -147,7 +144,7 @@ class Gpt {
   Tensor run(const Tensor& tokens, ForwardOptions, bool with_head) const;
   GptConfig config_;
   nn::Layer layer_;
-  nn::Embedding wte_, wpe_;  // wpe_ has no table unless positions are learned
+  nn::Embedding wte_, wpe_;  // no wpe_ table unless positions are learned
   std::vector<Block> blocks_;
   nn::Norm ln_f_;
   nn::Linear head_;

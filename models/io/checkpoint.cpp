@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kFormat = "tapegrad-checkpoint", kVersion = "1";
 using Metadata = std::map<std::string, std::string>;
 
-// Covers everything in the file except the checksum itself.
+// The whole file except itself.
 std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   Hash h;
   for (const auto& [key, text] : metadata)
@@ -26,7 +26,6 @@ std::string checksum(const StateDict& tensors, const Metadata& metadata) {
   return h.hex();
 }
 
-// The objects of the metadata. Each calls f(name, field) for each field.
 struct DataText {
   std::vector<std::string> files;
   int64_t tokens = 0;
@@ -61,7 +60,6 @@ template <class T> Json json_of(T x) {
   }
 }
 
-// Every failure names the file.
 class Reader {
  public:
   explicit Reader(const SafetensorsFile& file) : path_(file.path()), metadata_(file.metadata()) {}
@@ -123,12 +121,12 @@ DataIdentity DataIdentity::of(const Examples& data, std::vector<std::string> fil
 
 std::string tokenizer_hash(const Tokenizer& tokenizer) {
   Hash h;
-  h.add(text_of(own_json(tokenizer.to_json())));  // an export prints it with other spaces
+  h.add(text_of(own_json(tokenizer.to_json())));  // other spaces than an export's
   return h.hex();
 }
 void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tokenizer) {
   namespace fs = std::filesystem;
-  std::map<fs::path, Json> read;  // by folder
+  std::map<fs::path, Json> read;  // key: folder
   for (const TokenData& file : files) {
     const fs::path path = file.name(), folder = path.parent_path();
     const std::string meta = (folder / "meta.json").string();
@@ -136,7 +134,7 @@ void detail::check_shards(std::span<const TokenData> files, const Tokenizer* tok
     if (added && detail::path_exists(meta) && !detail::is_folder(meta))
       at->second = json_or_null(MappedFile(meta).text());
     const Json &hash = at->second.member("tokenizer_hash"), &shards = at->second.member("shards");
-    if (!hash.is_string()) continue;  // of another program
+    if (!hash.is_string()) continue;  // another program's
     TG_CHECK(!added || !tokenizer || hash == Json(tokenizer_hash(*tokenizer)), value,
              "[data] {} was written with another tokenizer, as {} says. Its ids would be other text. Pass that "
              "tokenizer, or tokenize the texts again.",
@@ -159,7 +157,7 @@ void save_checkpoint(const std::string& path, const Checkpoint& c) {
       json_or_null(c.config).is_object(), value,
       "[checkpoint] the config for {} is '{}'. It must be a JSON object, such as to_json() of a configuration makes.",
       path, c.config);
-  // No run recovers from a non-finite state, so the file on disk is kept.
+  // No run recovers from a non-finite state: keep the file.
   const std::string lost = fmt::format(
       " after step {}. What was there before is unchanged. All weights and moments must be finite. {}.", c.state.step,
       c.state.step == 0 ? "Change the model or its init_std" : "Lower the learning rate or use more warm-up");
@@ -209,7 +207,7 @@ Checkpoint load_checkpoint(const std::string& path) {
   if (c.state.step < 0) r.fail(fmt::format("it is of step {}", c.state.step));
   if (r.has("finetuning")) {
     Finetuning& f = c.finetuning.emplace();
-    if (r.object_of("finetuning").contains("base")) f.base = DType::bf16;  // so that visit() lists it
+    if (r.object_of("finetuning").contains("base")) f.base = DType::bf16;  // visit() then lists it
     r.read("finetuning", f);
   }
   if (r.has("unvalidated")) {

@@ -17,19 +17,19 @@ namespace tg {
 
 /// Identifies the data of a run.
 struct DataIdentity {
-  std::vector<std::string> files;  ///< paths, may be empty; not compared: files may move
+  std::vector<std::string> files;  ///< paths, or empty; not compared: files may move
   int64_t tokens = 0;
-  uint64_t hash = 0;  ///< of all token ids in order
+  uint64_t hash = 0;  ///< hash of all ids in order
 
   /// Reads and hashes all tokens.
   static DataIdentity of(const TokenData&, std::vector<std::string> files = {});
   /// Hashes tokens and targets of all examples.
   static DataIdentity of(const Examples&, std::vector<std::string> files = {});
-  /// Whether both have the same tokens, in whatever files.
+  /// Whether both have the same tokens.
   bool same_tokens(const DataIdentity& other) const { return tokens == other.tokens && hash == other.hash; }
 };
 
-/// The hash of a tokenizer that `tapegrad tokenize` writes into the meta.json of shards.
+/// The hash of a tokenizer in meta.json of shards.
 std::string tokenizer_hash(const Tokenizer&);
 namespace detail {
 /// An Error if the meta.json of a token file's folder names another tokenizer, missing shards or other counts.
@@ -38,32 +38,31 @@ void check_shards(std::span<const TokenData> files, const Tokenizer*);
 
 /// The base of a run that trains adapters.
 struct Finetuning {
-  /// Its folder, may be empty. Not compared: folders may move.
+  /// Its folder or "". Not compared: it may move.
   std::string model;
   std::string weights;  ///< its weights_hash() (peft.h)
   LoraConfig lora;
-  DType base = DType::f32;  ///< of the frozen weights
+  DType base = DType::f32;  ///< the frozen weights'
 };
 
 /// The contents of the file: state.tensors as tensors, the rest as JSON metadata.
 struct Checkpoint {
-  /// The configuration, a JSON object: to_json() of a RunConfig or of a user-defined struct with visit_fields()
-  /// (models/config/config_json.h).
+  /// to_json() of a RunConfig or another struct with visit_fields() (models/config/config_json.h).
   std::string config;
-  std::string tokenizer = "";  ///< its to_json(), or "" if the data was only ids
+  std::string tokenizer = "";  ///< to_json(), or "" for ids
   DataIdentity data = {};
   TrainerState state;
-  std::optional<Finetuning> finetuning = std::nullopt;  ///< empty if the run trains the model
-  std::string init = "";                                ///< folder of the initial model; "": random weights
-  /// The kernels of the run so far, since others round differently. "": unknown.
+  std::optional<Finetuning> finetuning = std::nullopt;  ///< empty: trains the model
+  std::string init = "";                                ///< folder of initial weights; "": random
+  /// Kernels so far: others round differently. "": unknown.
   std::string kernels = "";
 };
 
 /// Writes `path` by write_file_atomically(): an Error leaves the former checkpoint unchanged. An Error of kind
 /// non_finite names the step and the first weight or moment (by name, then position) that is infinite or NaN.
 void save_checkpoint(const std::string& path, const Checkpoint&);
-/// Reads and checks a checkpoint. An Error names the file and the reason: missing, truncated, of another program or
-/// version, a missing, unknown or invalid field, or a wrong checksum.
+/// Reads and checks a checkpoint. An Error names file and reason: missing, truncated, another program or version, a
+/// wrong field or checksum.
 Checkpoint load_checkpoint(const std::string& path);
 
 }  // namespace tg

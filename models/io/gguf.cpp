@@ -25,7 +25,7 @@ constexpr const char* kConvert = "Export with --to hf, and convert the folder by
 struct GgufTypeInfo {
   std::string_view name;
   GgufType type;
-  DType dtype;                      // of the tensor that is written, or quantized
+  DType dtype;                      // written or quantized type
   int64_t file_type, block, bytes;  // elements and bytes of a block
 };
 constexpr GgufTypeInfo kGgufTypes[] = {{"f32", GgufType::f32, DType::f32, 0, 1, 4},
@@ -58,12 +58,12 @@ std::string q8_0_of(const std::string& name, const Tensor& made) {
   return to;
 }
 
-// Tensors are made while they are written.
+// Tensors are made when written.
 struct GgufFile {
   using Value = std::variant<uint32_t, int32_t, float, bool, std::string>;  // types 4 to 8 in a file
   Family family;
   std::string keys = {};
-  uint64_t count = 0;  // of keys
+  uint64_t count = 0;  // count of keys
   std::vector<std::pair<detail::ExportTensor, GgufType>> tensors = {};
 
   explicit GgufFile(const GptConfig& c) : family(family_of(c)) {
@@ -156,7 +156,7 @@ std::string steps_of(const BpeParts& p, bool merges) {
   return patterns == detail::kQwen2Pattern ? "qwen2" : "";
 }
 
-// A merge, "a b" or ["a", "b"].
+// The merge "a b" or ["a", "b"].
 std::string merge_of(const Json& m, std::string_view between) {
   if (!m.is_string()) return fmt::format("{}{}{}", m[0].get<std::string>(), between, m[1].get<std::string>());
   std::string both = m.get<std::string>();
@@ -191,7 +191,6 @@ struct GgufVocabulary {
     }
     set(parts.model.unknown, kUnknown);
   }
-  // Whether the model has the id.
   bool has(int64_t id) const { return id >= 0 && id < int64_t(types.size()); }
   int64_t named(std::string_view token) const {  // or -1
     const int32_t id = parts.id_of(token);
@@ -212,7 +211,7 @@ struct GgufVocabulary {
     std::vector<std::string> all;
     for (const Json& m : merges) all.push_back(merge_of(m, " "));
     to.set("tokenizer.ggml.merges", all);
-    // llama.cpp takes a pre-token that is a token whole, without merging, for llama-bpe alone.
+    // For llama-bpe alone, llama.cpp takes a pre-token that is a token whole.
     const bool theirs = pre == "llama-bpe";
     if (merges.empty() || parts.model.ignore_merges == theirs) return;
     Json other = json;
@@ -226,7 +225,7 @@ struct GgufVocabulary {
   void set_scores(GgufFile& to, const Json& merges) const {
     std::vector<float> scores;
     for (const int32_t type : types) scores.push_back(type == kNormal ? -float(merges.size()) : 0);
-    for (size_t rank = merges.size(); rank-- > 0;)  // the first merge of a token counts
+    for (size_t rank = merges.size(); rank-- > 0;)  // a token's first merge counts
       if (const int64_t id = named(merge_of(merges[rank], "")); id >= 0 && types[size_t(id)] == kNormal)
         scores[size_t(id)] = -float(rank);
     to.set("tokenizer.ggml.scores", scores);
@@ -242,7 +241,7 @@ struct GgufVocabulary {
 
   void set_special(GgufFile& to, const GgufOptions& o) const {
     const std::string folder = o.origin ? o.origin->folder + "/" : "";
-    std::vector<Json> files;  // the first one that knows a token counts
+    std::vector<Json> files;  // the first with the token counts
     for (const char* name : {"generation_config.json", "config.json", "tokenizer_config.json"})
       if (const std::string path = folder + name; o.origin && detail::path_exists(path))
         files.push_back(parse_json(MappedFile(path).text(), kOp, path, 64));
@@ -264,7 +263,7 @@ struct GgufVocabulary {
     TG_CHECK(parts.before.size() <= 1 && (parts.after.empty() || parts.after == std::vector{int32_t(end)}), value,
              "[gguf] the tokenizer adds {} tokens before a text and {} after it, and llama.cpp a first and an end. {}.",
              parts.before.size(), parts.after.size(), kConvert);
-    to.set("tokenizer.ggml.bos_token_id", uint32_t(begin >= 0 ? begin : end));  // without it llama.cpp takes 11
+    to.set("tokenizer.ggml.bos_token_id", uint32_t(begin >= 0 ? begin : end));  // llama.cpp's default is 11
     to.set("tokenizer.ggml.eos_token_id", uint32_t(end));
     if (ends.size() > 1) to.set("tokenizer.ggml.eot_token_id", uint32_t(ends.back()));
     if (ends.size() > 2) to.set("tokenizer.ggml.eom_token_id", uint32_t(ends[1]));

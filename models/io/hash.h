@@ -1,6 +1,5 @@
 /// @file
-/// Hash: 64 bits that identify the contents of a file or model. It detects damage and mistakes, not attacks. For .cpp
-/// files only.
+/// Hash: 64 bits of a file or model, against damage, not attacks. For .cpp files only.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/safetensors.h>
@@ -13,7 +12,7 @@
 
 namespace tg {
 
-/// A hash of words. Each step is a bijection of the state, so changing one word always changes it.
+/// A hash of words; each step is a bijection: one changed word changes it.
 class Hash {
  public:
   void add(uint64_t word) {
@@ -32,8 +31,8 @@ class Hash {
     add(rest);
   }
   void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
-  /// Adds the name, dtype, shape and elements of a tensor of any device and layout. `widen` is for a bf16 t: the same
-  /// as of t.to(DType::f32), without making that tensor.
+  /// Adds the name, dtype, shape and elements of a tensor of any device and layout. `widen`, for bf16: equal to
+  /// t.to(DType::f32).
   void add(std::string_view name, const Tensor& t, bool widen = false) {
     const Tensor here = t.detach().to(Device::cpu()).contiguous();
     add(name);
@@ -45,7 +44,7 @@ class Hash {
     }
     const std::span<const bf16> all(here.data<bf16>(), size_t(t.numel()));
     add(4 * all.size());
-    for (size_t i = 0; i <= all.size(); i += 2) {  // the last word has one element or none
+    for (size_t i = 0; i <= all.size(); i += 2) {
       float two[2] = {};
       for (size_t k = i; k < std::min(i + 2, all.size()); ++k) two[k - i] = float(all[k]);
       uint64_t word;

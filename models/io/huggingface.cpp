@@ -22,7 +22,7 @@ constexpr const char* kOthers[] = {"generation_config.json", "tokenizer.json",  
                                    "tokenizer.model",        "added_tokens.json", "special_tokens_map.json",
                                    "chat_template.jinja",    "vocab.json",        "merges.txt"};
 
-// Buffers in old files: attention masks of gpt2, rope frequencies.
+// Buffers of old files: gpt2's attention masks, rope frequencies.
 bool is_buffer(std::string_view name, const SafetensorsInfo& t) {
   return (name.ends_with(".attn.bias") && t.shape.size() == 4) || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -30,12 +30,12 @@ bool is_buffer(std::string_view name, const SafetensorsInfo& t) {
 
 struct Weights {
   Shards shards;
-  std::map<std::string, std::string> in_file;  // their names there
+  std::map<std::string, std::string> in_file;  // names in files
 
   Weights(const std::string& folder, Family family) : shards(folder) {
     for (const std::string& name : shards.names()) {
       if (is_buffer(name, shards.info(name))) continue;
-      const std::string prefix = family == Family::gpt2 ? "transformer." : "model.";  // base models' names lack it
+      const std::string prefix = family == Family::gpt2 ? "transformer." : "model.";  // base models lack it
       const std::string full = name.starts_with(prefix) || name == kHead || name == kScore ? name : prefix + name;
       TG_CHECK(in_file.emplace(full, name).second, value,
                "[huggingface] {} has both '{}' and '{}', which are one tensor. Remove one of them.", shards.folder(),
@@ -68,7 +68,6 @@ bool is_all(const Tensor& t, float x) {
   return std::ranges::all_of(t.to(DType::f32).to_vector<float>(), [x](float y) { return y == x; });
 }
 
-// The configuration that save_huggingface() stored, if any.
 std::optional<GptConfig> stored_config(const Json& config) {
   const Json* model = config.member("tapegrad").find("model");
   if (!model) return {};
@@ -80,7 +79,7 @@ double pretraining_dropout(const Json& config) {
     if (const Json* x = config.find(key); x && x->is_number()) most = std::max(most, x->get<double>());
   return most;
 }
-// Whether keys (read as c) and weights still match an export of `before`.
+// Whether keys (c) and weights match an export of `before`.
 bool still_says(const GptConfig& before, const GptConfig& c, const Weights& w) {
   const Family family = family_of(c);
   if (family_of(before) != family || gpt_config_from_huggingface(gpt_config_to_huggingface(before), "config.json") != c)
@@ -105,11 +104,10 @@ Tensor read_entry(const Weights& w, const detail::TensorMapping& e) {
   return parts.size() == 1 ? parts[0] : concat(parts);
 }
 
-// The text of config.json, unchanged where the origin's has equal values.
+// config.json, unchanged where the origin's values are equal.
 std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   const DType dtype = o.dtype.value_or(DType::f32);
   Json fresh = own_json(gpt_config_to_huggingface(c, dtype));
-  // Its tokenizer.json says less, or is not read.
   if (o.tokenizer && !dynamic_cast<const BpeTokenizer*>(o.tokenizer))
     fresh["tapegrad"]["tokenizer"] = own_json(o.tokenizer->to_json());
   if (!o.origin || family_of(o.origin->model) != family_of(c)) return text_of(fresh, 2) + "\n";
@@ -125,7 +123,7 @@ std::string config_text(const GptConfig& c, const HuggingfaceOptions& o) {
   return changed ? text_of(all, 2) + "\n" : o.origin->config;
 }
 
-// The folder may have untrusted links: the copy keeps the permissions of the target.
+// Links are untrusted: the copy keeps the target's permissions.
 void copy_with_permissions(const std::string& from, const std::string& to) {
   namespace fs = std::filesystem;
   std::error_code none;
@@ -194,7 +192,7 @@ TensorSource huggingface_weights(const std::string& folder, const GptConfig& c) 
 
 void save_tokenizer(const std::string& folder, const Tokenizer& tokenizer, std::optional<int64_t> context,
                     const std::string& chat_template) {
-  // Without tokenizer_class, transformers uses the class of the model type, which adds tokens.
+  // Otherwise transformers takes the model type's class, which adds tokens.
   Json j{{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
   if (context) j["model_max_length"] = *context;
   if (const int64_t end = tokenizer.end_of_text(); end >= 0) j["eos_token"] = tokenizer.decode({&end, 1});

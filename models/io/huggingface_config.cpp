@@ -11,7 +11,7 @@
 namespace tg {
 namespace {
 
-constexpr size_t kDepth = 8;  // of config.json
+constexpr size_t kDepth = 8;  // config.json's nesting
 
 struct ModelType {
   std::string_view name, stem, language_model;
@@ -23,7 +23,6 @@ constexpr ModelType kTypes[] = {{"gpt2", "GPT2", "LMHeadModel", Family::gpt2},
                                 {"qwen2", "Qwen2", "ForCausalLM", Family::qwen2},
                                 {"qwen3", "Qwen3", "ForCausalLM", Family::qwen3}};
 constexpr std::string_view kClassifier = "ForSequenceClassification";
-// Missing features of other models, by a part of their model_type.
 constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"moe", "a mixture of experts"},
     {"mixtral", "a mixture of experts"},
@@ -103,7 +102,7 @@ void refuse_other_results(const Keys& k, const ModelType& type) {
              shown(t));
 }
 
-// The numbers of its kind.
+// A scaling's fields.
 template <class Scaling, class F> void visit_numbers(Scaling& s, F f) {
   if (s.kind == RopeScalingKind::none) return;
   f("factor", s.factor);
@@ -124,7 +123,7 @@ Rope read_rope(const Json& x, const char* key, double theta) {
   k.read("rope_theta", r.theta);
   k.expect("partial_rotary_factor", 1);
   for (const auto& [name, its] : x.items())
-    if (its.is_object()) k.expect(name.c_str(), nullptr);  // a rope for some layers
+    if (its.is_object()) k.expect(name.c_str(), nullptr);  // some layers' rope
   std::string kind = "default";
   if (!k.read("rope_type", kind)) k.read("type", kind);
   TG_CHECK(kind == "default" || kind == "linear" || kind == "llama3", value,
@@ -152,17 +151,16 @@ void read_ropes(const Keys& k, GptConfig& c) {
              shown(*parameters), old.theta, scaling ? shown(*scaling) : "null");
   }
   c.rope_theta = r.theta, c.rope_scaling = r.scaling;
-  if (r.scaling.kind == RopeScalingKind::llama3)  // outside it counts more since version 5
+  if (r.scaling.kind == RopeScalingKind::llama3)  // matters outside of it since version 5
     k.expect("original_max_position_embeddings", r.scaling.original_context, "Remove the one that is wrong");
 }
 
-// Sizes by their keys, read and written.
 template <class Config, class F> void visit_sizes(bool gpt2, Config&& c, F f) {
   int64_t GptConfig::*const sizes[] = {&GptConfig::context, &GptConfig::layers, &GptConfig::heads, &GptConfig::width};
   for (size_t i = 0; i < std::size(sizes); ++i) f(gpt2 ? kGpt2Names[i].first : kGpt2Names[i].second, c.*sizes[i]);
   if (!gpt2) f("intermediate_size", c.ff_width);
 }
-// The first name of an activation is written.
+// The first name is written.
 constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"gelu_new", Activation::gelu_tanh}, {"gelu_pytorch_tanh", Activation::gelu_tanh},
     {"gelu", Activation::gelu},          {"silu", Activation::silu},
@@ -208,7 +206,7 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
     k.read("num_key_value_heads", c.kv_heads);
   else
     k.need("num_key_value_heads", c.kv_heads);
-  if (!k.read("head_dim", c.head_dim) && type == "qwen3") c.head_dim = 128;  // like Qwen3Config
+  if (!k.read("head_dim", c.head_dim) && type == "qwen3") c.head_dim = 128;  // Qwen3Config's default
   std::string activation = "silu";
   k.read("hidden_act", activation);
   TG_CHECK(activation == "silu" || activation == "swish", value,
@@ -217,7 +215,7 @@ GptConfig read_llama(const Keys& k, std::string_view type) {
   k.read("rms_norm_eps", c.norm_eps);
   read_biases(k, type, c);
   read_ropes(k, c);
-  // Within the window attention is full, so a shorter context gives equal results.
+  // Attention within the window is full: a shorter context gives equal results.
   int64_t window = k.all.contains("sliding_window") ? c.context : 4096;
   k.read("sliding_window", window);
   if (type == "mistral") c.context = std::min(c.context, window);
@@ -245,7 +243,7 @@ void simplify(GptConfig& c) {
 
 Json gpt2_keys(const GptConfig& c) {
   return {
-      {"n_ctx", c.context},  // other programs read this one
+      {"n_ctx", c.context},  // read by other programs
       {"n_inner", c.ff_width ? Json(c.ff_width) : Json()},
       {"activation_function", std::ranges::find(kActivations, c.activation, [](auto& a) { return a.second; })->first},
       {"layer_norm_epsilon", c.norm_eps},
@@ -330,7 +328,7 @@ std::string gpt_config_to_huggingface(const GptConfig& c, DType dtype) {
       {"vocab_size", c.vocab_size},
       {"tie_word_embeddings", c.tied_head},
       {"initializer_range", c.init_std},
-      {"bos_token_id", nullptr},  // never absent: defaults may exceed the vocabulary
+      {"bos_token_id", nullptr},  // present: defaults may exceed the vocabulary
       {"eos_token_id", nullptr}};
   std::map<std::string, std::string> labels;
   std::map<std::string, int64_t> ids;

@@ -14,12 +14,12 @@
 namespace tg {
 namespace {
 
-// Collects the entries of a family, with the names of transformers or of llama.cpp.
+// Entries of a family, named as in transformers or llama.cpp.
 struct Writer {
   GptConfig c;  // with_sizes()
   Family family;
   bool gguf;
-  std::string at = {}, from = {};  // before our names, and theirs
+  std::string at = {}, from = {};  // prefixes of our names, other names
   std::vector<detail::TensorMapping> list = {};
 
   void add(const char* ours, const std::vector<detail::TensorSlice>& pieces, int64_t columns, bool bias = false) {

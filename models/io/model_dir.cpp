@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kKeys[] = {"model", "tokenizer", "train"};
 
 std::string config_path(const std::string& folder) { return folder + "/config.json"; }
-constexpr const char* kTokenizerFile = "tokenizer.json";  // of long tokenizers
+constexpr const char* kTokenizerFile = "tokenizer.json";  // long tokenizers' file
 std::string tokenizer_path(const std::string& folder) { return fmt::format("{}/{}", folder, kTokenizerFile); }
 std::string weights_path(const std::string& folder) { return folder + "/model.safetensors"; }
 
@@ -28,7 +28,7 @@ Json read_config(const std::string& folder) {
   return config;
 }
 
-// Files of the folder override a different note in config.json.
+// Files of the folder override config.json.
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& folder, const Json* noted, bool foreign) {
   const auto has = [&](const char* name) { return detail::path_exists(folder + "/" + name); };
   const auto as_noted = [&] { return Tokenizer::from_json(text_of(*noted)); };
@@ -123,7 +123,7 @@ ModelFile load_model(const std::string& folder, bool is_gpt, const Params& param
   check_fits(folder, file, in_file(config_path(folder), [&] { return read(file.config); }));
   if (file.origin) {
     params.load(huggingface_weights(folder, file.origin->model));
-    in_file(folder, make);  // huggingface_weights() refuses other tensors
+    in_file(folder, make);  // huggingface_weights() refuses others
     return file;
   }
   const auto weights = std::make_shared<const SafetensorsFile>(weights_path(folder));

@@ -19,10 +19,10 @@ namespace tg {
 
 /// The contents of config.json.
 struct ModelFile {
-  std::string config;                            ///< of the model, JSON
+  std::string config;                            ///< model configuration, JSON
   std::unique_ptr<Tokenizer> tokenizer;          ///< null if missing or unreadable
-  std::optional<HuggingFaceSource> origin = {};  ///< set for a folder of Hugging Face
-  std::string tokenizer_error = {};              ///< why it is unreadable; token ids still work
+  std::optional<HuggingFaceSource> origin = {};  ///< Hugging Face folder
+  std::string tokenizer_error = {};              ///< why; token ids still work
 };
 /// A model from a folder.
 template <class M> struct Loaded : ModelFile {
@@ -33,14 +33,13 @@ template <class M> struct Loaded : ModelFile {
 using LoadedModel = Loaded<Gpt>;
 
 /// Writes the files into an existing folder, each atomically, and removes old shards (remove_other_weights()).
-/// `train_json` is stored for human readers; "" leaves it out. An Error if the model has no config() (model.h).
+/// `train_json` is for human readers, or "". An Error if the model has no config() (model.h).
 void save_model(const std::string& folder, const Model&, const Params&, const Tokenizer* tokenizer = nullptr,
                 const std::string& train_json = "");
 /// Writes a Gpt in the format of the folder that it was read from.
 void save_model(const std::string& folder, const LoadedModel&);
-/// Reads a model from our folder, or a Gpt from one of Hugging Face. M is made from Params and the type of its
-/// config(), which has visit_fields() (config_json.h). Weights are converted to dtype f64, f32 or bf16 (rounded). An
-/// Error names the file and the reason.
+/// Reads our model, or a Gpt of Hugging Face. M is made from Params and its config() type, with visit_fields()
+/// (config_json.h). Weights become f64, f32 or bf16 (rounded). An Error names file and reason.
 template <class M = Gpt> Loaded<M> load_model(const std::string& folder, Device = {}, DType = DType::f32);
 /// The model with another head, of `classes` new outputs (GptConfig::classes), N(0, init_std^2). An Error if it has
 /// adapters.
@@ -49,13 +48,12 @@ LoadedModel with_new_head(LoadedModel, int64_t classes, uint64_t seed = 0);
 namespace detail {
 /// Throws an Error unless there is a tokenizer: `error` if not empty, else `none`.
 void check_tokenizer(const Tokenizer*, const std::string& error, const std::string& none);
-/// Reads folder/config.json and the tokenizer. A folder of Hugging Face has it in tokenizer.json, or vocab.json and
-/// merges.txt. A tokenizer that export noted in config.json wins if tokenizer.json still matches it.
+/// Reads config.json and the tokenizer; Hugging Face has tokenizer.json, or vocab.json and merges.txt. A tokenizer that
+/// export noted in config.json wins if tokenizer.json matches it.
 ModelFile read_model_file(const std::string& folder);
-// Drops a tokenizer with more tokens than the model, and sets its error.
+// Drops a tokenizer with more tokens than the model.
 void check_fits(const std::string& folder, ModelFile&, int64_t vocab_size);
-// Reads a model: read() takes its configuration and returns the size of its vocabulary; make() makes it from the
-// weights, which are in `params` then.
+// read() takes the configuration and returns the vocabulary size; make() makes the model from the weights in `params`.
 ModelFile load_model(const std::string& folder, bool is_gpt, const Params& params,
                      const std::function<int64_t(const std::string&)>& read, const std::function<void()>& make);
 }  // namespace detail

@@ -18,16 +18,16 @@ namespace tg {
 namespace {
 
 using detail::PeftFile, detail::kPeftA, detail::kPeftB, detail::kPeftPrefix;
-// A module of another program: rows of a Linear of ours.
+// An external module: rows of our Linear.
 struct Slot {
   std::string name, linear;
   nn::LoraRows rows;
-  int64_t pair_heads = 0;  // rows of B (out, r) change places like those of the weight
+  int64_t pair_heads = 0;  // rows of B (out, r) move like the weight's
   bool transposed = false;
 };
-// The Linear layers of a layout: all matrices that are not tables.
+// A layout's Linear layers: matrices except tables.
 std::vector<Slot> slots_of(const std::vector<detail::TensorMapping>& layout) {
-  const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };  // without ".weight"
+  const auto stem = [](const std::string& name) { return name.substr(0, name.rfind('.')); };  // name minus ".weight"
   std::vector<Slot> all;
   for (const detail::TensorMapping& e : layout) {
     if (!e.columns || e.ours == "wte.weight" || e.ours == "wpe.weight" || e.ours == "score.weight") continue;
@@ -49,7 +49,7 @@ std::vector<Slot> slots_of(const Linears& model, const std::vector<detail::Tenso
   }
   return all;
 }
-// Drops the words that depend on the class that PEFT wrapped: AutoModel has none, AutoModelForCausalLM one.
+// Drops words of the wrapped class: AutoModel has none, AutoModelForCausalLM one.
 std::string core_of(std::string_view name) {
   for (const std::string_view word :
        {"model.", "transformer.", "base_model.", "module.", "_orig_mod.", "pretrained_model."})
@@ -66,7 +66,7 @@ std::string hash_of(const Params& params, bool round) {
   return h.hex();
 }
 
-// The configuration and the tensors, by our names, of a folder over a model.
+// Configuration and tensors of a folder, by our names.
 class Plan {
  public:
   LoraConfig config;
@@ -76,7 +76,7 @@ class Plan {
       : f_(f) {
     for (const auto& [name, t] : f.copies) check_copy(name, t, base.state(), layout);
     check_whole(model, !layout.empty());
-    std::map<std::string, std::string> theirs;  // by core
+    std::map<std::string, std::string> theirs;  // key: core
     if (!layout.empty())
       for (const auto& [name, ab] : f.modules) theirs.emplace(core_of(name), name);
     std::vector<Slot> slots = slots_of(model, layout);
@@ -93,12 +93,12 @@ class Plan {
     }
     check_modules();
     config = f.lora;
-    config.rank_pattern = {}, config.alpha_pattern = {};  // made again, by our names
+    config.rank_pattern = {}, config.alpha_pattern = {};  // rebuilt by our names
     for (const NamedLinear& l : model.list) add(l);
   }
 
  private:
-  // Without tensors in the file, whole layers stay as in the base.
+  // Layers without tensors in the file stay.
   void check_whole(const Linears& model, bool of_family) {
     std::map<std::string, Shape> own, given;
     for (const NamedLinear& l : model.list)
@@ -113,7 +113,7 @@ class Plan {
              "[adapter] 'modules_to_save' is {}, which changes the results and is not supported. Its tensors are {}, "
              "and the new heads of this model {}: with_new_head() makes one. Name the model that it was trained on. "
              "Merge the adapter in Python by merge_and_unload() otherwise.",
-             text_of(Json(f_.to_save)), given, own);  // PEFT lists a "classifier" with the "score"
+             text_of(Json(f_.to_save)), given, own);  // PEFT lists "classifier" with "score"
   }
   void check_copy(const std::string& name, const Tensor& t, const StateDict& base,
                   const std::vector<detail::TensorMapping>& layout) const {
@@ -163,7 +163,7 @@ class Plan {
     for (const Slot& s : slots_[l.name])
       if (f_.modules.contains(s.name)) there.push_back(&s);
     if (there.empty()) return;
-    if (!l.layer->weight) return config.targets.push_back(l.name);  // lora_targets() refuses it
+    if (!l.layer->weight) return config.targets.push_back(l.name);  // lora_targets() refuses
     const int64_t out = l.layer->weight.size(0), in = l.layer->weight.size(1);
     for (const Slot* s : there) check_shapes(*s, in);
     if (is_fused(there, out)) return add(l.name, there);
@@ -188,7 +188,6 @@ class Plan {
     check(a, kPeftA, {rank, in});
     check(b, kPeftB, {s.rows.count, rank});
   }
-  // Whether parts cover the layer with one A.
   bool is_fused(const std::vector<const Slot*>& there, int64_t out) const {
     const std::string& first = there[0]->name;
     int64_t rows = 0;
@@ -215,10 +214,10 @@ class Plan {
       config.alpha_pattern.push_back({module, alpha});
   }
   const PeftFile& f_;
-  std::map<std::string, std::vector<Slot>> slots_;  // by the name of the layer
+  std::map<std::string, std::vector<Slot>> slots_;  // key: layer name
 };
 
-// The shortest ends of names that select exactly the modules among all of a layout.
+// Shortest name ends that select exactly the modules.
 std::vector<std::string> target_modules(const std::vector<AdapterModule>& modules,
                                         const std::vector<detail::TensorMapping>& layout) {
   std::set<std::string> chosen, ends;
@@ -328,7 +327,7 @@ Lora load_adapter(const std::string& folder, const Linears& model, const Params&
   const PeftFile f = detail::read_peft(folder);
   const Plan plan = in_file(f.config_path, [&] {
     Plan p(f, model, base, layout);
-    (void)lora_targets(model, p.config);  // an Error before any change
+    (void)lora_targets(model, p.config);  // an Error precedes changes
     return p;
   });
   if (!f.base.empty()) {

@@ -21,7 +21,7 @@ constexpr std::string_view kKnown[] = {
     "use_rslora",        "rank_pattern",        "alpha_pattern",  "target_modules",
     "exclude_modules",   "layers_to_transform", "layers_pattern", "r",
     "modules_to_save"};
-// Initialisations that set only the first A and B. Others change the base weights too.
+// Initialisations of only the first A and B; others change base weights.
 constexpr std::string_view kStarts[] = {"gaussian", "eva", "orthogonal"};
 
 bool is_in(std::span<const std::string_view> all, std::string_view name) {
@@ -86,7 +86,7 @@ void read_tensors(PeftFile& f) {
   }
 }
 
-// The value of the first key that matches each module, after any outer names.
+// The first matching key's value, after any outer names.
 template <class T>
 std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, const auto& modules, T otherwise) {
   constexpr size_t kMost = 4096;
@@ -108,7 +108,7 @@ std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, c
   return found;
 }
 
-// Whether a list has the module, or an end of its name, or a regular expression matches it.
+// A list has the module or an end of its name, or a regular expression matches.
 std::optional<bool> names(const Json& config, const char* key, const std::string& module) {
   const Json* x = find_value(config, key);
   if (!x) return false;
@@ -123,7 +123,7 @@ std::optional<bool> names(const Json& config, const char* key, const std::string
   read_field({"adapter", key}, *x, list);
   return std::ranges::any_of(list, [&](const std::string& n) { return module == n || module.ends_with("." + n); });
 }
-// N of the first "<name>.N." after an outer name, or after a name in `in`; -1: none.
+// N of the first "<name>.N." after an outer name or one in `in`; -1: none.
 int64_t layer_of(const std::string& module, const std::vector<std::string>& in) {
   std::vector<std::string> words(1);
   for (const char c : module)
@@ -152,7 +152,7 @@ std::optional<bool> is_selected(const Json& config, const std::string& module) {
   const std::optional<bool> named = names(config, "target_modules", module);
   const Json* layers = find_value(config, "layers_to_transform");
   if (!named || !*named || !layers || targets->is_string()) return named;
-  for (const Json& name : *targets)  // a whole name is not filtered
+  for (const Json& name : *targets)  // whole names are not filtered
     if (name == Json(module)) return true;
   std::vector<std::string> in;
   if (const Json* x = find_value(config, "layers_pattern"))

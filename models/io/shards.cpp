@@ -12,7 +12,6 @@ constexpr const char *kSingle = "/model.safetensors", *kIndex = "/model.safetens
 constexpr size_t kMostIndex = 100'000'000;  // bytes, like the header of a file
 constexpr size_t kMostFiles = 512;          // open at once
 
-// The untrusted text of the index.
 std::string index_text(const std::string& path) {
   const InputFile file(path);
   TG_CHECK(file.size() <= kMostIndex, value,
@@ -23,7 +22,7 @@ std::string index_text(const std::string& path) {
   return text;
 }
 
-// Whether the name is like model-00001-of-00004.safetensors.
+// Like model-00001-of-00004.safetensors.
 bool is_shard(const std::string& name) {
   unsigned i = 0, n = 0;
   int length = 0;
@@ -138,7 +137,7 @@ std::vector<std::string> detail::weight_files(const std::string& folder) {
   return all;
 }
 void detail::remove_other_weights(const std::string& folder, size_t shards) {
-  detail::remove_file(folder + (shards == 1 ? kIndex : kSingle));  // first, while the files that it names are complete
+  detail::remove_file(folder + (shards == 1 ? kIndex : kSingle));  // first, while its files are complete
   const std::string own = fmt::format("-of-{:05}.safetensors", shards);
   for (const std::string& name : detail::weight_files(folder))
     if (is_shard(name) && (shards == 1 || !name.ends_with(own))) detail::remove_file(folder + "/" + name);

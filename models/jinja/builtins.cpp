@@ -23,7 +23,7 @@ std::string padding_of(const Value& x, int64_t otherwise) {
   return x.kind == Value::string ? x.text()
                                  : std::string(size_t(std::clamp<int64_t>(whole_of(x, otherwise), 0, 100)), ' ');
 }
-// upper, lower, capitalize and title, by their first letter.
+// upper, lower, capitalize, title: first letter.
 std::string cased(std::string_view s, char how) {
   std::string to;
   for (bool start = true; !s.empty(); s.remove_prefix(first(s).size())) {
@@ -42,7 +42,7 @@ std::string cased(std::string_view s, char how) {
   }
   return to;
 }
-// Without `sep`, at runs of whitespace.
+// No `sep`: runs of whitespace.
 Values parts_of(Run& r, std::string_view s, const std::string* sep, int64_t most, bool right) {
   if (sep ? sep->empty() : most >= 0) refuse("this split() is not supported. Name a separator.");
   Values all;
@@ -84,7 +84,7 @@ std::string joined(Run& r, const Values& all, const std::string& by, bool strict
     r.charge(1 + by.size() / 32), to.append(i ? by : "") += strict ? text_of(all[i]) : r.str(all[i]);
   return to;
 }
-Value part_of(Run& r, const Value& x, const Value& name) {  // an attribute as filters name it
+Value part_of(Run& r, const Value& x, const Value& name) {  // attribute named by a filter
   if (name.kind == Value::string && name.text().find_first_of(".,0123456789") != Name::npos)
     refuse("the attribute '{}' is not supported in a filter.", name.text());
   return name.given() ? r.item(x, name) : x;
@@ -103,7 +103,7 @@ Value pairs(Run& r, const Items& d, Form form) {
   for (size_t i = 0; i < d.keys.size(); ++i) all.push_back(r.list({d.keys[i], d.values[i]}, Form::tuple));
   return r.list(std::move(all), form);
 }
-// map, and select, reject, selectattr, rejectattr by a test or by truth.
+// map; select, reject, selectattr, rejectattr by test or truth.
 Value chosen(Run& r, Name name, Call& c) {
   const bool maps = name == "map", attr = name.ends_with("attr"),
              path = maps && c.values.size() == 1 && c.named.size() == 1 && c.named[0].first == "attribute";
@@ -204,7 +204,7 @@ Value function(Run& r, Name n, Call& c) {
   r.spaces.push_back(std::make_unique<Items>(std::move(d)));
   return {Value::space, std::shared_ptr<void>(std::shared_ptr<void>(), r.spaces.back().get())};
 }
-// Filters of items. They compare items by their keys.
+// Filters that compare items by keys.
 Value items_filter(Run& r, Name n, Call& c) {
   const Value x = c[0];
   const bool iterator = has_form(x, Form::iterator);
@@ -269,7 +269,7 @@ Value filter(Run& r, Name n, Call& c) {
                ? number_of(strip(r.str(x.kind == Value::boolean ? Value(x.whole) : x)), n == "int", otherwise)
                : otherwise;
   }
-  const std::string pad = padding_of(c[1], 4);  // of indent
+  const std::string pad = padding_of(c[1], 4);  // indent filter
   Values lines = lines_of(r, text_of(x) + "\n");
   for (size_t i = 0; i < lines.size(); ++i)
     if (i ? r.truth(c[3]) || r.truth(lines[i]) : r.truth(c[2])) lines[i] = r.text(pad + lines[i].text());
@@ -294,7 +294,7 @@ Value test(Run& r, Name n, Call& c) {
   return r.binary(n, x, c[1]);
 }
 
-// A table is "|name parameters|...".
+// A table: "|name parameters|...".
 Builtin in(Name table, Name name, Value (*run)(Run&, Name, Call&)) {
   for (size_t at = 0, end = 0; (end = table.find('|', at + 1)) != Name::npos; at = end) {
     const Name entry = table.substr(at + 1, end - at - 1), word = entry.substr(0, entry.find(' '));

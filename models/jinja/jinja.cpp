@@ -23,7 +23,7 @@ struct Deep {
   }
   ~Deep() { --n; }
 };
-struct Inner {  // a scope until the end of a block
+struct Inner {  // a block's scope
   Run& r;
   std::shared_ptr<Scope> outer;
   Inner(Run& run, std::shared_ptr<Scope> of)
@@ -100,14 +100,14 @@ std::vector<Token> tokens_of(std::string_view raw, int& line) {
   if (s.ends_with('\n')) s.pop_back();
   std::vector<Token> all;
   size_t at = 0;
-  bool starts = true;  // a line
+  bool starts = true;  // line start
   const auto move = [&](size_t to) {
     line += int(std::count(s.begin() + int64_t(at), s.begin() + int64_t(to), '\n')), at = to;
   };
   const auto after_space = [&](size_t from) {
     return s.size() - strip(std::string_view(s).substr(from), true, false).size();
   };
-  // Text before a tag: '-' strips it, and a block strips the indentation of its line.
+  // Text before a tag: '-' strips it; a block strips its indentation.
   const auto data = [&](size_t tag, bool block) {
     std::string_view text = std::string_view(s).substr(at, tag - at);
     const size_t begin = text.rfind('\n') + 1;
@@ -119,7 +119,7 @@ std::vector<Token> tokens_of(std::string_view raw, int& line) {
     all.push_back({'D', std::string(text), line});
     move(std::min(s.size(), tag + 2 + (tag < s.size() && (sign == '-' || sign == '+'))));
   };
-  const auto close = [&](size_t end, bool block) {  // at "}}", "%}" or "#}"
+  const auto close = [&](size_t end, bool block) {  // tag end: "}}", "%}" or "#}"
     const bool minus = s[end - 1] == '-', newline = block && s[end - 1] != '+' && s.compare(end + 2, 1, "\n") == 0;
     move(minus ? after_space(end + 2) : end + 2 + newline);
     starts = s[at - 1] == '\n';
@@ -181,7 +181,7 @@ std::vector<Token> tokens_of(std::string_view raw, int& line) {
 
 struct Arguments {
   std::vector<Expr> values;
-  std::vector<std::string> names;  // of the last ones
+  std::vector<std::string> names;  // last names
   Call operator()(Run& r, Values before = {}) const {
     Call c{std::move(before), {}};
     const size_t n = values.size() - names.size();
@@ -481,7 +481,7 @@ struct Parser {
     kind('b', "the end of a tag");
     return body(ends);
   }
-  // Statements until a tag of `ends`, which is passed if it is the only one.
+  // Statements until a tag of `ends`, skipped if the only one.
   Step body(const std::vector<std::string_view>& ends) {
     const Deep guard(deep, kMostNested);
     std::vector<Step> all;
@@ -619,7 +619,7 @@ struct Parser {
         if (when) to(r, x);
         if (!when || r.truth(when(r))) all.push_back(x);
       }
-      // As in Jinja, `else` ignores iterations that `continue` ends.
+      // Like Jinja, `else` ignores iterations ended by `continue`.
       bool ended = false;
       for (size_t i = 0; i < all.size(); ++i) {
         const Inner scope(r, r.scope);

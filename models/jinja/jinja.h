@@ -11,23 +11,22 @@
 
 namespace tg {
 
-/// A chat template of Hugging Face: a program in Jinja 3.1 that renders a conversation, with the environment of
-/// transformers' `apply_chat_template()`. Copies share the parsed program.
+/// A chat template of Hugging Face: Jinja 3.1 in the environment of transformers' `apply_chat_template()`. Copies share
+/// the parsed program.
 class JinjaTemplate {
  public:
-  /// Parses UTF-8 text; `name` is for messages. Syntax, tags, filters and tests that are not supported are an Error
-  /// that has the line.
+  /// Parses UTF-8; messages have `name`. Unsupported syntax, tags, filters and tests are an Error with the line.
   explicit JinjaTemplate(std::string text, std::string name = "chat template");
 
-  /// The text, and the byte ranges [begin, end) of it that `{% generation %}` encloses, in order.
+  /// The text, and the byte ranges [begin, end) in `{% generation %}`, in order.
   struct Rendered {
     std::string text;
     std::vector<std::pair<size_t, size_t>> generated;
   };
-  /// `context` is an object: the variables. An Error where Jinja has one, with the message of `raise_exception()`, and
-  /// for more than the permitted nesting, work or memory: no template takes more than seconds.
+  /// `context`: the variables. An Error like Jinja's, with `raise_exception()`'s message, and for too much nesting,
+  /// work or memory: a template takes seconds at most.
   Rendered render(const Json& context) const;
-  /// Whether the program reads this variable, key or attribute, by name or by a literal.
+  /// Whether the program reads this variable, key or attribute.
   bool mentions(std::string_view name) const;
   const std::string& text() const;
 

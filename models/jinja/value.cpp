@@ -225,7 +225,7 @@ Values Run::items(const Value& x) {
     Items& of = x.as<Items>();
     all = x.kind == Value::dict ? of.keys : of.values;
     charge(all.size());
-    if (of.form == Form::iterator) of.values.clear();  // as Python's, it ends
+    if (of.form == Form::iterator) of.values.clear();  // Python's iterator ends too
   } else if (x.kind != Value::undefined) {
     refuse("{} has no items. Loop over a list, a dict or a string.", type_of(x));
   }

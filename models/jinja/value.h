@@ -1,4 +1,4 @@
-// Values of a template, with the operations and texts of Python. Internal.
+// Template values, with Python's operations and texts.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
@@ -17,20 +17,20 @@ template <class... A> [[noreturn]] void refuse(fmt::format_string<A...> form, A&
   detail::fail(Error::Kind::value, "[jinja] " + fmt::format(form, std::forward<A>(values)...));
 }
 
-// Limits: nesting of text, values and calls; operators in a row; work.
+// Limits: nesting (text, values, calls), consecutive operators, work.
 inline constexpr size_t kMostNested = 64, kDeepestValue = 100, kDeepestRun = 500, kMostInRow = 100,
                         kMostWork = 8'000'000;
 
 struct Items;
 struct Value {
   enum Kind : uint8_t { absent, undefined, none, boolean, integer, number, string, list, dict, space, callable };
-  Kind kind = undefined;  // absent: an argument not given; space: a namespace or `loop`
-  bool safe = false;      // of a string: `+` escapes only what it adds
+  Kind kind = undefined;  // absent: argument not given; space: namespace or `loop`
+  bool safe = false;      // safe string: `+` escapes only the other operand
   union {
     int64_t whole = 0;  // booleans are 0 and 1
     double real;
   };
-  std::shared_ptr<void> object;  // std::string (what is undefined), Items or Function
+  std::shared_ptr<void> object;  // std::string (also of undefined), Items or Function
 
   Value(Kind k = undefined, std::shared_ptr<void> o = nullptr) : kind(k), object(std::move(o)) {}
   template <std::same_as<bool> T> Value(T x) : kind(boolean), whole(x) {}
@@ -45,16 +45,16 @@ struct Value {
 using Values = std::vector<Value>;
 enum class Form : uint8_t { list, tuple, view, iterator };  // view: range(), keys(); iterator: read once
 struct Items {
-  Values keys, values;  // keys: of a dict or a space
+  Values keys, values;  // keys of a dict or space
   Form form = Form::list;
   size_t depth = 0;
 };
 inline bool has_form(const Value& x, Form f) { return x.kind == Value::list && x.as<Items>().form == f; }
 struct Call {
-  Values values;  // of a builtin: its object, then one for each parameter
+  Values values;  // builtin arguments: its object, then one per parameter
   std::vector<std::pair<std::string, Value>> named;
   const Value& operator[](size_t i) const { return values[i]; }
-  // Completes the values from values[at] on, of the parameters "sep count?", by name. Returns their end.
+  // Completes values[at] onwards by the names in "sep count?". Returns their end.
   size_t bind(std::string_view callee, std::string_view params, size_t at);
 };
 struct Run;
@@ -76,15 +76,15 @@ struct Scope {
   std::vector<std::pair<std::string, Value>> names = {};
 };
 
-/// One rendering. Operations charge their work, which bounds time and memory.
+/// One rendering; work bounds time and memory.
 struct Run {
   Items context = {};
   std::string out = {};
   std::vector<std::pair<size_t, size_t>> generated = {};
   std::shared_ptr<Scope> scope = std::make_shared<Scope>();
-  std::vector<std::shared_ptr<Scope>> held = {};                      // by macros
-  std::vector<std::unique_ptr<Items>> spaces = {};                    // of namespaces, which may refer to each other
-  enum class Flow : uint8_t { next, again, stop } flow = Flow::next;  // after `continue` or `break`, until its loop
+  std::vector<std::shared_ptr<Scope>> held = {};                      // scopes held by macros
+  std::vector<std::unique_ptr<Items>> spaces = {};                    // namespaces, which may be cyclic
+  enum class Flow : uint8_t { next, again, stop } flow = Flow::next;  // `continue` or `break`, until its loop
   int line = 1;
   size_t work = kMostWork, deep = 0;
 
@@ -105,24 +105,24 @@ struct Run {
   bool less(const Value&, const Value&, bool or_equal = false);
   Value binary(std::string_view op, const Value&, const Value&);
   int64_t length(const Value&);
-  Values items(const Value&);  // that a loop reads
+  Values items(const Value&);  // items that a loop reads
   Value* find(Items&, const Value& key);
   void insert(Items&, const Value& key, Value);
   Value item(const Value&, const Value& key);         // x[key]
   Value attribute(const Value&, const std::string&);  // x.name
   Value slice(const Value&, const Value& from, const Value& to, const Value& step);
   std::string str(const Value&);
-  void write(std::string& to, const Value&, const JsonForm* json = nullptr, size_t depth = 0);  // or as repr()
+  void write(std::string& to, const Value&, const JsonForm* json = nullptr, size_t depth = 0);  // text or repr()
   Value apply(const Builtin&, Call);
 };
 
-std::string type_of(const Value&);  // or what is undefined
-// A character at the start of a text, which has one: its bytes and code point; an invalid byte is a character.
+std::string type_of(const Value&);  // type name or undefined name
+// The first character's bytes and code point; an invalid byte is a character.
 std::string_view first(std::string_view);
 char32_t code_of(std::string_view);
 size_t offset_of(std::string_view, int64_t point);
 bool is_space(char32_t);
 std::string_view strip(std::string_view, bool left = true, bool right = true, const std::string* chars = nullptr);
-std::string escaped(std::string_view);  // for HTML
+std::string escaped(std::string_view);  // HTML
 
 }  // namespace tg::jinja

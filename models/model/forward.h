@@ -15,40 +15,37 @@ namespace tg {
 /// Options of one forward pass.
 struct ForwardOptions {
   Rng* rng = nullptr;        ///< generator of dropout; null: no dropout
-  KvCache* cache = nullptr;  ///< earlier positions; appended to, unless the call fails
-  bool last_only = false;    ///< compute only the last position's logits: (B, 1, V)
-  /// (B) i32 or i64: the number of tokens of each sequence before its padding, 1 or more (or 0 if T is 1). Logits of
-  /// padding are meaningless. last_only takes each sequence's last token. A cache, which must be fixed, counts only
-  /// tokens. Empty means T.
+  KvCache* cache = nullptr;  ///< earlier positions; grows unless the call fails
+  bool last_only = false;    ///< last position only: (B, 1, V)
+  /// (B) i32 or i64: each sequence's tokens before padding, 1 or more (or 0 if T is 1). Padding's logits are
+  /// meaningless. last_only takes each last token. Needs a fixed cache, which counts tokens. Empty: T.
   Tensor lengths = {};
-  /// The dtype, bf16 or f32, of Linear layers, attention, activations and logits, if narrower than the parameters'.
-  /// Parameters are cast where they are used. The residual stream, norms and gradients keep the parameters' dtype.
-  /// Unset: everything runs in the parameters' dtype.
+  /// bf16 or f32 for Linear layers, attention, activations and logits, if narrower than the parameters, which are cast.
+  /// Residual stream, norms and gradients keep the parameters' dtype. Unset: all in that dtype.
   std::optional<DType> compute = {};
-  /// Blocks save only their inputs and run again in backward: equal gradients, bit for bit. Not with a cache.
-  /// RecomputeScope saves less memory for less work.
+  /// Blocks save only inputs and run again in backward, bit for bit. Not with a cache. RecomputeScope saves less for
+  /// less work.
   bool recompute = false;
-  /// False: the base model, without deltas of LoRA but Lora::keep_reference(). An Error if they are merged.
+  /// False: without LoRA's deltas except Lora::keep_reference(). An Error if merged.
   bool adapters = true;
 };
 
-/// The options that a model supports, its `static constexpr ForwardSupport kSupport`; default: only `rng`. Model
-/// refuses others.
+/// A model's options, `static constexpr ForwardSupport kSupport`; default: only `rng`.
 struct ForwardSupport {
   bool cache = false, last_only = false, lengths = false, compute = false, recompute = false, adapters = false;
 };
 
 /// A Linear layer of a model.
 struct NamedLinear {
-  /// Rows of a fused layer that other programs have as a layer: the queries of attn.qkv.
+  /// Rows of a fused layer that are a layer elsewhere: attn.qkv's queries.
   struct Part {
     std::string name;  ///< "h.3.attn.q"
     nn::LoraRows rows;
   };
-  std::string name;              ///< name of the module: "h.3.mlp.fc"
-  nn::Linear* layer;             ///< valid while the model lives and is not moved
-  std::vector<Part> parts = {};  ///< by row; apply_lora() takes them as modules
-  bool whole = false;            ///< a new head: apply_lora() trains it whole
+  std::string name;              ///< module name: "h.3.mlp.fc"
+  nn::Linear* layer;             ///< valid until the model dies or moves
+  std::vector<Part> parts = {};  ///< order: row; apply_lora() takes them as modules
+  bool whole = false;            ///< new head: apply_lora() trains it whole
 };
 
 /// The Linear layers of a model with linears().
@@ -57,19 +54,19 @@ struct Linears {
   template <class M>
     requires requires(M& m) { std::vector<NamedLinear>(m.linears()); }
   Linears(M& model) : list(model.linears()) {}
-  /// Layers whose names match a pattern (config/suggest.h), in order. With `parts`, also those with parts that match a
-  /// pattern which does not match the layer; `parts` of the results are the matching ones, or none for a whole layer.
-  /// `op` opens the Error for no patterns or one without a match, which lists the layers.
+  /// Layers that match a pattern (config/suggest.h), in order; with `parts`, also layers with matching parts, which
+  /// `parts` of the results has (none: whole layer). `op` starts the Error for no patterns or one without a match; it
+  /// lists the layers.
   std::vector<NamedLinear> matching(std::string_view op, std::span<const std::string> patterns,
                                     bool parts = false) const;
 };
 
-/// Sets the kind of matching layers' matmuls. Parameters, names and files do not change, so training may continue with
-/// another kind. Earlier copies of the model do not change; handles (Model) are no copies. Returns the layers' names.
-/// An Error, without any change, if a pattern matches no layer or a layer was prepared for evaluation.
+/// Sets matching layers' kind, not parameters, names or files: training may continue. Earlier copies of the model stay;
+/// handles (Model) are no copies. Returns the layers' names. An Error, without changes, if a pattern matches no layer
+/// or a layer was prepared for evaluation.
 std::vector<std::string> replace_linears(const Linears& model, const std::vector<std::string>& patterns, LinearKind);
-/// Prepares all layers that are not plain (nn::Linear::prepare_for_eval), and drops their weights from `params`. The
-/// model can no longer be trained or saved. An Error if all are plain or one is prepared already.
+/// Prepares all layers that are not plain (nn::Linear::prepare_for_eval), and drops their weights: no more training or
+/// saving. An Error if all are plain or one is prepared.
 void prepare_for_eval(const Linears& model, const Params& params);
 
 }  // namespace tg

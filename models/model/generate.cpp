@@ -10,12 +10,12 @@ namespace tg {
 namespace {
 struct Text {
   std::vector<int64_t> tokens;
-  size_t prompt;  // number of prompt tokens
+  size_t prompt;  // prompt tokens
   Rng rng;
   bool ended = false;
 };
 
-// The logits after each text. Texts that fit the context share a cache, one row each. Longer ones are computed alone.
+// The logits after each text. Texts within the context share a cache, one row each.
 class Decoder {
  public:
   Decoder(Model model, const std::vector<Text>& texts, int64_t max_tokens, const GenerateOptions& how)
@@ -34,7 +34,7 @@ class Decoder {
     if (!rows_.empty())
       cache_ = model_.make_cache(int64_t(rows_.size()), longest + std::min(room, std::max<int64_t>(0, max_tokens - 1)));
   }
-  // Empty for texts that have ended.
+  // Empty for ended texts.
   std::vector<std::vector<float>> operator()() {
     std::vector<std::vector<float>> r(texts_.size());
     std::vector<bool> done(texts_.size());
@@ -62,7 +62,7 @@ class Decoder {
   bool fits(const Text& t) const { return int64_t(t.tokens.size()) <= context_; }
   Tensor to_device(std::span<const int64_t> v, const Shape& s) const { return tensor(v, s, model_.device()); }
 
-  // Rows of texts that ended or left the context restart empty, so that they never fill up.
+  // Rows of texts that ended or left the context restart empty.
   void drop_rows() {
     bool dropped = false;
     for (Row& row : rows_)
@@ -73,7 +73,7 @@ class Decoder {
     for (const Row& row : rows_) lengths.push_back(row.held);
     cache_.set_lengths(to_device(lengths, {int64_t(lengths.size())}));
   }
-  // Runs tokens that are not cached: prompts padded at the right, or one token of each.
+  // Runs uncached tokens: padded prompts, or one token each.
   Tensor shared_pass() {
     const auto b = int64_t(rows_.size());
     std::vector<int64_t> counts;
@@ -113,7 +113,6 @@ void check_prompt(const Model& model, std::span<const int64_t> prompt, const std
              "[generate] token {} of {} is {}, and the vocabulary has {}. Tokens are in [0, {}).", i, name, prompt[i],
              model.vocab_size(), model.vocab_size());
 }
-// The new tokens of each text.
 std::vector<std::vector<int64_t>> continue_all(const Model& model, std::vector<Text> texts, int64_t max_tokens,
                                                const SampleOptions& o, const GenerateOptions& how) {
   o.validate();

@@ -14,24 +14,23 @@ namespace tg {
 
 /// Options of sample().
 struct SampleOptions {
-  double temperature = 1;  ///< divides the logits; 0: always the most likely token
-  int64_t top_k = 0;       ///< draw from the k most likely tokens; 0: all
-  double top_p = 1;        ///< likeliest tokens that reach this probability; 1: all
-  double min_p = 0;        ///< least probability relative to the likeliest; 0: all
-  /// Divides the positive logit of an earlier token, multiplies a negative one (Keskar et al., 2019). 1: no change.
+  double temperature = 1;  ///< divides logits; 0: always the likeliest
+  int64_t top_k = 0;       ///< k likeliest tokens; 0: all
+  double top_p = 1;        ///< likeliest tokens of this probability; 1: all
+  double min_p = 0;        ///< least, relative to the likeliest; 0: all
+  /// Divides positive logits of earlier tokens, multiplies negative ones (Keskar et al., 2019). 1: off.
   double repetition_penalty = 1;
-  double frequency_penalty = 0;  ///< subtracted from a logit per earlier occurrence
-  double presence_penalty = 0;   ///< subtracted from a logit once if the token came before
-  int64_t penalty_last = 64;     ///< last tokens that penalties see, prompt too; 0: all
-  int64_t vocabulary = 0;        ///< draw ids below it, if the tokenizer has fewer; 0: all
-  uint64_t seed = 0;             ///< for generate(); sample() takes a generator
-  void validate() const;         ///< throws an Error that names the first wrong field
+  double frequency_penalty = 0;  ///< subtracted per earlier occurrence
+  double presence_penalty = 0;   ///< subtracted once if the token came before
+  int64_t penalty_last = 64;     ///< tokens that penalties see, prompt too; 0: all
+  int64_t vocabulary = 0;        ///< ids below it, for smaller tokenizers; 0: all
+  uint64_t seed = 0;             ///< generate()'s; sample() takes a generator
+  void validate() const;         ///< an Error names the first wrong field
 };
 
-/// Draws a token from softmax(logits / temperature), after penalties for the tokens `before`. Keeps the top k, then,
-/// with the remaining probabilities, the top p (nucleus sampling: Holtzman et al., 2019), then those that reach min p
-/// (Nguyen et al., 2024). The lower of equal logits counts as likelier. A logit of -infinity excludes its token. An
-/// Error if a logit is NaN or +infinity, or all are -infinity.
+/// Draws a token from softmax(logits / temperature), after penalties for the tokens `before`. Keeps the top k, then of
+/// these the top p (nucleus sampling: Holtzman et al., 2019), then min p (Nguyen et al., 2024). On ties the lower id is
+/// likelier. -infinity excludes a token. An Error if a logit is NaN or +infinity, or all are -infinity.
 int64_t sample(std::span<const float> logits, const SampleOptions&, Rng&, std::span<const int64_t> before = {});
 /// The probability of each token in sample().
 std::vector<double> sample_probabilities(std::span<const float> logits, const SampleOptions&,
@@ -42,35 +41,32 @@ struct Logprob {
   int64_t token = 0;
   double logprob = 0;
 };
-/// log_softmax(logits) of `token`, then of the k likeliest tokens in order: the model's own distribution, which no
-/// option of sample() changes. The lower of equal logits counts as likelier. An Error as of sample(), or for a token
-/// without a logit.
+/// log_softmax(logits) of `token`, then of the k likeliest in order, without sample()'s options. On ties the lower id
+/// is likelier. Errors of sample(), or for a token without a logit.
 std::vector<Logprob> logprobs(std::span<const float> logits, int64_t token, int64_t k = 0);
 
 /// Options of generate() and generate_batch().
 struct GenerateOptions {
-  /// Cache keys and values, if the model has make_cache(): the same tokens, faster.
+  /// Cache keys and values if the model has make_cache(): faster.
   bool use_cache = true;
-  /// With the cache, replay a compiled function for each token: the same tokens, faster.
+  /// Replays a compiled function per token, with the cache: faster.
   bool compile = true;
-  std::vector<int64_t> stop = {};                    ///< tokens that end a text and are its last
-  std::function<bool(int64_t token)> on_token = {};  ///< called with each token; false ends the text
-  /// For generate_batch(): called with the prompt's index and each token. false ends its text.
+  std::vector<int64_t> stop = {};                    ///< end a text, as its last token
+  std::function<bool(int64_t token)> on_token = {};  ///< gets each token; false ends the text
+  /// generate_batch()'s: gets prompt index and token; false ends its text.
   std::function<bool(int64_t row, int64_t token)> on_row_token = {};
-  /// Called before on_token with the prompt's index, the token, and the logits (V) that it was drawn from, before
-  /// penalties: for logprobs().
+  /// Before on_token: prompt index, token, and its logits (V) before penalties, for logprobs().
   std::function<void(int64_t row, int64_t token, std::span<const float> logits)> on_logits = {};
-  /// Index of generate_batch()'s first prompt in a larger list, so that draws do not depend on the split.
+  /// generate_batch()'s first prompt in a larger list: draws do not depend on the split.
   int64_t first_row = 0;
 };
-/// Continues the prompt (at least one token) by at most max_tokens, and returns the new tokens. The model sees the last
-/// context() tokens (all without context()). With the cache a token costs one position until the text exceeds the
-/// context. Then the window slides, and each token costs a full forward pass.
+/// Continues the prompt (at least one token) by at most max_tokens; returns the new tokens. The model sees the last
+/// context() tokens, if it has one. With the cache a token costs one position until the text exceeds the context, then
+/// a full forward pass.
 std::vector<int64_t> generate(const Model&, std::span<const int64_t> prompt, int64_t max_tokens,
                               const SampleOptions& = {}, const GenerateOptions& = {});
-/// Continues several prompts of any lengths like generate(), and returns the new tokens of each. One forward pass makes
-/// a token of all texts. Row i draws from Rng{seed}.split(first_row + i). Ended texts stay in the pass, without effect,
-/// until all have ended. Texts longer than the context are computed alone.
+/// generate() of several prompts. One forward pass makes a token of all texts; those beyond the context run alone,
+/// ended ones stay until all ended. Row i draws from Rng{seed}.split(first_row + i).
 std::vector<std::vector<int64_t>> generate_batch(const Model&, std::span<const std::vector<int64_t>> prompts,
                                                  int64_t max_tokens, const SampleOptions& = {},
                                                  const GenerateOptions& = {});

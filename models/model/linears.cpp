@@ -7,9 +7,8 @@
 
 namespace tg {
 namespace {
-// `meant`: a pattern that matches none.
 std::string modules_of(const std::vector<NamedLinear>& all, bool parts, std::string_view meant = "") {
-  std::vector<std::pair<std::string, int>> patterns;  // each with its count
+  std::vector<std::pair<std::string, int>> patterns;  // pattern, count
   const auto add = [&](std::string_view name) {
     const std::string pattern = detail::block_pattern(name);
     const auto at = std::find_if(patterns.begin(), patterns.end(), [&](auto& p) { return p.first == pattern; });

@@ -13,7 +13,7 @@ T first_match(const std::vector<std::pair<std::string, T>>& patterns, const std:
   const auto at = std::ranges::find_if(patterns, [&](auto& p) { return glob_matches(p.first, module); });
   return at == patterns.end() ? otherwise : at->second;
 }
-// Calls f(name, rows) for each module of a layer: its parts, or all of it.
+// f(name, rows) for each module: parts or the whole layer.
 template <class F> void for_modules(const NamedLinear& l, F f) {
   if (l.parts.empty()) f(l.name, nn::LoraRows{0, l.layer->weight.size(0)});
   for (const auto& p : l.parts) f(p.name, p.rows);
@@ -93,7 +93,7 @@ Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& c) {
 }
 
 bool Lora::merged() const { return modules_.front().layer.merged(); }
-// Modules of one layer follow each other and are merged together.
+// A layer's modules are adjacent and merge together.
 std::vector<nn::LoraLinear> Lora::layers() const {
   std::vector<nn::LoraLinear> r;
   for (size_t i = 0; i < modules_.size(); ++i)
@@ -118,7 +118,7 @@ void Lora::merge() {
 }
 void Lora::unmerge() {
   const auto alone = modules_.front().layer.linear().adapter->user.use_within("lora", "adapter");
-  for (const Module& m : modules_)  // before any change
+  for (const Module& m : modules_)  // checked before changes
     TG_CHECK(m.layer.merged(), state,
              "[lora] the adapter of '{}' is not merged. There is nothing to take back. Call merge() before.", m.name);
   for (nn::LoraLinear& l : layers()) l.unmerge();

@@ -24,34 +24,33 @@ struct LoraConfig {
   std::vector<std::string> targets = {"h.*.attn.qkv"};
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;   ///< drawn from ForwardOptions::rng
-  uint64_t seed = 0;    ///< of the A matrices, with the module's name
-  bool rslora = false;  ///< the delta is scaled by alpha / sqrt(rank), not alpha / rank
+  double dropout = 0;   ///< uses ForwardOptions::rng
+  uint64_t seed = 0;    ///< seed of A matrices, with the module's name
+  bool rslora = false;  ///< scale: alpha / sqrt(rank), not alpha / rank
   /// Pairs of a pattern of module names and its rank or alpha. The first match wins; other modules have those above.
   std::vector<std::pair<std::string, int64_t>> rank_pattern = {};
   std::vector<std::pair<std::string, double>> alpha_pattern = {};
 
-  nn::LoraOptions options(const std::string& module) const;  ///< of one module
+  nn::LoraOptions options(const std::string& module) const;  ///< one module's
   bool operator==(const LoraConfig&) const = default;
 };
 
-/// Adapters of one model. Copies are handles to the same adapters.
+/// Adapters of a model. Copies share them.
 class Lora {
  public:
   /// An adapted layer, or a part of one.
   struct Module {
     std::string name;
-    std::string linear;  ///< the name of the whole layer
+    std::string linear;  ///< whole layer's name
     nn::LoraLinear layer;
   };
 
   const LoraConfig& config() const { return config_; }
-  const std::vector<Module>& modules() const { return modules_; }  ///< in the model's order
+  const std::vector<Module>& modules() const { return modules_; }  ///< model order
   /// Tensors of the base that train whole (NamedLinear::whole). params() has their copies.
   const StateDict& whole() const { return whole_; }
   /// `<module>.lora_a` (in, r) and `<module>.lora_b` (r, out), and whole(), in f64 if the model is, otherwise f32.
   const Params& params() const { return params_; }
-  /// The dtype of the base weights.
   DType base_dtype() const { return base_dtype_; }
 
   /// Adds all deltas to their weights (nn::LoraLinear::merge()), and sets whole(). All or nothing.
@@ -59,7 +58,7 @@ class Lora {
   /// Restores all weights, bit for bit. All or nothing.
   void unmerge();
   bool merged() const;
-  /// Freezes a copy of the deltas in params(), for passes without adapters (DpoModel). An Error if called twice.
+  /// Freezes a copy of the deltas for passes without adapters (DpoModel). An Error if called twice.
   void keep_reference();
 
  private:
@@ -67,23 +66,22 @@ class Lora {
   friend Lora load_adapter(const std::string&, const Linears&, const Params&,
                            const std::vector<detail::TensorMapping>&);  // peft.h
   Lora(LoraConfig c, Params p, DType base) : config_(std::move(c)), params_(std::move(p)), base_dtype_(base) {}
-  std::vector<nn::LoraLinear> layers() const;  // one per adapted layer
+  std::vector<nn::LoraLinear> layers() const;  // one per layer
   LoraConfig config_;
   Params params_;
   DType base_dtype_;
   std::vector<Module> modules_;
   StateDict whole_;
-  std::shared_ptr<StateDict> unmerged_ = std::make_shared<StateDict>();  // of whole_, while merged
+  std::shared_ptr<StateDict> unmerged_ = std::make_shared<StateDict>();  // originals of whole_ while merged
 };
 
-/// The layers, or parts of them, that match a target, in order (Linears::matching()). An Error if a pattern matches
-/// none (it lists the layers), the targets name a layer and its part, LoraOptions::validate() refuses one, or one has
-/// an adapter already.
+/// Layers or parts that match a target, in order (Linears::matching()). An Error if a pattern matches none (it lists
+/// the layers), a layer and its part match, LoraOptions::validate() refuses one, or one has an adapter.
 std::vector<NamedLinear> lora_targets(const Linears& model, const LoraConfig&);
 
-/// Gives the lora_targets() zero adapters and copies whole(), and freezes `base`, all parameters of the model. Earlier
-/// copies of the model have no adapters but see merged weights; handles (Model) are no copies. An Error, without any
-/// change, if lora_targets() throws or `base` lacks a target's weight.
+/// Gives lora_targets() zero adapters, copies whole(), and freezes `base`, the model's parameters. Earlier copies of
+/// the model lack adapters but see merged weights; handles (Model) are no copies. An Error, without changes, from
+/// lora_targets() or if `base` lacks a target's weight.
 Lora apply_lora(const Linears& model, const Params& base, const LoraConfig& = {});
 
 }  // namespace tg

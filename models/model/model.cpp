@@ -7,7 +7,7 @@
 namespace tg {
 
 namespace {
-// f, or an Error if the model lacks the member.
+// f, or an Error if it is missing.
 template <class F> const F& needed(const F& f, std::string_view member, std::string_view use) {
   TG_CHECK(f, value,
            "[model] this model has no {}, which {} needs. Add that member; models/model/model.h shows all of them.",

@@ -41,7 +41,7 @@ concept ForwardModel = requires(const M& m, const Tensor& inputs, const ForwardO
 /// (1) also needs context(), and cache and lengths in kSupport.
 class Model {
  public:
-  /// Copies `model`, which shares its tensors.
+  /// Shares the tensors of `model`.
   template <ForwardModel M>
     requires(!std::same_as<M, Model>)
   Model(M model) {
@@ -65,23 +65,21 @@ class Model {
     if constexpr (requires { own->linears(); }) linears_ = [own] { return own->linears(); };
   }
 
-  /// The logits of forward(), with last_only only the last position's. An Error for an option that the model does not
-  /// support.
+  /// forward()'s logits. An Error for unsupported options.
   Tensor forward(const Tensor& inputs, const ForwardOptions& = {}) const;
-  /// The scalar loss of a batch: the model's loss(), or the mean of cross_entropy() of logits (..., V) over targets
-  /// (...) other than Batch::kIgnoreIndex.
+  /// The batch's scalar loss: the model's loss(), or mean cross_entropy() of logits (..., V) over targets (...) except
+  /// Batch::kIgnoreIndex.
   Tensor loss(const Batch&, const ForwardOptions& = {}) const;
 
-  /// Options that it supports.
   ForwardSupport support() const { return support_; }
-  int64_t context() const { return context_; }        ///< the most positions; 0: no known limit
-  int64_t vocab_size() const { return vocab_size_; }  ///< token ids are below it; 0: unknown
-  /// A cache for `batch` sequences of up to `capacity` positions. An Error without make_cache().
+  int64_t context() const { return context_; }        ///< most positions; 0: unknown
+  int64_t vocab_size() const { return vocab_size_; }  ///< token ids are below; 0: unknown
+  /// A cache, or an Error without make_cache().
   KvCache make_cache(int64_t batch, int64_t capacity) const;
-  Device device() const { return device_; }  ///< of the tokens in generate()
-  /// The configuration as a JSON object. An Error without config().
+  Device device() const { return device_; }  ///< device of generate()'s tokens
+  /// config() as JSON, or an Error without it.
   std::string config() const;
-  /// The Linear layers. An Error without linears().
+  /// An Error without linears().
   std::vector<NamedLinear> linears();
 
  private:
@@ -90,7 +88,7 @@ class Model {
   ForwardSupport support_;
   int64_t context_ = 0, vocab_size_ = 0;
   Device device_;
-  // Empty functions: the model lacks the member.
+  // Empty if the model lacks the member.
   std::function<Tensor(const Tensor&, const ForwardOptions&)> forward_;
   std::function<Tensor(const Batch&, const ForwardOptions&)> loss_;
   std::function<KvCache(int64_t batch, int64_t capacity)> make_cache_;

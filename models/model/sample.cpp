@@ -9,7 +9,7 @@
 
 namespace tg {
 namespace {
-// Logits of drawable tokens, after penalties.
+// Drawable tokens' logits after penalties.
 class Logits {
  public:
   Logits(std::span<const float> all, const SampleOptions& o, std::span<const int64_t> before) : logits_(all) {
@@ -46,7 +46,7 @@ class Logits {
     }
     logits_ = changed_;
   }
-  // In SIMD lanes, since the vocabulary may be large. NaN is neither a maximum nor below infinity.
+  // SIMD lanes: the vocabulary may be large. NaN is neither a maximum nor below infinity.
   void find_most_likely() {
     constexpr size_t kLanes = 16;
     float lane[kLanes];
@@ -91,7 +91,7 @@ Candidates candidates(const Logits& logits, const SampleOptions& o) {
   std::vector<int64_t>& t = c.tokens;
   t.resize(logits.size());
   std::iota(t.begin(), t.end(), 0);
-  size_t in_order = 0;  // sorted ones in front
+  size_t in_order = 0;  // sorted front
   const auto order = [&](size_t n) {
     constexpr size_t kFew = 2048;
     const auto likelier = [&](int64_t a, int64_t b) { return logits.likelier(a, b); };
@@ -110,7 +110,7 @@ Candidates candidates(const Logits& logits, const SampleOptions& o) {
     for (const int64_t token : t) all += weight(token);
     size_t n = 0;
     while (n < t.size() && reached < o.top_p * all) {
-      // A sharp distribution needs few tokens.
+      // Sharp distributions need few tokens.
       if (n == in_order) order(std::max<size_t>(128, 4 * n));
       reached += weight(t[n++]);
     }
@@ -145,8 +145,8 @@ int64_t sample(std::span<const float> all, const SampleOptions& o, Rng& rng, std
   const Logits logits(all, o, before);
   if (o.temperature == 0) return logits.most_likely();
   const Candidates c = candidates(logits, o);
-  const double u = double(rng.below(uint64_t(1) << 53)) * 0x1p-53 * c.sum;  // in [0, sum)
-  // Takes the first cumulative weight above u, so never a weight of 0.
+  const double u = double(rng.below(uint64_t(1) << 53)) * 0x1p-53 * c.sum;  // range [0, sum)
+  // The first cumulative weight above u never has weight 0.
   double sum = 0;
   for (size_t i = 0; i + 1 < c.tokens.size(); ++i)
     if ((sum += c.weights[i]) > u) return c.tokens[i];

@@ -7,20 +7,20 @@
 
 namespace tg::nn {
 
-/// The fragments that pass their matrices; the rest takes the low-rank path.
+/// Fragments that pass their matrices.
 enum class Selection {
-  /// All, weighted. For training.
+  /// All, weighted, for training.
   soft,
-  /// The one of the largest weight, the first of equals. For evaluation.
+  /// The one of largest weight, for evaluation; the lowest index on ties.
   hard
 };
 /// Options of FragmentedLinear.
 struct FragmentedOptions {
   int64_t fragments = 8;   ///< F; must divide `in`
-  int64_t compressed = 0;  ///< C, the rank of the low-rank path; 0 means in / 32
-  bool bias = false;       ///< two biases, which start at 0
+  int64_t compressed = 0;  ///< C, low-rank path's rank; 0: in / 32
+  bool bias = false;       ///< two biases, initially 0
 
-  /// Throws unless F divides `in` and C is 1 or more.
+  /// An Error unless F divides `in` and C >= 1.
   void validate(int64_t in) const;
 };
 
@@ -43,8 +43,8 @@ struct FragmentedLinear : Layer {
   FragmentedLinear() = default;
   /// Asks the Params for these tensors. Errors: FragmentedOptions::validate().
   FragmentedLinear(const Params&, int64_t in, int64_t out, FragmentedOptions = {});
-  /// (..., in) -> (..., out). x and the parameters are cast to `compute`, the result's dtype; unset: no cast. Throws
-  /// fragment_weights()'s Error for a score that is not finite.
+  /// (..., in) -> (..., out). x and parameters are cast to `compute`, the result's dtype, if set. Errors:
+  /// fragment_weights() for non-finite scores.
   Tensor forward(const Tensor& x, Selection = Selection::soft, std::optional<DType> compute = {}) const;
 };
 

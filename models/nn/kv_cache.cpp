@@ -71,7 +71,7 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
         "[kv_cache] layer {} is new, and layer 0 holds {} positions already. A cache belongs to one model; clear() it "
         "first.",
         layer, layers_[0].k.size(2) - next.k.size(2));
-    // Copy: a view would keep the whole layer's q, k, v alive.
+    // A view would keep the layer's q, k, v alive.
     layers_.push_back({next.k.contiguous(), next.v.contiguous()});
     return layers_.back();
   }

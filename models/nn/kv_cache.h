@@ -21,12 +21,11 @@ struct KvCacheOptions {
   int64_t kv_heads = 1;  ///< NHkv
   int64_t capacity = 1;  ///< maximum positions per sequence
   int64_t head_size = 1;
-  DType dtype = DType::f32;  ///< of keys and values: the model's compute dtype
+  DType dtype = DType::f32;  ///< the model's compute dtype
   Device device = {};
 };
 
-/// Keys and values of all layers, for one model and one batch. Copies of a fixed cache share its memory. For one
-/// thread at a time.
+/// All layers' keys and values, for one model and batch. Copies of a fixed cache share memory. One thread at a time.
 class KvCache {
  public:
   /// Keys and values of one layer.
@@ -40,11 +39,11 @@ class KvCache {
   static KvCache with_capacity(const KvCacheOptions&);
 
   bool has_capacity() const { return bool(lengths_); }
-  /// The maximum positions per sequence; 0 if it grows.
+  /// Maximum positions per sequence; 0 if it grows.
   int64_t capacity() const { return has_capacity() ? layers_[0].k.size(2) : 0; }
-  /// The number of positions held; for a fixed cache the longest sequence's, read by the host.
+  /// Positions held; for a fixed cache the longest sequence's, read by the host.
   int64_t length() const;
-  /// The length, and next position, of each sequence of a fixed cache, (B) i64 on its device; empty if it grows.
+  /// Length and next position of each sequence in a fixed cache, (B) i64 on its device; empty if it grows.
   const Tensor& lengths() const { return lengths_; }
   /// Sets the lengths of a fixed cache, (B) i32 or i64; shorter ones drop positions. Throws if the cache grows.
   /// attention() reports values out of range.
@@ -52,12 +51,11 @@ class KvCache {
   void clear();
 
   /// Appends keys and values to `layer`, and returns all of them: (B, NHkv, length, HS), or (B, NHkv, capacity, HS) for
-  /// a fixed cache, where AttentionOptions::query_starts limits attention() to those below lengths(). Layers come in
-  /// order from 0. Throws if the shapes do not fit: a cache belongs to one model and one batch. If a sequence is full,
-  /// slice_update() throws when it runs, before it writes.
+  /// a fixed cache, where AttentionOptions::query_starts limits attention() to those below lengths(). Layers are in
+  /// order from 0. An Error for other shapes. If a sequence is full, slice_update() throws before it writes.
   Pair append(int64_t layer, const Pair& next);
   /// Adds to lengths() the positions that all layers have appended: a number per sequence, (B) i32 or i64, or one for
-  /// all. A model calls it once, at the end of its forward(). No effect on a cache that grows.
+  /// all. A model calls it once, when forward() ends. No effect on a cache that grows.
   /// @{
   void advance(const Tensor& positions);
   void advance(int64_t positions);

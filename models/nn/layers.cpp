@@ -51,7 +51,7 @@ Tensor activate(Activation a, const Tensor& x) {
   }
   return swiglu(x);
 }
-// Returns x; refuses gradients, because the weight is gone.
+// Refuses gradients: the weight is gone.
 const Tensor& untracked(const Tensor& x, const Tensor& bias) {
   TG_CHECK(!grad_enabled() || (!x.requires_grad() && !(bias && bias.requires_grad())), state,
            "[linear] gradients are requested through a layer that was prepared for evaluation: {}. Its weight is gone. "
@@ -75,7 +75,7 @@ Tensor by_codes(const Tensor& x, const Quantized& weight, const Tensor& bias) {
 Linear linear_of(const Params& p, int64_t in, int64_t out, const Init& init, bool bias, const BlockOptions& o) {
   return Linear(p, in, out, {.bias = bias, .init = init, .fragments = o.fragments ? o.fragments(p) : 0});
 }
-// Whether a norm takes the f32 stream x and returns a bf16 branch in one op.
+// A norm of the f32 stream x with a bf16 branch in one op.
 bool is_mixed(const Tensor& x, std::optional<DType> branch) { return x.dtype() == DType::f32 && branch == DType::bf16; }
 Init of_parts(Init init, const Dims& parts) {
   init.row_splits = parts;
@@ -180,7 +180,7 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
     q_norm = Norm(p.at("q_norm"), hs, each_head), k_norm = Norm(p.at("k_norm"), hs, each_head);
   }
   proj = linear_of(p.at("proj"), q, width, o.init_proj, o.bias, o);
-  o.fragments = {};  // it may refer to what ends before the layer
+  o.fragments = {};  // may refer to ended objects
 }
 Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
@@ -211,12 +211,12 @@ Tensor SelfAttention::forward(const Tensor& x, const LayerContext& c) const {
     Tensors parts = split(all, {o.heads, o.kv_heads, o.kv_heads}, 2);  // (B, T, NH or NHkv, HS) x 3
     all = {};
     for (size_t i = 0; i < 2; ++i) {
-      const Norm& norm = i == 0 ? q_norm : k_norm;  // in the parameters' dtype, as all norms
+      const Norm& norm = i == 0 ? q_norm : k_norm;  // parameters' dtype, like all norms
       const DType compute = parts[i].dtype();
       if (o.qk_norm) parts[i] = norm.forward(parts[i].to(norm.weight.dtype()), compute).to(compute);
       parts[i] = transposed(parts[i], parts[i].size(2));
     }
-    // On the tape, a view of the values would keep the unrotated queries and keys alive.
+    // On the tape, a view would keep unrotated queries and keys alive.
     if (parts[2].requires_grad()) parts[2] = parts[2].contiguous();
     const Tensor q = in_heads(parts[0]);                       // (B, NH, T, HS)
     KvCache::Pair kv{in_heads(parts[1]), in_heads(parts[2])};  // (B, NHkv, T, HS) x 2
@@ -236,7 +236,7 @@ Mlp::Mlp(const Params& p, int64_t width, const BlockOptions& o)
 }
 Tensor Mlp::forward(const Tensor& x, const LayerContext& c) const {
   NameScope here = enter();
-  // One pass computes GELU and quantizes it, and GELU is not stored. Results equal the separate layers'.
+  // One pass computes and quantizes GELU without storing it; results equal separate layers'.
   const auto is_simple = [&](const Linear& l) { return !l.adapter && !l.prepared() && l.kind == fc.kind; };
   const bool has_fused = fc.kind == LinearKind::switchback || fc.kind == LinearKind::switchback_vector_wise;
   const bool is_gelu = activation == Activation::gelu || activation == Activation::gelu_tanh;

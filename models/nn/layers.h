@@ -44,9 +44,9 @@ SwitchBackMode mode_of(LinearKind);
 
 namespace nn {
 
-/// The base of every layer: the scope of its ops, so that errors and profiles say "gpt.h.3.mlp.fc".
+/// A layer's base: the scope of its ops, for errors and profiles, "gpt.h.3.mlp.fc".
 struct Layer {
-  const Scope* scope = nullptr;  ///< null means the scope of the caller
+  const Scope* scope = nullptr;  ///< null: the caller's scope
   /// Enters the scope; call it first in forward().
   NameScope enter() const { return NameScope(scope ? scope : current_scope()); }
 };
@@ -57,11 +57,10 @@ struct FragmentedLinear;  // fragmented.h
 /// Options of Linear.
 struct LinearOptions {
   bool bias = true;
-  /// How the weight starts; the bias then starts at 0. Unset: U(-1/sqrt(in), 1/sqrt(in)) for both, like PyTorch's
-  /// nn.Linear.
+  /// The weight's start; the bias' is 0. Unset: U(-1/sqrt(in), 1/sqrt(in)) for both, like PyTorch's nn.Linear.
   std::optional<Init> init = {};
   LinearKind kind = LinearKind::plain;
-  /// More than 0: a FragmentedLinear, with its own initialisation; needs kind plain.
+  /// > 0: a FragmentedLinear with its initialisation; needs kind plain.
   int64_t fragments = 0;
 };
 /// A linear layer: x weight^T + bias, or a FragmentedLinear. In 8 bits, forward and the gradient of x are quantized,
@@ -69,24 +68,22 @@ struct LinearOptions {
 struct Linear : Layer {
   Tensor weight;  ///< (out, in); empty after prepare_for_eval()
   Tensor bias;    ///< (out) or empty
-  /// Deltas added to the result unless merged; may be null.
+  /// Deltas added unless merged, or null.
   std::shared_ptr<LoraAdapter> adapter;
-  LinearKind kind = LinearKind::plain;  ///< how GEMMs are computed; all kinds have the same parameters
-  std::optional<Quantized> quantized;   ///< quantized weight, after prepare_for_eval()
-  /// Replaces weight and bias, which are then empty; else null. Selection is soft if forward() gets a generator, else
-  /// hard.
+  LinearKind kind = LinearKind::plain;  ///< GEMM kind; all have the same parameters
+  std::optional<Quantized> quantized;   ///< set by prepare_for_eval()
+  /// Replaces weight and bias (then empty), or null. Soft selection if forward() gets a generator, else hard.
   std::shared_ptr<const FragmentedLinear> fragmented;
 
   Linear() = default;
   /// Asks the Params for "weight" (out, in) and optionally "bias" (out), or for FragmentedLinear's parameters.
   Linear(const Params&, int64_t in, int64_t out, LinearOptions = {});
-  /// x weight^T + bias: (..., in) -> (..., out). All are cast to `compute`, the result's dtype; gradients keep their
-  /// own dtypes. Unset: no cast. A SwitchBack layer quantizes the uncast weight. The adapter's dropout draws from rng;
-  /// null means none. Without `adapters` the delta is left out; an Error if it is merged.
+  /// x weight^T + bias: (..., in) -> (..., out). All are cast to `compute`, the result's dtype, if set; gradients keep
+  /// their dtypes. SwitchBack quantizes the uncast weight. rng: the adapter's dropout, or null. Without `adapters` no
+  /// delta; an Error if merged.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr, bool adapters = true) const;
-  /// Quantizes the weight (a quarter of its memory) and releases it: same results, no more training. Other copies of
-  /// the layer and the Params still hold it (Params::drop). Without this, evaluation quantizes at each call. Throws if
-  /// the layer is plain or prepared.
+  /// Quantizes and releases the weight (a quarter of its memory): same results, no training. Other copies and the
+  /// Params still hold it (Params::drop). Otherwise evaluation quantizes per call. An Error if plain or prepared.
   void prepare_for_eval();
   bool prepared() const { return quantized.has_value(); }
 };
@@ -104,7 +101,7 @@ struct Embedding : Layer {
 /// Options of Norm.
 struct NormOptions {
   NormKind kind = NormKind::layer_norm;
-  bool affine = true;  ///< whether it has a weight, and with `bias` a bias
+  bool affine = true;  ///< has a weight, and with `bias` a bias
   bool bias = false;   ///< layer_norm only
   double eps = 1e-5;
 };
@@ -120,24 +117,23 @@ struct Norm : Layer {
   Norm(const Params&, int64_t width, NormOptions = {});
   /// (..., C) -> (..., C), in x's dtype; bf16 for f32 x and `compute` bf16.
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}) const;
-  /// sum = x + branch and y = forward(sum), in one pass: x and branch (..., C) -> sum and y (..., C). A transformer
-  /// block defers its last addition to the next norm this way. sum has x's dtype; y is bf16 for f32 x and bf16 branch.
-  /// If branch is empty, sum is x, and y is forward(x, compute).
+  /// sum = x + branch and y = forward(sum) in one pass, all (..., C): a block's last addition in the next norm. sum has
+  /// x's dtype; y is bf16 for f32 x and bf16 branch. Empty branch: sum is x, y is forward(x, compute).
   AddedNorm add(const Tensor& x, const Tensor& branch, std::optional<DType> compute = {}) const;
 };
 
 /// How one forward pass runs.
 struct LayerContext {
-  Rng* rng = nullptr;        ///< of dropout, adapters included; null: no dropout
-  KvCache* cache = nullptr;  ///< keys and values of earlier positions; may be null
-  int64_t layer = 0;         ///< index of the layer in the cache
-  /// Position of the first row of x; a fixed cache overrides it per sequence.
+  Rng* rng = nullptr;        ///< dropout, adapters' too; null: none
+  KvCache* cache = nullptr;  ///< earlier keys and values, or null
+  int64_t layer = 0;         ///< the cache's layer
+  /// Position of x's first row; a fixed cache overrides it.
   int64_t position = 0;
   /// Dtype of Linear::forward(), attention and activations; unset: the parameters'.
   std::optional<DType> compute{};
-  /// (B) i32 or i64: the valid rows of each sequence; no row sees the padding after them. Empty: all. Not with a cache.
+  /// (B) i32 or i64: each sequence's valid rows; padding is unseen. Empty: all. Not with a cache.
   Tensor lengths = {};
-  bool adapters = true;  ///< whether Linear::forward() adds its delta
+  bool adapters = true;  ///< Linear::forward() adds its delta
 };
 
 /// Options of the layers of a transformer block.
@@ -145,20 +141,20 @@ struct BlockOptions {
   int64_t heads = 1;
   /// K and V heads, each shared by heads / kv_heads query heads; 0 means heads.
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;    ///< HS, the size of a head; 0 means width / heads
-  bool qkv_bias = false;   ///< a bias of q, k, v, even if `bias` is false
-  bool qk_norm = false;    ///< RMSNorm of each head of queries and keys, before rope
-  double norm_eps = 1e-5;  ///< of qk_norm
+  int64_t head_dim = 0;    ///< HS, head size; 0: width / heads
+  bool qkv_bias = false;   ///< q, k, v biases, even without `bias`
+  bool qk_norm = false;    ///< RMSNorm of query and key heads, before rope
+  double norm_eps = 1e-5;  ///< qk_norm's
   Positions positions = Positions::learned;
   double rope_theta = 10000;
   RopeScaling rope_scaling = {};
-  int64_t ff_width = 0;  ///< hidden size of Mlp; 0 means four times the width
+  int64_t ff_width = 0;  ///< Mlp's hidden size; 0: 4 width
   Activation activation = Activation::gelu;
-  bool causal = false;  ///< a row sees itself and earlier ones; else all, as in BERT
+  bool causal = false;  ///< rows see themselves and earlier ones; else all (BERT)
   bool bias = false;
-  double dropout = 0;  ///< of each branch added to the residual stream
+  double dropout = 0;  ///< dropout of residual branches
   Init init = Init::normal(0.02), init_proj = Init::normal(0.02);
-  /// LinearOptions::fragments for the layer of these Params; unset means 0.
+  /// LinearOptions::fragments for these Params; unset: 0.
   std::function<int64_t(const Params&)> fragments = {};
 };
 
@@ -167,8 +163,8 @@ struct BlockOptions {
 struct SelfAttention : Layer {
   Linear qkv;            ///< ((heads + 2 kv_heads) HS, C): q, k, v stacked
   Linear proj;           ///< (C, heads HS)
-  Norm q_norm, k_norm;   ///< of each head (HS), if qk_norm
-  BlockOptions options;  ///< with kv_heads and head_dim, without `fragments`
+  Norm q_norm, k_norm;   ///< one per head (HS), if qk_norm
+  BlockOptions options;  ///< has kv_heads, head_dim, no `fragments`
 
   SelfAttention() = default;
   /// Throws unless heads divides width or head_dim is set, kv_heads divides heads, and HS is even for rope.

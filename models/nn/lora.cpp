@@ -15,7 +15,6 @@
 
 namespace tg::nn {
 namespace {
-// The rows as given for a delta of `base`.
 LoraRows checked(const Linear& base, LoraRows rows, const LoraOptions& o) {
   const std::string_view name = base.weight.label();
   const int64_t out = base.weight.size(0);

@@ -13,7 +13,7 @@ namespace tg::nn {
 struct LoraOptions {
   int64_t rank = 8;
   double alpha = 16;
-  double dropout = 0;  ///< probability of dropping an element of x A in training
+  double dropout = 0;  ///< dropout of x A in training
   /// scale() is alpha / sqrt(rank) (Kalajdzievski, 2023, arXiv:2312.03732).
   bool rslora = false;
 
@@ -37,29 +37,29 @@ struct LoraDelta : Layer {
   /// s dropout(x A) B: x (..., in) -> (..., out), in x's dtype. Dropout draws from rng; null means none. The same pass
   /// adds base (..., out), if given. Eager, or lazy under a LazyScope.
   Tensor forward(const Tensor& x, Rng* rng = nullptr, const Tensor& base = {}) const;
-  Tensor weight() const;  ///< s (A B)^T, (out, in): what merge() adds to the weight
+  Tensor weight() const;  ///< s (A B)^T, (out, in): merge()'s addend
 };
 
-/// Rows [begin, begin + count) of a weight (out, in), which are columns of the result. A count of 0: all rows.
+/// Rows [begin, begin + count) of a weight (out, in) = the result's columns. count 0: all.
 struct LoraRows {
   int64_t begin = 0, count = 0;
 };
 
-/// The deltas of a Linear, on disjoint rows of its weight. Copies of the Linear share them.
+/// A Linear's deltas on disjoint weight rows, shared by copies.
 struct LoraAdapter {
   /// One delta.
   struct Part {
-    int64_t row = 0;  ///< the first row of the weight that it changes
-    LoraDelta delta;  ///< of these rows
+    int64_t row = 0;  ///< first row
+    LoraDelta delta;  ///< these rows'
   };
-  std::vector<Part> parts;  ///< by row
+  std::vector<Part> parts;  ///< order: row
   /// The weight without deltas while merged; else empty.
   Tensor unmerged = {};
   std::shared_ptr<LoraAdapter> reference = {};  ///< frozen, for passes without `parts` (Lora::keep_reference())
-  detail::OneUser user = {};                    ///< that merges it
+  detail::OneUser user = {};                    ///< the merging user
 
-  /// base + the deltas: x (..., in), base (..., out) -> (..., out). Several deltas run as one: their A side by side, B
-  /// block by block.
+  /// base + the deltas: x (..., in), base (..., out) -> (..., out). Several deltas run as one: A concatenated, B block
+  /// diagonal.
   Tensor forward(const Tensor& x, Rng* rng, const Tensor& base) const;
   /// The weight plus all deltas, (out, in), summed in A's dtype and rounded once to the weight's.
   Tensor merged(const Tensor& weight) const;
@@ -69,21 +69,20 @@ struct LoraAdapter {
 /// kept for one. Copies share the delta and its merged state.
 class LoraLinear {
  public:
-  /// Freezes the tensors of `base`, for all holders. The delta's parameters come from Params, under its path. Errors:
-  /// the rows are outside the weight or overlap those of another delta, another delta has another dropout, `base` is
-  /// merged, or LoraOptions::validate().
+  /// Freezes `base` for all holders. The delta's parameters come from Params. Errors: rows outside the weight or
+  /// another delta's, deltas of different dropout, merged `base`, LoraOptions::validate().
   LoraLinear(Linear base, const Params&, const LoraOptions& = {}, LoraRows = {});
   /// x W^T + bias + all deltas of the layer: (..., in) -> (..., out). See nn::Linear::forward().
   Tensor forward(const Tensor& x, std::optional<DType> compute = {}, Rng* rng = nullptr) const {
     return linear_.forward(x, compute, rng);
   }
   const Linear& linear() const { return linear_; }
-  int64_t row() const { return row_; }               ///< the first row of the delta
-  const LoraDelta& delta() const { return delta_; }  ///< that of its rows
+  int64_t row() const { return row_; }               ///< first row
+  const LoraDelta& delta() const { return delta_; }  ///< its rows' delta
   bool merged() const { return bool(linear_.adapter->unmerged); }
 
-  /// W becomes LoraAdapter::merged(), with all deltas of the layer. forward() is then the plain layer's, for all
-  /// holders of W. The former W stays in memory. Throws if already merged.
+  /// W becomes LoraAdapter::merged() for all holders; forward() is the plain layer's. The former W stays in memory. An
+  /// Error if merged.
   void merge();
   /// Restores W, bit for bit. Throws if it is not merged.
   void unmerge();

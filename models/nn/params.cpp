@@ -18,18 +18,18 @@
 namespace tg {
 
 struct Params::State {
-  std::recursive_mutex turn;  // a source may ask for parameters
+  std::recursive_mutex turn;  // sources may ask for parameters
   Device device;
   DType dtype;
   Rng rng;
   std::vector<Parameter> list;
   std::map<std::string, size_t, std::less<>> index;  // name -> index in list
-  std::optional<TensorSource> loaded;                // its shapes: those not used yet
-  std::string dropped;                               // the first name that drop() removed
+  std::optional<TensorSource> loaded;                // unused shapes
+  std::string dropped;                               // drop()'s first name
 };
 
 namespace {
-// FNV-1a, 64 bits, on every platform: seeds in checkpoints depend on it.
+// FNV-1a, 64 bits: seeds in checkpoints depend on it.
 uint64_t hash_of(std::string_view name) {
   uint64_t h = 0xcbf29ce484222325;
   for (unsigned char c : name) h = (h ^ c) * 0x100000001b3;
@@ -48,7 +48,7 @@ template <class Map> std::string did_you_mean_key(std::string_view name, const M
   for (auto& entry : known) names.push_back(entry.first);
   return detail::did_you_mean(name, names);
 }
-// A new leaf with t's values; shares t's memory unless converted.
+// A leaf of t's values; shares memory unless converted.
 Tensor fitted(const std::string& name, const Tensor& t, const Shape& shape, DType dtype, Device d) {
   TG_CHECK(t, value, "[params] the tensor given for '{}' is empty. Pass one that has a value.", name);
   TG_CHECK(
@@ -150,7 +150,7 @@ void Params::load(StateDict tensors) const {
   TensorSource source;
   for (const auto& [name, t] : tensors) source.shapes[name] = t ? t.shape() : Shape();
   const auto held = std::make_shared<StateDict>(std::move(tensors));
-  // Each tensor is released once it is read.
+  // Releases each tensor once read.
   source.read = [held](const std::string& name) { return held->extract(name).mapped(); };
   load(std::move(source));
 }

@@ -1,7 +1,7 @@
 /// @file
-/// Params: the named parameters of a model. Layers ask for theirs by path ("h.3.mlp.fc.weight"). The same call creates
-/// a parameter, or takes it from loaded tensors and checks its shape, so files share the model's names. Init fills a
-/// new parameter from a separate generator, so its values do not depend on other parameters.
+/// Params: a model's parameters by path ("h.3.mlp.fc.weight"). The same call creates a parameter, or takes a loaded
+/// tensor and checks its shape: files share the model's names. Init fills each from a separate generator, independent
+/// of the others.
 #pragma once
 #include <tapegrad/core/io/safetensors.h>
 #include <tapegrad/core/rng.h>
@@ -18,8 +18,8 @@ namespace tg {
 
 /// How the matrices of a model are initialised.
 enum class InitScheme {
-  gpt2,   ///< N(0, std^2), less for residual projections (GPT-2)
-  xavier  ///< N(0, 2 / (in + out)), truncated: Glorot and Bengio 2010
+  gpt2,   ///< N(0, std^2), smaller residual projections (GPT-2)
+  xavier  ///< N(0, 2 / (in + out)), truncated: Glorot, Bengio 2010
 };
 /// Names of schemes.
 template <> inline constexpr EnumNames<2> kEnumNames<InitScheme>{"init", {"gpt2", "xavier"}};
@@ -29,8 +29,8 @@ struct Init {
   enum class Kind { constant, normal, truncated_normal, xavier, uniform };
   Kind kind = Kind::constant;
   double mean = 0, std = 0;
-  double bound = 0;  ///< of uniform
-  /// xavier: the rows of each stacked matrix; empty means one matrix.
+  double bound = 0;  ///< uniform's
+  /// xavier: rows of each stacked matrix; empty: one.
   Dims row_splits = {};
 
   /// One value everywhere.
@@ -44,8 +44,8 @@ struct Init {
   /// A matrix (out, in): truncated_normal(sqrt(2 / (in + out))), with the `out` of each part.
   static Init xavier() { return {.kind = Kind::xavier}; }
 
-  /// A new leaf, f64, f32 or bf16, with the same values on every device. Throws if std or bound is negative, or the
-  /// shape does not fit the parts.
+  /// A new leaf, f64, f32 or bf16, equal on every device. An Error for negative std or bound, or a shape that does not
+  /// fit the parts.
   Tensor make(const Shape&, DType, Device, Rng) const;
 };
 
@@ -53,18 +53,18 @@ struct Init {
 struct Parameter {
   std::string name;
   Tensor tensor;
-  /// Rows of the stacked matrices (Init::row_splits); empty means one matrix.
+  /// Rows of stacked matrices (Init::row_splits); empty: one.
   Dims row_splits = {};
-  Tensor low = {};  ///< of a split() weight; else empty
+  Tensor low = {};  ///< low half of a split() weight, or empty
 };
 
-/// Tensors made one at a time, such as a file's, to limit memory.
+/// Tensors made one at a time, to limit memory.
 struct TensorSource {
   std::map<std::string, Shape> shapes;
-  std::function<Tensor(const std::string&)> read;  ///< makes the tensor of a name in `shapes`, on any device
+  std::function<Tensor(const std::string&)> read;  ///< makes a tensor of `shapes`, on any device
 };
 
-/// A handle of the parameters below a path; copies share them. Threads take turns.
+/// Handle to the parameters below a path. Threads take turns.
 class Params {
  public:
   /// An empty set of parameters in f64, f32 or bf16.
@@ -94,7 +94,7 @@ class Params {
   /// Throws an Error that names loaded tensors that no layer used. Call it after the model is made.
   void check_all_used() const;
 
-  std::vector<Parameter> all() const;        ///< in the order of the layers' requests
+  std::vector<Parameter> all() const;        ///< order of the layers' requests
   std::vector<Parameter> trainable() const;  ///< those that require a gradient now
   int64_t numel() const;                     ///< elements of all parameters
   /// Current values by name; later steps leave them. Split weights are whole, on the host.

@@ -17,9 +17,9 @@ struct AdamWConfig {
   WeightDecay decay = WeightDecay::before;
   EpsPlacement eps_placement = EpsPlacement::corrected;
   bool skip_non_finite = false;  ///< see AdamWOptions
-  /// Their dtype: bf16 (over f32 parameters, rounded stochastically); unset: the parameters'.
+  /// bf16 (over f32 parameters, rounded stochastically); unset: the parameters' dtype.
   std::optional<DType> moments = {};
-  uint64_t seed = 0;  ///< of this rounding
+  uint64_t seed = 0;  ///< rounding seed
 
   /// Adam without weight decay.
   static AdamWConfig adam(double lr = 1e-3) { return {.lr = lr, .weight_decay = 0, .decay = WeightDecay::l2}; }
@@ -30,31 +30,31 @@ struct AdamWConfig {
 
 /// Options of AdamW::backward_and_step().
 struct FoldedStepOptions {
-  /// The maximum global gradient norm; 0 means no clipping.
+  /// Maximum global gradient norm; 0: no clipping.
   double clip_norm = 0;
   MissingGrad missing_grad = MissingGrad::error;
   /// Gradients that are products over more rows are stored: a GEMM is faster.
   int64_t max_rows = 64;
-  /// Glob patterns of parameters with stored gradients; each must match one.
+  /// Patterns of parameters with stored gradients; each must match.
   std::vector<std::string> stored = {};
 };
 
 namespace detail {
-// The moments of an optimiser's AdamW parameters, and their step.
+// AdamW parameters' moments and their step.
 class AdamWMoments {
  public:
   explicit AdamWMoments(const AdamWConfig&);
   void add(size_t entry, const Tensor& m, const Tensor& v, AdamWOverrides own);
   bool has(size_t entry) const { return entry < m_.size() && bool(m_[entry]); }
-  // All entries of the step must have moments.
+  // All entries must have moments.
   void step(const OptimizerStep&, const Ref<OptimizerClock>& clock) const;
-  // A step of one entry whose gradient is a product. `counts`: this op counts the step.
+  // A step of one entry with a product as gradient. `counts`: this op counts the step.
   void step(size_t entry, const Tensor& w, const GradientProduct&, const Tensor& norm, double max_norm,
             const Ref<OptimizerClock>& clock, bool counts) const;
 
  private:
   AdamWOptions options_;
-  std::vector<Tensor> m_, v_;  // by entry
+  std::vector<Tensor> m_, v_;  // index: entry
   std::vector<AdamWOverrides> own_;
 };
 }  // namespace detail

@@ -1,5 +1,5 @@
-// AdamW::backward_and_step(). Backward runs lazily, so gradients start as graph nodes. If one is a matmul, the step
-// takes its operands, and the matmul never runs.
+// AdamW::backward_and_step(). Backward is lazy: if a gradient is a matmul node, the step takes its operands, and the
+// matmul never runs.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/mode.h>
 #include <tapegrad/core/node.h>
@@ -59,7 +59,7 @@ struct Folded {
   Tensor w;
   GradientProduct grad;
 };
-// Empty if the gradient is to be stored.
+// Empty: store the gradient.
 std::optional<GradientProduct> folded_product(const std::string& name, const Tensor& grad, DType dtype,
                                               const FoldedStepOptions& o) {
   const Node* const made = maker_of(grad);
@@ -82,7 +82,7 @@ Tensor gradient_norm(const std::vector<Folded>& folded, const std::vector<Tensor
   }
   return sqrt(squares).to(wide ? DType::f64 : DType::f32);
 }
-// A view of a weight on the tape prevents the in-place step: evaluates readers of the old weights.
+// A taped view of a weight prevents the in-place step: evaluates old weights' readers.
 void read_old_weights(const std::vector<Folded>& folded, const detail::OptimizerStep& s) {
   const auto viewed = [](const Folded& f) { return f.w.materialized() && f.w.value()->storage.use_count() != 1; };
   if (std::ranges::none_of(folded, viewed)) return;

@@ -17,7 +17,7 @@
 namespace tg {
 namespace {
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
-constexpr double kLeastNorm = 1e-7;  // zeros stay zeros
+constexpr double kLeastNorm = 1e-7;  // keeps zeros
 constexpr int64_t kMostIterations = 100;
 
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -104,7 +104,7 @@ std::vector<std::string> Muon::matrices() const {
   return r;
 }
 
-// The scaled orthogonal update of each part.
+// Each part's scaled orthogonal update.
 Tensor Muon::direction(const Matrix& m, const Tensor& ahead) const {
   const auto of = [&](const Tensor& part) {
     const double scale = scale_of(config_.scale, double(part.size(0)), double(part.size(1)));
@@ -118,7 +118,7 @@ Tensor Muon::direction(const Matrix& m, const Tensor& ahead) const {
 }
 
 void Muon::update(const Step& s) {
-  for (size_t k = 0; k < s.which.size(); ++k) {  // before anything has changed
+  for (size_t k = 0; k < s.which.size(); ++k) {  // checked before changes
     const Entry& e = entries()[s.which[k]];
     const Tensor& g = s.grads[k];
     if (matrices_[s.which[k]].rows.empty()) continue;  // AdamW's op checks these
@@ -140,7 +140,7 @@ void Muon::update(const Step& s) {
     const Matrix& m = matrices_[s.which[k]];
     (m.rows.empty() ? rest : matrices).add(s, k);
     if (m.rows.empty()) continue;
-    const LazyScope fused;  // elementwise ops fuse with adjacent ones
+    const LazyScope fused;  // fuses elementwise ops
     const Tensor g = widened(s.grads[k]) * (1 - beta), in = clip ? g * clip.to(g.dtype()) : g;
     momentum.push_back(finite ? m.momentum * keep.to(g.dtype()) + where(finite, in, 0.0) : m.momentum * beta + in);
     updates.push_back(direction(m, config_.nesterov ? momentum.back() * beta + in : momentum.back()));
@@ -148,7 +148,7 @@ void Muon::update(const Step& s) {
     if (at_once) eval({momentum.back(), updates.back()});
   }
   if (!rest.which.empty()) adamw_.step(rest, clock());
-  if (s.which.empty()) {  // other ranks own all: count by an update of no elements
+  if (s.which.empty()) {  // other ranks own all: an empty update counts
     const Tensor& w = entries()[0].w;
     const Tensor none = zeros({0}, w.dtype(), w.device());
     const int64_t first = 0;

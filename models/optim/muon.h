@@ -14,16 +14,15 @@ enum class MuonScale {
 };
 /// The settings of a Muon.
 struct MuonConfig {
-  double lr = 0.02;  ///< of the matrices
+  double lr = 0.02;  ///< matrices' rate
   double momentum = 0.95;
   bool nesterov = true;     ///< the update looks one step ahead
-  double weight_decay = 0;  ///< of the matrices: w *= 1 - lr weight_decay
+  double weight_decay = 0;  ///< matrices: w *= 1 - lr weight_decay
   int64_t ns_steps = 5;     ///< Newton-Schulz iterations
   /// Dtype of the iterations: bf16, as published, f32, or f64 (over f64 parameters).
   DType ns_dtype = DType::bf16;
   MuonScale scale = MuonScale::original;
-  /// Glob patterns of matrices that AdamW updates: tables and heads. The defaults are names of a Gpt and need not
-  /// match; others must.
+  /// Patterns of matrices for AdamW: tables and heads. The defaults (a Gpt's names) need not match; others must.
   std::vector<std::string> others = {"wte.weight", "wpe.weight", "lm_head.weight"};
   /// For all others; skip_non_finite also counts for matrices. Their rate after set_lr(x) is x adamw.lr / lr.
   AdamWConfig adamw = {};
@@ -41,25 +40,24 @@ struct MuonConfig {
 class Muon : public Optimizer {
  public:
   /// Optimizer has the rules of parameters, groups and ranks; a single rank updates a matrix. Betas of a group are for
-  /// AdamW's parameters. Parameter::row_splits are orthogonalized and scaled separately: a qkv weight is three
-  /// matrices. Throws without a matrix to update, or if parts do not fit. If memory runs out during a step, AdamW's
-  /// parameters may have moved.
+  /// AdamW's parameters. Parameter::row_splits are separate matrices: three in a qkv weight. An Error without a matrix,
+  /// or if parts do not fit. If memory runs out in a step, AdamW's parameters may have moved.
   explicit Muon(std::vector<Parameter>, MuonConfig = {}, std::vector<ParameterGroup> = {},
                 const std::shared_ptr<Communicator>& = nullptr);
   const MuonConfig& config() const { return config_; }
-  std::vector<std::string> matrices() const;  ///< the parameters that AdamW does not update
+  std::vector<std::string> matrices() const;  ///< parameters except AdamW's
 
  private:
   struct Matrix {
-    Tensor momentum;  // empty: another rank owns it
-    Dims rows;        // of its parts; empty: AdamW updates it
+    Tensor momentum;  // empty: another rank's
+    Dims rows;        // rows of parts; empty: AdamW's
     SgdOverrides own;
   };
   void update(const Step&) override;
   Tensor direction(const Matrix&, const Tensor& ahead) const;
   MuonConfig config_;
   detail::AdamWMoments adamw_;
-  std::vector<Matrix> matrices_;  // by entry
+  std::vector<Matrix> matrices_;  // index: entry
 };
 
 /// Approximates the matrix nearest to x (rows, columns) with equal singular values: the result's are between about 0.7

@@ -13,9 +13,9 @@
 
 namespace tg {
 namespace {
-constexpr int64_t kMostSteps = int64_t(1) << 53;  // so that counting cannot overflow
+constexpr int64_t kMostSteps = int64_t(1) << 53;  // counting cannot overflow
 
-// The tensor `name` of `state`, shaped like the parameter `like`, or an Error.
+// Tensor `name`, shaped like `like`, or an Error.
 Tensor loaded(std::string_view op, const StateDict& state, const std::string& name, const Tensor& like) {
   const auto it = state.find(name);
   TG_CHECK(it != state.end() && it->second, value,
@@ -226,7 +226,7 @@ void Optimizer::load_state(const StateDict& state, int64_t steps) {
     Tensor t = loaded(op_, state, name, entries_[s.entry].w);
     if (partition_ && !partition_->is_whole(s.entry)) {
       const Shard p = partition_->part(s.entry);
-      // The concat copies: a view would keep the whole tensor alive.
+      // concat copies: a view would keep the whole tensor.
       t = concat({slice(reshape(t, {t.numel()}), 0, p.first, p.first + p.n)});
     }
     values.push_back(s.t ? t.to(s.t.dtype()).to(s.t.device()).contiguous() : t);

@@ -19,7 +19,7 @@
 
 namespace tg {
 
-/// Overrides for parameters by name. Unset fields fall back to the optimiser's config.
+/// Overrides for parameters by name. Unset fields: the optimiser's.
 struct ParameterGroup {
   std::string pattern;  ///< glob_matches() of names: "*.bias", "h.0.*", "wte.weight"
   /// A factor of the optimiser's learning rate, also after set_lr().
@@ -33,14 +33,14 @@ struct ParameterGroup {
 /// Treatment of parameters that backward() did not reach.
 enum class MissingGrad {
   error,  ///< an Error names the first
-  /// They keep their values and state; the step count, which corrects AdamW's moments, still grows.
+  /// Keeps values and state; the step count grows.
   skip,
   /// A zero gradient: weights still decay and move by momentum.
   zero
 };
 /// Options of Optimizer::step().
 struct StepOptions {
-  /// The maximum global gradient norm; 0 means no clipping.
+  /// Maximum global gradient norm; 0: no clipping.
   double clip_norm = 0;
   /// global_norm() of all gradients, if known. If empty, it is computed only for clipping.
   Tensor norm = {};
@@ -48,15 +48,14 @@ struct StepOptions {
 };
 
 namespace detail {
-// A step of some entries of an optimiser. A norm, if set, clips.
+// A step of some entries; a norm clips.
 struct OptimizerStep {
   std::vector<size_t> which = {};
   std::vector<Tensor> w = {}, low = {}, grads = {};
-  std::vector<int64_t> first = {};  // this rank's first element of each; empty unless sharded
+  std::vector<int64_t> first = {};  // this rank's first element; empty unless sharded
   Tensor norm = {};
   double max_norm = 0;
 
-  // Adds entry k of a step.
   void add(const OptimizerStep& s, size_t k) {
     which.push_back(s.which[k]), w.push_back(s.w[k]), low.push_back(s.low[k]), grads.push_back(s.grads[k]);
     if (!s.first.empty()) first.push_back(s.first[k]);
@@ -77,7 +76,7 @@ class Optimizer {
   /// empty unless passed. Throws, changing nothing, if no parameter was reached, or if one was not and
   /// StepOptions::missing_grad forbids that.
   Tensor step(const GradMap&, StepOptions = {});
-  /// Sets the learning rate of later steps, also inside compiled functions. It is finite and at least 0.
+  /// Sets later steps' learning rate, also in compiled functions: finite, at least 0.
   void set_lr(double);
   /// Uncounts the last step, if a non-finite norm made it change nothing.
   void uncount_step();
@@ -91,11 +90,10 @@ class Optimizer {
   StateDict state() const;
   /// The layouts of state(), by name.
   std::map<std::string, Layout> state_layouts() const;
-  /// Restores a state() of `steps` steps with any number of ranks; each rank passes all of it. Other floating
-  /// dtypes round to nearest. All or nothing: an Error names the first tensor that is missing, unknown or of another
-  /// shape.
+  /// Restores a state() of `steps` steps of any number of ranks; each rank passes all. Other floating dtypes round to
+  /// nearest. All or nothing: an Error names the first tensor that is missing, unknown or of another shape.
   void load_state(const StateDict&, int64_t steps);
-  /// The shards of all ranks; null unless it is sharded.
+  /// All ranks' shards; null unless sharded.
   const Partition* partition() const { return partition_.get(); }
 
  protected:
@@ -107,10 +105,10 @@ class Optimizer {
     Tensor low;       // Parameter::low
     ParameterGroup own;
   };
-  using Step = detail::OptimizerStep;  ///< of some entries
+  using Step = detail::OptimizerStep;  ///< step of some entries
   /// The parameters require gradients, are f32 or f64 (AdamW's may be split), and are on one device. The first group
-  /// whose pattern matches counts. `name` opens messages. If whole(p), one rank alone updates p. Throws if a parameter
-  /// or group is wrong, or a group is empty.
+  /// whose pattern matches counts. `name` opens messages. If whole(p), one rank updates p. An Error for a wrong
+  /// parameter or group, or an empty group.
   Optimizer(std::string_view name, std::vector<Parameter>, double lr, std::span<const ParameterGroup>,
             const std::shared_ptr<Communicator>&, const std::function<bool(const Parameter&)>& whole = {});
   Optimizer(const Optimizer&) = default;
@@ -124,17 +122,17 @@ class Optimizer {
   Tensor new_state(size_t entry, std::string_view what, std::optional<DType> = {});
   const std::vector<Entry>& entries() const { return entries_; }
   const Ref<OptimizerClock>& clock() const { return clock_; }
-  /// The entries that backward() reached, and others as MissingGrad says. Throws if there are none.
+  /// Entries that backward() reached, others per MissingGrad. An Error if none.
   Step reached(const GradMap&, MissingGrad) const;
   /// An entry's decay: its group's, else `decay` for a matrix or if decay_all, else 0.
   double decay_of(size_t entry, double decay, bool decay_all) const;
-  /// Throws for a group that sets betas but has no member with has(i).
+  /// An Error for a group with betas but no member with has(i).
   void check_betas(const std::function<bool(size_t)>& has) const;
 
  private:
   struct State {
     size_t entry;
-    Tensor t;  // may be empty if another rank owns it
+    Tensor t;  // empty if another rank's
     DType dtype;
   };
   std::string op_;
@@ -146,12 +144,11 @@ class Optimizer {
 };
 
 namespace detail {
-// global_norm() from square_sums() of this many bytes each: a plan runs them as soon as their gradients exist.
+// global_norm() from square_sums() of `bytes` each, which run once their gradients exist.
 Tensor norm_in_parts(Inputs grads, int64_t bytes = 32 << 20);
-// Throws unless x is finite and at least 0, or in [0, 1).
+// An Error unless x is finite and >= 0, or in [0, 1).
 void check_rate(std::string_view op, std::string_view name, double);
 void check_fraction(std::string_view op, std::string_view name, double);
-// The configuration, after its validate().
 template <class Config> const Config& valid(const Config& c) {
   c.validate();
   return c;

@@ -15,7 +15,6 @@ constexpr int64_t kSegment = op::SquareSums::kSegment;
 constexpr int64_t kBucket = (25 << 20) / 4, kSegmentsOfRank = 4;  // elements per bucket; minimum chunks per rank in it
 int64_t segments_of(int64_t n) { return (n + kSegment - 1) / kSegment; }
 
-// The allowed cuts nearest to equal shards.
 ShardOffsets balanced(const std::vector<int64_t>& at, int ranks) {
   ShardOffsets cuts = {0};
   for (int r = 1; r < ranks; ++r) {
@@ -79,7 +78,7 @@ Tensor Partition::norm(const GradMap& sums) const {
     wide |= owned.back().dtype() == DType::f64;
   }
   const Tensor squares = square_sums(owned);
-  // This rank's square sums at their offsets in the row of all ranks; zeros elsewhere.
+  // This rank's square sums in the row of all; else zeros.
   std::vector<Tensor> row;
   int64_t done = 0;
   const auto add_zeros = [&](int64_t n) {
@@ -92,13 +91,13 @@ Tensor Partition::norm(const GradMap& sums) const {
     done += mine;
   }
   const Tensor all = row.empty() ? squares : concat(row);
-  // Other ranks add zeros, so the all-reduce returns the owner's values exactly.
+  // Other ranks add zeros: exactly the owner's values.
   return norm_of_square_sums(all_reduce({&all, 1}, comm_)[0], wide ? DType::f64 : DType::f32);
 }
 void Partition::gather_parameters() const {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     std::vector<Tensor> w, low;
-    ShardOffsets cuts(cuts_[b].size());  // of the low bits
+    ShardOffsets cuts(cuts_[b].size());  // low bits' cuts
     for (size_t i = buckets_[b].first; i < buckets_[b].last; ++i) {
       w.push_back(parameters_[i].tensor);
       if (!parameters_[i].low) continue;

@@ -18,15 +18,14 @@ namespace tg {
 struct GradientBucket {
   size_t first, last;
 };
-/// The parameters in order, in buckets of at least 25 MiB of f32 and four chunks of square_sums() per rank. The last
-/// bucket has the rest.
+/// The parameters in order, in buckets of at least 25 MiB of f32 and four chunks of square_sums() per rank.
 std::vector<GradientBucket> gradient_buckets(std::span<const Parameter>, int ranks);
 
-/// A bucket's parameters form one row of elements, sharded over the ranks. Shards start at chunks of square_sums(), so
-/// that the norm of all gradients has the same bits with any number of ranks. All ranks call its functions together.
+/// A bucket's elements, sharded over ranks at chunks of square_sums(): the gradient norm has the same bits for any
+/// number of ranks. All ranks call its functions together.
 class Partition {
  public:
-  /// whole[i]: one rank owns parameter i, as Muon needs for matrices.
+  /// whole[i]: one rank owns parameter i (Muon's matrices).
   Partition(std::vector<Parameter>, std::vector<bool> whole, std::shared_ptr<Communicator>);
 
   /// The shard of parameter i on `rank`; default: this rank.
@@ -36,12 +35,11 @@ class Partition {
   /// @}
   bool is_whole(size_t i) const { return whole_[i]; }
 
-  /// Starts the reduce-scatter of a bucket's gradients: (n) sums for this rank's n elements of each parameter; n may be
-  /// 0. GradientReducer (models/train/reduce.h) calls it.
+  /// Starts the reduce-scatter of a bucket: (n) sums for this rank's n elements of each parameter; n may be 0.
   PendingSums start_reduce(size_t bucket, Inputs grads) const;
-  /// The norm of all gradients from these sums: bits of global_norm() of the sums.
+  /// The gradients' norm: bits of global_norm() of the sums.
   Tensor norm(const GradMap& sums) const;
-  /// All ranks receive the updated elements from their owners.
+  /// All ranks receive updated elements.
   void gather_parameters() const;
   /// Gathers parameter i to the host of rank 0; empty on other ranks.
   Tensor gather_to_first(size_t i, const Tensor& owned) const;
@@ -51,13 +49,13 @@ class Partition {
   std::vector<bool> whole_;
   std::shared_ptr<Communicator> comm_;
   std::vector<GradientBucket> buckets_;
-  std::vector<ShardOffsets> cuts_;  // one per bucket
-  std::vector<size_t> bucket_of_;   // one per parameter
-  std::vector<int64_t> begin_;      // offset of each parameter in its bucket's row
+  std::vector<ShardOffsets> cuts_;  // index: bucket
+  std::vector<size_t> bucket_of_;   // index: parameter
+  std::vector<int64_t> begin_;      // parameters' offsets in their bucket
   struct Segments {
-    int64_t before, mine, after;  // on lower ranks, this one, higher ones
+    int64_t before, mine, after;  // elements on lower ranks, this one, higher ones
   };
-  std::vector<Segments> segments_;  // one per bucket
+  std::vector<Segments> segments_;  // index: bucket
 };
 
 }  // namespace tg

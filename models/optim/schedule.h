@@ -17,15 +17,15 @@ template <> inline constexpr EnumNames<2> kEnumNames<ScheduleKind>{"schedule", {
 struct Schedule {
   ScheduleKind kind = ScheduleKind::cosine;
   double lr = 3e-4;    ///< reached after the warm-up
-  double min_lr = 0;   ///< cosine: the rate at its end
-  int64_t warmup = 0;  ///< number of steps before lr is reached
-  int64_t total = 0;   ///< cosine: min_lr is reached at this step
+  double min_lr = 0;   ///< cosine: final rate
+  int64_t warmup = 0;  ///< steps before lr
+  int64_t total = 0;   ///< cosine: step of min_lr
 
   /// The rate of a step, counted from 0. Warm-up: lr (step + 1) / (warmup + 1). Then constant: lr; cosine: min_lr + (lr
   /// - min_lr) (1 + cos(pi (step - warmup) / (total - warmup))) / 2, and min_lr from step `total` on.
   double at(int64_t step) const;
-  /// Throws an Error that names the first wrong field: rates are finite and at least 0, warmup is at least 0, and a
-  /// cosine needs min_lr <= lr and warmup <= total. at() calls it.
+  /// An Error names the first wrong field: rates are finite and at least 0, warmup is at least 0; cosine needs min_lr
+  /// <= lr and warmup <= total. at() calls it.
   void validate() const;
 };
 

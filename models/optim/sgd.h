@@ -9,13 +9,13 @@ namespace tg {
 /// The settings of an Sgd.
 struct SgdConfig {
   double lr = 1e-2;
-  double momentum = 0;  ///< fraction of the buffer kept, in [0, 1); 0: no buffers
+  double momentum = 0;  ///< kept buffer fraction, [0, 1); 0: no buffers
   /// Fraction of a gradient kept out of the buffer, except for the first; in [0, 1).
   double dampening = 0;
   /// Added to the gradient, for parameters with two or more dimensions.
   double weight_decay = 0;
   bool decay_all = false;
-  bool nesterov = false;         ///< the step looks ahead; needs momentum above 0 and dampening 0
+  bool nesterov = false;         ///< looks ahead; needs momentum > 0, dampening 0
   bool skip_non_finite = false;  ///< see SgdOptions
 
   /// Throws an Error that names the first wrong field.
@@ -36,7 +36,7 @@ class Sgd : public Optimizer {
  private:
   void update(const Step&) override;
   SgdConfig config_;
-  std::vector<Tensor> buffers_;  // by entry; empty without momentum
+  std::vector<Tensor> buffers_;  // index: entry; empty without momentum
   std::vector<SgdOverrides> own_;
 };
 

@@ -13,7 +13,7 @@
 namespace tg {
 namespace {
 
-// Encodes parts of a text on the CPU backend's number of threads. Passes on ids in order.
+// Encodes parts of a text on num_threads() threads; ids are in order.
 class Encoder {
  public:
   Encoder(const detail::BpeParts& parts, const Tokenizer::Take& take) : parts_(parts), take_(take) {}
@@ -25,9 +25,9 @@ class Encoder {
     bytes_ += sizeof(Part);
     if (bytes_ >= kPart * kParts) run();
   }
-  // Stores a text for add() until the next keep() of this level.
+  // Keeps a text for add() until this level's next keep().
   std::string_view keep(std::string text, size_t level) { return kept_[level].emplace_back(std::move(text)); }
-  // `begins`: the document starts here. The text must live until run().
+  // `begins`: starts a document. The text must live until run().
   void add(std::string_view text, bool begins) {
     while (!text.empty()) {
       last_ = -1;
@@ -51,7 +51,7 @@ class Encoder {
       try {
         for (size_t k = 1; k < threads; ++k) others.emplace_back([&, k] { work(*memories_[k]); });
       } catch (const std::system_error&) {
-        // The system has no more threads: the existing ones do all work.
+        // Without more threads the existing ones do all.
       }
       work(*memories_[0]);
     }
@@ -80,7 +80,7 @@ class Encoder {
   };
   void encode(Part& part, detail::BpeMemory& memory) const {
     if (part.text.empty()) return;
-    std::vector<int32_t> ids;  // apart from other threads
+    std::vector<int32_t> ids;  // apart from other threads' ids
     try {
       detail::cut(parts_.cuts, part.text, part.begins,
                   [&](std::span<const std::string_view> pre_tokens) { parts_.model.encode(pre_tokens, memory, ids); });
@@ -94,7 +94,7 @@ class Encoder {
   std::vector<Part> open_;
   size_t bytes_ = 0;
   int32_t last_ = -1;
-  std::deque<std::string> kept_[2];  // texts in open_, and the current one
+  std::deque<std::string> kept_[2];  // texts in open_, current one
   std::vector<std::unique_ptr<detail::BpeMemory>> memories_;
 };
 std::string without(std::string_view text, std::string_view dropped) {
@@ -103,9 +103,8 @@ std::string without(std::string_view text, std::string_view dropped) {
     kept += text.substr(0, at);
   return kept.append(text);
 }
-// Adds the ids of a document.
 void encode_one(const detail::BpeParts& p, std::string_view text, EncodeOptions options, Encoder& out) {
-  // Finds added tokens in `part`. plain(text, whether it starts the part) takes the rest.
+  // Finds added tokens; plain(text, starts the part) takes the rest.
   const auto find = [&](const detail::AddedTokens& tokens, std::string_view part, const auto& plain) {
     tokens.find(part, options.parse_special, [&](size_t begin, size_t end, const detail::AddedToken* token) {
       if (token)

@@ -55,7 +55,7 @@ namespace {
 using detail::added_token, detail::as_characters, detail::byte_level_json;
 using detail::kGpt2Pattern, detail::kQwen2Pattern;
 
-// Skips empty lines. Numbers count from 1.
+// Skips empty lines; numbers from 1.
 template <class F> void for_each_line(std::string_view text, F f) {
   for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -69,7 +69,6 @@ template <class F> void for_each_line(std::string_view text, F f) {
   detail::fail(Error::Kind::value, fmt::format("[tokenizer] {}, line {}: {} Restore the file.", source, number, rule));
 }
 
-// The number in decimal digits, or -1.
 int64_t number_of(std::string_view digits) {
   int64_t number = -1;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
@@ -109,7 +108,7 @@ Json json_of_vocab(Json vocabulary, Json merges, std::string_view pattern) {
   return json;
 }
 
-// The JSON object in a file of a folder, or an empty one.
+// A file's JSON object, or an empty one.
 Json object_in(const std::string& folder, const char* name) {
   const std::string path = folder + "/" + name;
   if (!detail::path_exists(path)) return Json::object();
@@ -118,7 +117,7 @@ Json object_in(const std::string& folder, const char* name) {
   return json;
 }
 
-// Whether Python takes it as true.
+// Python's truth.
 bool is_on(const Json& x) { return !x.is_blank() && x != Json(false) && x != Json(0); }
 
 // A text or an object with "content".
@@ -141,7 +140,7 @@ template <class F> void each_special(const Json& config, F f) {
       f(t);  // a list has no text
   }
 }
-// Gives tokens without an id that of the vocabulary, or the next one.
+// Tokens without an id get the vocabulary's, or the next one.
 void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
   std::map<std::string, Json*> open;
   for (Json& t : tokens)
@@ -162,7 +161,7 @@ void number_tokens(std::vector<Json>& tokens, const Json& tokenizer) {
     if (t["id"].is_null()) t["id"] = next++;
 }
 
-// Adds the tokens of a folder's other files to its tokenizer.json, like transformers. Returns whether there were any.
+// Adds tokens of other files to tokenizer.json, like transformers. Whether there were any.
 bool add_tokens(const std::string& folder, const Json& config, const Json& added, Json& tokenizer) {
   std::set<std::string> known, special;
   std::vector<Json> tokens;
@@ -195,7 +194,7 @@ bool add_tokens(const std::string& folder, const Json& config, const Json& added
   return !tokens.empty();
 }
 
-// The class that transformers 5 takes, without "Fast".
+// transformers 5's class, without "Fast".
 std::string class_of(const std::string& folder, const Json& config) {
   const std::string file = folder + "/config.json";
   const Json model = detail::path_exists(file) ? json_or_null(MappedFile(file).text()) : Json();
@@ -208,13 +207,12 @@ std::string class_of(const std::string& folder, const Json& config) {
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   return name;
 }
-// The pre-tokenizer that these classes build.
 Json steps_of(bool qwen, bool prefixed) {
   const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", prefixed}, {"trim_offsets", true}, {"use_regex", !qwen}};
   if (!qwen) return bytes;
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({detail::split_json(kQwen2Pattern), bytes})}};
 }
-// Follows add_prefix_space of a class in place of tokenizer.json. Returns whether it differed.
+// Follows a class's add_prefix_space in place of tokenizer.json. Whether it differed.
 bool follow_prefix(const std::string& folder, const Json& config, Json& tokenizer) {
   const std::string type = class_of(folder, config);
   const std::string steps = text_of(tokenizer.member("pre_tokenizer")) + text_of(tokenizer.member("normalizer"));
@@ -231,7 +229,7 @@ bool follow_prefix(const std::string& folder, const Json& config, Json& tokenize
   return true;
 }
 
-// The tokenizer.json for vocab.json and merges.txt, by the class.
+// tokenizer.json for vocab.json and merges.txt, by class.
 Json json_of_vocab(const std::string& folder, const Json& config) {
   std::string type = class_of(folder, config);
   if (type.empty()) type = "GPT2Tokenizer";
@@ -275,14 +273,14 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   Json merges = Json::array();
   std::map<std::string, int64_t> ids;
   constexpr size_t kLongest = 1024;
-  size_t room = 64 * ranks.size() + (1 << 20);  // for the texts of merges
+  size_t room = 64 * ranks.size() + (1 << 20);  // room for merges' texts
   for (const auto& [rank, bytes] : tokens) {
     TG_CHECK(ids.emplace(as_characters(bytes), rank).second, value,
              "[tokenizer] {}: the token of rank {} comes twice. Restore the file.", source, rank);
     TG_CHECK(bytes.size() <= kLongest, value,
              "[tokenizer] {}: the token of rank {} has {} bytes, and may have {}. Take another tokenizer.", source,
              rank, bytes.size(), kLongest);
-    // tiktoken ranks the merged token, so every split into two tokens is a rule.
+    // tiktoken ranks the merged token: every split in two is a rule.
     for (size_t cut = 1; cut < bytes.size(); ++cut) {
       const std::string_view left = std::string_view(bytes).substr(0, cut), right = std::string_view(bytes).substr(cut);
       if (!known.contains(left) || !known.contains(right)) continue;
@@ -297,7 +295,7 @@ BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view p
   return from_json(text_of(byte_level_json(Json(ids), std::move(merges), splits, true)), source);
 }
 
-// Names the right path in place of another file of a tokenizer.
+// The right path instead of another tokenizer file.
 static std::string way_out_of(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
@@ -324,7 +322,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
            "transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
            path);
   Json config = object_in(path, "tokenizer_config.json"), added = Json::object();
-  if (!config.contains("added_tokens_decoder")) {  // else transformers 5 does not read the other two files
+  if (!config.contains("added_tokens_decoder")) {  // otherwise transformers 5 ignores the other two files
     added = object_in(path, "added_tokens.json");
     const Json map = object_in(path, "special_tokens_map.json");
     for (const auto& [key, x] : map.items())
@@ -334,7 +332,7 @@ BpeTokenizer read_tokenizer(const std::string& path, std::string_view pattern) {
   std::vector<const char*> unread = {"split_special_tokens",
                                      "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"};
   if (!whole)
-    unread.insert(unread.end(), {"add_bos_token", "add_eos_token", "vocab", "merges"});  // else the file has them
+    unread.insert(unread.end(), {"add_bos_token", "add_eos_token", "vocab", "merges"});  // otherwise the file has them
   for (const char* key : unread)
     TG_CHECK(!is_on(config.member(key)), value,
              "[tokenizer] {}/tokenizer_config.json sets {}, which changes ids or texts and is not supported. {}", path,

@@ -65,7 +65,7 @@ void Joiner::set(size_t place, uint32_t rank) {
     const size_t block = levels_[level - 1] + place / 16 * 16;
     place /= 16;
     uint64_t& up = lowest_[levels_[level] + place];
-    if (now > up && before != up) return;  // neither was nor is the lowest
+    if (now > up && before != up) return;  // neither was nor is lowest
     if (now > up) now = lowest_of(&lowest_[block]);
     before = std::exchange(up, now);
   }
@@ -215,7 +215,7 @@ void BpeModel::look_at_bytes() {
 void BpeModel::add(std::string_view text, int32_t id, Joiner& joiner) {
   if (text.empty()) return;
   for (size_t i = 1; i < text.size(); ++i) within_[size_t(uint8_t(text[i - 1])) << 8 | uint8_t(text[i])] = true;
-  // Merged byte tokens stand for other text than their names, so no position is safe to split.
+  // Merged byte tokens are other text than their names: no safe split.
   if (!byte_level && text.size() != 6 && text.find("<0x") != text.npos) within_.assign(within_.size(), true);
   const bool is_character = !byte_level && first_of(text).length == text.size();
   if (!ignore_merges && !is_character) {
@@ -238,7 +238,7 @@ size_t BpeModel::split_from(std::string_view pre_token, size_t at) const {
 }
 
 void BpeModel::encode(std::span<const std::string_view> pre_tokens, BpeMemory& memory, std::vector<int32_t>& to) const {
-  constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes that are worth caching, and cache entries
+  constexpr size_t kLongest = 64, kMost = 1 << 16;  // bytes worth caching; cache entries
   constexpr size_t kPart = 1 << 14;                 // bytes merged at once
   auto& keys = memory.keys;
   for (; !pre_tokens.empty(); pre_tokens = pre_tokens.subspan(std::min(pre_tokens.size(), keys.size()))) {
@@ -252,7 +252,7 @@ void BpeModel::encode(std::span<const std::string_view> pre_tokens, BpeMemory& m
       if (memory.known.find(key, to)) continue;
       const size_t begin = to.size();
       if (!whole.find(key, to)) {
-        // Splits long pre-tokens, because merging needs 20 bytes of memory per byte.
+        // Merging needs 20 bytes per byte: splits long pre-tokens.
         std::string_view rest = key.pre_token;
         for (size_t end; rest.size() > kPart; rest.remove_prefix(end))
           join_characters(rest.substr(0, end = split_from(rest, kPart)), memory.joiner, to);

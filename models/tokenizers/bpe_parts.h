@@ -1,4 +1,4 @@
-// BPE merges, from a pre-token to ids, and a parsed tokenizer.json. Internal.
+// BPE merges of pre-tokens, and a parsed tokenizer.json.
 #pragma once
 #include <tapegrad/models/tokenizers/pipeline.h>
 
@@ -14,7 +14,7 @@ namespace tg {
 class Json;
 namespace detail {
 
-// Maps a pair of ids to the rank and id of its merge.
+// Pair of ids -> rank and id of its merge.
 class MergeTable {
  public:
   static constexpr uint32_t kNone = uint32_t(-1);
@@ -29,11 +29,11 @@ class MergeTable {
   size_t slot_of(uint64_t pair) const;
   std::vector<uint64_t> filter_;  // Bloom filter, 4 bits per slot; most pairs miss
   std::vector<uint64_t> slots_;   // left, right, rank
-  std::vector<int32_t> ids_;      // by rank
+  std::vector<int32_t> ids_;      // index: rank
   int shift_;
 };
 
-// Key of PreTokenTable. Both words and the size identify up to 16 bytes. Longer pre-tokens have a hash in `first`.
+// Key of PreTokenTable. Up to 16 bytes in both words; longer ones have a hash in `first`.
 struct PreTokenKey {
   static constexpr size_t kWhole = 16;
   PreTokenKey() = default;
@@ -43,10 +43,9 @@ struct PreTokenKey {
   uint64_t first = 0, second = 0, hash = 0;
 };
 
-// Ids of pre-tokens.
 class PreTokenTable {
  public:
-  // Appends the ids, or returns false.
+  // Appends ids, or false.
   bool find(const PreTokenKey&, std::vector<int32_t>& to) const;
   void keep(const PreTokenKey&, std::span<const int32_t> ids);  // new, not empty, below 4 GB
   void prefetch(const PreTokenKey& key) const { __builtin_prefetch(&slots_[key.hash >> shift_]); }
@@ -55,9 +54,9 @@ class PreTokenTable {
 
  private:
   struct Slot {
-    uint64_t first = 0, second = 0;  // of a key; for long ones the offset in texts_
+    uint64_t first = 0, second = 0;  // key; long ones: offset in texts_
     uint32_t bytes = 0;              // 0: the slot is free
-    // Or kMany and an offset in ids_: the number of ids, then the ids.
+    // Or kMany plus an offset in ids_: count, ids.
     uint32_t id = 0;
   };
   static constexpr uint32_t kMany = 1u << 31;
@@ -70,12 +69,12 @@ class PreTokenTable {
   std::vector<int32_t> ids_;
 };
 
-// Merges by lowest rank, leftmost first, with a tree of minima over groups of 16.
+// Merges lowest rank first, leftmost, with a tree of minima over groups of 16.
 class Joiner {
  public:
-  void begin(size_t n);                                               // for n ids; put() their ranks next
-  void put(size_t at, uint32_t rank) { lowest_[at] = of(at, rank); }  // of an id and the next
-  size_t join(const MergeTable&, std::span<int32_t> ids);             // returns the number of ids
+  void begin(size_t n);                                               // n ids; then put() their ranks
+  void put(size_t at, uint32_t rank) { lowest_[at] = of(at, rank); }  // rank of an id and the next
+  size_t join(const MergeTable&, std::span<int32_t> ids);             // returns the ids' count
 
  private:
   static uint64_t of(size_t at, uint32_t rank) {
@@ -83,13 +82,13 @@ class Joiner {
   }
   void set(size_t at, uint32_t rank);
   std::vector<uint64_t> lowest_;         // rank << 32 | position
-  std::vector<size_t> levels_;           // their offsets in lowest_
+  std::vector<size_t> levels_;           // offsets in lowest_
   std::vector<uint32_t> next_, before_;  // linked list of remaining ids
 };
 
-// Per-thread state of encode().
+// encode()'s per-thread state.
 struct BpeMemory {
-  PreTokenTable known;  // cache of earlier pre-tokens
+  PreTokenTable known;  // earlier pre-tokens
   Joiner joiner;
   std::array<PreTokenKey, 32> keys;
 };
@@ -101,19 +100,18 @@ struct BpeModel {
   bool byte_level = false, ignore_merges = false, byte_fallback = false, fuse_unknown = false;
   int32_t unknown = -1;             // -1: none
   std::vector<int32_t> byte_ids{};  // 256 for byte-level and fallback; -1: no token
-  // Merge ranks of byte pairs, if the model is byte-level with a token for each byte.
+  // Byte pairs' merge ranks, if byte-level with all byte tokens.
   std::vector<uint32_t> byte_pairs{};
 
-  // Makes byte_pairs. Then add() all tokens, characters first. Unless merges are ignored, a token that merges cannot
-  // make is never used for a pre-token.
+  // Makes byte_pairs; then add() all tokens, characters first. Tokens that merges cannot make are unused unless merges
+  // are ignored.
   void look_at_bytes();
   void add(std::string_view text, int32_t id, Joiner&);
-  // Appends ids. An Error for a character without an id if there is no unknown token.
+  // Appends ids. An Error for an unknown character without an unknown token.
   void encode(std::span<const std::string_view> pre_tokens, BpeMemory&, std::vector<int32_t>& to) const;
 
  private:
-  // The first position from `at` on that no token crosses, or the end. Encoding both sides separately gives the same
-  // ids.
+  // The first position from `at` on that no token crosses, or the end: both sides encode separately.
   size_t split_from(std::string_view pre_token, size_t at) const;
   void first_ids(std::string_view pre_token, std::vector<int32_t>& to) const;
   void join_characters(std::string_view pre_token, Joiner&, std::vector<int32_t>& to) const;
@@ -130,13 +128,13 @@ struct BpeParts {
   BpeModel model;
   std::vector<Normalization> normalizer;
   std::vector<Cut> cuts;
-  AddedTokens added, added_normalized;  // for the text, and the normalised text
-  std::vector<int32_t> before, after;   // the special tokens around a text
+  AddedTokens added, added_normalized;  // tokens in the text, the normalised text
+  std::vector<int32_t> before, after;   // special tokens around a text
   int32_t end_of_text = -1;             // BpeTokenizer::end_of_text()
   int64_t plain_size = 0;               // BpeTokenizer::plain_vocab_size()
-  TokenIds names;                       // ids of all tokens as spelled in the file
-  std::vector<std::string> texts;       // the decoded text of each id
-  std::string leading;                  // removed once from the front of a decoded text
+  TokenIds names;                       // ids of tokens as spelled in the file
+  std::vector<std::string> texts;       // decoded text by id
+  std::string leading;                  // removed from a decoded text's front
   std::string json;                     // BpeTokenizer::to_json()
 
   int32_t id_of(std::string_view token) const {  // -1: none
@@ -145,16 +143,16 @@ struct BpeParts {
   }
 };
 
-// An Error names `source` and the path in it.
+// An Error names `source` and the path.
 BpeParts read_bpe(const Json&, const std::string& source);
-inline constexpr size_t kTokenizerDepth = 16;  // of a tokenizer.json; a post_processor nests seven deep
+inline constexpr size_t kTokenizerDepth = 16;  // tokenizer.json's; a post_processor nests seven deep
 
-// The character for each byte in byte-level vocabularies; printable bytes stay.
+// Byte-level characters of bytes; printable ones stay.
 const std::array<char32_t, 256>& byte_characters();
-// Bytes of a byte-level token, or false for other characters.
+// A byte-level token's bytes, or false.
 bool bytes_of(std::string_view token, std::string& to);
 std::string as_characters(std::string_view bytes);
-// A byte-level tokenizer.json. An empty pattern does not split.
+// An empty pattern does not split.
 Json byte_level_json(Json vocabulary, Json merges, std::string_view pattern, bool ignore_merges);
 Json added_token(std::string_view content, const Json& id, bool special);
 
@@ -165,7 +163,7 @@ inline constexpr std::string_view kLlama3Pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'
                                                    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// The pattern of gpt2, llama3 or qwen2. Empty for another name.
+// gpt2, llama3 or qwen2; else empty.
 std::string_view pattern_named(std::string_view name);
 
 }  // namespace detail

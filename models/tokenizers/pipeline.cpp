@@ -15,8 +15,7 @@ bool is_space(std::string_view text) {
   static const Regex space(R"(\s)");
   return begins_with(space, text);
 }
-// \w of Unicode's regular expressions: letters, marks, numbers of letters, digits, connectors, joiners, circled and
-// squared letters.
+// \w of Unicode: letters, marks, letter numbers, digits, connectors, joiners, circled and squared letters.
 bool is_word(std::string_view text) {
   static const Regex word(
       "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}_\u200c\u200d\u203f\u2040\u2054\u24b6-\u24e9\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
@@ -43,7 +42,7 @@ class Cutter {
     some_[count_++] = text;
     if (count_ == some_.size()) pass();
   }
-  // Flushes the buffered pre-tokens. Their views must stay valid until this call.
+  // Flushes pre-tokens, whose views are valid until then.
   void pass() {
     if (count_ > 0) take_({some_.data(), count_});
     count_ = 0;
@@ -67,13 +66,12 @@ class Cutter {
   void apply(const std::optional<Split>& c, size_t next, std::string_view text, bool begins) {
     c ? apply(*c, next, text, begins) : run(next, text, begins);
   }
-  // Joins matches and the text between them.
   void apply(const Split& c, size_t next, std::string_view text, bool begins) {
     const auto* const pattern = std::get_if<Regex>(&c.at);
     if (pattern && c.matches == Split::Matches::alone)
       return void(pattern->split(
           text, [&](size_t from, size_t to, bool) { run(next, text.substr(from, to - from), begins && from == 0); }));
-    size_t begin = 0, end = 0;  // may still grow
+    size_t begin = 0, end = 0;  // may grow
     bool last_matched = false;
     const auto end_one = [&] {
       if (end > begin) run(next, text.substr(begin, end - begin), begins && begin == 0);
@@ -148,7 +146,7 @@ void cut(const std::vector<Cut>& cuts, std::string_view text, bool begins, const
 }
 
 size_t part_end(const std::vector<Cut>& cuts, std::string_view text, size_t from) {
-  // Matches of the named patterns and of Digits end after letters, and after digits.
+  // Matches of named patterns and Digits end after letters and after digits.
   static const Regex ends(R"(\p{L}(?=\P{L})|\p{N}(?=\P{N}))");
   for (const Cut& c : cuts) {
     const Regex* plain = plain_pattern(c);
@@ -178,7 +176,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     shorter_.push_back(shorter);
   }
 }
-// Only the last token not after the text, or one of its prefixes, can match.
+// Only the last token not after the text, or its prefixes, can match.
 const AddedToken* AddedTokens::at(std::string_view text) const {
   const Group& group = by_first_byte_[uint8_t(text[0])];
   if (!text.starts_with(group.prefix)) return nullptr;

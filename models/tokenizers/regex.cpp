@@ -12,8 +12,8 @@
 namespace tg::detail {
 namespace {
 
-constexpr uint32_t kTogether = 4;  // matches of a call: to enter PCRE2 takes as long as to match a word
-// The state of a thread, for its matches.
+constexpr uint32_t kTogether = 4;  // matches per call: entering PCRE2 costs as much as a word
+// A thread's state.
 struct RegexScratch {
   std::shared_ptr<pcre2_match_data> data{pcre2_match_data_create(1 + kTogether, nullptr), pcre2_match_data_free};
   std::shared_ptr<pcre2_match_context> context{pcre2_match_context_create(nullptr), pcre2_match_context_free};
@@ -29,7 +29,7 @@ constexpr std::string_view kClasses[] = {"L",  "M",  "N",  "P",  "S",  "Lu", "Ll
 
 }  // namespace
 
-// Writes a pattern in PCRE2's syntax.
+// Writes PCRE2 syntax.
 class RegexReader {
  public:
   RegexReader(std::string_view pattern, bool whole) : text_(pattern), whole_(whole) {}
@@ -81,7 +81,7 @@ class RegexReader {
     if (!in_class_) fold(text_[at_]);
     take(text_.substr(at_, c.length));
   }
-  // Oniguruma also matches one character for two letters, such as U+00DF for ss. '.' stands for any.
+  // Oniguruma also matches one character for two letters, such as U+00DF for ss. '.': any.
   void fold(char next) {
     const auto is = [](char c, std::string_view any) { return c == '.' || any.find(c) != any.npos; };
     const char before = std::exchange(before_, next);
@@ -102,8 +102,8 @@ class RegexReader {
         fail_at(begin, fmt::format("the unknown class '{}'", name));
       if (groups_.back().first && name != "Nd") fail_at(begin, "a class inside of (?i:");
       at_ = end + 1;
-      to_ += fmt::format("{}{{{}{}}}", e, name == "Han" ? "sc:" : "", name);  // not Script_Extensions
-      if (name == "L" && e == 'p' && !in_class_) to_.replace(to_.size() - 5, 5, R"([A-Za-z\p{L}])");  // faster
+      to_ += fmt::format("{}{{{}{}}}", e, name == "Han" ? "sc:" : "", name);  // \p{} means Script_Extensions without it
+      if (name == "L" && e == 'p' && !in_class_) to_.replace(to_.size() - 5, 5, R"([A-Za-z\p{L}])");
     } else {
       const bool letter = (e >= 'a' && e <= 'z') || (e >= 'A' && e <= 'Z') || (e >= '0' && e <= '9');
       if ((letter && !next_is("drnt")) || e < ' ' || e > '~') fail_at(begin, "an unknown escape");
@@ -118,7 +118,7 @@ class RegexReader {
     if (take(")")) {
       if (groups_.size() == 1) fail_at(begin, "a ')' without its '('");
       groups_.pop_back();
-      after_atom_ = true, before_ = '.';  // any alternative
+      after_atom_ = true, before_ = '.';
       return;
     }
     take("(");
@@ -141,7 +141,7 @@ class RegexReader {
       if (!digits()) fail_at(at_, "a count that is no number");
       if (take(",")) digits();
       if (!take("}")) fail_at(at_, "a count without its '}'");
-      // Oniguruma repeats once more; Perl and PCRE2 are possessive.
+      // Oniguruma repeats; Perl and PCRE2 are possessive.
       if (next_is("+")) fail_at(at_, "a '+' after a count, which means different things to different programs,");
     }
     if (!take("+") && whole_) take("?");
@@ -152,10 +152,10 @@ class RegexReader {
   bool whole_;
   size_t at_ = 0;
   std::string to_;
-  std::vector<size_t> origins_;                   // in the pattern, of each byte of to_
-  std::vector<std::pair<bool, char>> groups_{1};  // whether they fold, and before_
+  std::vector<size_t> origins_;                   // pattern offsets of to_'s bytes
+  std::vector<std::pair<bool, char>> groups_{1};  // fold, before_
   bool in_class_ = false, after_atom_ = false;
-  char before_ = 0;  // the character before this part
+  char before_ = 0;  // character before this part
 };
 
 namespace {
@@ -200,7 +200,7 @@ Regex::Program Regex::compiled(const std::string& pcre, uint32_t options, const 
   return {code, pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0};
 }
 
-// The number of groups and 1, or a code of PCRE2.
+// Groups plus 1, or PCRE2's code.
 int Regex::match(const Program& p, std::string_view text, uint32_t options) {
   const RegexScratch& s = regex_scratch;
   pcre2_set_match_limit(s.context.get(), uint32_t(std::min<size_t>(1'000'000 + 64 * text.size(), UINT32_MAX)));
@@ -214,9 +214,9 @@ int Regex::match(const Program& p, std::string_view text, uint32_t options) {
 bool Regex::matches_whole(std::string_view text) const { return invalid_bytes(text) == 0 && match(one_, text, 0) >= 0; }
 
 size_t Regex::split(std::string_view text, const Take& take, size_t stop) const {
-  constexpr size_t kWindow = 256;  // a match that may need more is tried again, alone, then in a larger one
+  constexpr size_t kWindow = 256;  // a match at the end is retried alone, then in a larger window
   size_t begin = 0, at = 0, window = kWindow, valid = 0, budget = 1'000'000 + 64 * text.size();
-  bool ends = false;  // the text, or its valid part, ends at `valid`
+  bool ends = false;  // the text or its valid part ends at `valid`
   bool alone = false;
   const size_t* const found = pcre2_get_ovector_pointer(regex_scratch.data.get());
   const auto pass = [&](size_t end, bool matched) {
@@ -229,7 +229,7 @@ size_t Regex::split(std::string_view text, const Take& take, size_t stop) const 
       valid = valid_end(text, valid, wanted);
       ends = valid < wanted || valid == text.size();
     }
-    if (at == valid) {  // no UTF-8
+    if (at == valid) {  // invalid UTF-8
       at = ++valid, ends = false;
       continue;
     }

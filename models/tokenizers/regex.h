@@ -1,4 +1,4 @@
-// Regular expressions over UTF-8, by PCRE2. Internal.
+// Regular expressions over UTF-8, by PCRE2.
 #pragma once
 #include <functional>
 #include <memory>
@@ -13,27 +13,27 @@ namespace tg::detail {
 // Oniguruma and Python read it differently. No match or lookahead has an invalid byte.
 class Regex {
  public:
-  // Use::split: an Error if the pattern can match nothing.
+  // Use::split: an Error if the pattern matches "".
   enum class Use { split, whole };
   explicit Regex(std::string_view pattern, Use use = Use::split);
   const std::string& text() const { return text_; }
 
-  // Takes bytes [begin, end) of a text and whether they match.
+  // Bytes [begin, end) and whether they match.
   using Take = std::function<void(size_t begin, size_t end, bool matched)>;
-  // Passes on matches and the text between them, in order, up to the first match that ends at `stop` or later. Returns
-  // its end, or the size of the text. An Error for patterns that backtrack too much.
+  // Passes matches and text between them up to the first match that ends at or after `stop`. Returns its end, or the
+  // text's size. An Error for patterns that backtrack too much.
   size_t split(std::string_view text, const Take& take, size_t stop = std::string_view::npos) const;
   bool matches_whole(std::string_view text) const;  // false for invalid UTF-8
 
  private:
   struct Program {
     std::shared_ptr<const void> code;
-    bool is_compiled = false;  // to machine code
+    bool is_compiled = false;  // compiled to machine code
   };
   Program compiled(const std::string& pcre, uint32_t options, const class RegexReader&) const;
   static int match(const Program&, std::string_view text, uint32_t options);
   std::string text_;
-  Program one_, several_;  // for one match, and for some adjacent ones, a group each
+  Program one_, several_;  // one match; adjacent ones, a group each
 };
 
 }  // namespace tg::detail

@@ -17,7 +17,6 @@ using detail::first_of;
 
 constexpr std::string_view kBytes = "bytes", kCharacters = "characters";
 
-// Calls f(code point, text, offset).
 template <class F> void for_each_character(std::string_view text, F f) {
   for (size_t at = 0; at < text.size();) {
     const detail::Utf8 c = first_of(text.substr(at));
@@ -29,12 +28,12 @@ template <class F> void for_each_character(std::string_view text, F f) {
     at += c.length;
   }
 }
-// "'#' U+0023", or only the number if unprintable.
+// "'#' U+0023", or only the number.
 std::string named(char32_t code, std::string_view character) {
   const bool printable = code >= 0x20 && (code < 0x7F || code >= 0xA0);
   return fmt::format("{}U+{:04X}", printable ? fmt::format("'{}' ", character) : "", uint32_t(code));
 }
-// Passes the ids that f(add) adds in chunks.
+// Passes f(add)'s ids in chunks.
 template <class F> void in_pieces(const Tokenizer::Take& take, F f) {
   constexpr size_t kMost = 1 << 13;
   std::vector<int64_t> ids;
@@ -161,7 +160,7 @@ void CharTokenizer::encode(std::string_view text, EncodeOptions, const Take& tak
 KnownText CharTokenizer::known(std::string_view text) const {
   constexpr size_t kNamed = 5;
   KnownText known;
-  std::vector<char32_t> unknown;  // up to one more than are named
+  std::vector<char32_t> unknown;  // one more than named
   for_each_character(text, [&](char32_t code, std::string_view character, size_t) {
     ++known.characters;
     if (id_of(code) >= 0) {

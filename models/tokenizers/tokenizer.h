@@ -15,20 +15,20 @@ namespace tg {
 
 /// The part of a text that a tokenizer can encode.
 struct KnownText {
-  std::string text;        ///< without unknown characters
-  int64_t characters = 0;  ///< of the whole text
+  std::string text;        ///< text without unknown characters
+  int64_t characters = 0;  ///< the whole text's
   int64_t skipped = 0;     ///< unknown ones
-  std::string first;       ///< first distinct unknown ones: "'#' U+0023, U+000D"
+  std::string first;       ///< first distinct ones: "'#' U+0023, U+000D"
 };
 
 /// Tokenizers of bytes and characters have no special tokens.
 struct EncodeOptions {
-  bool parse_special = false;  ///< special tokens in the text are tokens, not text
-  bool add_special = false;    ///< adds the model's tokens before and after a text
-  std::string_view dropped{};  ///< left out of the text between added tokens
+  bool parse_special = false;  ///< special tokens in the text are tokens
+  bool add_special = false;    ///< adds the model's tokens around a text
+  std::string_view dropped{};  ///< removed between added tokens
 };
 
-/// A special token in a text: bytes [at, end) spell it, and white space from `begin` on belongs to it.
+/// A special token in a text: bytes [at, end), with white space from `begin`.
 struct SpecialSpan {
   size_t begin, at, end;
 };
@@ -41,9 +41,9 @@ class Tokenizer {
   std::vector<int64_t> encode(std::string_view text, EncodeOptions = {}) const;
   /// Takes the next ids of a text.
   using Take = std::function<void(std::span<const int64_t> ids)>;
-  /// Passes ids to `take` in chunks, so that a large text never needs all its 64-bit ids in memory.
+  /// Passes ids to `take` in chunks: large texts need not have all ids in memory.
   virtual void encode(std::string_view text, EncodeOptions, const Take& take) const = 0;
-  /// Passes on the ids of documents, one after the other. Each ends by end_of_text() if there is one.
+  /// Passes the ids of documents in order, each with end_of_text() if any.
   virtual void encode_documents(std::span<const std::string_view> documents, EncodeOptions, const Take& take) const;
   /// The special token that separates documents, or -1: none.
   virtual int64_t end_of_text() const { return -1; }
@@ -51,13 +51,11 @@ class Tokenizer {
   virtual std::vector<SpecialSpan> specials(std::string_view) const { return {}; }
   /// The first spelling of a special token in a text, or "".
   std::string special_in(std::string_view text) const;
-  /// Drops characters that encode() refuses. By default it refuses none, and bytes count as characters. An Error if
-  /// none is left.
+  /// Drops characters that encode() refuses. Default: none, counting bytes. An Error if nothing remains.
   virtual KnownText known(std::string_view text) const;
   /// An Error for an id outside the vocabulary.
   std::string decode(std::span<const int64_t> ids) const;
-  /// The text of the next id, which may end inside a character. `begins`: no earlier id had text. An id with text
-  /// clears it.
+  /// The next id's text, maybe of partial characters. `begins`: no earlier text; text clears it.
   virtual std::string decode_next(int64_t id, bool& begins) const = 0;
   /// The number of ids.
   virtual int64_t vocab_size() const = 0;
@@ -74,9 +72,9 @@ class Tokenizer {
 /// Decodes ids one by one into whole characters.
 class TextStream {
  public:
-  /// `begins`: the ids start a text, not follow a prompt.
+  /// `begins`: starts a text, not after a prompt.
   explicit TextStream(const Tokenizer& tokenizer, bool begins = false) : tokenizer_(&tokenizer), begins_(begins) {}
-  /// The characters that the next id completes. Keeps unfinished bytes.
+  /// The characters that the id completes; keeps unfinished bytes.
   std::string add(int64_t id);
   /// The kept bytes.
   std::string end();
@@ -87,17 +85,17 @@ class TextStream {
   std::string kept_;
 };
 
-/// Ends a streamed text at the first complete stop string, or the longest of several, however it is chunked. Holds back
-/// text that may begin a stop.
+/// Ends a streamed text, in any chunks, at the first complete stop string (the longest of several). Holds back text
+/// that may start one.
 class StopStrings {
  public:
-  /// An Error for an empty stop. Stops are bytes: those of whole characters do not split one.
+  /// An Error for an empty stop.
   explicit StopStrings(std::vector<std::string> stops);
-  /// The text that cannot belong to a stop. Nothing follows a stop.
+  /// Text outside of stops; none follows a stop.
   std::string add(std::string_view pre_token);
-  /// The held text, at the end.
+  /// Held text, at the end.
   std::string end();
-  /// Whether a stop has ended the text.
+  /// A stop has ended the text.
   bool found() const { return found_; }
 
  private:
@@ -106,10 +104,10 @@ class StopStrings {
   bool found_ = false;
 };
 
-/// A tokenizer.json for Hugging Face's `tokenizers` and BpeTokenizer, which cannot read that of characters.
+/// A tokenizer.json for Hugging Face's `tokenizers` and BpeTokenizer, which lacks CharTokenizer.
 std::string tokenizer_json(const Tokenizer&);
 
-/// Each byte is a token: any data, 256 ids. A decoded character may be incomplete at the end.
+/// Bytes as tokens: 256 ids. The last decoded character may be incomplete.
 class ByteTokenizer final : public Tokenizer {
  public:
   using Tokenizer::encode;
@@ -119,14 +117,14 @@ class ByteTokenizer final : public Tokenizer {
   std::string to_json() const override;
 };
 
-/// Each Unicode code point is a token. Ids are in order of code points.
+/// Unicode code points as tokens, ids in their order.
 class CharTokenizer final : public Tokenizer {
  public:
-  /// The characters of a text. An Error if it is empty or not UTF-8, with the offset of the first wrong byte.
+  /// The characters of a text. An Error if empty or not UTF-8, with the offset.
   static CharTokenizer from_text(std::string_view text);
 
   using Tokenizer::encode;
-  /// Passes ids to `take`. An Error names a character that from_text() has not seen, and its offset.
+  /// An Error names a character unknown to from_text(), and its offset.
   void encode(std::string_view text, EncodeOptions, const Take& take) const override;
   KnownText known(std::string_view text) const override;
   std::string decode_next(int64_t id, bool& begins) const override;

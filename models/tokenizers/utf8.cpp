@@ -12,7 +12,7 @@
 namespace tg::detail {
 namespace {
 
-// Latin with accents, Han: NFC neither changes them nor combines them with an earlier one.
+// Accented Latin, Han: NFC neither changes them nor joins them with earlier ones.
 bool stays(char32_t c) { return c < 0x300 || (c >= 0x3400 && c < 0xA000); }
 
 constexpr char32_t kNoted = 1;
@@ -42,7 +42,7 @@ void append_utf8(std::string& to, char32_t code) {
 size_t unfinished_at_end(std::string_view text) {
   for (size_t n = 1; n <= std::min<size_t>(3, text.size()); ++n) {
     const auto byte = uint8_t(text[text.size() - n]);
-    if ((byte & 0xC0u) == 0x80u) continue;  // inside a character
+    if ((byte & 0xC0u) == 0x80u) continue;  // continuation byte
     const size_t length = byte >= 0xF5 ? 1 : byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC2 ? 2 : 1;
     return n < length ? n : 0;
   }
@@ -82,7 +82,7 @@ std::string note_of_nfc() {
 std::string nfc(std::string_view text) {
   std::string to;
   size_t done = 0,
-         from = 0;  // `to` has text before `done`; a part starts at `from`
+         from = 0;  // `to` has text before `done`
   for (size_t at = 0; at < text.size();) {
     if (uint8_t(text[at]) < 0x80) {
       from = at++;

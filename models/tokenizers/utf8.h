@@ -1,4 +1,3 @@
-// UTF-8 characters. Internal.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,8 +9,8 @@ struct Utf8 {
   char32_t code = 0;
   size_t length = 0;  // 0: invalid bytes
 };
-// The first character of a non-empty text. Strict: no overlong forms or surrogates, at most U+10FFFF (The Unicode
-// Standard, table 3-7).
+// The first character of a nonempty text; no overlong forms or surrogates, at most U+10FFFF (The Unicode Standard,
+// table 3-7).
 inline Utf8 first_of(std::string_view text) {
   const auto byte = [&](size_t i) { return uint32_t(uint8_t(text[i])); };
   const uint32_t lead = byte(0);
@@ -29,23 +28,23 @@ inline Utf8 first_of(std::string_view text) {
   return {code, length};
 }
 
-// The offset of the last character, or of an invalid last byte, of a non-empty text.
+// The last character's or invalid byte's offset in a nonempty text.
 size_t last_at(std::string_view text);
 void append_utf8(std::string& to, char32_t code);
 
-// The number of bytes, 0 to 3, of an incomplete last character.
+// Bytes (0 to 3) of an incomplete last character.
 size_t unfinished_at_end(std::string_view text);
 
-// The end of the valid characters from `at` on, or of the first that reaches `end`.
+// The end of valid characters from `at` on, or of the first that reaches `end`.
 size_t valid_end(std::string_view text, size_t at, size_t end);
-// The number of bytes that belong to no character.
+// Bytes outside of characters.
 int64_t invalid_bytes(std::string_view text);
 
 // Normalization form C (UAX 15), by utf8proc. Invalid UTF-8 stays.
 std::string nfc(std::string_view text);
-// Whether utf8proc has no class of it. Noncharacters never get one.
+// utf8proc has no class for it (noncharacters never have).
 bool nfc_lacks(char32_t);
-// Once: a note on the first code point of this process that nfc() met and utf8proc lacks. Empty: none.
+// Once: a note on nfc()'s first code point that utf8proc lacks, or empty.
 std::string note_of_nfc();
 
 }  // namespace tg::detail

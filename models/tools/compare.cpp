@@ -21,7 +21,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double tolerance_of(const Side& s) { return s.compute == DType::bf16 ? 2e-2 : s.weights == DType::f32 ? 1e-5 : 1e-11; }
 
-// The threads of a side.
 struct Threads {
   const int before = num_threads();
   explicit Threads(int n) {
@@ -30,7 +29,7 @@ struct Threads {
   ~Threads() { set_num_threads(before); }
 };
 
-// A host copy, independent of t. 16-bit floats are exact in f32.
+// A host copy; 16-bit floats are exact in f32.
 Tensor host_copy(const Tensor& t) {
   const bool narrow = is_float(t.dtype()) && t.dtype() != DType::f64;
   return narrow ? tensor(t.to_vector<float>(), t.shape()) : tensor(t.to_vector<double>(), t.shape());
@@ -52,7 +51,7 @@ struct Place {
 };
 using See = std::function<void(Place, const Tensor&)>;
 
-// Runs one step on one side, in its mode. `see` gets its tensors in order; if observed, those of all ops.
+// One step on one side. `see` gets its tensors in order; if observed, all ops'.
 void run_step(const MakeModel& make_model, const StateDict& weights, const Batch& batch, const Side& side,
               const CompareOptions& o, bool observed, const See& see) {
   const Threads threads(side.threads);
@@ -75,7 +74,7 @@ void run_step(const MakeModel& make_model, const StateDict& weights, const Batch
   see_all(Stage::weights);
   Rng dropout{o.seed};
   AdamW optimizer(params.trainable(), o.optimizer);
-  std::vector<Place> places;  // of the results of `step`
+  std::vector<Place> places;  // places of `step`'s results
   const TensorFunction step = [&](Inputs in) {
     std::vector<Tensor> results;
     places.clear();
@@ -134,7 +133,7 @@ Difference difference(const Tensor& a, const Tensor& b) {
   return d;
 }
 
-// Stores the reference's tensors, then compares the other side's.
+// Keeps the reference's tensors, then compares.
 class Ledger {
  public:
   Ledger(const Side& reference, const Side& other, const AdamWConfig& optimizer)
@@ -176,24 +175,24 @@ class Ledger {
   }
 
  private:
-  struct Occurrences {  // of a name in a stage
+  struct Occurrences {  // a name in a stage
     std::vector<size_t> entries;
-    size_t others = 0;  // on the other side
+    size_t others = 0;  // the other side's
   };
   struct Entry {
     Place place;
-    size_t occurrence;  // from 1
+    size_t occurrence;  // first: 1
     Shape shape;
     Tensor reference;
     Difference difference;
   };
-  // The denominator of an error: the tensor's largest element, or its group's if its own is only rounding next to that.
+  // The denominator of an error: the largest element of the tensor, or of its group if that is rounding.
   double scale(const Place& p, double own) const {
     if (p.stage == Stage::update || p.group.empty()) return own;
     const double most = largest_.at({p.stage, p.group});
     return own <= own_ * most ? most : own;
   }
-  // For an updated parameter. An element whose gradient is rounding moves by one learning rate in either direction.
+  // Updated parameters: Adam moves an element with a rounding gradient by one learning rate in either direction.
   Difference update(const Place& p, const Tensor& a, const Tensor& b) const {
     const std::string& name = p.name;
     const auto start = starts_.at(name).to_vector<double>(), x = a.to_vector<double>(), y = b.to_vector<double>();
@@ -218,7 +217,7 @@ class Ledger {
     return d;
   }
 
-  double own_, tolerance_;  // of the reference; of both sides
+  double own_, tolerance_;  // the reference's; both sides'
   AdamWConfig optimizer_;
   std::vector<Entry> entries_;
   std::map<std::pair<Stage, std::string>, Occurrences> occurrences_;
@@ -236,7 +235,7 @@ void check_side(const Side& s) {
   runtime_of(s.device);
 }
 
-// Error relative to tolerance, infinite for tolerance 0; above 1 is out of tolerance.
+// Error / tolerance; above 1: out of tolerance.
 double way(const Compared& t) { return t.error == 0 ? 0 : t.error / t.tolerance; }
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(); }
 Json json_of(const Compared& t) {

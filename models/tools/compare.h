@@ -19,15 +19,15 @@ struct Side {
   DType weights = DType::f32;  ///< f32 or f64
   /// ForwardOptions::compute: bf16 over f32 weights. Unset: the dtype of the weights.
   std::optional<DType> compute = {};
-  int threads = 0;  ///< of the CPU; 0 means the current number
-  /// How the step runs. Only eager sides compare the ops between logits and gradients: fused graphs lack these values.
+  int threads = 0;  ///< CPU threads; 0: unchanged
+  /// How the step runs. Only eager sides compare ops between logits and gradients: fused graphs lack these values.
   enum class Mode { eager, lazy, compiled } mode = Mode::eager;
-  /// Parses DEVICE[/DTYPE][/WAY][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/compiled", "cpu/f32/1". DTYPE is f64, f32,
-  /// or bf16 (over f32 weights), WAY eager, lazy or compiled. An Error says what is wrong.
+  /// Parses DEVICE[/DTYPE][/WAY][/THREADS]: "cuda/bf16", "cpu/f64", "cpu/f32/compiled", "cpu/f32/1". DTYPE: f64, f32,
+  /// bf16 (over f32 weights); WAY: eager, lazy, compiled. Errors say what is wrong.
   static Side parse(std::string_view);
   bool operator==(const Side&) const = default;
 };
-/// The text for Side::parse().
+/// Side::parse()'s text.
 std::string to_string(const Side&);
 
 /// The stages of a step, in the order of execution.
@@ -45,10 +45,10 @@ struct Compared {
   Shape shape;
   /// max |a - b|. Infinite if shapes differ, or if exactly one of a and b is finite or NaN.
   double absolute = 0;
-  /// absolute / max |b|, where b is the reference. If all of b is rounding next to its group (the gradient of a key
-  /// bias is exactly 0), the group's largest element replaces max |b|. A group is one op's outputs in the layers of one
-  /// parent, or the parameters with one last name there. In stage `update` it is norm(a - b) / norm(b), without
-  /// elements whose gradient is rounding: Adam moves these by one learning rate in either direction; more counts.
+  /// absolute / max |b|, where b is the reference. If b is rounding next to its group (key biases have gradient 0), the
+  /// group's largest element replaces max |b|. A group: one op's outputs in a parent's layers, or its parameters with
+  /// one last name. Stage `update`: norm(a - b) / norm(b), without elements of rounding gradient, which Adam moves by
+  /// up to one learning rate in either direction; more counts.
   double error = 0;
   double tolerance = 0;
   bool within() const { return error <= tolerance; }
@@ -57,8 +57,8 @@ struct Compared {
 /// The result of compare().
 struct Comparison {
   Side reference, other;
-  std::vector<Compared> tensors = {};      ///< in the order of execution
-  std::vector<std::string> unpaired = {};  ///< ops that occur in unequal numbers, such as casts to bf16
+  std::vector<Compared> tensors = {};      ///< execution order
+  std::vector<std::string> unpaired = {};  ///< ops of unequal count, such as casts to bf16
   /// The first tensor out of tolerance; null if there is none.
   const Compared* first_apart() const;
   bool within() const { return !first_apart(); }
@@ -72,7 +72,7 @@ double tolerance_of(const Side& reference, const Side& other);
 struct CompareOptions {
   AdamWConfig optimizer = {};
   double clip_norm = 1;
-  uint64_t seed = 0;  ///< of dropout: both sides have the same masks
+  uint64_t seed = 0;  ///< dropout: equal masks
 };
 
 /// Runs `reference`, then `other`, from exactly these `weights`, by cross_entropy() of the logits. The reference's

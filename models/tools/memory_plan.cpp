@@ -12,8 +12,7 @@
 namespace tg {
 namespace {
 
-// Later micro-batches cost only their tokens' memory: the second adds to gradients as backward computed them, perhaps
-// in bf16, the third to sums in f32.
+// Later micro-batches cost only their tokens: the second adds to gradients (maybe bf16), the third to f32 sums.
 constexpr int64_t kMicroBatches = 3;
 
 MemoryPlan of_step(const Model& model, const Params& trained, const std::function<Batch()>& batch, const TrainConfig& c,
@@ -32,7 +31,7 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
     plan.activations = live() - before;
   }
   size_t reached = 0;
-  int64_t complete = 0;  // bytes of gradients in this backward
+  int64_t complete = 0;  // gradient bytes in this backward
   const auto look = [&] {
     const int64_t peak = memory_stats(device).peak;
     if (peak > plan.peak) plan.peak = peak, plan.gradients_at_peak = complete;
@@ -46,11 +45,11 @@ MemoryPlan of_step(const Model& model, const Params& trained, const std::functio
       return g;
     });
   std::vector<Batch> some;
-  const int64_t ranks = std::min(comm->size(), 2);  // shard() needs a second rank's batches for weights
+  const int64_t ranks = std::min(comm->size(), 2);  // shard() reads a second rank's batches for weights
   for (int64_t i = 0; i < ranks * std::min(c.micro_batches_of_rank(comm->size()), kMicroBatches); ++i)
     some.push_back(batch());
   const MicroBatches micro(some);
-  const auto others = [&](const Tensor& t) {  // each rank reads the tokens of all
+  const auto others = [&](const Tensor& t) {  // each rank reads all tokens
     return zeros(Shape{c.accumulate - int64_t(some.size()), t.numel()}, t.dtype());
   };
   const Tensor inputs = others(some[0].inputs), targets = others(some[0].targets),
@@ -83,7 +82,7 @@ std::string detail::what_fits(const std::vector<std::vector<Variant>>& lists, in
       if (bytes <= most)
         all += fmt::format("{}{} ({})", all.empty() ? "" : ", ", v.name, detail::readable_bytes(bytes));
       return bytes <= most;
-    } catch (const Error&) {  // sizes beyond all memory
+    } catch (const Error&) {  // sizes beyond memory
       return false;
     }
   };

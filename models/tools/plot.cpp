@@ -23,9 +23,7 @@ struct PlotAxis {
     if (std::isfinite(x)) low = std::min(low, x), high = std::max(high, x);
   }
   bool empty() const { return low > high; }
-  // The position of x, in [0, 1].
   double at(double x) const { return ((log ? std::log10(x) : x) - low) / (high - low); }
-  // About `most` round numbers.
   std::vector<double> ticks(int most) const {
     std::vector<double> all;
     const double least = (high - low) / most, unit = std::pow(10, std::floor(std::log10(least)));
@@ -53,7 +51,7 @@ struct PlotPanel {
   std::string_view title;
   double StepRecord::*y;
   PlotX x;
-  bool from_zero;  // otherwise log scale beyond a decade
+  bool from_zero;  // or log scale beyond a decade
 };
 constexpr PlotPanel kPanels[] = {{"loss, nats per token", &StepRecord::loss, PlotX::step, false},
                                  {"loss, nats per token", &StepRecord::loss, PlotX::tokens, false},
@@ -65,7 +63,7 @@ constexpr PlotPanel kPanels[] = {{"loss, nats per token", &StepRecord::loss, Plo
 // Beyond these, differences and sums of values are not finite.
 double plottable(double x, double otherwise = std::nan("")) { return std::abs(x) < 1e300 ? x : otherwise; }
 
-// The curves of a panel: training of each run, then validation.
+// A panel's curves: each run's training, then validation.
 struct PlotCurves {
   std::vector<PlotCurve> train, val;
   PlotAxis x, y;
@@ -104,7 +102,7 @@ struct PlotCurves {
   }
 };
 
-// The mean of each column of pixels or dots, or its least and largest point. Gaps stay, as NaN.
+// Each column's mean, or its least and largest point. Gaps stay NaN.
 PlotCurve sampled(const PlotCurve& curve, const PlotAxis& x, int columns, bool mean) {
   PlotCurve all;
   for (size_t i = 0; i < curve.size();) {
@@ -128,7 +126,7 @@ PlotCurve sampled(const PlotCurve& curve, const PlotAxis& x, int columns, bool m
   return all;
 }
 
-// The colors of runs, in SVG and on a terminal.
+// Runs' colors in SVG and on a terminal.
 constexpr std::pair<std::string_view, int> kPlotColors[] = {{"#0072b2", 34}, {"#d55e00", 31}, {"#009e73", 32},
                                                             {"#cc79a7", 35}, {"#8c6d00", 33}, {"#56b4e9", 36},
                                                             {"#7f7f7f", 90}};

@@ -14,12 +14,12 @@ struct NamedLog {
   std::vector<StepRecord> steps;
 };
 
-/// A page without script and links. Its panels have the loss against steps, tokens and time, and learning rate,
-/// gradient norm and tokens per second against steps. Numbers that are not finite leave gaps. Time is the sum of `ms`.
+/// A page without script and links: loss by steps, tokens and time; learning rate, gradient norm and tokens per second
+/// by steps. Non-finite numbers leave gaps. Time is the sum of `ms`.
 std::string plot_html(const std::vector<NamedLog>& runs);
 
-/// The mean training loss per column of dots, in 16 lines of `width` (at least 40) columns, then a line for each run.
-/// A letter at the right marks the end of each curve. `colors` adds escape sequences.
+/// The mean training loss per dot column, in 16 lines of `width` (at least 40) columns, then a line per run. A letter
+/// marks each curve's end. `colors`: escape sequences.
 std::string plot_braille(const std::vector<NamedLog>& runs, int width, bool colors);
 
 }  // namespace tg

@@ -84,7 +84,7 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
       f(MicroBatches(batches));
       return counting.ops();
     };
-    // Each micro-batch after the third costs the same as the third.
+    // Micro-batches after the third cost as much.
     const auto all = [&](const auto& f) {
       if (train.accumulate <= 3) return counted(f, train.accumulate);
       const std::vector<WorkOfOp> three = counted(f, 3);
@@ -93,7 +93,7 @@ StepWork step_work(const MakeModel& make_model, const std::function<Batch()>& ba
       add(ops, counted(f, 2), 3 - train.accumulate);
       return ops;
     };
-    step(MicroBatches(std::vector{batch()}));  // allocates state that later steps reuse
+    step(MicroBatches(std::vector{batch()}));  // allocates state for later steps
     const std::vector<WorkOfOp> one = counted(forward, 1), passes = all(backward);
     work.backward = passes, work.update = all(step);
     add(work.forward, one, train.accumulate);

@@ -14,11 +14,11 @@ namespace tg {
 /// Sustained rates of a device, not its data sheet.
 struct DeviceRoofline {
   std::string name;
-  double gb_per_s = 0;     ///< of memory, 10^9 bytes
-  double f32_tflops = 0;   ///< f32 and f64 GEMMs, 10^12; a multiply-add is 2 operations
+  double gb_per_s = 0;     ///< memory, 10^9 bytes
+  double f32_tflops = 0;   ///< f32, f64 GEMMs, 10^12; multiply-add: 2
   double bf16_tflops = 0;  ///< bf16 GEMMs
   double int8_tflops = 0;  ///< 8-bit GEMMs
-  double us_per_call = 0;  ///< between two ops, microseconds
+  double us_per_call = 0;  ///< microseconds between two ops
 };
 namespace detail {
 /// Calls f(name, field) for each number, in order.
@@ -28,8 +28,8 @@ template <class M, class F> void visit_roofline_fields(M& m, F&& f) {
 }
 }  // namespace detail
 
-/// "h100", "h200", or the path of a JSON file with DeviceRoofline's fields. An Error lists the names, or names a field
-/// that is missing, unknown, not a number or not above 0.
+/// "h100", "h200", or the path of a JSON file with DeviceRoofline's fields. An Error lists the names, or names a
+/// missing, unknown or wrong field.
 DeviceRoofline device_roofline(const std::string& name_or_path);
 /// The names that device_roofline() knows.
 std::vector<std::string_view> device_roofline_names();
@@ -37,11 +37,11 @@ std::vector<std::string_view> device_roofline_names();
 /// The ops of a training step, over all micro-batches, by phase.
 struct StepWork {
   std::vector<WorkOfOp> forward;
-  std::vector<WorkOfOp> backward;  ///< with recomputation and the sums over micro-batches
+  std::vector<WorkOfOp> backward;  ///< includes recomputation, sums over micro-batches
   std::vector<WorkOfOp> update;    ///< the gradient norm and the optimiser
   std::vector<WorkOfOp> all() const;
 };
-/// The ops of Trainer's step, in config.accumulate micro-batches. Repeated ones are counted once and multiplied.
+/// The ops of Trainer's step, in config.accumulate micro-batches.
 StepWork step_work(const MakeModel&, const std::function<Batch()>& batch, const TrainConfig&, Device = {},
                    const LoraConfig* adapters = nullptr, DType weights = DType::f32);
 /// step_work() of a Gpt, on config.batch windows of config.window_in(model.context) tokens.

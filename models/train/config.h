@@ -36,17 +36,17 @@ void from_name(std::string_view, DType&);
 struct TrainConfig {
   int64_t batch = 12;                       ///< windows in a micro-batch
   int64_t window = 0;                       ///< tokens per window, at most the model's context; 0: that
-  SampleOrder order = SampleOrder::random;  ///< of TokenData's windows
+  SampleOrder order = SampleOrder::random;  ///< order of TokenData's windows
   int64_t accumulate = 1;                   ///< micro-batches per update, weighted by tokens, of all ranks
   int64_t max_steps = 2000;
   double lr = 1e-3;                              ///< learning rate after `warmup` steps
-  double min_lr = 1e-4;                          ///< at the end of the cosine, in [0, lr]; unused if constant
-  ScheduleKind schedule = ScheduleKind::cosine;  ///< after the warm-up; cosine ends at max_steps
+  double min_lr = 1e-4;                          ///< cosine's end, in [0, lr]; unused if constant
+  ScheduleKind schedule = ScheduleKind::cosine;  ///< shape after warm-up; cosine ends at max_steps
   int64_t warmup = 100;                          ///< steps of linear warm-up; a shorter run ends inside it
   OptimizerKind optimizer = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;  ///< AdamW's, also under Muon
   DType moments = DType::f32;                    ///< AdamW's: f32 or bf16
-  double weight_decay = 0.1;                     ///< of matrices only
+  double weight_decay = 0.1;                     ///< matrices only
   bool split_weights = false;                    ///< AdamW, bf16: Linear weights become split (Params::split())
   double momentum = 0.95;                        ///< Sgd and Muon
   bool nesterov = true;                          ///< Sgd and Muon: the step looks ahead
@@ -59,13 +59,13 @@ struct TrainConfig {
   double val_fraction = 0.1;       ///< last fraction of the data, kept for validation
   /// Dtype of forward, f32 or bf16 (ForwardOptions::compute); unset: the parameters'.
   std::optional<DType> dtype = {};
-  MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< of f32 GEMMs, also in backward and validation
+  MatmulPrecision matmul_precision = MatmulPrecision::highest;  ///< f32 GEMMs, backward and validation included
   Recompute recompute = Recompute::none;
   /// GEMMs of Linear layers except lm_head (with_linears). `plain` changes nothing.
   LinearKind linear = LinearKind::plain;
   bool shard_optimizer = false;  ///< ranks shard the optimiser state (Partition)
   bool compile = false;          ///< steps run as one compiled function: same bits, faster
-  uint64_t seed = 1;             ///< of weights, windows and dropout, in separate streams
+  uint64_t seed = 1;             ///< weights, windows, dropout: separate streams
 
   void validate() const;  ///< an Error names the first wrong field and its range
   /// Tokens per window for this context. Throws if `window` is larger.

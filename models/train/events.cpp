@@ -61,7 +61,7 @@ uint64_t newest_event_file(const std::string& folder) {
   }
   return newest;
 }
-// TensorBoard reads the files of a folder by name: a later process needs a larger number, also within a second.
+// TensorBoard reads files by name: a later process needs a larger number, also within a second.
 std::string new_event_path(const std::string& folder) {
   detail::make_folder(folder);
   char host[256] = {};

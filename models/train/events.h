@@ -13,19 +13,19 @@
 
 namespace tg {
 
-/// A new event file in the folder of a run. Records are written every 10 seconds and by flush(), so a process that dies
-/// loses at most those of 10 seconds. TensorBoard skips a torn record. Threads take turns.
+/// A new event file in the folder of a run. Written every 10 seconds and by flush(). TensorBoard skips a torn record.
+/// Threads take turns.
 class EventFile {
  public:
-  /// Makes the folder and events.out.tfevents.SECONDS.HOST.PID.0 in it, which sorts after its other event files.
-  /// TensorBoard then drops the events of these files from `first_step` on. Throws an Error of kind io on failure.
+  /// Makes the folder and events.out.tfevents.SECONDS.HOST.PID.0, which sorts after others; TensorBoard drops their
+  /// events from `first_step` on. Errors: kind io.
   [[nodiscard]] EventFile(const std::string& folder, int64_t first_step);
   ~EventFile();  ///< Flushes without an Error: call flush() before.
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
   /// Adds loss/train, lr, grad_norm, tokens_per_s, memory/peak_bytes and, after a validation, loss/val and
-  /// perplexity/val. Values become f32. Throws an Error of kind io on failure, or if the file was removed.
+  /// perplexity/val. Values become f32. Errors: kind io, also for a removed file.
   void write(const StepRecord&);
   /// Adds a text, shown in a fixed-width font. Bytes that are not UTF-8 become U+FFFD.
   void write_text(std::string_view tag, int64_t step, const std::string& text);

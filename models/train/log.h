@@ -12,12 +12,12 @@ namespace tg {
 
 /// The record of one training step.
 struct StepRecord {
-  int64_t step = 0;                ///< from 1
+  int64_t step = 0;                ///< first: 1
   double loss = 0;                 ///< mean cross-entropy before the update, nats per token
-  std::optional<double> val_loss;  ///< after the update, over the validation split, if evaluated
+  std::optional<double> val_loss;  ///< value after the update, if evaluated
   double grad_norm = 0;            ///< global gradient norm before clipping
   double lr = 0;
-  double ms = 0;  ///< milliseconds of the step, without validation
+  double ms = 0;  ///< step milliseconds, without validation
   double tokens_per_s = 0;
   int64_t peak_bytes = 0;  ///< peak bytes of the device's tensors in this process
 };
@@ -32,7 +32,7 @@ class StepLog {
   /// Continues after `step`: drops later steps and unreadable lines. The file is replaced atomically, or created.
   static StepLog resume(const std::string& path, int64_t step);
 
-  /// Appends a line in one system call. Throws an Error of kind io on failure, or if the file was removed.
+  /// Appends a line in one system call. Errors: kind io, also for a removed file.
   void write(const StepRecord&);
   void sync() { file_.sync(); }
   /// Steps without a line, as found by resume().

@@ -10,12 +10,12 @@ namespace tg {
 /// One step's gradients. Buckets complete in one order on all ranks; bf16 is sent as such and accumulated in f32.
 class GradientReducer {
  public:
-  /// With a partition (Optimizer::partition()) this rank gets its shard of the sums, else all.
+  /// With a partition (Optimizer::partition()) this rank gets its shard, else all sums.
   GradientReducer(std::vector<Parameter>, std::shared_ptr<Communicator>, const Partition* = nullptr);
 
   /// For BackwardOptions::on_leaf_grad and accumulate(): moves gradients out.
   void add(uint64_t leaf, Tensor& grad);
-  /// Returns the sums. `rest`: gradients not yet added. With a partition, a parameter without a gradient is an Error.
+  /// Returns the sums. `rest`: gradients not yet added. With a partition, a missing gradient is an Error.
   GradMap finish(const GradMap& rest = {});
 
  private:
@@ -25,9 +25,9 @@ class GradientReducer {
   std::shared_ptr<Communicator> comm_;
   const Partition* partition_;
   std::vector<GradientBucket> buckets_;
-  std::unordered_map<uint64_t, size_t> index_;  // parameter index by id
-  std::vector<size_t> missing_, bucket_of_;     // per bucket, gradients to come; per parameter, its bucket
-  std::vector<Tensor> grads_;                   // of each parameter
+  std::unordered_map<uint64_t, size_t> index_;  // id -> parameter index
+  std::vector<size_t> missing_, bucket_of_;     // gradients to come per bucket; parameters' buckets
+  std::vector<Tensor> grads_;                   // index: parameter
   struct Pending {
     std::vector<uint64_t> ids;
     PendingSums sums;

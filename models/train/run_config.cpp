@@ -91,7 +91,7 @@ void collect(const Json& object, std::string_view group, const std::string& sour
 // Converts the tokenizer of a model's config.json to a run's setting.
 Json tokenizer_setting(const Json& x, bool stored, const std::string& source) {
   if (x.is_null()) return "byte";       // trained on token ids
-  if (stored && x == "tokenizer.json")  // in the config's folder
+  if (stored && x == "tokenizer.json")  // file in the config's folder
     return (std::filesystem::path(source).parent_path() / "tokenizer.json").string();
   if (!x.is_object()) return x;
   const auto tokenizer = Tokenizer::from_json(text_of(x));

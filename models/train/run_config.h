@@ -84,7 +84,7 @@ bool is_train_setting(std::string_view name);
 bool is_data_setting(std::string_view name);
 bool is_example_setting(std::string_view name);
 /// @}
-/// The numbers of DataConfig::weights. An Error unless commas separate them.
+/// DataConfig::weights as numbers. An Error unless commas separate them.
 std::vector<double> mixture_weights(std::string_view);
 /// The settings that differ between two runs, in order.
 std::vector<Difference> differences(const RunConfig& before, const RunConfig& after);

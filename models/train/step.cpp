@@ -16,7 +16,7 @@
 
 namespace tg {
 namespace {
-constexpr std::source_location kNoPlace{};  // a line of the library helps no one
+constexpr std::source_location kNoPlace{};  // a line of tapegrad helps no one
 
 // (2) f64: loss and norm, the only host read of a step.
 Tensor report_of(const StepGradients& g) {

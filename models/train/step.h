@@ -70,10 +70,10 @@ class TrainStep {
   Params params_;
   TrainConfig config_;
   std::shared_ptr<Communicator> comm_;
-  std::vector<Rng> draws_;  // of each micro-batch
+  std::vector<Rng> draws_;  // index: micro-batch
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<Compiled> compiled_;
-  std::vector<Tensor> inputs_;  // of the compiled function, on the device
+  std::vector<Tensor> inputs_;  // the compiled function's, on the device
 };
 
 }  // namespace tg

@@ -35,7 +35,7 @@ ValidationLoss validation_loss(const Model& model, const std::function<std::opti
   NoGradScope off;
   ValidationLoss e;
   const int64_t ranks = o.comm->size();
-  std::vector<double> mine;  // of every ranks-th batch
+  std::vector<double> mine;  // losses of every ranks-th batch
   int64_t i = 0;
   for (std::optional<Batch> batch; (batch = batches(i)); ++i) {
     if ((e.stopped = o.stop && o.stop())) break;

@@ -18,7 +18,7 @@ namespace tg {
 Model with_linears(Model, const Params& params, const TrainConfig& config);
 /// How validation_loss() runs.
 struct ValidationOptions {
-  Device device = {};                 ///< of the model
+  Device device = {};                 ///< the model's
   std::optional<DType> compute = {};  ///< ForwardOptions::compute
   std::function<bool()> stop = {};    ///< asked before each batch; true skips the rest
   /// Ranks that share the batches; all get the same bits, whatever their number. stop() must answer the same on all.
