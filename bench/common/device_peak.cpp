@@ -1,4 +1,4 @@
-// Peak rates of a GPU, through the library's own large GEMM and copy.
+// A GPU's peak rates, by tapegrad's large GEMM and copy.
 #include "common/harness.h"
 #include "common/peak.h"
 

@@ -31,7 +31,7 @@ class GradientSums {
     for (size_t i = 0; i < sums_.size(); ++i)
       if (!sums_[i]) sums_[i] = zeros_like(parameters_[i].tensor);
   }
-  const std::vector<Tensor>& all() const { return sums_; }  // in the order of Params::all()
+  const std::vector<Tensor>& all() const { return sums_; }  // order of Params::all()
   const Tensor& of(std::string_view parameter) const {
     const auto at = std::ranges::find(parameters_, parameter, &Parameter::name);
     TG_CHECK(at != parameters_.end(), value,

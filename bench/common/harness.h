@@ -26,7 +26,7 @@ struct Timing {
   double median, p10, p90;  // seconds per run
   int runs;
 };
-Timing summary(std::vector<double> seconds);  // at least one
+Timing summary(std::vector<double> seconds);  // not empty
 
 // Runs f for `warmup` seconds, then at least `min_runs` times and `min_seconds`. f must synchronise.
 struct MeasureOptions {

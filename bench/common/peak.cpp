@@ -22,12 +22,12 @@ namespace tg::bench {
 namespace {
 using MultiplyAdd = double (*)(int64_t rounds);
 using Stream = void (*)(float* to, const float* a, const float* b, int64_t n);
-struct Streams {  // by plain and by non-temporal stores
+struct Streams {  // rates of plain and non-temporal stores
   Stream plain, streaming = nullptr;
 };
 struct Kernels {
   MultiplyAdd f32, f64;
-  double flop_f32, flop_f64;  // per round
+  double flop_f32, flop_f64;  // index: round
   Streams copy, triad, update, scale, read;
 };
 
@@ -190,7 +190,7 @@ class Array {
  public:
   explicit Array(int64_t n) : p_(new(kAlign) float[size_t(n)]) {
 #ifdef __linux__
-    (void)madvise(p_, size_t(n) * sizeof(float), MADV_HUGEPAGE);  // like the CPU's tensors
+    (void)madvise(p_, size_t(n) * sizeof(float), MADV_HUGEPAGE);  // huge pages, like the CPU's tensors
 #endif
     std::fill_n(p_, n, 1.0f);
   }
@@ -207,7 +207,7 @@ class Array {
 double stream_rate(const Streams& ways, int arrays, int moves, int64_t bytes, double total) {
   const int64_t n = bytes / num_threads() / arrays / int64_t(sizeof(float)) / 16 * 16;
   const double moved = 1e-9 * double(n) * sizeof(float) * moves * num_threads();
-  std::vector<std::vector<Array>> all(static_cast<size_t>(num_threads()));  // per thread, for first touch
+  std::vector<std::vector<Array>> all(static_cast<size_t>(num_threads()));  // one per thread, for first touch
   const auto rate = [&](Stream f) {
     return best_rate(moved, total, [&](int64_t passes) {
       return on_all_threads([&](int thread) {

@@ -31,8 +31,8 @@ class Peaks {
   // Bandwidth of arrays of `bytes` in total over the threads, on huge pages if available. `bytes` is rounded to a power
   // of 2, from 16 KiB per thread to 512 MiB, beyond all caches.
   Bandwidth bandwidth(double bytes);
-  const std::map<std::string, double>& products() const { return gflops_; }       // by operands
-  const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // by bytes
+  const std::map<std::string, double>& products() const { return gflops_; }       // key: operands
+  const std::map<int64_t, Bandwidth>& bandwidths() const { return bandwidths_; }  // key: bytes
 
  private:
   double seconds_;

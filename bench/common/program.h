@@ -15,7 +15,7 @@
 
 namespace tg {
 namespace bench {
-enum class Word { False, True };  // of Python, in the documents
+enum class Word { False, True };  // Python's words in the documents
 }
 template <> inline constexpr EnumNames<2> kEnumNames<bench::Word>{"word", {"False", "True"}};
 }  // namespace tg
@@ -72,14 +72,14 @@ template <class T, class Name> void check_once(std::string_view program, const s
              "[{}] '{}' comes twice. Name each word of a list once.", program, std::invoke(name, one));
 }
 
-struct Origin {  // of results
+struct Origin {  // origin of results
   Machine machine;
   std::string clock, commit, command;  // clock: "wall" or "processor"
 };
 // Sets clock and threads, prints the machine and `how`. Throws if --json is not writable.
 Origin begin(const SharedFlags&, int argc, char** argv, std::string_view how = "");
 Json json_of(const Timing&, double by = 1);  // median, p10 and p90, times `by`
-Json json_of(const Origin&);                 // with the date; the head of all result files
+Json json_of(const Origin&);                 // includes the date; head of all result files
 // One line per key and per object of a list. Nothing without a path. Atomic; throws on failure.
 void write_json(const std::string& path, const Json&);
 

@@ -138,7 +138,7 @@ CASES["bench_step"] = [
       for m, path, value in zip(MODES, ("compiled", "compiled/replays"), (None, 4))),
     dict(args=f"{STEP} --dtype bf16 --lora-rank 2 --mode compiled --json lora.json", file="lora.json", keys="trained",
          values={"trained": [1024]}),  # 2 (32 + 96) + 2 (32 + 32) + 4 (32 + 128)
-    dict(args=f"{STEP} --lr 1e-6"),  # below the usual min_lr
+    dict(args=f"{STEP} --lr 1e-6"),  # lr below the usual min_lr
     (2, "--steps is 0", "--steps 0"), (2, "Did you mean 'compiled'", f"{STEP} --mode compield"),
     (1, DEVICE, f"{STEP} --device abacus"), (1, "batch is 'many'", "--batch many"),
     (1, ROOM, "--arch gpt2 --batch 10000000"), (2, "Did you mean '--layers'", "--layer 3")]

@@ -22,7 +22,7 @@ PARTS = dict(zip(("embedding", "attention: projections", "attention: scores to v
                   "ffn: products", "ffn: gate, norm, residual", "final norm", "head", "loss", "optimizer", "other"),
                  ("#009e73 #0b5fa5 #3f9be0 #8fc9f5 #c3e0f7 #c95200 #f2a65a "
                   "#7fd0b6 #8e5ba6 #d88bb6 #dfc23a #9aa3ab").split()))
-RULES = [(re.compile(pattern), part) for pattern, part in (  # of "op|layer|range"
+RULES = [(re.compile(pattern), part) for pattern, part in (  # patterns of "op|layer|range"
     ("cross_entropy|loss", "loss"), ("adamw|optimizer", "optimizer"), ("wte|wpe|embedding", "embedding"),
     (r"attn\.(qkv|proj)|projection", "attention: projections"), (r"\brope", "attention: rope"),
     (r"ln_1|attention_sublayer\|", "attention: norm, residual"),
@@ -261,7 +261,7 @@ KINDS = (  # the key of a file, the program, its plots
     ("rows", "bench/switchback/training.py",
      [bars("Validation loss", "rows", "{linear}, seed {seed}", "val_loss", "")]))
 
-MEASURED = {  # by the key of a file: what, and against what
+MEASURED = {  # key of a file: what, and against what
     "traceEvents": "One profiled step: ranges of the host, kernels of the device and memory over time.",
     "runs": "Phases of a GPT's step: time of kernels within the time of the host, and memory; one way after another.",
     "encoding": "Bytes of text per second, by tokenizer and number of threads.",

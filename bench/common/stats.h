@@ -14,7 +14,7 @@ enum class Sampling {
 };
 struct Sample {
   Sampling sampling = Sampling::linear;
-  std::vector<double> iterations, seconds;  // per sample: count and total time
+  std::vector<double> iterations, seconds;  // each sample's count and total time
   std::vector<double> averages() const;
 };
 
@@ -22,7 +22,7 @@ struct Sample {
 // twice the target.
 struct SamplingPlan {
   Sampling sampling;
-  std::vector<uint64_t> iterations;  // per sample
+  std::vector<uint64_t> iterations;  // index: sample
   double expected;                   // seconds
   // The number of samples (a multiple of ten) that meets a missed target; 0 if it is met.
   int fewer_samples;
@@ -50,12 +50,12 @@ struct BootstrapOptions {
   uint64_t seed = 1;
 };
 struct Estimates {
-  Estimate mean, median, std_dev, median_abs_dev;  // of an iteration, in seconds
+  Estimate mean, median, std_dev, median_abs_dev;  // seconds of an iteration
   Estimate slope;                                  // linear sampling only, else the mean
   Sampling sampling;
   const Estimate& typical() const { return sampling == Sampling::linear ? slope : mean; }  // the reported time
 };
-Estimates estimates(const Sample&, BootstrapOptions = {});  // at least two samples
+Estimates estimates(const Sample&, BootstrapOptions = {});  // needs two samples
 
 enum class Verdict { none, noise, improved, regressed };
 struct Change {  // new mean / old - 1

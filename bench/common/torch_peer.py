@@ -7,7 +7,7 @@ import argparse, functools, json, math, os, queue, statistics, subprocess, sys, 
 
 from results_file import write
 
-PRECISIONS = ("highest", "high", "medium")  # of f32 GEMMs
+PRECISIONS = ("highest", "high", "medium")  # precisions of f32 GEMMs
 
 
 def numbers(*default):
@@ -66,7 +66,7 @@ def parse(doc, program, ways_of=None, rounds=3, seconds=None, steps=None, thread
     return args, parser.error
 
 
-LEAST_SHARE = 0.9  # before and after a round
+LEAST_SHARE = 0.9  # CPU share before and after a round
 SPIN = "import time\nwall = time.perf_counter()\nown = time.process_time()\n" \
        "while time.perf_counter() < wall + 0.2: pass\nprint((time.process_time() - own) / (time.perf_counter() - wall))"
 
@@ -77,7 +77,7 @@ def share_of_processors(threads):
     return statistics.fmean(float(loop.communicate()[0]) for loop in loops)
 
 
-failures = []  # ways that are missing from their rows
+failures = []  # modes missing from their rows
 
 
 def missing(*what):

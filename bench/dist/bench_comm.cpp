@@ -18,7 +18,7 @@ struct Flags : SharedFlags {
 };
 struct Row {
   std::string collective;
-  double bytes;  // of a message; all_reduce: of a rank's elements
+  double bytes;  // message size; all_reduce: a rank's elements
   Timing time;
 };
 

@@ -98,7 +98,7 @@ class FragmentedSteps {
   // forward: y, synchronised. backward: gradients and update, synchronised. The loss between is untimed, but its
   // unfinished work counts as backward. Compiled: backward is the whole step's time minus a forward-only call's.
   Seconds run();
-  double loss() const { return loss_.item<float>(); }  // of the last step, before its update
+  double loss() const { return loss_.item<float>(); }  // last step, before its update
   // Throws unless the first step moves exactly the expected weights, by about the learning rate.
   void run_first();
   const CompileStats* stats() const { return step_ ? &step_->stats() : nullptr; }
@@ -124,8 +124,8 @@ struct PlannedBytes {
 };
 PlannedBytes planned_bytes(const FragmentedCell&, StepWay, const FragmentedSetup&);
 
-double document_bytes(const FragmentedCell&);  // as printed; its harness keeps a linear layer alive
-double fair_bytes(const FragmentedCell&);      // without that layer and its gradient
+double document_bytes(const FragmentedCell&);  // printed figure; its harness keeps a linear layer alive
+double fair_bytes(const FragmentedCell&);      // minus that layer and its gradient
 int64_t stored_bytes(const FragmentedCell&);   // 4 P: weights, gradients, two moments
 int64_t folded_bytes(const FragmentedCell&);   // 3 P: gradients are not stored
 

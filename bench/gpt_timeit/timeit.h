@@ -35,7 +35,7 @@ struct TimeitSetup {
   Device device = {};
 };
 struct TimeitFlags : SharedFlags {
-  TimeitSetup setup;  // without the device
+  TimeitSetup setup;  // lacks the device
   std::vector<std::string> sizes{"small", "medium"};
   std::vector<Computation> computations{Computation::forward, Computation::backward, Computation::forward_backward};
   std::vector<Word> mixed{Word::False, Word::True};
@@ -59,8 +59,8 @@ struct TimeitResult {
   std::vector<double> times = {};
   double mean_time = 0, median_time = 0, std_dev = 0, min_time = 0, max_time = 0, total_time = 0;
   int64_t profile_steps = 0;
-  int64_t peak_bytes = 0;  // of tensors on the device, over all steps
-  double loss = 0;         // of the last step
+  int64_t peak_bytes = 0;  // tensors on the device, over all steps
+  double loss = 0;         // last step's
 };
 TimeitResult summarised(Computation, std::vector<double> times);
 
@@ -97,9 +97,9 @@ class TimeitModel {
   Tensor tokens_, targets_;  // (B, T) i64
   GradientSums gradients_;
   std::optional<Compiled> forward_, both_;
-  Tensor loss_;  // of the last step, off the tape
+  Tensor loss_;  // last step's, off the tape
   int64_t passes_ = 0;
-  std::vector<float> first_;  // of the last norm, after the first pass
+  std::vector<float> first_;  // last norm, after the first pass
 };
 
 struct TimeitRow {
@@ -138,7 +138,7 @@ WarmupClaim warmup_claim(const std::vector<TimeitRow>&);
 std::string text(const WarmupClaim&);
 std::string sums_text(const std::vector<TimeitRow>&);
 
-const Json* timeit_figure(std::string_view name);  // of document 004, in ms
+const Json* timeit_figure(std::string_view name);  // document 004's, in ms
 std::string compare_with_document(const TimeitReport&);
 
 void write_timeit_json(const std::string& path, const TimeitReport&);

@@ -1,4 +1,4 @@
-// Tokens per second of decoding in three ways, which alternate, so that machine noise hits all.
+// Tokens per second of decoding in three alternating modes, so that machine noise hits all.
 #include <tapegrad/core/backend/backend.h>
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/plan/compile.h>
@@ -94,7 +94,7 @@ Json measured(const DecodeFlags& f, const std::string& dtype, const Gpt& model, 
       if (round >= 0) seconds[k].push_back(s);
     }
   Json ways = Json::array();
-  const auto tokens = double(f.batch * (f.tokens - 1));  // from the second new one on
+  const auto tokens = double(f.batch * (f.tokens - 1));  // excludes the first new one
   for (size_t k = 0; k < kWays.size(); ++k) {
     const Timing t = summary(seconds[k]);
     fmt::print("{:<24} {:8.2f} tokens/s  (p10 {:.2f}, p90 {:.2f})  {:.3f} of the first\n", kNames[k], tokens / t.median,

@@ -214,7 +214,7 @@ namespace {
 struct StepFigures {
   StepType type;
   double step, forward, loss, backward, optimizer;
-  double kernels, launches, products;  // of all steps: ms, count, percent
+  double kernels, launches, products;  // sums over steps: ms, count, percent
 };
 constexpr StepFigures kStepFigures[] = {
     {StepType::forward, 844.67, 844.64, 0, 0, 0, 3408.5, 7329, 91.4},

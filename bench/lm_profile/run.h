@@ -15,15 +15,15 @@ namespace tg {
 namespace bench {
 enum class StepType {
   forward,   // the model on the tape
-  backward,  // with loss and gradients, accumulated over steps
-  train      // with AdamW; new gradients each step
+  backward,  // plus loss and gradients, accumulated over steps
+  train      // plus AdamW; new gradients each step
 };
 enum class LmForm {
   document,  // op by op, with score matrices: DocumentLm
   flash,     // DocumentLm with attention in blocks
   fused      // Gpt
 };
-enum class Precision { f32, tf32, bf16 };  // of GEMMs; bf16 (over f32 parameters): fused only
+enum class Precision { f32, tf32, bf16 };  // GEMMs' precision; bf16 (over f32 parameters): fused only
 }  // namespace bench
 template <> inline constexpr EnumNames<3> kEnumNames<bench::StepType>{"type", {"forward", "backward", "train"}};
 template <> inline constexpr EnumNames<3> kEnumNames<bench::LmForm>{"form", {"document", "flash", "fused"}};
@@ -44,7 +44,7 @@ struct LmSetup {
 GptConfig lm_config(std::string_view size);
 
 struct LmFlags : SharedFlags {
-  LmSetup setup;  // without the model and the device
+  LmSetup setup;  // lacks the model and the device
   std::vector<StepType> types{StepType::forward, StepType::backward, StepType::train};
   int64_t context = 512, vocab = 10'000, layers = 0;  // layers 0: the size's
   std::string csv, trace;
@@ -72,7 +72,7 @@ class LmModel {
   // weights.
   double checked_result(StepType) const;
   const Params& params() const { return params_; }
-  const GradientSums& gradients() const { return *sums_; }  // of backward
+  const GradientSums& gradients() const { return *sums_; }  // backward's
 
  private:
   Tensor forward() const;

@@ -18,7 +18,7 @@ std::string pattern_of(const Scope* s) {
   return fmt::format("{}{}{}", before, before.empty() ? "" : ".", name);
 }
 struct Place {
-  std::string_view scope;  // of Gpt its path, of DocumentLm its name
+  std::string_view scope;  // Gpt: path; DocumentLm: name
   const char* range;       // the document's name, or null
   LmPart part;
 };

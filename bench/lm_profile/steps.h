@@ -45,7 +45,7 @@ LmPart part_of(const Profile::Kernel&);
 bool is_product(const Profile::Kernel&);  // GEMMs
 
 struct LmPhase {
-  double seconds = 0;  // of the range, on the host, until the device is done
+  double seconds = 0;  // the range on the host, until the device is done
   double kernels = 0;  // kernel seconds
   size_t launches = 0;
   double products = 0;                   // kernel seconds of GEMMs
@@ -54,7 +54,7 @@ struct LmPhase {
 };
 struct LmStep {
   double seconds = 0;
-  std::map<std::string, LmPhase> phases;  // by the document's name
+  std::map<std::string, LmPhase> phases;  // key: the document's name
   LmPhase all;
   double allocated = 0;                                // bytes of tensors and scratch, including freed ones
   std::vector<double> layers;                          // kernel seconds per layer in forward_pass

@@ -4,14 +4,14 @@
 
 namespace tg::bench {
 namespace {
-constexpr int64_t kGaps = 2000, kBuckets = 600;  // per step
+constexpr int64_t kGaps = 2000, kBuckets = 600;  // gaps and buckets of a step
 
 struct Step : Profile::Range {
   double since(int64_t time) const { return double(time - begin) / 1e9; }
 };
 Json ranges_of(const Profile& p, const Step& step) {
   Json found = Json::array();
-  std::vector<int64_t> depths;  // of all: parents precede children
+  std::vector<int64_t> depths;  // all depths: parents precede children
   for (const Profile::Range& r : p.ranges) {
     depths.push_back(r.parent == Profile::kNone ? 0 : depths[r.parent] + 1);
     if (r.thread == step.thread && r.begin >= step.begin && r.end <= step.end)
@@ -35,7 +35,7 @@ Json kernels_of(const Profile& p, const Step& step, std::vector<std::string>& tr
     size_t count;
   };
   std::vector<Joined> joined;
-  std::vector<size_t> last;  // per track: index in `joined`
+  std::vector<size_t> last;  // each track's index in `joined`
   for (const Profile::Kernel* k : all) {
     const std::string name = track_of(*k);
     const auto track = size_t(std::ranges::find(tracks, name) - tracks.begin());

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 namespace {
 constexpr double kNanoseconds = 1e9;
 
-std::string safe(std::string s) {  // as a folder name
+std::string safe(std::string s) {  // folder name
   for (char& c : s)
     if (std::string_view("?\"/\\*<>:|^").find(c) != std::string_view::npos) c = '_';
   return s;

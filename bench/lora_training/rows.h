@@ -14,9 +14,9 @@ struct Work {
   std::vector<Tensor> variables = {};  // assigned by f
 };
 enum class Runs {
-  in_mode,     // by RunMode
-  lazily,      // under a LazyScope, then evaluated, in every mode
-  graph_only,  // under a LazyScope, never evaluated
+  in_mode,     // mode of RunMode
+  lazily,      // LazyScope, then evaluated, in every mode
+  graph_only,  // LazyScope, never evaluated
 };
 struct TrainingRow {
   BenchmarkId id;
@@ -34,7 +34,7 @@ Benchmark benchmark(const TrainingRow&, RunMode, Device);
 Work lora_step(Device);
 // One AdamW step on w (512, 512), with a constant gradient.
 Work adamw_work(Device);
-inline constexpr double kLr = 1e-4, kWeightDecay = 0.01;  // of both
+inline constexpr double kLr = 1e-4, kWeightDecay = 0.01;  // both modes'
 std::function<std::vector<Tensor>()> runner(const Work&, RunMode);
 
 // Throw Errors, so that broken work is never timed. check_step() trains for 50 steps: B moves at step 1; A only decays
@@ -44,7 +44,7 @@ void check_adamw(const Work&, RunMode);
 void check_gradient(const Work&, RunMode);
 void check_training(RunMode, Device);
 
-std::optional<Estimate> document_figure(std::string_view id);  // in seconds
+std::optional<Estimate> document_figure(std::string_view id);  // seconds
 
 struct TrainingReport : Origin {
   RunMode mode = RunMode::eager;

@@ -107,7 +107,7 @@ Json json_of(const Origin& origin, const std::vector<Result>& rows, const Peaks&
 }
 // Writes the device's sustained rates, for `tapegrad inspect --roofline` and `train --profile`.
 void write_machine(const std::string& path, Peaks& peaks, Device device) {
-  constexpr double kBytes = 512 << 20;  // beyond all caches
+  constexpr double kBytes = 512 << 20;  // exceeds all caches
   Json j;
   const Bandwidth b = peaks.bandwidth(kBytes);
   j["gb_per_s"] = std::max(b.best(), b.update);

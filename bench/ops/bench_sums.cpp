@@ -26,7 +26,7 @@ double element(size_t data, int64_t i) {
 struct Reduction {
   const char* name;
   int64_t columns;
-  Tensor (*f)(const Tensor& x);  // of x (terms, columns)
+  Tensor (*f)(const Tensor& x);  // x: (terms, columns)
   bool squares = false;          // reduces squares of values near x
 };
 template <int kWhich> Tensor norm_gradient(const Tensor& x) {

@@ -10,7 +10,7 @@ namespace tg::bench {
 namespace {
 struct Mode {
   RowId id;
-  std::vector<double> times{};  // per round, over all ops
+  std::vector<double> times{};  // index: round; all ops
 };
 Result row(const Mode& m, double ops) {
   const Timing t = summary(m.times);

@@ -15,8 +15,8 @@ struct RowId {
 struct Result {
   RowId id;
   std::string unit;         // GFLOP/s, GB/s or ns
-  double median, p10, p90;  // in `unit`; p10 is the slow end of rates
-  double peak = 0;          // of the machine, in `unit`; 0: none
+  double median, p10, p90;  // unit: `unit`; p10: slow end of rates
+  double peak = 0;          // machine's, in `unit`; 0: none
   double seconds = 0;
   int runs = 0;
 };

@@ -10,7 +10,7 @@
 namespace tg::bench {
 namespace {
 constexpr std::string_view kProgram = "bench_switchback";
-constexpr int64_t kMostWidth = 131071;  // of int8_linear()
+constexpr int64_t kMostWidth = 131071;  // int8_linear()'s limit
 constexpr int64_t kSmallestBatch = 1024, kMostBatches = 8;
 struct Width {
   int64_t dim;

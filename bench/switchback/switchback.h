@@ -40,7 +40,7 @@ struct SwitchBackShape {
   int64_t wide() const;  // dim wm, rounded
   int64_t dim_in() const { return swapped ? wide() : dim; }
   int64_t dim_out() const { return swapped ? dim : wide(); }
-  double flop() const;       // of one GEMM; all three are equal
+  double flop() const;       // one GEMM's; all three are equal
   std::string name() const;  // "1024 -> 4096, batch 8192"
   bool operator==(const SwitchBackShape&) const = default;
 };
@@ -76,13 +76,13 @@ struct TimedOp {
 extern const TimedOp kTimed[kOps];
 inline bool is_product(const TimedOp& op) { return op.kind == OpKind::product || op.kind == OpKind::product_8; }
 size_t op_place(std::string_view key);
-using OpTimes = std::array<double, kOps>;  // in milliseconds
+using OpTimes = std::array<double, kOps>;  // milliseconds
 struct Totals {
   double standard = 0, rowwise = 0, global = 0;
   double saved() const { return -100 * (global - standard) / standard; }
 };
 Totals totals(const OpTimes&);
-double quantize_share(const OpTimes&);  // of the total `global`
+double quantize_share(const OpTimes&);  // share of the total `global`
 
 // The tensors of a row, N(0, 1), and its ops: x (batch, in), gradient g (batch, out), weight w (out, in).
 struct SwitchBackOps {
@@ -103,7 +103,7 @@ inline constexpr LayerWay kLayerWays[] = {LayerWay::linear, LayerWay::global, La
 struct LayerTime {
   LayerWay way;
   RunMode mode;
-  double seconds, least, most;  // of a step: the median of rounds, each a mean of steps
+  double seconds, least, most;  // seconds of a step: median of rounds, each a mean of steps
 };
 // All methods, eager and compiled, alternating over at least two rounds. Throws if results are far from the linear
 // layer's.
@@ -136,19 +136,19 @@ struct SwitchBackRow {
   OpTimes ms;
   std::array<OpRate, kOps> rates = {};
   std::vector<LayerTime> layers = {};
-  int64_t peak_bytes = 0;  // of tensors on the device
+  int64_t peak_bytes = 0;  // tensors on the device
 };
 SwitchBackRow measured_row(const SwitchBackShape&, const SwitchBackSetup&, Peaks&);
 
 struct SwitchBackFigure {
   OpTimes ms;
-  Totals totals;  // as printed in the document
+  Totals totals;  // the document's figures
 };
 std::optional<SwitchBackFigure> switchback_figure(const SwitchBackShape&);
 
 struct SwitchBackReport : Origin {
   SwitchBackSetup setup;
-  std::string why;  // of this dtype
+  std::string why;  // reason for this dtype
   std::vector<SwitchBackRow> rows = {};
 };
 

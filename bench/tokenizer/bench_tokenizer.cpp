@@ -15,7 +15,7 @@ constexpr const char* kProgram = "bench_tokenizer";
 struct TokenizerFlags : SharedFlags {
   std::string pattern;
   std::vector<std::string> tokenizers, texts;
-  std::vector<int64_t> counts;  // of threads
+  std::vector<int64_t> counts;  // thread counts
   int64_t rounds = 7;
 };
 
