@@ -7,7 +7,7 @@ set(may_autograd core ops autograd)
 set(may_cpu core ops cpu)
 set(may_cuda core ops cuda emulator)  # tests/emulator replaces CUDA's headers
 set(may_models core ops autograd models tapegrad.h tools.h)  # the headers for users, above all folders
-set(may_bench core ops autograd cpu models tapegrad.h tools.h)  # of cpu the pool, for bench_threads
+set(may_bench core ops autograd cpu models tapegrad.h tools.h)  # cpu's pool, for bench_threads
 set(may_tests ${library} emulator tapegrad.h tools.h)
 # Rooms: may_<folder>_<room> lists the rooms of its folder that a room includes. "." is the folder itself.
 set(rooms_of_core backend comm engine io plan profile util)

@@ -66,7 +66,7 @@ set(links 0)
 set(paths 0)
 foreach(document IN LISTS documents)
   read_plain(${ROOT}/${document} text)
-  set(prose "")  # without blocks of code
+  set(prose "")  # excludes blocks of code
   while(TRUE)
     string(FIND "${text}" "```" begin)
     string(SUBSTRING "${text}" 0 ${begin} before)

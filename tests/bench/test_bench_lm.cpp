@@ -396,7 +396,7 @@ TEST_CASE("lm: answers are worked out of the figures") {
 
 TEST_CASE("lm: model FLOPs are the document's, and MFU is their rate by the peak") {
   LmSetup s{.size = "2.7B", .model = lm_config("2.7B")};
-  const double products = 13.849e12, scores = 0.3436e12;  // of a forward pass over 4 x 512 tokens
+  const double products = 13.849e12, scores = 0.3436e12;  // FLOP of a forward pass over 4 x 512 tokens
   CHECK(flops_of_step(s, StepType::forward) == Approx(products + scores).epsilon(1e-4));
   CHECK(flops_of_step(s, StepType::backward) == 3 * flops_of_step(s, StepType::forward));
   CHECK(flops_of_step(s, StepType::train) == 3 * flops_of_step(s, StepType::forward));

@@ -96,7 +96,7 @@ TEST_CASE("percentiles, moments, slope, fences: worked by hand") {
 TEST_CASE("estimates: intervals of a normal sample") {
   const std::vector<double> x = normal(100, 10, 1);
   const Estimates e = estimates(flat(x));
-  const double error = std::sqrt(variance(x)) / 10;  // of the mean
+  const double error = std::sqrt(variance(x)) / 10;  // standard error of the mean
   CHECK(e.mean.point == Approx(mean(x)));
   CHECK(e.mean.standard_error == Approx(error * std::sqrt(0.99)).epsilon(0.02));  // resampling divides by n
   CHECK(e.mean.low == Approx(e.mean.point - 1.96 * error).epsilon(0.002));

@@ -76,7 +76,7 @@ function(json_is variable expected)
           NOT value STREQUAL "${expected}" AND NOT value EQUAL "${expected}")
   set(failures ${failures} PARENT_SCOPE)
 endfunction()
-# refused(<status> <text on stderr> <arguments>...): one message of ours, empty stdout, no new folder
+# refused(<status> <text on stderr> <arguments>...): one tapegrad message, empty stdout, no new folder
 macro(refused status text)
   run(${status} ${ARGN})
   expect(err "${text}")

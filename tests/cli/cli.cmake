@@ -282,7 +282,7 @@ run_with("TG_ISA=1" 0 train --resume slow --max-steps 7 --quiet)
 fail_if("the same kernels are called others" err MATCHES "other kernels")
 run(0 train --resume slow --max-steps 8 --quiet)
 file(STRINGS ${dir}/slow/checkpoint.safetensors header REGEX "cpu, level 1")
-if(NOT header)  # else the machine has no other
+if(NOT header)  # otherwise the machine has no other
   expect(err "slow/checkpoint.safetensors was computed by other kernels (cpu, level 1) than those here (cpu, level ")
 endif()
 run_with("TG_BF16=f32" 0 train --data text.txt --out narrow ${tiny} --dtype bf16 --quiet)
@@ -292,7 +292,7 @@ file(STRINGS ${dir}/narrow/checkpoint.safetensors header REGEX "cpu, level [134]
 fail_if("the checkpoint does not say how bf16 is multiplied" NOT header)
 run(0 train --resume narrow --max-steps 8 --quiet)
 file(STRINGS ${dir}/narrow/checkpoint.safetensors header REGEX "bf16 by f32")
-if(NOT header)  # else the machine multiplies bf16 in f32
+if(NOT header)  # otherwise the machine multiplies bf16 in f32
   expect(err "bf16 by f32) than those here (cpu, level ")
 endif()
 

@@ -27,7 +27,7 @@ expect(err "spelled.txt has the special token <|endoftext|> in its text, and it 
 expect(out "spelled.txt: 1456 tokens")
 prints(out "spelled.txt: 1444 tokens" eval --model both --data spelled.txt --special parse)
 fail_if("a note" err MATCHES note)
-# A resumed run reads its data in the same way; so does finetuning.
+# A resumed run and finetuning read data like the first run.
 foreach(kind train finetune)
   set(from "--tokenizer;./tokenizer.json;${tiny}")
   if(kind STREQUAL finetune)

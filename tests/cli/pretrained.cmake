@@ -18,7 +18,7 @@ run(0 export --model native --to hf --out foreign)
 file(READ ${dir}/foreign/config.json config)
 string(JSON own GET "${config}" tapegrad tokenizer)
 string(JSON config REMOVE "${config}" tapegrad)
-string(JSON config SET "${config}" tapegrad "{\"tokenizer\": ${own}}")  # without our model: the dropout of pretraining
+string(JSON config SET "${config}" tapegrad "{\"tokenizer\": ${own}}")  # lacks tapegrad's model: pretraining's dropout
 string(JSON config SET "${config}" eos_token_id 3)
 file(WRITE ${dir}/foreign/config.json "${config}")
 

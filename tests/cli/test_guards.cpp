@@ -91,7 +91,7 @@ TEST_CASE("a run that overwrites another is that run once it has begun, wherever
   const Folder& folder = reference.folder;
   const Arguments other = with(reference.command, {"--seed", "2", "--overwrite"});
   int former = 0, begun = 0;
-  for (int n = 1;; n += 3 * stride()) {  // at first it is the former run still
+  for (int n = 1;; n += 3 * stride()) {  // initially the former run
     CAPTURE(n);
     fs::remove_all(folder / "run");
     REQUIRE(Process(folder.path, reference.command).status() == 0);
@@ -171,7 +171,7 @@ TEST_CASE("no command replaces or removes an input, nor, without --overwrite, an
   CHECK(entries() == model.size() + 4);  // log.jsonl and .lock
   CHECK(run("merge --overwrite --out out" + both) == 0);
   CHECK(read_file(folder / "out/notes") + read_file(folder / "out/adapter_model.safetensors") == "minemine");
-  CHECK(entries() == 4 + 4);  // of the model
+  CHECK(entries() == 4 + 4);  // model files
 }
 
 TEST_CASE("event files that are removed during a run end it, and the message names the next command") {
@@ -348,7 +348,7 @@ TEST_CASE("a folder that vanishes during a run is an error at the next step") {
   SUBCASE("renamed") {
     fs::rename(folder / "run", folder / "elsewhere");
     CHECK(p.status() == 1);
-    const std::string errors = p.errors();  // in the middle of a save it is the save that fails
+    const std::string errors = p.errors();  // a save in progress is the one that fails
     CHECK_MESSAGE((has(errors, "run/log.jsonl was moved or replaced while") || has(errors, "cannot write run/")),
                   errors);
     CHECK(load_checkpoint(folder / "elsewhere/checkpoint.safetensors").state.step > 0);

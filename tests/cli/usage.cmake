@@ -90,7 +90,7 @@ file(TIMESTAMP ${dir}/watched/model.safetensors before "%s%f")
 prints(out "is a run that is finished; nothing was written" train --resume watched)
 file(TIMESTAMP ${dir}/watched/model.safetensors after "%s%f")
 fail_if("a finished run was written again" NOT before EQUAL after)
-file(REMOVE ${dir}/watched/model.safetensors)  # as a kill between the files leaves it
+file(REMOVE ${dir}/watched/model.safetensors)  # state of a kill between the files
 run(0 train --resume watched --quiet)
 fail_if("a finished run does not complete its files" NOT EXISTS ${dir}/watched/model.safetensors)
 refused(2 "--progress is 'some'. It is one of auto, bar, lines, none" train ${never} --progress some)

@@ -85,7 +85,7 @@ def same_greedy_tokens(tapegrad, name, model, folder):
     prompt = characters[3:11]
     context = getattr(model.config, "n_positions", None) or model.config.max_position_embeddings
     sliding = getattr(model.config, "sliding_window", None)
-    count = sliding - len(prompt) if sliding else 32  # beyond its window a mistral is not read as one
+    count = sliding - len(prompt) if sliding else 32  # mistral is read only within its window
     ours = run(tapegrad, "generate", "--model", folder / "from", "--prompt", prompt, "--temperature", 0, "--max-tokens",
                count, "--ignore-eos")
     ids = torch.tensor([[characters.index(c) for c in prompt]])

@@ -55,7 +55,7 @@ void unit_cpu(const Unit& op, tg::Bufs in, tg::Bufs out, tg::Context& context) {
         squares[r] = sum;
       }
     });
-    C all = 0;  // in one order, so that the number of threads does not matter
+    C all = 0;  // fixed order: independent of the threads
     for (int64_t r = 0; r < rows; ++r) all += squares[r];
     tg::cpu::for_each({in[0]}, out[0], [by = C(1) / std::sqrt(all + C(op.epsilon))](auto v) { return v * by; });
   });

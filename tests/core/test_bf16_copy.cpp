@@ -40,7 +40,7 @@ TEST_CASE("cast_parameter: one conversion for as long as a leaf keeps its value"
     CHECK(casts_for(read) == 1);
     CHECK(is_copy_of(w));
     under<NoGradScope>([&] { CHECK(casts_for(read) == 0); });
-    CHECK(casts_for([&] { eval({w.to(kNarrow)}); }) == 1);  // to() makes new elements
+    CHECK(casts_for([&] { eval({w.to(kNarrow)}); }) == 1);  // elements of to() are new
   }
 }
 TEST_CASE("cast_parameter: what has no copy is converted by to()") {

@@ -84,7 +84,7 @@ TEST_CASE("captured tensors are read where they stand") {
   w.mutable_data<float>()[0] = 7;
   CHECK(bits_of(f({x})[0]) == want());
   under<LazyScope>([&] { w.assign(w * 2.0); });
-  const Tensor after_lazy = f({x})[0];  // before anything else reads w
+  const Tensor after_lazy = f({x})[0];  // precedes other reads of w
   CHECK(bits_of(after_lazy) == want());
   CHECK(f.stats().traces == 1);
   w.assign(stored(random({4}, 5), Store::strided));  // another layout: traced again
@@ -149,7 +149,7 @@ TEST_CASE("variables that are assigned take new values, in place where nobody ho
 
 TEST_CASE("the step of a GPT: ten compiled ones are ten eager ones, bit for bit, with dropout and a changing rate") {
   const GptConfig config{.vocab_size = 65, .context = 16, .layers = 2, .heads = 2, .width = 32, .dropout = 0.2};
-  size_t bytes = 0;  // of the program that keeps all, and what it gives
+  size_t bytes = 0;  // program that keeps all, and its result
   std::vector<std::vector<std::byte>> plain;
   for (const Recompute recompute : {Recompute::none, Recompute::cheap, Recompute::block}) {
     CAPTURE(name_of(recompute));

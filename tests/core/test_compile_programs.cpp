@@ -33,7 +33,7 @@ struct World {
   nn::LoraLinear layer{nn::Linear(params.at("layer"), 3, 3), params.at("delta"), {.rank = 2}};
   double number = 0.5, clip = 1;  // captured
   float host = 1;                 // what a tensor of host data holds
-  bool host_moves = false;        // in each call, as a loader of batches does
+  bool host_moves = false;        // each call, as a loader of batches does
   bool flag = false;              // the host branches on it
   explicit World(uint64_t seed) {
     layer.delta().b.assign(random({2, 3}, seed * 16 + 14));
@@ -150,7 +150,7 @@ std::vector<Tensor> run(uint64_t seed, World& w, Inputs in, bool fail_now) {
       case 14:
         if (draw.below(4) == 0) w.log.push_back(pick(pool));
         break;
-      case 16: {  // as KvCache::with_capacity() does, but around the end
+      case 16: {  // KvCache::with_capacity(), but around the end
         slice_update(w.cache, 1, w.at, reshape(a.detach(), {3, 1}));
         const Tensor next = w.at + 1.0;
         w.at.assign(where(ge(next, double(kCapacity)), 0.0, next));
@@ -256,7 +256,7 @@ TEST_CASE("random programs: compiled they do what they do eagerly, or are refuse
         CHECK_MESSAGE(!has(error, "now differs from its replays"), error);
       }
       if (!expected.empty()) {
-        ++failures;  // only handles that are not state have changed
+        ++failures;  // changed handles that are not state
         if (declares) CHECK(world.bits() == before);
         CHECK(world.state() == at);
         ok = declares;

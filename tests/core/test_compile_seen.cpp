@@ -296,7 +296,7 @@ TEST_CASE("generators are known by address: equal states, states set outside and
   refuses([&] { rand({3}, other); }, "draws from a generator (seed 1, offset 0) that is not among the 1", options);
   CHECK_HAS(error_of([&] { compile([](Inputs) { return Results{}; }, {.generators = {&a, &a}}); }), "is listed twice");
   other = Rng{1};
-  double drawn = 0;  // on the host, which CompileOptions::constants allows
+  double drawn = 0;  // drawn on the host, allowed by CompileOptions::constants
   compile([&](Inputs x) { return drawn = a.uniform() + a.split(3).normal(), Results(x.begin(), x.end()); },
           {.generators = {&a}, .constants = true})({});
   CHECK(drawn == other.uniform() + Rng{1}.split(3).normal());

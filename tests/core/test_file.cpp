@@ -344,7 +344,7 @@ TEST_CASE("file: temporary files of killed processes are removed, those of livin
   for (const std::string& name : kept) CHECK(fs::exists(name));
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   write_file_atomically(fmt::format("{}.{}-9.tmp", path, gone), "x");
-  write_file_atomically(path, "y");  // as does each writer of the file
+  write_file_atomically(path, "y");  // each writer of the file does so
   CHECK(std::distance(fs::directory_iterator(folder.path), {}) == std::ssize(kept));
   detail::remove_leftovers(folder / "none/model.safetensors");  // nothing there
 }

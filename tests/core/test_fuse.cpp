@@ -61,7 +61,7 @@ void stays(const Make& f) {
   CHECK(with.kernels == without.kernels);
   for (size_t k = 0; k < with.results.size(); ++k) CHECK(bits_of(with.results[k]) == bits_of(without.results[k]));
 }
-struct Stream {  // of a residual: x, r (5, 9), weight and bias (9)
+struct Stream {  // residual: x, r (5, 9), weight and bias (9)
   Tensor x, r, w, b;
   explicit Stream(DType t)
       : x(random({5, 9}, 1).to(t)), r(random({5, 9}, 2).to(t)), w(random({9}, 3).to(t)), b(random({9}, 4).to(t)) {}

@@ -84,7 +84,7 @@ TEST_CASE("json: a number that the integer asked for cannot hold is an Error") {
 TEST_CASE("json: text that is none") {
   CHECK(json_or_null("{").is_null());
   CHECK(json_or_null("[1]").size() == 1);
-  CHECK(own_json("[[[[[[[[1]]]]]]]]").size() == 1);  // of own text: deeper, and the last of equal keys
+  CHECK(own_json("[[[[[[[[1]]]]]]]]").size() == 1);  // own text: deeper, last of equal keys
   for (const char* open : {"[", "{\"a\":"}) {
     std::string deep;
     for (int i = 0; i < 400'000; ++i) deep += open;

@@ -18,7 +18,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 double ulp_of(float x) { return x == 0 ? 0x1p-149 : std::ldexp(1.0, std::max(std::ilogb(x), -126) - 23); }
 
 struct Sweep {
-  double worst = 0;  // in ulp of the right result
+  double worst = 0;  // ulp of the right result
   float worst_at = 0;
   int wrong = 0;  // NaN, infinity or sign not as it should be
   float wrong_at = 0;

@@ -79,7 +79,7 @@ TEST_CASE("a chain of pointwise ops is one kernel, whoever else reads parts of i
   };
   CHECK(kernels_of(branches) == 1);
   const auto read_between = [&] {
-    const Tensor a = tg::exp(x), s = sum(a, {0});  // outside, and part of what comes next
+    const Tensor a = tg::exp(x), s = sum(a, {0});  // held outside, and part of the next evaluation
     return (a * 2.0) * s;
   };
   CHECK(kernels_of(read_between) == 3);
@@ -181,7 +181,7 @@ TEST_CASE("steps run in an order that takes less memory: branch by branch") {
   const Tensor x = random({64, 64}, 1);  // 16 KiB
   std::vector<Tensor> weights;
   for (uint64_t k = 0; k < 40; ++k) weights.push_back(random({64, 64}, k));
-  const auto f = [&] {  // in level order all branches would live at once
+  const auto f = [&] {  // level order keeps all branches alive
     std::vector<Tensor> a, b, c;
     for (const Tensor& w : weights) a.push_back(matmul(x, w));
     for (const Tensor& t : a) b.push_back(matmul(t, x));

@@ -158,7 +158,7 @@ TEST_CASE("profile trace: valid JSON, events nest, tracks have names, memory is 
   write_trace(p, path);
   const Json j = own_json(read_file(path));
   std::map<std::string, int> phases;
-  std::map<std::pair<int, int>, std::vector<double>> ends;  // of open events, per track
+  std::map<std::pair<int, int>, std::vector<double>> ends;  // open events' ends, per track
   std::vector<std::string> names;
   for (const Json& e : j["traceEvents"]) {
     ++phases[e["ph"].get<std::string>()];

@@ -11,7 +11,7 @@
 
 using namespace tg;
 namespace {
-std::vector<OpInfo> library_ops() {  // without those that tests define
+std::vector<OpInfo> library_ops() {  // excludes ops that tests define
   auto ops = detail::all_ops();
   std::erase_if(ops, [](auto& o) { return o.name.starts_with("test_"); });
   return ops;

@@ -188,7 +188,7 @@ TEST_CASE("rng: distribution of truncated normals") {
   CHECK(variance == doctest::Approx(0.97334).epsilon(1e-5));
   CHECK(std::fabs(m.m1) < 4e-3 * std::sqrt(variance));
   CHECK(std::fabs(m.m2 - variance) < 4e-3 * std::sqrt(fourth - variance * variance));
-  CHECK(std::fabs(m.m4 - fourth) < 4e-3 * std::sqrt(96));  // below that of normals that are not cut
+  CHECK(std::fabs(m.m4 - fourth) < 4e-3 * std::sqrt(96));  // the bound of untruncated normals, which is larger
   CHECK(std::fabs(m.pairs) < 4e-3 * std::sqrt(2));
   const double cut = std::erfc(3 / std::sqrt(2.0)) / 2, inside = 1 - 2 * cut;
   CHECK(ks(z, [&](double x) { return (0.5 * std::erfc(-x / std::sqrt(2)) - cut) / inside; }) < 2.2);
@@ -306,7 +306,7 @@ TEST_CASE("rng: shuffle") {
   for (int i = 0; i < 48000; ++i) {
     std::array<int64_t, 4> p{0, 1, 2, 3};
     rng.shuffle(p);
-    size_t rank = 0;  // in the factorial number system
+    size_t rank = 0;  // factorial number system
     for (size_t j = 0; j < 4; ++j)
       rank = rank * (4 - j) + size_t(std::count_if(&p[j], p.data() + 4, [&](auto x) { return x < p[j]; }));
     ++orders.at(rank);

@@ -16,7 +16,7 @@ static_assert(std::size(kAll) == kDTypes);
 struct Range {
   double lo, hi;
 };
-Range range_of(DType t) {  // of integers; hi as a double
+Range range_of(DType t) {  // integers; hi as a double
   switch (t) {
     case DType::i64: return {-0x1p63, 0x1p63};
     case DType::i32: return {-0x1p31, 0x1p31 - 1};

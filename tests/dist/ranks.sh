@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tapegrad train and finetune on several ranks: the files of one process, resume on other numbers of ranks, signals,
+# tapegrad train and finetune on several ranks: the files of one process, resume on other counts of ranks, signals,
 # kills and refusals. ranks.sh TAPEGRAD FOLDER TEXT MPIRUN... With TG_RANKS=devices only the tests on devices run.
 set -uo pipefail
 app=$1 work=$2 text=$3
@@ -106,7 +106,7 @@ wait $! && fail "a run that was asked to stop ended as if it were done"
 says "stopped after step"
 steps=$(wc -l <asked/log.jsonl)
 must_on 2 train --resume asked --max-steps $((steps + 10)) --quiet
-"$app" "${long[@]}" --out straight 2>/dev/null & # for its first steps
+"$app" "${long[@]}" --out straight 2>/dev/null & # its first steps
 until [[ -s straight/log.jsonl ]] && (($(wc -l <straight/log.jsonl) > steps + 300)); do sleep 0.05; done
 kill $! && wait $! 2>/dev/null
 # as_straight <run>: compares its log, except the last line, which may have a validation

@@ -150,9 +150,9 @@ TEST_CASE("jobs of ranks: they run in their order while the caller goes on, and 
   w.wait(&first);
   CHECK(most == w.size());
   w.submit(&first, [&] { order.push_back(4); });
-  w.barrier();  // a call waits for jobs
+  w.barrier();  // a call finishes jobs first
   CHECK(order.back() == 4);
-  w.submit(&first, [&] { order.push_back(5); });  // no call waits for the one before
+  w.submit(&first, [&] { order.push_back(5); });  // no call depends on the one before
   w.wait_for_jobs();
   CHECK(order.back() == 5);
   w.wait(&first);

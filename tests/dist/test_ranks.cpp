@@ -279,7 +279,7 @@ TEST_CASE("ranks on a GPU each, or on its emulator: the bits of one process") {
   device.index = world()->local_rank();
   for (const bool compiled : {false, true}) {
     TrainConfig c = config(world()->size());
-    c.max_steps = compiled ? 4 : 2, c.eval_every = 2, c.compile = compiled;  // from the third on as one, if it can
+    c.max_steps = compiled ? 4 : 2, c.eval_every = 2, c.compile = compiled;  // runs as one from the third on, if it can
     const Trained one = trained_alone(c, device);
     CHECK(trained(c, world(), device) == one);
     c.shard_optimizer = true;

@@ -20,7 +20,7 @@ void check_config(std::string_view text) {
   const auto config = fuzz::accepted([&] { return gpt_config_from_json(text); });
   if (config) TG_FUZZ_CHECK(gpt_config_from_json(to_json(*config)) == *config);
 }
-void check_same(const RunConfig& a, const RunConfig& b) {  // except bytes of a path that JSON cannot hold
+void check_same(const RunConfig& a, const RunConfig& b) {  // paths may have bytes that JSON lacks
   TG_FUZZ_CHECK(a.model == b.model && to_json(a.train) == to_json(b.train) &&
                 text_of(Json(a.tokenizer)) == text_of(Json(b.tokenizer)));
 }

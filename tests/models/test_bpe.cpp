@@ -120,7 +120,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
   CHECK(read({"bc", "abc"}, {"xab", "cd"}) == "x.|");
   CHECK(read({"aab"}, {"aaa", "a"}) == "a.a.aa");
   CHECK(read({"aab"}, {"aaa", "b"}) == "a.|");
-  CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");  // inside of a character
+  CHECK(read({"\xA9"}, {"caf\xC3", "\xA9 x"}) == "caf\xC3.|");  // split character
   CHECK(read({"é"}, {"caf\xC3", "\xA9 x"}) == "caf.|");
   CHECK(read({}, {"a", "", "b"}) == "a..b.");
   CHECK_SAYS(StopStrings({"x", ""}), "stop 1 is empty");
@@ -134,7 +134,7 @@ TEST_CASE("StopStrings: the stop that is complete first ends the text, however t
   for (int round = 0; round < 2000; ++round) {
     const std::vector<std::string> stops{word(5), word(5), word(5)};
     const std::string text = word(20);
-    size_t end = text.size(), begin = end;  // of the stop
+    size_t end = text.size(), begin = end;  // range of the stop
     bool found = false;
     for (size_t e = 1; e <= text.size() && !found; ++e)
       for (const std::string& s : stops)

@@ -44,7 +44,7 @@ struct Doubled : OpOf<Doubled> {  // no kernel: made of two
 
 // Separate queries, keys and values. Only the f32 side has the fault.
 constexpr int64_t kVocabulary = 12, kWidth = 8;
-struct Function {  // as a model
+struct Function {  // a model's form
   std::function<Tensor(const Tensor& tokens)> f;
   Tensor forward(const Tensor& tokens) const { return f(tokens); }
 };

@@ -121,7 +121,7 @@ TEST_CASE("data: NumPy files of tokens, of 16 and 32 bits") {
   write_file_atomically(folder / "t.npy", "\x93NUMP");
   CHECK_SAYS_OF(io, TokenData::from_file(folder / "t.npy"), "does not begin as a file of");
   fs::rename(array(kNarrow, "\1\2\3\4"sv), folder / "t.bin");
-  CHECK(all_of(TokenData::from_file(folder / "t.bin")) == std::vector<int32_t>{513, 1027});  // by its content
+  CHECK(all_of(TokenData::from_file(folder / "t.bin")) == std::vector<int32_t>{513, 1027});  // known by its content
 }
 
 TEST_CASE("data: token files are written as they are read") {
@@ -341,7 +341,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       int64_t calls = 0;
       for (bool last = false; const auto next = windows.at(calls); ++calls) {
         b = *next;
-        CHECK(!last);  // only the last batch may be short
+        CHECK(!last);  // the last batch may be short
         CHECK(b.inputs.shape() == b.targets.shape());
         CHECK(b.inputs.size(0) <= batch);
         last = b.inputs.size(1) < kContext;
@@ -353,7 +353,7 @@ TEST_CASE("data: windows make every token but the first a target once, in order"
       const int64_t full = (n - 1) / kContext;
       CHECK(calls == (full + batch - 1) / batch + ((n - 1) % kContext != 0));
       CHECK(!windows.at(calls + 1));
-      CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // in any order
+      CHECK(token_values(windows.at(calls - 1)->inputs) == token_values(b.inputs));  // any order
     }
   }
   CHECK_SAYS_OF(value, SequentialBatches(counting(1), 1, 4), "[data] count has 1 token. At least 2 are needed");

@@ -161,7 +161,7 @@ TEST_CASE("DPO: micro-batches of unequal answers weigh by pairs") {
   Preferring p(4);
   const Model dpo = over_base(p.model, p.lora, 0.3);
   auto* x = p.batch.inputs.mutable_data<int32_t>();
-  for (int64_t i = 24 + 6; i < 24 + 10; ++i) x[i] = Batch::kIgnoreIndex;  // of pair 1
+  for (int64_t i = 24 + 6; i < 24 + 10; ++i) x[i] = Batch::kIgnoreIndex;  // pair 1
   const auto part = [&](int64_t a, int64_t b) {
     return Batch{slice(p.batch.inputs, 0, a, b).contiguous(), slice(p.batch.targets, 0, a, b).contiguous()};
   };

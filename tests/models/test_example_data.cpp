@@ -113,7 +113,7 @@ TEST_CASE("examples: a key that changes a text or its targets is followed, or re
       with.loss = ExampleLoss::all;
       CHECK_HAS(counted(f.read(in, with)), "77");
     }
-    for (const char* blank : {"null", "[]", "\"\"", "{}"}) {  // as tables of one type have
+    for (const char* blank : {"null", "[]", "\"\"", "{}"}) {  // tables of one type have these
       const std::string none = fmt::format(R"(, "{}": {})", key, blank);
       CHECK(counted(f.read(message ? line("", none) : line(none, ""), kPlain)) == ".a</s>");
     }

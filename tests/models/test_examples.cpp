@@ -65,7 +65,7 @@ TEST_CASE("examples: a token without room passes by, and an expert without token
   const Params params(Device(), 1);
   const MoeDecoder model(params, c);
   AdamW optimizer(params.trainable(), {});
-  const Tensor tokens = tensor<int64_t>({7, 7, 7, 7}, {1, 4});  // at most one expert gets tokens, with room for one
+  const Tensor tokens = tensor<int64_t>({7, 7, 7, 7}, {1, 4});  // one expert gets tokens and has room for one
   const GradMap grads = backward(model.loss({tokens, tokens}, {}));
   int64_t reached = 0;
   for (const Parameter& p : params.all())
@@ -96,7 +96,7 @@ TEST_CASE("examples: a mixture of experts plans its memory, is saved and loaded,
   const Loaded<MoeDecoder> loaded = load_model<MoeDecoder>(folder.path);
   CHECK(loaded.model.config().top_k == 2);
   const std::vector<int64_t> prompt{1, 2, 3};
-  const auto text = generate(model, prompt, 40, {.seed = 3});  // beyond its context
+  const auto text = generate(model, prompt, 40, {.seed = 3});  // longer than its context
   CHECK(text.size() == 40);
   CHECK(generate(loaded.model, prompt, 40, {.seed = 3}) == text);
   CHECK_SAYS(load_model(folder.path), "has no 'kv_heads'");

@@ -9,9 +9,9 @@ using namespace tg;
 namespace {
 struct LazyRun {
   std::vector<std::vector<std::byte>> losses, weights;
-  int64_t peak = 0;                 // of the last steps, above the memory between them
-  uint64_t plans = 0, kernels = 0;  // of the last steps
-  int64_t arena = 0, live = 0;      // of the last plan
+  int64_t peak = 0;                 // last steps' peak over the memory between them
+  uint64_t plans = 0, kernels = 0;  // last steps'
+  int64_t arena = 0, live = 0;      // last plan's
 };
 GptConfig modernised(GptConfig c) {
   c.norm = NormKind::rms_norm, c.positions = Positions::rope, c.activation = Activation::swiglu;

@@ -198,7 +198,7 @@ TEST_CASE("recomputed cheap ops: two thirds of the memory, for the kernels that 
       const auto [params, model] = new_gpt(config, Params(Device(), 3));
       struct Bytes {
         int64_t kept, peak;
-        uint64_t kernels;  // of backward
+        uint64_t kernels;  // backward's
       };
       const auto measured = [&](bool recompute) {
         const int64_t before = memory_stats().live;
@@ -230,7 +230,7 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   int64_t weights = 0;
   for (auto& p : params.all()) weights += int64_t(p.tensor.layout().bytes());
   struct Bytes {
-    int64_t kept, peak;  // after forward; the peak of backward
+    int64_t kept, peak;  // bytes after forward; backward's peak
   };
   const auto measured = [&](bool recompute) {
     const int64_t before = memory_stats().live;

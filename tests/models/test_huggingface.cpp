@@ -1,5 +1,5 @@
-// models/io/huggingface: the logits of folders that transformers wrote (tests/data/make_huggingface.py), bits of
-// weights both ways, config.json of both versions, and refusals of damaged or unsupported models.
+// models/io/huggingface: the logits of folders that transformers wrote (tests/data/make_huggingface.py), weight bits of
+// import and export, config.json of both versions, refusals of damaged or unsupported models.
 #include <tapegrad/core/check.h>
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/tools.h>
@@ -174,7 +174,7 @@ TEST_CASE("hugging face: what is exported is imported bit for bit, whole and in 
       CAPTURE_ALL(std::string(name_of(family)), max_shard);
       GptConfig c = small(family);
       c.dropout = 0.125;
-      c.kv_heads = c.kv_heads ? c.kv_heads : c.heads;  // another way to say 0
+      c.kv_heads = c.kv_heads ? c.kv_heads : c.heads;  // equivalent to 0
       REQUIRE(family_of(c) == family);
       const auto [params, model] = new_gpt(c, Params(Device(), 7));
       const Folder to;
@@ -277,7 +277,7 @@ TEST_CASE("hugging face: biases and norms that a model lacks are written, and on
   CHECK(s.at("transformer.ln_f.weight").to_vector<float>() == std::vector<float>(size_t(c.width), 1.f));
   CHECK(load_model(to.path).model.config() == c);
   check_same_bits(load_model(to.path).params.state(), params.state());
-  s["transformer.h.1.mlp.c_proj.bias"] = filled({c.width}, 0.5f);  // as another program may train it
+  s["transformer.h.1.mlp.c_proj.bias"] = filled({c.width}, 0.5f);  // another program may train it
   CHECK(to.with_weights(s) == "no error");
   const GptConfig now = load_model(to.path).model.config();
   CHECK(now.bias);
@@ -493,7 +493,7 @@ TEST_CASE("huggingface: the tokens that end a text") {
 }
 
 TEST_CASE("huggingface: ends are added to the files where they are missing, and nothing else changes") {
-  const Copy folder("gpt2");  // with the end 60
+  const Copy folder("gpt2");  // end 60
   const std::string config = read_file(folder / "config.json"), names = folder / "tokenizer_config.json";
   detail::save_ends(folder.path, {60}, chat_tokenizer());
   CHECK(read_file(folder / "config.json") == config);

@@ -251,7 +251,7 @@ TEST_CASE("LoRA: merged, the layer is one product; unmerged, it is what it was b
       Mode mode(lazy);
       CAPTURE(name_of(t));
       Example e(24, 40, {.rank = 4}, t);
-      const nn::Linear copy = e.layer.linear();  // as a model has it
+      const nn::Linear copy = e.layer.linear();  // the model's handle
       LoraLinear& l = e.layer;
       const Tensor x = random({6, 24}, 3).to(t);
       const auto weight = bits_of(copy.weight), adapted = bits_of(l.forward(x));
@@ -384,7 +384,7 @@ TEST_CASE("LoRA: adapters on disjoint rows of one layer run as one") {
       high.merge();  // all of the layer
       CHECK(low.merged());
       CHECK(distance(low.forward(x), y) <= (t == DType::f64 ? 1e-14 : 1e-6));
-      for (const int64_t row : {0, 4})  // between the adapters
+      for (const int64_t row : {0, 4})  // rows between the adapters
         CHECK(bits_of(slice(plain.weight, 0, row, row + 1)) == bits_of(slice(weight, 0, row, row + 1)));
       CHECK_SAYS(LoraLinear(low.linear(), params.at("more"), {.rank = 1, .dropout = dropout}, {0, 1}), "is merged.");
       high.unmerge();
@@ -518,7 +518,7 @@ TEST_CASE("LoRA on a Gpt: dropout falls in each adapter, in training only") {
     const auto plain = bits_of(a.model.forward(a.tokens()));
     const auto dropped = bits_of(a.model.forward(a.tokens(), {.rng = &rng}));
     CHECK(dropped != plain);
-    const uint64_t words = uint64_t(a.tokens().numel() * c.rank);  // of each adapter's x A
+    const uint64_t words = uint64_t(a.tokens().numel() * c.rank);  // each adapter's x A
     CHECK(rng.offset == a.lora.modules().size() * ((words + 3) / 4));
     CHECK(bits_of(a.model.forward(a.tokens())) == plain);
   }

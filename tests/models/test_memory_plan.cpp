@@ -40,7 +40,7 @@ void check_plan(const GptConfig& g, const TrainConfig& c) {
   CHECK(plan.peak == measured);  // nothing is left out on the CPU
   CHECK(plan.parameters == parameters);
   CHECK(plan.weights == 4 * parameters);
-  if (c.dtype == DType::bf16 && c.accumulate == 1) {  // of matrices, except a tied table
+  if (c.dtype == DType::bf16 && c.accumulate == 1) {  // matrices, except a tied table
     CHECK(plan.gradients > 2 * parameters);
     CHECK(plan.gradients < 4 * parameters);
   } else {

@@ -76,7 +76,7 @@ TEST_CASE("model: an option that a model does not follow is refused, and what it
   Trainer off(OffTape(Params()), params, bytes_of(rhyme()), tiny_train());
   const std::string message = error_of([&] { off.step(); });
   CHECK_HAS(message, "[backward]");
-  CHECK(!has(message, "called at"));  // no line of the library
+  CHECK(!has(message, "called at"));  // no line of tapegrad
 }
 
 TEST_CASE("model: one of one's own trains, evaluates, takes adapters, is saved and loaded, and generates") {

@@ -105,7 +105,7 @@ TEST_CASE("clipping scales all gradients by their common norm") {
     CAPTURE(clip);
     const double scale = clip == 1.0 ? 1.0 / (5.0 + 1e-6) : 1.0;
     const auto m = first_moments(clip, norm);
-    CHECK(norm == 5);  // before clipping
+    CHECK(norm == 5);  // norm before clipping
     CHECK(m[0] == doctest::Approx(0.3 * scale).epsilon(1e-6));
     CHECK(m[1] == 0);
     CHECK(m[2] == doctest::Approx(0.4 * scale).epsilon(1e-6));

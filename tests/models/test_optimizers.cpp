@@ -99,7 +99,7 @@ TEST_CASE("SGD, groups of AdamW and SGD, skipped parameters and Muon equal torch
             const Tensor init = file.tensor(fmt::format("{}.init", p)).to(kind == "f32" ? DType::f32 : DType::f64);
             params.push_back({p, stored(init, how).detach().requires_grad_()});
           }
-        if (params.empty()) continue;  // only Muon supports bf16
+        if (params.empty()) continue;  // empty: only Muon supports bf16
         const DType ns = kind == "f32" ? DType::f32 : kind == "f64" ? DType::f64 : DType::bf16;
         if (name.starts_with("muon"))  // AdamW's
           params.push_back({"head.weight", file.tensor("head.weight.init").detach().requires_grad_()});
@@ -254,7 +254,7 @@ TEST_CASE("after an Error in a compiled step, weights, state and number of steps
 }
 
 TEST_CASE("state of each optimiser: its names, and a run goes on from it bit for bit") {
-  const std::map<std::string, size_t> tensors{{"adamw", 8}, {"sgd", 4}, {"muon", 6}};  // by Optimizer::name()
+  const std::map<std::string, size_t> tensors{{"adamw", 8}, {"sgd", 4}, {"muon", 6}};  // key: Optimizer::name()
   for (const std::string kind : kOptimizers) {
     CAPTURE(kind);
     Net first(kind), second(kind);

@@ -307,7 +307,7 @@ TEST_CASE("configuration: the checkpoint of as many layers as are allowed has a 
   widest.fragments = 1, widest.fragmented = "h.*";
   const auto [params, model] = new_gpt(widest);
   const std::string value = R"({"data_offsets":[9223372036854775807,9223372036854775807],"dtype":"F32","shape":[)";
-  size_t bytes = 0, tensors = 0;  // of a layer, with the longest names, offsets and sizes
+  size_t bytes = 0, tensors = 0;  // a layer's, with the longest names, offsets and sizes
   for (const Parameter& p : params.all()) {
     if (!p.name.starts_with("h.0.")) continue;
     for (const std::string pattern : {"\"model.h.4095.{}\":", "\"adamw.h.4095.{}.m\":", "\"adamw.h.4095.{}.v\":"}) {

@@ -213,7 +213,7 @@ TEST_CASE("PEFT: what changes the results and is not supported is refused by nam
               fmt::format("[adapter] '{}' is {}, which changes the results and is not supported.", key, text_of(x)),
               "Merge the adapter in Python by merge_and_unload()", "in " + c.path + "/adapter_config.json");
   }
-  std::istringstream types(  // of peft 0.21
+  std::istringstream types(  // peft 0.21
       "ADALORA ADAMSS ADAPTION_PROMPT BEFT BOFT C3A CARTRIDGE CPT DEFT DELORA FOURIERFT FROD GLORA GRALORA HIRA HRA "
       "IA3 LILY LN_TUNING LOHA LOKR MISS MULTITASK_PROMPT_TUNING OFT OSF PEANUT POLY PREFIX_TUNING PROMPT_TUNING PSOFT "
       "PVERA P_TUNING RANDLORA ROAD SHADOW SHIRA SUPERTUNING TINYLORA TRAINABLE_TOKENS UNILORA VBLORA VERA WAVEFT "

@@ -49,7 +49,7 @@ TEST_CASE("regex: classes of Unicode") {
   CHECK(pieces(R"(\p{M})", "e\u0301") == Pieces{"[e]", "\u0301"});
   CHECK(pieces(R"([\p{S}\p{P}]+)", "a+!\u20ac") == Pieces{"[a]", "+!\u20ac"});
   CHECK(pieces(R"(\p{Han}+)", "a\u4e2d\u56fd") == Pieces{"[a]", "\u4e2d\u56fd"});
-  CHECK(pieces(R"(\p{Han}+)", "\u3001\u30fc") == Pieces{"[\u3001\u30fc]"});  // only extensions of the script
+  CHECK(pieces(R"(\p{Han}+)", "\u3001\u30fc") == Pieces{"[\u3001\u30fc]"});  // script extensions
   // White_Space has U+0085, U+00A0 and U+3000, but not U+180E, which was of it before Unicode 6.3.
   CHECK(pieces(R"(\s+)", " \u0085\u00a0\u3000\u180e") == Pieces{" \u0085\u00a0\u3000", "[\u180e]"});
   CHECK(pieces(R"([^\S\n]+)", " \u180e\n\t") == Pieces{" ", "[\u180e\n]", "\t"});

@@ -118,7 +118,7 @@ TEST_CASE("checkpoint: a run that goes on from any step is the run that never st
     all.push_back(whole.trainer.step());
   }
   const auto end = snapshot(whole.trainer.state());
-  if (c.moments == DType::f32) c.seed = 99;  // of a trainer whose own weights and generators are others
+  if (c.moments == DType::f32) c.seed = 99;  // the trainer's own weights and generators differ
   for (int64_t at = 0; at < c.max_steps; at += has_time() ? 1 : 5) {
     const Checkpoint from = load_checkpoint(folder / std::to_string(at));
     Run other(c);
@@ -235,7 +235,7 @@ TEST_CASE("checkpoint: a file cut short, changed in any byte, or of something el
   }
 
   const SafetensorsFile file(folder / "good");
-  const auto with = [&](const std::string& key, const std::string& text) {  // with another entry and the old checksum
+  const auto with = [&](const std::string& key, const std::string& text) {  // another entry and the old checksum
     auto metadata = file.metadata();
     metadata[key] = text;
     write_safetensors(folder / "bad", file.tensors(), metadata);

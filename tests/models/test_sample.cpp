@@ -72,7 +72,7 @@ TEST_CASE("sample: frequencies are the probabilities") {
   check({.top_p = 0.7}, {1, 3});
   check({.top_p = 0.9}, {0, 1, 3});
   check({.top_p = 0.97}, {0, 1, 3, 4});
-  check({.top_k = 3, .top_p = 0.9}, {1, 3});  // of the three left, two have 0.910
+  check({.top_k = 3, .top_p = 0.9}, {1, 3});  // two of the remaining three have 0.910
   check({.min_p = 0.1}, {1, 3, 0});           // relative to the most likely: 1, 0.368, 0.135, 0.050
   check({.temperature = 2, .min_p = 0.3}, {1, 3, 0});
   check({.top_p = 0.9, .min_p = 0.3}, {1, 3});

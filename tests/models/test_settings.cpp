@@ -180,7 +180,7 @@ TEST_CASE("settings: one that has no effect is an Error that names what takes it
       "min_lr is 0.0005 and schedule is \"constant\". min_lr has an effect with schedule cosine only. Leave min_lr "
       "out, or change schedule.");
   CHECK_HAS(words({{"rope_theta", "500"}}), "rope_theta is 500.0 and positions is \"learned\".");
-  CHECK_HAS(words({{"rope_theta", "10000"}}), "rope_theta is 10000.0 and positions is \"learned\".");  // as the default
+  CHECK_HAS(words({{"rope_theta", "10000"}}), "rope_theta is 10000.0 and positions is \"learned\".");  // default
   CHECK_HAS(words({{"init_std", "0.5"}, {"init", "xavier"}}), "init_std is 0.5 and init is \"xavier\".");
   CHECK_HAS(words({{"val_fraction", "0"}, {"checkpoint_every", "0"}, {"eval_every", "5"}}),
             "eval_every is 5 and val_fraction is 0.0.");

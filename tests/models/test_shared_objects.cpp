@@ -45,7 +45,7 @@ TEST_CASE("a KvCache is shared: an Error, or one pass after the other") {
     CHECK(cache.length() == 4 - 2 * int64_t(errors.size()));
   }
   CHECK(refused > 0);
-  KvCache cache;  // of a model that does not hold it
+  KvCache cache;  // belongs to a model that does not hold it
   const auto pair = [] { return KvCache::Pair{zeros({1, 1, 1, 2}), zeros({1, 1, 1, 2})}; };
   for (const int64_t layer : {0, 1, 0, 0}) cache.append(layer, pair());
   CHECK_SAYS(cache.append(1, pair()), "[kv_cache] layer 1 would hold 2 positions, and layer 0 holds 3");

@@ -18,7 +18,7 @@ TEST_CASE("split weights: records, weights and moments of whole ones until a wei
         if (accumulate > 1) c.recompute = Recompute::block;
         steps += check_split_training(c, {}, mode == "lazy");
       }
-  CHECK(steps > 40);  // of 240, if there is no tie
+  CHECK(steps > 40);  // maximum 240, if there is no tie
 }
 TEST_CASE("split weights: a run that is resumed with and without them has the bits of one without") {
   Folder folder;

@@ -68,7 +68,7 @@ TEST_CASE("replace_linears: by pattern, back again, and what it refuses") {
       CHECK((l.layer->kind == kind) == (std::count(names.begin(), names.end(), l.name) == 1));
     const auto got = gradients(model, params);
     CHECK(bits_of(got[0]) != bits_of(plain[0]));
-    const bool three_bits = kind == LinearKind::fp8 || kind == LinearKind::fp8_e4m3;  // of fraction, or two
+    const bool three_bits = kind == LinearKind::fp8 || kind == LinearKind::fp8_e4m3;  // bits of fraction, 3 or 2
     for (size_t i = 0; i < got.size(); ++i) CHECK(distance(got[i], plain[i]) < (three_bits ? 0.2 : 0.1));
     check_same_bits(gradients(before, params), plain);
     replace_linears(model, {"*"}, LinearKind::plain);

@@ -146,7 +146,7 @@ TEST_CASE("mixtures: windows are drawn by weight, inside groups, and resume exac
     if (i == 99) saved = batches.rng();
     if (i == 100) next = x;
   }
-  for (size_t g = 0; g < 3; ++g) {  // within 4.5 standard deviations
+  for (size_t g = 0; g < 3; ++g) {  // 4.5 standard deviations
     const double p = weights[g] / 8, deviation = std::sqrt(kDraws * p * (1 - p));
     CHECK(std::abs(drawn[g] - kDraws * p) < 4.5 * deviation);
   }
@@ -208,7 +208,7 @@ TEST_CASE("token files: those of another tokenizer are refused, as their meta.js
   write_file_atomically(f / "a.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};
   detail::check_shards(files, &bytes);
-  write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // of another program
+  write_file_atomically(f / "meta.json", R"({"vocab_size": 65, "shards": 3})");  // another program's
   detail::check_shards(files, &bytes);
   write_file_atomically(f / "meta.json", text_of(Json{{"tokenizer_hash", tokenizer_hash(bytes)}}));
   detail::check_shards(files, &bytes);
@@ -227,7 +227,7 @@ TEST_CASE("token files: shards are those that their meta.json lists, as long as 
   write_file_atomically(f / "b.bin", "ab");
   const std::vector<TokenData> files{TokenData::from_file(f / "a.bin")};  // one of two
   const auto meta = [&](std::string_view text) { write_file_atomically(f / "meta.json", text); };
-  meta(R"({"shards": {"train": 1}})");  // of another program
+  meta(R"({"shards": {"train": 1}})");  // another program's
   detail::check_shards(files, nullptr);
   meta(R"({"tokenizer_hash": "1", "shards": {"a.bin": 2, "b.bin": 1}})");
   detail::check_shards(files, nullptr);

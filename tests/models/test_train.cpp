@@ -302,7 +302,7 @@ TEST_CASE("accumulate: micro-batches with ignored targets make the gradients of 
   ShuffledBatches batches(bytes_of(rhyme()), 3, 16, Rng{5});
   std::vector<Batch> micro;
   std::vector<Tensor> tokens, targets;
-  const int64_t ignored[] = {40, 0, 48, 7};  // of 48: the third keeps none
+  const int64_t ignored[] = {40, 0, 48, 7};  // 48 each: the third keeps none
   for (const int64_t n : ignored) {
     Batch b = batches.next();
     std::fill_n(b.targets.mutable_data<int32_t>(), n, -100);

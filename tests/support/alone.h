@@ -15,7 +15,7 @@ namespace tg {
 #define ALONE_CASE(name) TEST_CASE(ALONE name* doctest::skip())
 
 struct Alone {
-  int status;  // of exit; minus the signal that ended it
+  int status;  // exit status; minus the signal that ended it
   std::string output;
 };
 // `environment`: "A=1 B=2".

@@ -26,7 +26,7 @@ inline bool is_copy_of(const Tensor& w) {
 enum class Update { adamw, sgd, momentum };
 enum class RunBy { eager, lazy, compiled };
 struct CopyRun {
-  std::vector<std::vector<std::byte>> bits;  // of losses, and of parameters and their moments at the end
+  std::vector<std::vector<std::byte>> bits;  // losses, final parameters and moments
   int64_t casts = 0;
 };
 // Seven steps; one parameter is assigned after the third, and the fifth step is not finite. `kept`: cast_parameter()
@@ -71,7 +71,7 @@ inline CopyRun run_of_copies(Device d, Update update, RunBy how, bool kept) {
     const WorkScope work;
     if (how == RunBy::compiled) {
       r.bits.push_back(bits_of(compiled({x})[0]));
-      if (i == 0) clock->t = 1;  // as an Optimizer
+      if (i == 0) clock->t = 1;  // an Optimizer does so
     } else {
       const Mode mode(how == RunBy::lazy);
       const Tensor loss = step({&x, 1})[0];

@@ -1,5 +1,5 @@
-// The small GPTs of tests/data (make_fixtures.py) under our names. The oracle separates q, k and v, and gate and up of
-// SwiGLU; ours are one concatenated weight.
+// The small GPTs of tests/data (make_fixtures.py) under tapegrad's names. The oracle separates q, k, v, and SwiGLU's
+// gate and up, which tapegrad concatenates.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/core/io/safetensors.h>
@@ -30,7 +30,7 @@ struct Oracle {
   explicit Oracle(const std::string& name);
   StateDict weights(const std::string& kind) const;
   Tensor batch(const std::string& which, int64_t step) const;  // (B, T) i64
-  Gpt model(const Params&) const;                              // with the initial weights
+  Gpt model(const Params&) const;                              // has the initial weights
 };
 
 }  // namespace tg

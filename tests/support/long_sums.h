@@ -1,5 +1,5 @@
 // Rounding errors of long sums must not grow with the number of terms. Equal terms are the worst case: each addition
-// rounds the same way.
+// rounds in the same direction.
 #pragma once
 #include "support/helpers.h"
 

@@ -22,7 +22,7 @@ struct OpCase {
   std::function<Tensors(Inputs)> fn;
   // max|a - b| / max|b| against f64 from the same inputs; bf16 keeps 8 bits of each result
   double f32 = 1e-5, bf16 = 2e-2;
-  double f64 = 1e-11;       // of another backend
+  double f64 = 1e-11;       // another backend's
   double gradcheck = 1e-7;  // 0: not differentiable
   std::string name() const { return op + "." + variant; }
 };

@@ -195,7 +195,7 @@ TEST_CASE("NCCL is too old or fails: the op, the call and NCCL's words, on all r
   const auto d = device();
   if (!d || world()->size() == 1) return;
   const auto comm = new_world();
-  const auto error = [&](int64_t n = 2400) {  // in equal parts for 2, 3 and 4 ranks
+  const auto error = [&](int64_t n = 2400) {  // equal parts for 2, 3 and 4 ranks
     return error_of([&] { all_reduce(std::array{filled({n}, 1.0f).to(*d)}, comm); });
   };
   simt::set_nccl_version(21505);
