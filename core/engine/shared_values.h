@@ -79,7 +79,7 @@ class WritesValues {
   bool others_;
 };
 bool several_readers();
-// Frees a former value of a variable but for its layout, which stays readable for some thousand updates: sizes are read
+// Frees a former value of a variable except its layout, which stays readable for some thousand updates: sizes are read
 // without a lock.
 void retire(Value*);
 
