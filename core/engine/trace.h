@@ -50,8 +50,8 @@ class Trace {
   Ref<Value> reads(const Tensor&);
   void emitted(const Ref<Node>&);
   Ref<Value> assigns(const Tensor& to, const Tensor& value);  // new value
-  // An Error if another handle reads state k too.
-  void updates_state(size_t k);
+  // An Error if state k changed, and another handle was used too.
+  void ends_state(size_t k, bool replaced);
   // Throws now and when the trace ends.
   [[noreturn]] void refuse(const std::string& why);
   void check_refused() const;

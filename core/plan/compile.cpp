@@ -154,7 +154,7 @@ class Tracing {
     }
     for (size_t k = 0; k < state_.size(); ++k) *state_[k] = former_[k];
     for (size_t k = 0; k < state_.size(); ++k)  // separate loop: two may have been swapped
-      if (next[k]) trace_.updates_state(k), former_[k].assign(next[k]);
+      if (trace_.ends_state(k, bool(next[k])); next[k]) former_[k].assign(next[k]);
   }
   void check_draws() {
     for (size_t k = 0; k < generators_.size(); ++k) {

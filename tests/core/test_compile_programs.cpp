@@ -12,7 +12,6 @@
 using namespace tg;
 namespace {
 constexpr int kVariables = 3, kCalls = 4, kCapacity = 5;
-
 // Not an Rng, whose draws a trace refuses.
 struct Dice {
   std::mt19937_64 words;
@@ -57,7 +56,7 @@ struct World {
   auto state() const { return std::tuple(noise, second, optimiser[0].steps()); }
   // A change between two calls. True if a replay cannot see it.
   bool change(Dice draw, bool seen_only) {
-    switch (draw.below(seen_only ? 5 : 11)) {
+    switch (draw.below(seen_only ? 6 : 12)) {
       case 0: layer.merged() ? layer.unmerge() : layer.merge(); return false;
       case 1: optimiser[0].set_lr(0.01 * double(1 + draw.below(9))); return false;
       case 2: draw.of(variables).assign(random({3}, draw.below(99))); return false;
@@ -65,11 +64,16 @@ struct World {
         (draw.below(2) ? parameter : draw.of(leaves)).on_grad([](const Tensor& g) { return g * 0.5; });
         return false;
       case 4: second = Rng{draw.below(3) + 4}; return false;
-      case 5: draw.of(variables) = random({3}, draw.below(99)); return true;
-      case 6: std::swap(variables[0], variables[2]); return true;
-      case 7: number += 0.25; return true;
-      case 8: clip *= 0.5; return true;
-      case 9: flag = !flag; return true;
+      case 5: {
+        const LazyScope lazy;
+        draw.of(variables).assign(tanh(draw.of(variables).detach()));
+        return false;
+      }
+      case 6: draw.of(variables) = random({3}, draw.below(99)); return true;
+      case 7: std::swap(variables[0], variables[2]); return true;
+      case 8: number += 0.25; return true;
+      case 9: clip *= 0.5; return true;
+      case 10: flag = !flag; return true;
       default: host += 1; return true;
     }
   }

@@ -339,7 +339,9 @@ TEST_CASE("state: handles that share a variable are Errors; parameters that are 
   const auto two = [&](Inputs x) { return h = h + x[0], Results{h + same}; };
   CHECK_HAS(refusal(two, {other}, {.state = {&h, &same}}), "states 0 and 1 are handles of one tensor, (3) f32");
   CHECK_HAS(refusal(two, {other}, {.state = {&h}}),
-            "the function replaces state 0, (3) f32, and reads it through another");
+            "the function replaces state 0, (3) f32, and uses it through another");
+  const auto assigns = [&](Inputs x) { return same.assign(x[0]), Results{h * 1.0}; };
+  CHECK_HAS(refusal(assigns, {other}, {.state = {&h}}), "the function assigns state 0, (3) f32, and uses it through");
   CHECK(h.id() == same.id());
   same = h.detach();
   const Compiled f = compile(two, {.state = {&h}});
