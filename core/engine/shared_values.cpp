@@ -155,30 +155,23 @@ void retire(Value* v) {
 
 std::atomic<uint32_t> UpdatesElsewhere::active_ = 0;
 namespace {
-struct Updated {
-  std::mutex mutex;
-  std::vector<uint64_t> ids;  // variables
-};
-Updated& updated() {
-  static Updated* const all = new Updated;
-  return *all;
-}
+constinit std::mutex g_updates;
+auto& updated = *new std::vector<uint64_t>;  // ids; never freed
 }  // namespace
 UpdatesElsewhere::UpdatesElsewhere() {
-  const std::lock_guard lock(updated().mutex);
-  if (!active_++) updated().ids.clear();
-  first_ = updated().ids.size();
+  const std::lock_guard lock(g_updates);
+  if (!active_++) updated.clear();
+  first_ = updated.size();
 }
 UpdatesElsewhere::~UpdatesElsewhere() { --active_; }
 void UpdatesElsewhere::add(const Variable& v) {
   if (tracing()) return;
-  const std::lock_guard lock(updated().mutex);
-  updated().ids.push_back(v.id);
+  const std::lock_guard lock(g_updates);
+  updated.push_back(v.id);
 }
 bool UpdatesElsewhere::have(const Variable& v) const {
-  const std::lock_guard lock(updated().mutex);
-  const auto& ids = updated().ids;
-  return std::find(ids.begin() + int64_t(first_), ids.end(), v.id) != ids.end();
+  const std::lock_guard lock(g_updates);
+  return std::find(updated.begin() + int64_t(first_), updated.end(), v.id) != updated.end();
 }
 
 }  // namespace tg::detail

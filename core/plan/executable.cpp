@@ -69,11 +69,14 @@ bool Executable::compute(Inputs in, ReadsValues& reads) {
     if (v.slot != kNone) read(v.variable);
   bool all = pending.empty();
   if (!all) eval(pending);
-  for (const auto& v : binding_.variables) {
+  if (several_readers()) copies_.resize(binding_.variables.size());
+  for (size_t k = 0; k < binding_.variables.size(); ++k) {
+    const auto& v = binding_.variables[k];
     if (!v.bf16_copy || v.slot == kNone) continue;
     const Ref<Value> now = v.variable->value;
     const Value* const former = now->bf16_copy.get();
     const Ref<Value> copy = keep_bf16_copy(*now);
+    if (!copies_.empty()) copies_[k] = copy;
     if (copy.get() == former && copy->storage) continue;
     eval({Tensor(copy)});
     all = false;
@@ -89,7 +92,7 @@ void Executable::bind(Inputs in) {
       check_inputs(binding_, given);
       break;
     }
-  read_.clear();
+  read_.clear(), copies_.clear();
   ReadsValues reads;
   bool computed = true;
   for (const Tensor& t : in) {
@@ -186,7 +189,7 @@ Ref<Value> Executable::value_of(uint32_t slot) const {
 }
 // Reads before assigning: variables may swap values.
 void Executable::assign_variables() {
-  read_.clear();
+  read_.clear(), copies_.clear();
   if (assigned_.empty()) return;
   for (const auto& v : binding_.variables)
     if (v.new_value != kNone) new_values_.push_back(value_of(v.new_value));

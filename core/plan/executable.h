@@ -143,7 +143,8 @@ class Executable {
   Ref<Value> value_of(uint32_t slot) const;
   Value* start_value(uint32_t variable) const {
     const Binding::CapturedVariable& v = binding_.variables[variable];
-    return v.bf16_copy ? v.variable->value->bf16_copy.get() : v.variable->value.get();
+    if (!v.bf16_copy) return v.variable->value.get();
+    return copies_.empty() ? v.variable->value->bf16_copy.get() : copies_[variable].get();
   }
 
   const Binding binding_;
@@ -155,6 +156,7 @@ class Executable {
   std::vector<ExecutablePlan::DynamicOp> dynamic_ops_;  // those not found constant
   std::vector<Ref<Value>> new_values_;                  // empty between runs
   std::vector<Ref<Storage>> read_;                      // variables that other threads may update
+  std::vector<Ref<Value>> copies_;                      // bf16
   size_t copied_bytes_ = 0;
   uint64_t runs_ = 0, launches_ = 0, recorded_ = 0;
   std::vector<uint32_t> changed_;  // calls that differ from the recording
