@@ -16,12 +16,11 @@
 namespace tg {
 namespace {
 void check_tracked(const Tensor& t) {
-  TG_CHECK(
-      t.requires_grad(), state,
-      "[backward] {} does not depend on a tensor that requires a gradient. Call requires_grad_() on a leaf before the "
-      "forward pass, and leave no NoGradScope open and no adapter merged. If it is made of a gradient, pass "
-      "{{.create_graph = true}} to the backward() or grad() of that.",
-      t);
+  TG_CHECK(t.requires_grad(), state,
+           "[backward] {} does not depend on a tensor that requires a gradient. Call requires_grad_() on a leaf before "
+           "the forward pass, and leave no NoGradScope open and no adapter merged. If it is made of a gradient, pass "
+           "{{.create_graph = true}} to the backward() or grad() of that.",
+           t);
 }
 using Ids = std::unordered_set<uint64_t>;
 // Other threads may extend the tape meanwhile.

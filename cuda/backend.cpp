@@ -156,10 +156,9 @@ class CudaRuntime final : public BackendRuntime {
     throw_bad_index(i);
   }
   void copy_from_host(int i, void* to, const void* from, size_t bytes) override {
-    TG_CHECK(
-        !held_memory(), state,
-        "[copy] from the host while a graph is recorded: every run of the graph would use these values. Make them an "
-        "input of the compiled function.");
+    TG_CHECK(!held_memory(), state,
+             "[copy] from the host while a graph is recorded: every run of the graph would use these values. Make them "
+             "an input of the compiled function.");
     state(i).staging.to_device(to, from, bytes, stream_of(i));
   }
   void copy(int i, void* to, const void* from, size_t bytes) override {
@@ -193,11 +192,10 @@ void opt_in(const Context& c, const void* kernel, size_t shared_bytes) {
   const std::lock_guard lock(s.shared_mutex);
   size_t& most = s.shared[kernel];
   if (shared_bytes <= most) return;
-  TG_CHECK(
-      has_shared(c, shared_bytes), value,
-      "[{}] its kernel takes {} bytes of shared memory per block, and {} has {}. Use smaller sizes, another device, "
-      "or Device::cpu().",
-      c.op, shared_bytes, c.device, s.properties.shared_per_block);
+  TG_CHECK(has_shared(c, shared_bytes), value,
+           "[{}] its kernel takes {} bytes of shared memory per block, and {} has {}. Use smaller sizes, another "
+           "device, or Device::cpu().",
+           c.op, shared_bytes, c.device, s.properties.shared_per_block);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)), c.op,
         "opting in to shared memory");
   most = shared_bytes;

@@ -102,11 +102,10 @@ Layouts op::Attention::infer(Inputs in) const {
            "number must be a multiple of the second.",
            q, k, s[1], ks[1]);
   TG_CHECK(ks[2] > 0, shape, "[attention] k and v are {}: there are no keys to attend to. Pass at least one.", k);
-  TG_CHECK(
-      !o.causal || o.query_starts || s[2] <= ks[2], shape,
-      "[attention] q is {}, k and v are {}: with the causal mask the first {} queries see no key. Pass at least as "
-      "many keys as queries, or {{.causal = false}}.",
-      q, k, s[2] - ks[2]);
+  TG_CHECK(!o.causal || o.query_starts || s[2] <= ks[2], shape,
+           "[attention] q is {}, k and v are {}: with the causal mask the first {} queries see no key. Pass at least "
+           "as many keys as queries, or {{.causal = false}}.",
+           q, k, s[2] - ks[2]);
   check_form(kName, o, q, in.subspan(3));
   const DType stat = q.dtype() == DType::f64 ? DType::f64 : DType::f32;
   return {heads_last(q), Layout::contiguous({s[0], s[1], s[2]}, stat, q.device())};
@@ -171,11 +170,10 @@ Layouts op::SelfAttention::infer(Inputs in) const {
   TG_CHECK(x.ndim() == 4, shape, "[self_attention] got {}. x is (batch, time, heads, head size). Use reshape().", x);
   check::computes(kName, x);
   const int64_t heads = x.size(2) - 2 * kv_heads;
-  TG_CHECK(
-      kv_heads >= 1 && heads >= 1 && heads % kv_heads == 0, shape,
-      "[self_attention] x is {}, and kv_heads is {}: {} heads of queries. They must be 1 or more, and a multiple of "
-      "kv_heads, which must be 1 or more.",
-      x, kv_heads, heads);
+  TG_CHECK(kv_heads >= 1 && heads >= 1 && heads % kv_heads == 0, shape,
+           "[self_attention] x is {}, and kv_heads is {}: {} heads of queries. They must be 1 or more, and a multiple "
+           "of kv_heads, which must be 1 or more.",
+           x, kv_heads, heads);
   TG_CHECK(x.size(1) > 0, shape, "[self_attention] x is {}: there are no keys to attend to. Pass at least one row.", x);
   check_form(kName, o, x, in.subspan(1));
   const DType stat = x.dtype() == DType::f64 ? DType::f64 : DType::f32;

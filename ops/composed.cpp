@@ -331,11 +331,10 @@ Tensor multinomial(const Tensor& probabilities, int64_t n, bool replacement, Rng
   check::ndim_at_least("multinomial", probabilities, 1);
   check::computes("multinomial", probabilities);
   const int64_t classes = probabilities.size(-1);
-  TG_CHECK(
-      n >= 1 && classes >= 1 && (replacement || n <= classes), value,
-      "[multinomial] {} draws {} replacement from {}. Draw 1 or more from at least 1 class; without replacement no "
-      "more than there are classes.",
-      n, replacement ? "with" : "without", probabilities);
+  TG_CHECK(n >= 1 && classes >= 1 && (replacement || n <= classes), value,
+           "[multinomial] {} draws {} replacement from {}. Draw 1 or more from at least 1 class; without replacement "
+           "no more than there are classes.",
+           n, replacement ? "with" : "without", probabilities);
   const Tensor p = probabilities.to(DType::f64), sums = cumsum(p, -1), total = slice(sums, -1, classes - 1, classes);
   Tensor good = logical_and(eq(sum(ge(p, 0), {-1}, {.keepdim = true}), double(classes)),
                             logical_and(gt(total, 0), lt(total, kInf)));  // (..., 1)

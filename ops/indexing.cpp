@@ -131,10 +131,9 @@ void slice_update(const Tensor& x, int64_t dim, const Tensor& start, const Tenso
 }
 
 Error kernel::slice_outside(std::string_view op, int64_t start, int64_t position, int64_t n, size_t dim, int64_t size) {
-  return Error(Error::Kind::value,
-               fmt::format("[{}] start {} at position {}: {} slices from there on do not fit into dimension {}, which "
-                           "has size {}. A start must be from 0 to {}.",
-                           op, start, position, n, dim, size, size - n));
+  return Error(Error::Kind::value, fmt::format("[{}] start {} at position {}: {} slices from there on do not fit into "
+                                               "dimension {}, which has size {}. A start must be from 0 to {}.",
+                                               op, start, position, n, dim, size, size - n));
 }
 Error kernel::index_outside(std::string_view op, int64_t id, const Dims& where, const Layout& index, size_t dim,
                             int64_t size) {

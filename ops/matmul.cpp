@@ -30,21 +30,19 @@ Layouts op::Matmul::infer(Inputs in) const {
   const size_t na = a.size(), nb = b.size();
   const int64_t m = a[na - 1 - !o.trans_a], ka = a[na - 1 - o.trans_a], kb = b[nb - 1 - !o.trans_b],
                 n = b[nb - 1 - o.trans_b];
-  TG_CHECK(
-      ka == kb, shape,
-      "[matmul] inner sizes differ: lhs is {}{}, rhs is {}{}. The lhs's last size ({}) must equal the rhs's second to "
-      "last ({}). Did you pass the weight untransposed?",
-      in[0], o.trans_a ? " transposed" : "", in[1], o.trans_b ? " transposed" : "", ka, kb);
+  TG_CHECK(ka == kb, shape,
+           "[matmul] inner sizes differ: lhs is {}{}, rhs is {}{}. The lhs's last size ({}) must equal the rhs's "
+           "second to last ({}). Did you pass the weight untransposed?",
+           in[0], o.trans_a ? " transposed" : "", in[1], o.trans_b ? " transposed" : "", ka, kb);
   const size_t batch = std::max(na, nb) - 2;
   Shape r;
   for (size_t i = 0; i < batch; ++i) {
     const int64_t x = i + na < batch + 2 ? 1 : a[i + na - batch - 2],
                   y = i + nb < batch + 2 ? 1 : b[i + nb - batch - 2];
-    TG_CHECK(
-        x == y || x == 1 || y == 1, shape,
-        "[matmul] batch sizes do not broadcast: lhs is {}, rhs is {}. Before the last two dimensions each size must be "
-        "equal or 1.",
-        in[0], in[1]);
+    TG_CHECK(x == y || x == 1 || y == 1, shape,
+             "[matmul] batch sizes do not broadcast: lhs is {}, rhs is {}. Before the last two dimensions each size "
+             "must be equal or 1.",
+             in[0], in[1]);
     r.push_back(x == 1 ? y : x);
   }
   r.push_back(m);
@@ -88,11 +86,10 @@ Layouts op::Linear::infer(Inputs in) const {
   const Tensor &x = in[0], &w = in[1];
   check::ndim_at_least(kName, x, 1);
   TG_CHECK(w.ndim() == 2, shape, "[linear] weight {} is no matrix. It must be (out, in).", w);
-  TG_CHECK(
-      x.shape().back() == w.shape()[1], shape,
-      "[linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size ({}). Did "
-      "you pass the weight transposed?",
-      x, w, x.shape().back(), w.shape()[1]);
+  TG_CHECK(x.shape().back() == w.shape()[1], shape,
+           "[linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size ({}). "
+           "Did you pass the weight transposed?",
+           x, w, x.shape().back(), w.shape()[1]);
   check::same_dtype(kName, x, w);
   check::computes(kName, x);
   if (in.size() > 2) {

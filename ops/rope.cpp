@@ -17,11 +17,10 @@ void RopeScaling::validate(std::string_view op, std::string_view prefix) const {
   const bool llama3 = kind == RopeScalingKind::llama3;
   TG_CHECK(kind != RopeScalingKind::none || factor == unset.factor, value,
            "[{}] {}factor is {}, and there is no scaling. Choose linear or llama3, or leave it 1.", op, prefix, factor);
-  TG_CHECK(
-      llama3 || RopeScaling(kind, factor) == *this, value,
-      "[{}] {}low_freq is {}, {}high_freq is {}, {}original_context is {}. Only scaling llama3 uses them. Leave them "
-      "{}, {} and 0.",
-      op, prefix, low_freq, prefix, high_freq, prefix, original_context, unset.low_freq, unset.high_freq);
+  TG_CHECK(llama3 || RopeScaling(kind, factor) == *this, value,
+           "[{}] {}low_freq is {}, {}high_freq is {}, {}original_context is {}. Only scaling llama3 uses them. Leave "
+           "them {}, {} and 0.",
+           op, prefix, low_freq, prefix, high_freq, prefix, original_context, unset.low_freq, unset.high_freq);
   TG_CHECK(!llama3 || (high_freq > low_freq && original_context >= 1), value,
            "[{}] {}low_freq is {}, {}high_freq is {}, {}original_context is {}. For scaling llama3 the second must be "
            "more than the first, and the context 1 or more.",

@@ -143,9 +143,8 @@ int main(int argc, char** argv) {
                [&f, name = field.name](const std::string& word) { f.settings.emplace_back(name, word); });
     }
   };
-  return run_benchmark<StepFlags>(
-      argc, argv, "bench_step",
-      "Times whole training steps of a named model on random tokens, as `tapegrad train` makes "
-      "them, without its files. Settings have its flags.",
-      kThreads, declare, measured);
+  return run_benchmark<StepFlags>(argc, argv, "bench_step",
+                                  "Times whole training steps of a named model on random tokens, as `tapegrad train` "
+                                  "makes them, without its files. Settings have its flags.",
+                                  kThreads, declare, measured);
 }

@@ -141,7 +141,6 @@ int main(int argc, char** argv) {
   };
   return run_benchmark<DecodeFlags>(
       argc, argv, "bench_decode",
-      "Tokens per second of decoding with a cache that grows, one of fixed capacity, and that one "
-      "compiled.",
+      "Tokens per second of decoding with a cache that grows, one of fixed capacity, and that one compiled.",
       kThreads | kCpuTime, declare, decode);
 }

@@ -61,9 +61,8 @@ int main(int argc, char** argv) {
     c.option("--csv", "FOLDER", "write each table of each run to a file in this folder", f.csv);
     c.option("--trace", "FILE", "write the last profile to this file, for Perfetto", f.trace);
   };
-  return run_benchmark<LmFlags>(
-      argc, argv, "bench_lm_profile",
-      "Document 003's profiles of a language model: steps to warm up, then one whose parts are "
-      "timed, in tables as nsys prints them.",
-      kThreads | kDocument, declare, profile_all);
+  return run_benchmark<LmFlags>(argc, argv, "bench_lm_profile",
+                                "Document 003's profiles of a language model: steps to warm up, then one whose parts "
+                                "are timed, in tables as nsys prints them.",
+                                kThreads | kDocument, declare, profile_all);
 }

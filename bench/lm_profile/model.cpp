@@ -32,8 +32,7 @@ DocumentLm::DocumentLm(const Params& p, const GptConfig& c, Scores scores) : con
            value,
            "[document_lm] the configuration is of another form. It must be that of document 003: rope, rms_norm with "
            "weights, swiglu, a head of its own, no biases, no dropout, no shared keys. Take "
-           "model_preset(\"cs336-2.7b\") and "
-           "change its sizes.");
+           "model_preset(\"cs336-2.7b\") and change its sizes.");
   const int64_t width = c.width, ff = c.ff_width;
   const auto matrix = [](const Params& at, int64_t out, int64_t in) {
     return at.get("weight", {out, in}, Init::xavier());

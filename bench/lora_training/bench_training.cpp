@@ -68,9 +68,8 @@ int main(int argc, char** argv) {
     c.toggle("--quick", "two samples of few iterations and no warm-up, as a test", f.quick);
     c.option("--filter", "TEXT", "only ids with this in them: lora_forward, rank_8", f.filter);
   };
-  return run_benchmark<TrainingFlags>(
-      argc, argv, "bench_training",
-      "Measures document 000's benchmarks, LoRA layers and their training, as Criterion.rs "
-      "does. Run it on a quiet machine.",
-      kCpuTime | kDocument, declare, run);
+  return run_benchmark<TrainingFlags>(argc, argv, "bench_training",
+                                      "Measures document 000's benchmarks, LoRA layers and their training, as "
+                                      "Criterion.rs does. Run it on a quiet machine.",
+                                      kCpuTime | kDocument, declare, run);
 }

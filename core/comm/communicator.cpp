@@ -66,11 +66,10 @@ std::shared_ptr<Communicator> make_world() {
            "-DTG_MPI=ON, or start one process.",
            l.variable, l.ranks);
   std::shared_ptr<Communicator> world = engine_of_build()->world();
-  TG_CHECK(
-      world->size() == l.ranks, comm,
-      "[comm] {} is {}, and {} sees {} process(es). The mpirun or srun that started this process belongs to another "
-      "MPI than the build. Use that of {}; with Slurm: srun --mpi=pmix.",
-      l.variable, l.ranks, engine_of_build()->name(), world->size(), engine_of_build()->name());
+  TG_CHECK(world->size() == l.ranks, comm,
+           "[comm] {} is {}, and {} sees {} process(es). The mpirun or srun that started this process belongs to "
+           "another MPI than the build. Use that of {}; with Slurm: srun --mpi=pmix.",
+           l.variable, l.ranks, engine_of_build()->name(), world->size(), engine_of_build()->name());
   return world;
 }
 }  // namespace

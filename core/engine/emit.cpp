@@ -35,15 +35,13 @@ void detail::fail_no_kernel(const Op& op, Backend b) {
   std::string others;
   for (size_t i = 0; i < kBackends; ++i)
     if (op.supports(Backend(i))) others += fmt::format("{}{}", others.empty() ? "" : " and ", name_of(Backend(i)));
-  detail::fail(
-      Error::Kind::missing_kernel,
-      fmt::format(
-          "[{0}] has no kernel for backend {1}{2}. Move its inputs with .to(device), or, for a custom op, write "
-          "TG_KERNEL(<op>, {1}, <function>), or TG_UNARY_OP(<struct>, {1}), in a {3} file of your program. A static "
-          "library drops the object of such a file: make it an OBJECT library, or link the whole archive "
-          "($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).",
-          op.name(), backend, others.empty() ? "" : fmt::format(", only for {}", others),
-          b == Backend::cuda ? ".cu" : ".cpp"));
+  detail::fail(Error::Kind::missing_kernel,
+               fmt::format("[{0}] has no kernel for backend {1}{2}. Move its inputs with .to(device), or, for a custom "
+                           "op, write TG_KERNEL(<op>, {1}, <function>), or TG_UNARY_OP(<struct>, {1}), in a {3} file "
+                           "of your program. A static library drops the object of such a file: make it an OBJECT "
+                           "library, or link the whole archive ($<LINK_LIBRARY:WHOLE_ARCHIVE,...> in CMake).",
+                           op.name(), backend, others.empty() ? "" : fmt::format(", only for {}", others),
+                           b == Backend::cuda ? ".cu" : ".cpp"));
 }
 
 void Node::release() {

@@ -108,9 +108,7 @@ uint64_t Rng::below(uint64_t n) {
   detail::host_draws();
   TG_CHECK(n > 0, value,
            "[rng] below(0) asks for a number from an empty range. n must be at least 1. Check for empty data first.");
-  const uint64_t reject =
-      // 2^64 mod n: without that many values remainders are equally likely.
-      (0 - n) % n;
+  const uint64_t reject = (0 - n) % n;  // the remainders of other draws are equally likely
   for (;;) {
     const Words w = detail::random_block(drawn(*this, 4), 0);
     const uint64_t draw = uint64_t(w.y) << 32 | w.x;

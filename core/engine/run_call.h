@@ -1,3 +1,4 @@
+// One call of a kernel: profile, work and counters around it.
 #pragma once
 #include <tapegrad/core/backend/chain.h>
 #include <tapegrad/core/node.h>

@@ -15,10 +15,9 @@
 namespace tg {
 namespace detail {
 void fail_buf_dtype(const Layout& l, DType read_as) {
-  fail(Error::Kind::dtype,
-       fmt::format("[{}] the kernel reads {} as {}. Choose the type by visit_dtype(x.dtype(), ...), or list the dtypes "
-                   "that the kernel has in the op's kDTypes.",
-                   running().op, l, read_as));
+  fail(Error::Kind::dtype, fmt::format("[{}] the kernel reads {} as {}. Choose the type by visit_dtype(x.dtype(), "
+                                       "...), or list the dtypes that the kernel has in the op's kDTypes.",
+                                       running().op, l, read_as));
 }
 void fail_buf_size(const Layout& l, size_t bytes) {
   fail(Error::Kind::dtype, fmt::format("[{}] the kernel reads {} as elements of {} bytes. Choose their type by "
@@ -47,10 +46,9 @@ void Context::release() {
   }
 }
 void Context::fail_scratch(int64_t elements) const {
-  detail::fail(Error::Kind::value,
-               fmt::format("[{}] the kernel asks for {} elements of scratch memory. Ask for a count "
-                           "that is at least 0 and that the device can hold.",
-                           op, elements));
+  detail::fail(Error::Kind::value, fmt::format("[{}] the kernel asks for {} elements of scratch memory. Ask for a "
+                                               "count that is at least 0 and that the device can hold.",
+                                               op, elements));
 }
 void* Context::stream() const { return runtime_of(device).stream(device.index); }
 
@@ -127,13 +125,12 @@ namespace {
 void check_unchanged(const Node& n, size_t i, bool output, const Storage* s, uint32_t then, const Layout& layout) {
   if (!s || s->version == then) return;
   const std::string* label = output ? nullptr : n.in[i].label;
-  const Error e(
-      Error::Kind::state,
-      fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through any "
-                  "view counts. Write to a copy, or after {}.",
-                  n.op->name(), output ? "output" : "input", i, label ? fmt::format(" '{}'", *label) : "", layout,
-                  n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
-                  n.done ? "backward" : "evaluate"));
+  const Error e(Error::Kind::state,
+                fmt::format("[{}] {} {}{} {} was changed after it was {}: it had version {}, now {}. A write through "
+                            "any view counts. Write to a copy, or after {}.",
+                            n.op->name(), output ? "output" : "input", i, label ? fmt::format(" '{}'", *label) : "",
+                            layout, n.done ? "saved for backward" : "captured by this lazy op", then, s->version,
+                            n.done ? "backward" : "evaluate"));
   throw with_scope(e, n.scope);
 }
 }  // namespace

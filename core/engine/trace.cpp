@@ -68,11 +68,10 @@ void Trace::ends_state(size_t k, bool replaced) {
   const Tensor t(held[k].variable);
   const auto [other, alone] = captured_.emplace(t.variable().get(), k);
   if (!alone && (replaced || held[other->second].updated))
-    refuse(
-        fmt::format("[compile] the function {} state {}, {}, and uses it through another handle, too. A replay gives "
-                    "the variable of both the new value, but the function only that handle. Let one of them have a "
-                    "detach().",
-                    replaced ? "replaces" : "assigns", k, t));
+    refuse(fmt::format(
+        "[compile] the function {} state {}, {}, and uses it through another handle, too. A replay gives the variable "
+        "of both the new value, but the function only that handle. Let one of them have a detach().",
+        replaced ? "replaces" : "assigns", k, t));
 }
 Ref<Value> Trace::reads(const Tensor& t) {
   const ReadsValues reads;

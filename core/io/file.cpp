@@ -230,10 +230,9 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   file.take_place();
   // A name is on the disk once its folder is.
   if (const int failed = synchronize(folder.get()))
-    throw Error(Error::Kind::io,
-                fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the folder is on the disk "
-                            "a power cut may bring the former file back. {}.",
-                            path, reason(failed), advice_for(failed)));
+    throw Error(Error::Kind::io, fmt::format("[file] {} is written, but fsync of its folder failed: {}. Until the "
+                                             "folder is on the disk a power cut may bring the former file back. {}.",
+                                             path, reason(failed), advice_for(failed)));
 }
 void detail::check_writable(const std::string& path) {
   struct Stop {};
@@ -332,10 +331,9 @@ FileLock::FileLock(std::string path) : path_(std::move(path)) {
   }
   TG_CHECK(error == 0 || error == EWOULDBLOCK, io, "[file] {} cannot be locked: {}. {}.", path_, reason(error),
            advice_for(error));
-  throw Error(Error::Kind::state,
-              fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait until that process "
-                          "has ended, or end it.",
-                          path_));
+  throw Error(Error::Kind::state, fmt::format("[file] {} is locked by another process. One at a time may hold it. Wait "
+                                              "until that process has ended, or end it.",
+                                              path_));
 }
 FileLock::~FileLock() {
   if (fd_.get() >= 0 && created_ && names(path_, fd_.get())) ::unlink(path_.c_str());  // locked: no other owner
@@ -381,11 +379,10 @@ void detail::make_folder(const std::string& path, unsigned permissions) {
   if (!error && ::access(whole.c_str(), W_OK | X_OK)) error.assign(errno, std::generic_category());
   if (!error) return;
   for (; !made.empty(); made.pop_back()) ::rmdir(made.back().c_str());
-  throw Error(
-      Error::Kind::io,
-      fmt::format("[file] cannot make or use the folder {}: {}. Each part of the path must be a folder, and the "
-                  "last one writable. {}.",
-                  path, what.empty() ? error.message() : what, advice_for(what.empty() ? error.value() : ELOOP)));
+  throw Error(Error::Kind::io, fmt::format("[file] cannot make or use the folder {}: {}. Each part of the path must be "
+                                           "a folder, and the last one writable. {}.",
+                                           path, what.empty() ? error.message() : what,
+                                           advice_for(what.empty() ? error.value() : ELOOP)));
 }
 
 void detail::remove_file(const std::string& path) {

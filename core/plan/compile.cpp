@@ -297,13 +297,12 @@ struct Compiled::State {
     if (entries.size() > options.signatures) {
       entries.pop_back();
       if (stats.evictions++ == 0)
-        std::fputs(
-            fmt::format("[compile] call {} is the first one with signature number {}, but the function keeps only "
-                        "{}: it replaces the least recently used. Each new signature is traced and planned again. "
-                        "Pad inputs to fewer shapes, or raise CompileOptions::signatures.\n",
-                        stats.traces + stats.replays, stats.traces, options.signatures)
-                .c_str(),
-            stderr);
+        std::fputs(fmt::format("[compile] call {} is the first one with signature number {}, but the function keeps "
+                               "only {}: it replaces the least recently used. Each new signature is traced and planned "
+                               "again. Pad inputs to fewer shapes, or raise CompileOptions::signatures.\n",
+                               stats.traces + stats.replays, stats.traces, options.signatures)
+                       .c_str(),
+                   stderr);
     }
     return &entries.front();
   }

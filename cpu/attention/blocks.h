@@ -1,3 +1,4 @@
+// Attention's scratch, sizes, rows of heads, and GEMMs of blocks.
 #pragma once
 #include <tapegrad/cpu/attention/lanes.h>
 #include <tapegrad/cpu/simd/loop.h>

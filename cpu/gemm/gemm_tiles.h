@@ -1,3 +1,4 @@
+// GEMM of many rows and columns.
 #pragma once
 #include <tapegrad/cpu/gemm/gemm_small_m.h>
 #include <tapegrad/cpu/gemm/gemm_types.h>

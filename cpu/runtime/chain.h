@@ -1,3 +1,4 @@
+// Runs a chain of pointwise ops (core/backend/chain.h).
 #pragma once
 
 namespace tg {

@@ -111,11 +111,10 @@ void Pool::start_workers() {
       detail::pin(workers_.back(), places_.back());
     }
   } catch (const std::system_error& e) {
-    TG_CHECK(
-        false, state,
-        "[threads] worker {} of {} does not start: {}. The system limits the number of threads. Set TG_THREADS to a "
-        "smaller number or raise the limit.",
-        workers_.size() + 1, want, e.what());
+    TG_CHECK(false, state,
+             "[threads] worker {} of {} does not start: {}. The system limits the number of threads. Set TG_THREADS to "
+             "a smaller number or raise the limit.",
+             workers_.size() + 1, want, e.what());
   }
 }
 

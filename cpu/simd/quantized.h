@@ -1,3 +1,4 @@
+// int8 quantization by quotients and by products.
 #pragma once
 #include <tapegrad/cpu/simd/loop.h>
 #include <tapegrad/ops/quantized/codes.h>

@@ -77,11 +77,10 @@ class WholeRows {
 
 AttentionSizes sizes_of(const op::AttentionForm& o, const Buf& q, const Buf& k, const Context& c) {
   const int64_t hs = q.size(3), most = q.dtype() == DType::f64 ? kMostF64HeadSize : kMostHeadSize;
-  TG_CHECK(
-      hs <= most, shape,
-      "[{}] q has the shape {}: a head size of {}. Device::cuda() takes up to {} of {}. Use more and smaller heads, or "
-      "Device::cpu().",
-      c.op, q.shape(), hs, most, name_of(q.dtype()));
+  TG_CHECK(hs <= most, shape,
+           "[{}] q has the shape {}: a head size of {}. Device::cuda() takes up to {} of {}. Use more and smaller "
+           "heads, or Device::cpu().",
+           c.op, q.shape(), hs, most, name_of(q.dtype()));
   const double scale = o.scale != 0 ? o.scale : 1 / std::sqrt(double(std::max<int64_t>(1, hs)));
   return {q.size(0), q.size(1), k.size(1), q.size(2), k.size(2), hs, o.causal, scale, nullptr};
 }

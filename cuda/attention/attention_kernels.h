@@ -94,11 +94,10 @@ template <class Large, class Small, class F> void visit_tile(const Context& c, D
   const size_t most = properties(c.device.index).shared_per_block;
   const bool large = Large::kShared <= kLeastShared || Large::kShared <= most;
   const size_t bytes = large ? Large::kShared : Small::kShared;
-  TG_CHECK(
-      bytes <= most, shape,
-      "[{}] a head size of {} in {} takes {} bytes of shared memory per block, and {} has {}. Use more and smaller "
-      "heads, or Device::cpu().",
-      c.op, hs, name_of(t), bytes, c.device, most);
+  TG_CHECK(bytes <= most, shape,
+           "[{}] a head size of {} in {} takes {} bytes of shared memory per block, and {} has {}. Use more and "
+           "smaller heads, or Device::cpu().",
+           c.op, hs, name_of(t), bytes, c.device, most);
   if constexpr (Large::kShared > kLeastShared)
     if (!large) return f.template operator()<Small>();
   f.template operator()<Large>();

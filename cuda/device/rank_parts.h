@@ -1,3 +1,4 @@
+// Packs tensors into one row of memory; sums data of several ranks.
 #pragma once
 #include <tapegrad/core/op.h>
 

@@ -1,3 +1,4 @@
+// 16 bytes at a time from the first aligned element on.
 #pragma once
 #include <tapegrad/cuda/device/kernel.h>
 

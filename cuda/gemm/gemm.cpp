@@ -83,11 +83,10 @@ class Gemms {
       if (by_library(c, g)) return;
     }
     if (++stats_.plain == 1)
-      fmt::print(
-          stderr,
-          "tapegrad: [gemm] cuBLASLt has no algorithm for {}. A plain kernel, which is slow, computes it and any other "
-          "without an algorithm.\n",
-          describe(key_of(g)));
+      fmt::print(stderr,
+                 "tapegrad: [gemm] cuBLASLt has no algorithm for {}. A plain kernel, which is slow, computes it and "
+                 "any other without an algorithm.\n",
+                 describe(key_of(g)));
     plain_product(c, g, g.ldd, g.accumulate);
   }
 
@@ -113,8 +112,7 @@ class Gemms {
     const std::string& path = options_.file;
     TG_CHECK(path.empty() || options_.autotune || std::filesystem::exists(path), io,
              "[gemm] the file of measured algorithms '{}' does not exist. Choose another with TG_GEMM_CACHE, or make "
-             "it with "
-             "TG_AUTOTUNE=1.",
+             "it with TG_AUTOTUNE=1.",
              path);
     const auto shipped = options_.autotune ? std::span<const std::string_view>() : options_.shipped;
     GemmFile f(path, properties(device_).name, shipped);
@@ -126,11 +124,10 @@ class Gemms {
           "tapegrad: [gemm] {} algorithms in '{}' are for another GPU or version of cuBLASLt than {}: not used.\n",
           f.foreign(), path, here);
     if (f.size() == 0 && !shipped.empty())
-      fmt::print(
-          stderr,
-          "tapegrad: [gemm] the measured algorithms of this build are for other GPUs or versions of cuBLASLt than "
-          "{}: not used. TG_AUTOTUNE=1 and TG_GEMM_CACHE=FILE measure those that are needed here.\n",
-          here);
+      fmt::print(stderr,
+                 "tapegrad: [gemm] the measured algorithms of this build are for other GPUs or versions of cuBLASLt "
+                 "than {}: not used. TG_AUTOTUNE=1 and TG_GEMM_CACHE=FILE measure those that are needed here.\n",
+                 here);
     file_.emplace(std::move(f));
   }
   void* workspace(cudaStream_t stream, std::string_view op) {
@@ -188,10 +185,9 @@ class Gemms {
 
 // Times differ from run to run; without a file, so would the bits.
 void check_tuning(const GemmOptions& o) {
-  TG_CHECK(
-      !o.autotune || !o.file.empty(), value,
-      "[gemm] TG_AUTOTUNE=1 measures algorithms, and there is no file to keep them in. Results would differ from run "
-      "to run. Set TG_GEMM_CACHE=FILE: later runs use its algorithms.");
+  TG_CHECK(!o.autotune || !o.file.empty(), value,
+           "[gemm] TG_AUTOTUNE=1 measures algorithms, and there is no file to keep them in. Results would differ from "
+           "run to run. Set TG_GEMM_CACHE=FILE: later runs use its algorithms.");
 }
 GemmOptions options_from_environment() {
   GemmOptions o;

@@ -1,3 +1,4 @@
+// Measured algorithms by cuBLASLt version, GPU and GEMM.
 #pragma once
 #include <tapegrad/core/io/json.h>
 #include <tapegrad/cuda/gemm/gemm_plan.h>

@@ -1,3 +1,4 @@
+// Descriptors of one GEMM shape, and its algorithm.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 #include <tapegrad/cuda/gemm/lt_api.h>

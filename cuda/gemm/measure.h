@@ -1,3 +1,4 @@
+// Measures cuBLASLt's algorithms.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm_plan.h>
 

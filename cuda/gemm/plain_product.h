@@ -1,3 +1,4 @@
+// GEMM where cuBLASLt has no algorithm.
 #pragma once
 #include <tapegrad/cuda/gemm/gemm.h>
 

@@ -1,3 +1,4 @@
+// Kernels from source text: NVRTC compiles them, the disk caches them.
 #pragma once
 #include <tapegrad/cuda/jit/rtc_api.h>
 

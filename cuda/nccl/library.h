@@ -1,3 +1,4 @@
+// Finds and checks NCCL.
 #pragma once
 #include <tapegrad/cuda/nccl/nccl_api.h>
 #include <tapegrad/cuda/runtime/shared_library.h>

@@ -72,8 +72,7 @@ std::string refusal(CUptiResult r, const char* what) {
         "or run as root";
   if (r == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
     way_out =
-        "Another tool already profiles or debugs this process (nsys, ncu, a debugger): stop it, or use its "
-        "report";
+        "Another tool already profiles or debugs this process (nsys, ncu, a debugger): stop it, or use its report";
   return fmt::format("CUPTI refuses {}: {}. {}.", what, text ? text : "it gives no reason", way_out);
 }
 void check(CUptiResult r, const char* what) {

@@ -1,3 +1,4 @@
+// GPU activity during a Profiler, from CUPTI.
 #pragma once
 #include <tapegrad/core/profile/profiler_record.h>
 

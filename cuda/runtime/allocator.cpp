@@ -184,11 +184,10 @@ void DeviceAllocator::release(Lock& lock) {
   lock.unlock();
   const std::unique_lock alone(captures(), kMost);
   lock.lock();
-  TG_CHECK(
-      alone, state,
-      "[empty_cache] another thread has recorded a graph for {} s, and memory cannot be freed meanwhile. Keep less "
-      "memory in use, or set TG_CUDA_GRAPHS=0.",
-      kMost.count());
+  TG_CHECK(alone, state,
+           "[empty_cache] another thread has recorded a graph for {} s, and memory cannot be freed meanwhile. Keep "
+           "less memory in use, or set TG_CUDA_GRAPHS=0.",
+           kMost.count());
   const auto segments = pool_.release();
   if (segments.empty()) return;
   check(cudaDeviceSynchronize(), "empty_cache", "waiting for kernels");

@@ -116,11 +116,10 @@ void note_launch(std::string_view op, cudaStream_t stream) {
 void note_synchronized() { launches().clear(); }
 
 void check_driver(int v) {
-  TG_CHECK(
-      v >= 12010, device,
-      "[device] the NVIDIA driver is too old: it supports CUDA {}, and kernels with many parameters need 12.1. Update "
-      "the driver to version 530 or newer.",
-      version(v));
+  TG_CHECK(v >= 12010, device,
+           "[device] the NVIDIA driver is too old: it supports CUDA {}, and kernels with many parameters need 12.1. "
+           "Update the driver to version 530 or newer.",
+           version(v));
 }
 
 void check_kernels(cudaError_t found, std::string_view device, int major, int minor) {

@@ -1,3 +1,4 @@
+// Owners of a CUDA graph, an executable graph, and a stream capture.
 #pragma once
 #include <fmt/format.h>
 #include <tapegrad/cuda/runtime/errors.h>

@@ -1,3 +1,4 @@
+// Owners of a stream and an event.
 #pragma once
 #include <tapegrad/cuda/runtime/errors.h>
 

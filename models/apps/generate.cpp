@@ -373,11 +373,10 @@ int run(GenerateOptions& o) {
   o.sampling.validate();
   const LoadedModel m = open_model(o);
   if (o.prompt_ids.empty())
-    detail::check_tokenizer(
-        m.tokenizer.get(), m.tokenizer_error,
-        fmt::format("[generate] {} has no tokenizer. Text needs one: copy the tokenizer.json of its base "
-                    "there. --prompt-ids takes token ids.",
-                    o.model));
+    detail::check_tokenizer(m.tokenizer.get(), m.tokenizer_error,
+                            fmt::format("[generate] {} has no tokenizer. Text needs one: copy the tokenizer.json of "
+                                        "its base there. --prompt-ids takes token ids.",
+                                        o.model));
   if (const Device d = m.params.device(); d != Device())  // standard output: only text
     fmt::print(stderr, "device  {} ({})\n", d, runtime_of(d).describe(d.index));
   if (m.tokenizer) o.sampling.vocabulary = m.tokenizer->vocab_size();

@@ -1,3 +1,4 @@
+// Output files and folders.
 #pragma once
 #include <functional>
 #include <string>

@@ -1,3 +1,4 @@
+// The training loop of a command.
 #pragma once
 #include <tapegrad/models/apps/run.h>
 

@@ -1,3 +1,4 @@
+// Runs that begin, and that continue from a checkpoint.
 #pragma once
 #include <tapegrad/core/check.h>
 #include <tapegrad/models/apps/run.h>

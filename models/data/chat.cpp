@@ -21,12 +21,11 @@ std::string tagged(const std::string& begin, const std::string& middle, const st
 std::string built_in(size_t place) {
   const std::string chatml = tagged("<|im_start|>", "\\n", "<|im_end|>\\n"),
                     each = "{% for m in turns %}{% if m['role'] == 'user' %}";
-  return "{% set given = messages[0]['role'] == 'system' %}{% set turns = messages[1:] if given else messages %}"
-         "{% if not turns %}{{ raise_exception('A conversation needs a message of the user.') }}{% endif %}"
-         "{% for m in turns %}{% if m['role'] != ('user' if loop.index0 % 2 == 0 else 'assistant') %}{{ "
-         "raise_exception("
-         "'After an optional system message, user and assistant take turns: ' + m['role'] + ' is out of turn.') }}"
-         "{% endif %}{% endfor %}" +
+  return "{% set given = messages[0]['role'] == 'system' %}{% set turns = messages[1:] if given else messages %}{% if "
+         "not turns %}{{ raise_exception('A conversation needs a message of the user.') }}{% endif %}{% for m in turns "
+         "%}{% if m['role'] != ('user' if loop.index0 % 2 == 0 else 'assistant') %}{{ raise_exception('After an "
+         "optional system message, user and assistant take turns: ' + m['role'] + ' is out of turn.') }}{% endif %}{% "
+         "endfor %}" +
          std::array{
              chatml,
              "{% if not given %}{{ '<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful "

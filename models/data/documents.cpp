@@ -60,11 +60,10 @@ std::string text_of_line(std::string_view line, const std::string& place) {
     what = object.empty() ? "an object without keys" : "an object with the keys";
     for (const auto& [key, x] : object.items()) what += fmt::format(" '{}'", key);
   }
-  detail::fail(
-      Error::Kind::value,
-      fmt::format("[data] {} is {}. It must be an object with a \"text\", a string. Convert the file; `tapegrad "
-                  "finetune` reads messages, prompts and instructions.",
-                  place, what));
+  detail::fail(Error::Kind::value,
+               fmt::format("[data] {} is {}. It must be an object with a \"text\", a string. Convert the file; "
+                           "`tapegrad finetune` reads messages, prompts and instructions.",
+                           place, what));
 }
 }  // namespace
 

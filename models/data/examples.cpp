@@ -226,11 +226,10 @@ class LineReader {
     // The first token is no target.
     const bool counts =
         std::any_of(e.targets.begin() + (before > 0), e.targets.end(), [](int32_t t) { return t != kIgnored; });
-    TG_CHECK(
-        counts, value,
-        "[examples] none of its {} tokens counts in the loss, or none within the context of {}. At least one must: "
-        "use a larger context or --window, or skip such lines (--skip-bad true).",
-        before, o_.context);
+    TG_CHECK(counts, value,
+             "[examples] none of its {} tokens counts in the loss, or none within the context of {}. At least one "
+             "must: use a larger context or --window, or skip such lines (--skip-bad true).",
+             before, o_.context);
     return std::make_shared<const TokenExample>(std::move(e));
   }
 

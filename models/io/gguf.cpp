@@ -47,11 +47,10 @@ std::string q8_0_of(const std::string& name, const Tensor& made) {
     for (int64_t k = 0; k < kQuantBlock; ++k) most = std::max(most, std::abs(x[i + k]));
     const float d = most / 127, inverse = std::isfinite(1 / d) ? 1 / d : 0;
     const f16 scale(d);
-    TG_CHECK(
-        std::isfinite(float(scale)), non_finite,
-        "[gguf] '{}' has an element of size {} in the {} from {} on, and q8_0 has scales in f16. Write bf16 or f32, "
-        "or train with a lower learning rate.",
-        name, most, kQuantBlock, detail::position_of(i, made.shape()));
+    TG_CHECK(std::isfinite(float(scale)), non_finite,
+             "[gguf] '{}' has an element of size {} in the {} from {} on, and q8_0 has scales in f16. Write bf16 or "
+             "f32, or train with a lower learning rate.",
+             name, most, kQuantBlock, detail::position_of(i, made.shape()));
     put_bytes(to, scale.bits);
     for (int64_t k = 0; k < kQuantBlock; ++k) to += char(int8_t(std::round(x[i + k] * inverse)));
   }

@@ -48,11 +48,10 @@ struct Weights {
 
   void check(const detail::TensorMapping& e, const detail::TensorSlice& p) const {
     const Shape shape = e.shape(p);
-    TG_CHECK(
-        in_file.contains(p.theirs), value,
-        "[huggingface] {} has no tensor '{}' of {}, which its config.json implies. Complete the folder, or restore "
-        "config.json.",
-        shards.folder(), p.theirs, shape);
+    TG_CHECK(in_file.contains(p.theirs), value,
+             "[huggingface] {} has no tensor '{}' of {}, which its config.json implies. Complete the folder, or "
+             "restore config.json.",
+             shards.folder(), p.theirs, shape);
     const SafetensorsInfo& t = info(p.theirs);
     TG_CHECK(t.shape == shape, shape,
              "[huggingface] '{}' is {} in {}, and config.json implies {}. Restore the file that does not belong to "

@@ -357,11 +357,10 @@ std::string detail::model_config_text(const std::string& folder) {
            "[model] {} is the folder of an adapter, not of a model. Pass the model that was finetuned as --model and "
            "this folder as --adapter, or merge both with `tapegrad merge`.",
            folder);
-  TG_CHECK(
-      fs::exists(fs::symlink_status(path, error)), io,
-      "[model] {} {}. A model is a folder with config.json and its weights: what `train --out` wrote, or a download "
-      "by `hf download NAME --local-dir DIR`. Name the folder.",
-      folder, fs::exists(folder, error) ? "is a folder without config.json" : "does not exist");
+  TG_CHECK(fs::exists(fs::symlink_status(path, error)), io,
+           "[model] {} {}. A model is a folder with config.json and its weights: what `train --out` wrote, or a "
+           "download by `hf download NAME --local-dir DIR`. Name the folder.",
+           folder, fs::exists(folder, error) ? "is a folder without config.json" : "does not exist");
   const MappedFile file(path);
   TG_CHECK(file.bytes().size() <= kMost, value,
            "[model] {} has {} bytes. A configuration has at most {}. Is it the file of another program?", path,

@@ -129,22 +129,20 @@ class Plan {
                  w,
                  detail::from_half_split(t, entry->pieces[0].pair_heads, entry->transposed).to(w.dtype()).contiguous());
     };
-    TG_CHECK(
-        ours != base.end() && same(), value,
-        "[adapter] {} has a weight '{}' {} that is not the model's{}. Adapters may only add to the weights of Linear "
-        "layers. Merge the adapter in Python, and pass the merged folder as the model.",
-        f_.path, name, t.shape(), name == "lm_head.weight" && entry == layout.end() ? ": the head is tied" : "");
+    TG_CHECK(ours != base.end() && same(), value,
+             "[adapter] {} has a weight '{}' {} that is not the model's{}. Adapters may only add to the weights of "
+             "Linear layers. Merge the adapter in Python, and pass the merged folder as the model.",
+             f_.path, name, t.shape(), name == "lm_head.weight" && entry == layout.end() ? ": the head is tied" : "");
   }
   void check_modules() const {
     std::set<std::string> known;
     for (const auto& [linear, slots] : slots_)
       for (const Slot& s : slots) known.insert(s.name);
     for (const auto& [name, ab] : f_.modules)
-      TG_CHECK(
-          known.contains(name), value,
-          "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). It has "
-          "'{}', for one. An adapter fits the model that it was trained on. Name that model.",
-          f_.path, name, known.empty() ? "" : *known.rbegin());
+      TG_CHECK(known.contains(name), value,
+               "[adapter] {} has tensors for '{}', and this model has no such Linear layer (a tied head is none). It "
+               "has '{}', for one. An adapter fits the model that it was trained on. Name that model.",
+               f_.path, name, known.empty() ? "" : *known.rbegin());
     for (const auto& [linear, slots] : slots_)
       for (const Slot& s : slots) {
         const bool there = f_.modules.contains(s.name), wanted = detail::is_selected(f_.config, s.name).value_or(there);
@@ -269,10 +267,9 @@ std::vector<std::string> adapter_files() { return {detail::kPeftWeights, detail:
 void save_adapter(const std::string& folder, const Lora& lora, const AdapterOptions& o) {
   const std::string path = fmt::format("{}/{}", folder, detail::kPeftWeights);
   for (const auto& [name, t] : lora.params().state())
-    detail::check_finite(
-        "adapter", fmt::format("cannot write {}: '{}'", path, name), t.to(Device::cpu()).contiguous(),
-        ". What was there before is unchanged. All weights must be finite. Lower the learning rate or use more "
-        "warm-up.");
+    detail::check_finite("adapter", fmt::format("cannot write {}: '{}'", path, name), t.to(Device::cpu()).contiguous(),
+                         ". What was there before is unchanged. All weights must be finite. Lower the learning rate or "
+                         "use more warm-up.");
   const LoraConfig& c = lora.config();
   const std::vector<AdapterModule> modules = adapter_modules(lora, o.layout);
   StateDict tensors;

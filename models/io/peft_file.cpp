@@ -55,13 +55,12 @@ void read_tensors(PeftFile& f) {
       continue;
     }
     const bool is_a = name.ends_with(kPeftA), is_whole = !f.to_save.empty() && !is_a && !name.ends_with(kPeftB);
-    TG_CHECK(
-        name.starts_with(kPeftPrefix) &&
-            (is_whole || ((is_a || name.ends_with(kPeftB)) && name.size() > kPeftPrefix.size() + kPeftA.size())),
-        value,
-        "[adapter] '{}' {} in {} is not the A or B of a Linear layer. Names must be \"{}<module>{}\" or \"...{}\". "
-        "Merge the adapter in Python, and pass the merged folder as the model.",
-        name, t.shape, f.path, kPeftPrefix, kPeftA, kPeftB);
+    TG_CHECK(name.starts_with(kPeftPrefix) &&
+                 (is_whole || ((is_a || name.ends_with(kPeftB)) && name.size() > kPeftPrefix.size() + kPeftA.size())),
+             value,
+             "[adapter] '{}' {} in {} is not the A or B of a Linear layer. Names must be \"{}<module>{}\" or "
+             "\"...{}\". Merge the adapter in Python, and pass the merged folder as the model.",
+             name, t.shape, f.path, kPeftPrefix, kPeftA, kPeftB);
     TG_CHECK(is_float(t.dtype), dtype, "[adapter] '{}' is {} in {}. It must be of a floating dtype.", name, t.dtype,
              f.path);
     if (is_whole) {
@@ -99,8 +98,7 @@ std::map<std::string, T> values_of(const char* field, const Patterns<T>& keys, c
       for (const auto& [module, ab] : modules)
         if (regex.matches_whole(module)) found.emplace(module, x);
     } catch (const Error& e) {
-      fail(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program "
-                                 "reads: {}",
+      fail(e.kind(), fmt::format("[adapter] the key '{}' of '{}' is no regular expression that this program reads: {}",
                                  key, field, e.what()));
     }
   }

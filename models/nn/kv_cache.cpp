@@ -66,11 +66,10 @@ KvCache::Pair KvCache::append(int64_t layer, const Pair& next) {
   if (layer == known) {
     TG_CHECK(!has_capacity(), state,
              "[kv_cache] layer {} of a cache that was made for {} layers. A cache belongs to one model.", layer, known);
-    TG_CHECK(
-        known == 0 || layers_[0].k.size(2) == next.k.size(2), state,
-        "[kv_cache] layer {} is new, and layer 0 holds {} positions already. A cache belongs to one model; clear() it "
-        "first.",
-        layer, layers_[0].k.size(2) - next.k.size(2));
+    TG_CHECK(known == 0 || layers_[0].k.size(2) == next.k.size(2), state,
+             "[kv_cache] layer {} is new, and layer 0 holds {} positions already. A cache belongs to one model; "
+             "clear() it first.",
+             layer, layers_[0].k.size(2) - next.k.size(2));
     // A view would keep the layer's q, k, v alive.
     layers_.push_back({next.k.contiguous(), next.v.contiguous()});
     return layers_.back();

@@ -160,20 +160,18 @@ SelfAttention::SelfAttention(const Params& p, int64_t width, const BlockOptions&
     : Layer{p.scope()}, options(given) {
   BlockOptions& o = options;
   if (o.kv_heads == 0) o.kv_heads = o.heads;
-  TG_CHECK(
-      o.heads >= 1 && o.head_dim >= 0 && (o.head_dim > 0 || width % o.heads == 0), value,
-      "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads, unless "
-      "head_dim is 1 or more.",
-      width, o.heads);
+  TG_CHECK(o.heads >= 1 && o.head_dim >= 0 && (o.head_dim > 0 || width % o.heads == 0), value,
+           "[attention] a width of {} cannot be split among {} heads. The width must be a multiple of the heads, "
+           "unless head_dim is 1 or more.",
+           width, o.heads);
   TG_CHECK(o.kv_heads >= 1 && o.heads % o.kv_heads == 0, value,
            "[attention] {} heads cannot share {} kv_heads evenly. kv_heads must divide heads.", o.heads, o.kv_heads);
   if (o.head_dim == 0) o.head_dim = width / o.heads;
   const int64_t hs = o.head_dim, q = o.heads * hs, kv = o.kv_heads * hs;
-  TG_CHECK(
-      o.positions != Positions::rope || hs % 2 == 0, value,
-      "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot rotate in pairs. The size "
-      "must be even.",
-      width, o.heads, hs);
+  TG_CHECK(o.positions != Positions::rope || hs % 2 == 0, value,
+           "[attention] a width of {} over {} heads makes heads of size {}, which rope cannot rotate in pairs. The "
+           "size must be even.",
+           width, o.heads, hs);
   qkv = linear_of(p.at("qkv"), width, q + 2 * kv, of_parts(o.init, {q, kv, kv}), o.bias || o.qkv_bias, o);
   if (o.qk_norm) {
     const NormOptions each_head{.kind = NormKind::rms_norm, .eps = o.norm_eps};

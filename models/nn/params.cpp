@@ -184,11 +184,10 @@ int64_t Params::numel() const {
 }
 StateDict Params::state() const {
   const std::lock_guard lock(state_->turn);
-  TG_CHECK(
-      state_->dropped.empty(), state,
-      "[params] '{}' was dropped from this model, so its state is incomplete. Save a model before it is prepared for "
-      "evaluation.",
-      state_->dropped);
+  TG_CHECK(state_->dropped.empty(), state,
+           "[params] '{}' was dropped from this model, so its state is incomplete. Save a model before it is prepared "
+           "for evaluation.",
+           state_->dropped);
   StateDict r;
   for (auto& p : state_->list) r[p.name] = p.low ? join_weight({p.tensor, p.low}) : p.tensor.detach();
   return r;

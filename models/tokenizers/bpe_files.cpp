@@ -254,11 +254,10 @@ BpeTokenizer BpeTokenizer::from_vocab(std::string_view vocab_json, std::string_v
 
 BpeTokenizer BpeTokenizer::from_ranks(std::string_view ranks, std::string_view pattern, const std::string& source) {
   const std::string_view splits = detail::pattern_named(pattern);
-  TG_CHECK(
-      !splits.empty(), value,
-      "[tokenizer] {} holds ranks, which need a pattern, and \"{}\" is none. It must be gpt2, llama3 or qwen2. Name "
-      "that of the model.",
-      source, pattern);
+  TG_CHECK(!splits.empty(), value,
+           "[tokenizer] {} holds ranks, which need a pattern, and \"{}\" is none. It must be gpt2, llama3 or qwen2. "
+           "Name that of the model.",
+           source, pattern);
   std::vector<std::pair<int64_t, std::string>> tokens;
   for_each_line(ranks, [&](std::string_view line, size_t number) {
     const size_t space = line.find(' ');

@@ -17,11 +17,10 @@ class Field {
       : value_(&value), path_(std::move(path)), source_(&source) {}
 
   [[noreturn]] void fail(std::string_view what) const {
-    detail::fail(
-        Error::Kind::value,
-        fmt::format("[tokenizer] {}: {} {}. Only the features in models/tokenizers/tokenizers.md are supported. "
-                    "Use another tokenizer, or encode the text with the program that made it.",
-                    *source_, path_.empty() ? "the text" : path_, what));
+    detail::fail(Error::Kind::value,
+                 fmt::format("[tokenizer] {}: {} {}. Only the features in models/tokenizers/tokenizers.md are "
+                             "supported. Use another tokenizer, or encode the text with the program that made it.",
+                             *source_, path_.empty() ? "the text" : path_, what));
   }
   const Json& value() const { return *value_; }
   bool is_null() const { return value_->is_null(); }

@@ -34,10 +34,9 @@ class RegexReader {
  public:
   RegexReader(std::string_view pattern, bool whole) : text_(pattern), whole_(whole) {}
   [[noreturn]] void fail_at(size_t offset, std::string_view what) const {
-    detail::fail(Error::Kind::value,
-                 fmt::format("[pattern] {} at byte {} of the pattern {}. Patterns have the syntax that "
-                             "models/tokenizers/regex.h lists. Write it in other words.",
-                             what, offset, text_));
+    detail::fail(Error::Kind::value, fmt::format("[pattern] {} at byte {} of the pattern {}. Patterns have the syntax "
+                                                 "that models/tokenizers/regex.h lists. Write it in other words.",
+                                                 what, offset, text_));
   }
   size_t origin(size_t offset) const { return offset < origins_.size() ? origins_[offset] : text_.size(); }
   std::string read() {

@@ -1,3 +1,4 @@
+// UTF-8 characters.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -95,11 +95,10 @@ Layouts op::Int8Linear::infer(Inputs in) const {
            "[int8_linear] inner sizes differ: x is {}, weight is {}. x's last size ({}) must equal weight's last size "
            "({}). Did you pass the weight transposed?",
            x, w, k, w.shape()[1]);
-  TG_CHECK(
-      k <= kMostTerms, value,
-      "[int8_linear] x is {}, and weight is {}: a sum of {} products of 8-bit integers may not fit in 32 bits. The "
-      "last size must be at most {}. Split it, and add the results.",
-      x, w, k, kMostTerms);
+  TG_CHECK(k <= kMostTerms, value,
+           "[int8_linear] x is {}, and weight is {}: a sum of {} products of 8-bit integers may not fit in 32 bits. "
+           "The last size must be at most {}. Split it, and add the results.",
+           x, w, k, kMostTerms);
   if (in.size() > 2) {
     check_absmax(kName, x, in[2]);
     check_absmax(kName, w, in[3]);

@@ -25,9 +25,7 @@ void check_cuts(std::string_view op, Inputs x, const ShardOffsets& cuts, int ran
 }
 void check_contiguous(std::string_view op, const Tensor& x) {
   TG_CHECK(x.is_contiguous(), value,
-           "[{}] {} is not contiguous, and it is read after the kernel has returned. Pass "
-           "contiguous().",
-           op, x);
+           "[{}] {} is not contiguous, and it is read after the kernel has returned. Pass contiguous().", op, x);
 }
 void add_to(StructuralHash& k, const Communicator* comm, const ShardOffsets& cuts) {
   k.add(uint64_t(reinterpret_cast<uintptr_t>(comm)));

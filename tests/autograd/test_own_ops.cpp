@@ -187,10 +187,9 @@ TEST_CASE("TG_UNARY_OP: a function of one's own has kernels, gradients and a pla
   CHECK(list(cubed(tensor<double>({-1, 2, 3}, {3}))) == std::vector<double>{-1, 8, 27});
   CHECK(doubled(tensor<int32_t>({-1, 2, 3}, {3})).to_vector<int32_t>() == std::vector<int32_t>{-2, 4, 6});
   CHECK_SAYS(cubed(tensor<int32_t>({1}, {1})), "[test_cubed]");
-  CHECK_SAYS(
-      op::unary<own_functions::Unregistered>(ones({2})),
-      "[test_unregistered] has no kernel for backend cpu. Move its inputs with .to(device), or, for a custom op, "
-      "write TG_KERNEL(<op>, cpu, <function>), or TG_UNARY_OP(<struct>, cpu)");
+  CHECK_SAYS(op::unary<own_functions::Unregistered>(ones({2})),
+             "[test_unregistered] has no kernel for backend cpu. Move its inputs with .to(device), or, for a custom "
+             "op, write TG_KERNEL(<op>, cpu, <function>), or TG_UNARY_OP(<struct>, cpu)");
   const Tensor at = random<double>({3, 4}, 1, 0.5, 2);
   CHECK(gradcheck([&](const Tensor& x) { return sum(doubled(cubed(x)) * x); }, at) < 1e-7);
   const auto slope = [&](const Tensor& x) {

@@ -43,11 +43,10 @@ Fault parse_fault(const char* variable) {
   text.remove_prefix(std::min(colon + 1, text.size()));
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), f.n);
   const bool number = error == std::errc() && end == text.data() + text.size() && f.n > 0;
-  TG_CHECK(
-      known && number && (f.when != When::within || f.call == "write"), value,
-      "[faults] TG_FAULT is '{}'. It must be <open, write, fsync, close, rename, mkdir or any>:<n> with n from 1, and "
-      "before-, after- or fail- in front, or within-write:<n>. Unset it, or correct it.",
-      variable);
+  TG_CHECK(known && number && (f.when != When::within || f.call == "write"), value,
+           "[faults] TG_FAULT is '{}'. It must be <open, write, fsync, close, rename, mkdir or any>:<n> with n from 1, "
+           "and before-, after- or fail- in front, or within-write:<n>. Unset it, or correct it.",
+           variable);
   return f;
 }
 When fault_at(std::string_view call) {

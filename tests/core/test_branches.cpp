@@ -52,7 +52,7 @@ TEST_CASE("branches: calls that touch the same bytes, and of which one writes, k
   CHECK(beside > 1000);
 }
 TEST_CASE("branches: gradients of weights run beside those of activations, and the update waits for all") {
-  // Backward of three layers: dy of layer i is memory i + 1; its gradients are 10 + i; the update reads them all.
+  // Backward of three layers: dy of layer i is memory i + 1, its gradients 10 + i.
   constexpr uintptr_t kBytes = 100 << 20;
   std::vector<Access> all;
   uint32_t call = 0;

@@ -154,7 +154,7 @@ TEST_CASE("x A B: the same bits with one thread and with all") {
       }
 }
 namespace {
-// Rows 20, 21, ... of a (40, k), by b (k, n) in either layout and by linear with a bias.
+// Rows from 20 of a (40, k) by b in either layout, and linear.
 void check_small_m(int64_t n, int64_t k, DType dtype) {
   CAPTURE_ALL(n, k);
   const Tensor a = random({40, k}, 1).to(dtype), b = random({k, n}, 2).to(dtype), bias = random({n}, 3).to(dtype);

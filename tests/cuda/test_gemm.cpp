@@ -304,10 +304,9 @@ TEST_CASE("measured algorithms that are shipped can be read") {
 TEST_CASE("measuring: many launches of each algorithm, on copies of operands of any form; it needs a file") {
   cuda::GemmOptions o;
   o.autotune = true;
-  CHECK_SAYS(
-      cuda::set_gemm_options(o),
-      "[gemm] TG_AUTOTUNE=1 measures algorithms, and there is no file to keep them in. Results would differ from run "
-      "to run. Set TG_GEMM_CACHE=FILE");
+  CHECK_SAYS(cuda::set_gemm_options(o),
+             "[gemm] TG_AUTOTUNE=1 measures algorithms, and there is no file to keep them in. Results would differ "
+             "from run to run. Set TG_GEMM_CACHE=FILE");
   const TemporaryFile file;
   o.file = file.path;
   const Options options(o);

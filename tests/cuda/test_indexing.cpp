@@ -79,11 +79,10 @@ TEST_CASE("bad indices: the first is named at the next read, nothing else is wri
     CHECK_SAYS(values(gather(x, 1, index)), "[gather] " + at);
     CHECK_SAYS(values(scatter_add(x, 1, index, x)), "[scatter_add] " + at);
     const Tensor some = i64({2, bad, bad}).to(kGpu);
-    CHECK_SAYS(
-        values(index_select(x, 1, some)),
-        fmt::format("[index_select] index {} at position (1) of index (3) i64 is outside of dimension 1, which has "
-                    "size 3. Indices must be in [0, 3)",
-                    bad));
+    CHECK_SAYS(values(index_select(x, 1, some)),
+               fmt::format("[index_select] index {} at position (1) of index (3) i64 is outside of dimension 1, which "
+                           "has size 3. Indices must be in [0, 3)",
+                           bad));
     CHECK_SAYS(values(emit1(make_ref<op::IndexSelectGrad>(0, 3), {some, random({3, 4}, 2).to(kGpu)})),
                fmt::format("[index_select_grad] index {} at position (1)", bad));
     CHECK_SAYS(
@@ -121,10 +120,9 @@ TEST_CASE("bad targets of cross_entropy, and the mean of no rows") {
   const auto loss = [&](std::vector<int64_t> t, CrossEntropyOptions o) {
     return values(cross_entropy(logits, i64(t).to(kGpu), o));
   };
-  CHECK_SAYS(
-      loss({0, 5, -1}, {}),
-      "[cross_entropy] target 5 at position (1) of targets (3) i64 is no class. Targets must be in [0, 5), the last "
-      "size of the logits, or ignore_index (not set).");
+  CHECK_SAYS(loss({0, 5, -1}, {}),
+             "[cross_entropy] target 5 at position (1) of targets (3) i64 is no class. Targets must be in [0, 5), the "
+             "last size of the logits, or ignore_index (not set).");
   CHECK_SAYS(loss({0, 1, -1}, {Reduction::none, -2}), "target -1 at position (2) of targets (3) i64");
   CHECK_SAYS(loss({-1, -1, -1}, {Reduction::mean, -1}),
              "[cross_entropy] no row is left for the mean: 0 of 3 target(s) differ from ignore_index (-1)");

@@ -11,7 +11,7 @@
 
 using namespace tg;
 namespace {
-// bf16 is compared with f64 from the same inputs. A lone bf16 has no larger element to set its error's scale.
+// bf16 against f64 of the same inputs. A lone element sets no scale.
 enum class Size { plain, lone };
 void check_case(const OpCase& c, DType t, Size size = Size::plain) {
   const auto x = make_inputs(c, t);

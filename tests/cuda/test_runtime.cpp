@@ -251,10 +251,9 @@ TEST_CASE("a GPU without kernels in this build is an Error of the first use, whi
 }
 ALONE_CASE("blocks have little shared memory") {
   const Tensor x = random({1, 1, 3, 512}, 1).to(kGpu), codes = filled<int8_t>({1000, 1000}, 1).to(kGpu);
-  CHECK_SAYS(
-      values(attention(x, x, x)),
-      "[attention] a head size of 512 in f32 takes 67328 bytes of shared memory per block, and cuda:0 has 65536. "
-      "Use more and smaller heads, or Device::cpu().");
+  CHECK_SAYS(values(attention(x, x, x)),
+             "[attention] a head size of 512 in f32 takes 67328 bytes of shared memory per block, and cuda:0 has "
+             "65536. Use more and smaller heads, or Device::cpu().");
   CHECK_SAYS(int8_linear(codes, codes), "[int8_linear] its kernel takes 98304 bytes of shared memory per block, and");
 }
 TEST_CASE("blocks with less shared memory than any tile takes: an Error with the bytes") {

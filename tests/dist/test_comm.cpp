@@ -223,7 +223,7 @@ class Listening final : public Communicator {
 
 TEST_CASE("collectives of a lazy or compiled program run in the order of their calls, and each of them runs") {
   const auto comm = std::make_shared<Listening>();
-  // By memory alone the large sums would run late, when they are needed, and the two of 10 would be one.
+  // By memory alone the large sums would run late.
   const auto f = [&](Inputs in) {
     std::vector<Tensor> large, all;
     for (const int64_t n : {5000, 10, 20'000, 10}) {

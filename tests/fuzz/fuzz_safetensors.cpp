@@ -9,7 +9,7 @@ using namespace tg;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fuzz::Scratch scratch;
-  // A copy, so that reads past its end are seen; a mapping extends to the end of its page.
+  // A copy: reads past the end of a mapping would stay within its page.
   const std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(data),
                                      reinterpret_cast<const std::byte*>(data) + size);
   const auto header = fuzz::accepted([&] { return parse_safetensors(bytes, "memory"); });

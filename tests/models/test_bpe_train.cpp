@@ -34,7 +34,7 @@ BpeTokenizer trained_on(const std::vector<std::string>& texts, const BpeTraining
   return train_bpe(written(folder, texts), o);
 }
 
-// Counts all pairs again before each merge. Words of a, b and c after a space. Ids are those of GPT-2's characters.
+// Counts all pairs again before each merge.
 Merges naive_merges(const std::map<std::string, int>& words, size_t size, int least) {
   std::map<std::string, int> ids{{"a", 64}, {"b", 65}, {"c", 66}, {"\u0120", 220}};
   std::vector<std::pair<std::vector<std::string>, int>> split;

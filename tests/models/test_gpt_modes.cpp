@@ -243,8 +243,7 @@ TEST_CASE("recomputed activations: the peak of backward is that of one block") {
   const Bytes plain = measured(false), again = measured(true);
   CAPTURE_ALL(plain.kept, plain.peak, again.kept, again.peak);
   CHECK(plain.peak >= plain.kept);
-  // At most all block inputs, one block's recomputed activations and all weight gradients: gradients inside a block
-  // replace used activations.
+  // At most all block inputs, one block's activations and all weight gradients.
   const int64_t block = plain.kept / 12;
   CHECK(again.peak <= again.kept + block + weights);
   CHECK(again.peak >= again.kept + block / 2);  // it was computed again

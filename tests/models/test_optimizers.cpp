@@ -46,7 +46,7 @@ std::unique_ptr<Optimizer> optimizer_of(const std::string& name, const Json& c, 
 }
 Tensor row(const Tensor& all, int64_t i) { return squeeze(slice(all, 0, i, i + 1), 0); }
 
-// Three parameters of a small net, whose last one some losses do not reach; and an optimiser of each kind for them.
+// A small net, whose last parameter some losses do not reach, and optimisers of each kind.
 struct Net {
   std::vector<Parameter> params;
   std::unique_ptr<Optimizer> optimizer;
@@ -137,10 +137,9 @@ TEST_CASE("groups: the first that matches counts, and one without a parameter is
   const auto refused = [&](std::vector<ParameterGroup> g) {
     return error_of([&] { AdamW(params, {}, std::move(g)); });
   };
-  CHECK_HAS(
-      refused({{.pattern = "*.bais"}}),
-      "[adamw] the group '*.bais' has no parameter. Its pattern must match one that no earlier group has taken; * "
-      "stands for any characters. The parameters are a.weight, a.bias, b.bias.");
+  CHECK_HAS(refused({{.pattern = "*.bais"}}),
+            "[adamw] the group '*.bais' has no parameter. Its pattern must match one that no earlier group has taken; "
+            "* stands for any characters. The parameters are a.weight, a.bias, b.bias.");
   CHECK_HAS(refused({{.pattern = "*"}, {.pattern = "*.bias"}}), "the group '*.bias' has no parameter");
   CHECK(refused({{.pattern = "a.bias"}, {.pattern = "*.bias"}}) == "no error");
   CHECK_HAS(refused({{.pattern = "*", .lr_scale = -1}}), "[adamw] lr_scale of the group '*' is -1.");

@@ -143,7 +143,7 @@ TEST_CASE("PEFT: a configuration as peft would write it") {
   llama.tied_head = false;
   using Names = std::vector<std::string>;
   const auto targets = [](const Json& j) { return j["target_modules"].get<Names>(); };
-  // The names of PEFT: a fused layer is three modules with the same A, and is one again when it is read.
+  // PEFT has three modules with one A for a fused layer.
   Json j = written(llama, {.targets = {"h.*.attn.qkv"}, .rank = 2, .alpha = 3, .dropout = 0.25});
   check_json(j, R"({"target_modules": ["k_proj", "q_proj", "v_proj"], "peft_type": "LORA", "task_type": "CAUSAL_LM",
     "base_model_name_or_path": "/a/model", "lora_dropout": 0.25, "fan_in_fan_out": false})");

@@ -82,8 +82,7 @@ ALONE_CASE("attention") {
 }
 TEST_CASE("attention: kernels keep no scratch of the size of the scores (sanitizers skip it: their own memory grows)" *
           doctest::skip(kSanitized)) {
-  // Inputs, outputs and gradients take up to 2 MiB, scratch less. Scores of a head of 4096 positions take 64 MiB, 32
-  // MiB if causal.
+  // Inputs, outputs and gradients take up to 2 MiB; scores of a head 64 MiB, 32 if causal.
   constexpr int64_t kMost = 16 << 20;
   for (const Form& f : kForms)
     for (DType dtype : {DType::f32, DType::bf16}) {

@@ -27,8 +27,7 @@ TEST_CASE("pointwise") {
       REFUSES(ints * 0.5, dtype, "[mul] 0.5 is no whole number and the tensor is (2) i64. Use .to(DType::f32) first."),
       REFUSES(f32_of({2}) + random<double>({2}, 1), dtype,
               "[add] dtypes differ: (2) f32 and (2) f64. There is no promotion; use .to(dtype). Numbers such as 1.0 "
-              "are f64: "
-              "tensor<float>({1.0, 2.0}, {2}) makes f32."),
+              "are f64: tensor<float>({1.0, 2.0}, {2}) makes f32."),
       REFUSES(
           f32_of({2}) * f32_of({0}), shape,
           "[mul] shapes do not broadcast: (2) f32 and (0) f32. Aligned at the right, each size must be equal or 1."),
@@ -380,11 +379,10 @@ TEST_CASE("indices out of range, when the op runs") {
       expect(REFUSES(values(cross_entropy(logits, targets)), value, "[cross_entropy]", name, "3", "in wte"));
     }
     const Tensor all_ignored = tensor<int64_t>({1, 1}, {2});
-    expect(REFUSES(
-        values(cross_entropy(logits, all_ignored, {Reduction::mean, 1, 0})), value,
-        "[cross_entropy] no row is left for the mean: 0 of 2 target(s) differ from ignore_index (1). The mean needs "
-        "one or more. Drop such batches, or use Reduction::sum, which is 0.",
-        "in wte"));
+    expect(REFUSES(values(cross_entropy(logits, all_ignored, {Reduction::mean, 1, 0})), value,
+                   "[cross_entropy] no row is left for the mean: 0 of 2 target(s) differ from ignore_index (1). The "
+                   "mean needs one or more. Drop such batches, or use Reduction::sum, which is 0.",
+                   "in wte"));
     CHECK(values(cross_entropy(logits, all_ignored, {Reduction::sum, 1, 0}))[0] == 0);
     expect(
         REFUSES(values(cross_entropy(f32_of({0, 3}), i64_of({0}))), value,

@@ -125,7 +125,7 @@ struct Reference {
   explicit Reference(const Arguments& settings)
       : Reference({}, {"train", "--data", "text.txt", "--tokenizer", "char"}, settings,
                   {"model.safetensors", "config.json"}) {}
-  // `before` runs first, unless it is empty; `names` are the command's files in addition to those of any run.
+  // `before` may be empty; `names`: more files than those of any run.
   Reference(const Arguments& before, const Arguments& what, const Arguments& settings,
             const std::vector<std::string>& names)
       : command(what) {
@@ -163,8 +163,7 @@ struct Reference {
   }
 };
 
-// Each stride-th system call is struck. A printed seed draws the first one and the moments of kills: TG_KILL_SEED=N
-// repeats them.
+// Each stride-th system call is struck. TG_KILL_SEED=N repeats the draws of a printed seed.
 inline int stride() { return kSanitized ? 23 : test_effort() == 1 ? 5 : 1; }
 inline uint64_t kill_seed() {
   static const uint64_t seed = [] {

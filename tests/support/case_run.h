@@ -28,8 +28,7 @@ inline Tensor weighted(const Tensors& out, const std::vector<Tensor>& weights) {
   }
   return loss;
 }
-// Outputs, and the gradients of their weighted sum. With temporaries, no one else holds the op's inputs, so a kernel
-// may write in place.
+// Outputs, and gradients of their weighted sum; a kernel may overwrite temporaries.
 inline Result run_case(const OpCase& c, std::vector<Tensor> x, const std::vector<Tensor>& weights,
                        bool temporaries = false) {
   for (size_t i = 0; i < x.size(); ++i) x[i].requires_grad_(c.gradcheck > 0 && c.in[i].differentiable);

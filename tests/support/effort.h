@@ -25,7 +25,7 @@ inline bool has_time() {
   return true;
 #endif
 }
-// All of a list or, without time, one of it or every `step`-th. TG_TURN changes with each commit and chooses.
+// A whole list or, at low effort, the entries that TG_TURN chooses.
 template <class T> std::vector<T> in_turns(const std::vector<T>& all, size_t step = 0) {
   if (has_time()) return all;
   if (step == 0) step = all.size();

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-// `use` throws an Error of this kind whose message contains each text: CHECK_SAYS(f({1, 2}), "rank is 0", "in f"),
-// CHECK_SAYS_OF(value, f({1, 2}), "rank is 0").
+// CHECK_SAYS(f({1, 2}), "rank is 0", "in f"): an Error with these texts; CHECK_SAYS_OF(value, ...): of this kind.
 #define CHECK_SAYS(use, ...) CHECK_HAS(::tg::error_of([&] { (void)(use); }), __VA_ARGS__)
 #define CHECK_SAYS_OF(kind_, use, ...) \
   CHECK_HAS(::tg::error_of(::tg::Error::Kind::kind_, [&] { (void)(use); }), __VA_ARGS__)

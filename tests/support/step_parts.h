@@ -11,7 +11,7 @@
 
 namespace tg {
 
-// `adamw`: else SGD with momentum. `held`: the old weights are held, so that the step cannot write in place.
+// `adamw`: else SGD with momentum. `held`: no write in place.
 inline void check_step_of_parts(Device d, DType t, bool adamw, bool held) {
   CAPTURE_ALL(name_of(t), adamw, held);
   struct Part {

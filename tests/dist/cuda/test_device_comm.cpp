@@ -174,7 +174,7 @@ TEST_CASE("all_to_all and all_gather on devices: parts of any sizes") {
 
 #ifdef TG_CUDA_EMULATED
 namespace {
-// The world as another Communicator, whose devices have not met. It is never destroyed, because its DeviceComm is not.
+// The world anew: its devices have not met. Never destroyed, as its DeviceComm.
 std::shared_ptr<Communicator> new_world() {
   class Again final : public Communicator {
    public:
